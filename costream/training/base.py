@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -17,9 +16,8 @@ import costream
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import Weights
 from costream.errors import ModelError, UsageError
-from costream.labels.examples import Example, normalise_label
+from costream.labels.examples import normalise_label
 from costream.runtime.stop import Stopped
-from costream.training.calibration import StreamPredictions
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import TrainingCheckpoint
 
@@ -56,49 +54,73 @@ class TrainSettings:
 
 
 @dataclass(frozen=True)
-class TrainResult:
-    """Result of a training besides the weights.
+class TrainingData:
+    """Labels to learn, and the examples (of a class of the trainer's own) on each side."""
 
-    ``predictions``: probabilities [T, K] of each validation example; ``streams``: those for
-    streams of concatenated examples; ``baselines``: ``predictions`` of the baselines, by name.
-    """
+    labels: tuple[str, ...]
+    training: Sequence[Any]
+    validation: Sequence[Any]
+    identity: list[Any]  # of all examples, as JSON values
 
-    predictions: list[npt.NDArray[Any]] = field(default_factory=list)
-    streams: list[StreamPredictions] = field(default_factory=list)
-    baselines: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
-    history: list[dict[str, float]] = field(default_factory=list)  # see ``EarlyStopping``
+
+class Student(NamedTuple):
+    """A network to be trained, its frontend and its card."""
+
+    network: Any
+    frontend: Any
+    card: Card
+    encoder: nn.Module  # its output is cached
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """Feature cache and checkpoints of a training."""
+    """Settings, base weights, feature cache and checkpoints of a training."""
 
+    settings: TrainSettings
+    base: Weights
     cache: FeatureCache
     checkpoint: TrainingCheckpoint
     frontend_checkpoint: TrainingCheckpoint  # of the fine-tuning after it
 
+    @property
+    def file(self) -> str:
+        """Name of the written weights."""
+        return self.settings.output.with_suffix(".safetensors").name
+
+    @property
+    def origin(self) -> str:
+        """Name and licence of the base weights; empty for training from scratch."""
+        base = self.base.card
+        return "" if self.settings.scratch else f"{base.name} ({base.licence})"
+
 
 class CustomClassTrainer(Protocol):
-    """Trainer of custom classes for one kind of recording: the interface of a module."""
+    """Trainer of custom classes for one kind of example."""
 
-    ARGUMENTS: Mapping[str, Any]  # of the trained network, where they differ from its card
+    metric: tuple[str, str, str]  # that is printed: key in the card, name, and of what it is
 
-    def labels(self, found: set[str], card: Card) -> tuple[str, ...]:
-        """Return the labels to learn from those of the examples, the background first."""
+    def check(self, card: Card, settings: TrainSettings) -> TrainSettings:
+        """Return the settings with this trainer's defaults.
 
-    def check(self, card: Card, settings: TrainSettings) -> None:
-        """Raise ModelError for a model that cannot be trained, UsageError for wrong options."""
+        Raises ModelError for a model that cannot be trained, UsageError for wrong options.
+        """
 
-    def fit(
-        self,
-        network: nn.Module,
-        frontend: Any,
-        card: Card,
-        examples: tuple[Sequence[Example], Sequence[Example]],
-        settings: TrainSettings,
-        workspace: Workspace,
-    ) -> TrainResult:
-        """Train the network on the first of the examples; validate on the second."""
+    def read(self, card: Card, settings: TrainSettings) -> TrainingData:
+        """Return the examples. Raises UsageError, SourceError."""
+
+    def student(self, base: Weights, labels: tuple[str, ...], settings: TrainSettings) -> Student:
+        """Return what is to be trained for these labels, from the base weights.
+
+        With ``scratch`` only the architecture is taken from them.
+        """
+
+    def fit(self, student: Student, data: TrainingData, workspace: Workspace) -> Any:
+        """Train the network; return the results, of a class of the trainer's own."""
+
+    def describe(
+        self, student: Student, result: Any, data: TrainingData, workspace: Workspace
+    ) -> tuple[Card, str, str]:
+        """Return the card with training data and metrics, the card as text, the report as HTML."""
 
 
 def training_checkpoint(
@@ -109,18 +131,10 @@ def training_checkpoint(
     It is another training when any option that changes the result, the initial weights, or one of
     the ``examples`` (JSON values) has changed.
     """
+    names = ("validation", "steps", "scratch", "seed", "fine_tune", "rate_hz", "layout", "columns")
     identity = {
         "version": [costream.__version__, torch.__version__, base.sha256],
-        "options": [
-            *(settings.validation, settings.steps, settings.scratch, settings.seed),
-            *(
-                settings.fine_tune,
-                settings.rate_hz,
-                settings.layout,
-                settings.columns,
-                settings.threads,
-            ),
-        ],
+        "options": [getattr(settings, name) for name in (*names, "threads")],
         "examples": list(examples),
     }
     path = settings.output.with_name(settings.output.name + end)

@@ -13,8 +13,8 @@ from costream.labels.examples import to_examples
 from costream.labels.reading import read_recordings
 from costream.labels.recording import UNSCORED
 from costream.models.registry import load_model
-from costream.training.audio import trainer as own_sound
-from costream.training.skeleton import trainer as own_skeleton
+from costream.training.audio.trainer import AudioTrainer
+from costream.training.skeleton.trainer import SkeletonTrainer
 from costream.training.video import finetune
 from costream.training.video.finetune import STEPS, Piece, Pieces, read_pieces
 from kit import data_video
@@ -59,9 +59,9 @@ def test_recordings_are_cut_up_and_memory_is_bounded(tmp_path, monkeypatch):
     assert all(any(np.array_equal(p.frames, q.frames) for q in pieces) for p in few)
 
 
-@pytest.mark.parametrize("family", [own_sound, own_skeleton])
-def test_other_frontends_are_not_trained(family):
+@pytest.mark.parametrize("trainer", [AudioTrainer, SkeletonTrainer])
+def test_other_frontends_are_not_trained(trainer):
     card = SimpleNamespace(name="mine", arguments={"padding": "causal"})
     settings = SimpleNamespace(fine_tune=True, rate_hz=None)
     with pytest.raises(UsageError, match="--fine-tune: mine has no frontend to train"):
-        family.check(card, settings)
+        trainer().check(card, settings)

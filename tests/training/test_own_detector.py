@@ -30,7 +30,7 @@ from costream.training.objects.examples import (
     divide,
     filled,
 )
-from costream.training.objects.trainer import student
+from costream.training.objects.trainer import ObjectTrainer
 from costream.training.optim import LOSS
 from kit import data_objects
 from kit.data_training import train_settings
@@ -57,7 +57,7 @@ def test_labels_that_are_known_keep_their_rows(tmp_path: Path) -> None:
     weights = base(tmp_path, ("car", "Street lamp", "cat"))
     weights = replace(weights, card=replace(weights.card, costs={"macs": 1}, sample={"file": "x"}))
     fresh = train_settings(tmp_path / "o", seed=1)
-    network, _, card = student(weights, ("ant", "car", "street_lamp"), fresh)
+    network, _, card, _ = ObjectTrainer().student(weights, ("ant", "car", "street_lamp"), fresh)
     stem = "network.roi_heads.box_predictor"
     scores = weights.tensors[f"{stem}.cls_score.weight"]
     deltas = weights.tensors[f"{stem}.bbox_pred.weight"].view(3, 4, -1)
@@ -83,7 +83,7 @@ def test_any_number_of_labels_is_begun_with(
     for known in (("a",), ("a", "b", "c")):
         weights = base(tmp_path, known, cascade=cascade)
         for scratch in (False, True):
-            network, _, _ = student(
+            network, *_ = ObjectTrainer().student(
                 weights, labels, train_settings(tmp_path / "o", scratch=scratch)
             )
             own_scores, own_deltas = predictor(network)

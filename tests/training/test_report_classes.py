@@ -13,7 +13,7 @@ import pytest
 from costream.checkpoints.card import Card, Timeline
 from costream.evaluation.clips import sequence_scores
 from costream.training.calibration import StreamPredictions, calibrate
-from costream.training.report.classes import SequenceReport, own_report
+from costream.training.report.classes import SequenceReport, sequence_report
 from costream.training.report.page import MOST_CONFUSED
 from kit.browser import browse, console, fit, needs_browser
 from kit.pages import Page
@@ -59,7 +59,7 @@ def learnt(labels: tuple[str, ...] = LABELS, checks: int = 12, seed: int = 0) ->
 
 def written(folder: Path, about: SequenceReport) -> Path:
     path = folder / "moves.html"
-    path.write_text(own_report(about), "utf-8")
+    path.write_text(sequence_report(about), "utf-8")
     return path
 
 

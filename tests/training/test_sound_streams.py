@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,9 +18,10 @@ from costream.labels.examples import Example
 from costream.labels.recording import UNSCORED
 from costream.models.build import build
 from costream.models.oad.cooadtr import CoTrans
-from costream.training.audio import trainer as own_sound
 from costream.training.audio.examples import AudioReader, EncodedAudio
-from costream.training.command import student, trainer_of
+from costream.training.audio.trainer import AudioTrainer, linear, views
+from costream.training.base import Student
+from costream.training.command import trainer_of
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule
 from costream.training.tokens.streams import TokenStream, TokenStreams
@@ -45,7 +47,7 @@ def base(tmp_path_factory):
 )
 def test_the_background_is_called_by_its_name(base, found, expected):
     card = replace(base.card, background="no music") if "no_music" in found else base.card
-    assert own_sound.labels(found, card) == expected
+    assert AudioTrainer().labels(found, card) == expected
 
 
 def marked(kind, steps):
@@ -67,7 +69,7 @@ def test_every_token_has_its_label(seed, steps):
 @pytest.mark.parametrize(("steps", "unknown"), [(1, 0), (2, 1), (5, 2), (6, 3), (30, 3)])
 def test_tokens_that_hold_what_was_before_teach_nothing(base, steps, unknown):
     heard = EncodedAudio(base.card.labels[1], tuple(torch.zeros(steps, 4) for _ in range(3)))
-    plain, *varied = own_sound.views(heard, base.card)
+    plain, *varied = views(heard, base.card)
     assert plain.labels.tolist() == [1] * steps
     for view in varied:
         assert view.labels.tolist() == [UNSCORED] * unknown + [1] * (steps - unknown)
@@ -126,26 +128,23 @@ def test_one_recording_of_a_class_does_not_say_how_they_differ():
 
 
 def test_only_the_classifier_begins_anew(base, tmp_path):
+    settings = train_settings(tmp_path / "own.safetensors")
+    student = AudioTrainer().student
     labels = ("silence", "x", "y", "z")  # as many as the model has, but others
-    network, _, card = student(base, labels, train_settings(tmp_path / "own.safetensors"))
+    measured = {name: {"top1": 1.0} for name in ("metrics", "sample", "costs")}
+    network, _, card, _ = student(
+        replace(base, card=replace(base.card, **measured)), labels, settings
+    )
     stored = base.tensors
     for name, value in network.state_dict().items():
         same = torch.equal(value, stored[f"network.{name}"])
         assert same is not name.startswith("head."), name
     assert (card.labels, card.background, card.arguments["num_classes"]) == (labels, "silence", 4)
-    kept, _, _ = student(base, base.card.labels, train_settings(tmp_path / "own.safetensors"))
+    assert not any(getattr(card, name) for name in measured)  # they are of other weights
+    kept, *_ = student(base, base.card.labels, settings)
     assert torch.equal(kept.head.weight, stored["network.head.weight"])
-    fresh, _, _ = student(
-        base, base.card.labels, train_settings(tmp_path / "own.safetensors", scratch=True)
-    )
+    fresh, *_ = student(base, base.card.labels, replace(settings, scratch=True))
     assert not torch.equal(fresh.head.weight, stored["network.head.weight"])
-
-
-def test_what_was_measured_of_other_weights_is_not_said_of_these(base, tmp_path):
-    measured = {name: {"top1": 1.0} for name in ("metrics", "sample", "costs")}
-    before = replace(base, card=replace(base.card, **measured))
-    _, _, card = student(before, ("silence", "x"), train_settings(tmp_path / "own.safetensors"))
-    assert not any(getattr(card, name) for name in measured)
 
 
 def test_a_fresh_network_sees_tokens_of_one_scale():
@@ -185,19 +184,17 @@ def test_the_linear_baseline_tells_apart_what_a_line_can():
         for k, name in enumerate("abc")
         for _ in range(6)
     ]
-    rows = own_sound.linear(heard[::2], heard[1::2], ("a", "b", "c"))
+    rows = linear(heard[::2], heard[1::2], ("a", "b", "c"))
     assert [row.shape for row in rows] == [(1, 3)] * 9
     assert np.concatenate(rows).argmax(1).tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 def test_what_cannot_be_taught_is_refused(base, tmp_path):
     with pytest.raises(UsageError, match="--fps: the steps of tiny are blocks of audio"):
-        own_sound.check(base.card, train_settings(tmp_path / "own.safetensors", rate_hz=8.0))
+        AudioTrainer().check(base.card, train_settings(tmp_path / "own.safetensors", rate_hz=8.0))
     encoder = torch.nn.Linear(16, 4)
     with pytest.raises(ModelError, match="tiny cannot be trained on custom classes"):
-        own_sound.fit(
-            encoder, None, base.card, ([], []), train_settings(tmp_path / "own.safetensors"), None
-        )
+        AudioTrainer().fit(Student(encoder, None, base.card, encoder), None, Mock())
     with pytest.raises(ModelError, match="tiny cannot be trained on custom classes"):
         trainer_of(replace(base.card, frontend=None))
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -16,12 +15,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from costream.checkpoints.card import Card
-from costream.errors import SourceError, UsageError
-from costream.labels.examples import Example, located
-from costream.models.fitting import check_source
-from costream.records import AudioBlock, AudioFormat, Fault
+from costream.errors import UsageError
+from costream.labels.examples import Example
+from costream.records import AudioBlock, AudioFormat
 from costream.sources.base import SourceOptions
-from costream.sources.registry import open_source
+from costream.training.examples import open_example
 from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
 
 SAMPLE_RATE_HZ = 16_000
@@ -48,7 +46,6 @@ def gain(db: float) -> float:
     return float(10 ** (db / 20))
 
 
-log = logging.getLogger("costream")
 LEVELS_DB = (-12.0, 6.0)  # gain of an example's variants
 CHUNK = 64  # blocks in one call of a frontend
 LEAD = 4  # preceding blocks of other sound, for tokens as after a change
@@ -138,23 +135,9 @@ class AudioReader:
         return torch.cat([self._frontend.forward_steps(x, state) for x in parts], 1)[0]
 
     def _samples(self, example: Example) -> Wave:
-        own = replace(self._options, start_s=example.start_s, end_s=example.end_s)
-        source = open_source(example.source, own)
-        parts: list[Wave] = []
-        try:
-            info = source.open()
-            if info.kind == "features":
-                raise UsageError("features are not audio", where=example.where)
-            check_source(self._card, self._frontend, info)
-            for item in source.items():
-                if isinstance(item, Fault):
-                    log.warning("%s: %s", example.where, item.message)
-                elif isinstance(item, AudioBlock):
-                    parts.append(item.samples)
-        except SourceError as error:
-            raise located(error, example) from error
-        finally:
-            source.close()
+        given = (example, self._card, self._frontend, self._options)
+        with open_example(*given, "audio") as items:
+            parts = [item.samples for item in items if isinstance(item, AudioBlock)]
         if not parts:
             raise UsageError("this example has no sound", where=example.where)
         return np.concatenate(parts)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from costream.checkpoints.card import Card
 from costream.errors import UsageError
-from costream.labels.examples import Example
 from costream.labels.recording import BACKGROUNDS, SILENCE, UNSCORED
 from costream.models.oad.cooadtr import TokenClassifier
 from costream.training.audio.examples import LEAD, AudioReader, EncodedAudio
 from costream.training.base import (
-    TrainResult,
+    Student,
+    TrainingData,
     TrainSettings,
     Workspace,
     background_first,
@@ -28,6 +27,7 @@ from costream.training.base import (
 )
 from costream.training.baselines import CENTROID, logistic_regression, nearest_centroid
 from costream.training.optim import Schedule
+from costream.training.sequences import SequenceTrainer, TrainResult
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import (
     STREAM_STEPS,
@@ -39,7 +39,6 @@ from costream.training.tokens.trainer import (
 
 log = logging.getLogger("costream")
 
-ARGUMENTS: Mapping[str, Any] = {}
 VARIANTS = 4  # augmented versions of each example
 QUIET, QUIET_STEPS = 6, 8  # stretches of silence, and their length
 STREAMS = 8  # in a batch
@@ -48,65 +47,63 @@ PENALTY = 1e-2  # L2 penalty, of the linear baseline
 CHECKS = 8  # streams to validate with
 
 
-def labels(found: set[str], card: Card) -> tuple[str, ...]:
-    """Return the labels, the background first.
+class AudioTrainer(SequenceTrainer):
+    """Trainer of custom sound classes."""
 
-    The background is the class named like the model's background, or else "background",
-    "silence", "none" or "nothing"; without such a class "silence" is added.
-    """
-    return background_first(found, (card.background or SILENCE, *BACKGROUNDS), SILENCE)
+    def labels(self, found: set[str], card: Card) -> tuple[str, ...]:
+        """Return the labels, the background first.
 
+        The background is the class named like the model's background, or else "background",
+        "silence", "none" or "nothing"; without such a class "silence" is added.
+        """
+        return background_first(found, (card.background or SILENCE, *BACKGROUNDS), SILENCE)
 
-def check(card: Card, settings: TrainSettings) -> None:
-    """Raise UsageError for --fps and --fine-tune."""
-    refuse_fine_tuning(card, settings, "only the temporal part of an audio model is trained")
-    if settings.rate_hz is not None:
-        raise UsageError(f"the steps of {card.name} are blocks of audio", where="--fps")
+    def check(self, card: Card, settings: TrainSettings) -> TrainSettings:
+        """Raise UsageError for --fps and --fine-tune."""
+        refuse_fine_tuning(card, settings, "only the temporal part of an audio model is trained")
+        if settings.rate_hz is not None:
+            raise UsageError(f"the steps of {card.name} are blocks of audio", where="--fps")
+        return super().check(card, settings)
 
+    def fit(self, student: Student, data: TrainingData, workspace: Workspace) -> TrainResult:
+        """Train the network on streams made of the examples' tokens, which are computed once.
 
-def fit(
-    network: nn.Module,
-    frontend: Any,
-    card: Card,
-    examples: tuple[Sequence[Example], Sequence[Example]],
-    settings: TrainSettings,
-    workspace: Workspace,
-) -> TrainResult:
-    """Train the network on streams made of the examples' tokens, which are computed once.
-
-    The background is learnt from synthetic silence, and from its examples if there are any.
-    ModelError for a network that does not classify tokens.
-    """
-    if not isinstance(network, TokenClassifier):
-        raise untrainable_error(card)
-    frontend.eval().requires_grad_(False)
-    reader = AudioReader(card, frontend, VARIANTS, settings.seed, workspace.cache)
-    quiet = reader.silence(card.labels[0], QUIET, QUIET_STEPS)
-    training = reader.read(examples[0])
-    checks = AudioReader(card, frontend, 0, settings.seed, workspace.cache).read(examples[1])
-    streams = TokenStreams([views(h, card) for h in (*training, *quiet)])
-    rng = np.random.default_rng(settings.seed)
-    checked = TokenStreams([views(h, card) for h in (*checks, *quiet)])
-    validation = [checked.draw(STREAM_STEPS[1], rng) for _ in range(CHECKS if checks else 0)]
-    spread = torch.cat([h.tokens[0] for h in training]).std(0)
-    if settings.scratch:
-        standardise(network, torch.cat([h.tokens[0] for h in (*training, *quiet)]))
-    enough = min(MOST, STEPS + PER_EXAMPLE * len(examples[0])) * (2 if settings.scratch else 1)
-    schedule = Schedule(settings.steps or enough, STREAMS, rate=1e-3, decay=0.05, smoothing=0.1)
-    history = fit_streams(
-        network, streams, schedule, settings.seed, validation, workspace.checkpoint, spread
-    )
-    if not checks:
-        return TrainResult(history=history)
-    return TrainResult(
-        predict(network, [h.tokens[0] for h in checks]),
-        predict_streams(network, validation),
-        {
-            CENTROID: _centroid(training, checks, card.labels),
-            "linear on mean tokens": linear([*training, *quiet], checks, card.labels),
-        },
-        history,
-    )
+        The background is learnt from synthetic silence, and from its examples if there are any.
+        ModelError for a network that does not classify tokens.
+        """
+        network, frontend, card, _ = student
+        settings = workspace.settings
+        if not isinstance(network, TokenClassifier):
+            raise untrainable_error(card)
+        frontend.eval().requires_grad_(False)
+        reader = AudioReader(card, frontend, VARIANTS, settings.seed, workspace.cache)
+        quiet = reader.silence(card.labels[0], QUIET, QUIET_STEPS)
+        training = reader.read(data.training)
+        unvaried = AudioReader(card, frontend, 0, settings.seed, workspace.cache)
+        checks = unvaried.read(data.validation)
+        streams = TokenStreams([views(h, card) for h in (*training, *quiet)])
+        rng = np.random.default_rng(settings.seed)
+        checked = TokenStreams([views(h, card) for h in (*checks, *quiet)])
+        validation = [checked.draw(STREAM_STEPS[1], rng) for _ in range(CHECKS if checks else 0)]
+        spread = torch.cat([h.tokens[0] for h in training]).std(0)
+        if settings.scratch:
+            standardise(network, torch.cat([h.tokens[0] for h in (*training, *quiet)]))
+        enough = min(MOST, STEPS + PER_EXAMPLE * len(training)) * (2 if settings.scratch else 1)
+        schedule = Schedule(settings.steps or enough, STREAMS, rate=1e-3, decay=0.05, smoothing=0.1)
+        history = fit_streams(
+            network, streams, schedule, settings.seed, validation, workspace.checkpoint, spread
+        )
+        if not checks:
+            return TrainResult(history=history)
+        return TrainResult(
+            predict(network, [h.tokens[0] for h in checks]),
+            predict_streams(network, validation),
+            {
+                CENTROID: _centroid(training, checks, card.labels),
+                "linear on mean tokens": linear([*training, *quiet], checks, card.labels),
+            },
+            history,
+        )
 
 
 def views(training: EncodedAudio, card: Card) -> list[TokenStream]:

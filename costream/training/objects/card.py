@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from costream.checkpoints.card import Card, Timeline
-from costream.checkpoints.file import Weights
 from costream.evaluation.metrics.detection import (
     DetectedBoxes,
     Truth,
@@ -18,8 +17,6 @@ from costream.evaluation.metrics.detection import (
     match,
     precision_interval,
 )
-from costream.training.base import EARLY_STOPPING_NOTE, TrainSettings
-from costream.training.objects.examples import AnnotatedImage, count_boxes
 
 ENOUGH = 10  # least number of validation objects to choose a threshold by
 
@@ -35,37 +32,6 @@ class DetectorResults:
     truth: list[Truth]
     groups: list[int]  # group number of each image
     history: list[dict[str, float]]
-
-
-def describe(
-    card: Card,
-    results: DetectorResults,
-    divided: Sequence[Sequence[AnnotatedImage]],
-    base: Weights,
-    settings: TrainSettings,
-) -> Card:
-    """Return the card with its training data and validation metrics."""
-    training, checks = divided
-    counts = count_boxes(training)
-    listed = ", ".join(f"{label} {counts[label]}" for label in card.labels)
-    origin = None if settings.scratch else f"{base.card.name} ({base.card.licence})"
-    start = f"started from {origin}" if origin else "trained from scratch"
-    start += ", backbone frozen" if origin and not settings.fine_tune else ""
-    timeline = chosen(card, results) if checks else card.timeline
-    how = [EARLY_STOPPING_NOTE] if checks else []
-    how += ["The thresholds were chosen on them too."] if timeline != card.timeline else []
-    return replace(
-        card,
-        timeline=timeline,
-        description=f"Custom objects: {', '.join(card.labels)}.",
-        trained_on=f"{len(training)} user images with {counts.total()} boxes ({listed}), {start};"
-        f" seed {settings.seed}.",
-        split=f"{len(training)} images to train, {len(checks)} to validate, by file or group."
-        + "".join(f" {sentence}" for sentence in how),
-        limits="Fitted to the places and cameras of its images; validated on few of them.",
-        licence="Licence of the images" + (f" and of {origin}" if origin else ""),
-        metrics={"validation": _metrics(card, results)} if checks else {},
-    )
 
 
 def chosen(card: Card, results: DetectorResults) -> Timeline:
@@ -88,7 +54,8 @@ def chosen(card: Card, results: DetectorResults) -> Timeline:
     return replace(card.timeline, threshold=threshold, low=None, thresholds=thresholds)
 
 
-def _metrics(card: Card, results: DetectorResults) -> dict[str, Any]:
+def validation_scores(card: Card, results: DetectorResults) -> dict[str, Any]:
+    """Return the validation metrics of the network and of the baselines, by name."""
     rows = {}
     for name, found in results.found.items():
         rows[name] = rounded_scores(found, results.truth, card.labels)

@@ -11,15 +11,16 @@ from costream.checkpoints.card import Timeline
 from costream.evaluation.metrics.calibration import calibration_error, reliability
 from costream.records import LOW
 from costream.report.markup import Html, name, tag
-from costream.report.tables import Cell, number, share_bar, table
+from costream.report.tables import Cell, number, table
 from costream.training.calibration import Calibration, StreamPredictions, at_temperature
 from costream.training.report.page import (
     MOST_CONFUSED,
     TrainingReport,
+    bars,
+    baselines,
     confusion_table,
     data,
     facts,
-    figure,
     learning,
     page,
     reliability_chart,
@@ -40,7 +41,7 @@ class SequenceReport(TrainingReport):
     calibration: Calibration | None = None
 
 
-def own_report(report: SequenceReport) -> str:
+def sequence_report(report: SequenceReport) -> str:
     """Return the report as HTML without scripts or external resources."""
     card = report.card
     background = frozenset() if card.background is None else frozenset([card.background])
@@ -51,7 +52,7 @@ def own_report(report: SequenceReport) -> str:
         learning(report.history),
         _classes(report),
         _confusion(report),
-        _baselines(report),
+        baselines(report, {"Top-1": "top1", "Top-1 of votes": "top1_vote", "mAP": "sequence_mAP"}),
         _chosen(report),
         _reliability(report),
         data(report.card),
@@ -81,13 +82,8 @@ def _classes(report: SequenceReport) -> Html:
     rows: list[Sequence[Cell]] = []
     for label in report.card.labels:
         paint, about = report.palette.paint(label), classes.get(label, {})
-        bars = (about.get(key) for key in ("average_precision", "recall", "precision"))
-        rows.append(
-            [
-                *report.cells(label),
-                *("–" if value is None else share_bar(value, paint) for value in bars),
-            ]
-        )
+        shares = (about.get(key) for key in ("average_precision", "recall", "precision"))
+        rows.append([*report.cells(label), *bars(shares, paint)])
     columns = ("Class", "Trained on", "Validated with", "Average precision", "Recall", "Precision")
     background = report.card.background
     note = (
@@ -105,17 +101,6 @@ def _confusion(report: SequenceReport) -> Html | None:
     wrong = report.validation[report.card.name]["confused"]
     rows = [(name(a), name(b), number(str(n))) for a, b, n in wrong[:MOST_CONFUSED]]
     return section("Confusion", table(("Class", "Predicted as", "Examples"), rows, numbers=(2,)))
-
-
-def _baselines(report: SequenceReport) -> Html | None:
-    if not report.validation:
-        return None
-    rows = [
-        [name(model), *(figure(scores.get(key)) for key in ("top1", "top1_vote", "sequence_mAP"))]
-        for model, scores in report.validation.items()
-    ]
-    columns = ("Model", "Top-1", "Top-1 of votes", "mAP")
-    return section("Compared with baselines", table(columns, rows, numbers=(1, 2, 3)))
 
 
 def _chosen(report: SequenceReport) -> Html | None:

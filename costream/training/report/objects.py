@@ -8,15 +8,16 @@ from functools import cached_property
 from typing import Any
 
 from costream.evaluation.metrics.detection import DetectedBoxes, Truth, box_confusion
-from costream.report.markup import Html, name, tag
-from costream.report.tables import Cell, number, share_bar, table
+from costream.report.markup import Html, tag
+from costream.report.tables import Cell, number, table
 from costream.training.report.page import (
     MOST_CONFUSED,
     TrainingReport,
+    bars,
+    baselines,
     confusion_table,
     data,
     facts,
-    figure,
     learning,
     page,
     section,
@@ -52,7 +53,7 @@ def objects_report(report: DetectorReport) -> str:
         learning(report.history),
         _classes(report),
         _confusion(report),
-        _baselines(report),
+        baselines(report, {"AP50": "AP50", "AP": "AP"}),
         data(card),
         use(report.file, "--data FOLDER --labels BOXES"),
     )
@@ -83,18 +84,13 @@ def _classes(report: DetectorReport) -> Html:
     for k, label in enumerate(card.labels):
         paint, about = report.palette.paint(label), scores.get(label, {})
         right, predicted, true = counts[k, k], counts[:, k].sum(), counts[k].sum()
-        bars = (
+        shares = (
             about.get("AP50"),
             right / true if true else None,
             right / predicted if predicted else None,
         )
-        rows.append(
-            [
-                *report.cells(label),
-                number(f"{timeline.threshold_of(label):g}"),
-                *("–" if value is None else share_bar(float(value), paint) for value in bars),
-            ]
-        )
+        threshold = number(f"{timeline.threshold_of(label):g}")
+        rows.append([*report.cells(label), threshold, *bars(shares, paint)])
     columns = ("Class", "Trained on", "Validated with", "Threshold", "AP50", "Recall", "Precision")
     note = (
         "Counts are of boxes. A box is right if its IoU with an object of its class is at least"
@@ -110,13 +106,3 @@ def _confusion(report: DetectorReport) -> Html | None:
     note = "At the thresholds. Last row: boxes without an object; last column: missed objects."
     counts = confusion_table(report.counts, [*report.card.labels, "nothing"])
     return section("Confusion", counts, tag("p", note, class_="note"))
-
-
-def _baselines(report: DetectorReport) -> Html | None:
-    if not report.validation:
-        return None
-    rows = [
-        [name(model), *(figure(scores.get(key)) for key in ("AP50", "AP"))]
-        for model, scores in report.validation.items()
-    ]
-    return section("Compared with baselines", table(("Model", "AP50", "AP"), rows, numbers=(1, 2)))

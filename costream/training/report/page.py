@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from costream.checkpoints.card import Card
 from costream.evaluation.metrics.calibration import Bin
 from costream.report.markup import COLORS, Html, Paint, Palette, join, name, percent, tag
 from costream.report.page import page_foot, page_head
-from costream.report.tables import Cell, number, table
+from costream.report.tables import Cell, number, share_bar, table
 from costream.report.timeline import round_up, swatch
 from costream.version import __version__
 
@@ -84,6 +84,24 @@ def learning(history: Sequence[dict[str, float]]) -> Html | None:
     drawn = [curves(history, some, "Figures over steps") for some in (losses, others) if some]
     note = "Figures over the training steps; validation examples were not trained on."
     return section("Learning", *drawn, tag("p", note, class_="note"))
+
+
+def baselines(report: TrainingReport, columns: Mapping[str, str]) -> Html | None:
+    """Return the metrics of network and baselines; ``columns``: the key of each by its name."""
+    if not report.validation:
+        return None
+    rows = [
+        [name(model), *(figure(scores.get(key)) for key in columns.values())]
+        for model, scores in report.validation.items()
+    ]
+    numbers = range(1, len(columns) + 1)
+    listed = table(("Model", *columns), rows, numbers=tuple(numbers))
+    return section("Compared with baselines", listed)
+
+
+def bars(values: Iterable[float | None], paint: Paint) -> list[Cell]:
+    """Return cells with the shares as bars, or a dash for None."""
+    return ["–" if value is None else share_bar(float(value), paint) for value in values]
 
 
 def data(card: Card) -> Html:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,20 +12,16 @@ from tqdm import tqdm
 
 from costream.checkpoints.card import Card
 from costream.clock import Tick, TickItem, resample
-from costream.errors import SourceError, UsageError
+from costream.errors import UsageError
 from costream.frontends.joints import JointStreams
 from costream.frontends.pose import PoseTrackers
-from costream.labels.examples import Example, located
+from costream.labels.examples import Example
 from costream.labels.recording import UNSCORED
-from costream.models.fitting import check_source
-from costream.records import Fault, SkeletonFrame, VideoFrame
+from costream.records import SkeletonFrame, VideoFrame
 from costream.sources.base import SourceOptions
-from costream.sources.registry import open_source
+from costream.training.examples import MIN_STEPS, open_example
 from costream.training.skeleton.augment import Augmenter
 from costream.training.skeleton.motions import Joints, Motion, resample_joints
-
-log = logging.getLogger("costream")
-MIN_STEPS = 4  # least number of steps of an example
 
 
 def read_motions(
@@ -46,20 +41,12 @@ def read_motions(
 
 
 def _read(example: Example, card: Card, frontend: JointStreams, options: SourceOptions) -> Motion:
-    own = replace(options, start_s=example.start_s, end_s=example.end_s)
-    source = open_source(example.source, own)
     trackers = PoseTrackers(1, frontend.persons)
     try:
-        info = source.open()
-        if info.kind == "features":
-            raise UsageError("features are not skeletons", where=example.where)
-        check_source(card, frontend, info)
-        ticks = resample(source.items(), card.rate_hz, card.gap_tolerance_s)
-        frames = [frontend.prepare(item) for item in _skeletons(ticks, trackers, example)]
-    except SourceError as error:
-        raise located(error, example) from error
+        with open_example(example, card, frontend, options, "skeletons") as items:
+            ticks = resample(items, card.rate_hz, card.gap_tolerance_s)
+            frames = [frontend.prepare(item) for item in _skeletons(ticks, trackers)]
     finally:
-        source.close()
         trackers.reset([0])
     if len(frames) < MIN_STEPS:
         raise UsageError(
@@ -74,13 +61,9 @@ def _read(example: Example, card: Card, frontend: JointStreams, options: SourceO
     return Motion(example.source, example.label, example.group, joints[:, :most])
 
 
-def _skeletons(
-    ticks: Iterator[TickItem], trackers: PoseTrackers, example: Example
-) -> Iterator[SkeletonFrame]:
+def _skeletons(ticks: Iterator[TickItem], trackers: PoseTrackers) -> Iterator[SkeletonFrame]:
     for tick in ticks:
-        if isinstance(tick, Fault):
-            log.warning("%s: %s", example.where, tick.message)
-        elif isinstance(tick, Tick) and isinstance(tick.item, VideoFrame):
+        if isinstance(tick, Tick) and isinstance(tick.item, VideoFrame):
             yield trackers.find([tick.item])[0]
         elif isinstance(tick, Tick) and isinstance(tick.item, SkeletonFrame):
             yield tick.item

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from costream.checkpoints.card import Card
 from costream.frontends.joints import JointStreams
-from costream.labels.examples import Example
 from costream.labels.recording import BACKGROUND
 from costream.models.skeleton.network import SkeletonNet
 from costream.sources.base import SourceOptions
 from costream.training.base import (
-    TrainResult,
+    Student,
+    TrainingData,
     TrainSettings,
     Workspace,
     refuse_fine_tuning,
@@ -26,12 +26,12 @@ from costream.training.base import (
 from costream.training.baselines import CENTROID, logistic_regression, nearest_centroid
 from costream.training.calibration import StreamPredictions
 from costream.training.optim import LOSS, Schedule
+from costream.training.sequences import SequenceTrainer, TrainResult
 from costream.training.skeleton.augment import Augmenter, Variety
 from costream.training.skeleton.examples import StreamMaker, read_motions
 from costream.training.skeleton.loop import SkeletonSupply, draw, loss, train_network
 from costream.training.skeleton.motions import Motion, batch
 
-ARGUMENTS: Mapping[str, Any] = {"statistics": True}
 STREAM_STEPS = 64
 STREAMS = 12  # in a batch
 STEPS, PER_EXAMPLE, MOST = 120, 6, 400  # of fine-tuning; three times as many from scratch
@@ -42,77 +42,75 @@ VARIETY = Variety(mirror=0.0)
 AS_THEY_ARE = Variety(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
-def labels(found: set[str], card: Card) -> tuple[str, ...]:
-    """Return the labels, first the background: the time between motions."""
-    return (BACKGROUND, *sorted(found - {BACKGROUND}))
+class SkeletonTrainer(SequenceTrainer):
+    """Trainer of custom skeleton classes."""
 
+    arguments: ClassVar[Mapping[str, Any]] = {"statistics": True}
 
-def check(card: Card, settings: TrainSettings) -> None:
-    """Raise ModelError for a network without an output for every step.
+    def labels(self, found: set[str], card: Card) -> tuple[str, ...]:
+        """Return the labels, first the background: the time between motions."""
+        return (BACKGROUND, *sorted(found - {BACKGROUND}))
 
-    UsageError for --fine-tune.
-    """
-    refuse_fine_tuning(card, settings, "skeleton networks are always trained as a whole")
-    if card.arguments.get("padding") != "causal":
-        raise untrainable_error(card)
+    def check(self, card: Card, settings: TrainSettings) -> TrainSettings:
+        """Raise ModelError for a network without an output for every step.
 
+        UsageError for --fine-tune.
+        """
+        refuse_fine_tuning(card, settings, "skeleton networks are always trained as a whole")
+        if card.arguments.get("padding") != "causal":
+            raise untrainable_error(card)
+        return super().check(card, settings)
 
-def fit(
-    network: nn.Module,
-    frontend: Any,
-    card: Card,
-    examples: tuple[Sequence[Example], Sequence[Example]],
-    settings: TrainSettings,
-    workspace: Workspace,
-) -> TrainResult:
-    """Train the network on streams made of the motions, with pauses as background.
+    def fit(self, student: Student, data: TrainingData, workspace: Workspace) -> TrainResult:
+        """Train the network on streams made of the motions, with pauses as background.
 
-    A linear probe on their statistics is fitted and combined with it: see ``LinearProbe``.
-    """
-    options = SourceOptions(
-        layout=settings.layout, columns=settings.columns, frame_rate_hz=settings.rate_hz
-    )
-    motions, checks = (read_motions(part, card, frontend, options) for part in examples)
-    mirrored: dict[str, str | None] = {}
-    augmenter = Augmenter(frontend.layout, frontend.axes, VARIETY, mirrored)
-    maker = StreamMaker(motions, card.labels, augmenter, BACKGROUND)
-    enough = min(MOST, STEPS + PER_EXAMPLE * len(motions)) * (3 if settings.scratch else 1)
-    schedule = Schedule(
-        settings.steps or enough, STREAMS, rate=1e-2 if settings.scratch else 1e-3, smoothing=0.1
-    )
+        A linear probe on their statistics is fitted and combined with it: see ``LinearProbe``.
+        """
+        network, frontend, card, _ = student
+        settings = workspace.settings
+        options = SourceOptions(
+            layout=settings.layout, columns=settings.columns, frame_rate_hz=settings.rate_hz
+        )
+        motions, checks = (
+            read_motions(part, card, frontend, options) for part in (data.training, data.validation)
+        )
+        augmenter = Augmenter(frontend.layout, frontend.axes, VARIETY, {})
+        maker = StreamMaker(motions, card.labels, augmenter, BACKGROUND)
+        enough = min(MOST, STEPS + PER_EXAMPLE * len(motions)) * (3 if settings.scratch else 1)
+        rate = 1e-2 if settings.scratch else 1e-3
+        schedule = Schedule(settings.steps or enough, STREAMS, rate=rate, smoothing=0.1)
+        supplies = [SkeletonSupply(maker, STREAMS)]
+        skeletons = cast(SkeletonNet, network)
+        probe = fit_probe(skeletons, frontend, supplies, schedule.smoothing, settings.seed)
+        disable_probe(skeletons)
+        each = len(motions) / len({m.label for m in motions})
+        share = each / (each + EQUAL)
 
-    supplies = [SkeletonSupply(maker, STREAMS)]
-    skeletons = cast(SkeletonNet, network)
-    probe = fit_probe(skeletons, frontend, supplies, schedule.smoothing, settings.seed)
-    disable_probe(skeletons)
-    each = len(motions) / len({m.label for m in motions})
-    share = each / (each + EQUAL)
+        def validate(averaged: nn.Module) -> dict[str, float]:
+            probe.join(cast(SkeletonNet, averaged), share)
+            return figures(predict(averaged, frontend, checks), checks, card.labels)
 
-    def validate(averaged: nn.Module) -> dict[str, float]:
-        probe.join(cast(SkeletonNet, averaged), share)
-        return figures(predict(averaged, frontend, checks), checks, card.labels)
-
-    history = train_network(
-        network,
-        frontend,
-        supplies,
-        schedule,
-        STREAM_STEPS,
-        settings.seed,
-        "training",
-        fixed_statistics=not settings.scratch,
-        validate=validate if checks else None,
-        partial=workspace.checkpoint,
-    )
-    probe.join(skeletons, share)
-    if not checks:
-        return TrainResult(history=history)
-    return TrainResult(
-        predict(network, frontend, checks),
-        predict_streams(network, frontend, checks, card.labels, settings.seed),
-        {CENTROID: _centroid(frontend, motions, checks, card.labels)},
-        history,
-    )
+        history = train_network(
+            network,
+            frontend,
+            supplies,
+            schedule,
+            STREAM_STEPS,
+            settings.seed,
+            "training",
+            fixed_statistics=not settings.scratch,
+            validate=validate if checks else None,
+            partial=workspace.checkpoint,
+        )
+        probe.join(skeletons, share)
+        if not checks:
+            return TrainResult(history=history)
+        return TrainResult(
+            predict(network, frontend, checks),
+            predict_streams(network, frontend, checks, card.labels, settings.seed),
+            {CENTROID: _centroid(frontend, motions, checks, card.labels)},
+            history,
+        )
 
 
 def predict_streams(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,18 +17,17 @@ from tqdm import tqdm
 
 from costream.checkpoints.card import Card
 from costream.clock import Tick, resample
-from costream.errors import SourceError, UsageError
+from costream.errors import UsageError
 from costream.frontends.audiovisual import AudioVisual, stack_audio_blocks
-from costream.labels.examples import Example, located
+from costream.labels.examples import Example
 from costream.labels.recording import UNSCORED
-from costream.models.fitting import check_source, extra_audio
+from costream.models.fitting import extra_audio
 from costream.records import Fault, Gap, VideoFrame
 from costream.sources.base import SourceOptions
-from costream.sources.registry import open_source
+from costream.training.examples import open_example
 from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
 from costream.training.tokens.streams import TokenStream
 
-log = logging.getLogger("costream")
 CHUNK = 32  # frames in one call of a frontend
 LEAD_S = 8.0  # read before the first example, as context of frontend and network
 WHOLE_S = 60.0  # granularity of what is read: labels may be moved a little
@@ -105,29 +103,11 @@ def frames_of(card: Card, frontend: Any, example: Example) -> Iterator[Tick | Ga
 
     UsageError for features; SourceError if it cannot be read or is not a video.
     """
-    options = SourceOptions(
-        start_s=example.start_s,
-        end_s=example.end_s,
-        box=frontend.box,
-        beside=extra_audio(frontend),
-    )
-    source = open_source(example.source, options)
-    try:
-        info = source.open()
-        if info.kind == "features":
-            raise UsageError("features are not a video", where=example.where)
-        check_source(card, frontend, info)
-        if info.silent:
-            log.warning("%s: %s; training on its frames only", example.where, info.silent)
-        for item in resample(source.items(), card.rate_hz, card.gap_tolerance_s):
-            if isinstance(item, Fault):
-                log.warning("%s: %s", example.where, item.message)
-            else:
-                yield item
-    except SourceError as error:
-        raise located(error, example) from error
-    finally:
-        source.close()
+    options = SourceOptions(box=frontend.box, beside=extra_audio(frontend))
+    with open_example(example, card, frontend, options, "a video") as items:
+        for tick in resample(items, card.rate_hz, card.gap_tolerance_s):
+            assert not isinstance(tick, Fault)
+            yield tick
 
 
 class VideoReader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from costream.errors import UsageError
 from costream.labels.examples import Example
 from costream.labels.recording import BACKGROUND, UNSCORED
 from costream.training.base import (
-    TrainResult,
+    Student,
+    TrainingData,
     TrainSettings,
     Workspace,
     background_first,
@@ -24,7 +25,8 @@ from costream.training.base import (
 )
 from costream.training.baselines import CENTROID, nearest_centroid
 from costream.training.feature_cache import FeatureCache
-from costream.training.optim import Schedule, TrainingCheckpoint
+from costream.training.optim import Schedule
+from costream.training.sequences import SequenceTrainer, TrainResult
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import (
     STREAM_STEPS,
@@ -38,7 +40,6 @@ from costream.training.tokens.trainer import (
 from costream.training.video.examples import EncodedVideo, VideoReader, of_pictures
 from costream.training.video.finetune import Pieces, fine_tune, read_pieces
 
-ARGUMENTS: Mapping[str, Any] = {}
 VIEWS, CHECKED_VIEWS = 4, 1  # augmented views of each recording
 VARIED = 4.0  # relative to the differences within a class; harmful from scratch
 STREAMS = 8  # in a batch; half as many if each step has its own window
@@ -48,78 +49,75 @@ CHECKS = 8  # streams to validate with
 FINE_STEPS, FINE_PIECES, FINE_CHECKS = 100, 4, 12
 
 
-def labels(found: set[str], card: Card) -> tuple[str, ...]:
-    """Return the labels, the background first.
+class VideoTrainer(SequenceTrainer):
+    """Trainer of custom video classes."""
 
-    The background is the class named like the model's background, or else "background", "none"
-    or "nothing"; without such a class it is added.
-    """
-    names = (card.background or BACKGROUND, BACKGROUND, "none", "nothing")
-    return background_first(found, names, card.background or BACKGROUND)
+    def labels(self, found: set[str], card: Card) -> tuple[str, ...]:
+        """Return the labels, the background first.
 
+        The background is the class named like the model's background, or else "background", "none"
+        or "nothing"; without such a class it is added.
+        """
+        names = (card.background or BACKGROUND, BACKGROUND, "none", "nothing")
+        return background_first(found, names, card.background or BACKGROUND)
 
-def check(card: Card, settings: TrainSettings) -> None:
-    """Raise UsageError for --fps, and for --fine-tune of an audiovisual frontend."""
-    if card.frontend == "audiovisual":
-        refuse_fine_tuning(card, settings, "only video frontends without audio can be fine-tuned")
-    if settings.rate_hz is not None:
-        raise UsageError(f"{card.name} takes {card.rate_hz:g} frames per second", where="--fps")
+    def check(self, card: Card, settings: TrainSettings) -> TrainSettings:
+        """Raise UsageError for --fps, and for --fine-tune of an audiovisual frontend."""
+        if card.frontend == "audiovisual":
+            refuse_fine_tuning(
+                card, settings, "only video frontends without audio can be fine-tuned"
+            )
+        if settings.rate_hz is not None:
+            raise UsageError(f"{card.name} takes {card.rate_hz:g} frames per second", where="--fps")
+        return super().check(card, settings)
 
+    def fit(self, student: Student, data: TrainingData, workspace: Workspace) -> TrainResult:
+        """Train the network on streams made of the recordings' tokens, which are computed once.
 
-def fit(
-    network: nn.Module,
-    frontend: Any,
-    card: Card,
-    examples: tuple[Sequence[Example], Sequence[Example]],
-    settings: TrainSettings,
-    workspace: Workspace,
-) -> TrainResult:
-    """Train the network on streams made of the recordings' tokens, which are computed once.
-
-    With ``fine_tune`` the frontend is then trained with it on frames. Without examples of the
-    background, still frames before and after clips stand for it. ModelError for a network that
-    does not classify tokens.
-    """
-    if not classifies_tokens(network) or not hasattr(of_pictures(frontend), "forward_steps"):
-        raise untrainable_error(card)
-    frontend.eval().requires_grad_(False)
-    training, checks = examples
-    encoded = VideoReader(card, frontend, VIEWS, settings.seed, workspace.cache).read(training)
-    checked = VideoReader(card, frontend, CHECKED_VIEWS, settings.seed, workspace.cache).read(
-        checks
-    )
-    still = UNSCORED if any(e.label == card.labels[0] for e in training) else 0
-    varied = 0.0 if settings.scratch else VARIED
-    supply = TokenStreams([s.streams(card.labels, still) for s in encoded], varied=varied)
-    validation = validation_streams(checked, card, still, settings.seed)
-    tokens = torch.cat([s.tokens[0] for s in encoded])
-    spread = tokens.std(0)
-    if settings.scratch:
-        standardise(network, tokens)
-    enough = min(MOST, STEPS + PER_EXAMPLE * len(training))
-    batch = STREAMS // 2 if slides(network) else STREAMS
-    schedule = Schedule(settings.steps or enough, batch, rate=1e-3, decay=0.05, smoothing=0.1)
-    history = fit_streams(
-        network, supply, schedule, settings.seed, validation, workspace.checkpoint, spread
-    )
-    simple = {CENTROID: _centroid(encoded, checked, card.labels)} if checks else {}
-    if settings.fine_tune:
-        further = fine_tuned(
-            network, frontend, card, examples, still, settings, workspace.frontend_checkpoint
+        With ``fine_tune`` the frontend is then trained with it on frames. Without examples of the
+        background, still frames before and after clips stand for it. ModelError for a network that
+        does not classify tokens.
+        """
+        network, frontend, card, _ = student
+        settings = workspace.settings
+        if not classifies_tokens(network) or not hasattr(of_pictures(frontend), "forward_steps"):
+            raise untrainable_error(card)
+        frontend.eval().requires_grad_(False)
+        training, checks = data.training, data.validation
+        encoded = VideoReader(card, frontend, VIEWS, settings.seed, workspace.cache).read(training)
+        checked = VideoReader(card, frontend, CHECKED_VIEWS, settings.seed, workspace.cache).read(
+            checks
         )
-        before = history[-1]["step"] if history else 0
-        history += [{**row, "step": before + row["step"]} for row in further]
-        unkept = FeatureCache(None, card, frontend)
-        checked = VideoReader(card, frontend, CHECKED_VIEWS, settings.seed, unkept).read(checks)
+        still = UNSCORED if any(e.label == card.labels[0] for e in training) else 0
+        varied = 0.0 if settings.scratch else VARIED
+        supply = TokenStreams([s.streams(card.labels, still) for s in encoded], varied=varied)
         validation = validation_streams(checked, card, still, settings.seed)
-    if not checks:
-        return TrainResult(history=history)
-    return TrainResult(
-        answers(network, checked),
-        predict_streams(network, validation),
-        simple,
-        history,
-    )
+        tokens = torch.cat([s.tokens[0] for s in encoded])
+        spread = tokens.std(0)
+        if settings.scratch:
+            standardise(network, tokens)
+        enough = min(MOST, STEPS + PER_EXAMPLE * len(training))
+        batch = STREAMS // 2 if slides(network) else STREAMS
+        schedule = Schedule(settings.steps or enough, batch, rate=1e-3, decay=0.05, smoothing=0.1)
+        history = fit_streams(
+            network, supply, schedule, settings.seed, validation, workspace.checkpoint, spread
+        )
+        simple = {CENTROID: _centroid(encoded, checked, card.labels)} if checks else {}
+        if settings.fine_tune:
+            further = fine_tuned(student, data, still, workspace)
+            before = history[-1]["step"] if history else 0
+            history += [{**row, "step": before + row["step"]} for row in further]
+            unkept = FeatureCache(None, card, frontend)
+            checked = VideoReader(card, frontend, CHECKED_VIEWS, settings.seed, unkept).read(checks)
+            validation = validation_streams(checked, card, still, settings.seed)
+        if not checks:
+            return TrainResult(history=history)
+        return TrainResult(
+            answers(network, checked),
+            predict_streams(network, validation),
+            simple,
+            history,
+        )
 
 
 def validation_streams(
@@ -134,19 +132,19 @@ def validation_streams(
 
 
 def fine_tuned(
-    network: nn.Module,
-    frontend: Any,
-    card: Card,
-    examples: tuple[Sequence[Example], Sequence[Example]],
-    still: int,
-    settings: TrainSettings,
-    partial: TrainingCheckpoint,
+    student: Student, data: TrainingData, still: int, workspace: Workspace
 ) -> list[dict[str, float]]:
     """Train the network and the frontend together and return the history."""
-    seed = settings.seed
-    training, checks = (read_pieces(card, frontend, e, card.labels, seed) for e in examples)
+    network, frontend, card, _ = student
+    seed, partial = workspace.settings.seed, workspace.frontend_checkpoint
+    training, checks = (
+        read_pieces(card, frontend, examples, card.labels, seed)
+        for examples in (data.training, data.validation)
+    )
     few = [checks[k] for k in np.random.default_rng(seed).permutation(len(checks))[:FINE_CHECKS]]
-    schedule = Schedule(settings.steps or FINE_STEPS, FINE_PIECES, rate=3e-4, smoothing=0.1)
+    schedule = Schedule(
+        workspace.settings.steps or FINE_STEPS, FINE_PIECES, rate=3e-4, smoothing=0.1
+    )
     pieces = Pieces(training, frontend.box, still)
     return fine_tune(network, frontend, pieces, schedule, seed, few, partial)
 

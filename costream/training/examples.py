@@ -1,0 +1,54 @@
+"""Reading of a user's examples with the sources of a run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from costream.checkpoints.card import Card
+from costream.errors import SourceError, UsageError
+from costream.labels.examples import Example, located
+from costream.models.fitting import check_source
+from costream.records import Data, Fault, Gap, Item
+from costream.sources.base import SourceOptions
+from costream.sources.registry import open_source
+
+log = logging.getLogger("costream")
+
+MIN_STEPS = 4  # least number of steps of an example
+
+
+@contextmanager
+def open_example(
+    example: Example, card: Card, frontend: Any, options: SourceOptions, wanted: str
+) -> Iterator[Iterator[Data | Gap]]:
+    """Open an example, which must be ``wanted``, and provide its items; faults are logged.
+
+    UsageError for features; SourceError, naming the example, if it cannot be read or does not fit
+    the model.
+    """
+    own = replace(options, start_s=example.start_s, end_s=example.end_s)
+    source = open_source(example.source, own)
+    try:
+        info = source.open()
+        if info.kind == "features":
+            raise UsageError(f"features are not {wanted}", where=example.where)
+        check_source(card, frontend, info)
+        if info.silent:
+            log.warning("%s: %s; training on its frames only", example.where, info.silent)
+        yield _without_faults(source.items(), example)
+    except SourceError as error:
+        raise located(error, example) from error
+    finally:
+        source.close()
+
+
+def _without_faults(items: Iterator[Item], example: Example) -> Iterator[Data | Gap]:
+    for item in items:
+        if isinstance(item, Fault):
+            log.warning("%s: %s", example.where, item.message)
+        else:
+            yield item

@@ -1,0 +1,202 @@
+"""Trainer of custom classes from sequences: what video, audio and skeletons have in common."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from costream.checkpoints.card import Card, Timeline
+from costream.checkpoints.file import Weights
+from costream.errors import UsageError
+from costream.evaluation.clips import sequence_scores, without
+from costream.labels.examples import Example, split, to_examples
+from costream.labels.reading import read_recordings
+from costream.models.build import build, new_network
+from costream.training.base import (
+    EARLY_STOPPING_NOTE,
+    Student,
+    TrainingData,
+    TrainSettings,
+    Workspace,
+    untrainable_error,
+    warn_of_unchecked,
+)
+from costream.training.calibration import (
+    StreamPredictions,
+    at_temperature,
+    calibrate,
+)
+from costream.training.card_text import card_text, sequence_table
+from costream.training.examples import MIN_STEPS
+from costream.training.feature_cache import example_key
+from costream.training.report.classes import SequenceReport, sequence_report
+
+log = logging.getLogger("costream")
+
+# Classifier layers of token and skeleton networks.
+_CLASSIFIERS = ("network.head.", "network.anticipation_head.", "network.fc.", "network.reading.")
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """Result of a training besides the weights.
+
+    ``predictions``: probabilities [T, K] of each validation example; ``streams``: those for
+    streams of concatenated examples; ``baselines``: ``predictions`` of the baselines, by name.
+    """
+
+    predictions: list[npt.NDArray[Any]] = field(default_factory=list)
+    streams: list[StreamPredictions] = field(default_factory=list)
+    baselines: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
+    history: list[dict[str, float]] = field(default_factory=list)  # see ``EarlyStopping``
+
+
+class SequenceTrainer(ABC):
+    """Trainer of classes of recordings, or of parts of them; see ``CustomClassTrainer``."""
+
+    metric = ("top1", "top-1", "examples")
+    arguments: ClassVar[
+        Mapping[str, Any]
+    ] = {}  # of the trained network, where they differ from its card
+
+    @abstractmethod
+    def labels(self, found: set[str], card: Card) -> tuple[str, ...]:
+        """Return the labels to learn from those of the examples, the background first."""
+
+    @abstractmethod
+    def fit(self, student: Student, data: TrainingData, workspace: Workspace) -> TrainResult:
+        """Train the network; return the results."""
+
+    def check(self, card: Card, settings: TrainSettings) -> TrainSettings:
+        """Return the settings with defaults.
+
+        Raises ModelError for a model that cannot be trained, UsageError for wrong options.
+        """
+        return replace(settings, fine_tune=bool(settings.fine_tune))
+
+    def read(self, card: Card, settings: TrainSettings) -> TrainingData:
+        """Return the examples, and warn of classes with too few.
+
+        Stretches of the background of fewer than ``MIN_STEPS`` steps are left out. UsageError for
+        unusable data or fewer than two classes.
+        """
+        recordings = read_recordings(settings.data, settings.labels, settings.group)
+        labels = self.labels({x.label for r in recordings for x in r.labels}, card)
+        examples = [
+            e
+            for e in to_examples(recordings, labels[0])
+            if e.label != labels[0]
+            or e.end_s is None
+            or (e.end_s - e.start_s) * card.rate_hz >= MIN_STEPS
+        ]
+        present = {e.label for e in examples}
+        if len(present) < 2:
+            raise UsageError(
+                f"only one class ({present.pop()})",
+                where=settings.labels or settings.data,
+                hint="at least two classes are needed",
+            )
+        training, held_out = split(examples, settings.validation, settings.seed)
+        warn_of_unchecked(present - {e.label for e in held_out}, settings)
+        log.info("%d examples to train on, %d to validate with", len(training), len(held_out))
+        rows = [[e.source, e.label, e.start_s, e.end_s, e.group, example_key(e)] for e in examples]
+        return TrainingData(labels, training, held_out, rows)
+
+    def student(self, base: Weights, labels: tuple[str, ...], settings: TrainSettings) -> Student:
+        """Return what is to be trained for these labels, the first of which is the background.
+
+        The network takes all but the classifier from the given weights, or with ``scratch`` only
+        the architecture; the frontend is always that of the given weights.
+        """
+        card = replace(
+            base.card,
+            name=settings.output.stem,
+            labels=labels,
+            arguments={**base.card.arguments, **self.arguments, "num_classes": len(labels)},
+            background=labels[0],
+            # Settings chosen for other labels do not apply to these.
+            timeline=base.card.timeline if labels == base.card.labels else Timeline(),
+            temperature=1.0,
+            metrics={},
+            sample={},
+            costs={},
+        )
+        torch.manual_seed(settings.seed)
+        merged = {k: v for k, v in base.tensors.items() if k.startswith("frontend.")}
+        for key, fresh in new_network(card).state_dict().items():
+            name = f"network.{key}"
+            stored = None if settings.scratch else base.tensors.get(name)
+            # A stored classifier fits only its own labels.
+            kept = labels == base.card.labels or not name.startswith(_CLASSIFIERS)
+            fits = stored is not None and kept and stored.shape == fresh.shape
+            merged[name] = stored if stored is not None and fits else fresh
+        network, frontend = build(card, merged)
+        if frontend is None:
+            raise untrainable_error(base.card)
+        return Student(network, frontend, card, frontend)
+
+    def describe(
+        self, student: Student, result: TrainResult, data: TrainingData, workspace: Workspace
+    ) -> tuple[Card, str, str]:
+        """Return the card with training data and metrics, the card as text, the report as HTML.
+
+        Temperature and timeline are those chosen on the validation streams.
+        """
+        card, settings, origin = student.card, workspace.settings, workspace.origin
+        training, checks = data.training, data.validation
+        counts, checked = (Counter(e.label for e in side) for side in (training, checks))
+        how, chosen = ([EARLY_STOPPING_NOTE] if checks else []), None
+        if result.streams:
+            rate_hz = card.rate_hz / int(getattr(student.network, "stride", 1))
+            streams = [result.streams]
+            chosen = calibrate(streams, card.labels, rate_hz, card.timeline, examples=checked)
+            card = replace(card, timeline=chosen.timeline, temperature=chosen.temperature)
+            how.append(chosen.how)
+        listed = ", ".join(f"{label} {counts[label]}" for label in card.labels if counts[label])
+        groups = f"by the column {settings.group!r}" if settings.group else "by file or group"
+        start = f"started from {origin}" if origin else "trained from scratch"
+        start += ", frontend fine-tuned" if settings.fine_tune else ""
+        card = replace(
+            card,
+            description=f"Custom classes: {', '.join(sorted(counts))}.",
+            trained_on=f"{len(training)} user examples ({listed}), {start}; seed {settings.seed}.",
+            split=f"{len(training)} examples to train, {len(checks)} to validate, {groups}."
+            + "".join(f" {sentence}" for sentence in how),
+            limits="Fitted to the people, places and sensors of its examples; validated on few.",
+            licence="Licence of the examples" + (f" and of {origin}" if origin else ""),
+            metrics={"validation": _validation(card, result, data)} if checks else {},
+        )
+        report = SequenceReport(
+            card, workspace.file, counts, checked, result.history, result.streams, chosen
+        )
+        return card, card_text(card, sequence_table), sequence_report(report)
+
+
+def _validation(card: Card, result: TrainResult, data: TrainingData) -> dict[str, Any]:
+    checks: Sequence[Example] = data.validation
+    labels = np.array([card.labels.index(e.label) for e in checks])
+    groups = [e.group for e in checks]
+
+    def scores(probabilities: Sequence[npt.NDArray[Any]]) -> dict[str, Any]:
+        if 0 not in labels:  # no example of the background
+            probabilities = [without(p, 0) for p in probabilities]
+        return {
+            "sequences": len(checks),
+            **sequence_scores(probabilities, labels, groups, card.labels),
+        }
+
+    guess = card.labels.index(Counter(e.label for e in data.training).most_common(1)[0][0])
+    own = [at_temperature(p, card.temperature) for p in result.predictions]
+    return {
+        card.name: scores(own),
+        **{name: scores(p) for name, p in result.baselines.items()},
+        "majority": {"top1": float((labels == guess).mean())},
+    }
