@@ -22,6 +22,7 @@ from costream.labels.recording import Recording
 from costream.models.base import Model
 from costream.models.registry import list_models, load_model
 from costream.options import Options
+from costream.runtime.options import source_options
 from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
 from costream.sources.base import SourceOptions
@@ -98,13 +99,7 @@ def _row(
     stop: StopHandler,
 ) -> tuple[Cell, ...]:
     card = model.info.card
-    options = SourceOptions(
-        end_s=settings.end_s,
-        box=model.info.box,
-        sound=model.info.sound,
-        beside=model.info.beside,
-        rate_hz=card.rate_hz,
-    )
+    options = source_options(Options(end_s=settings.end_s), model)
     kilobytes = _state_bytes(model, settings.uri, options) / 1e3
     listener = PredictionCollector()
     source = open_source(settings.uri, options)

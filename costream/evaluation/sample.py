@@ -23,9 +23,9 @@ from costream.models.base import Model
 from costream.models.registry import load_model
 from costream.options import Options
 from costream.records import OBJECT_DETECTION, Objects, Prediction, Record
+from costream.runtime.options import source_options
 from costream.runtime.pipeline import run
 from costream.runtime.segments import best_scores
-from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 
 TOLERANCE = 0.02  # processors and decoder versions round differently
@@ -56,13 +56,7 @@ def measure(model: Model, path: Path, truth: SampleTruth, end_s: float | None = 
     Raises the errors of a run.
     """
     card, sink = model.info.card, _Collector(model)
-    options = SourceOptions(
-        end_s=end_s,
-        box=model.info.box,
-        sound=model.info.sound,
-        beside=model.info.beside,
-        rate_hz=model.info.card.rate_hz,
-    )
+    options = source_options(Options(end_s=end_s), model)
     detects = card.task == OBJECT_DETECTION
     run_options = Options(scores=True, threshold=_LEAST if detects else None)
     run(open_source(str(path), options), model, [sink], options=run_options)

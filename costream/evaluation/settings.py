@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costream.errors import UsageError
+from costream.options import Options
 from costream.sources.base import SourceOptions
 
 if TYPE_CHECKING:
@@ -91,17 +92,12 @@ def load(settings: EvaluateSettings) -> Model:
 
 def source_options(settings: EvaluateSettings, model: Model) -> SourceOptions:
     """Return the source options for a model. UsageError for a rate if the model takes audio."""
+    from costream.runtime.options import source_options as run_options
+
     if model.info.sound is not None and settings.rate_hz is not None:
         raise UsageError(f"the steps of {model.info.card.name} are blocks of audio", where="--fps")
-    return SourceOptions(
-        box=model.info.box,
-        sound=model.info.sound,
-        beside=model.info.beside,
-        rate_hz=settings.rate_hz or model.info.card.rate_hz,
-        frame_rate_hz=settings.rate_hz,
-        layout=settings.layout,
-        columns=settings.columns,
-    )
+    options = Options(rate_hz=settings.rate_hz, layout=settings.layout, columns=settings.columns)
+    return run_options(options, model)
 
 
 def progress(items: Sequence[Any], title: str) -> Iterable[Any]:

@@ -11,7 +11,7 @@ from costream.sinks.registry import drawing_size, object_formats
 from costream.sources.base import SourceOptions
 
 
-def source_options(options: Options, model: Model, formats: Sequence[str]) -> SourceOptions:
+def source_options(options: Options, model: Model, formats: Sequence[str] = ()) -> SourceOptions:
     """Return the source options that the model and the output formats require."""
     return SourceOptions(
         start_s=options.start_s,

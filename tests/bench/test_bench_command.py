@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from costream.cli.bench import command
 from costream.errors import UsageError
+from costream.tables import Table
+from kit.media import make_video
+from kit.program import ROOT, costream
 
 
 def test_ops_prints_a_table_or_json() -> None:
@@ -36,3 +41,69 @@ def test_an_encoder_and_a_skeleton_network_at_once_are_a_usage_error() -> None:
     options = ["steps", "-d", "16", "-m", "costgcn-s1"]
     with pytest.raises(UsageError, match="-d and --model exclude each other"):
         CliRunner().invoke(command, options, catch_exceptions=False)
+
+
+SAMPLE = ROOT / "samples" / "room.mp4"
+
+
+def test_stream_has_a_row_for_every_way() -> None:
+    done = costream("bench", "stream", SAMPLE, "--duration", 4, "--rounds", 1, "--json")
+    assert done.returncode == 0, done.stderr
+    (table,) = json.loads(done.stdout)
+    rows = {row["way"]: row for row in table["rows"]}
+    assert list(rows) == ["decode", "decode + resize", "costream"]
+    assert rows["decode + resize"]["x decode + resize"] == 1
+    for row in rows.values():
+        assert row["CPU s"] > 0
+        assert row["x real time on one core"] == pytest.approx(4 / row["CPU s"], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("missing.mp4", "no such file"), ("one.mp4", "too short"), ("rows.npy", "not a video")],
+)
+def test_what_cannot_be_measured_is_said(tmp_path: Path, name: str, says: str) -> None:
+    make_video(tmp_path / "one.mp4", frames=1)
+    np.save(tmp_path / "rows.npy", np.zeros((4, 8), np.float32))
+    done = costream("bench", "stream", tmp_path / name)
+    assert done.returncode == 4
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+TABLE = Table(
+    "Speed",
+    ("way", "us", "count"),
+    (("one", 1234.5, 1_000_000), ("another", 0.00012, 7), ("absent", None, None)),
+    ("A note.",),
+)
+
+
+def test_text_aligns_words_left_and_numbers_right() -> None:
+    assert TABLE.to_text().splitlines() == [
+        "Speed",
+        "",
+        "way            us      count",
+        "-------  --------  ---------",
+        "one       1,234.5  1,000,000",
+        "another  1.20e-04          7",
+        "absent          -          -",
+        "",
+        "A note.",
+    ]
+
+
+def test_json_has_a_row_as_an_object() -> None:
+    plain = json.loads(json.dumps(TABLE.to_json()))
+    assert plain["rows"][0] == {"way": "one", "us": 1234.5, "count": 1_000_000}
+    assert plain["rows"][2]["us"] is None
+    assert (plain["title"], plain["notes"]) == ("Speed", ["A note."])
+
+
+def test_a_table_without_rows_still_has_its_columns() -> None:
+    assert Table("Empty", ("a", "b"), ()).to_text().splitlines()[2] == "a  b"
+
+
+def test_all_fractions_with_as_many_decimals_as_wanted() -> None:
+    table = Table("T", ("a", "b", "c"), ((0.0004, 12, 12.5),), decimals=3)
+    assert table.to_text().splitlines()[-1] == "0.000  12  12.500"

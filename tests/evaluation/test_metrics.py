@@ -1,4 +1,4 @@
-"""Metrics against scikit-learn and against cases worked out by hand."""
+"""Frame metrics and reliability against scikit-learn and against cases worked out by hand."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.calibration import calibration_curve
 from sklearn.metrics import (
     accuracy_score,
     average_precision_score,
@@ -16,15 +17,16 @@ from sklearn.metrics import (
 )
 
 from costream.evaluation.metrics.bootstrap import bootstrap
+from costream.evaluation.metrics.calibration import calibration_error, reliability
 from costream.evaluation.metrics.frames import (
     Ranking,
     average_precisions,
-    balanced_accuracy,
     confusion,
     frame_accuracy,
     mean_average_precision,
     outside_boundaries,
 )
+from weights.recipes.action import loop as recipe
 
 
 def average_precision(scores, positive):
@@ -113,7 +115,7 @@ def test_accuracies_equal_scikit_learn():
     rng = np.random.default_rng(2)
     labels, predicted = rng.integers(0, 5, 200), rng.integers(0, 5, 200)
     assert frame_accuracy(predicted, labels) == pytest.approx(accuracy_score(labels, predicted))
-    assert balanced_accuracy(predicted, labels) == pytest.approx(
+    assert recipe.balanced_accuracy(predicted, labels) == pytest.approx(
         balanced_accuracy_score(labels, predicted)
     )
     assert np.array_equal(confusion(predicted, labels, 5), confusion_matrix(labels, predicted))
@@ -127,11 +129,11 @@ def test_accuracies_equal_scikit_learn():
 def test_tolerance_accepts_a_label_that_is_near():
     labels = np.array([0, 0, 0, 1, 1, 1])
     predicted = np.array([0, 1, 1, 1, 1, 0])
-    assert frame_accuracy(predicted, labels) == pytest.approx(3 / 6)
-    assert frame_accuracy(predicted, labels, 1) == pytest.approx(4 / 6)
-    assert frame_accuracy(predicted, labels, 2) == pytest.approx(5 / 6)
-    assert frame_accuracy(predicted, labels, 100) == 1.0
-    assert balanced_accuracy(predicted, labels, 1) == pytest.approx((2 / 3 + 2 / 3) / 2)
+    assert recipe.frame_accuracy(predicted, labels) == pytest.approx(3 / 6)
+    assert recipe.frame_accuracy(predicted, labels, 1) == pytest.approx(4 / 6)
+    assert recipe.frame_accuracy(predicted, labels, 2) == pytest.approx(5 / 6)
+    assert recipe.frame_accuracy(predicted, labels, 100) == 1.0
+    assert recipe.balanced_accuracy(predicted, labels, 1) == pytest.approx((2 / 3 + 2 / 3) / 2)
 
 
 def test_outside_boundaries():
@@ -148,3 +150,37 @@ def test_bootstrap_covers_the_mean():
     assert low < values.mean() < high
     assert 3 < high - low < 8
     assert bootstrap(lambda groups: 1.0, 5) == (1.0, 1.0)
+
+
+def test_bins_by_hand():
+    scores = np.array([[0.9, 0.1], [0.85, 0.15], [0.45, 0.55], [0.0, 1.0], [0.5, 0.5]])
+    labels = np.array([0, 1, 1, 1, -1])
+    bins = reliability(scores, labels, 10)
+    assert [(round(b.high, 1), b.count) for b in bins if b.count] == [(0.6, 1), (0.9, 2), (1.0, 1)]
+    assert (bins[8].confidence, bins[8].accuracy) == (pytest.approx(0.875), 0.5)
+    expected = (abs(0.55 - 1) + 2 * abs(0.875 - 0.5) + 0) / 4
+    assert calibration_error(bins) == pytest.approx(expected, abs=1e-12)
+
+
+def test_bins_are_those_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    scores = rng.dirichlet(np.ones(3), 500)
+    labels = rng.integers(0, 3, 500)
+    right, sure = calibration_curve(scores.argmax(1) == labels, scores.max(1), n_bins=15)
+    bins = [b for b in reliability(scores, labels) if b.count]
+    assert [b.accuracy for b in bins] == pytest.approx(right.tolist(), abs=1e-12)
+    assert [b.confidence for b in bins] == pytest.approx(sure.tolist(), abs=1e-12)
+
+
+def test_probabilities_that_are_right_have_no_error():
+    rng = np.random.default_rng(0)
+    scores = rng.dirichlet(np.ones(4), 40_000)
+    labels = (rng.random(40_000)[:, None] > scores.cumsum(1)).sum(1).clip(max=3)
+    assert calibration_error(reliability(scores, labels)) < 0.01
+    assert calibration_error(reliability(scores**3 / (scores**3).sum(1)[:, None], labels)) > 0.1
+
+
+def test_nothing_to_score():
+    bins = reliability(np.zeros((2, 3)), np.array([-1, -1]))
+    assert math.isnan(calibration_error(bins))
+    assert [b.count for b in bins] == [0] * 15

@@ -1,11 +1,113 @@
-"""Nearest-class-mean baseline, against a computation by hand."""
+"""Baselines: linear probe on skeletons, against scikit-learn, and nearest class mean, by hand."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
 
+from costream.frontends.joints import JointStreams
+from costream.layouts import BODY_15
+from costream.models.skeleton.network import SkeletonNet
 from costream.training.baselines import SHARPNESS, nearest_centroid
+from costream.training.skeleton.augment import Augmenter
+from costream.training.skeleton.examples import StreamMaker
+from costream.training.skeleton.loop import SkeletonSupply, draw
+from costream.training.skeleton.motions import Motion, single
+from costream.training.skeleton.trainer import (
+    AS_THEY_ARE,
+    BATCHES,
+    DECAY,
+    PROBE_STEPS,
+    LinearProbe,
+    disable_probe,
+    fit_probe,
+)
+from kit import data_skeleton
+
+
+@pytest.fixture
+def frontend():
+    return JointStreams(**data_skeleton.FRONTEND).eval()
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    return SkeletonNet(**data_skeleton.NETWORK, statistics=True).eval()
+
+
+@pytest.fixture
+def supplies():
+    motions = [
+        Motion("", label, "", single(data_skeleton.act(label, k)))
+        for label in data_skeleton.ACTS
+        for k in range(3)
+    ]
+    augmenter = Augmenter(BODY_15, 3, AS_THEY_ARE, {})
+    return [SkeletonSupply(StreamMaker(motions, data_skeleton.LABELS, augmenter, "background"), 2)]
+
+
+def test_it_is_a_logistic_regression(network, frontend, supplies):
+    reading = fit_probe(network, frontend, supplies, 0.0, 5)
+    rng = np.random.default_rng(5)
+    parts = [draw(frontend, supplies, PROBE_STEPS, rng) for _ in range(BATCHES)]
+    tokens, labels, weights = (torch.cat(p) for p in zip(*parts, strict=True))
+    rows = network.describe(tokens).flatten(0, 1).numpy()
+    labels, weights = (t[:, ::2].flatten().numpy() for t in (labels, weights))
+    joints = rows.shape[1] // 2
+    centred = rows - rows.mean(0)
+    scales = [centred[:, :joints].std(), centred[:, joints:].std()]
+    centred /= np.repeat(scales, joints)
+    theirs = LogisticRegression(C=1 / (2 * DECAY * weights.sum()), max_iter=2000, tol=1e-6)
+    theirs.fit(centred, labels, weights)
+    with torch.no_grad():
+        ours = (torch.from_numpy(rows) @ reading.weight.T + reading.bias).softmax(-1).numpy()
+    np.testing.assert_allclose(ours, theirs.predict_proba(centred), atol=0.01)
+
+
+def test_it_is_the_same_with_the_same_seed(network, frontend, supplies):
+    one, two = (fit_probe(network, frontend, supplies, 0.1, 5) for _ in range(2))
+    assert torch.equal(one.weight, two.weight)
+    assert torch.equal(one.bias, two.bias)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_a_network_that_it_joins_gives_the_mean(network, share):
+    tokens = torch.randn(2, 30, 1, 15, 6)
+    reading = LinearProbe(torch.randn(4, 180), torch.randn(4))
+    with torch.no_grad():
+        alone = network(tokens)
+        read = network.describe(tokens) @ reading.weight.T + reading.bias
+        reading.join(network, share)
+        together = network(tokens)
+        steps = network.forward_steps(tokens, network.init_state(2)).logits
+    torch.testing.assert_close(together, share * alone + (1 - share) * read)
+    torch.testing.assert_close(steps, together)
+
+
+def test_one_put_aside_says_and_learns_nothing(network):
+    tokens = torch.randn(1, 8, 1, 15, 6)
+    with torch.no_grad():
+        alone = network(tokens)
+        torch.nn.init.normal_(network.reading.weight)
+        assert (network(tokens) - alone).abs().max() > 0.1
+    disable_probe(network)
+    logits = network(tokens)
+    torch.testing.assert_close(logits, alone)
+    logits.sum().backward()
+    assert network.reading.weight.grad is None
+
+
+def test_networks_without_statistics_are_refused():
+    plain = SkeletonNet(**data_skeleton.NETWORK)
+    with pytest.raises(ValueError, match="has no statistics"):
+        disable_probe(plain)
+    with pytest.raises(ValueError, match="has no statistics"):
+        LinearProbe(torch.zeros(4, 180), torch.zeros(4)).join(plain, 0.5)
+    with pytest.raises(ValueError, match="has no statistics"):
+        plain.describe(torch.zeros(1, 1, 1, 15, 6))
 
 
 def test_the_class_whose_mean_points_the_same_way_is_the_answer():

@@ -181,23 +181,12 @@ def mean_average_precision(
     return float(values.mean()) if len(values) else float("nan")
 
 
-def frame_accuracy(predicted: Integers, labels: Integers, tolerance: int = 0) -> float:
-    """Return the share of frames whose label was predicted, NaN without scored frames.
-
-    ``tolerance``: a prediction is also right if its label occurs at most this many frames away.
-    """
+def frame_accuracy(predicted: Integers, labels: Integers) -> float:
+    """Return the share of frames whose label was predicted, NaN without scored frames."""
     known = np.asarray(labels) >= 0
     if not known.any():
         return float("nan")
-    return float(_right(predicted, labels, tolerance)[known].mean())
-
-
-def balanced_accuracy(predicted: Integers, labels: Integers, tolerance: int = 0) -> float:
-    """Return the mean over the classes present of their frame accuracy."""
-    labels = np.asarray(labels)
-    right = _right(predicted, labels, tolerance)
-    shares = [right[labels == k].mean() for k in np.unique(labels[labels >= 0])]
-    return float(np.mean(shares)) if shares else float("nan")
+    return float((np.asarray(predicted) == labels)[known].mean())
 
 
 def confusion(predicted: Integers, labels: Integers, classes: int) -> npt.NDArray[np.int64]:
@@ -216,15 +205,6 @@ def outside_boundaries(labels: Integers, tolerance: int) -> Integers:
     for change in np.flatnonzero(np.diff(out)) + 1:
         out[max(0, change - tolerance) : change + tolerance] = -1
     return out
-
-
-def _right(predicted: Integers, labels: Integers, tolerance: int) -> Mask:
-    predicted, labels = np.asarray(predicted), np.asarray(labels)
-    right: Mask = predicted == labels
-    for shift in range(1, min(tolerance, len(labels) - 1) + 1):
-        right[shift:] |= predicted[shift:] == labels[:-shift]
-        right[:-shift] |= predicted[:-shift] == labels[shift:]
-    return right
 
 
 class Ranking:

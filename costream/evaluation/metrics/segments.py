@@ -7,13 +7,14 @@ average precision scores the ranking of its segments (as THUMOS14 and ActivityNe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from costream.evaluation.metrics import Mask
 from costream.evaluation.metrics.bootstrap import Interval, Multiplicities, intervals
 from costream.evaluation.metrics.detection import best_precision_beyond, ranked_precision, take_best
 from costream.evaluation.truth import EvaluatedRecording
@@ -22,6 +23,7 @@ from costream.records import Segment
 OVERLAPS = (0.3, 0.5, 0.7)  # tIoU
 TOLERANCES_S = tuple(range(1, 11))  # of action starts
 Timelines = Sequence[Sequence[Segment]]
+Event = TypeVar("Event", "Segment", "Start")
 
 
 @dataclass(frozen=True)
@@ -94,17 +96,28 @@ def segment_precision(
     is ``least`` or more and none before took it. Interpolated at every recall, as in
     ActivityNet's own evaluation.
     """
+    return best_precision_beyond(*_ranked(predicted, truth, label, overlap, least))
+
+
+def _ranked(
+    predicted: Sequence[Sequence[Event]],
+    truth: Sequence[Sequence[Event]],
+    label: str,
+    likeness: Callable[[Event, Event], float],
+    least: float,
+) -> tuple[Mask, int]:
+    """Return whether each prediction of a label is right, by falling score, and the true count."""
     scores, right = [np.zeros(0)], [np.zeros(0, bool)]
     total = 0
-    for own_segments, true in zip(predicted, truth, strict=True):
-        own = sorted((s for s in own_segments if s.label == label), key=lambda s: -s.score)
+    for events, true in zip(predicted, truth, strict=True):
+        own = sorted((s for s in events if s.label == label), key=lambda s: -s.score)
         there = [t for t in true if t.label == label]
         total += len(there)
-        shared = np.array([[overlap(s, t) for t in there] for s in own])
+        shared = np.array([[likeness(s, t) for t in there] for s in own])
         scores.append(np.array([s.score for s in own]))
         right.append(take_best(shared.reshape(len(own), len(there)), least))
     order = np.argsort(-np.concatenate(scores), kind="stable")
-    return best_precision_beyond(np.concatenate(right)[order], total)
+    return np.concatenate(right)[order], total
 
 
 def latencies(
@@ -185,18 +198,12 @@ def start_precision(
     By falling score, each takes the nearest true start of its recording that is at most
     ``tolerance_s`` away and that none before took. At full recall, not interpolated.
     """
-    scores, right = [np.zeros(0)], [np.zeros(0, bool)]
-    total = 0
-    for own_segments, true in zip(predicted, truth, strict=True):
-        own = sorted((s for s in own_segments if s.label == label), key=lambda s: -s.score)
-        there = np.array([t.time_s for t in true if t.label == label])
-        total += len(there)
-        scores.append(np.array([s.score for s in own]))
-        nearness = -np.abs(np.array([s.time_s for s in own])[:, None] - there)
-        # Times are sums of 1/rate in floating point.
-        right.append(take_best(nearness, -tolerance_s - 1e-9))
-    order = np.argsort(-np.concatenate(scores), kind="stable")
-    return ranked_precision(np.concatenate(right)[order], total)
+    least = -tolerance_s - 1e-9  # times are sums of 1/rate in floating point
+    return ranked_precision(*_ranked(predicted, truth, label, _nearness, least))
+
+
+def _nearness(one: Start, other: Start) -> float:
+    return -abs(one.time_s - other.time_s)
 
 
 def segment_scores(judged: Sequence[EvaluatedRecording], labels: Sequence[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from costream.models.eventful.rcnn import Detections, Proposals, pool
 from costream.models.eventful.vitdet import ViTDet
 from costream.nn.boxes import areas, clip_boxes, pairwise_iou, suppress
 from costream.training.baselines import nearest_centroid
-from costream.training.objects.examples import Album, Encoded, EncodedViews, Views
+from costream.training.objects.examples import Encoded, EncodedViews, Views
 from costream.training.objects.losses import detector_losses
 from costream.training.optim import (
     LOSS,
@@ -41,9 +41,9 @@ def heads_of(network: ViTDet) -> nn.ModuleList:
 class TokenSupply:
     """Batches of encoded views: a fixed number per image, each computed once."""
 
-    def __init__(self, encoded: EncodedViews, album: Album) -> None:
-        self._encoded, self._album = encoded, album
-        self._views = 1 + min(_MOST, max(_FEWEST, _TOGETHER // len(album.stills)))
+    def __init__(self, encoded: EncodedViews) -> None:
+        self._encoded, self._album = encoded, encoded.views.album
+        self._views = 1 + min(_MOST, max(_FEWEST, _TOGETHER // len(self._album.stills)))
 
     def batch(self, count: int, rng: np.random.Generator) -> Batch:
         """Return ``count`` views; images of rare classes are drawn more often."""

@@ -271,17 +271,17 @@ class EncodedViews:
     """
 
     def __init__(self, views: Views, card: Card, cache: FeatureCache) -> None:
-        self._views, self._cache = views, cache
+        self.views, self._cache = views, cache
         # Settings of the backbone that its weights do not determine.
         self._shape = {k: v for k, v in card.arguments.items() if k != "classes"}
 
     def view(self, number: int, view: int) -> Encoded:
         """Return an encoded view of an image, see ``Views.numbered``."""
-        return self._made(number, view, lambda: self._views.numbered(number, view))
+        return self._made(number, view, lambda: self.views.numbered(number, view))
 
     def seen(self, number: int) -> Encoded:
         """Return an image encoded as in a run."""
-        return self._made(number, None, lambda: self._views.album.seen(number))
+        return self._made(number, None, lambda: self.views.album.seen(number))
 
     def _made(
         self, number: int, view: int | None, draw: Callable[[], TrainingView | LabelledImage]
@@ -289,15 +289,15 @@ class EncodedViews:
         def compute() -> list[Tensor]:
             drawn = draw()
             size = torch.tensor(drawn.pixels.shape[1:])
-            return [self._views.encode(drawn.pixels), drawn.boxes, drawn.labels, size]
+            return [self.views.encode(drawn.pixels), drawn.boxes, drawn.labels, size]
 
         return Encoded(*self._cache.make(self._key(number, view), compute))
 
     def _key(self, number: int, view: int | None) -> list[Any] | None:
-        still = self._views.album.stills[number]
-        classes = self._views.album.classes[number].tolist()
+        still = self.views.album.stills[number]
+        classes = self.views.album.classes[number].tolist()
         marks = [still.marks.boxes.tolist(), still.marks.relative, classes]
-        own = [self._shape, self._views.canvases[0], marks, view, self._views.seed]
+        own = [self._shape, self.views.canvases[0], marks, view, self.views.seed]
         return join_keys(example_key(still.example()), own)
 
 

@@ -50,7 +50,6 @@ from costream.training.objects.detector import (
 from costream.training.objects.examples import (
     Album,
     AnnotatedImage,
-    Encoded,
     EncodedViews,
     Views,
     annotated_images,
@@ -65,26 +64,6 @@ BATCH, TOKENS = 8, 8192  # maximum views of a step, and their tokens
 STEPS, PER_PICTURE, MOST = 450, 3, 900  # twice as many from scratch
 MOST_VALIDATED = 48  # maximum images of each validation during training
 COMPARED = 256  # maximum images that the class means are computed from
-
-
-class Side:
-    """One side of the split: its images as a network sees them.
-
-    ``encoded``: their backbone tokens.
-    """
-
-    def __init__(self, views: Views, card: Card, cache: FeatureCache) -> None:
-        self.views, self.stills = views, views.album.stills
-        self.encoded = EncodedViews(views, card, cache)
-
-    def seen(self, numbers: Sequence[int]) -> list[Encoded]:
-        """Return the images of these numbers, encoded as in a run."""
-        return [self.encoded.seen(number) for number in numbers]
-
-    def some(self, most: int, seed: int) -> list[int]:
-        """Return the numbers of at most ``most`` images, drawn by the seed."""
-        drawn = np.random.default_rng(seed).permutation(len(self.stills))[:most]
-        return sorted(int(number) for number in drawn)
 
 
 _PREDICTOR = "roi_heads.box_predictor."
@@ -169,36 +148,36 @@ class ObjectTrainer:
         settings, seed = workspace.settings, workspace.settings.seed
         albums = [Album(side, card.labels, pixels.box) for side in (data.training, data.validation)]
         views = [Views(album, network, pixels, seed) for album in albums]
-        trained, checked = (Side(view, card, workspace.cache) for view in views)
-        others = _baselines(student, trained, checked, workspace) if checked.stills else {}
+        trained, checked = (EncodedViews(view, card, workspace.cache) for view in views)
+        others = _baselines(student, trained, checked, workspace) if data.validation else {}
         learning: nn.Module = network
         supply: TokenSupply | PictureSupply
         if settings.fine_tune:
             supply = PictureSupply(trained.views)
             # Encoded each time, without a cache: the backbone changes.
-            checked = Side(checked.views, card, FeatureCache(None, card, nn.ModuleList()))
+            checked = EncodedViews(checked.views, card, FeatureCache(None, card, nn.ModuleList()))
         else:
             learning = heads_of(network)
-            supply = TokenSupply(trained.encoded, trained.views.album)
-        steps = min(MOST, STEPS + PER_PICTURE * len(trained.stills))
+            supply = TokenSupply(trained)
+        steps = min(MOST, STEPS + PER_PICTURE * len(data.training))
         steps *= 2 if settings.scratch else 1
         width, height = trained.views.canvases[0]
         batch = min(BATCH, max(1, TOKENS * network.patch**2 // (width * height)))
         schedule = Schedule(settings.steps or steps, batch, rate=1e-3, decay=0.05)
-        numbers = checked.some(MOST_VALIDATED, seed)
+        numbers = _sample(len(data.validation), MOST_VALIDATED, seed)
 
         def validate() -> dict[str, float]:
-            seen = checked.seen(numbers)
+            seen = [checked.seen(number) for number in numbers]
             found = [detect_objects(network, picture) for picture in seen]
             return figures(found, [to_truth(picture) for picture in seen], card.labels)
 
         history = fit(network, learning, supply, schedule, seed, validate, workspace.checkpoint)
-        seen = checked.seen(range(len(checked.stills)))
-        groups = sorted({still.group for still in checked.stills})
+        seen = [checked.seen(number) for number in range(len(data.validation))]
+        groups = sorted({still.group for still in data.validation})
         return DetectorResults(
             {card.name: [detect_objects(network, picture) for picture in seen], **others},
             [to_truth(picture) for picture in seen],
-            [groups.index(still.group) for still in checked.stills],
+            [groups.index(still.group) for still in data.validation],
             history,
         )
 
@@ -244,24 +223,31 @@ def _image_identity(still: AnnotatedImage) -> list[Any]:
 
 
 def _baselines(
-    student: Student, trained: Side, checked: Side, workspace: Workspace
+    student: Student, trained: EncodedViews, checked: EncodedViews, workspace: Workspace
 ) -> dict[str, list[DetectedBoxes]]:
     """Return the detections of the baselines by name: class means, and the base weights."""
     network, _, card, _ = student
     base, settings = workspace.base, workspace.settings
     if settings.scratch:
         return {}
-    pictures = checked.seen(range(len(checked.stills)))
-    known = trained.seen(trained.some(COMPARED, settings.seed))
+    pictures = [checked.seen(number) for number in range(len(checked.views.album.stills))]
+    numbers = _sample(len(trained.views.album.stills), COMPARED, settings.seed)
+    known = [trained.seen(number) for number in numbers]
     out = {PROTOTYPES: prototypes(network, known, pictures, len(card.labels))}
     called = name_matcher(card.labels)
     names = [called(label) for label in base.card.labels]
     if any(names):
         before = cast(ViTDet, build(base.card, base.tensors)[0])
-        numbers = np.array([-1 if name is None else card.labels.index(name) for name in names])
+        own = np.array([-1 if name is None else card.labels.index(name) for name in names])
         found = [detect_objects(before, picture) for picture in pictures]
-        out[f"{base.card.name}, before"] = [_renumbered(one, numbers) for one in found]
+        out[f"{base.card.name}, before"] = [_renumbered(one, own) for one in found]
     return out
+
+
+def _sample(count: int, most: int, seed: int) -> list[int]:
+    """Return at most ``most`` numbers below ``count``, drawn by the seed, in order."""
+    drawn = np.random.default_rng(seed).permutation(count)[:most]
+    return sorted(int(number) for number in drawn)
 
 
 def _renumbered(found: DetectedBoxes, numbers: Any) -> DetectedBoxes:

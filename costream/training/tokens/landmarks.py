@@ -23,11 +23,11 @@ STEPS, WINDOWS = 128, 8  # of a stream; windows of a stack that are used
 FIRST = 0.5  # share of the steps trained with landmarks of the window
 
 
-class LandmarkStreams(Protocol):
-    """Source of streams of tokens."""
+class StreamSource(Protocol):
+    """A source of training streams."""
 
     def batch(self, streams: int, steps: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Return ``streams`` streams as tokens [B, T, D] and labels int64 [B, T]."""
+        """Return a batch: tokens [B, T, D] and labels int64 [B, T], UNSCORED if unknown."""
 
 
 class LandmarkSchedule:
@@ -44,7 +44,7 @@ class LandmarkSchedule:
             count, rest = self._network.encoder.depth, schedule.steps * (1 - FIRST)
             self._when = [int(schedule.steps * FIRST + k * rest / count) for k in range(count)]
 
-    def begin(self, step: int, supply: LandmarkStreams, rng: np.random.Generator) -> None:
+    def begin(self, step: int, supply: StreamSource, rng: np.random.Generator) -> None:
         """Prepare a step: select the landmarks it is trained with, and fit those that are due."""
         if self._network is None:
             return
@@ -60,7 +60,7 @@ class LandmarkSchedule:
 
 @torch.no_grad()
 def fit_landmarks(
-    network: CoNystrom, block: int, supply: LandmarkStreams, rng: np.random.Generator, streams: int
+    network: CoNystrom, block: int, supply: StreamSource, rng: np.random.Generator, streams: int
 ) -> None:
     """Fix the landmarks of a block to the centres of its queries and of its keys, head by head."""
     training = network.training

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from costream.training.optim import (
     Stateful,
     TrainingCheckpoint,
 )
-from costream.training.tokens.landmarks import LandmarkSchedule
+from costream.training.tokens.landmarks import LandmarkSchedule, StreamSource
 from costream.training.tokens.streams import TokenStream
 
 STREAM_STEPS = (16, 128)  # minimum and maximum, so that windows are not always full
@@ -36,13 +36,6 @@ VALIDATE_EVERY, PATIENCE = 20, 6  # steps between validations; validations witho
 NOISE = 1.0  # relative to the standard deviation of tokens
 COMING = 0.5  # loss weight of anticipated labels (OadTR, Wang et al., ICCV 2021)
 _AT_ONCE = 512  # steps of a stream in one call of the network
-
-
-class StreamSource(Protocol):
-    """A source of training streams."""
-
-    def batch(self, streams: int, steps: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Return a batch: tokens [B, T, D] and labels int64 [B, T], UNSCORED if unknown."""
 
 
 def classifies_tokens(network: nn.Module) -> bool:
