@@ -121,23 +121,8 @@ def write_folder(folder: Path, count: int) -> Path:
 
 
 # A detector for square pictures, and one such picture with a red box.
-SQUARE_NETWORK: dict[str, Any] = {
-    "classes": 4,
-    "dim": 32,
-    "heads": 2,
-    "depth": 2,
-    "global_blocks": (1,),
-    "size": (6, 6),
-    "window": (3, 3),
-    "position_size": (6, 6),
-    "mlp_ratio": 2,
-    "stem": (8, 16),
-    "channels": 16,
-    "width": 32,
-    "convolutions": 0,
-    "proposals": 20,
-    "candidates": 50,
-}
+SQUARE_NETWORK: dict[str, Any] = {**NETWORK, "classes": 4, "patch": 16}
+SQUARE_NETWORK |= {"size": [6, 6], "window": [3, 3], "position_size": [6, 6]}
 
 
 def box_rows(*boxes: tuple[float, ...]) -> torch.Tensor:

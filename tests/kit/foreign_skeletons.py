@@ -44,6 +44,12 @@ class Parts:
     def get(self, name: str) -> Tensor:
         return self.w[name].double()
 
+    def add(self, y: Tensor, x: Tensor, conv: str, norm: str, stride: int = 1) -> Tensor:
+        """Add the input of a block, projected if it has weights for that, and rectify."""
+        if f"{conv}.weight" in self.w:
+            x = self.norm(self.conv(x, conv, stride), norm)
+        return F.relu(y + x)
+
     def by_person(self, clip: Tensor, name: str) -> Tensor:
         """Normalise a clip [T, M, V, C], all persons alike; give [M, C, T, V]."""
         t, m, v, c = clip.shape
@@ -86,11 +92,8 @@ class StGcn(Parts):
             graph = self.get("A") * self.get(f"edge_importance.{i}")
             y = F.relu(self.norm(self.stacked(x, f"{at}.gcn.conv", graph), f"{at}.tcn.0"))
             y = self.norm(self.conv(y, f"{at}.tcn.2", stride, KERNEL // 2), f"{at}.tcn.3")
-            if f"{at}.residual.0.weight" in self.w:
-                y = y + self.norm(self.conv(x, f"{at}.residual.0", stride), f"{at}.residual.1")
-            elif i > 0:
-                y = y + x
-            x = F.relu(y)
+            names = (f"{at}.residual.0", f"{at}.residual.1")
+            x = self.add(y, x, *names, stride) if i else F.relu(y)
         return x
 
     def classify(self, features: Tensor) -> Tensor:
@@ -148,12 +151,8 @@ class Pyskl(Parts):
         for i, stride in enumerate(STRIDES):
             at = f"backbone.gcn.{i}"
             y = self._temporal(self._spatial(x, f"{at}.gcn"), f"{at}.tcn", stride)
-            if f"{at}.residual.conv.weight" in self.w:
-                residual = self.conv(x, f"{at}.residual.conv", stride)
-                y = y + self.norm(residual, f"{at}.residual.bn")
-            elif i > 0:
-                y = y + x
-            x = F.relu(y)
+            names = (f"{at}.residual.conv", f"{at}.residual.bn")
+            x = self.add(y, x, *names, stride) if i else F.relu(y)
         return x
 
     def _spatial(self, x: Tensor, at: str) -> Tensor:
@@ -163,9 +162,7 @@ class Pyskl(Parts):
                 self.norm(self.stacked(x, f"{at}.conv", graph * self.get(f"{at}.PA")), f"{at}.bn")
             )
         y = self.norm(self.stacked(x, f"{at}.conv", graph), f"{at}.bn")
-        if f"{at}.down.0.weight" in self.w:
-            return F.relu(y + self.norm(self.conv(x, f"{at}.down.0"), f"{at}.down.1"))
-        return F.relu(y + x)
+        return self.add(y, x, f"{at}.down.0", f"{at}.down.1")
 
     def _temporal(self, x: Tensor, at: str, stride: int) -> Tensor:
         if not self.plus:
@@ -258,22 +255,15 @@ class ContinualSkeletons(Parts):
                 self.conv(y, f"{at}.tcn.t_conv", stride, KERNEL // 2 - cut), f"{at}.tcn.bn"
             )
             x = x[:, :, cut : x.shape[2] - cut]
-            if f"{at}.residual.t_conv.weight" in self.w:
-                residual = self.conv(x, f"{at}.residual.t_conv", stride)
-                y = y + self.norm(residual, f"{at}.residual.bn")
-            elif i > 0:
-                y = y + x
-            x = F.relu(y)
+            names = (f"{at}.residual.t_conv", f"{at}.residual.bn")
+            x = self.add(y, x, *names, stride) if i else F.relu(y)
         return F.linear(x.mean((2, 3)).mean(0), self.get("fc.weight"), self.get("fc.bias"))
 
     def _spread(self, x: Tensor, at: str) -> Tensor:
         graph = self.get(f"{at}.A") * self.get(f"{at}.graph_attn")
         y = sum(self.conv(x @ graph[k], f"{at}.g_conv.{k}") for k in range(3))
         y = self.norm(y, f"{at}.bn")
-        if f"{at}.gcn_residual.0.weight" in self.w:
-            residual = self.norm(self.conv(x, f"{at}.gcn_residual.0"), f"{at}.gcn_residual.1")
-            return F.relu(y + residual)
-        return F.relu(y + x)
+        return self.add(y, x, f"{at}.gcn_residual.0", f"{at}.gcn_residual.1")
 
     def _attend(self, x: Tensor, at: str) -> Tensor:
         m, c, t, v = x.shape

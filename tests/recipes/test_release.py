@@ -1,19 +1,28 @@
-"""Shipped cards are complete, and completing a card changes no tensor."""
+"""Shipped cards are complete; completing a card changes no tensor; recipes without packs."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from costream.checkpoints.file import read_card, read_weights, write_weights
+from costream.errors import UsageError
 from costream.evaluation.sample import digest, samples_folder
 from costream.training.card_text import card_text
 from kit.paths import WEIGHTS
+from weights.recipes.action import train as action
+from weights.recipes.audio import train as audio
+from weights.recipes.audio.data import read_clips
+from weights.recipes.objects import train as objects
+from weights.recipes.objects.data import read_images
 from weights.recipes.release import SAMPLES, complete, main, table_of
+from weights.recipes.skeleton import train as skeleton
+from weights.recipes.skeleton.data import read_pack
 
 SHIPPED = sorted(WEIGHTS.glob("*.safetensors"))
 MAY_BE_EMPTY = {"delay_s", "background"}
@@ -82,3 +91,34 @@ def test_what_cannot_be_completed(tmp_path: Path, capsys: pytest.CaptureFixture[
     shutil.copy(WEIGHTS / path.name, path)
     with pytest.raises(Exception, match=r"street\.json: cannot be read"):
         complete(path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (action, "--pack"),
+        (audio, "the teacher is missing"),
+        (objects, "the teacher is missing"),
+        (skeleton, "the training motions are missing"),
+    ],
+)
+def test_a_recipe_without_its_packs_is_one_line(
+    train: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packs = (
+        ("--pack", str(tmp_path / "none.tar")) if train is action else ("--packs", str(tmp_path))
+    )
+    assert train.main([*packs, "--output", str(tmp_path)]) == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert errors.count("\n") == 1
+
+
+def test_packs_that_are_not_there(tmp_path: Path) -> None:
+    for read in (read_clips, partial(read_images, part="train"), partial(read_pack, name="bandai")):
+        with pytest.raises(UsageError, match="--packs"):
+            read(tmp_path)
+
+
+def test_the_weights_of_skeletons_are_small() -> None:
+    assert (WEIGHTS / "costgcn.safetensors").stat().st_size < 2_000_000

@@ -148,7 +148,8 @@ class VideoReader:
         rng = np.random.default_rng(example_seed(example, self._seed))
         views = [VideoView(rng, self._frontend.box) for _ in range(self._views)]
         branches = [VideoBranch(of_pictures(self._frontend), view) for view in (None, *views)]
-        audio = AudioBranch(self._frontend)
+        hears = isinstance(self._frontend, AudioVisual)
+        state = self._frontend.init_state(1)
         pictures: list[npt.NDArray[np.uint8]] = []
         sounds: list[Tensor] = []
         times: list[float] = []
@@ -165,12 +166,13 @@ class VideoReader:
         for item in frames_of(self._card, self._frontend, example):
             if isinstance(item, Gap):
                 flush()
-                audio.reset()
+                state.reset()
                 for branch in branches:
                     branch.reset()
             elif isinstance(item.item, VideoFrame):
                 pictures.append(self._frontend.prepare(item.item.rgb))
-                sounds.append(audio.hear(item.item))
+                blocks = [stack_audio_blocks(item.item)] if hears else []
+                sounds.append(self._frontend.hear(blocks, state)[0] if hears else torch.zeros(0))
                 times.append(item.time_s)
                 if len(pictures) == CHUNK:
                     flush()
@@ -181,24 +183,6 @@ class VideoReader:
 def of_pictures(frontend: Any) -> Any:
     """Return the video frontend of a possibly audiovisual one."""
     return frontend.video if isinstance(frontend, AudioVisual) else frontend
-
-
-class AudioBranch:
-    """The audio branch of an audiovisual frontend, applied to a recording."""
-
-    def __init__(self, frontend: Any) -> None:
-        self._frontend = frontend if isinstance(frontend, AudioVisual) else None
-        self._state = frontend.init_state(1)
-
-    def hear(self, frame: VideoFrame) -> Tensor:
-        """Return the audio features [D] of a step; without audio D is 0."""
-        if self._frontend is None:
-            return torch.zeros(0)
-        return self._frontend.hear([stack_audio_blocks(frame)], self._state)[0]
-
-    def reset(self) -> None:
-        """Reset the state after a gap, as in a run."""
-        self._state.reset()
 
 
 class VideoBranch:

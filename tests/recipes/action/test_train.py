@@ -10,7 +10,6 @@ from torch import nn
 from costream.frontends.tdn import TemporalDifferenceNet
 from costream.models.oad.cooadtr import CoOadTR
 from costream.training.optim import Schedule
-from weights.recipes.action import train as action
 from weights.recipes.action.data import Sampler
 from weights.recipes.action.loop import majority, predict, score, train, train_frontend
 from weights.recipes.action.rendering.figure import LABELS
@@ -79,10 +78,3 @@ def test_heads_learn_on_a_finished_frontend(clips):
     train_head(head, bank, Schedule(250, 4, rate=3e-3), 0, "", last=8)
     assert loss() < start - 0.2
     assert all(torch.equal(a, b) for a, b in zip(before, frontend.parameters(), strict=True))
-
-
-def test_missing_pack_is_one_line(tmp_path, capsys):
-    assert action.main(["--pack", str(tmp_path / "none.tar")]) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "--pack" in err

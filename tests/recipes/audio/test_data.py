@@ -6,26 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from costream.errors import UsageError
 from costream.labels.recording import SILENCE
 from weights.recipes.audio.data import (
     BLOCK,
     PieceSampler,
     SoundClip,
     genre_label,
-    read_clips,
     sound_label,
 )
-from weights.recipes.audio.train import main
 
 SOUNDS, GENRES = ("dog bark", "music", "rain", SILENCE), ("jazz", "rock", "no music")
-
-
-def test_packs_that_are_not_there(tmp_path, capsys):
-    with pytest.raises(UsageError, match="--packs"):
-        read_clips(tmp_path)
-    assert main(["--packs", str(tmp_path), "--output", str(tmp_path)]) == 2
-    assert "teacher" in capsys.readouterr().err
 
 
 def noise(label, kind, seconds=2.5):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.errors import UsageError
 from costream.training.objects.augment import Cutout, LabelledImage
 from kit.data_objects import rectangle
 from weights.recipes.objects.data import (
@@ -18,10 +15,8 @@ from weights.recipes.objects.data import (
     LABELS,
     ViewSource,
     boxes_at,
-    read_images,
 )
 from weights.recipes.objects.loop import SHAPES, SMALL_SHAPES
-from weights.recipes.objects.train import main
 
 
 @settings(max_examples=25, deadline=None)
@@ -60,10 +55,3 @@ def test_objects_put_down_by_hand_move_in_straight_lines() -> None:
     assert boxes[0].tolist() == [62, 133.5, 174.5, 259]
     assert len(boxes_at(clip, 20)[0]) == 3  # one person has left
     assert len(boxes_at(clip, 41)[0]) == 0
-
-
-def test_packs_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match="--packs"):
-        read_images(tmp_path, "train")
-    assert main(["--packs", str(tmp_path), "--output", str(tmp_path)]) == 2
-    assert "teacher" in capsys.readouterr().err
