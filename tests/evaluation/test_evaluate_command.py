@@ -34,43 +34,29 @@ def by_hand(weights):
     return rows, np.array(labels)
 
 
-def test_accuracies_are_those_of_scikit_learn(result, by_hand):
-    metrics = pytest.importorskip("sklearn.metrics")
-    rows, labels = by_hand
-    actions = [r[:, 1:] / r[:, 1:].sum(1, keepdims=True) for r in rows]
-    for key, scores in (
-        ("top1", np.stack([r.mean(0) for r in actions])),
-        ("top1_last", np.stack([r[-1] for r in actions])),
-        ("top1_vote", np.stack([_votes(r) for r in actions])),
-    ):
-        expected = metrics.top_k_accuracy_score(labels - 1, scores, k=1, labels=range(3))
-        assert result["sequences"][key] == pytest.approx(expected, abs=1e-6)
-    assert result["sequences"]["top5"] == 1.0
-
-
-def _votes(rows):
-    return np.bincount(rows.argmax(1), minlength=rows.shape[1]) + 0.5 * rows.mean(0)
-
-
-def test_average_precision_is_that_of_scikit_learn(result, by_hand):
+def test_metrics_are_those_of_scikit_learn(result, by_hand):
     metrics = pytest.importorskip("sklearn.metrics")
     rows, labels = by_hand
     actions = [r[:, 1:] / r[:, 1:].sum(1, keepdims=True) for r in rows]
     mean = np.stack([r.mean(0) for r in actions])
+    votes = [np.bincount(r.argmax(1), minlength=3) + 0.5 * r.mean(0) for r in actions]
+    found = result["sequences"]
+    for key, scores in (
+        ("top1", mean),
+        ("top1_last", np.stack([r[-1] for r in actions])),
+        ("top1_vote", np.stack(votes)),
+    ):
+        expected = metrics.top_k_accuracy_score(labels - 1, scores, k=1, labels=range(3))
+        assert found[key] == pytest.approx(expected, abs=1e-6)
+    assert found["top5"] == 1.0
     each = [metrics.average_precision_score(labels - 1 == k, mean[:, k]) for k in range(3)]
-    table = result["sequences"]["classes"]
-    assert [table[name]["average_precision"] for name in data_skeleton.ACTS] == pytest.approx(
-        each, abs=5e-5
-    )
-    assert result["sequences"]["sequence_mAP"] == pytest.approx(np.mean(each), abs=1e-6)
-
-
-def test_confusion_counts_every_example(result):
-    counts = np.array(result["sequences"]["confusion"])
+    told = [found["classes"][name]["average_precision"] for name in data_skeleton.ACTS]
+    assert told == pytest.approx(each, abs=5e-5)
+    assert found["sequence_mAP"] == pytest.approx(np.mean(each), abs=1e-6)
+    counts = np.array(found["confusion"])
     assert counts.shape == (4, 4)
     assert counts.sum(1).tolist() == [0, 3, 3, 3]
-    wrong = sum(n for _, _, n in result["sequences"]["confused"])
-    assert wrong == counts.sum() - np.trace(counts)
+    assert sum(n for _, _, n in found["confused"]) == counts.sum() - np.trace(counts)
 
 
 def test_streams_hold_every_step_of_every_example(result):
@@ -95,18 +81,15 @@ def test_unknown_labels_are_told_before_anything_runs(weights, tmp_path):
     assert done.stdout == ""
 
 
-def test_a_bad_line_ends_with_its_number(weights, tmp_path):
+@pytest.mark.parametrize(
+    ("line", "code", "told"),
+    [("a.csv,2,1,step", 2, "line 2: the end (1 s)"), ("a.csv,50,60,step", 4, "line 2")],
+)
+def test_an_example_that_is_wrong_or_holds_nothing_is_named(weights, tmp_path, line, code, told):
     data_skeleton.write_act(tmp_path / "a.csv", "step", 0)
-    (tmp_path / "t.csv").write_text("file,start,end,label\na.csv,2,1,step\n", "utf-8")
+    (tmp_path / "t.csv").write_text(f"file,start,end,label\n{line}\n", "utf-8")
     done = costream("evaluate", "-m", weights, "--data", tmp_path / "t.csv")
-    assert done.returncode == 2
-    assert f"{tmp_path / 't.csv'}: line 2: the end (1 s)" in done.stderr
+    assert done.returncode == code
+    assert told in done.stderr
+    assert str(tmp_path / "t.csv") in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_an_example_that_holds_nothing_is_named(weights, tmp_path):
-    data_skeleton.write_act(tmp_path / "a.csv", "step", 0)
-    (tmp_path / "t.csv").write_text("file,start,end,label\na.csv,50,60,step\n", "utf-8")
-    done = costream("evaluate", "-m", weights, "--data", tmp_path / "t.csv")
-    assert done.returncode == 4
-    assert "line 2" in done.stderr

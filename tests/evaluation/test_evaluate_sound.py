@@ -122,24 +122,10 @@ def test_a_text_shows_votes_songs_and_what_is_taken_for_what(result):
         assert words in text
 
 
-def told_to(table, **values):
-    """Return settings as the command line would."""
-    fixed = {"weights": None, "group": None, "layout": None, "columns": None, "joined": 10}
-    free = {"rate_hz": None, "seed": 0, "device": "cpu", "dtype": "float32", "threads": 1}
-    rest = {"model": "m", "data": table, "as_json": True, "verbosity": 0}
-    return EvaluateSettings(**{**fixed, **free, **rest, **values})
-
-
-def examples(table):
-    return to_examples(read_recordings(table, None), None)
-
-
-def test_several_heads_are_refused(table):
+def test_several_heads_and_a_rate_are_refused(weights, table):
     with pytest.raises(UsageError, match="tiny,other names several models; name one of them"):
-        told_to(table, model="tiny,other").check()
-
-
-def test_a_rate_is_refused(weights, table):
-    model = load_model(str(weights), device="cpu")
+        EvaluateSettings("tiny,other", None, table).check()
+    examples = to_examples(read_recordings(table, None), None)
+    settings = EvaluateSettings("m", None, table, rate_hz=8.0)
     with pytest.raises(UsageError, match="--fps: the steps of tiny are blocks of audio"):
-        measure(model, examples(table), told_to(table, rate_hz=8.0), StopHandler())
+        measure(load_model(str(weights), device="cpu"), examples, settings, StopHandler())

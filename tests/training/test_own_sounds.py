@@ -44,8 +44,12 @@ def test_five_examples_of_a_class_are_learnt(trained, tmp_path):
     assert result["streams"]["accuracy"] > 0.6
 
 
-def test_the_card_says_what_it_is(trained):
-    card = read_card(trained[0])
+def test_the_card_says_what_it_is_and_the_frontend_stays(base, trained):
+    before, after = read_weights(base).tensors, read_weights(trained[0])
+    frontend = [name for name in before if name.startswith("frontend.")]
+    assert frontend
+    assert all(torch.equal(before[name], after.tensors[name]) for name in frontend)
+    card = after.card
     assert card.labels == ("silence", *data_audio.KINDS)
     assert card.background == "silence"
     assert "12 user examples (click 4, hiss 4, tone 4), trained from scratch" in card.trained_on
@@ -70,13 +74,6 @@ def test_there_is_a_page_about_it(trained):
     card = read_card(path)
     assert (card.temperature, card.timeline.thresholds) == (1.0, {})
     assert "The timeline was chosen on the validation streams: F1 of segments" in card.split
-
-
-def test_the_frontend_stays_as_it_was(base, trained):
-    before, after = read_weights(base).tensors, read_weights(trained[0]).tensors
-    frontend = [name for name in before if name.startswith("frontend.")]
-    assert frontend
-    assert all(torch.equal(before[name], after[name]) for name in frontend)
 
 
 def test_steps_say_what_the_whole_clip_says(trained, tmp_path):

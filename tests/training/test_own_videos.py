@@ -69,8 +69,12 @@ def test_recordings_with_timelines_are_learnt(trained, tmp_path):
     assert (truth == told).mean() > 0.7  # 0.47 is background
 
 
-def test_the_card_says_what_it_is(trained):
-    card = read_card(trained[0])
+def test_the_card_says_what_it_is_and_the_frontend_stays(base, trained):
+    before, after = read_weights(base).tensors, read_weights(trained[0])
+    frontend = [name for name in before if name.startswith("frontend.")]
+    assert frontend
+    assert all(torch.equal(before[name], after.tensors[name]) for name in frontend)
+    card = after.card
     assert card.labels == ("background", *data_video.WAYS)
     assert card.background == "background"
     assert "trained from scratch" in card.trained_on
@@ -79,13 +83,6 @@ def test_the_card_says_what_it_is(trained):
     ]
     assert card.metrics["validation"]["own"]["sequences"] >= 12  # of one recording of four
     assert trained[1].stdout.startswith(f"{trained[0]}: background, blink, grow, slide\n")
-
-
-def test_the_frontend_stays_as_it_was(base, trained):
-    before, after = read_weights(base).tensors, read_weights(trained[0]).tensors
-    frontend = [name for name in before if name.startswith("frontend.")]
-    assert frontend
-    assert all(torch.equal(before[name], after[name]) for name in frontend)
 
 
 def test_the_frontend_learns_where_it_is_told_to(base, recordings, tmp_path):
