@@ -134,7 +134,7 @@ def to_truth(picture: Encoded) -> Truth:
 def figures(
     found: Sequence[DetectedBoxes], truth: Sequence[Truth], labels: Sequence[str]
 ) -> dict[str, float]:
-    """Return AP50 and AP over images, and as the loss for ``Watch`` their mean distance from 1.
+    """Return AP50 and AP over images, and as the loss their mean distance from 1.
 
     The loss is left out while nothing is found, which may last for many steps of a training.
     """

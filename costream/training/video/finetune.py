@@ -44,7 +44,7 @@ def fine_tune(
 
     The initial weights are candidates too, so without gain nothing changes. If there are no such
     pieces, the last weights remain. BatchNorm statistics stay fixed. For the history see
-    ``Watch``.
+    ``EarlyStopping``.
     """
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
@@ -136,7 +136,7 @@ def read_pieces(
     """Return labelled pieces from the recordings of these examples.
 
     If they exceed the memory limit, a random sample of them. SourceError, UsageError as
-    ``Reader.read``.
+    ``VideoReader.read``.
     """
     rng = np.random.default_rng(seed)
     kept: list[Piece] = []
