@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 from costream.version import __version__
 
 if TYPE_CHECKING:
+    from costream.api.feeds import FeedRecords, watch
     from costream.api.results import Results
     from costream.api.runs import RecordStream, detect, listen, run
     from costream.api.streams import LoadedModel, ModelStream, load_model
     from costream.sources.registry import open_source
 
 __all__ = [
+    "FeedRecords",
     "LoadedModel",
     "ModelStream",
     "RecordStream",
@@ -30,8 +32,10 @@ __all__ = [
     "load_model",
     "open_source",
     "run",
+    "watch",
 ]
 _HOME = {
+    "FeedRecords": "costream.api.feeds",
     "LoadedModel": "costream.api.streams",
     "ModelStream": "costream.api.streams",
     "RecordStream": "costream.api.runs",
@@ -41,6 +45,7 @@ _HOME = {
     "load_model": "costream.api.streams",
     "open_source": "costream.sources.registry",
     "run": "costream.api.runs",
+    "watch": "costream.api.feeds",
 }
 
 

@@ -128,9 +128,7 @@ class ModelStream:
             rate_hz,
             name,
         )
-        gated = isinstance(model.network, GatedModel)
-        finds_objects = model.card.task == OBJECT_DETECTION
-        check_options(options, finds_objects=finds_objects, gated=gated)
+        fit_options(options, model)
         self._sinks = tuple(sinks)
         self._saved: SavedStream | None = None
         self._converter: ItemConverter | None = None
@@ -246,6 +244,13 @@ class ModelStream:
             self._saved = None
         self._converter, self._runner = converter, runner
         return converter, runner
+
+
+def fit_options(options: Options, model: LoadedModel) -> None:
+    """Raise UsageError for an option that does not apply to the model."""
+    gated = isinstance(model.network, GatedModel)
+    finds_objects = model.card.task == OBJECT_DETECTION
+    check_options(options, finds_objects=finds_objects, gated=gated)
 
 
 def load_model(

@@ -6,7 +6,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -78,16 +78,15 @@ def watch(options: Options, effective: Sequence[str] = ()) -> ExitCode:
             views = _views(options, stack)
             # Its budget may be a share of real time, for which any model is suitable.
             model = load_checked(replace(options, budget=None))
-            return _Watch(options, specs, model, views, stop).run()
+            run = WatchRun(options, specs, model, views, stop, _sinks)
+            for _ in run.rounds():
+                pass
+            return run.exit_code
 
 
 def _views(options: Options, stack: ExitStack) -> list[WatchView]:
     """Return the views of the watch; ``stack`` will close them."""
-    views: list[WatchView] = [SystemdNotifier()]
-    if options.status_file is not None:
-        views.append(StatusFile(Path(options.status_file)))
-    if options.metrics is not None:
-        views.append(Metrics(options.metrics))
+    views: list[WatchView] = [SystemdNotifier(), *status_exports(options)]
     console = stderr_console(options.color)
     if live_allowed(
         sys.stderr,
@@ -101,6 +100,16 @@ def _views(options: Options, stack: ExitStack) -> list[WatchView]:
         views.append(WatchLines(console))
     for view in views:
         stack.callback(view.close)
+    return views
+
+
+def status_exports(options: Options) -> list[WatchView]:
+    """Return what the options say the status is written to."""
+    views: list[WatchView] = []
+    if options.status_file is not None:
+        views.append(StatusFile(Path(options.status_file)))
+    if options.metrics is not None:
+        views.append(Metrics(options.metrics))
     return views
 
 
@@ -127,7 +136,13 @@ def _throttles(
     return [TokenController(model, options.budget, rate_hz) for _ in specs]
 
 
-class _Watch:
+class WatchRun:
+    """One watch of several feeds; iterate ``rounds`` to its end.
+
+    ``sinks`` returns the sinks for the records of a feed by its name. ``exit_code`` is known at
+    the end.
+    """
+
     def __init__(
         self,
         options: Options,
@@ -135,8 +150,11 @@ class _Watch:
         model: Model,
         views: Sequence[WatchView],
         stop: StopHandler,
+        sinks: Callable[[Options, str], list[Sink]],
     ) -> None:
         self._options, self._model, self._views, self._stop = options, model, views, stop
+        self._sinks = sinks
+        self.exit_code = ExitCode.BUG
         self._arrived = Condition()
         self._share = TimeShare(_share(options, model))
         self._alerts = _alerts(options, specs, model)
@@ -149,8 +167,11 @@ class _Watch:
         self._loop = Loop(model, rows, self._channels, self._share, self._alerts, self._overview)
         self._shown_s = self._saved_s = 0.0
 
-    def run(self) -> ExitCode:
-        """Watch to the end; every file is finished, whatever happens."""
+    def rounds(self) -> Generator[None, None, None]:
+        """Watch to the end, pausing after each round of steps; every file is finished.
+
+        Ends early, and properly, when the iterator is closed.
+        """
         if self._state_directory is not None:
             for channel in self._channels:  # resume those whose state an earlier watch saved
                 saved = self._state_directory.restore(channel.spec)
@@ -158,22 +179,24 @@ class _Watch:
                     channel.resume(saved)
                     if time.time() - saved.saved_s <= RESUME_S:
                         self._loop.rows.put(channel.row, saved.state)
-        exit_code = ExitCode.BUG
         try:
             with self._stop.while_running(lambda: None):  # the loop polls the stop event itself
                 for channel in self._channels:
                     channel.feed.start()
-                self._loop.run(self._stop, self._arrived, self._periodic)
+                yield from self._loop.rounds(self._stop, self._arrived, self._periodic)
                 self._end()
-            exit_code = self._exit_code()
+            self.exit_code = self._code_at_end()
         except CostreamError as error:
-            exit_code = error.exit_code
+            self.exit_code = error.exit_code
             raise
         except BrokenPipeError:
-            exit_code = ExitCode.OK  # the reader closed the pipe
+            self.exit_code = ExitCode.OK  # the reader closed the pipe
+        except GeneratorExit:
+            self.exit_code = ExitCode.SIGINT
+            self._end()
+            raise
         finally:
-            self._finish(exit_code)
-        return exit_code
+            self._finish(self.exit_code)
 
     def _channel(self, row: int, spec: FeedSpec) -> FeedChannel:
         options, model = self._options, self._model
@@ -188,7 +211,7 @@ class _Watch:
                 keeper=self._alerts.ring(spec.name),
             ),
         )
-        track = StreamRecorder(model, options, _sinks(options, spec.name))
+        track = StreamRecorder(model, options, self._sinks(options, spec.name))
         clock: Clock = tick_per_item
         if model.info.sound is None:
             clock = partial(
@@ -256,7 +279,7 @@ class _Watch:
             for channel in self._channels:
                 stack.callback(channel.close, exit_code)
 
-    def _exit_code(self) -> ExitCode:
+    def _code_at_end(self) -> ExitCode:
         if self._stop.exit_code is not None:
             return self._stop.exit_code
         return ExitCode.INPUT if any(channel.lost for channel in self._channels) else ExitCode.OK

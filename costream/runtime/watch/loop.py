@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Condition
 from typing import Any
 
@@ -39,8 +39,13 @@ class Loop:
         self._share, self._alerts, self._overview = share, alerts, overview
         self._batch_wait_s = BATCH_WAIT / model.info.card.rate_hz if len(channels) > 1 else 0.0
 
-    def run(self, stop: StopHandler, arrived: Condition, periodic: Callable[[float], None]) -> None:
-        """Run to the end. ``periodic(now_s)`` is called between rounds, at least every POLL_S."""
+    def rounds(
+        self, stop: StopHandler, arrived: Condition, periodic: Callable[[float], None]
+    ) -> Iterator[None]:
+        """Run to the end, pausing after each round and at least every POLL_S.
+
+        ``periodic(now_s)`` is called before each pause.
+        """
         while not stop.requested and not all(channel.ended for channel in self._channels):
             with arrived:
                 if not self._due(time.monotonic()):
@@ -50,6 +55,7 @@ class Loop:
                 self._round()
             self._share.turn(now_s)
             periodic(now_s)
+            yield
 
     def record_alert(self, channel: FeedChannel, alert: Alert) -> None:
         """Record an alert of a feed."""

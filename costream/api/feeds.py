@@ -1,0 +1,162 @@
+"""Watching live feeds as an iterator of records."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from costream.api.options import make_options
+from costream.api.streams import LoadedModel, fit_options, loaded
+from costream.errors import ExitCode, UsageError
+from costream.options import Options
+from costream.records import Header, Record, Summary, WatchStatus
+from costream.runtime.stop import StopHandler
+from costream.runtime.watch.command import WatchRun, WatchView, status_exports
+from costream.runtime.watch.feed_list import read_feeds
+from costream.sinks.base import Sink
+from costream.sinks.journal import Journal
+from costream.sinks.rotation import Rotation
+
+# A URL, the number of a camera, "mic", a TOML list of feeds, a file with realtime=True.
+FeedName: TypeAlias = "str | os.PathLike[str] | int"
+
+
+class FeedRecord(NamedTuple):
+    """A record and the name of its feed."""
+
+    feed: str
+    record: Record | Header | Summary
+
+
+class _FeedQueue:
+    """A sink that adds the records of one feed to a queue of all."""
+
+    def __init__(self, feed: str, queue: deque[FeedRecord]) -> None:
+        self._feed, self._queue = feed, queue
+
+    def open(self, header: Header) -> None:
+        self._queue.append(FeedRecord(self._feed, header))
+
+    def write(self, record: Record) -> None:
+        self._queue.append(FeedRecord(self._feed, record))
+
+    def close(self, summary: Summary) -> None:
+        self._queue.append(FeedRecord(self._feed, summary))
+
+
+class _StatusHolder:
+    """A view that keeps the newest status."""
+
+    def __init__(self) -> None:
+        self.status: WatchStatus | None = None
+
+    def show(self, status: WatchStatus) -> None:
+        self.status = status
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class FeedRecords(Iterator[FeedRecord]):
+    """The records of all feeds as they come: a header, records and a summary of each.
+
+    The network steps while the next record is asked for. Feeds are read by threads of their own;
+    if the caller takes longer than ``max_lag``, steps are left out and counted. A loop that ends
+    early, or ``close``, ends the watch; files are finished in any case.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        model: LoadedModel,
+        sinks: Callable[[str], Sequence[Sink]] | None,
+    ) -> None:
+        self._queue: deque[FeedRecord] = deque()
+        self._status, self._stop = _StatusHolder(), StopHandler()
+        with ExitStack() as stack:
+            exports: list[WatchView] = status_exports(options)
+            for view in exports:
+                stack.callback(view.close)
+            self._run = WatchRun(
+                options,
+                read_feeds(options),
+                model.network,
+                [self._status, *exports],
+                self._stop,
+                lambda options, feed: self._sinks(options, feed, sinks),
+            )
+            stack.pop_all()
+        self._rounds = self._run.rounds()
+
+    @property
+    def status(self) -> WatchStatus | None:
+        """The newest status of all feeds; None before the first."""
+        return self._status.status
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code that ``costream watch`` would have; known at the end."""
+        return self._run.exit_code
+
+    def __next__(self) -> FeedRecord:
+        while not self._queue:
+            if next(self._rounds, self) is self and not self._queue:
+                raise StopIteration
+        return self._queue.popleft()
+
+    def stop(self) -> None:
+        """End the watch soon, from another thread or a signal handler."""
+        self._stop.request()
+
+    def close(self) -> None:
+        """End the watch now, and finish its files."""
+        self._rounds.close()
+        self._queue.clear()
+
+    def __enter__(self) -> FeedRecords:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _sinks(
+        self, options: Options, feed: str, more: Callable[[str], Sequence[Sink]] | None
+    ) -> list[Sink]:
+        sinks: list[Sink] = [_FeedQueue(feed, self._queue)]
+        if options.output is not None:
+            rotation = Rotation.parse(options.rotate, options.keep)
+            sinks.append(Journal(Path(options.output), feed, rotation))
+        return [*sinks, *(more(feed) if more is not None else ())]
+
+
+def watch(
+    feeds: FeedName | Sequence[FeedName],
+    model: str | os.PathLike[str] | LoadedModel = "cooadtr",
+    *,
+    sinks: Callable[[str], Sequence[Sink]] | None = None,
+    **options: Any,
+) -> FeedRecords:
+    """Watch live feeds with one network; iterate over their records, each with its feed's name.
+
+    ``feeds``: URLs, numbers of cameras, ``"mic"``, TOML lists of feeds, or with
+    ``realtime=True`` files. Lost feeds are reconnected. ``sinks`` returns further sinks for a
+    feed. ``options``: those of ``costream watch``, without dashes: ``on=["falling>=0.8 for 2s"]``,
+    ``output="log"``, ``max_lag=5``.
+
+    Raises UsageError for wrong arguments, ModelError if the model cannot be used, OutputError if
+    results cannot be written.
+    """
+    several = [feeds] if isinstance(feeds, (str, os.PathLike, int)) else feeds
+    names = tuple(str(each) if isinstance(each, int) else os.fspath(each) for each in several)
+    if not names:
+        raise UsageError("there is no feed to watch", where="feeds")
+    chosen = make_options("watch", options, sources=names)
+    network = loaded(model, options)
+    # Its budget may be a share of real time, for which any model is suitable.
+    fit_options(replace(chosen, budget=None), network)
+    return FeedRecords(chosen, network, sinks)
