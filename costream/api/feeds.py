@@ -6,15 +6,15 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from costream.api.options import make_options
-from costream.api.streams import LoadedModel, fit_options, loaded
+from costream.api.streams import LoadedModel, loaded
 from costream.errors import ExitCode, UsageError
 from costream.options import Options
 from costream.records import Header, Record, Summary, WatchStatus
+from costream.runtime.options import check_model_options
 from costream.runtime.stop import StopHandler
 from costream.runtime.watch.command import WatchRun, WatchView, status_exports
 from costream.runtime.watch.feed_list import read_feeds
@@ -157,6 +157,5 @@ def watch(
         raise UsageError("there is no feed to watch", where="feeds")
     chosen = make_options("watch", options, sources=names)
     network = loaded(model, options)
-    # Its budget may be a share of real time, for which any model is suitable.
-    fit_options(replace(chosen, budget=None), network)
+    check_model_options(chosen, network.network, shares=True)
     return FeedRecords(chosen, network, sinks)

@@ -9,13 +9,13 @@ from typing import Any, Literal, TypeAlias
 
 from costream.api.options import make_options
 from costream.api.results import Results
-from costream.api.streams import LoadedModel, RecordQueue, fit_options, loaded
+from costream.api.streams import LoadedModel, RecordQueue, loaded
 from costream.errors import SourceError, UsageError
 from costream.models.base import Model
 from costream.options import Options
 from costream.records import Header, Record, Summary
 from costream.runtime import pipeline
-from costream.runtime.options import source_options
+from costream.runtime.options import check_model_options, source_options
 from costream.runtime.pipeline import SourceRun
 from costream.runtime.stop import StopHandler
 from costream.sinks.base import Sink
@@ -151,9 +151,8 @@ def _run(
         raise UsageError("needs a folder for the files", where="format", hint="give output=FOLDER")
     else:
         formats = ()
-    ready = loaded(model, given)
-    fit_options(options, ready)
-    network = ready.network
+    network = loaded(model, given).network
+    check_model_options(options, network)
     opened = _opened(source, source_options(options, network, formats), rate_hz, name)
     queue = RecordQueue()
     files = make_sinks(formats, output, name, overwrite=options.overwrite)

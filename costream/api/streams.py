@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from costream.api.options import make_options
 from costream.checkpoints.card import Card
 from costream.errors import ExitCode, UsageError
-from costream.models.base import GatedModel, Model, ModelInfo
+from costream.models.base import Model, ModelInfo
 from costream.options import Options
-from costream.records import OBJECT_DETECTION, Header, Item, Record, Summary
-from costream.runtime.options import check_options, source_options
+from costream.records import Header, Item, Record, Summary
+from costream.runtime.options import check_model_options, source_options
 from costream.runtime.pipeline import StreamRunner
 from costream.runtime.writer import StreamRecorder
 from costream.sinks.base import Sink
@@ -128,7 +128,7 @@ class ModelStream:
             rate_hz,
             name,
         )
-        fit_options(options, model)
+        check_model_options(options, model.network)
         self._sinks = tuple(sinks)
         self._saved: SavedStream | None = None
         self._converter: ItemConverter | None = None
@@ -244,13 +244,6 @@ class ModelStream:
             self._saved = None
         self._converter, self._runner = converter, runner
         return converter, runner
-
-
-def fit_options(options: Options, model: LoadedModel) -> None:
-    """Raise UsageError for an option that does not apply to the model."""
-    gated = isinstance(model.network, GatedModel)
-    finds_objects = model.card.task == OBJECT_DETECTION
-    check_options(options, finds_objects=finds_objects, gated=gated)
 
 
 def load_model(

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from costream.errors import CostreamError, ExitCode, SourceError, UsageError
-from costream.models.base import GatedModel, Model
+from costream.models.base import Model
 from costream.options import Options
-from costream.records import OBJECT_DETECTION
-from costream.runtime.options import check_options, source_options
+from costream.runtime.options import check_model_options, source_options
 from costream.runtime.pipeline import run
 from costream.runtime.setup import load, logging_to
 from costream.runtime.stop import StopHandler
@@ -114,11 +113,10 @@ def _inputs(options: Options, plan: _Plan) -> tuple[list[str], list[ExitCode]]:
     return inputs, failures
 
 
-def load_checked(options: Options) -> Model:
+def load_checked(options: Options, *, shares: bool = False) -> Model:
     """Load the model. UsageError, as ``check_options``, for an option that does not apply to it."""
     model = load(options)
-    finds_objects = model.info.card.task == OBJECT_DETECTION
-    check_options(options, finds_objects=finds_objects, gated=isinstance(model, GatedModel))
+    check_model_options(options, model, shares=shares)
     log.info("%s: weights %s", model.info.card.name, model.info.weights_sha256[:12])
     return model
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from costream.errors import UsageError
-from costream.models.base import Model
+from costream.models.base import GatedModel, Model
 from costream.options import Options
+from costream.records import OBJECT_DETECTION
 from costream.sinks.registry import drawing_size, object_formats
 from costream.sources.base import SourceOptions
 
@@ -29,14 +30,24 @@ def source_options(options: Options, model: Model, formats: Sequence[str] = ()) 
     )
 
 
-def check_options(options: Options, *, finds_objects: bool, gated: bool) -> None:
+def check_model_options(options: Options, model: Model, *, shares: bool = False) -> None:
+    """Raise UsageError for an option that does not apply to the model, see ``check_options``."""
+    finds_objects = model.info.card.task == OBJECT_DETECTION
+    gated = isinstance(model, GatedModel)
+    check_options(options, finds_objects=finds_objects, gated=gated, shares=shares)
+
+
+def check_options(
+    options: Options, *, finds_objects: bool, gated: bool, shares: bool = False
+) -> None:
     """Raise UsageError for an option that does not apply to the model.
 
     ``finds_objects``: whether the model detects objects. ``gated``: whether it is token-gated.
+    ``shares``: a budget may be a share of real time, for which any model is suitable.
     """
     unfit: dict[str, str] = {}
     if not gated:
-        values = {"--tokens": options.tokens, "--budget": options.budget}
+        values = {"--tokens": options.tokens, "--budget": None if shares else options.budget}
         named = [name for name, value in values.items() if value is not None]
         unfit |= dict.fromkeys(named, "is not token-gated")
     if not finds_objects:

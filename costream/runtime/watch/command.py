@@ -76,8 +76,7 @@ def watch(options: Options, effective: Sequence[str] = ()) -> ExitCode:
         specs = read_feeds(options)
         with ExitStack() as stack:
             views = _views(options, stack)
-            # Its budget may be a share of real time, for which any model is suitable.
-            model = load_checked(replace(options, budget=None))
+            model = load_checked(options, shares=True)
             run = WatchRun(options, specs, model, views, stop, _sinks)
             for _ in run.rounds():
                 pass
