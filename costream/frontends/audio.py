@@ -12,18 +12,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.frontends.base import frontend
-from costream.frontends.mel import LogMel, LogMelState, MelBuffers
+from costream.frontends.mel import (
+    LogMel,
+    LogMelState,
+    MelBuffers,
+    SpectrumFrontend,
+    SpectrumState,
+)
 from costream.nn.convolution import TimeFrequencyConvolution
 from costream.nn.fast import linear
 from costream.nn.folding import Foldable, Folded
 from costream.nn.graph import normalise, scale_and_shift
 from costream.nn.state import State, zeros
 
-# Single hops of the audio backbone on preallocated buffers: only copies and matrix products.
-
 
 class FoldedAudio(Folded):
-    """The folded layers of a ``ContinualAudioNet`` in evaluation, for single hops."""
+    """The folded layers of a ``ContinualAudioNet`` in evaluation, for single hops.
+
+    A hop is only copies and matrix products on preallocated buffers.
+    """
 
     def __init__(self, net: ContinualAudioNet) -> None:
         sources = [*net.layers.parameters(), *net.layers.buffers(), net.centre, net.spread]
@@ -157,7 +164,7 @@ _HOP_FRAMES = 16
 
 
 @dataclass
-class AudioState(State):
+class AudioState(SpectrumState, State):
     """State of the audio backbone for each stream."""
 
     mel: LogMelState
@@ -166,7 +173,6 @@ class AudioState(State):
     hops: Tensor  # int64 [B], processed so far
 
     def __post_init__(self) -> None:
-        self.newest: Tensor | None = None  # spectrogram of the last steps, for display
         self.room: HopBuffers | None = None  # buffers, of which ``past`` is a view; for single hops
 
 
@@ -205,7 +211,7 @@ class AudioLayer(nn.Module):
 
 
 @frontend("audio", order=8)
-class ContinualAudioNet(Foldable[FoldedAudio]):
+class ContinualAudioNet(SpectrumFrontend, Foldable[FoldedAudio]):
     """Audio backbone with one token per hop of 16 spectrogram frames, from the last second.
 
     A convolutional network over a log-mel spectrogram, causal in time, yields one feature row per
@@ -224,8 +230,6 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
 
     Raises ValueError unless there are seven widths and residual layers keep the width.
     """
-
-    takes = "audio"
 
     def __init__(
         self,
@@ -281,17 +285,13 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
         features = zeros(*shape, like=self.project.weight)
         return AudioState(self.mel.init_state(batch_size), past, features, zeros(batch_size))
 
-    def forward_step(self, x: Tensor, state: AudioState) -> Tensor:
-        """Take a block [B, block] of every stream, return its token [B, D]."""
-        return self.forward_steps(x[:, None], state)[:, 0]
-
     def forward_steps(self, x: Tensor, state: AudioState) -> Tensor:
         """Take T blocks [B, T, block] of every stream, return T tokens [B, T, D]."""
         if x.shape[1] == 1 and x.is_cpu and not self.training and not torch.is_grad_enabled():
             return self._hop(x[:, 0], state)[:, None]
-        heard = self.mel.forward_steps(x.flatten(1), state.mel)
-        state.newest = heard
-        rows = self._normalise(heard)
+        spectrogram = self.mel.forward_steps(x.flatten(1), state.mel)
+        state.newest = spectrogram
+        rows = self._normalise(spectrogram)
         for layer, past in zip(self.blocks, state.past, strict=True):
             rows = layer(rows, past)
         features = torch.cat([state.features, rows.squeeze(2)], 1)
@@ -321,12 +321,6 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
             state.room = folded.lay_out(mel, state.past, state.features, counts, _HOP_FRAMES)
             state.past, state.mel.held = state.room.past, mel.held
         return state.room
-
-    def newest_spectrum(self, state: AudioState) -> Tensor:
-        """Return the log-mel frames of the last call, [B, frames, bands]."""
-        if state.newest is None:
-            raise ValueError("no audio has been processed yet")
-        return state.newest
 
     @property
     def receptive_field_s(self) -> float:
@@ -368,8 +362,8 @@ class ContinualAudioNet(Foldable[FoldedAudio]):
             total = total + features[:, self.pool - 1 - age :][:, :count]
         if min(hops.tolist()) + 1 >= self.pool:
             return linear(self, "project", total / self.pool)
-        heard = hops[:, None] + torch.arange(1, count + 1)
-        means = total / heard.clamp_(max=self.pool)[:, :, None].to(total)
+        averaged = hops[:, None] + torch.arange(1, count + 1)
+        means = total / averaged.clamp_(max=self.pool)[:, :, None].to(total)
         return linear(self, "project", means)
 
     def _normalise(self, spectrogram: Tensor) -> Tensor:

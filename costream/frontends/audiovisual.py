@@ -70,13 +70,13 @@ class AudioVisual(nn.Module):
         self.box, self.frames = self.video.box, int(getattr(self.video, "frames", 1))
         self.streams: tuple[str, ...] = getattr(self.video, "streams", ())
         self.sample_rate_hz, self.block = int(self.audio.sample_rate_hz), int(self.audio.block)
-        seen: dict[str, int] = getattr(self.video, "parts", {"rgb": int(self.video.token_width)})
-        self.parts = {**seen, "audio": int(self.audio.token_width)}
+        parts: dict[str, int] = getattr(self.video, "parts", {"rgb": int(self.video.token_width)})
+        self.parts = {**parts, "audio": int(self.audio.token_width)}
         self.token_width = sum(self.parts.values())
 
-    def prepare(self, given: Any) -> Any:
+    def prepare(self, frames: Any) -> Any:
         """Return the input of the video frontend for a frame, or for several."""
-        return self.video.prepare(given)
+        return self.video.prepare(frames)
 
     def init_state(self, batch_size: int = 1) -> AudioVisualState:
         """Return the state of streams that have seen and heard nothing."""
@@ -94,10 +94,10 @@ class AudioVisual(nn.Module):
         block]; n may be 0, and an empty sequence means none in any stream.
         """
         return torch.cat(
-            (self.video.forward_step(frames, state.video), self.hear(sound, state)), -1
+            (self.video.forward_step(frames, state.video), self.forward_audio(sound, state)), -1
         )
 
-    def hear(self, sound: Sequence[Tensor], state: AudioVisualState) -> Tensor:
+    def forward_audio(self, sound: Sequence[Tensor], state: AudioVisualState) -> Tensor:
         """Return the audio part [B, D of audio] of the next step's token; see ``forward_step``."""
         state.age += 1
         for row, blocks in enumerate(sound):

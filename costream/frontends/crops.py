@@ -1,9 +1,9 @@
-"""Square, normalised crops for video transformers with a patch embedding of their own."""
+"""Image frontends without weights: square crops, a centre crop, and whole padded images."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,17 +13,42 @@ from torch import Tensor, nn
 
 from costream.frontends.base import frontend
 
+X3D_MEAN, X3D_STD = 0.45, 0.225  # of red, green and blue alike, as in SlowFast and PyTorchVideo
+# of the training images of the published networks; red, green, blue, 0 to 255
+IMAGENET_MEAN = (123.675, 116.28, 103.53)
+IMAGENET_STD = (58.395, 57.12, 57.375)
+
+
+class _ImageFrontend(nn.Module):
+    takes = "video"
+
+    def prepare(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Return an image, uint8 [h, w, 3], as uint8 [3, h, w]."""
+        channels_first: npt.NDArray[np.uint8] = rgb.transpose(2, 0, 1)
+        return channels_first
+
+    def count_macs(self) -> int:
+        """Return the multiply-accumulates of one frame: 0, there are no weights."""
+        return 0
+
+
+def scaled_size(
+    size: Sequence[int], short: int, rounding: Callable[[float], int] = round
+) -> tuple[int, int]:
+    """Return height and width of an image of this size with a shorter side of ``short`` pixels."""
+    scale = short / min(size)
+    height, width = (max(short, rounding(scale * side)) for side in size)
+    return height, width
+
 
 @frontend("crops", order=6)
-class Crops(nn.Module):
+class Crops(_ImageFrontend):
     """Resizes images so that their shorter side fits, crops squares, normalises. No weights.
 
     Bilinear with antialiasing, as ViViT was evaluated with. ``size``: side in pixels.
     ``mean``, ``deviation``: of values from 0 to 1, of all three colours. Images are first fitted
     into a box of twice ``size``: those at most twice as wide as high lose nothing by that.
     """
-
-    takes = "video"
 
     def __init__(self, size: int = 224, mean: float = 0.45, deviation: float = 0.225) -> None:
         super().__init__()
@@ -34,22 +59,15 @@ class Crops(nn.Module):
         self.like: Tensor
         self.register_buffer("like", torch.zeros(()), persistent=False)
 
-    def prepare(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Return an image, uint8 [h, w, 3], as uint8 [3, h, w]."""
-        channels_first: npt.NDArray[np.uint8] = rgb.transpose(2, 0, 1)
-        return channels_first
-
-    def forward(self, pictures: Tensor, count: int = 1) -> Tensor:
+    def forward(self, images: Tensor, count: int = 1) -> Tensor:
         """Return ``count`` crops, float [count, B, 3, S, S], of images, uint8 [B, 3, h, w].
 
         They are spread evenly over the longer side; a single one is from the middle.
         """
-        x = pictures.to(self.like.dtype) / 255
-        height, width = x.shape[2:]
-        scale = self.size / min(height, width)
-        if scale != 1:
-            sides = [round(scale * height), round(scale * width)]
-            x = F.interpolate(x, sides, mode="bilinear", antialias=True)
+        x = images.to(self.like.dtype) / 255
+        size = scaled_size(x.shape[2:], self.size)
+        if size != x.shape[2:]:
+            x = F.interpolate(x, size, mode="bilinear", antialias=True)
         x = (x - self.mean) / self.deviation
         rows, columns = (_starts(side - self.size, count) for side in x.shape[2:])
         return torch.stack(
@@ -58,10 +76,6 @@ class Crops(nn.Module):
                 for y, z in zip(rows, columns, strict=True)
             ]
         )
-
-    def count_macs(self) -> int:
-        """Return the multiply-accumulates of one frame: 0, there are no weights."""
-        return 0
 
 
 def temporal_views(frames: int, length: int, stride: int, count: int) -> list[list[int]]:
@@ -84,14 +98,8 @@ def _starts(spare: int, count: int) -> Sequence[int]:
     return [int(k * (spare / (count - 1))) for k in range(count)]
 
 
-# Centre crop for 3D networks: images resized, cropped and normalised.
-
-
-X3D_MEAN, X3D_STD = 0.45, 0.225  # of red, green and blue alike, as in SlowFast and PyTorchVideo
-
-
 @frontend("crop", order=4)
-class CentreCrop(nn.Module):
+class CentreCrop(_ImageFrontend):
     """Resizes images, crops the square in the middle and normalises it. It has no weights.
 
     Args:
@@ -101,8 +109,6 @@ class CentreCrop(nn.Module):
     ``box`` is larger than that, so that tall and wide images, up to three to one, still have a
     shorter side that is long enough.
     """
-
-    takes = "video"
 
     def __init__(self, size: int = 160, short_side: int = 182) -> None:
         super().__init__()
@@ -115,46 +121,29 @@ class CentreCrop(nn.Module):
 
     def prepare(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return the square crop, uint8 [3, size, size], of an image, uint8 [h, w, 3]."""
-        height, width = rgb.shape[:2]
-        scale = self.short_side / min(height, width)
-        # As published: the shorter side is exact, the longer one rounded down.
-        sides = tuple(max(self.short_side, math.floor(side * scale)) for side in (height, width))
-        picture = torch.from_numpy(np.ascontiguousarray(rgb)).permute(2, 0, 1)[None].float()
-        if sides != (height, width):
-            picture = F.interpolate(picture, sides, mode="bilinear", align_corners=False)
-        top, left = ((side - self.size) // 2 for side in sides)
-        square = picture[0, :, top : top + self.size, left : left + self.size]
+        size = scaled_size(rgb.shape[:2], self.short_side, math.floor)  # as published
+        image = torch.from_numpy(np.ascontiguousarray(rgb)).permute(2, 0, 1)[None].float()
+        if size != rgb.shape[:2]:
+            image = F.interpolate(image, size, mode="bilinear", align_corners=False)
+        top, left = ((side - self.size) // 2 for side in size)
+        square = image[0, :, top : top + self.size, left : left + self.size]
         out: npt.NDArray[np.uint8] = square.round().to(torch.uint8).numpy()
         return out
 
     def init_state(self, batch_size: int = 1) -> None:
         """Return None: there is no state."""
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """Return normalised float crops for crops uint8 [..., 3, size, size]."""
-        return _normalise(pictures, self.like)
+        return (images.to(self.like.dtype) / 255 - X3D_MEAN) / X3D_STD
 
-    def forward_step(self, pictures: Tensor, state: None) -> Tensor:
+    def forward_step(self, images: Tensor, state: None) -> Tensor:
         """Return the normalised crops [B, 3, size, size] of the next frame of every stream."""
-        return _normalise(pictures, self.like)
-
-    def count_macs(self) -> int:
-        """Return the multiply-accumulates of one frame: 0, there are no weights."""
-        return 0
-
-
-def _normalise(pictures: Tensor, like: Tensor) -> Tensor:
-    """Return pixels, 0 to 255, in the dtype of ``like``, with mean 0 and deviation 1."""
-    return (pictures.to(like.dtype) / 255 - X3D_MEAN) / X3D_STD
-
-
-# of the training images of the published networks; red, green, blue, 0 to 255
-IMAGENET_MEAN = (123.675, 116.28, 103.53)
-IMAGENET_STD = (58.395, 57.12, 57.375)
+        return self.forward(images)
 
 
 @frontend("pixels", order=3)
-class Pixels(nn.Module):
+class Pixels(_ImageFrontend):
     """Normalises images and pads them to whole patches. It has no weights.
 
     ``box`` is the width and height that images are fitted into; ``patch``: side of a token in
@@ -162,8 +151,6 @@ class Pixels(nn.Module):
     right and below until the sides are multiples of ``patch``. So pixels of the image and of the
     network's input have the same coordinates.
     """
-
-    takes = "video"
 
     def __init__(self, box: Sequence[int] = (512, 320), patch: int = 16) -> None:
         super().__init__()
@@ -184,15 +171,10 @@ class Pixels(nn.Module):
         height, width = rgb.shape[:2]
         if width > self.box[0] or height > self.box[1]:
             raise ValueError(f"an image of {width}x{height} does not fit {self.box}")
-        channels_first: npt.NDArray[np.uint8] = rgb.transpose(2, 0, 1)
-        return channels_first
+        return super().prepare(rgb)
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """Return images, uint8 [B, 3, h, w], normalised and padded: float [B, 3, H, W]."""
-        normed = (pictures.to(self.mean.dtype) - self.mean) / self.deviation
-        height, width = pictures.shape[2:]
+        normed = (images.to(self.mean.dtype) - self.mean) / self.deviation
+        height, width = images.shape[2:]
         return F.pad(normed, (0, -width % self.patch, 0, -height % self.patch))
-
-    def count_macs(self) -> int:
-        """Return the multiply-accumulates of one frame: 0, there are no weights."""
-        return 0

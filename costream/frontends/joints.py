@@ -53,7 +53,7 @@ class JointStreams(nn.Module):
         axes: coordinates per joint, 2 or 3. ``persons``: P.
         streams: any of joint; bone, a joint minus its parent; joint_motion and bone_motion, this
             step minus the previous one (zero at the first, and where nothing was detected before).
-        normalise: "none"; "body" (see ``normalise.Body``); "ntu" (3 axes, layout ntu-25) and
+        normalise: "none"; "body" (see ``BodyNormaliser``); "ntu" (3 axes, layout ntu-25) and
             "kinetics" (2 axes), as 2s-AGCN and continual-skeletons prepare these datasets;
             "pyskl", as pyskl does for 2 axes and, with ntu-25, for 3.
         origin, unit, heading: memory of "body", in steps.
@@ -246,9 +246,6 @@ def _check(name: str, values: Sequence[object], known: Sequence[object]) -> None
         raise ValueError(f"{name} must be {choices}, not {', '.join(map(str, wrong)) or 'empty'}")
 
 
-# Parent joints of bones, as used to train published networks.
-
-
 # Where published code does not take the bones from the layout's own graph. A joint that is its
 # own parent has no bone.
 _PUBLISHED = {
@@ -263,9 +260,6 @@ def bone_parents(layout: Layout) -> tuple[int, ...]:
         return _PUBLISHED[layout.name]
     parents = dict(layout.bones)
     return tuple(parents.get(joint, joint) for joint in range(len(layout.joints)))
-
-
-# Assignment of the persons of a source to the places of a network, step by step.
 
 
 @dataclass

@@ -132,6 +132,33 @@ class LogMel(nn.Module):
         return power if self.power == 2 else power.sqrt()
 
 
+class SpectrumState:
+    """Mixin of the states of a ``SpectrumFrontend``."""
+
+    newest: Tensor | None = None  # spectrogram of the last steps, for display; not saved
+
+
+class SpectrumFrontend:
+    """Base of audio frontends whose tokens are computed from a spectrogram."""
+
+    takes = "audio"
+
+    def forward_steps(self, x: Tensor, state: Any) -> Tensor:
+        """Take T blocks [B, T, block] of every stream, return T tokens [B, T, D]."""
+        raise NotImplementedError
+
+    def forward_step(self, x: Tensor, state: Any) -> Tensor:
+        """Take a block [B, block] of every stream, return its token [B, D]."""
+        return self.forward_steps(x[:, None], state)[:, 0]
+
+    def newest_spectrum(self, state: Any) -> Tensor:
+        """Return the log-mel frames of the last call, [B, frames, bands]."""
+        newest: Tensor | None = state.newest
+        if newest is None:
+            raise ValueError("no audio has been processed yet")
+        return newest
+
+
 def torchaudio_functional() -> Any:
     """Return ``torchaudio.functional``, or None if it cannot be imported.
 
@@ -143,9 +170,6 @@ def torchaudio_functional() -> Any:
     except (ImportError, OSError, RuntimeError):
         return None
     return functional
-
-
-# Log-mel spectrogram of single blocks on preallocated buffers; see ``frontends.audio_step``.
 
 
 class MelBuffers:

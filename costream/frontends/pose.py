@@ -88,7 +88,7 @@ class PoseTracker:
     def __init__(self, persons: int = 1) -> None:
         self._persons = persons
         self._landmarker: Any = None
-        self._pictures = 0
+        self._frames_with_persons = 0
         self._clock_ms = -1
         self._last: list[tuple[float, Numbers] | None] = [None] * persons  # time and place
 
@@ -98,11 +98,11 @@ class PoseTracker:
         Joints are MediaPipe's world landmarks, three axes, metres, the hips at the origin; scores
         are its visibility. SourceError if MediaPipe does not work here.
         """
-        found = self._detect(frame)
+        persons = self._detect(frame)
         shape = (self._persons, len(MEDIAPIPE_33.joints))
         joints, places = np.zeros((*shape, 3), np.float32), np.zeros((*shape, 2), np.float32)
         scores = np.zeros(shape, np.float32)
-        for slot, person in self._assign(found, frame.time_s):
+        for slot, person in self._assign(persons, frame.time_s):
             joints[slot], scores[slot] = person.joints, person.scores
             places[slot] = person.places
             self._last[slot] = (frame.time_s, person.middle)
@@ -115,40 +115,40 @@ class PoseTracker:
         self.__init__(self._persons)  # type: ignore[misc]
 
     def _detect(self, frame: VideoFrame) -> list[DetectedPerson]:
-        with quiet_stderr(self._pictures < _FIRST):
+        with quiet_stderr(self._frames_with_persons < _FIRST):
             if self._landmarker is None:
                 self._landmarker = _make_landmarker(self._persons)
             import mediapipe
 
-            picture = mediapipe.Image(
+            image = mediapipe.Image(
                 image_format=mediapipe.ImageFormat.SRGB, data=np.ascontiguousarray(frame.rgb)
             )
             # MediaPipe rejects timestamps that do not increase.
             self._clock_ms = max(self._clock_ms + 1, round(1000 * frame.time_s))
-            result = self._landmarker.detect_for_video(picture, self._clock_ms)
-            self._pictures += bool(result.pose_landmarks)
+            result = self._landmarker.detect_for_video(image, self._clock_ms)
+            self._frames_with_persons += bool(result.pose_landmarks)
         pairs = zip(result.pose_world_landmarks, result.pose_landmarks, strict=True)
-        return [_found(world, image) for world, image in pairs]
+        return [_detected_person(world, image) for world, image in pairs]
 
     def _assign(
-        self, found: Sequence[DetectedPerson], time_s: float
+        self, persons: Sequence[DetectedPerson], time_s: float
     ) -> Iterator[tuple[int, DetectedPerson]]:
         """Yield a slot for each person: that of the nearest known person, else a free one."""
         slots = dict(enumerate(self._last))
         known = {
             slot: last[1] for slot, last in slots.items() if last and time_s - last[0] <= KEEP_S
         }
-        left = list(range(len(found)))
+        left = list(range(len(persons)))
         while left and known:
             k, slot = min(
                 ((k, slot) for k in left for slot in known),
-                key=lambda pair: float(np.linalg.norm(found[pair[0]].middle - known[pair[1]])),
+                key=lambda pair: float(np.linalg.norm(persons[pair[0]].middle - known[pair[1]])),
             )
-            yield slot, found[k]
+            yield slot, persons[k]
             left.remove(k)
             del known[slot], slots[slot]
         free = [slot for slot in slots if slot not in known]
-        yield from zip(free, (found[k] for k in left), strict=False)
+        yield from zip(free, (persons[k] for k in left), strict=False)
 
 
 class PoseTrackers:
@@ -188,7 +188,7 @@ def quiet_stderr(active: bool = True) -> Iterator[None]:
         os.close(nowhere)
 
 
-def _found(world: Sequence[Any], image: Sequence[Any]) -> DetectedPerson:
+def _detected_person(world: Sequence[Any], image: Sequence[Any]) -> DetectedPerson:
     joints = np.array([(p.x, p.y, p.z) for p in world], np.float32) * _SIGNS
     scores = np.array([p.visibility for p in world], np.float32).clip(0, 1)
     return DetectedPerson(joints, scores, np.array([(p.x, p.y) for p in image], np.float32))

@@ -17,11 +17,13 @@ from torch import Tensor, nn
 
 from costream.errors import ModelError
 from costream.frontends.base import frontend
-from costream.frontends.crops import IMAGENET_MEAN, IMAGENET_STD
+from costream.frontends.crops import IMAGENET_MEAN, IMAGENET_STD, scaled_size
 from costream.nn.state import State, zeros
 from costream.records import VideoFrame
 
 STREAMS = ("rgb", "flow")
+MAX_DISPLACEMENT = 20.0  # largest displacement in a flow image, in pixels; faster motion is clipped
+_EXPANSION = 4  # of a block's width in its output
 
 
 @dataclass
@@ -37,7 +39,7 @@ class TSN(nn.Module):
 
     Wang et al., "Temporal segment networks" (ECCV 2016), as features of OadTR, LSTR, MiniROAD and
     others: video at 24 frames a second in chunks of 6, so 4 tokens a second; the image is the
-    fourth, the flow that between the 6 as 5 fields of 2 channels (see ``flow.flow_pictures``). A
+    fourth, the flow that between the 6 as 5 fields of 2 channels (see ``flow_images``). A
     token is the output of the RGB network, then that of the flow network. Frames are resized to
     ``short`` and cropped in the middle. Published networks with 3072 values a row take the flow of
     a BN-Inception, which this is not; those with 4096 that of a ResNet.
@@ -92,12 +94,12 @@ class TSN(nn.Module):
             raise ValueError(f"a chunk has {self.frames} frames, not {len(frames)}")
         middle = self.frames // 2
         needed = frames if "flow" in self.streams else frames[middle : middle + 1]
-        pictures = [self._resize(frame.rgb) for frame in needed]
+        images = [self._resize(frame.rgb) for frame in needed]
         parts: list[npt.NDArray[np.uint8]] = []
         if "rgb" in self.streams:
-            parts.append(pictures[middle if len(pictures) > 1 else 0].transpose(2, 0, 1))
+            parts.append(images[middle if len(images) > 1 else 0].transpose(2, 0, 1))
         if "flow" in self.streams:
-            parts.append(flow_images(pictures))
+            parts.append(flow_images(images))
         whole = np.concatenate(parts)
         top, left = ((side - self.crop) // 2 for side in whole.shape[1:])
         return whole[:, top : top + self.crop, left : left + self.crop]
@@ -127,24 +129,16 @@ class TSN(nn.Module):
 
     def _resize(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return an image, uint8 [h, w, 3], resized to the shorter side ``short``."""
-        height, width = rgb.shape[:2]
-        scale = self.short / min(height, width)
-        if scale == 1:
+        size = scaled_size(rgb.shape[:2], self.short)
+        if size == rgb.shape[:2]:
             return rgb
-        size = [max(self.short, round(scale * side)) for side in (height, width)]
         pixels = torch.from_numpy(np.ascontiguousarray(rgb)).permute(2, 0, 1)[None]
         out = F.interpolate(pixels, size, mode="bilinear", antialias=True)[0]
         return out.permute(1, 2, 0).contiguous().numpy()
 
 
-# Optical flow between frames with OpenCV (the extra ``flow``).
-
-
-MAX_DISPLACEMENT = 20.0  # largest displacement in a flow image, in pixels; faster motion is clipped
-
-
 def load_opencv(model: str) -> Any:
-    """Return the OpenCV module, set to one thread. ModelError, for ``model``, if not installed."""
+    """Return OpenCV, set to one thread. ModelError, for ``model``, if it is not installed."""
     try:
         opencv = import_module("cv2")
     except ImportError as error:
@@ -156,7 +150,7 @@ def load_opencv(model: str) -> Any:
     return opencv
 
 
-def flow_images(pictures: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+def flow_images(images: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
     """Return the optical flow from each frame, uint8 [h, w, 3], to the next, as images.
 
     uint8 [2 (T - 1), h, w]: right and down for each pair; 0 to 255 are -20 to 20 pixels, as in the
@@ -166,17 +160,11 @@ def flow_images(pictures: Sequence[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uin
     """
     opencv = load_opencv("TSN")
     method = opencv.DISOpticalFlow_create(opencv.DISOPTICAL_FLOW_PRESET_MEDIUM)
-    grey = [opencv.cvtColor(p, opencv.COLOR_RGB2GRAY) for p in pictures]
+    grey = [opencv.cvtColor(p, opencv.COLOR_RGB2GRAY) for p in images]
     fields = [method.calc(before, after, None) for before, after in pairwise(grey)]
     scaled = np.stack(fields).transpose(0, 3, 1, 2) * (127.5 / MAX_DISPLACEMENT) + 127.5
     flat: npt.NDArray[np.uint8] = np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
     return flat.reshape(-1, *flat.shape[2:])
-
-
-# Residual networks for images, with the parameter names of MMAction2.
-
-
-_EXPANSION = 4  # of a block's width in its output
 
 
 class ConvNorm(nn.Module):
@@ -228,8 +216,9 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """He et al., "Deep residual learning for image recognition" (CVPR 2016), without classifier.
 
-    Strides are in the 3x3 convolutions. ``channels``: of an image. ``layers``: blocks at each of
-    the four sizes, (3, 4, 6, 3) for 50 layers. ``width``: of the first layer.
+    Strides are in the 3x3 convolutions; parameters have the names of MMAction2. ``channels``: of
+    an image. ``layers``: blocks at each of the four sizes, (3, 4, 6, 3) for 50 layers. ``width``:
+    of the first layer.
     """
 
     def __init__(
@@ -250,9 +239,9 @@ class ResNet(nn.Module):
         # Convolutions over interleaved channels take about half the time on a CPU.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """Return the mean of the last feature maps, [N, D], for images [N, C, H, W]."""
-        x = F.relu(self.conv1(pictures.contiguous(memory_format=torch.channels_last)))
+        x = F.relu(self.conv1(images.contiguous(memory_format=torch.channels_last)))
         x = F.max_pool2d(x, 3, 2, 1)
         for name in self._names:
             x = getattr(self, name)(x)

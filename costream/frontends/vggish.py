@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from costream.frontends.base import frontend
-from costream.frontends.mel import LogMel, LogMelState
+from costream.frontends.mel import LogMel, LogMelState, SpectrumFrontend, SpectrumState
 from costream.nn.state import State, zeros
 
 FRAMES, BANDS = 96, 64  # of the network's input
@@ -25,19 +25,16 @@ _POOLED = (FRAMES // 16, BANDS // 16)
 
 
 @dataclass
-class VGGishState(State):
+class VGGishState(SpectrumState, State):
     """State of the frontend for each stream."""
 
     mel: LogMelState
     frames: Tensor  # [B, 96 - hop_frames, 64], the newest last
     hops: Tensor  # int64 [B], processed so far
 
-    def __post_init__(self) -> None:
-        self.newest: Tensor | None = None  # spectrogram of the last steps, for display
-
 
 @frontend("vggish", order=10)
-class VGGish(nn.Module):
+class VGGish(SpectrumFrontend, nn.Module):
     """Audio frontend: one token per hop, the features of the newest 96 frames of 10 ms.
 
     The whole window goes through the network at each hop, so several hops should be passed at
@@ -51,7 +48,6 @@ class VGGish(nn.Module):
         widths: of the six convolutions. hidden, width: of the fully connected layers.
     """
 
-    takes = "audio"
     sample_rate_hz = 16_000
 
     def __init__(
@@ -88,9 +84,10 @@ class VGGish(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the tokens [B, T, D] of T blocks [B, T, block], or of samples [B, T * block]."""
-        heard = self.mel(x.flatten(1))
-        silence = heard.new_full((len(heard), FRAMES - self.hop_frames, BANDS), math.log(_OFFSET))
-        return self._tokens(torch.cat([silence, heard], 1))
+        spectrogram = self.mel(x.flatten(1))
+        before = (len(x), FRAMES - self.hop_frames, BANDS)
+        silence = spectrogram.new_full(before, math.log(_OFFSET))
+        return self._tokens(torch.cat([silence, spectrogram], 1))
 
     def embed(self, examples: Tensor) -> Tensor:
         """Return the features [N, D] of log-mel examples [N, 96, 64]."""
@@ -103,24 +100,18 @@ class VGGish(nn.Module):
         frames = zeros(batch_size, FRAMES - self.hop_frames, BANDS, like=self.mel.matrix)
         return VGGishState(self.mel.init_state(batch_size), frames, zeros(batch_size))
 
-    def forward_step(self, x: Tensor, state: VGGishState) -> Tensor:
-        """Take a block [B, block] of every stream, return its token [B, D]."""
-        return self.forward_steps(x[:, None], state)[:, 0]
-
     def forward_steps(self, x: Tensor, state: VGGishState) -> Tensor:
         """Take T blocks [B, T, block] of every stream, return T tokens [B, T, D]."""
-        heard = self.mel.forward_steps(x.flatten(1), state.mel)
-        state.newest = heard
-        rows = torch.cat([self._past(state), heard], 1)
+        spectrogram = self.mel.forward_steps(x.flatten(1), state.mel)
+        state.newest = spectrogram
+        rows = torch.cat([self._past(state), spectrogram], 1)
         state.frames.copy_(rows[:, rows.shape[1] - state.frames.shape[1] :].detach())
         state.hops += x.shape[1]
         return self._tokens(rows)
 
     def newest_spectrum(self, state: VGGishState) -> Tensor:
         """Return the frames of the last call, [B, frames, 64]: ln power, 2 ln magnitude."""
-        if state.newest is None:
-            raise ValueError("no audio has been processed yet")
-        return 2 * state.newest
+        return 2 * super().newest_spectrum(state)
 
     def count_macs(self, hops: int = 1) -> int:
         """Return the multiply-accumulates of ``hops`` hops of one stream."""
@@ -137,10 +128,10 @@ class VGGish(nn.Module):
     def _past(self, state: VGGishState) -> Tensor:
         """Return the past frames, with silence where there were none."""
         count = state.frames.shape[1]
-        heard = state.hops * self.hop_frames
-        if int(heard.min()) >= count:
+        frames = state.hops * self.hop_frames
+        if int(frames.min()) >= count:
             return state.frames
-        empty = torch.arange(count) < count - heard[:, None]
+        empty = torch.arange(count) < count - frames[:, None]
         return state.frames.masked_fill(
             empty[:, :, None].to(state.frames.device), math.log(_OFFSET)
         )
