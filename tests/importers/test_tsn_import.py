@@ -11,7 +11,7 @@ from torch import Tensor
 from costream.errors import ModelError
 from costream.importers.run import import_files
 from costream.models.build import build
-from costream.models.oad.miniroad import MiniRoad
+from kit.foreign_actions import MiniRoadModules
 from kit.tsn_nets import SIZES, WIDTH, checkpoint, features
 
 CHANNELS = {"rgb": 3, "flow": 10}
@@ -52,10 +52,7 @@ def test_features_are_those_of_the_checkpoints(tmp_path: Path, streams: list[str
 
 def test_in_front_of_a_network(tmp_path: Path) -> None:
     paths = write(tmp_path)
-    names = {"input_projection": "layer1.0", "norm": "layer1.1", "head": "f_classification.0"}
-    state = MiniRoad(2 * WIDTH, 22, 12, 8).state_dict()
-    for ours, theirs in names.items():
-        state = {k.replace(f"{ours}.", f"{theirs}."): v for k, v in state.items()}
+    state = MiniRoadModules(inputs=2 * WIDTH).state_dict()
     torch.save(state, tmp_path / "best.pth")
     files = [tmp_path / "best.pth", paths["flow"], paths["rgb"]]
     card, tensors = import_files(files, "miniroad", {"labels": "thumos14"})
