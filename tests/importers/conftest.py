@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 
 from costream.checkpoints.card import Card
+from costream.importers import video3d
 from costream.importers.run import import_files
 from costream.models.build import build
+from kit import paths
+from kit.foreign_video import SIZES
 
-REFS = Path(__file__).resolve().parents[2].parent / "shared" / "refs" / "transformers"
+REFS = paths.REFS / "transformers"
 Import = Callable[..., tuple[Card, Any]]
 
 
@@ -36,6 +39,12 @@ def reference() -> Callable[[str], tuple[dict[str, np.ndarray], dict[str, Tensor
         return arrays, weights
 
     return load
+
+
+@pytest.fixture
+def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the small 3D networks of the kit the published ones."""
+    monkeypatch.setattr(video3d, "SIZES", SIZES)
 
 
 @pytest.fixture

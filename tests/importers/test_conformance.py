@@ -2,22 +2,192 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
+from costream.checkpoints.card import Card
 from costream.errors import ModelError
+from costream.importers import tsn, vggish
 from costream.importers.base import IMPORTERS
 from costream.importers.config import KEYS
 from costream.importers.run import import_files
 from costream.models.build import build
+from kit import foreign_sound
+from kit.action_nets import small_vivit
+from kit.foreign_actions import DIALECTS, MiniRoadModules, classifier, encoder, oadtr
+from kit.foreign_eventful import in_detectron2, in_tadaconv, small_vitdet
+from kit.foreign_skeletons import ContinualSkeletons, Pyskl, StGcn, two_stream_agcn
+from kit.foreign_video import foreign_tensors
 from kit.paths import ROOT
+from kit.tsn_nets import checkpoint as tsn_checkpoint
+from kit.video_nets import small_net
 
 EVERY = pytest.mark.parametrize("name", list(IMPORTERS))
+# keys of --config that importers read from the tensors
+READ = {
+    *("embed_dim", "input_width", "feedforward", "depth", "num_positions", "num_classes"),
+    *("num_queries", "decoder_depth", "decoder_feedforward"),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A made-up checkpoint of an importer."""
+
+    make: Callable[[], Mapping[str, Tensor]]
+    tensor: str  # one of its tensors
+    settings: dict[str, str] = field(default_factory=dict)  # all that must be given, but labels
+    classes: int = 0  # that need labels
+    ours: str = ""  # the tensor's name in the network, where that is what misses it
+
+
+RATE = {"rate_hz": "4"}
+WINDOW = {"num_heads": "3", "window": "5"}
+ALONE = {"num_heads": "2", "window": "4", "activation": "gelu"}
+JOINT = {"stream": "joint"}
+NTU = {**JOINT, "layout": "ntu-25"}
+PADDED = {**NTU, "padding": "same"}
+VIDEO_TENSOR, CAFFE_TENSOR = "s3.pathway0_res0.branch2.b_bn.bias", "res3_0_branch2b_bn_b"
+OUR_VIDEO = "encoder.stages.1.0"
+CASES = {
+    "oadtr": Case(
+        oadtr,
+        "decoder.layers.1.norm2.bias",
+        {"num_heads": "3", "decoder_heads": "2", **RATE},
+        6,
+    ),
+    "miniroad": Case(lambda: MiniRoadModules().state_dict(), "gru.bias_hh_l0", RATE, 22),
+    **{
+        f"cooadtr, {dialect} of {depth}": Case(
+            partial(classifier, dialect, depth), tensor, {**WINDOW, **RATE}, 5
+        )
+        for (dialect, depth), tensor in zip(
+            DIALECTS,
+            (
+                *("3.2.1.3.bias", "3.0.1.fn.1.fn.3.bias", "2.1.norm2.fn.bias"),
+                *("2.layers.0.1.norm2.fn.bias", "2.layers.1.fn.1.norm2.fn.weight"),
+            ),
+            strict=True,
+        )
+    },
+    "deepcot": Case(
+        partial(classifier, "deepcot", 3), "2.layers.2.1.norm2.fn.bias", {**WINDOW, **RATE}, 5
+    ),
+    "continual-0.17": Case(partial(encoder, "0.17", 2, 8, 6), "1.fn.3.fn.bias", ALONE),
+    "continual": Case(partial(encoder, "1.x", 2, 8, 6), "layers.0.1.fn.norm1.bias", ALONE),
+    "continual, a layer": Case(partial(encoder, "1.x", 1, 8, 6), "1.norm1.fn.bias", ALONE),
+    "continual-skeletons": Case(
+        lambda: ContinualSkeletons(False).w, "layers.layer2.tcn.bn.running_var", PADDED
+    ),
+    "continual-skeletons, S-TR": Case(
+        lambda: ContinualSkeletons(True).w, "layers.layer4.gcn.data_bn.bias", PADDED
+    ),
+    "continual-skeletons, continual": Case(
+        lambda: ContinualSkeletons(False).continual(), "layers.layer2.0.1.tcn.bn.bias", PADDED
+    ),
+    "st-gcn": Case(lambda: StGcn().w, "st_gcn_networks.1.tcn.3.running_var", JOINT),
+    "2s-agcn": Case(two_stream_agcn, "l2.gcn1.conv_a.0.bias", NTU),
+    "pyskl": Case(
+        lambda: Pyskl(False).w, "backbone.gcn.1.tcn.bn.running_var", {**JOINT, "rate_hz": "30"}
+    ),
+    "pyskl, ST-GCN++": Case(
+        lambda: Pyskl(True).w, "backbone.gcn.1.tcn.bn.running_var", {**JOINT, "rate_hz": "30"}
+    ),
+    "vitdet": Case(lambda: small_vitdet().state_dict(), "pyramid.stages.1.2.bias", RATE, 80),
+    "vitdet, detectron2": Case(
+        lambda: {in_detectron2(k): v for k, v in small_vitdet().state_dict().items()},
+        "backbone.simfp_3.1.norm.bias",
+        RATE,
+        80,
+        "pyramid.stages.1.2.bias",
+    ),
+    "slowfast, X3D": Case(
+        lambda: foreign_tensors(small_net("x3d"), "slowfast"),
+        VIDEO_TENSOR,
+        classes=3,
+        ours=f"{OUR_VIDEO}.b_bn.bias",
+    ),
+    "slowfast, Slow": Case(
+        lambda: foreign_tensors(small_net("slow"), "slowfast"),
+        VIDEO_TENSOR,
+        classes=3,
+        ours=f"{OUR_VIDEO}.b_bn.bias",
+    ),
+    "slowfast, Caffe2": Case(
+        lambda: foreign_tensors(small_net("i3d"), "caffe"),
+        CAFFE_TENSOR,
+        classes=3,
+        ours=f"{OUR_VIDEO}.b_bn.bias",
+    ),
+    **{
+        f"pytorchvideo, {kind}": Case(
+            partial(lambda kind: foreign_tensors(small_net(kind), "pytorchvideo"), kind),
+            f"blocks.{3 if kind == 'i3d' else 2}.res_blocks.0.branch2.norm_c.bias",
+            classes=3,
+            ours=f"{OUR_VIDEO}.c_bn.bias",
+        )
+        for kind in ("x3d", "slow", "i3d")
+    },
+    "vivit": Case(
+        lambda: small_vivit().state_dict(),
+        "spatial_model.backbone.blocks.1.projection.bias",
+        {"num_heads": "2", **RATE},
+        3,
+    ),
+    "vivit, TAdaConv": Case(
+        lambda: {in_tadaconv(k): v for k, v in small_vivit().state_dict().items()},
+        "backbone.layers.1.attn.proj.bias",
+        {"num_heads": "2", **RATE},
+        3,
+        "spatial_model.backbone.blocks.1.projection.bias",
+    ),
+    "torch": Case(
+        partial(encoder, "torch", 2, 8, 6), "layers.1.norm1.bias", {**ALONE, "norm_first": "no"}
+    ),
+}
+EVERY_CASE = pytest.mark.parametrize("name", CASES)
+pytestmark = pytest.mark.usefixtures("small_sizes")
+Run = Callable[..., tuple[Card, dict[str, Tensor]]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Import tensors of a case, with other settings where given (None: without), and build it."""
+
+    def run(case: Case, content: object, **changes: str | None) -> tuple[Card, dict[str, Tensor]]:
+        names = "\n".join(f"class {k}" for k in range(case.classes))
+        (tmp_path / "labels.txt").write_text(names, encoding="utf-8")
+        torch.save(content, tmp_path / "checkpoint.pth")
+        config = case.settings | ({"labels": str(tmp_path / "labels.txt")} if names else {})
+        given = {key: value for key, value in {**config, **changes}.items() if value is not None}
+        card, tensors = import_files([tmp_path / "checkpoint.pth"], "test", given)
+        build(card, tensors)
+        return card, tensors
+
+    return run
+
+
+def refusal(run: Run, name: str, content: object, **changes: str | None) -> str:
+    """Return the message of the one error that an import ends with."""
+    with pytest.raises(ModelError) as caught:
+        run(CASES[name], content, **changes)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_every_importer_has_a_case() -> None:
+    assert list(dict.fromkeys(name.split(",")[0] for name in CASES)) == list(IMPORTERS)
 
 
 @EVERY
@@ -33,6 +203,8 @@ def test_recognises_no_foreign_tensors(name: str) -> None:
     detect = IMPORTERS.get(name).info["detect"]
     assert not detect({})
     assert not detect({"weight": torch.zeros(2, 2), "layer1.0.bias": torch.zeros(2)})
+    assert not detect(tsn_checkpoint(3))
+    assert not detect(foreign_sound.vggish((2,) * 6, 4, 4))
 
 
 @EVERY
@@ -42,6 +214,63 @@ def test_a_checkpoint_without_its_tensors_is_refused_in_one_line(name: str, tmp_
     with pytest.raises(ModelError) as caught:
         import_files([path], "test", {}, name)
     assert "\n" not in str(caught.value)
+
+
+@EVERY_CASE
+def test_exactly_one_importer_recognises_it_and_none_of_the_frontends(name: str) -> None:
+    tensors = CASES[name].make()
+    claims = [other for other in IMPORTERS if IMPORTERS.get(other).info["detect"](tensors)]
+    assert claims == [name.split(",")[0]]
+    assert not tsn.detect(tensors)
+    assert not vggish.detect(tensors)
+
+
+@EVERY_CASE
+def test_a_training_state_of_a_parallel_module_is_the_same_network(name: str, run: Run) -> None:
+    tensors = CASES[name].make()
+    card, expected = run(CASES[name], tensors)
+    wrapped = {f"module.{key}": value for key, value in tensors.items()}
+    state = {"model": wrapped, "epoch": 3, "args": argparse.Namespace(lr=1e-4)}
+    other, given = run(CASES[name], state)
+    assert other == card
+    assert given.keys() == expected.keys()
+    assert all(torch.equal(given[key], value) for key, value in expected.items())
+
+
+@EVERY_CASE
+def test_tensors_that_are_missing_left_over_or_misshapen_are_named(name: str, run: Run) -> None:
+    case, tensors = CASES[name], dict(CASES[name].make())
+    key = re.escape(case.ours or case.tensor)
+    lost = tensors.pop(case.tensor)
+    assert re.search(rf"missing: (network\.)?{key}($|[,; ])", refusal(run, name, tensors))
+    misshapen = {**tensors, case.tensor: torch.zeros(99)}
+    assert re.search(rf"{key} is \(99,\), not \(\d+,\)", refusal(run, name, misshapen))
+    more = {**tensors, case.tensor: lost, "strange.weight": torch.zeros(2)}
+    assert "left over: strange.weight" in refusal(run, name, more)
+
+
+@EVERY_CASE
+def test_what_no_tensor_determines_must_be_given(name: str, run: Run) -> None:
+    case, tensors = CASES[name], CASES[name].make()
+    for key in [*case.settings, *(["labels"] if case.classes else [])]:
+        message = refusal(run, name, tensors, **{key: None})
+        if key == "layout":
+            assert "25 joints of an unknown layout (ntu-25 and body-25 have as many)" in message
+        else:
+            assert f"does not contain {key} " in message
+        assert f"--config {key}=" in message
+
+
+@EVERY_CASE
+def test_what_the_tensors_determine_cannot_be_contradicted(name: str, run: Run) -> None:
+    case, tensors = CASES[name], CASES[name].make()
+    for key in READ & set(IMPORTERS.get(name.split(",")[0]).info["keys"]):
+        message = refusal(run, name, tensors, **{key: "999"})
+        found = re.search(
+            rf"{key}=999 contradicts the checkpoint, whose tensors say (\d+)", message
+        )
+        assert found, message
+        run(case, tensors, **{key: found[1]})
 
 
 def test_orders_of_detection_differ() -> None:

@@ -4,8 +4,11 @@ import argparse
 import collections
 import os
 import pickle
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,7 +92,9 @@ def test_npz_and_safetensors(tmp_path: Path) -> None:
     check(tmp_path / "x.safetensors")
 
 
-@pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.", "module.model."])
+@pytest.mark.parametrize(
+    "prefix", ["module.", "model.", "_orig_mod.", "module.model.", "model.module."]
+)
 def test_prefixes_of_wrapping_modules_are_taken_off(tmp_path: Path, prefix: str) -> None:
     torch.save({prefix + name: value for name, value in WEIGHTS.items()}, tmp_path / "x.pth")
     check(tmp_path / "x.pth")
@@ -234,3 +239,51 @@ def test_missing_file_folder_and_text(tmp_path: Path) -> None:
     (tmp_path / "x.pth").write_text("version https://git-lfs.github.com/spec/v1\n")
     with pytest.raises(ModelError, match="not a checkpoint"):
         read_foreign(tmp_path / "x.pth")
+
+
+@pytest.fixture
+def trainer(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
+    """A class of Lightning's, which is not installed here."""
+    name = "pytorch_lightning.callbacks.model_checkpoint"
+    for part in ("pytorch_lightning", "pytorch_lightning.callbacks", name):
+        monkeypatch.setitem(sys.modules, part, types.ModuleType(part))
+    made = type("ModelCheckpoint", (), {"__module__": name})
+    sys.modules[name].ModelCheckpoint = made  # type: ignore[attr-defined]
+    return made
+
+
+def scheduler() -> dict[str, Any]:
+    """The state of a scheduler as older versions of torch save it, with one of its methods."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], 0.1)
+    made = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
+    method = Malice(getattr, torch.optim.lr_scheduler.OneCycleLR, "_annealing_cos")
+    return {**made.state_dict(), "anneal_func": method}
+
+
+def test_classes_of_a_trainer_beside_the_weights_are_not_needed(
+    trainer: type[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {
+        "callbacks": {trainer: {"best_model_path": "x.ckpt"}},
+        "callback": trainer(),
+        "lr_schedulers": [scheduler()],
+        "hyper_parameters": {"pool_size": -1},
+        "state_dict": {f"model.{name}": value for name, value in WEIGHTS.items()},
+    }
+    torch.save(state, tmp_path / "x.ckpt")
+    monkeypatch.delitem(sys.modules, trainer.__module__)
+    check(tmp_path / "x.ckpt")
+    assert read_foreign(tmp_path / "x.ckpt").args == {"pool_size": -1}
+
+
+@pytest.mark.parametrize("kind", ["system", "getattr", "import"])
+def test_code_beside_a_trainers_class_is_refused_all_the_same(
+    trainer: type[Any], tmp_path: Path, kind: str
+) -> None:
+    marker = tmp_path / "marker"
+    malice = {**malices(marker), "import": Malice(__import__, "os")}[kind]
+    state = {"callbacks": {trainer: 1}, "state_dict": WEIGHTS, "x": malice}
+    torch.save(state, tmp_path / "x.ckpt")
+    with pytest.raises(ModelError, match=r"refused: it references .* nothing was executed"):
+        read_foreign(tmp_path / "x.ckpt")
+    assert not marker.exists()

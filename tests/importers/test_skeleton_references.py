@@ -15,8 +15,9 @@ from torch import Tensor
 from costream.checkpoints.card import Card
 from costream.importers.run import import_files
 from costream.models.skeleton.network import SkeletonNet
+from kit import paths
 
-REFS = Path(__file__).resolve().parents[2].parent / "shared" / "refs" / "skeleton"
+REFS = paths.REFS / "skeleton"
 NTU = {"layout": "ntu-25", "stream": "joint"}
 Load = Callable[..., tuple[Card, Any]]
 FULL = [

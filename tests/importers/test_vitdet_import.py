@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor
 
 from costream.checkpoints.file import write_weights
-from costream.errors import ModelError
 from costream.frontends.crops import Pixels
 from costream.importers.run import import_files
 from costream.importers.vitdet import detect
@@ -25,46 +23,10 @@ from costream.models.registry import load_model
 from costream.models.verify import verify
 from costream.nn.eventful.gates import TopTokens
 from costream.records import VideoFrame
-from kit.eventful_nets import NEEDS, REFS, randomise
+from kit.eventful_nets import NEEDS, REFS
+from kit.foreign_eventful import in_detectron2, small_vitdet
 
 Import = Callable[..., tuple[Any, Any]]
-# theirs, by ours: detectron2 counts layers of a map otherwise, with norms inside convolutions
-STAGES = {
-    "0": (
-        "simfp_2",
-        {"0": "0", "1": "1", "3": "3", "4": "4", "5": "4.norm", "6": "5", "7": "5.norm"},
-    ),
-    "1": ("simfp_3", {"0": "0", "1": "1", "2": "1.norm", "3": "2", "4": "2.norm"}),
-    "2": ("simfp_4", {"0": "0", "1": "0.norm", "2": "1", "3": "1.norm"}),
-    "3": ("simfp_5", {"1": "1", "2": "1.norm", "3": "2", "4": "2.norm"}),
-}
-PARTS = {
-    "input_layer_norm": "norm1",
-    "mlp_layer_norm": "norm2",
-    "qkv": "attn.qkv",
-    "projection": "attn.proj",
-    "mlp_1": "mlp.fc1",
-    "mlp_2": "mlp.fc2",
-    "relative_position.y_embedding": "attn.rel_pos_h",
-    "relative_position.x_embedding": "attn.rel_pos_w",
-}
-
-
-def small_network(**options: Any) -> ViTDet:
-    sizes: dict[str, Any] = {"size": (8, 8), "window": (4, 4), "position_size": (4, 4)}
-    options = {"classes": 80, "channels": 8, "width": 12, "convolutions": 2} | options
-    network = ViTDet(dim=16, heads=2, depth=3, global_blocks=(1,), **sizes, **options)
-    return randomise(network)  # type: ignore[return-value]
-
-
-def in_detectron2(name: str) -> str:
-    if match := re.match(r"pyramid\.stages\.(\d)\.(\d)(.*)", name):
-        stage, layers = STAGES[match[1]]
-        return f"backbone.{stage}.{layers[match[2]]}{match[3]}"
-    if match := re.match(r"backbone\.blocks\.(\d+)\.(.*?)(\.weight|\.bias)?$", name):
-        return f"backbone.net.blocks.{match[1]}.{PARTS[match[2]]}{match[3] or ''}"
-    name = name.replace("embedding.conv", "backbone.net.patch_embed.proj")
-    return name.replace("backbone.position_encoding.encoding", "backbone.net.pos_embed")
 
 
 def detectron2_file(network: ViTDet, **extra: Any) -> dict[str, Any]:
@@ -79,7 +41,7 @@ def detectron2_file(network: ViTDet, **extra: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("cascade", [False, True])
 def test_pickles_of_detectron2(cascade: bool, tmp_path: Path) -> None:
-    network = small_network(cascade=cascade, rule="linear", proposals=1000)
+    network = small_vitdet(cascade=cascade, rule="linear", proposals=1000)
     path = tmp_path / "model_final.pkl"
     path.write_bytes(pickle.dumps(detectron2_file(network)))
     card, tensors = import_files([path], "test", {"labels": "coco"})
@@ -105,21 +67,8 @@ def test_pickles_of_detectron2(cascade: bool, tmp_path: Path) -> None:
     assert np.allclose([box.score for box in boxes], expected, rtol=0, atol=1e-5)
 
 
-def test_what_is_left_over_or_missing_is_named(tmp_path: Path) -> None:
-    content = detectron2_file(small_network(), strange=np.zeros(2, np.float32))
-    path = tmp_path / "x.pkl"
-    path.write_bytes(pickle.dumps(content))
-    with pytest.raises(ModelError, match="left over: strange"):
-        import_files([path], "test", {"labels": "coco"})
-    del content["model"]["strange"], content["model"]["backbone.simfp_3.1.norm.bias"]
-    path.write_bytes(pickle.dumps(content))
-    card, tensors = import_files([path], "test", {"labels": "coco"})
-    with pytest.raises(ModelError, match=r"missing: network\.pyramid\.stages\.1\.2\.bias"):
-        build(card, tensors)
-
-
 def test_the_eventful_checkpoint(load: Import) -> None:
-    network = small_network(classes=30, proposals=300)
+    network = small_vitdet(classes=30, proposals=300)
     card, imported = load({"model": network.state_dict()}, labels="imagenet-vid")
     assert card.labels == VID.names
     assert (card.arguments["rule"], card.arguments["proposals"]) == ("bicubic", 300)

@@ -25,37 +25,14 @@ from costream.nn.eventful.gates import TopTokens
 from costream.records import VideoFrame
 from kit.action_nets import clips, small_vivit
 from kit.eventful_nets import NEEDS, REFS
+from kit.foreign_eventful import in_tadaconv
 
 Import = Callable[..., tuple[Any, Any]]
 VERBS = {"labels": "epic-verbs", "rate_hz": "30", "num_heads": "2"}
-# ours -> TAdaConv's
-TADA = {
-    "embedding.conv": "backbone.stem.conv1",
-    "spatial_model.class_token": "backbone.cls_token",
-    "spatial_model.backbone.position_encoding.encoding": "backbone.pos_embd",
-    "spatial_model.layer_norm": "backbone.norm",
-    "temporal_model.class_token": "backbone.cls_token_out",
-    "temporal_model.backbone.position_encoding.encoding": "backbone.temp_embd",
-    "temporal_model.layer_norm": "backbone.norm_out",
-    "spatial_model.backbone.blocks": "backbone.layers",
-    "temporal_model.backbone.blocks": "backbone.layers_temporal",
-    "input_layer_norm": "norm",
-    "qkv": "attn.to_qkv",
-    "projection": "attn.proj",
-    "mlp_layer_norm": "norm_ffn",
-    "mlp_1": "ffn.net.0",
-    "mlp_2": "ffn.net.3",
-}
 
 
 def network(**options: Any) -> ViViT:
     return small_vivit(num_classes=97, **options)
-
-
-def in_tadaconv(name: str, head: str = "head.linear1") -> str:
-    for ours, theirs in {**TADA, "classifier": head}.items():
-        name = re.sub(rf"(^|\.){re.escape(ours)}($|\.)", rf"\1{theirs}\2", name)
-    return name
 
 
 def tadaconv_file(net: ViViT, head: str = "head.linear1", **extra: Tensor) -> dict[str, Any]:
@@ -107,15 +84,7 @@ def test_one_classifier_and_the_eventful_names(load: Import) -> None:
     same_state(load(net.state_dict(), **known)[1], net)
 
 
-def test_what_is_left_over_missing_or_unknown_is_named(load: Import) -> None:
-    with pytest.raises(ModelError, match="left over: strange"):
-        load(tadaconv_file(network(), strange=torch.zeros(2)), **VERBS)
-    content = tadaconv_file(network())
-    del content["model_state"]["backbone.layers.1.attn.proj.bias"]
-    with pytest.raises(ModelError, match=r"missing: network\.spatial_model.*projection\.bias"):
-        load(content, **VERBS)
-    with pytest.raises(ModelError, match="does not contain num_heads"):
-        load(tadaconv_file(network()), labels="epic-verbs", rate_hz=30)
+def test_a_temporal_encoder_alone_is_no_network(load: Import) -> None:
     only = {k: v for k, v in network().state_dict().items() if k.startswith("temporal_model")}
     with pytest.raises(ModelError, match=r"missing: embedding\.conv\.weight"):
         load(only, **VERBS)

@@ -193,9 +193,9 @@ class ContinualSkeletons(Parts):
 
     joints, persons = 25, 2
 
-    def __init__(self, attention: bool) -> None:
+    def __init__(self, attention: bool, widths: tuple[int, ...] = WIDTHS) -> None:
         super().__init__()
-        self.widths = (6, 6, 6, 32, 64, 64) if attention else WIDTHS
+        self.widths = (6, 6, 6, 32, 64, 64) if attention else widths
         self.strides = (1, 1, 1, 2, 2, 1) if attention else STRIDES
         self.attention = attention
         self.draw_norm("data_bn", self.persons * self.joints * CHANNELS)
@@ -278,3 +278,26 @@ class ContinualSkeletons(Parts):
         y = self.conv(mixed, f"{at}.attention_conv.attn_out")
         y = y.view(m, t, out, v).transpose(1, 2)
         return F.relu(self.norm(y + x if out == c else y, f"{at}.bn"))
+
+
+def two_stream_agcn() -> dict[str, Tensor]:
+    """Draw a 2s-AGCN of 25 joints; the fixed part of its graph is not stored."""
+    theirs = ContinualSkeletons(attention=False, widths=(8, 8, 16, 16))
+    width = CHANNELS
+    for i, out in enumerate(theirs.widths):
+        for name in (f"{kind}.{k}" for kind in ("a_conv", "b_conv") for k in range(3)):
+            theirs.draw_conv(f"layers.layer{i + 1}.gcn.{name}", out // 4, width, 1, 1)
+        width = out
+    names = (
+        *(("gcn.graph_attn", "gcn1.PA"), ("gcn_residual.", "down.")),
+        *((f"{ours}_conv.", f"conv_{theirs}.") for ours, theirs in zip("gab", "dab", strict=True)),
+        *((".gcn.", ".gcn1."), (".tcn.t_conv.", ".tcn1.conv."), (".tcn.", ".tcn1.")),
+        *(("residual.t_conv.", "residual.conv."), ("layers.layer", "l")),
+    )
+    renamed = {}
+    for name, value in theirs.w.items():
+        for ours, other in names:
+            name = name.replace(ours, other)
+        if not name.endswith(".gcn1.A"):
+            renamed[name] = value
+    return renamed
