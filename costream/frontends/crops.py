@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.frontends.base import frontend
+from costream.frontends.base import check_image, frontend
 
 X3D_MEAN, X3D_STD = 0.45, 0.225  # of red, green and blue alike, as in SlowFast and PyTorchVideo
 # of the training images of the published networks; red, green, blue, 0 to 255
@@ -23,7 +23,8 @@ class _ImageFrontend(nn.Module):
     takes = "video"
 
     def prepare(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Return an image, uint8 [h, w, 3], as uint8 [3, h, w]."""
+        """Return an image, uint8 [h, w, 3], as uint8 [3, h, w]; ValueError for other arrays."""
+        check_image(rgb)
         channels_first: npt.NDArray[np.uint8] = rgb.transpose(2, 0, 1)
         return channels_first
 
@@ -120,7 +121,11 @@ class CentreCrop(_ImageFrontend):
         self.register_buffer("like", torch.empty(0), persistent=False)
 
     def prepare(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Return the square crop, uint8 [3, size, size], of an image, uint8 [h, w, 3]."""
+        """Return the square crop, uint8 [3, size, size], of an image, uint8 [h, w, 3].
+
+        Raise ValueError for other arrays.
+        """
+        check_image(rgb)
         size = scaled_size(rgb.shape[:2], self.short_side, math.floor)  # as published
         image = torch.from_numpy(np.ascontiguousarray(rgb)).permute(2, 0, 1)[None].float()
         if size != rgb.shape[:2]:
@@ -166,12 +171,13 @@ class Pixels(_ImageFrontend):
     def prepare(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return an image, uint8 [h, w, 3], as uint8 [3, h, w].
 
-        Raise ValueError if it is larger than ``box``.
+        Raise ValueError if it is larger than ``box``, and for other arrays.
         """
+        channels_first = super().prepare(rgb)
         height, width = rgb.shape[:2]
         if width > self.box[0] or height > self.box[1]:
             raise ValueError(f"an image of {width}x{height} does not fit {self.box}")
-        return super().prepare(rgb)
+        return channels_first
 
     def forward(self, images: Tensor) -> Tensor:
         """Return images, uint8 [B, 3, h, w], normalised and padded: float [B, 3, H, W]."""

@@ -122,11 +122,16 @@ class JointStreams(nn.Module):
         """Return float32 [SLOTS, V, axes + 1]: the joints in the network's layout and their scores.
 
         A joint made of several is missing if one of them is. For a network with two axes, 3D
-        joints are projected from the front. Raise ValueError if an axis is lacking.
+        joints are projected from the front. Raise ValueError for arrays that are not of the
+        skeleton's layout, lack an axis or hold numbers that are not finite.
         """
-        if item.joints.shape[2] < self.axes:
-            raise ValueError(f"skeletons with {item.joints.shape[2]} axes, not {self.axes}")
         joints, scores = item.joints[:SLOTS], item.scores[:SLOTS]
+        if joints.ndim != 3 or joints.shape[2] < self.axes:
+            raise ValueError(f"skeletons {list(joints.shape)} do not have {self.axes} axes")
+        if not joints.shape[1] == scores.shape[1] == len(item.layout.joints):
+            raise ValueError(f"skeletons {list(joints.shape)} are not of {item.layout.name}")
+        if not math.isfinite(joints.sum() + scores.sum()):
+            raise ValueError("skeletons with numbers that are not finite")
         parts = self._conversion(item.layout)
         if parts is not None:
             joints, scores = joints[:, parts].mean(2), scores[:, parts].min(2)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.frontends.base import frontend
+from costream.frontends.base import check_image, frontend
 from costream.nn.state import State
 
 
@@ -73,8 +73,9 @@ class TemporalDifferenceNet(nn.Module):
     def prepare(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return an image, uint8 [h, w, 3], centred on black, uint8 [3, H, W].
 
-        Raise ValueError if it is larger than ``box``.
+        Raise ValueError if it is larger than ``box``, and for other arrays.
         """
+        check_image(rgb)
         width, height = self.box
         top, left = (height - rgb.shape[0]) // 2, (width - rgb.shape[1]) // 2
         if top < 0 or left < 0:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.errors import ModelError
-from costream.frontends.base import frontend
+from costream.frontends.base import check_image, frontend
 from costream.frontends.crops import IMAGENET_MEAN, IMAGENET_STD, scaled_size
 from costream.nn.state import State, zeros
 from costream.records import VideoFrame
@@ -129,6 +129,7 @@ class TSN(nn.Module):
 
     def _resize(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return an image, uint8 [h, w, 3], resized to the shorter side ``short``."""
+        check_image(rgb)
         size = scaled_size(rgb.shape[:2], self.short)
         if size == rgb.shape[:2]:
             return rgb

@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.errors import ModelError
 from costream.frontends.audiovisual import AudioVisual
-from costream.frontends.base import load_frontend
 
 SMALL: dict[str, Any] = {
     "video_arguments": {"box": (32, 24), "lags": (1, 3), "widths": (8, 8, 8, 8)},
@@ -76,5 +74,3 @@ def test_costs_and_parts(net: AudioVisual) -> None:
     assert net.parts == {"rgb": 16, "audio": 16}
     two = 2 * net.audio.count_macs()  # blocks of a quarter of a second, half a second a step
     assert net.count_macs() == net.video.count_macs() + two
-    with pytest.raises(ModelError, match="not a video and an audio frontend"):
-        load_frontend("audiovisual", video="audio", audio="tdn")

@@ -8,13 +8,21 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
+from costream.checkpoints.card import Card
 from costream.errors import ModelError
 from costream.frontends.base import FRONTENDS, frontend_class, load_frontend
+from costream.layouts import BODY_15
+from costream.models.build import save_model
+from costream.models.oad.miniroad import MiniRoad
+from costream.models.registry import load_model
 from costream.nn.state import State
+from costream.records import SkeletonFrame, VideoFrame
 from kit.paths import ROOT
 from kit.tsn_nets import SMALL as SMALL_TSN
 
@@ -120,11 +128,108 @@ def test_states_are_cloned_saved_and_reset(name: str) -> None:
     torch.testing.assert_close(net.forward_step(row, state)[1], net.forward_step(row, fresh)[1])
 
 
-def test_unknown_names_and_arguments_are_refused() -> None:
-    with pytest.raises(ModelError, match="unknown frontend 'retina'"):
-        load_frontend("retina")
-    with pytest.raises(ModelError, match="frontend 'tdn' does not take these arguments"):
-        load_frontend("tdn", colour="red")
+@pytest.mark.parametrize("name", sorted(SMALL.keys() - {"crop", "audiovisual"}))
+@torch.no_grad()
+def test_the_tokens_of_a_clip_are_those_of_its_steps(name: str) -> None:
+    net, items = small(name).double(), streams(name, 2)
+    items = items if items.dtype is torch.uint8 else items.double()
+    state = net.init_state(2)
+    tokens = torch.stack([net.forward_step(item, state) for item in items], 1)
+    torch.testing.assert_close(net(items.transpose(0, 1)), tokens)
+
+
+@pytest.mark.parametrize("name", ["tdn", "tsn", "audio", "vggish"])
+def test_operations_are_those_that_run(name: str) -> None:
+    net, items = small(name), streams(name, 1)
+    state = net.init_state(1)
+    net.forward_step(items[0], state)
+    with FlopCounterMode(display=False) as counter:
+        net.forward_step(items[1], state)
+    spectrum = 0  # of the Fourier transform, which torch does not count
+    if hasattr(net, "mel"):
+        frames = net.newest_spectrum(state).shape[1]
+        spectrum = net.mel.count_macs(frames) - frames * net.mel.matrix.numel()
+    assert net.count_macs() - spectrum == counter.get_total_flops() // 2
+
+
+@pytest.mark.parametrize("name", ["audio", "vggish"])
+def test_a_spectrum_is_there_after_a_step(name: str) -> None:
+    net, items = small(name), streams(name, 1)
+    state = net.init_state(1)
+    with pytest.raises(ValueError, match="no audio has been processed"):
+        net.newest_spectrum(state)
+    net.forward_step(items[0], state)
+    assert net.newest_spectrum(state).shape[::2] == (1, 64)
+    assert state.clone().newest is None
+
+
+def refuses_image(net: Any, rgb: Any) -> None:
+    frames = [VideoFrame(i, i / 24, i, lambda: rgb) for i in range(getattr(net, "frames", 1))]
+    with pytest.raises(ValueError, match=r"an image (must be uint8 \[h, w, 3\], not|of)"):
+        net.prepare(frames if hasattr(net, "streams") and net.streams else rgb)
+
+
+@pytest.mark.parametrize("name", [n for n in FRONTENDS if frontend_class(n).takes == "video"])  # type: ignore[attr-defined]
+def test_only_images_are_prepared(name: str) -> None:
+    net: Any = load_frontend(name, **(SMALL[name][0] if name in SMALL else {}))
+    for shape in ((20, 20), (1, 20, 20, 3), (20, 20, 1), (20, 20, 4), (0, 20, 3), (20, 0, 3)):
+        refuses_image(net, np.zeros(shape, np.uint8))
+    refuses_image(net, np.zeros((20, 20, 3), np.float32))
+    refuses_image(net, np.full((20, 20, 3), np.nan))
+    if name in ("tdn", "pixels", "audiovisual"):  # the others resize
+        refuses_image(net, np.zeros((2000, 20, 3), np.uint8))
+
+
+def test_only_skeletons_of_their_layout_are_prepared() -> None:
+    net, whole = small("joints"), np.zeros((2, 15, 3), np.float32)
+    scores = np.ones((2, 15), np.float32)
+    assert not net.prepare(SkeletonFrame(0, 0.0, whole[:0], scores[:0], BODY_15)).any()
+    broken = whole.copy()
+    broken[1, 3, 0] = np.nan
+    for joints, given, message in (
+        (whole[0], scores, "do not have 3 axes"),
+        (whole[..., :2], scores, "do not have 3 axes"),
+        (whole[:, :14], scores, "are not of body-15"),
+        (whole, scores[:, :14], "are not of body-15"),
+        (broken, scores, "not finite"),
+        (whole, np.full_like(scores, np.inf), "not finite"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            net.prepare(SkeletonFrame(0, 0.0, joints, given, BODY_15))
+
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("retina", {}, "unknown frontend 'retina'"),
+    ("tdn", {"colour": "red"}, "frontend 'tdn' does not take these arguments"),
+    *(("tdn", {"lags": lags}, "lags must be positive") for lags in ((4, 1), (0,), (2, 2))),
+    ("crop", {"size": 30, "short_side": 20}, "size 30 is not between 1 and short_side 20"),
+    ("crops", {"size": 0}, "must be positive"),
+    ("crops", {"deviation": 0.0}, "must be positive"),
+    ("pixels", {"box": [640, 352], "patch": 0}, "does not take these arguments"),
+    *(("tsn", {"streams": streams}, "streams must be") for streams in ((), ("flow", "rgb"))),
+    *(("tsn", options, "must be at least 2") for options in ({"frames": 1}, {"crop": 300})),
+    ("cox3d", {**X3D, "kind": "i3d", "head": ()}, "a token only every 2 frames"),
+    ("audio", {"widths": (4, 6, 8, 8, 8, 10, 10)}, "seven"),
+    ("vggish", {"output": "pca"}, "not one of relu"),
+    ("vggish", {"hop_frames": 97}, "hop_frames"),
+    ("vggish", {"widths": (64,)}, "widths"),
+    ("audiovisual", {"video": "audio", "audio": "tdn"}, "not a video and an audio frontend"),
+    *(
+        ("joints", {"layout": "body-15", **options}, "does not take these arguments")
+        for options in (
+            *({"streams": ["bones"]}, {"streams": []}, {"normalise": "ntu"}),
+            *({"missing": "x"}, {"axes": 4}, {"score": "sum"}),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "message"), BAD)
+def test_unknown_names_and_arguments_are_refused(
+    name: str, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        load_frontend(name, **arguments)
 
 
 OUTSIDE = '''
@@ -164,6 +269,14 @@ def test_one_file_outside_adds_a_frontend(tmp_path: Path, monkeypatch: pytest.Mo
     net: Any = load_frontend("brightness")
     assert type(net) is module.Brightness
     assert net.forward_step(torch.full((1, 3, 2, 2), 7), None).tolist() == [[7.0, 7.0, 7.0]]
+    arguments = {"input_width": 3, "num_classes": 2, "embed_dim": 4, "hidden": 4}
+    card = Card(
+        "bright", "action detection", "miniroad", arguments, ("a", "b"), 5.0, frontend="brightness"
+    )
+    save_model(tmp_path / "bright.safetensors", card, MiniRoad(**arguments), net)
+    model = load_model(str(tmp_path / "bright.safetensors"))
+    frame = VideoFrame(0, 0.0, 0, lambda: np.full((12, 16, 3), 7, np.uint8))
+    assert model.step([frame], model.init_state()).probabilities is not None
 
 
 def test_listing_imports_no_torch() -> None:

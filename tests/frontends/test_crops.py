@@ -1,13 +1,22 @@
-"""Crops: what is cut out of a picture and of a video, and its colours."""
+"""Image frontends without weights: what is cut out of an image, its colours and its edges."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.frontends.crops import Crops, temporal_views
+from costream.frontends.base import load_frontend
+from costream.frontends.crops import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    CentreCrop,
+    Crops,
+    Pixels,
+    temporal_views,
+)
 
 
 def ramp(height: int, width: int) -> torch.Tensor:
@@ -63,7 +72,51 @@ def test_views_of_a_video(
     assert temporal_views(frames, length, stride, count) == expected
 
 
-def test_sizes_that_there_are_not() -> None:
-    for arguments in ({"size": 0}, {"deviation": 0.0}):
-        with pytest.raises(ValueError, match="must be positive"):
-            Crops(**arguments)
+@pytest.mark.parametrize("shape", [(20, 30), (30, 20), (24, 24), (61, 24), (100, 200), (36, 20)])
+def test_the_middle_of_pictures_of_any_shape(shape: tuple[int, int]) -> None:
+    frontend = CentreCrop(size=16, short_side=24)
+    rgb = np.zeros((*shape, 3), np.uint8)
+    rgb[:, : shape[1] // 2, 0] = 200  # its left half
+    rgb[: shape[0] // 2, :, 1] = 100  # its upper half
+    out = frontend.prepare(rgb)
+    assert (out.shape, out.dtype) == ((3, 16, 16), np.uint8)
+    assert (out[0, 8, :6] == 200).all()
+    assert (out[0, 8, -6:] == 0).all()
+    assert (out[1, :6, 8] == 100).all()
+    assert (out[1, -6:, 8] == 0).all()
+
+
+def test_pictures_that_fit_are_not_resized() -> None:
+    rgb = np.random.default_rng(0).integers(0, 256, (24, 40, 3), np.uint8)
+    out = CentreCrop(size=16, short_side=24).prepare(rgb)
+    np.testing.assert_array_equal(out, rgb[4:20, 12:28].transpose(2, 0, 1))
+
+
+def test_pixels_are_normalised_as_published() -> None:
+    frontend = CentreCrop(2, 2)
+    given = torch.tensor([[0, 255], [51, 102]], dtype=torch.uint8).expand(1, 3, 2, 2)
+    expected = (torch.tensor([[0, 1], [0.2, 0.4]]) - 0.45) / 0.225
+    torch.testing.assert_close(frontend.forward_step(given, None)[0, 1], expected)
+    assert frontend.double()(given).dtype == torch.float64
+    assert frontend.state_dict() == {}
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 8, 16]))
+def test_pixels_stay_where_they_are_and_the_rest_is_zero(width, height, patch):
+    frontend = Pixels((40, 40), patch)
+    rgb = np.random.default_rng(width * height).integers(0, 256, (height, width, 3), np.uint8)
+    out = frontend(torch.from_numpy(frontend.prepare(rgb))[None])[0].numpy()
+    assert all(side % patch == 0 for side in out.shape[1:])
+    assert out.shape[1] - height < patch
+    assert out.shape[2] - width < patch
+    expected = (rgb.astype(np.float64) - IMAGENET_MEAN) / IMAGENET_STD
+    np.testing.assert_allclose(out[:, :height, :width], expected.transpose(2, 0, 1), atol=1e-5)
+    assert not out[:, height:].any()
+    assert not out[:, :, width:].any()
+
+
+def test_it_is_made_from_a_card_and_has_no_weights():
+    frontend = load_frontend("pixels", box=[640, 352], patch=16)
+    assert frontend.box == (640, 352)
+    assert frontend.state_dict() == {}
+    assert frontend.count_macs() == 0

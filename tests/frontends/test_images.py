@@ -55,16 +55,10 @@ def clip(net, frames):
     return net(frames)
 
 
-def test_steps_equal_the_clip(net, frames):
-    whole = clip(net, frames)
-    assert whole.shape == (3, STEPS, net.token_width)
-    assert whole.std() > 0.05
-    torch.testing.assert_close(stepped(net, frames), whole, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("lags", [(), (1,), (3, 5)])
-def test_steps_equal_the_clip_for_other_lags(frames, lags):
+@pytest.mark.parametrize("lags", [(), (1,), (3, 5), (1, 4, 16)])
+def test_steps_equal_the_clip(frames, lags):
     net = network(lags=lags)
+    assert clip(net, frames).std() > 0.05
     torch.testing.assert_close(stepped(net, frames), clip(net, frames), rtol=0, atol=1e-5)
 
 
@@ -116,24 +110,6 @@ def test_moments_equal_the_clip(net, frames):
     assert focus.shape == (2, -(-BOX[1] // 8), -(-BOX[0] // 8))
 
 
-def test_save_and_restore_is_exact(net, frames):
-    state = net.init_state(3)
-    stepped(net, frames[:, :21], state)
-    other = net.init_state(3)
-    other.load_tensors({k: v.clone() for k, v in state.tensors().items()})
-    assert torch.equal(stepped(net, frames[:, 21:], state), stepped(net, frames[:, 21:], other))
-
-
-def test_reset_forgets_one_stream_only(net, frames):
-    state = net.init_state(3)
-    stepped(net, frames[:, :10], state)
-    state.reset([1])
-    after = stepped(net, frames[:, 10:], state)
-    whole = clip(net, frames)[:, 10:]
-    torch.testing.assert_close(after[[0, 2]], whole[[0, 2]], rtol=0, atol=1e-5)
-    torch.testing.assert_close(after[1], clip(net, frames[1:2, 10:])[0], rtol=0, atol=1e-5)
-
-
 def test_a_stream_may_join_late(net, frames):
     early = net.init_state(2)
     stepped(net, frames[:2, :7], early)
@@ -164,33 +140,6 @@ def test_prepare_centres_on_black(net, shape):
     assert abs(columns[0] - (47 - columns[-1])) <= 1
     inside = out[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     assert np.array_equal(inside.transpose(1, 2, 0), rgb)
-
-
-def test_prepare_refuses_what_does_not_fit(net):
-    with pytest.raises(ValueError, match="49x36"):
-        net.prepare(np.zeros((36, 49, 3), np.uint8))
-
-
-@pytest.mark.parametrize("lags", [(4, 1), (0,), (2, 2)])
-def test_lags_must_rise(lags):
-    with pytest.raises(ValueError, match="lags"):
-        TemporalDifferenceNet(lags=lags)
-
-
-@pytest.mark.parametrize("lags", [(), (1, 4)])
-def test_count_macs_is_what_convolutions_do(lags):
-    net = network(lags=lags)
-    done = []
-
-    def note(module, _, out):
-        done.append(module.weight.numel() * out.shape[2] * out.shape[3])
-
-    hooks = [m.register_forward_hook(note) for m in net.modules() if isinstance(m, torch.nn.Conv2d)]
-    with torch.inference_mode():
-        net.forward_step(torch.zeros(1, 3, BOX[1], BOX[0], dtype=torch.uint8), net.init_state())
-    for hook in hooks:
-        hook.remove()
-    assert net.count_macs() == sum(done)
 
 
 def test_cost_of_the_shipped_size():

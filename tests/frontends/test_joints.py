@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,13 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.errors import ModelError, SourceError
-from costream.frontends.base import load_frontend
+from costream.errors import SourceError
 from costream.frontends.joints import SLOTS, JointStreams
 from costream.layouts import BODY_15, COCO_17, LAYOUTS, NTU_25, OPENPOSE_18, find_layout
 from costream.records import SkeletonFrame
+from kit.paths import REFS
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 EVERY = ["joint", "bone", "joint_motion", "bone_motion"]
 
 
@@ -61,20 +59,8 @@ def test_a_clip_is_its_steps_bit_for_bit(options: dict[str, Any]) -> None:
     torch.testing.assert_close(tokens, alone, rtol=0, atol=1e-6)
 
 
-def test_a_reset_stream_begins_anew() -> None:
-    frontend = JointStreams("body-15", persons=2, streams=EVERY)
-    x = clip(2, 12, 2)
-    state = frontend.init_state(2)
-    for t in range(6):
-        frontend.forward_step(x[:, t], state)
-    state.reset([1])
-    rest = torch.stack([frontend.forward_step(x[:, t], state) for t in range(6, 12)], 1)
-    assert torch.equal(rest[0], frontend(x)[0, 6:])
-    assert torch.equal(rest[1], frontend(x[:, 6:])[1])
-
-
 def ntu() -> dict[str, np.ndarray]:
-    path = SHARED / "refs" / "skeleton" / "parse_ntu.npz"
+    path = REFS / "skeleton" / "parse_ntu.npz"
     if not path.exists():
         pytest.skip("needs ../shared/refs/skeleton (the project's shared data)")
     return dict(np.load(path))
@@ -166,16 +152,6 @@ def test_what_does_not_fit_is_said() -> None:
     odd = LAYOUTS["body-15"].__class__("odd", ("a", "b"), ((1, 0),), 0)
     with pytest.raises(SourceError, match=r"layout odd has no .*hips"):
         frontend.check(odd, 3)
-    for arguments in (
-        {"streams": ["bones"]},
-        {"streams": []},
-        {"normalise": "ntu"},
-        {"missing": "x"},
-        {"axes": 4},
-        {"score": "sum"},
-    ):
-        with pytest.raises(ModelError, match="does not take these arguments"):
-            load_frontend("joints", **{"layout": "body-15", **arguments})
 
 
 def body(**options: Any) -> JointStreams:

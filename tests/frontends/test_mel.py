@@ -97,26 +97,6 @@ def test_frame_k_sees_its_samples_and_no_others():
     torch.testing.assert_close(mel(outside)[0, k], before[0, k])
 
 
-def test_a_state_goes_on_bit_for_bit_where_it_was_saved():
-    mel, x = filled(), noise(3001)
-    state = mel.init_state()
-    mel.forward_steps(x[:, :1234], state)
-    again = mel.init_state()
-    again.load_tensors({k: v.clone() for k, v in state.tensors().items()})
-    assert torch.equal(mel.forward_steps(x[:, 1234:], state), mel.forward_steps(x[:, 1234:], again))
-
-
-def test_rows_that_are_reset_begin_anew():
-    mel, x = filled(), noise(2000, 2)
-    state = mel.init_state(2)
-    mel.forward_steps(noise(1000, 2), state)
-    state.reset([1])
-    fresh = mel.init_state(1)
-    torch.testing.assert_close(
-        mel.forward_steps(x, state)[1:], mel.forward_steps(x[1:], fresh), rtol=0, atol=1e-12
-    )
-
-
 def test_streams_out_of_step_are_refused():
     mel = filled()
     ahead, fresh = mel.init_state(1), mel.init_state(1)

@@ -13,8 +13,8 @@ from costream.layouts import MEDIAPIPE_33
 from costream.records import SkeletonFrame, VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.media.video import VideoSource
+from kit.paths import PACKS
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 JOINT = {name: k for k, name in enumerate(MEDIAPIPE_33.joints)}
 
 
@@ -86,7 +86,7 @@ def test_native_noise_is_kept_off_standard_error(capfd: pytest.CaptureFixture[st
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory: Any) -> Path:
     pytest.importorskip("mediapipe", reason="pip install 'costream[pose]'")
-    pack = SHARED / "packs" / "samples.tar"
+    pack = PACKS / "samples.tar"
     if not pack.exists():
         pytest.skip("needs ../shared/packs/samples.tar (the project's shared data)")
     folder: Path = tmp_path_factory.mktemp("clips")

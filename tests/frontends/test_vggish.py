@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +14,9 @@ from torch import Tensor
 
 from costream.frontends.vggish import OUTPUTS, VGGish, mel_matrix
 from kit import foreign_sound
+from kit.paths import REFS
 
-REFERENCE = Path(__file__).resolve().parents[2].parent / "shared/refs/transformers/vggish.npz"
+REFERENCE = REFS / "transformers" / "vggish.npz"
 NARROW = {"widths": (2, 3, 4, 4, 5, 5), "hidden": 6, "width": 7}
 
 
@@ -116,22 +116,7 @@ def test_any_chunking_equals_the_whole(data: st.DataObject) -> None:
     assert net.newest_spectrum(state).shape == (len(x), chunks[-1] * hop, 64)
 
 
-def test_streams_start_again_and_go_on() -> None:
-    net = narrow()
-    x = sound(9, 2)
-    state = net.init_state(2)
-    net.forward_steps(x[:, :4], state)
-    state.reset([1])
-    saved = {name: value.clone() for name, value in state.tensors().items()}
-    rest = net.forward_steps(x[:, 4:], state)
-    torch.testing.assert_close(rest[0], net(x[:1])[0, 4:])
-    torch.testing.assert_close(rest[1], net(x[1:, 4:])[0])
-    again = net.init_state(2)
-    again.load_tensors(saved)
-    assert torch.equal(net.forward_steps(x[:, 4:], again), rest)
-
-
-def test_macs_and_bad_arguments() -> None:
+def test_size_of_the_published_network() -> None:
     with torch.device("meta"):
         full = VGGish()
     places = [(96 * 64, 1, 64), (48 * 32, 64, 128), (24 * 16, 128, 256), (24 * 16, 256, 256)]
@@ -140,10 +125,3 @@ def test_macs_and_bad_arguments() -> None:
     network += 12288 * 4096 + 4096 * 4096 + 4096 * 128
     assert full.count_macs() == network + full.mel.count_macs(25)
     assert sum(p.numel() for p in full.parameters()) == 72_141_184
-    for options, message in (
-        ({"output": "pca"}, "not one of relu"),
-        ({"hop_frames": 97}, "hop_frames"),
-        ({"widths": (64,)}, "widths"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            VGGish(**options)

@@ -2,11 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 
 from costream.checkpoints.card import Card
-from costream.errors import ModelError
 from costream.frontends.base import load_frontend
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.streaming import StreamingModel
@@ -23,25 +21,6 @@ SMALL: dict[str, Any] = {
 }
 
 
-def test_a_token_at_every_frame_as_over_clips() -> None:
-    torch.manual_seed(0)
-    frontend = load_frontend("cox3d", **SMALL).double().eval()
-    clip = torch.randint(0, 256, (2, 12, 3, 19, 19), dtype=torch.uint8)
-    state = frontend.init_state(2)
-    with torch.no_grad():
-        first = torch.stack([frontend.forward_step(f, state) for f in clip[:, :5].unbind(1)], 1)
-        rest = frontend.forward_steps(clip[:, 5:], state)
-        whole = frontend(clip)
-    torch.testing.assert_close(torch.cat([first, rest], 1), whole)
-    assert whole.shape == (2, 12, frontend.token_width)
-    assert frontend.dense_macs > 3 * frontend.count_macs()
-
-
-def test_a_network_that_skips_frames_is_no_frontend() -> None:
-    with pytest.raises(ModelError, match="a token only every 2 frames"):
-        load_frontend("cox3d", **{**SMALL, "kind": "i3d", "head": ()})
-
-
 def test_cooadtr_from_pixel_to_label() -> None:
     """Nothing is computed twice, and each stream of a batch gets what it would alone."""
     torch.manual_seed(0)
@@ -51,6 +30,7 @@ def test_cooadtr_from_pixel_to_label() -> None:
     model = StreamingModel(card, network, frontend, device="cpu", dtype="float64")
     assert model.info.box == (72, 48)
     assert model.info.in_time
+    assert frontend.dense_macs > 3 * frontend.count_macs()
     pictures = [torch.randint(0, 256, (24, 30, 3), dtype=torch.uint8).numpy() for _ in range(12)]
     frames = [VideoFrame(i, i / 5, i, rgb.copy) for i, rgb in enumerate(pictures)]
     both, alone = model.init_state(2), model.init_state()
