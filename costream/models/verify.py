@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import read_weights
@@ -36,11 +37,13 @@ def verify(path: Path) -> str:
     """Check a weight file, return the digest of its tensors.
 
     Raises ModelError if the file is damaged, its tensors do not fit the architecture or the
-    card, or if stepping twice gives different results, or values that are not finite.
+    card, if parameters are not finite, or if stepping twice gives different results, or values
+    that are not finite.
     """
     stored = read_weights(path)
     try:
         network, frontend = build(stored.card, stored.tensors)
+        _check_parameters(network, *filter(None, [frontend]))
         if stored.card.task == OBJECT_DETECTION:
             _check_detector(network.eval(), stored.card)
         elif stored.card.labels:
@@ -51,6 +54,14 @@ def verify(path: Path) -> str:
     except ModelError as error:
         raise ModelError(str(error), where=path) from error
     return stored.sha256
+
+
+def _check_parameters(*modules: nn.Module) -> None:
+    """Raise ModelError for parameters that are not finite: not all of them change every output."""
+    for module in modules:
+        for name, parameter in module.named_parameters():
+            if not parameter.isfinite().all():
+                raise ModelError(f"{name} has values that are not finite")
 
 
 def _check_classifier(model: StreamingModel) -> None:

@@ -22,7 +22,6 @@ Import = Callable[..., tuple[Card, Any]]
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
-    torch.set_num_threads(1)  # tiny networks; threads only get in each other's way
     torch.manual_seed(0)
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from costream.checkpoints.file import write_weights
 from costream.frontends.crops import Pixels
 from costream.importers.run import import_files
-from costream.importers.vitdet import detect
 from costream.labels.names import COCO, VID
 from costream.models.build import build
 from costream.models.eventful.vitdet import ViTDet
@@ -97,19 +96,3 @@ def test_the_reference_network(load: Import) -> None:
     with torch.no_grad():
         found = network.forward_step(x, kept, TopTokens(48))[0]
     assert (found.scores - torch.from_numpy(arrays["base|scores/0"])).abs().max() < 1e-4
-
-
-@pytest.mark.parametrize(
-    ("file", "classes", "cascade"),
-    [("keys_vitdet_b_vid.txt", 30, False), ("keys_vitdet_b_coco.txt", 80, True)],
-)
-def test_the_names_of_the_published_checkpoints(file: str, classes: int, cascade: bool) -> None:
-    if not REFS.is_dir():
-        pytest.skip(NEEDS)
-    lines = (REFS / file).read_text().splitlines()
-    published = {line.split(" ")[0] for line in lines if not line.startswith("#")}
-    with torch.device("meta"):
-        network = ViTDet(classes, cascade=cascade)
-    assert published - network.state_dict().keys() == {n for n in published if "mask_head" in n}
-    assert network.state_dict().keys() <= published
-    assert detect(network.state_dict())

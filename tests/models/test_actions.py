@@ -19,11 +19,6 @@ from kit.action_nets import LABELS, SIDE, action_card, small_model, small_vivit
 TOKENS, WINDOW = 10, 5
 
 
-@pytest.fixture(autouse=True)
-def _threads() -> None:
-    torch.set_num_threads(1)
-
-
 def video(count: int, size: tuple[int, int] = (20, 12)) -> np.ndarray:
     """Noise that moves slowly, uint8 [T, h, w, 3]."""
     random = np.random.default_rng(0)

@@ -97,11 +97,6 @@ EVERY = pytest.mark.parametrize("name", MODELS)
 model_of = cache(lambda name: MODELS[name]())
 
 
-@pytest.fixture(autouse=True)
-def _threads() -> None:
-    torch.set_num_threads(1)
-
-
 def initial(model: Any) -> Any:
     """Return an initial state; few tokens of a token-gated model are computed."""
     state = model.init_state()
@@ -284,6 +279,24 @@ def test_a_weight_file_gives_the_model_back(name: str, tmp_path: Path) -> None:
     assert again.info.weights_sha256 == digest
     items = items_of(model, length(model))
     assert_equal(step(again, items, initial(again)), step(model, items, initial(model)))
+
+
+@pytest.mark.parametrize("name", sorted({*MODELS, *SILENT} - {"two on audio"}))
+def test_weights_that_are_not_finite_are_refused(name: str, tmp_path: Path) -> None:
+    frontend, path = "tdn" if name == "features" else None, tmp_path / "x.safetensors"
+    model = build(name, frontend=frontend) if name in SILENT else MODELS[name]()
+    save_model(path, model.info.card, model.network, model.frontend)
+    verify(path)
+    for module in (model.network, model.frontend):
+        for poison in (float("nan"), float("inf")):
+            parameters = [] if module is None else list(module.parameters())
+            if parameters:
+                kept = parameters[-1].clone()
+                parameters[-1].view(-1)[0] = poison
+                save_model(path, model.info.card, model.network, model.frontend)
+                with pytest.raises(ModelError, match=r"x\.safetensors: .*not finite"):
+                    verify(path)
+                parameters[-1].copy_(kept)
 
 
 @EVERY

@@ -30,11 +30,6 @@ ROOM = SAMPLES / "room.mp4"
 TOKENS = 35
 
 
-@pytest.fixture(autouse=True)
-def _threads() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def frames() -> list[VideoFrame]:
     """The first eight pictures of the sample, fitted into the box."""
@@ -273,17 +268,13 @@ def test_types_and_frontends_that_there_are_not() -> None:
         ObjectModel(object_card(), random_network(classes=3), Pixels(BOX))
 
 
-@pytest.mark.parametrize(("dtype", "near"), [("float64", 1e-5), ("bfloat16", 0.05)])
-def test_other_types_give_nearly_the_same(
-    dtype: str, near: float, frames: list[VideoFrame]
-) -> None:
-    model, other = random_model(), random_model(dtype=dtype)
+def test_bfloat16_gives_nearly_the_same(frames: list[VideoFrame]) -> None:
+    model, other = random_model(), random_model(dtype="bfloat16")
     pairs = zip(
         run(model, frames[:3], model.init_state()),
         run(other, frames[:3], other.init_state()),
         strict=True,
     )
-    for mine, theirs in pairs:
-        a, b = (sorted(box.score for box in r.objects[0]) for r in (mine, theirs))  # type: ignore
-        assert abs(a[-1] - b[-1]) < near
-        assert mine.macs == theirs.macs or dtype == "bfloat16"
+    for results in pairs:
+        a, b = (max(box.score for box in r.objects[0]) for r in results)  # type: ignore[index]
+        assert abs(a - b) < 0.05

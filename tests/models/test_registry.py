@@ -225,18 +225,6 @@ def test_cards_and_tensors_that_do_not_fit(
     assert str(caught.value).startswith(str(file))
 
 
-def test_places_by_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.undo()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert store.cache_folder() == tmp_path / "costream" / "weights"
-    monkeypatch.setattr(sys, "platform", "win32")
-    assert store.cache_folder() == tmp_path / "costream" / "cache" / "weights"
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert store.cache_folder().parts[-4:] == ("Library", "Caches", "costream", "weights")
-
-
 def test_shipped_weights_are_inside_a_wheel_or_beside_a_clone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -24,12 +24,6 @@ SIZES = {"embed_dim": 8, "num_heads": 2, "feedforward": 8, "window": 4}
 LABELS = ("background", "sit", "stand")
 
 
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-
-
 def card(architecture: str, arguments: dict[str, Any], **more: Any) -> Card:
     task = "online action detection"
     return Card("tiny", task, architecture, arguments, more.pop("labels", LABELS), 4.0, **more)
@@ -92,24 +86,6 @@ def test_tokens_of_the_frontend_may_come_as_features() -> None:
     assert run(model, rows(3, model.input_width)).shape == (3, 3)
 
 
-@pytest.mark.parametrize("make", [features_model, video_model])
-def test_a_batch_is_its_streams_one_by_one(make: Any) -> None:
-    model = make()
-    streams = [
-        rows(9, 6, seed) if model.frontend is None else frames(9, seed=seed) for seed in range(3)
-    ]
-    state = model.init_state(3)
-    for t in range(9):
-        if t == 5:
-            state.reset([1])
-        result = model.step([s[t] for s in streams], state)
-        assert result.probabilities.shape == (3, 3)
-        assert result.macs == 3 * model.macs
-        assert result.warmup == (t < 3, t < 3 or t - 5 in range(3), t < 3)
-    alone = [run(model, streams[0]), run(model, streams[1][5:]), run(model, streams[2])]
-    np.testing.assert_allclose(result.probabilities, [a[-1] for a in alone], atol=1e-5)
-
-
 def test_costs_and_times() -> None:
     model = video_model()
     frontend = model.frontend.count_macs()
@@ -131,17 +107,16 @@ def test_anticipation() -> None:
     assert features_model().step(rows(1, 6), features_model().init_state()).anticipation is None
 
 
-@pytest.mark.parametrize(("dtype", "near"), [("float64", 1e-5), ("bfloat16", 0.05)])
 @pytest.mark.parametrize("make", [features_model, video_model])
-def test_other_types(make: Any, dtype: str, near: float) -> None:
+def test_bfloat16_gives_nearly_the_same(make: Any) -> None:
     torch.manual_seed(1)
     model = make()
     torch.manual_seed(1)
-    other = make(dtype=dtype)
+    other = make(dtype="bfloat16")
     items: list[Data] = [*rows(6, 6)] if model.frontend is None else [*frames(6)]
     got = run(other, items)
     assert got.dtype == np.float32
-    np.testing.assert_allclose(got, run(model, items), atol=near)
+    np.testing.assert_allclose(got, run(model, items), atol=0.05)
 
 
 @pytest.mark.parametrize(

@@ -29,12 +29,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _no_gradients() -> Any:
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_grad")
 
 
 def small_network(**options: Any) -> ViTDet:

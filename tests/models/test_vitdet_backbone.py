@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from costream.models.eventful.backbone import BackboneState, ViTDetBackbone
@@ -24,13 +22,7 @@ SIZE = (6, 8)
 N = 48
 
 
-@pytest.fixture(autouse=True)
-def _no_gradients(monkeypatch: pytest.MonkeyPatch) -> Any:
-    # Attention in frames so small would be computed anew, not brought up to date.
-    monkeypatch.setattr("costream.nn.eventful.exact_update._OVERHEAD", 0)
-    torch.set_num_threads(1)
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_grad", "small_updates")
 
 
 def run(
@@ -114,19 +106,6 @@ def test_streams_of_a_batch_are_as_if_alone(variant: str) -> None:
     after = backbone.forward_step(frames[0, [2, 0]], joined, TopTokens(9))
     expected = backbone.forward_step(frames[0], state, TopTokens(9))
     assert relative(after, expected[[2, 0]]) < 1e-5
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_saved_state_goes_on_bit_for_bit(variant: str, tmp_path: Path) -> None:
-    backbone = small_backbone(variant)
-    frames = video(8, 2, *SIZE, 16)
-    state = backbone.init_state(2, *SIZE)
-    run(backbone, frames[:5], TopTokens(9), state)
-    save_file(state.tensors(), tmp_path / "state")
-    other = backbone.init_state(2, *SIZE)
-    other.load_tensors(load_file(tmp_path / "state"))
-    went_on = run(copy.deepcopy(backbone), frames[5:], TopTokens(9), other)
-    assert torch.equal(went_on, run(backbone, frames[5:], TopTokens(9), state))
 
 
 def test_the_policy_may_change_with_the_frame_and_the_block() -> None:

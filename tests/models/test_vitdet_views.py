@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -13,12 +11,7 @@ from costream.nn.eventful.gates import Operations, TopTokens
 from kit.eventful_nets import Given, video
 from kit.object_nets import random_network
 
-
-@pytest.fixture(autouse=True)
-def _no_gradients() -> Iterator[None]:
-    torch.set_num_threads(1)
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_grad")
 
 
 def same(given: View, expected: View) -> None:

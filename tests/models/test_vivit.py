@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from costream.models.eventful.vivit import ViViT, ViViTState
@@ -23,13 +20,7 @@ UNPOOLED = [name for name, variant in VARIANTS.items() if variant.pool == 1]
 ALL = TopTokens(N)
 
 
-@pytest.fixture(autouse=True)
-def _no_gradients(monkeypatch: pytest.MonkeyPatch) -> Any:
-    # Attention in frames so small would be computed anew, not brought up to date.
-    monkeypatch.setattr("costream.nn.eventful.exact_update._OVERHEAD", 0)
-    torch.set_num_threads(1)
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_grad", "small_updates")
 
 
 def relative(given: Tensor, expected: Tensor) -> float:
@@ -128,22 +119,6 @@ def test_streams_of_a_batch_are_as_if_alone(temporal: str) -> None:
     after = network.forward_step(x[[2, 0], :2], joined, TopTokens(4))
     expected = network.forward_step(x[:, :2], state, TopTokens(4))
     assert relative(after, expected[[2, 0]]) < 1e-5
-
-
-@pytest.mark.parametrize("variant", UNPOOLED)
-@pytest.mark.parametrize("temporal", ["window", "deepcot"])
-def test_a_saved_state_goes_on_bit_for_bit(variant: str, temporal: str, tmp_path: Path) -> None:
-    network, x = small_vivit(variant=variant, temporal=temporal), clips(2, 2 * 9)
-    state = network.init_state(2)
-    stepped(network, x[:, :14], TopTokens(4), state)
-    save_file(state.tensors(), tmp_path / "state")
-    other = network.init_state(2)
-    other.load_tensors(load_file(tmp_path / "state"))
-    went_on = stepped(copy.deepcopy(network), x[:, 14:], TopTokens(4), other)
-    for given, expected in zip(
-        went_on, stepped(network, x[:, 14:], TopTokens(4), state), strict=True
-    ):
-        assert torch.equal(given, expected)
 
 
 @pytest.mark.parametrize("variant", UNPOOLED)

@@ -171,8 +171,11 @@ class VideoReader:
                     branch.reset()
             elif isinstance(item.item, VideoFrame):
                 pictures.append(self._frontend.prepare(item.item.rgb))
-                blocks = [stack_audio_blocks(item.item)] if hears else []
-                sounds.append(self._frontend.forward_audio(blocks, state)[0] if hears else torch.zeros(0))
+                if hears:
+                    blocks = [stack_audio_blocks(item.item)]
+                    sounds.append(self._frontend.forward_audio(blocks, state)[0])
+                else:
+                    sounds.append(torch.zeros(0))
                 times.append(item.time_s)
                 if len(pictures) == CHUNK:
                     flush()
