@@ -33,41 +33,35 @@ from costream.records import OBJECT_DETECTION
 PAPER = "https://arxiv.org/abs/2203.16527"
 _DETECTRON2 = "backbone.net.blocks.0.attn.rel_pos_h"
 _POSITIONS = "backbone.position_encoding.encoding"
+# detectron2's layers of each feature map -> ours; it counts the norms as parts of convolutions
+_PYRAMID = (
+    {"0": 0, "1": 1, "3": 3, r"4\.norm": 5, "4": 4, r"5\.norm": 7, "5": 6},
+    {"0": 0, r"1\.norm": 2, "1": 1, r"2\.norm": 4, "2": 3},
+    {r"0\.norm": 1, "0": 0, r"1\.norm": 3, "1": 2},
+    {r"1\.norm": 2, "1": 1, r"2\.norm": 4, "2": 3},
+)
 # detectron2's names -> the Eventful Transformers', which are ours
 _RENAMED = (
     (r"backbone\.net\.patch_embed\.proj\.", "embedding.conv."),
     (r"backbone\.net\.pos_embed$", _POSITIONS),
-    (r"backbone\.net\.blocks\.(\d+)\.norm1\.", r"backbone.blocks.\1.input_layer_norm."),
-    (r"backbone\.net\.blocks\.(\d+)\.norm2\.", r"backbone.blocks.\1.mlp_layer_norm."),
-    (r"backbone\.net\.blocks\.(\d+)\.attn\.qkv\.", r"backbone.blocks.\1.qkv."),
-    (r"backbone\.net\.blocks\.(\d+)\.attn\.proj\.", r"backbone.blocks.\1.projection."),
-    (
-        r"backbone\.net\.blocks\.(\d+)\.attn\.rel_pos_h$",
-        r"backbone.blocks.\1.relative_position.y_embedding",
+    *(
+        (rf"backbone\.net\.blocks\.(\d+)\.{theirs}", rf"backbone.blocks.\1.{ours}")
+        for theirs, ours in (
+            (r"norm1\.", "input_layer_norm."),
+            (r"norm2\.", "mlp_layer_norm."),
+            (r"attn\.qkv\.", "qkv."),
+            (r"attn\.proj\.", "projection."),
+            (r"attn\.rel_pos_h$", "relative_position.y_embedding"),
+            (r"attn\.rel_pos_w$", "relative_position.x_embedding"),
+            (r"mlp\.fc1\.", "mlp_1."),
+            (r"mlp\.fc2\.", "mlp_2."),
+        )
     ),
-    (
-        r"backbone\.net\.blocks\.(\d+)\.attn\.rel_pos_w$",
-        r"backbone.blocks.\1.relative_position.x_embedding",
+    *(
+        (rf"backbone\.simfp_{stage + 2}\.{theirs}\.", f"pyramid.stages.{stage}.{ours}.")
+        for stage, layers in enumerate(_PYRAMID)
+        for theirs, ours in layers.items()
     ),
-    (r"backbone\.net\.blocks\.(\d+)\.mlp\.fc([12])\.", r"backbone.blocks.\1.mlp_\2."),
-    (r"backbone\.simfp_2\.(0|1|3)\.", r"pyramid.stages.0.\1."),
-    (r"backbone\.simfp_2\.4\.norm\.", "pyramid.stages.0.5."),
-    (r"backbone\.simfp_2\.4\.", "pyramid.stages.0.4."),
-    (r"backbone\.simfp_2\.5\.norm\.", "pyramid.stages.0.7."),
-    (r"backbone\.simfp_2\.5\.", "pyramid.stages.0.6."),
-    (r"backbone\.simfp_3\.0\.", "pyramid.stages.1.0."),
-    (r"backbone\.simfp_3\.1\.norm\.", "pyramid.stages.1.2."),
-    (r"backbone\.simfp_3\.1\.", "pyramid.stages.1.1."),
-    (r"backbone\.simfp_3\.2\.norm\.", "pyramid.stages.1.4."),
-    (r"backbone\.simfp_3\.2\.", "pyramid.stages.1.3."),
-    (r"backbone\.simfp_4\.0\.norm\.", "pyramid.stages.2.1."),
-    (r"backbone\.simfp_4\.0\.", "pyramid.stages.2.0."),
-    (r"backbone\.simfp_4\.1\.norm\.", "pyramid.stages.2.3."),
-    (r"backbone\.simfp_4\.1\.", "pyramid.stages.2.2."),
-    (r"backbone\.simfp_5\.1\.norm\.", "pyramid.stages.3.2."),
-    (r"backbone\.simfp_5\.1\.", "pyramid.stages.3.1."),
-    (r"backbone\.simfp_5\.2\.norm\.", "pyramid.stages.3.4."),
-    (r"backbone\.simfp_5\.2\.", "pyramid.stages.3.3."),
 )
 # Tensors of the mask head, or constants that are in the network's code.
 _UNUSED = re.compile(r"roi_heads\.mask_|pixel_(mean|std)$|.*anchor_generator\.")

@@ -5,20 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from costream.checkpoints.card import Card
 from costream.errors import ModelError
 from costream.models.base import ModelHead, ModelInfo, StepResult
 from costream.models.fitting import check_source
-from costream.models.streaming import find_device, find_dtype
+from costream.models.streaming import find_device, find_dtype, synchronize
 from costream.nn.eventful.block import use_bfloat16_products
 from costream.nn.eventful.gates import PerGateTokens, RecordedPolicy, TopTokens
 from costream.nn.state import State
-from costream.records import Data, SourceInfo
+from costream.records import Data, SourceInfo, VideoFrame
 
 Pace: TypeAlias = Callable[[int], int]  # index of a gate -> tokens that it may pass
 
@@ -51,27 +51,40 @@ class GatedModelBase(ABC, Generic[N, F, S]):
 
     Each stream has a state of its own. ``network`` and ``frontend`` are in ``eval`` mode on
     ``device``. ``dtype``: "float32" or "float64", or "bfloat16" for the matrix products of blocks
-    only, see ``compute_in_half``. Raises ModelError for an unavailable device or dtype, and if
-    the number of labels is not ``classes``.
+    only, see ``use_bfloat16_products``.
     """
+
+    frontend_type: ClassVar[type]
 
     def __init__(
         self,
         card: Card,
         network: N,
-        frontend: F,
-        classes: int,
-        weights_sha256: str,
-        device: str,
-        dtype: str,
+        frontend: F | None,
+        *,
+        weights_sha256: str = "",
+        device: str = "cpu",
+        dtype: str = "float32",
     ) -> None:
+        """Take over the modules.
+
+        Raises ModelError for an unavailable device or dtype, and for modules that do not fit the
+        card or each other.
+        """
+        if not isinstance(frontend, self.frontend_type):
+            wanted = self.frontend_type.__name__.lower()
+            raise ModelError(
+                f"{card.name} takes video, but its card does not name the frontend {wanted}",
+                hint="import its checkpoint again",
+            )
+        classes = self.count_classes(network)
         if len(card.labels) != classes:
             raise ModelError(f"{card.name} has {len(card.labels)} labels for {classes} classes")
         self.device = find_device(device)
         find_dtype(dtype, ("float32", "float64", "bfloat16"))
         of_weights = torch.float64 if dtype == "float64" else torch.float32
         self.network: N = network.to(self.device, of_weights).eval().requires_grad_(False)
-        self.frontend: F = frontend.to(self.device, of_weights)
+        self.frontend = cast(F, frontend).to(self.device, of_weights)
         if dtype == "bfloat16":
             use_bfloat16_products(self.network)
         self.info = ModelInfo(
@@ -83,6 +96,11 @@ class GatedModelBase(ABC, Generic[N, F, S]):
             in_time=True,  # streams may differ in size and start at different times
         )
 
+    @staticmethod
+    @abstractmethod
+    def count_classes(network: N) -> int:
+        """Return the number of classes of a network."""
+
     def check(self, source: SourceInfo) -> dict[str, Any]:
         """Raise SourceError if this source is not video; return no entries for the header."""
         check_source(self.info.card, self.frontend, source)
@@ -91,6 +109,16 @@ class GatedModelBase(ABC, Generic[N, F, S]):
     @abstractmethod
     def step(self, items: Sequence[Data], state: S) -> StepResult:
         """Take the next frame of the stream, return its result."""
+
+    def prepare(self, items: Sequence[Data]) -> tuple[VideoFrame, Tensor]:
+        """Return the one frame of a step, and what the frontend makes of it."""
+        (frame,) = items
+        if not isinstance(frame, VideoFrame):
+            raise TypeError(f"expected a VideoFrame, not a {type(frame).__name__}")
+        prepared = torch.from_numpy(self.frontend.prepare(frame.rgb))
+        images: Tensor = self.frontend(prepared[None].to(self.device))
+        synchronize(self.device)
+        return frame, images
 
     def steps(self, items: Sequence[Data], state: S) -> list[StepResult]:
         """Take consecutive frames, return their results."""

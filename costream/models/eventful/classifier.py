@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +18,9 @@ from costream.frontends.crops import Crops, temporal_views
 from costream.models.base import StepResult
 from costream.models.eventful.vivit import ViViT, ViViTState
 from costream.models.gated import GatedModelBase, TokenState, check_single_stream
-from costream.models.streaming import synchronize
 from costream.nn.eventful.gates import Operations, TopTokens
 from costream.nn.state import zeros
-from costream.records import Data, VideoFrame
+from costream.records import Data
 
 VIEWS = (4, 3)  # views of a video in time and in space, in the paper
 
@@ -38,33 +38,21 @@ class ActionModel(GatedModelBase[ViViT, Crops, ActionState]):
     """Network and frontend of one weight file, ready to step; implements ``GatedModel``.
 
     A step takes a frame; one that completes a tubelet gives an output, the others cost nothing.
-    ``network`` and ``frontend`` are in ``eval`` mode on ``device``. ``dtype``: "float32" or
-    "float64", or "bfloat16" for the matrix products of blocks only, see ``compute_in_half``.
     """
 
-    def __init__(
-        self,
-        card: Card,
-        network: ViViT,
-        frontend: Crops | None,
-        *,
-        weights_sha256: str = "",
-        device: str = "cpu",
-        dtype: str = "float32",
-    ) -> None:
-        """Take over the modules. Raises ModelError for an unavailable device or dtype."""
-        if not isinstance(frontend, Crops):
-            raise ModelError(
-                f"{card.name} takes clips, but its card does not name the frontend crops",
-                hint="import its checkpoint again",
-            )
-        if network.size != (frontend.size // network.patch,) * 2 or frontend.size % network.patch:
-            raise ModelError(
-                f"{card.name}: crops of {frontend.size} pixels for {network.size} tokens"
-            )
-        super().__init__(
-            card, network, frontend, network.num_classes, weights_sha256, device, dtype
-        )
+    frontend_type = Crops
+
+    def __init__(self, card: Card, network: ViViT, frontend: Crops | None, **settings: Any) -> None:
+        """Take over the modules, see ``GatedModelBase``."""
+        super().__init__(card, network, frontend, **settings)
+        size, patch = self.frontend.size, network.patch
+        if network.size != (size // patch,) * 2 or size % patch:
+            raise ModelError(f"{card.name}: crops of {size} pixels for {network.size} tokens")
+
+    @staticmethod
+    def count_classes(network: ViViT) -> int:
+        """Return the number of classes of a network."""
+        return network.num_classes
 
     def init_state(self, batch_size: int = 1) -> ActionState:
         """Return an initial state. ValueError for more than one stream: each has its own state."""
@@ -85,12 +73,7 @@ class ActionModel(GatedModelBase[ViViT, Crops, ActionState]):
     def step(self, items: Sequence[Data], state: ActionState) -> StepResult:
         """Take the next frame of the stream, return predictions if it completes a tubelet."""
         began = time.perf_counter()
-        (frame,) = items
-        if not isinstance(frame, VideoFrame):
-            raise TypeError(f"expected a VideoFrame, not a {type(frame).__name__}")
-        prepared = torch.from_numpy(self.frontend.prepare(frame.rgb))
-        (picture,) = self.frontend(prepared[None].to(self.device))
-        synchronize(self.device)
+        picture = self.prepare(items)[1][0]
         seen = time.perf_counter()
         network, spent = self.network, Operations()
         place = int(state.count) % network.stride

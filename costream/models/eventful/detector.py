@@ -7,18 +7,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from costream.checkpoints.card import Card
-from costream.errors import ModelError
 from costream.frontends.crops import Pixels
 from costream.models.base import StepResult
 from costream.models.eventful.rcnn import Detections
 from costream.models.eventful.vitdet import ViTDet, ViTDetState
 from costream.models.gated import GatedModelBase, TokenState, check_single_stream
-from costream.models.streaming import synchronize
 from costream.nn.boxes import clip_boxes
 from costream.nn.eventful.gates import Operations
 from costream.nn.state import State, zeros
@@ -83,36 +82,24 @@ class ObjectState(TokenState):
 
 
 class ObjectModel(GatedModelBase[ViTDet, Pixels, ObjectState]):
-    """Network and frontend of one weight file, ready to step; implements ``GatedModel``.
+    """Network and frontend of one weight file, ready to step; implements ``GatedModel``."""
 
-    ``network`` and ``frontend`` are in ``eval`` mode on ``device``. ``dtype``: "float32" or
-    "float64", or "bfloat16" for the matrix products of the backbone only, see
-    ``compute_in_half``.
-    """
+    frontend_type = Pixels
 
     def __init__(
-        self,
-        card: Card,
-        network: ViTDet,
-        frontend: Pixels | None,
-        *,
-        weights_sha256: str = "",
-        device: str = "cpu",
-        dtype: str = "float32",
+        self, card: Card, network: ViTDet, frontend: Pixels | None, **settings: Any
     ) -> None:
-        """Take over the modules. Raises ModelError for an unavailable device or dtype."""
-        if not isinstance(frontend, Pixels):
-            raise ModelError(
-                f"{card.name} detects objects, but its card does not name the frontend pixels",
-                hint="import its checkpoint again",
-            )
-        super().__init__(
-            card, network, frontend, network.roi_heads.classes, weights_sha256, device, dtype
-        )
+        """Take over the modules, see ``GatedModelBase``."""
+        super().__init__(card, network, frontend, **settings)
         # Convolutions then have the channels of a place contiguous in memory.
         for weight in self.network.parameters():
             if weight.ndim == 4:
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+
+    @staticmethod
+    def count_classes(network: ViTDet) -> int:
+        """Return the number of classes of a network."""
+        return network.roi_heads.classes
 
     def init_state(self, batch_size: int = 1) -> ObjectState:
         """Return an initial state. ValueError for more than one stream: each has its own state."""
@@ -143,12 +130,7 @@ class ObjectModel(GatedModelBase[ViTDet, Pixels, ObjectState]):
         ``dense_macs`` is the cost of the same frame when all its tokens are computed.
         """
         began = time.perf_counter()
-        (frame,) = items
-        if not isinstance(frame, VideoFrame):
-            raise TypeError(f"expected a VideoFrame, not a {type(frame).__name__}")
-        prepared = torch.from_numpy(self.frontend.prepare(frame.rgb))
-        pictures = self.frontend(prepared[None].to(self.device))
-        synchronize(self.device)
+        frame, pictures = self.prepare(items)
         seen = time.perf_counter()
         gated, rest = Operations(), Operations()
         network, size = self.network, (pictures.shape[2], pictures.shape[3])
