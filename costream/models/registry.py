@@ -96,7 +96,7 @@ def load_model(
     ``name`` and ``weights`` as for ``find_weights``; several names, separated by commas, are models
     with the same frontend, which are then combined. ``device``: auto, cpu, cuda, cuda:N or mps;
     ``dtype``: float32, float64, bfloat16 or float16; for token-gated models see
-    ``models.objects.ObjectModel`` and ``models.actions.ActionModel``. Raises ModelError if weights
+    ``ObjectModel`` and ``ActionModel``. Raises ModelError if weights
     are missing, damaged, or do not fit the architecture on their card, or the device is missing.
     """
     from costream.models.build import build, model_class

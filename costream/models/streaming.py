@@ -128,12 +128,12 @@ class StreamingModel:
         kind, beside = source_kind(frontend), extra_audio(frontend)
         if self.dtype.itemsize < 4 and (kind == "audio" or beside):
             raise ModelError(f"no spectrograms in {dtype}", hint="use --dtype float32")
-        self.network = self._settle(network)
+        self.network = self._place(network)
         if self.device.type == "cpu":
             store_by_columns(self.network)
         # Preparing a few joints takes many small operations, which are slow on an accelerator.
-        settled = kind in ("video", "audio")
-        self.frontend: Any = self._settle(frontend) if settled else frontend
+        placed = kind in ("video", "audio")
+        self.frontend: Any = self._place(frontend) if placed else frontend
         pose_box = BOX if kind == "skeleton" else None
         self.info = ModelInfo(
             card,
@@ -299,11 +299,11 @@ class StreamingModel:
         if self.info.beside is None:
             tokens: Tensor = self.frontend.forward_step(given, state.frontend)
         else:
-            sound = [self._hear(item) for item in items]
+            sound = [self._audio_blocks(item) for item in items]
             tokens = self.frontend.forward_step(given, state.frontend, sound)
         return tokens.to(self.device, self.dtype)
 
-    def _hear(self, item: Data) -> Tensor:
+    def _audio_blocks(self, item: Data) -> Tensor:
         """Return the audio blocks of a frame, [n, block]."""
         blocks = stack_audio_blocks(item) if isinstance(item, VideoFrame) else torch.zeros(0)
         return blocks.to(self.device, self.dtype)
@@ -318,7 +318,7 @@ class StreamingModel:
         prepared: npt.NDArray[Any] = self.frontend.prepare(given)
         return prepared
 
-    def _settle(self, module: Any) -> Any:
+    def _place(self, module: Any) -> Any:
         return module.to(self.device, self.dtype).eval().requires_grad_(False)
 
     def _frontend_macs(self) -> int:

@@ -152,6 +152,11 @@ def test_operations_are_those_that_run(name: str) -> None:
     assert net.count_macs() - spectrum == counter.get_total_flops() // 2
 
 
+def test_clips_that_are_recomputed_cost_more() -> None:
+    net = small("cox3d")
+    assert net.dense_macs > 3 * net.count_macs()
+
+
 @pytest.mark.parametrize("name", ["audio", "vggish"])
 def test_a_spectrum_is_there_after_a_step(name: str) -> None:
     net, items = small(name), streams(name, 1)

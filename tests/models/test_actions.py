@@ -34,7 +34,7 @@ def frames(pictures: np.ndarray) -> list[VideoFrame]:
     return [VideoFrame(k, k / 10, k, p.copy) for k, p in enumerate(pictures)]
 
 
-def told(results: list[StepResult]) -> list[Any]:
+def comparable(results: list[StepResult]) -> list[Any]:
     """All that does not depend on the clock."""
     return [
         (None if r.probabilities is None else r.probabilities.tolist(), r.macs, r.tokens, r.warmup)

@@ -37,6 +37,8 @@ I3D = {**CROP, "widths": [8, 12, 16], "depths": [2, 3, 2], "stem_width": 4}
 AUDIO = {"frontend.token_width": 5, "frontend.feature_width": 7}
 AUDIO |= {"frontend.widths": [4, 6, 6, 8, 8, 10, 10]}
 VIDEO = {"frontend.box": [32, 24], "frontend.widths": [4, 4, 6, 8], "frontend.motion_width": 4}
+VOLUMES = {f"frontend.{k}": v for k, v in X3D.items() if k in ("size", "widths", "depths", "pool")}
+VOLUMES |= {"frontend.short_side": 24, "frontend.stem_width": 4, "frontend.head": [6, 10]}
 # architecture -> arguments that make it small; without any it has the size of its paper
 SMALL: dict[str, dict[str, Any]] = {
     "cooadtr": TRANSFORMER,
@@ -90,6 +92,7 @@ SILENT = ("features", "encoder", "deepcot-encoder")  # no classifier
 MODELS = {name: partial(build, name) for name in architectures() if name not in SILENT}
 MODELS |= {
     "cooadtr, tdn": partial(build, "cooadtr", frontend="tdn", **VIDEO),
+    "cooadtr, cox3d": partial(build, "cooadtr", frontend="cox3d", **VOLUMES),
     "cotrans, audio": partial(build, "cotrans", frontend="audio", **AUDIO),
     "two on audio": joint,
 }
@@ -218,6 +221,8 @@ def test_the_window_fills_once_and_steps_have_a_cost(name: str) -> None:
     assert not flags[-1]
     assert sum(result.macs for result in results) > 0
     assert all((result.macs > 0) == (result.dense_macs > 0) for result in results)
+    if name.startswith("cooadtr, "):
+        assert results[0].macs == model.frontend.count_macs() + model.network.count_macs()
     assert all(result.macs <= result.dense_macs for result in results[1:])
 
 

@@ -57,7 +57,7 @@ def run(model: ObjectModel, frames: list[VideoFrame], state: ObjectState) -> lis
     return [model.step([frame], state) for frame in frames]
 
 
-def told(results: list[StepResult]) -> list[Any]:
+def comparable(results: list[StepResult]) -> list[Any]:
     """All that does not depend on the clock."""
     return [
         (r.objects, r.macs, r.dense_macs, r.updated[0].tolist())
@@ -136,7 +136,7 @@ def test_a_state_before_its_first_picture_is_saved_too() -> None:
     assert state.frame_size is None
     step = model.step([plain((60, 40), 1)], state)
     state.load_tensors(model.init_state().tensors())
-    assert told([model.step([plain((60, 40), 1)], state)]) == told([step])
+    assert comparable([model.step([plain((60, 40), 1)], state)]) == comparable([step])
 
 
 def test_tensors_that_do_not_fit_are_refused() -> None:
@@ -164,7 +164,9 @@ def test_a_picture_of_another_size_begins_anew() -> None:
     # Noise is a scene cut as well, so the second of each size is computed in full anyway.
     assert counts == [35, 35, 25, 25, 35]
     alone = model.init_state()
-    assert told(results[2:4]) == told(run(model, [plain((80, 80), k) for k in (2, 3)], alone))
+    assert comparable(results[2:4]) == comparable(
+        run(model, [plain((80, 80), k) for k in (2, 3)], alone)
+    )
     assert model.token_count(state) == 35
 
 

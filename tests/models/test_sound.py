@@ -28,7 +28,7 @@ def blocks(count, first=0):
     return [AudioBlock(i, (i + 1) / 4, waves[i]) for i in range(first, first + count)]
 
 
-def told(results):
+def probabilities(results):
     return np.concatenate([r.probabilities for r in results])
 
 
@@ -50,7 +50,7 @@ def test_chunks_are_steps(folder, name, sizes):
     state, results = model.init_state(), []
     for size in sizes:
         results += model.steps(items[len(results) : len(results) + size], state)
-    np.testing.assert_allclose(told(results), told(steps), atol=1e-6)
+    np.testing.assert_allclose(probabilities(results), probabilities(steps), atol=1e-6)
     assert [r.warmup for r in results] == [r.warmup for r in steps]
     assert [r.macs for r in results] == [r.macs for r in steps]
     for chunk, step in zip(results, steps, strict=True):
@@ -59,10 +59,10 @@ def test_chunks_are_steps(folder, name, sizes):
 
 def test_heads_side_by_side_say_what_they_say_alone(folder):
     both, items = load_model("genres,sounds", folder), blocks(20)
-    results = told(both.steps(items, both.init_state()))
+    results = probabilities(both.steps(items, both.init_state()))
     for head in both.info.heads:
         alone = load_model(head.card.name, folder)
-        expected = told(alone.steps(items, alone.init_state()))
+        expected = probabilities(alone.steps(items, alone.init_state()))
         np.testing.assert_allclose(results[:, head.columns], expected, atol=1e-6)
         assert head.weights_sha256 == alone.info.weights_sha256
     assert both.info.card.labels == ("jazz", "rock", "none", "dog", "rain", "wind", "silence")
@@ -79,7 +79,9 @@ def test_its_tokens_may_come_as_features(folder):
         rows = model.frontend(waves[None])[0].numpy()
     state = model.init_state()
     given = [model.step([FeatureRow(i, float(i), row)], state) for i, row in enumerate(rows)]
-    np.testing.assert_allclose(told(given), told(model.steps(items, model.init_state())), atol=1e-6)
+    np.testing.assert_allclose(
+        probabilities(given), probabilities(model.steps(items, model.init_state())), atol=1e-6
+    )
     assert given[0].macs == model.macs - model.frontend.count_macs()
 
 

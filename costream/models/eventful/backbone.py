@@ -157,8 +157,10 @@ class ViTDetBackbone(nn.Module):
         operations.add += x.numel()
         x = self.position_encoding(x)
         fresh = self._begin(x, state)
-        for block, kept, chooses in zip(self._blocks, state.blocks, policies, strict=True):
-            x = block.forward_step(x, cast(EventfulBlockState, kept), fresh, chooses, operations)
+        for block, block_state, chooses in zip(self._blocks, state.blocks, policies, strict=True):
+            x = block.forward_step(
+                x, cast(EventfulBlockState, block_state), fresh, chooses, operations
+            )
         return x
 
     def count_macs(

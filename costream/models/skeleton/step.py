@@ -98,7 +98,7 @@ class FoldedSkeleton(Folded):
         Raises ValueError for frames of another shape.
         """
         check_shape(x.shape, (*state.steps.shape, *self.shift.shape))
-        young = state.steps.clone() if self._has_young(state) else None
+        ages = state.steps.clone() if self._has_unstarted(state) else None
         described = None
         if self.statistics is not None and state.statistics is not None:
             described = self.statistics.forward_step(x.flatten(2), state.statistics)
@@ -108,18 +108,18 @@ class FoldedSkeleton(Folded):
         if high > low:
             frames = torch.addcmul(shift, x.transpose(0, 1)[low:high], scale)
             rows = frames.flatten(0, 1)
-            if young is None:
+            if ages is None:
                 y = self._plan(state, low, high).run(rows, time)
             else:
-                y = self._run_young(rows, state.bodies(low, high), young)
+                y = self._run_unstarted(rows, state.bodies(low, high), ages)
         else:
             y = self.nobody if time == self.layers.next_output(time) else None
         if y is None:
             return None
         total = y.view(high - low, x.shape[0], *y.shape[1:]).sum((0, 2))
         feature = torch.add(others, total, alpha=self.share)
-        if young is not None:
-            feature = hide_unstarted(feature, young, self.layers.delay)
+        if ages is not None:
+            feature = hide_unstarted(feature, ages, self.layers.delay)
         mean = self.mean.forward_step(feature, state.mean)
         if mean is None:
             return None
@@ -144,14 +144,14 @@ class FoldedSkeleton(Folded):
             state.plans[low, high] = plan
         return plan
 
-    def _run_young(self, x: Tensor, bodies: PersonState, young: Tensor) -> Tensor | None:
+    def _run_unstarted(self, x: Tensor, bodies: PersonState, ages: Tensor) -> Tensor | None:
         """Take a frame [N, V, C] of persons, return the last block's output [N, V, O], or None.
 
-        ``young``: int64 [B], steps of each stream, some of which have not reached all blocks.
+        ``ages``: int64 [B], steps of each stream, some of which have not reached all blocks.
         """
-        taken = young.repeat(len(x) // len(young))
-        for block, kept in zip(self.blocks, bodies.blocks, strict=True):
-            y = block.step(x, kept, taken)
+        ages = ages.repeat(len(x) // len(ages))
+        for block, block_state in zip(self.blocks, bodies.blocks, strict=True):
+            y = block.step(x, block_state, ages)
             if y is None:
                 return None
             x = y
@@ -162,7 +162,7 @@ class FoldedSkeleton(Folded):
         check_shape((len(x), *x.shape[2:]), (*state.steps.shape, *self.shift.shape))
         logits = [self.bias.new_zeros(len(x), 0, len(self.bias))]
         for piece in torch.split(x, _PIECE, 1):
-            if self._has_young(state):
+            if self._has_unstarted(state):
                 given = [self.step(frame, state) for frame in piece.unbind(1)]
                 logits += [out.unsqueeze(1) for out in given if out is not None]
             elif piece.shape[1]:
@@ -176,9 +176,9 @@ class FoldedSkeleton(Folded):
         scale, shift, others = self.ranges[low, high]
         frames = torch.addcmul(shift.unsqueeze(1), x.movedim(2, 0)[low:high], scale.unsqueeze(1))
         y = frames.flatten(0, 1)
-        for block, kept in zip(self.blocks, state.bodies(low, high).blocks, strict=True):
+        for block, block_state in zip(self.blocks, state.bodies(low, high).blocks, strict=True):
             if y.shape[:2].numel():
-                y = block.steps(y, kept)
+                y = block.steps(y, block_state)
         if not y.shape[:2].numel():
             count = self.layers.count_outputs(time + x.shape[1]) - self.layers.count_outputs(time)
             y = self.nobody.new_zeros(len(y), count, *self.nobody.shape[1:])
@@ -187,16 +187,16 @@ class FoldedSkeleton(Folded):
         logits = torch.matmul(means, self.weight) + self.bias
         return logits if read is None else logits.add_(read)
 
-    def _has_young(self, state: SkeletonState) -> bool:
+    def _has_unstarted(self, state: SkeletonState) -> bool:
         """Return whether a stream is so new that ``hide_unstarted`` must suppress outputs.
 
         In a batch whose streams all began with it, no output comes too early.
         """
         if self.form != "same":
             return False
-        taken: list[int] = state.counters[0].tolist()
+        ages: list[int] = state.counters[0].tolist()
         clock: list[int] = state.clock.tolist()
-        return min(taken) < self.layers.delay and min(taken) != max(clock)
+        return min(ages) < self.layers.delay and min(ages) != max(clock)
 
     def _awake(self, x: Tensor, state: SkeletonState) -> tuple[int, int]:
         """Count frames [B, T, M, V, C], return the range of persons to compute.
@@ -204,13 +204,13 @@ class FoldedSkeleton(Folded):
         A person who rests in every stream falls asleep, and wakes when no longer at rest.
         """
         steps, empty, _ = state.counters
-        taken, counts = steps.tolist(), empty.tolist()
+        ages, counts = steps.tolist(), empty.tolist()
         awake: list[int] = []
         for stream, frames in enumerate(x.flatten(3).any(3).tolist()):
             for m, count in enumerate(counts[stream]):
                 seen = [frame[m] for frame in frames]
                 there = any(seen)
-                if there or not self._rests(count, taken[stream]):
+                if there or not self._rests(count, ages[stream]):
                     awake.append(m)
                 counts[stream][m] = seen[::-1].index(True) if there else count + len(seen)
         steps += x.shape[1]
@@ -237,8 +237,8 @@ class FoldedSkeleton(Folded):
             elif any(asleep):
                 rows = [stream for stream, flag in enumerate(asleep) if flag]
                 time = max(state.clock.tolist())
-                for block, kept, x in zip(self.blocks, person.blocks, self.rests, strict=True):
-                    block.wake(kept, rows, x[m], time)
+                for block, own, x in zip(self.blocks, person.blocks, self.rests, strict=True):
+                    block.wake(own, rows, x[m], time)
                 flags[:, m] = 0
 
 
@@ -249,7 +249,7 @@ class FoldedBlock:
     """A ``SkeletonBlock`` in evaluation; no gradients. Its methods are ``FoldedTemporal``'s.
 
     ``before``: the timing of all blocks before this one. The kernel takes frames before a
-    stream's first one as zeros; in a running batch, ``taken`` (int64 [N], steps of the network
+    stream's first one as zeros; in a running batch, ``ages`` (int64 [N], steps of the network
     for each row since its stream began) and the delay of ``before`` determine which these are.
     """
 
@@ -283,10 +283,10 @@ class FoldedBlock:
         return [*self.spatial.matrices(), *self.temporal.matrices(), *beside]
 
     def step(
-        self, x: Tensor, state: SkeletonBlockState, taken: Tensor | None = None
+        self, x: Tensor, state: SkeletonBlockState, ages: Tensor | None = None
     ) -> Tensor | None:
         """Take a frame [N, V, C], return [N, V, O] or None."""
-        y = self.temporal.step(self.spatial(x), state.temporal, taken, self.before.delay)
+        y = self.temporal.step(self.spatial(x), state.temporal, ages, self.before.delay)
         if self.delay is None or state.residual is None:
             return None if y is None else y.relu_()
         past = self.delay.past(x, state.residual)
@@ -340,10 +340,10 @@ class StepPlan:
     def __init__(self, blocks: list[FoldedBlock], bodies: PersonState, joints: int) -> None:
         self.blocks = blocks
         self._steps: list[tuple[Callable[[Tensor, int], Tensor | None], int, int]] = []
-        for block, kept in zip(blocks, bodies.blocks, strict=True):
-            temporal, step = block.temporal, _ordinary(block, kept)
+        for block, block_state in zip(blocks, bodies.blocks, strict=True):
+            temporal, step = block.temporal, _ordinary(block, block_state)
             if isinstance(temporal, FoldedConvolution) and temporal.conv.kernel > 1:
-                step = BlockPlan(block, kept, joints).step
+                step = BlockPlan(block, block_state, joints).step
             self._steps.append((step, block.timing.delay, block.timing.stride))
 
     def run(self, x: Tensor, time: int) -> Tensor | None:
@@ -360,17 +360,17 @@ class StepPlan:
 
 
 def _ordinary(
-    block: FoldedBlock, kept: SkeletonBlockState
+    block: FoldedBlock, block_state: SkeletonBlockState
 ) -> Callable[[Tensor, int], Tensor | None]:
-    return lambda x, time: block.step(x, kept)
+    return lambda x, time: block.step(x, block_state)
 
 
 class BlockPlan:
     """A block whose temporal unit is a convolution; see ``StepPlan``."""
 
-    def __init__(self, block: FoldedBlock, kept: SkeletonBlockState, joints: int) -> None:
+    def __init__(self, block: FoldedBlock, block_state: SkeletonBlockState, joints: int) -> None:
         conv = cast(FoldedConvolution, block.temporal).conv
-        memory = cast(ConvolutionState, kept.temporal)
+        memory = cast(ConvolutionState, block_state.temporal)
         frames = memory.frames
         count, before, width = frames.shape[0], conv.kernel - 1, conv.in_width
         with torch.inference_mode(False):
@@ -388,29 +388,29 @@ class BlockPlan:
                 if type(spatial) is FoldedGraphConvolution
                 else lambda x, out: out.copy_(spatial(x).flatten(0, 1))
             )
-            self.kept = kept.residual.frames.unbind(1) if kept.residual else ()
+            self.residuals = block_state.residual.frames.unbind(1) if block_state.residual else ()
         self.matrix, self.bias, self.beside = conv.matrix, cast(Tensor, conv.bias), block.beside
         self.delay, self.stride = block.timing.delay, block.timing.stride
         self.wait = block.delay.delay if block.delay is not None else 0
-        states = [memory, *([kept.residual] if kept.residual else [])]
+        states = [memory, *([block_state.residual] if block_state.residual else [])]
         self.clocks = [state.clock.numpy() for state in states]
 
     def step(self, x: Tensor, time: int) -> Tensor | None:
         """Take frame number ``time`` [N, V, C], return [N, V, O] or None."""
         for clock in self.clocks:
             clock.fill(time + 1)
-        slot, slots = time % len(self.slots), len(self.kept)
+        slot, slots = time % len(self.slots), len(self.residuals)
         if time and not slot:
             self.front.copy_(self.back)
         self.spatial(x, self.slots[slot])
         if slots and not time % self.stride:
-            self.kept[time // self.stride % slots].copy_(x)
+            self.residuals[time // self.stride % slots].copy_(x)
         late = time - self.delay
         if late < 0 or late % self.stride:
             return None
         torch.addmm(self.bias, self.windows[slot], self.matrix, out=self.y)
         if slots:
-            past = self.kept[(time - self.wait) // self.stride % slots]
+            past = self.residuals[(time - self.wait) // self.stride % slots]
             if self.beside is None:
                 self.frame.add_(past)
             else:

@@ -23,8 +23,8 @@ class FoldedTemporal(Protocol):
     def init_state(self, batch_size: int, joints: int) -> State:
         """Return the initial state of ``batch_size`` persons."""
 
-    def step(self, x: Tensor, state: Any, taken: Tensor | None, delay: int) -> Tensor | None:
-        """Take a frame, return [N, V, O] or None. ``taken``, ``delay``: see ``FoldedBlock``."""
+    def step(self, x: Tensor, state: Any, ages: Tensor | None, delay: int) -> Tensor | None:
+        """Take a frame, return [N, V, O] or None. ``ages``, ``delay``: see ``FoldedBlock``."""
 
     def steps(self, x: Tensor, state: Any) -> Tensor:
         """Take T frames [N, T, V, C], return the outputs of T steps, [N, T', V, O]."""
@@ -55,10 +55,10 @@ class FoldedConvolution:
         return self.conv.init_state(batch_size, joints)
 
     def step(  # noqa: D102
-        self, x: Tensor, state: ConvolutionState, taken: Tensor | None, delay: int
+        self, x: Tensor, state: ConvolutionState, ages: Tensor | None, delay: int
     ) -> Tensor | None:
-        if taken is not None:
-            x = hide_unstarted(x, taken, delay)
+        if ages is not None:
+            x = hide_unstarted(x, ages, delay)
         return self.conv.forward_step(x, state)
 
     def steps(self, x: Tensor, state: ConvolutionState) -> Tensor:  # noqa: D102
@@ -168,11 +168,11 @@ class FoldedBranches:
         return BranchesState(tuple(delays), (*convolutions, maximum))
 
     def step(  # noqa: D102
-        self, x: Tensor, state: BranchesState, taken: Tensor | None, delay: int
+        self, x: Tensor, state: BranchesState, ages: Tensor | None, delay: int
     ) -> Tensor | None:
         rows = self._enter(x)
-        if taken is not None:
-            rows = hide_unstarted(rows, taken, delay)
+        if ages is not None:
+            rows = hide_unstarted(rows, ages, delay)
         outputs = []
         for k, part in enumerate(torch.split(rows, self.widths, -1)):
             late = self.delays[k].forward_step(part, state.delays[k])
