@@ -12,8 +12,6 @@ from costream.errors import ModelError
 from costream.registry import Registry
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     from torch import Tensor, nn
 
 FRONTENDS: Registry[type[nn.Module]] = Registry("costream.frontends", "frontend")
@@ -63,9 +61,3 @@ def load_frontend(name: str, **arguments: Any) -> nn.Module:
         return kind(**arguments)
     except (TypeError, ValueError) as error:
         raise ModelError(f"frontend {name!r} does not take these arguments ({error})") from error
-
-
-def check_image(rgb: npt.NDArray[np.uint8]) -> None:
-    """Raise ValueError for an array that is no image, uint8 [h, w, 3] with at least one pixel."""
-    if rgb.ndim != 3 or rgb.shape[2] != 3 or rgb.dtype != "uint8" or not rgb.size:
-        raise ValueError(f"an image must be uint8 [h, w, 3], not {rgb.dtype} {list(rgb.shape)}")

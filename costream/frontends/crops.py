@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.frontends.base import check_image, frontend
+from costream.frontends.base import frontend
+from costream.frontends.tdn import check_image
 
 X3D_MEAN, X3D_STD = 0.45, 0.225  # of red, green and blue alike, as in SlowFast and PyTorchVideo
 # of the training images of the published networks; red, green, blue, 0 to 255

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.frontends.base import check_image, frontend
+from costream.frontends.base import frontend
 from costream.nn.state import State
 
 
@@ -211,3 +211,9 @@ def _conv(inputs: int, outputs: int, size: int, stride: int) -> nn.Sequential:
         nn.BatchNorm2d(outputs),
         nn.ReLU(inplace=True),
     )
+
+
+def check_image(rgb: npt.NDArray[np.uint8]) -> None:
+    """Raise ValueError for an array that is no image, uint8 [h, w, 3] with at least one pixel."""
+    if rgb.ndim != 3 or rgb.shape[2] != 3 or rgb.dtype != "uint8" or not rgb.size:
+        raise ValueError(f"an image must be uint8 [h, w, 3], not {rgb.dtype} {list(rgb.shape)}")

@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.errors import ModelError
-from costream.frontends.base import check_image, frontend
+from costream.frontends.base import frontend
 from costream.frontends.crops import IMAGENET_MEAN, IMAGENET_STD, scaled_size
+from costream.frontends.tdn import check_image
 from costream.nn.state import State, zeros
 from costream.records import VideoFrame
 
