@@ -243,6 +243,9 @@ def test_tensors_that_are_missing_left_over_or_misshapen_are_named(name: str, ru
     key = re.escape(case.ours or case.tensor)
     lost = tensors.pop(case.tensor)
     assert re.search(rf"missing: (network\.)?{key}($|[,; ])", refusal(run, name, tensors))
+    if name == "oadtr":
+        message = refusal(run, name, {**tensors, "strange.weight": torch.zeros(2)})
+        assert f"missing: {case.tensor}; left over: strange.weight" in message
     misshapen = {**tensors, case.tensor: torch.zeros(99)}
     assert re.search(rf"{key} is \(99,\), not \(\d+,\)", refusal(run, name, misshapen))
     more = {**tensors, case.tensor: lost, "strange.weight": torch.zeros(2)}

@@ -304,6 +304,16 @@ def test_weights_that_are_not_finite_are_refused(name: str, tmp_path: Path) -> N
                 parameters[-1].copy_(kept)
 
 
+@pytest.mark.parametrize("name", ["cooadtr", "cooadtr, tdn", "encoder"])
+def test_outputs_that_are_not_finite_are_refused(name: str, tmp_path: Path) -> None:
+    model, path = build(name) if name in SILENT else MODELS[name](), tmp_path / "x.safetensors"
+    for parameter in model.network.parameters():
+        parameter.fill_(3e38)
+    save_model(path, model.info.card, model.network, model.frontend)
+    with pytest.raises(ModelError, match=r"x\.safetensors: stepping gives .*not finite"):
+        verify(path)
+
+
 @EVERY
 def test_float64_gives_nearly_the_same(name: str) -> None:
     model, other = model_of(name), MODELS[name](dtype="float64")

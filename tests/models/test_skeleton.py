@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import numpy as np
@@ -223,6 +224,31 @@ def test_a_stream_that_joins_sleepers(form: str) -> None:
     for t in new:
         assert (given[t][0] - old[t + 60][0]).abs().max() <= 1e-9
         assert (given[t][1] - new[t][0]).abs().max() <= 1e-9
+
+
+def test_saving_and_cloning_while_somebody_sleeps() -> None:
+    for form in ("agcn", "branches-causal", "stgcn-causal-statistics"):
+        net, x = small_net(form), stream(80)
+        x[:, 20:70, 1] = 0
+        state = net.init_state(1)
+        stepped(net, x[:, :50], state)
+        saved = {k: v.clone() for k, v in state.tensors().items()}
+        twins = [state.clone(), copy.deepcopy(state), net.init_state(1)]
+        twins[2].load_tensors(saved)
+        expected = stepped(net, x[:, 50:], state)
+        for twin in twins:
+            given = stepped(net, x[:, 50:], twin)
+            assert list(given) == list(expected)
+            assert all(torch.equal(given[t], expected[t]) for t in given)
+
+
+def test_reset_of_all_begins_anew() -> None:
+    net, x = small_net("stgcn"), stream(70)
+    x[:, :45, 1] = 0
+    state = net.init_state(1)
+    stepped(net, x[:, 5:], state)
+    state.reset()
+    assert_same(stepped(net, x, state), outputs(net, x))
 
 
 def test_the_fold_follows_the_parameters() -> None:

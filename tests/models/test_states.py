@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load, save
 from torch import Tensor
 
 from costream.frontends.base import load_frontend
@@ -190,7 +191,12 @@ def test_copies_of_a_state_go_on_bit_for_bit(name: str) -> None:
     module = make().eval()
     state, loaded, x = module.init_state(2), module.init_state(2), stream(module, shape, 2)
     run(module, state, x)
-    loaded.load_tensors({key: tensor.clone() for key, tensor in state.tensors().items()})
+    tensors = state.tensors()
+    if name.startswith(
+        ("vivit", "eventful")
+    ):  # no two share memory: they can be stored as they are
+        tensors = load(save(tensors))
+    loaded.load_tensors({key: tensor.clone() for key, tensor in tensors.items()})
     copies = [state.clone(), loaded]
     expected = run(module, state, x)
     for other in copies:
