@@ -67,6 +67,10 @@ class State:
         """Return an independent copy."""
         return self._map([self], lambda parts: parts[0].clone())
 
+    def __deepcopy__(self: S, memo: object) -> S:
+        """Return a clone: what else a state holds are views of its own tensors."""
+        return self.clone()
+
     @property
     def batch_size(self) -> int:
         """Number of streams."""

@@ -203,18 +203,7 @@ def test_copies_of_a_state_go_on_bit_for_bit(name: str) -> None:
         check_equal(run(module, other, x), expected)
 
 
-NO_DEEP_COPY = pytest.mark.xfail(
-    strict=True, reason="a deep copy's views count steps that are not its own: clone such states"
-)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=NO_DEEP_COPY if name[:9] + name[-3:] == "conystrom, 2" else ())
-        for name in sorted(KINDS)
-    ],
-)
+@pytest.mark.parametrize("name", sorted(KINDS))
 def test_deep_copies_go_on_bit_for_bit(name: str) -> None:
     make, shape = KINDS[name]
     module = make().eval()
