@@ -1,4 +1,4 @@
-"""Weight folders: shipped, cache, environment; the table of published checkpoints."""
+"""Folders of weights (shipped, cache, environment) and samples; published checkpoints."""
 
 from __future__ import annotations
 
@@ -25,9 +25,18 @@ def cache_folder() -> Path:
 
 def shipped_folder() -> Path:
     """Return the folder of the weights shipped with costream."""
+    return _shipped("weights")
+
+
+def samples_folder() -> Path:
+    """Return the folder of the samples shipped with costream, of which cards state scores."""
+    return _shipped("samples")
+
+
+def _shipped(name: str) -> Path:
     package = Path(__file__).resolve().parents[1]
-    inside = package / "weights"  # a wheel; a clone has them beside the package
-    return inside if inside.is_dir() else package.parent / "weights"
+    inside = package / name  # an installed package; a clone has it beside the package
+    return inside if inside.is_dir() else package.parent / name
 
 
 def downloads_folder() -> Path:

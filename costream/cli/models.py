@@ -176,9 +176,8 @@ def _leaves(path: str, table: dict[str, Any]) -> Iterable[tuple[str, str]]:
 def verify_command(models: tuple[str, ...], as_json: bool) -> int:
     """Check weight files: checksum, card, tensors, a few steps, and the score on a sample.
 
-    Without a name, check all of them. If the card states a score on a sample, and the sample is
-    available (in a clone, not in an installed package), it is measured again. Exit code 5 if one
-    fails.
+    Without a name, check all of them. If the card states a score on a sample that is shipped with
+    costream, it is measured again. Exit code 5 if one fails.
     """
     from costream.evaluation.sample import reproduce
     from costream.models.verify import verify

@@ -1,8 +1,8 @@
 """Metrics of a model on a shipped sample, which its card states and ``verify`` reproduces.
 
-A card's ``sample`` holds ``file`` (in the folder ``samples`` of the repository) with its
-``sha256``, ``end_s`` if only its beginning is run, ``truth`` as [start_s, end_s, label] (None:
-no object), the ``metrics`` and the ``tolerance`` within which other machines reproduce them.
+A card's ``sample`` holds ``file`` (in ``samples_folder``) with its ``sha256``, ``end_s`` if only
+its beginning is run, ``truth`` as [start_s, end_s, label] (None: no object), the ``metrics`` and
+the ``tolerance`` within which other machines reproduce them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-import costream
+from costream.checkpoints.store import samples_folder
 from costream.errors import CostreamError, ModelError
 from costream.evaluation.predictions import CostCollector
 from costream.models.base import Model
@@ -41,11 +41,6 @@ class Measured:
     macs: int  # median per step, frontend included
     dense_macs: int
     ms: float  # per step, in the fastest tenth, which excludes other load of the machine
-
-
-def samples_folder() -> Path:
-    """Return the folder of the samples, which is missing in an installed package."""
-    return Path(costream.__file__).parents[1] / "samples"
 
 
 def measure(model: Model, path: Path, truth: SampleTruth, end_s: float | None = None) -> Measured:

@@ -14,14 +14,14 @@ import torch
 
 from costream.checkpoints.file import read_card, read_weights, write_weights
 from costream.errors import ModelError
-from costream.evaluation.sample import measure, reproduce, samples_folder
+from costream.evaluation.sample import measure, reproduce
 from costream.models.registry import load_model
 from costream.models.verify import verify
-from kit.paths import WEIGHTS
+from kit.paths import SAMPLES, WEIGHTS
 from kit.program import costream
 
 COTRANS = WEIGHTS / "cotrans.safetensors"
-ROOM = samples_folder() / "room.mp4"
+ROOM = SAMPLES / "room.mp4"
 
 
 @pytest.mark.parametrize("name", ["cotrans", "cosounds", "costgcn"])
@@ -40,7 +40,7 @@ def test_those_that_take_longer_are_too(name: str) -> None:
 
 
 def test_the_figures_are_those_of_a_run() -> None:
-    file = samples_folder() / "band.ogg"
+    file = SAMPLES / "band.ogg"
     done = costream("listen", file, "-m", "cotrans", "--scores", "-q")
     records = [json.loads(line) for line in done.stdout.splitlines()]
     labels, delay_s = records[0]["labels"], records[0]["delay_s"]
@@ -103,7 +103,7 @@ def test_labels_in_another_order_are_found_out(tmp_path: Path) -> None:
 def test_without_the_sample_nothing_is_checked(tmp_path: Path) -> None:
     none = reproduce(COTRANS, tmp_path)
     assert none == {"file": "band.ogg", "metrics": None, "reason": "band.ogg is not here"}
-    shutil.copy(samples_folder() / "street.ogg", tmp_path / "band.ogg")
+    shutil.copy(SAMPLES / "street.ogg", tmp_path / "band.ogg")
     other = reproduce(COTRANS, tmp_path)
     assert other is not None
     assert other["metrics"] is None

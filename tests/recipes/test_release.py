@@ -12,15 +12,16 @@ import pytest
 
 from costream.checkpoints.file import read_card, read_weights, write_weights
 from costream.errors import UsageError
-from costream.evaluation.sample import digest, samples_folder
+from costream.evaluation.sample import digest
 from costream.training.card_text import card_text
+from kit.paths import SAMPLES as SAMPLES_FOLDER
 from kit.paths import WEIGHTS
 from weights.recipes.action import train as action
 from weights.recipes.audio import train as audio
 from weights.recipes.audio.data import read_clips
 from weights.recipes.objects import train as objects
 from weights.recipes.objects.data import read_images
-from weights.recipes.release import SAMPLES, complete, main, table_of
+from weights.recipes.release import SAMPLES, complete, licences, main, table_of
 from weights.recipes.skeleton import train as skeleton
 from weights.recipes.skeleton.data import read_pack
 
@@ -47,7 +48,7 @@ def test_a_card_says_everything(path: Path) -> None:
     found = intervals(card.metrics)
     assert found
     assert all(0 <= low <= high <= 1 for low, high in found)
-    assert digest(samples_folder() / card.sample["file"]) == card.sample["sha256"]
+    assert digest(SAMPLES_FOLDER / card.sample["file"]) == card.sample["sha256"]
     assert card.sample["metrics"].keys() == {"accuracy", "log_loss"}
     told = {label for _, _, label in card.sample["truth"]}
     assert told - {None} <= set(card.labels)
@@ -58,6 +59,11 @@ def test_a_card_says_everything(path: Path) -> None:
 
 def test_every_shipped_model_has_a_sample() -> None:
     assert {path.stem for path in SHIPPED} == SAMPLES.keys()
+
+
+def test_every_shipped_model_has_its_licence_in_the_text() -> None:
+    text = (WEIGHTS / "LICENSES.md").read_text("utf-8")
+    assert text == licences(map(read_card, SHIPPED))
 
 
 def test_a_card_is_completed_and_no_tensor_changed(tmp_path: Path) -> None:

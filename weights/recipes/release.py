@@ -2,7 +2,8 @@
 
 Each model is run over the sample of its kind on one core of this machine. Its scores there,
 which ``models verify`` repeats, and the cost of a step go into the card and into NAME.md; the
-tensors stay unchanged. Run it after a recipe, on an otherwise idle machine.
+tensors stay unchanged. The licences of all cards go into LICENSES.md. Run it after a recipe, on an
+otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,10 @@ from typing import Any
 import torch
 
 from costream.checkpoints.card import Card
-from costream.checkpoints.file import SUFFIX, read_weights, write_weights
-from costream.checkpoints.store import shipped_folder
+from costream.checkpoints.file import SUFFIX, read_card, read_weights, write_weights
+from costream.checkpoints.store import samples_folder, shipped_folder
 from costream.errors import CostreamError, UsageError
-from costream.evaluation.sample import TOLERANCE, digest, measure, samples_folder
+from costream.evaluation.sample import TOLERANCE, digest, measure
 from costream.models.registry import load_model
 from costream.records import OBJECT_DETECTION
 from costream.runtime.setup import prepare_torch, processor
@@ -96,6 +97,21 @@ def complete(path: Path, folder: Path | None = None) -> Card:
     return card
 
 
+_LICENCES = """\
+# Licences of the weights
+
+The code of costream and its samples are under the Apache License 2.0 (file LICENSE). The weight
+files are not: the data that each was trained on bind its use. This is LicenseRef-costream-weights
+in the metadata of the package. The cards say what was trained on what: `costream models show NAME`.
+"""
+
+
+def licences(cards: Iterable[Card]) -> str:
+    """Return LICENSES.md: the terms of each weight file, as its card states them."""
+    parts = [f"## {card.name}{SUFFIX}\n\n{card.licence}\n" for card in cards]
+    return "\n".join([_LICENCES, *parts])
+
+
 def table_of(card: Card) -> Table:
     """Return the formatter of a card's metrics."""
     if card.task == OBJECT_DETECTION:
@@ -119,13 +135,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("weights", nargs="*", type=Path, help="weight files; default: all shipped")
     options = parser.parse_args(argv)
     prepare_torch()
+    shipped = sorted(shipped_folder().glob(f"*{SUFFIX}"))
     try:
-        for path in options.weights or sorted(shipped_folder().glob(f"*{SUFFIX}")):
+        for path in options.weights or shipped:
             card = complete(path)
             print(path, card.costs, card.sample["metrics"])
     except CostreamError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)
+    text = licences(read_card(path) for path in shipped)
+    (shipped_folder() / "LICENSES.md").write_text(text, encoding="utf-8")
     return 0
 
 
