@@ -14,6 +14,7 @@ from costream.version import __version__
 
 # name -> (module that holds ``command``, line for the overview)
 COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("costream.cli.demo", "Run three shipped samples and write a report of them."),
     "detect": (
         "costream.cli.detect",
         "Detect actions or objects in video, skeleton or feature files.",

@@ -1,0 +1,191 @@
+"""``costream demo``: run the shipped samples, show their timelines and write a report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from costream.checkpoints.store import samples_folder, shipped_folder
+from costream.cli.options import shared
+from costream.errors import ExitCode, UsageError
+from costream.settings import ColorMode
+
+if TYPE_CHECKING:
+    from costream.options import Options
+    from costream.runtime.stop import StopHandler
+    from costream.sinks.base import Sink
+
+
+@dataclass(frozen=True)
+class DemoSample:
+    """A shipped sample, a shipped model for it, and what that model can be expected to know."""
+
+    command: str
+    file: str
+    model: str
+    knows: str
+    knows_not: str
+
+    @property
+    def results(self) -> str:
+        """The name of the file of results."""
+        return f"{self.file}.jsonl"
+
+
+DEMO_SAMPLES = (
+    DemoSample(
+        "detect",
+        "room.mp4",
+        "cooadtr",
+        "one person in a room: walk, sit, stand up, fall, lie",
+        "other places, moving cameras: it names something all the same",
+    ),
+    DemoSample(
+        "listen",
+        "street.ogg",
+        "cosounds",
+        "18 sounds of streets and homes, music, silence",
+        "speech; engines, drills and air conditioners are mixed up",
+    ),
+    DemoSample(
+        "detect",
+        "moves.csv",
+        "costgcn",
+        "41 motions of one person, from the joints in space",
+        "everyday life (it learnt from actors), joints in pictures (2-D)",
+    ),
+)
+_REPORT = "report.html"
+
+
+@click.command()
+@shared(
+    "output",
+    default="costream-demo",
+    metavar="FOLDER",
+    help="Write the results and the report to this folder.",
+)
+@shared("live", "color", "quiet")
+def command(output: str, live: bool, color: ColorMode, quiet: bool) -> int:
+    """Run three shipped samples (video, sound, skeletons), and write a report of them.
+
+    It takes some seconds and needs no network. Each timeline is printed; the last line is the path
+    of the report, a page for the browser. Files of an earlier demo are replaced, no others.
+
+    \b
+    costream demo
+    costream demo -o /tmp/demo --no-live
+    """
+    if output == "-":
+        raise UsageError("must be a folder, not stdout", where="-o -")
+    from costream.report.command import ReportOptions, make_report
+    from costream.runtime.stop import StopHandler
+
+    folder = Path(output)
+    results = [sample.results for sample in DEMO_SAMPLES]
+    with DemoFiles(folder, [*results, _REPORT]), StopHandler() as stop:
+        for sample in DEMO_SAMPLES:
+            code = _run(sample, folder, live, color, quiet, stop)
+            if code is not ExitCode.OK:
+                return int(code)
+        if not quiet:
+            click.echo(f"The samples are in {samples_folder()}, the report of all three is in")
+        paths = tuple(folder / name for name in results)
+        page = str(folder / _REPORT)
+        return int(make_report(ReportOptions(paths, page, ("html",), True, True, True)))
+
+
+class DemoFiles:
+    """The files that a demo may replace: missing ones, and those of an earlier demo.
+
+    A hidden file in the folder has their SHA-256; leaving the block writes it.
+    """
+
+    def __init__(self, folder: Path, names: Iterable[str]) -> None:
+        """Raise UsageError if the folder cannot be written, or a file in it is not the demo's."""
+        from costream.sinks.registry import check_outputs
+
+        self._list = folder / ".demo.json"
+        self._paths = [folder / name for name in names]
+        for sample in DEMO_SAMPLES:
+            check_outputs(("jsonl",), folder, sample.file, overwrite=True)
+        known = self._known()
+        for path in self._paths:
+            if path.exists() and (path.is_dir() or known.get(path.name) != _sha256(path)):
+                hint = "name another folder with -o"
+                raise UsageError("exists already and is not the demo's", where=path, hint=hint)
+
+    def _known(self) -> dict[str, str]:
+        try:
+            known = json.loads(self._list.read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return known if isinstance(known, dict) else {}
+
+    def __enter__(self) -> DemoFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        written = {path.name: _sha256(path) for path in self._paths if path.is_file()}
+        with suppress(OSError):  # a full disk was reported for the results already
+            if written:
+                self._list.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _run(
+    sample: DemoSample, folder: Path, live: bool, color: ColorMode, quiet: bool, stop: StopHandler
+) -> ExitCode:
+    """Run a sample with its shipped model; print what it is, and its timeline."""
+    from rich.text import Text
+
+    from costream.options import Options
+    from costream.ui.console import stdout_console
+
+    source = samples_folder() / sample.file
+    weights = shipped_folder() / f"{sample.model}.safetensors"
+    options = Options(model=str(weights), live=live, color=color, quiet=quiet)
+    if not quiet:
+        console = stdout_console(color)
+        console.print(Text(f"costream {sample.command} {sample.file} -m {sample.model}", "bold"))
+        console.print(f"  knows        {sample.knows}")
+        console.print(f"  knows not    {sample.knows_not}")
+    from costream.runtime.options import source_options
+    from costream.runtime.pipeline import run
+    from costream.runtime.setup import load, logging_to
+    from costream.sinks.registry import make_sinks
+    from costream.sources.registry import open_source
+
+    with logging_to(options.verbosity, color, None):
+        model = load(options)
+        sinks = make_sinks(["jsonl"], folder, sample.file, overwrite=True)
+        opened = open_source(str(source), source_options(options, model, ["jsonl"]))
+        views = _views(options, sample.file)
+        summary = run(opened, model, [*sinks, *views], options=options, stop=stop)
+    if not quiet:
+        click.echo()
+    return ExitCode(summary.exit)
+
+
+def _views(options: Options, name: str) -> list[Sink]:
+    from costream.ui.console import live_allowed, stderr_console, stdout_console
+    from costream.ui.run.view import LiveView
+    from costream.ui.timeline import FinalTimeline
+
+    if options.quiet:
+        return []
+    views: list[Sink] = [FinalTimeline(stdout_console(options.color), name)]
+    if live_allowed(sys.stderr, no_live=not options.live, flag=options.color):
+        views.insert(0, LiveView(stderr_console(options.color), name))
+    return views
