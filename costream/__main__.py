@@ -52,6 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _call(args: list[str]) -> int:
+    instruction = os.environ.get("_COSTREAM_COMPLETE")
+    if instruction:
+        from costream.cli.completion import complete
+
+        return complete(instruction)
     from costream.cli import cli
 
     # Not cli.main(): it would turn a closed pipe into exit code 1 before we see it.

@@ -159,6 +159,8 @@ def run_and_list_modules(code: str) -> set[str]:
         "from costream.__main__ import main; assert main(['--help']) == 0",
         "from costream.__main__ import main; assert main(['--version']) == 0",
         "from costream.__main__ import main; assert main(['models', 'list']) == 0",
+        "import os; os.environ |= {'_COSTREAM_COMPLETE': 'bash_complete', 'COMP_CWORD': '3',"
+        " 'COMP_WORDS': 'costream detect -m co'}; import costream.__main__ as m; m.main([])",
         "from costream.__main__ import main; assert main(['detect', '--help']) == 0",
         "from costream.__main__ import main; assert main(['detect', '--nonsense']) == 2",
         "from costream.__main__ import main; assert main(['listen', '--help']) == 0",

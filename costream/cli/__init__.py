@@ -7,10 +7,14 @@ so that ``costream --help`` is fast and does not load torch.
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
 from costream.version import __version__
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # name -> (module that holds ``command``, line for the overview)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -32,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "costream.cli.doctor",
         "Check what works on this machine, and what to install for the rest.",
     ),
+    "completion": ("costream.cli.completion", "Print the completion script of bash, zsh or fish."),
 }
 
 
@@ -50,6 +55,17 @@ class LazyGroup(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{COMMANDS[cmd_name][0]}.command is not a click command")
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Complete commands from the table alone, and options."""
+        from click.shell_completion import CompletionItem
+
+        commands = [
+            CompletionItem(name, help=text)
+            for name, (_, text) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the overview from the table alone."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from costream.cli.completion import file_names, model_names
 from costream.errors import UsageError
 from costream.models.spec import model_benches
 from costream.sinks.atomic import write_file
@@ -108,8 +109,15 @@ def ops(as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("file", metavar="FILE")
-@click.option("-m", "--model", default="cooadtr", show_default=True, metavar="NAME|FILE")
+@click.argument("file", metavar="FILE", shell_complete=file_names)
+@click.option(
+    "-m",
+    "--model",
+    default="cooadtr",
+    show_default=True,
+    metavar="NAME|FILE",
+    shell_complete=model_names,
+)
 @_weights
 @_device
 @click.option("--duration", type=float, help="Seconds of the file to use.  [default: all]")
@@ -140,9 +148,16 @@ def stream(
 
 
 @command.command()
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=file_names)
 @click.option("--budget", "text", default="60ms", show_default=True, metavar="40ms|2GMAC|0.5x")
-@click.option("-m", "--model", default=_OBJECT_MODEL, show_default=True, metavar="NAME|FILE")
+@click.option(
+    "-m",
+    "--model",
+    default=_OBJECT_MODEL,
+    show_default=True,
+    metavar="NAME|FILE",
+    shell_complete=model_names,
+)
 @_weights
 @click.option("--steps", "count", type=click.IntRange(min=48), default=240, show_default=True)
 @_threads
@@ -188,7 +203,7 @@ def budget(
 
 
 @command.command()
-@click.argument("file", metavar="INPUT")
+@click.argument("file", metavar="INPUT", shell_complete=file_names)
 @click.option(
     "--labels",
     type=click.Path(path_type=Path, exists=True),

@@ -13,6 +13,7 @@ import click
 
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import SUFFIX, read_card, read_header
+from costream.cli.completion import model_names
 from costream.cli.models_fetch import fetch_command, import_command, path_command, remove_command
 from costream.cli.options import check_weight_file, print_json, print_table
 from costream.errors import CostreamError, ExitCode, UsageError
@@ -119,7 +120,7 @@ def list_command(as_json: bool) -> None:
 
 
 @click.command("show")
-@click.argument("model", metavar="NAME|FILE")
+@click.argument("model", metavar="NAME|FILE", shell_complete=model_names)
 @click.option(
     "--weights", metavar="PATH", help="Weight file, or a folder that holds NAME.safetensors."
 )
@@ -171,7 +172,7 @@ def _leaves(path: str, table: dict[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 @click.command("verify")
-@click.argument("models", nargs=-1, metavar="[NAME|FILE]...")
+@click.argument("models", nargs=-1, metavar="[NAME|FILE]...", shell_complete=model_names)
 @_json
 def verify_command(models: tuple[str, ...], as_json: bool) -> int:
     """Check weight files: checksum, card, tensors, a few steps, and the score on a sample.

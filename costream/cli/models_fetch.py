@@ -14,6 +14,7 @@ import click
 from costream.checkpoints.file import SUFFIX
 from costream.checkpoints.published import FILE, NO_LICENCE, Published, read_published
 from costream.checkpoints.store import cache_folder, downloads_folder, published, shipped_folder
+from costream.cli.completion import model_names, published_names
 from costream.cli.options import check_weight_file, option, print_json, print_table
 from costream.errors import ModelError, OutputError, UsageError
 from costream.formatting import suggest_names
@@ -25,7 +26,7 @@ from costream.runtime.stop import StopHandler, Stopped
 
 
 @click.command("fetch")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=published_names)
 @click.option(
     "--accept-licence", "--accept-license", is_flag=True, help="Accept the licences without asking."
 )
@@ -170,7 +171,7 @@ def _print_list(known: dict[str, Published], as_json: bool) -> None:
 
 
 @click.command("path")
-@click.argument("name")
+@click.argument("name", shell_complete=model_names)
 def path_command(name: str) -> None:
     """Print the file of the weights in use, or of a checkpoint that was fetched as a part."""
     part = published().get(name)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from costream.cli.completion import completer, file_names
 from costream.errors import ExitCode, UsageError
 from costream.settings import load_config
 
@@ -29,13 +30,16 @@ def _with_variable(names: Sequence[str], kwargs: Mapping[str, Any]) -> dict[str,
     long = next(n for n in names if n.startswith("--")).split("/")[0]
     variable = "COSTREAM_" + long.removeprefix("--").removeprefix("no-").replace("-", "_").upper()
     shown = kwargs.get("default") is not None
-    return {"envvar": variable, "show_default": shown, **kwargs}
+    completing = None if "type" in kwargs else completer(names, kwargs.get("metavar") or "")
+    return {"envvar": variable, "show_default": shown, "shell_complete": completing, **kwargs}
 
 
 def config_option() -> Callable[[F], F]:
     """Return ``-c/--config``, which reads the configuration files before the other options."""
 
     def read(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+        if ctx.resilient_parsing:  # completing: a bad file is no news now
+            return value
         options = {
             name.removeprefix("--").replace("-", "_"): p
             for p in ctx.command.params
@@ -81,7 +85,11 @@ def run_command(
     of_kind = kind or Options
     required = not argument.startswith("[")
     sources = click.Argument(
-        [argument.strip("[.]").lower() + "s"], nargs=-1, required=required, metavar=argument
+        [argument.strip("[.]").lower() + "s"],
+        nargs=-1,
+        required=required,
+        metavar=argument,
+        shell_complete=file_names,
     )
     params: dict[str, click.Parameter] = {"sources": sources}
     parsers: dict[str, Callable[[Any], Any]] = {}

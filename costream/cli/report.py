@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from costream.cli.completion import file_names, in_list
 from costream.errors import UsageError
 from costream.report.command import FORMATS, ReportOptions, parse_formats
 
@@ -16,6 +17,7 @@ from costream.report.command import FORMATS, ReportOptions, parse_formats
     "-o",
     "--output",
     metavar="FILE|-",
+    shell_complete=file_names,
     help="Output file; '-' is stdout.  [default: beside the results]",
 )
 @click.option(
@@ -24,6 +26,7 @@ from costream.report.command import FORMATS, ReportOptions, parse_formats
     "formats",
     multiple=True,
     metavar="LIST",
+    shell_complete=lambda ctx, param, word: in_list(dict.fromkeys(FORMATS, ""), word),
     help=f"Comma-separated, repeatable: {', '.join(FORMATS)}; else by the suffix of -o, or html.",
 )
 @click.option(

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from costream.checkpoints.file import SUFFIX
+from costream.cli.completion import model_names
 from costream.cli.options import (
     check_weight_file,
     config_option,
@@ -19,7 +20,7 @@ from costream.errors import UsageError
 
 
 @click.command(no_args_is_help=True)
-@click.argument("model", metavar="MODEL")
+@click.argument("model", metavar="MODEL", shell_complete=model_names)
 @option(
     "--data",
     type=click.Path(path_type=Path),
