@@ -1,0 +1,124 @@
+"""The package as it is published: what is in it, and that it works outside the repository."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from email import message_from_string
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from kit.paths import ROOT, WEIGHTS
+from kit.program import NOWHERE, environment
+
+SAMPLES = {"room.mp4", "street.ogg", "band.ogg", "moves.csv"}
+MISSING = [name for name in ("hatchling", "build") if find_spec(name) is None]
+pytestmark = pytest.mark.skipif(
+    bool(MISSING), reason=f"needs {' and '.join(MISSING)}: pip install 'costream[test]'"
+)
+
+
+def run(*command: object, cwd: Path | None = None) -> str:
+    done = subprocess.run(
+        [*map(str, command)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=cwd,
+        env={**environment(), "PYTHONPATH": NOWHERE},
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this tree."""
+    folder = tmp_path_factory.mktemp("wheel")
+    quiet = ("--no-deps", "--no-build-isolation", "--no-index", "-q")
+    run(sys.executable, "-m", "pip", "wheel", *quiet, "-w", folder, ROOT)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the sdist, and of the wheel that was built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "-o", folder, ROOT)
+    return folder
+
+
+def test_the_wheel_has_what_it_runs_with_and_no_more(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        sizes = {info.filename: info.compress_size for info in file.infolist()}
+    own = {name.removeprefix("costream/") for name in sizes if name.startswith("costream/")}
+    code = {p.relative_to(ROOT / "costream").as_posix() for p in (ROOT / "costream").rglob("*.py")}
+    weights = {f"weights/{p.name}" for p in WEIGHTS.iterdir() if p.is_file()}
+    samples = {f"samples/{name}" for name in SAMPLES}
+    assert own >= code | weights | samples | {"py.typed", "weights/LICENSES.md"}
+    assert {n for n in own if n.startswith(("weights/", "samples/"))} == weights | samples
+    assert {n.split("/")[0].partition("-")[0] for n in sizes} == {"costream"}
+    demo = [sizes[f"costream/samples/{name}"] for name in SAMPLES - {"band.ogg"}]
+    assert sum(demo) < 1_000_000
+
+
+def test_the_metadata_names_all_licences(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = (n for n in file.namelist() if n.endswith(".dist-info/METADATA"))
+        metadata = message_from_string(file.read(name).decode())
+        texts = {
+            each: file.read(f"{name.removesuffix('METADATA')}licenses/{each}").decode()
+            for each in metadata.get_all("License-File", [])
+        }
+    assert metadata["License-Expression"] == "Apache-2.0 AND LicenseRef-costream-weights"
+    assert texts.keys() == {"LICENSE", "weights/LICENSES.md"}
+    assert "Apache License" in texts["LICENSE"]
+    assert all(path.name in texts["weights/LICENSES.md"] for path in WEIGHTS.glob("*.safetensors"))
+    assert "Typing :: Typed" in metadata.get_all("Classifier", [])
+
+
+def test_the_sdist_builds_the_same_wheel(wheel: Path, released: Path) -> None:
+    (again,), (sdist,) = released.glob("*.whl"), released.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:
+        assert {i.filename: i.CRC for i in first.infolist()} == {
+            i.filename: i.CRC for i in second.infolist()
+        }
+    with tarfile.open(sdist) as file:
+        inside = {Path(*Path(name).parts[1:]).as_posix() for name in file.getnames()}
+    assert {"LICENSE", "README.md", "samples/make.py", "tests/test_package.py"} <= inside
+    assert {"weights/recipes/release.py", "weights/LICENSES.md", "CHANGELOG.md"} <= inside
+
+
+def test_an_installed_package_works(wheel: Path, tmp_path: Path) -> None:
+    """In an environment of its own, with the dependencies of this one."""
+    venv.create(tmp_path / "env", system_site_packages=True)
+    scripts = tmp_path / "env" / ("Scripts" if os.name == "nt" else "bin")
+    python, costream = scripts / "python", scripts / "costream"
+    site = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = Path(run(python, "-c", site).strip())
+    # Files .pth of these folders are not read: costream may be installed there to be edited.
+    paths = [path for path in sys.path if Path(path).name == "site-packages"]
+    (packages / "dependencies.pth").write_text("\n".join(paths), encoding="utf-8")
+    install = ("install", "-q", "--no-deps", "--no-index", "--force-reinstall")
+    run(sys.executable, "-m", "pip", "--python", python, *install, wheel)
+    where = run(python, "-c", "import costream; print(costream.__file__)", cwd=tmp_path)
+    assert Path(where.strip()).parent == packages / "costream"
+
+    assert run(costream, "--version", cwd=tmp_path).startswith("costream ")
+    shown = run(costream, "demo", "-q", "-o", "x", cwd=tmp_path)
+    assert shown.splitlines() == [os.path.join("x", "report.html")]
+    page = (tmp_path / "x" / "report.html").read_text("utf-8")
+    assert all(label in page for label in ("walk", "dog bark", "wave both hands"))
+    verified = run(costream, "models", "verify", "cosounds", cwd=tmp_path)
+    assert "street.ogg: accuracy 0.9" in verified
+    completion = run(costream, "completion", "bash", cwd=tmp_path)
+    assert "complete -o nosort -F" in completion
