@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from kit.program import costream, environment
+from kit.program import costream, environment, on_terminal
 
 SHELLS = {
     "bash": (["--norc", "--noprofile", "-i"], 'eval "$(costream completion bash)"'),
@@ -28,7 +27,6 @@ if [ -n "$_COSTREAM_COMPLETE" ] || [ "$1" = completion ]; then
 fi
 echo "$@" > typed
 """
-LIMIT_S = 90
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a system with pseudo-terminals")
@@ -45,7 +43,8 @@ def test_tab_in_a_shell(shell: str, tmp_path: Path) -> None:
     keys = "costream det\tcl\t--thresh\t0.5 -m coso\t-f csv,sr\t--model=oad\t"
     path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
     env = environment({"PATH": path, "TERM": "dumb", "HOME": str(tmp_path)})
-    shown = type_into([shell, *arguments], [script, keys, "exit"], tmp_path, env)
+    lines = "".join(f"{line}\r" for line in (script, keys, "exit"))
+    shown, _ = on_terminal([shell, *arguments], keys=lines, cwd=tmp_path, env=env)
     assert (tmp_path / "typed").is_file(), shown
     assert (tmp_path / "typed").read_text().split() == [
         *("detect", "clip.mp4", "--threshold", "0.5", "-m", "cosounds", "-f", "csv,srt"),
@@ -69,20 +68,3 @@ def test_words_where_the_shell_asks(tmp_path: Path) -> None:
         done = costream(env={**asked, "_COSTREAM_COMPLETE": "bash_complete"}, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
         assert some <= {item.removeprefix("plain,") for item in done.stdout.splitlines()}
-
-
-def type_into(command: list[str], lines: list[str], cwd: Path, env: dict[str, str]) -> str:
-    """Type lines into a shell that has a terminal of its own; return what it showed."""
-    spawn = [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])", *command]
-    keys = "".join(f"{line}\r" for line in lines)
-    done = subprocess.run(
-        spawn,
-        input=keys.encode(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=LIMIT_S,
-        cwd=cwd,
-        env=env,
-        check=False,
-    )
-    return done.stdout.decode(errors="replace")

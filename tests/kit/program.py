@@ -58,6 +58,24 @@ def python(
     )
 
 
+def on_terminal(
+    command: list[str], *, cwd: Path, env: dict[str, str], keys: str = ""
+) -> tuple[str, int]:
+    """Type keys into a process that has a terminal of its own; return its output and exit code."""
+    spawn = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+    done = subprocess.run(
+        [sys.executable, "-c", spawn, *command],
+        input=keys.encode(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=LIMIT_S,
+        cwd=cwd,
+        env=env,
+        check=False,
+    )
+    return done.stdout.decode(errors="replace"), done.returncode
+
+
 @cache
 def _forks() -> Forks:
     forks = Forks(environment())
