@@ -39,10 +39,16 @@ def stderr_console(flag: ColorMode = "auto") -> Console:
     return _console(color_mode(flag), stderr=True)
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Raise BrokenPipeError again, which ends the program well: it is in ``main``'s hands."""
+        raise
+
+
 @cache
 def _console(mode: ColorMode, *, stderr: bool) -> Console:
     # Labels and paths are data: nothing in them is markup, an emoji code or worth highlighting.
-    return Console(
+    return _Console(
         stderr=stderr,
         color_system=None if mode == "never" else "auto",
         force_terminal=True if mode == "always" else None,

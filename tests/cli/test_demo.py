@@ -63,6 +63,15 @@ def test_what_is_shown_and_what_is_replaced(tmp_path: Path) -> None:
     assert (folder / "report.html").read_text() == "my notes"
 
 
+def test_a_reader_that_goes_ends_it_well(tmp_path: Path) -> None:
+    demo = start("demo", cwd=tmp_path)
+    assert demo.stdout is not None
+    assert demo.stderr is not None
+    assert b"room.mp4 -m cooadtr" in demo.stdout.readline()
+    demo.stdout.close()
+    assert (demo.stderr.read(), demo.wait(LIMIT_S)) == (b"", 0)
+
+
 @pytest.mark.parametrize("output", ["-", "file", "file/x"])
 def test_where_nothing_can_be_written(tmp_path: Path, output: str) -> None:
     (tmp_path / "file").touch()
