@@ -20,7 +20,7 @@ from kit.program import NOWHERE, environment
 SAMPLES = {"room.mp4", "street.ogg", "band.ogg", "moves.csv"}
 MISSING = [name for name in ("hatchling", "build") if find_spec(name) is None]
 pytestmark = pytest.mark.skipif(
-    bool(MISSING), reason=f"needs {' and '.join(MISSING)}: pip install 'costream[test]'"
+    bool(MISSING), reason=f"needs {' and '.join(MISSING)}: pip install hatchling build"
 )
 
 
