@@ -7,16 +7,16 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes of the program. Part of the public interface; see the README."""
+    """Exit codes of the program. Part of the public interface; see 'costream help exit-codes'."""
 
-    OK = 0
-    BUG = 1
-    USAGE = 2
-    PARTIAL = 3
-    INPUT = 4
-    MODEL = 5
-    SIGINT = 130
-    SIGTERM = 143
+    OK = 0  # done (also when the reader of a pipe has left)
+    BUG = 1  # a bug; -vv prints the traceback
+    USAGE = 2  # the command line, a setting or an output path is wrong; nothing was run
+    PARTIAL = 3  # some inputs failed or ended early, or results could not be written
+    INPUT = 4  # no input can be opened or read; a feed was lost for good
+    MODEL = 5  # model, weights or device cannot be used
+    SIGINT = 130  # stopped by Ctrl-C (SIGINT), after the files were finished
+    SIGTERM = 143  # stopped by SIGTERM, after the files were finished
 
 
 class CostreamError(Exception):

@@ -107,7 +107,7 @@ def _declared(path: Path) -> Layout:
     try:
         return _from_table(table, path.stem)
     except ValueError as error:
-        raise UsageError(str(error), where=path, hint="see 'Skeletons' in the README") from None
+        raise UsageError(str(error), where=path, hint="see: costream help skeletons") from None
 
 
 def _from_table(table: dict[str, Any], stem: str) -> Layout:

@@ -103,9 +103,9 @@ class Gap:
     """Time without data, reported by the source or found by the clock. Also a record."""
 
     type: ClassVar[str] = "gap"
-    start_s: float
-    end_s: float
-    reason: str
+    start_s: float  # from here on there is no data ...
+    end_s: float  # ... until here; then the model starts anew
+    reason: str  # why, in words
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ class Fault:
     """An error in a source. ``fatal``: nothing could be read after it. Also a record."""
 
     type: ClassVar[str] = "error"
-    time_s: float | None
-    message: str
-    fatal: bool = False
+    time_s: float | None  # where in the source, null when unknown
+    message: str  # what is damaged, in words
+    fatal: bool = False  # nothing could be read after it
     count: int = 1  # damaged packets or frames this stands for
 
 
@@ -150,11 +150,11 @@ class Thresholds:
 class Head(Thresholds):
     """One of several classifiers on one frontend; its records carry its name."""
 
-    model: str
-    weights_sha256: str
+    model: str  # name of its model card
+    weights_sha256: str  # checksum of its weights
     labels: tuple[str, ...]  # in the order of its predictions' scores
-    background: str | None
-    delay_s: float
+    background: str | None  # its label that is not an event, if any
+    delay_s: float  # as in the header
     threshold: float  # probability that opens a segment
     thresholds: dict[str, float] = field(default_factory=dict)  # thresholds of individual labels
     smooth_s: float = 0.0  # smoothing of the scores before segmentation, see Timeline
@@ -166,21 +166,21 @@ class Header:
     """First record of a run over one source."""
 
     type: ClassVar[str] = "header"
-    version: str
-    model: str
-    weights_sha256: str
-    labels: tuple[str, ...]
+    version: str  # of costream
+    model: str  # name of the model card
+    weights_sha256: str  # checksum of the weights
+    labels: tuple[str, ...]  # class names, in the order of `scores`
     background: str | None  # the label that is not an event, if any
     rate_hz: float  # steps a second
     delay_s: float  # an event seen at time_s happened at about time_s - delay_s
-    source: str  # redacted URI
+    source: str  # path or URL, without credentials
     kind: str  # "video", "audio", "features" or "skeleton"
-    duration_s: float | None  # length to be processed, None when unknown
-    options: dict[str, Any]
-    schema: str = SCHEMA
-    heads: tuple[Head, ...] | None = None  # if there are several models; labels: those of all
+    duration_s: float | None  # length to be processed; null: not known
+    options: dict[str, Any]  # settings that change the results
+    schema: str = SCHEMA  # changes only when readers would break
+    heads: tuple[Head, ...] | None = None  # several models; `labels`: of all
     began: str | None = None  # live: time of day at 0 s, ISO 8601, UTC
-    task: str | None = None  # of the model's card
+    task: str | None = None  # of the model, if not the recognition of classes
 
 
 @dataclass(frozen=True)
@@ -189,27 +189,27 @@ class Prediction:
 
     type: ClassVar[str] = "prediction"
     i: int  # step, from 0
-    time_s: float
+    time_s: float  # what follows was known at this time
     frame: int  # index of the source frame or row that the step used
-    pts: int | None
-    top: tuple[Scored, ...]  # best first
+    pts: int | None  # its time stamp in time-base units
+    top: tuple[Scored, ...]  # [[label, probability], ...], best first (--top-k)
     scores: tuple[float, ...] | None = None  # every class, in the header's order (--scores)
-    anticipation: tuple[tuple[Scored, ...], ...] | None = None  # [future step][rank]
+    anticipation: tuple[tuple[Scored, ...], ...] | None = None  # a `top` a future step
     warmup: bool = False  # the model's window is not full yet
-    fresh: bool = True  # False: no new frame since the previous step
-    model: str | None = None  # name of the head; None: a single head
+    fresh: bool = True  # false: no new frame since the previous step
+    model: str | None = None  # name of the head, if there are several
 
 
 @dataclass(frozen=True)
 class Box:
     """A detected object. As JSON: [x1, y1, x2, y2, score, label], and its id if it has one."""
 
-    x1: float  # left, top, right and bottom edge, pixels of the source's upright frame
-    y1: float
-    x2: float
-    y2: float
-    score: float
-    label: str
+    x1: float  # left edge, pixels of the source's upright frame
+    y1: float  # top edge
+    x2: float  # right edge
+    y2: float  # bottom edge
+    score: float  # probability
+    label: str  # what it is
     id: int | None = None  # track id (--track)
 
 
@@ -219,10 +219,10 @@ class Objects:
 
     type: ClassVar[str] = "objects"
     i: int  # step, from 0
-    time_s: float
+    time_s: float  # what follows was known at this time
     frame: int  # index of the source frame
-    pts: int | None
-    boxes: tuple[Box, ...]
+    pts: int | None  # its time stamp in time-base units
+    boxes: tuple[Box, ...]  # [[x1, y1, x2, y2, score, label], ...], and the id with --track
 
 
 @dataclass(frozen=True)
@@ -230,11 +230,11 @@ class Segment:
     """A finished segment of the timeline."""
 
     type: ClassVar[str] = "segment"
-    start_s: float
-    end_s: float
-    label: str
+    start_s: float  # start ...
+    end_s: float  # ... and end
+    label: str  # what was seen or heard
     score: float  # mean probability of the label over the segment's steps
-    model: str | None = None  # name of the head; None: a single head
+    model: str | None = None  # name of the head, if there are several
     count: int | None = None  # objects: maximum number of the label at one time
 
 
@@ -242,10 +242,10 @@ class Segment:
 class StageTimes:
     """Milliseconds spent on one step, by stage."""
 
-    decode: float
-    frontend: float
-    network: float
-    sink: float
+    decode: float  # reading and decoding, or waiting for a live source
+    frontend: float  # images, sound or joints to tokens
+    network: float  # tokens to outputs
+    sink: float  # writing and drawing, of the previous step
 
 
 STAGES = tuple(f.name for f in dataclasses.fields(StageTimes))
@@ -256,11 +256,11 @@ class Compute:
     """Cost of one step."""
 
     type: ClassVar[str] = "compute"
-    i: int
-    time_s: float
+    i: int  # step, from 0
+    time_s: float  # as in its prediction
     macs: int  # multiply-accumulates actually spent on this step, frontend included
     dense_macs: int  # of the same output without continual inference
-    ms: StageTimes
+    ms: StageTimes  # milliseconds by stage: {decode, frontend, network, sink}
     lag_s: float = 0.0  # live sources: now minus frame time
     dropped: int = 0  # frames dropped so far
     tokens: int | None = None  # token-gated models: tokens updated
@@ -282,7 +282,7 @@ class Alert:
     type: ClassVar[str] = "alert"
     time_s: float  # when it fired
     rule: str  # as given: "falling>=0.8 for 2s"
-    label: str
+    label: str  # that was recognised, or gap, or lost
     score: float  # of the label when it fired
     since_s: float  # start of the time in which the condition held
     clip: str | None = None  # file name of the recording of the seconds around it
@@ -308,17 +308,17 @@ class Summary:
     """
 
     type: ClassVar[str] = "summary"
-    steps: int
-    segments: int
-    dropped: int
-    errors: int
+    steps: int  # number of steps
+    segments: int  # number of segments
+    dropped: int  # frames or steps dropped to keep up
+    errors: int  # damaged packets, frames or rows
     media_s: float  # media time processed
-    wall_s: float
-    x_realtime: float | None
-    macs: int  # over the run
-    dense_macs: int
-    complete: bool
-    exit: int
+    wall_s: float  # time it took
+    x_realtime: float | None  # their ratio
+    macs: int  # multiply-accumulates over the run
+    dense_macs: int  # of the same results without continual inference
+    complete: bool  # false after an interruption or a fault that ended the source early
+    exit: int  # exit code for this source
     drift_ppm: float | None = None  # live: clock of the source against the local one, > 0: faster
 
 
@@ -386,42 +386,41 @@ class FeedStatus:
 
     name: str  # base of its file names
     source: str  # redacted
-    state: FeedState
+    state: FeedState  # see the dashboard
     message: str = ""  # why it is not live; one line, redacted
-    age_s: float | None = None  # since its newest frame or block arrived; None: none yet
+    age_s: float | None = None  # since its newest frame or block arrived
     time_s: float | None = None  # media time of its newest step
     frames_hz: float = 0.0  # recent frames or blocks per second
     steps_hz: float = 0.0  # recent steps per second
-    steps: int = 0
+    steps: int = 0  # steps of the model
     lag_s: float = 0.0  # of its newest step: now minus frame time
     dropped: int = 0  # steps skipped to keep up
-    reconnects: int = 0
-    gaps: int = 0
-    errors: int = 0
-    alerts: int = 0
+    reconnects: int = 0  # reconnections after a lost connection
+    gaps: int = 0  # periods without data
+    errors: int = 0  # errors of the source
+    alerts: int = 0  # alerts that fired
     top: tuple[Scored, ...] = ()  # newest prediction, best first
     active: str | None = None  # label at or above the threshold now, not the background
     network_ms: float = 0.0  # per step, its share of the newest steps, frontend included
-    macs: int = 0
-    dense_macs: int = 0
+    macs: int = 0  # multiply-accumulates
+    dense_macs: int = 0  # of the same results without continual inference
 
 
 @dataclass(frozen=True)
 class WatchStatus:
     """Status of all feeds at one time."""
 
-    version: str
-    model: str
+    version: str  # of costream
+    model: str  # name of the model card
     began: str  # ISO 8601, UTC: start of the watch
-    now: str
-    uptime_s: float
-    feeds: tuple[FeedStatus, ...]
+    now: str  # time of this status
+    uptime_s: float  # time since then
+    feeds: tuple[FeedStatus, ...]  # one a feed, see below
     alerts: tuple[tuple[str, Alert], ...] = ()  # the newest ones, oldest first: feed and alert
     load: float = 0.0  # recent share of the time in which the network was busy
     memory_mb: float = 0.0  # resident
     failed_actions: int = 0  # of alerts
-    strips: dict[str, tuple[str | None, ...]] = field(default_factory=dict)  # see below
-    # feed -> active label of each of the newest seconds, oldest first (None: nothing)
+    strips: dict[str, tuple[str | None, ...]] = field(default_factory=dict)  # {feed: label of each newest second}
 
 
 PixelSize: TypeAlias = tuple[int, int]  # width, height

@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Check what works on this machine, and what to install for the rest.",
     ),
     "completion": ("costream.cli.completion", "Print the completion script of bash, zsh or fish."),
+    "help": ("costream.cli.help", "Show the manual: a page a command, and one a subject."),
 }
 
 

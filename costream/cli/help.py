@@ -1,0 +1,209 @@
+"""``costream help``: the manual, whose tables are made from the code when a page is shown."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from costream.errors import ExitCode, UsageError
+
+MANUAL = Path(__file__).parent.parent / "manual"
+_PLACEHOLDER = re.compile(r"^\{\{([a-z-]+) ?(.*?)\}\}$", re.MULTILINE)
+_LINK = re.compile(r"\[[^\]]+\]\((\w+)\.md\)")
+_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "tuple": "array"}
+_TYPES |= {"FeedState": "string", "dict": "object"}
+
+
+@click.command()
+@click.argument("page", nargs=-1)
+def command(page: tuple[str, ...]) -> None:
+    """Show a page of the manual, or one of its sections; without PAGE the list of pages.
+
+    On a terminal through the pager, else as plain Markdown.
+
+    \b
+    costream help python
+    costream help exit-codes
+    costream help skeletons | less
+    """
+    text = render(find("-".join(page).lower() or "index"))
+    if not sys.stdout.isatty():
+        click.echo(text)
+        return
+    from rich.markdown import Markdown
+
+    from costream.ui.console import stdout_console
+
+    console = stdout_console()
+    with console.capture() as captured:
+        width = min(console.width, 100)
+        console.print(Markdown(_LINK.sub(r"`costream help \1`", text)), width=width)
+    click.echo_via_pager(captured.get())
+
+
+def pages() -> dict[str, str]:
+    """Return the pages of the manual as they are stored, by name; "index" is the first."""
+    paths = sorted(MANUAL.glob("*.md"), key=lambda path: (path.stem != "index", path.stem))
+    return {path.stem: path.read_text("utf-8") for path in paths}
+
+
+def find(name: str) -> str:
+    """Return the page or the section of this name. Raises UsageError if there is none."""
+    known = pages()
+    for text in list(known.values()):
+        for section in re.split(r"^(?=##+ )", text, flags=re.MULTILINE)[1:]:
+            heading = section.partition("\n")[0]
+            known.setdefault(re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-"), section)
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 3, 0.6)
+        hint = f"did you mean {' or '.join(close)}?" if close else "'costream help' lists the pages"
+        raise UsageError(f"there is no page {name!r}", hint=hint)
+    return known[name]
+
+
+def render(text: str) -> str:
+    """Return Markdown with the tables that its placeholders, ``{{name argument}}``, stand for."""
+    return _PLACEHOLDER.sub(lambda match: TABLES[match[1]](*match[2].split(maxsplit=0)), text)
+
+
+def _table(heads: tuple[str, ...], rows: Iterable[Iterable[object]]) -> str:
+    cells = [[str(cell).replace("|", r"\|") for cell in row] for row in (heads, *rows)]
+    cells.insert(1, ["---"] * len(heads))
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def _comments(kind: type) -> dict[str, str]:
+    """Return the comment behind the declaration of each member of a class."""
+    found = re.findall(r"^    (\w+)(?:: | = )[^#\n]*#(?!:) (.+)$", inspect.getsource(kind), re.M)
+    return dict(found)
+
+
+def _commands() -> str:
+    from costream.cli import COMMANDS
+
+    return _table(("command", "what it does"), ((f"`{name}`", text) for name, (_, text) in COMMANDS.items()))
+
+
+def _pages() -> str:
+    rows = (
+        (f"[{name}]({name}.md)", text.split("\n\n")[1].replace("\n", " "))
+        for name, text in pages().items()
+    )
+    return _table(("page", "subject"), (row for row in rows if not row[0].startswith("[index]")))
+
+
+def _options(name: str) -> str:
+    """Return the options of a command (``models import``), as its ``--help`` shows them."""
+    from costream.cli import cli
+
+    found: click.Command | None = cli
+    for part in name.split():
+        assert isinstance(found, click.Group)
+        found = found.get_command(click.Context(found), part)
+    assert found is not None
+    records = (p.get_help_record(click.Context(found)) for p in found.params)
+    return _table(("option", "meaning"), ((f"`{r[0]}`", " ".join(r[1].split())) for r in records if r))
+
+
+def _fields(name: str) -> str:
+    """Return the fields of a dataclass of ``costream.records`` in their JSON form."""
+    from costream import records
+
+    kind: Any = getattr(records, name)
+    comments, rows = _comments(kind), []
+    for field in fields(kind):
+        first = re.split(r"[\[ ]", str(field.type))[0]
+        optional = field.default is None
+        nullable = " or null" if "None" in str(field.type) and field.default is MISSING else ""
+        shown = f"`{field.name}`{'?' if optional else ''}"
+        rows.append((shown, _TYPES.get(first, "object") + nullable, comments[field.name]))
+    return _table(("field", "type", "meaning"), rows)
+
+
+def _formats() -> str:
+    from costream.sinks.registry import FORMATS
+
+    rows = []
+    for name, made in FORMATS.items():
+        files = ", ".join(f"`clip.mp4.{suffix}`" for suffix in made.files)
+        rows.append((f"`{name}`", files, made.about))
+    return _table(("`-f`", "files", "content"), rows)
+
+
+def _layouts() -> str:
+    from costream.layouts import LAYOUTS
+
+    rows = ((f"`{name}`", len(it.joints), ", ".join(it.joints)) for name, it in LAYOUTS.items())
+    return _table(("layout", "joints", "in this order"), rows)
+
+
+def _models() -> str:
+    from costream.models.registry import list_models
+    from costream.models.spec import model_summaries
+
+    origins = {entry.name: entry.origin for entry in list_models()}
+    shipped = {name: "shipped" if origins[name] else "" for name in model_summaries()}
+    rows = ((f"`{name}`", shipped[name], text) for name, text in model_summaries().items())
+    return _table(("`-m`", "weights", "task and network"), rows)
+
+
+def _published() -> str:
+    from costream.checkpoints.store import published
+
+    rows = (
+        (f"`{name}`", f"{each.megabytes:g}", each.licence, each.source)
+        for name, each in published().items()
+    )
+    return _table(("name", "MB", "licence", "source"), rows)
+
+
+def _cards() -> str:
+    """Return a row for each weight file of the package: labels, limits and licence."""
+    from costream.checkpoints.file import read_card
+    from costream.checkpoints.store import weight_folders
+
+    cards = map(read_card, sorted(dict(weight_folders())["shipped"].glob("*.safetensors")))
+    rows = ((f"`{it.name}`", it.description, it.limits, it.licence) for it in cards)
+    return _table(("model", "for", "limits", "licence of the weights"), rows)
+
+
+def _importers() -> str:
+    from costream.importers.base import IMPORTERS
+
+    rows = ((f"`{name}`", each.info["summary"]) for name, each in IMPORTERS.entries().items())
+    return _table(("`--as`", "checkpoints of"), rows)
+
+
+def _import_keys() -> str:
+    from costream.importers.config import KEYS
+
+    return _table(("key", "meaning", "values"), ((f"`{k}`", v[2], v[1]) for k, v in KEYS.items()))
+
+
+def _exit_codes() -> str:
+    about = _comments(ExitCode)
+    return _table(("code", "meaning"), ((int(code), about[code.name]) for code in ExitCode))
+
+
+TABLES: dict[str, Callable[..., str]] = {
+    "cards": _cards,
+    "commands": _commands,
+    "exit-codes": _exit_codes,
+    "fields": _fields,
+    "formats": _formats,
+    "import-keys": _import_keys,
+    "importers": _importers,
+    "layouts": _layouts,
+    "models": _models,
+    "options": _options,
+    "pages": _pages,
+    "published": _published,
+}
