@@ -62,6 +62,9 @@ def find(name: str) -> str:
         for section in re.split(r"^(?=##+ )", text, flags=re.MULTILINE)[1:]:
             heading = section.partition("\n")[0]
             known.setdefault(re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-"), section)
+    starts = [page for page in pages() if page.startswith(name)]
+    if name not in known and len(starts) == 1:
+        name = starts[0]
     if name not in known:
         close = difflib.get_close_matches(name, known, 3, 0.6)
         hint = f"did you mean {' or '.join(close)}?" if close else "'costream help' lists the pages"

@@ -1,0 +1,145 @@
+"""The manual and the README: examples run, options exist, links lead somewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import click
+import pytest
+
+from costream.cli import COMMANDS, cli
+from costream.cli.help import find, pages, render
+from costream.errors import ExitCode, UsageError
+from costream.records import Header, Record, Summary
+from costream.sinks.registry import FORMATS
+from kit.program import ROOT, costream, python
+
+DOCUMENTS = {**pages(), "README": (ROOT / "README.md").read_text("utf-8")}
+# Names that the examples use without a definition.
+PREAMBLE = """
+import numpy as np
+make = np.random.default_rng(0)
+camera = [make.integers(0, 256, (120, 160, 3), np.uint8) for _ in range(40)]
+front, back = camera, camera[::-1]
+blocks = [make.normal(0, 0.1, 4800) for _ in range(20)]
+tracker = [(k / 15, make.normal(0, 1, (25, 3))) for k in range(30)]
+"""
+LATER = {"demo"}  # commands that may be missing
+# Lines that need neither samples nor what is not here; those with samples are run, too.
+RUN = ("costream report seen/", "costream detect room.npz", "costream doctor", "costream help")
+RUN += tuple(f"costream models {name}" for name in ("list", "show", "verify cooadtr", "path cooadtr"))
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """Return the fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def lines(text: str) -> Iterator[str]:
+    """Yield the lines of the shell blocks, without comments, continued lines in one."""
+    for block in blocks(text, "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            yield re.sub(r"(^|\s+)# .*", "", line).strip()
+
+
+def calls(line: str) -> Iterator[list[str]]:
+    """Yield the arguments of each ``costream`` in a line."""
+    for part in re.split(r"\|(?=(?:[^']*'[^']*')*[^']*$)|&&", line):
+        words = shlex.split(part.partition(" > ")[0])
+        if words and words[0].endswith("costream"):
+            yield words[1:]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the samples, for all lines."""
+    made = tmp_path_factory.mktemp("manual")
+    (made / "samples").symlink_to(ROOT / "samples")
+    return made
+
+
+@pytest.mark.parametrize("name", [n for n, text in DOCUMENTS.items() if blocks(text, "python")])
+def test_python_runs(name, tmp_path):
+    (tmp_path / "samples").symlink_to(ROOT / "samples")
+    code = "\n".join([PREAMBLE, *blocks(DOCUMENTS[name], "python")])
+    done = python("-c", code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+EXAMPLES = dict.fromkeys(
+    line
+    for text in DOCUMENTS.values()
+    for line in lines(text)
+    if line.startswith(RUN) or (line.startswith("costream") and "samples/" in line)
+)
+
+
+@pytest.mark.parametrize("line", [line for line in EXAMPLES if not line.startswith("costream demo")])
+def test_shell_lines_run(line, folder):
+    (arguments,) = calls(line)
+    done = costream(*arguments, cwd=folder)
+    assert done.returncode == ExitCode.OK, done.stderr
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_options_exist(name):
+    for line in lines(DOCUMENTS[name]):
+        for words in calls(line):
+            command: click.Command | None = cli
+            while isinstance(command, click.Group) and words:
+                command = command.get_command(click.Context(command), words.pop(0))
+            assert command is not None or any(each in line for each in LATER), line
+            if command is not None:
+                command.make_parser(click.Context(command)).parse_args(args=words)
+
+
+@pytest.mark.parametrize("name", pages())
+def test_pages_are_whole(name):
+    text = render(pages()[name])
+    assert "{{" not in text
+    assert re.match(r"# [\w ]+\n\n[^\n]+\n", text), "a title and a line that index.md shows"
+    for link in re.findall(r"\]\((\w+\.md)\)", text):
+        assert link.removesuffix(".md") in pages(), link
+    if name in COMMANDS:
+        assert f"costream {name} --help" in text
+
+
+def test_links_of_the_readme_exist():
+    for link in re.findall(r"\]\((.+?)\)", DOCUMENTS["README"]):
+        assert (ROOT / link).exists(), link
+
+
+def test_nothing_is_missing():
+    for command in COMMANDS:
+        assert find(command)
+    results = render(pages()["results"])
+    for kind in (Header, *get_args(Record), Summary):
+        section = results.split(f"### {kind.type}\n")[1].split("\n#")[0]
+        assert all(f"`{field.name}`" in section for field in dataclasses.fields(kind))
+    assert all(f"\n| {int(code)} |" in results for code in ExitCode)
+    assert all(f"| `{name}` |" in results for name in FORMATS)
+
+
+def test_ten_tasks_in_five_lines():
+    tasks = pages()["python"].split("## Ten tasks")[1].split("\n## ")[0]
+    codes = blocks(tasks, "python")
+    assert len(codes) == 10
+    assert max(len(code.splitlines()) for code in codes) <= 5
+
+
+def test_help_shows_pages_and_sections():
+    code = "import sys; from costream.__main__ import main; assert main(['help', 'models']) == 0; "
+    assert python("-c", code + "sys.exit('torch' in sys.modules)").returncode == 0
+    assert costream("help").stdout.startswith("# costream")
+    assert costream("help", "exit", "codes").stdout.startswith("## Exit codes")
+    assert costream("help", "conf").stdout.startswith("# Configuration")
+    done = costream("help", "skeleton-s")
+    assert done.returncode == ExitCode.USAGE
+    assert "did you mean skeletons" in done.stderr
+    with pytest.raises(UsageError, match="lists the pages"):
+        find("zzzz")
