@@ -420,7 +420,7 @@ class WatchStatus:
     load: float = 0.0  # recent share of the time in which the network was busy
     memory_mb: float = 0.0  # resident
     failed_actions: int = 0  # of alerts
-    strips: dict[str, tuple[str | None, ...]] = field(default_factory=dict)  # {feed: label of each newest second}
+    strips: dict[str, tuple[str | None, ...]] = field(default_factory=dict)  # labels by second
 
 
 PixelSize: TypeAlias = tuple[int, int]  # width, height

@@ -92,7 +92,9 @@ def _comments(kind: type) -> dict[str, str]:
 def _commands() -> str:
     from costream.cli import COMMANDS
 
-    return _table(("command", "what it does"), ((f"`{name}`", text) for name, (_, text) in COMMANDS.items()))
+    return _table(
+        ("command", "what it does"), ((f"`{name}`", text) for name, (_, text) in COMMANDS.items())
+    )
 
 
 def _pages() -> str:
@@ -113,7 +115,9 @@ def _options(name: str) -> str:
         found = found.get_command(click.Context(found), part)
     assert found is not None
     records = (p.get_help_record(click.Context(found)) for p in found.params)
-    return _table(("option", "meaning"), ((f"`{r[0]}`", " ".join(r[1].split())) for r in records if r))
+    return _table(
+        ("option", "meaning"), ((f"`{r[0]}`", " ".join(r[1].split())) for r in records if r)
+    )
 
 
 def _fields(name: str) -> str:
