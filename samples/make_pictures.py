@@ -7,6 +7,7 @@ by Chromium. cost.svg: cost of a step of the temporal network of cooadtr against
 from __future__ import annotations
 
 import io
+import os
 import re
 import subprocess
 import sys
@@ -16,29 +17,43 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.terminal_theme import MONOKAI
+from rich.terminal_theme import TerminalTheme
 
 import costream
+from costream.nn.block import EncoderConfig
 from costream.nn.encoder import Encoder
 from costream.records import Header, Picture, Record, Summary
 from costream.ui.run.state import RunState
 from costream.ui.run.view import LiveLayout
 from costream.ui.screen import Viewport
 
-SAMPLES = Path(__file__).parent
+SAMPLES = Path(__file__).resolve().parent
 WIDTH, HEIGHT = 92, 22
+# Background, text, and the eight colours, dark and bright.
+THEME = TerminalTheme(
+    (16, 18, 22),
+    (220, 222, 226),
+    [
+        *((16, 18, 22), (224, 84, 84), (98, 190, 112), (226, 178, 74)),
+        *((98, 146, 232), (200, 120, 214), (78, 190, 200), (220, 222, 226)),
+    ],
+    [
+        *((120, 124, 132), (255, 130, 120), (150, 226, 150), (250, 214, 120)),
+        *((140, 180, 255), (230, 160, 240), (130, 226, 232), (255, 255, 255)),
+    ],
+)
 WINDOWS = (8, 16, 32, 64, 128, 192, 256, 384, 512)
 
 
 class View:
     """A sink with the lines of the live view at ``at_s`` seconds of the source."""
 
-    def __init__(self, name: str, at_s: float) -> None:
-        self._name, self._at_s, self.svg = name, at_s, ""
+    def __init__(self, command: str, at_s: float) -> None:
+        self._command, self._at_s, self.svg = command, at_s, ""
 
     def open(self, header: Header) -> None:
         self._state = RunState(header, time.monotonic())
-        self._layout = LiveLayout(self._state, self._name)
+        self._layout = LiveLayout(self._state, Path(self._command).name)
 
     def write(self, record: Record) -> None:
         self._state.add(record)
@@ -52,7 +67,7 @@ class View:
             )
             for line in lines:
                 console.print(line)
-            self.svg = console.export_svg(title=f"costream {self._name}", theme=MONOKAI)
+            self.svg = console.export_svg(title=f"costream {self._command}", theme=THEME)
 
     def close(self, summary: Summary) -> None:
         pass
@@ -67,12 +82,13 @@ def with_own_fonts(svg: str) -> str:
 def report_picture(target: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         page, shot = Path(folder, "page.html"), Path(folder, "shot.png")
-        costream.detect(SAMPLES / "room.mp4", output=folder, format="jsonl").collect()
+        options = {"output": folder, "format": "jsonl", "scores": True}
+        costream.detect("samples/room.mp4", **options).collect()
         results = Path(folder, "room.mp4.jsonl")
         make = [sys.executable, "-m", "costream", "report", results, "-o", page, "-q"]
-        subprocess.run(make, check=True)
+        subprocess.run(make, check=True, capture_output=True)
         browser = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars"]
-        size = ["--window-size=1000,1120", f"--screenshot={shot}"]
+        size = ["--window-size=1000,880", f"--screenshot={shot}"]
         subprocess.run([*browser, *size, page.as_uri()], check=True, capture_output=True)
         # A palette makes it a third of the size.
         command = ["ffmpeg", "-v", "error", "-y", "-i", shot, "-vf"]
@@ -85,7 +101,7 @@ def cost_picture() -> str:
     torch.manual_seed(0)
     points, apart = [], 0.0
     for window in WINDOWS:
-        encoder = Encoder(192, 8, 384, 1, window).eval()
+        encoder = Encoder(EncoderConfig(192, 8, 384, 1, window)).eval()
         points.append((window, encoder.count_macs() / 1e6, encoder.dense_macs / 1e6))
         clip = torch.randn(1, 600, 192)
         with torch.inference_mode():
@@ -109,14 +125,19 @@ def cost_picture() -> str:
         "</style>",
         '<rect width="700" height="340" rx="8" fill="#fff"/>',
         text(left - 40, 26, "Cost of a step against the length of the window", "b", "start"),
-        text(left - 40, 44, "millions of multiply-accumulates, transformer block, 192 wide", "", "start"),
+        text(
+            left - 40,
+            44,
+            "millions of multiply-accumulates, transformer block, 192 wide",
+            "",
+            "start",
+        ),
     ]
     for y in range(0, int(most_y) + 1, 50):
         at_y = float(place(0, y).split(",")[1])
         parts.append(f'<path class="g" d="M{left} {at_y}H{left + wide}"/>')
         parts.append(text(left - 8, at_y + 4, str(y), anchor="end"))
-    for x in (64, 128, 256, 384, 512):
-        parts.append(text(left + wide * x / most_x, base + 20, str(x)))
+    parts += [text(left + wide * x / most_x, base + 20, str(x)) for x in WINDOWS if not x % 64]
     parts.append(text(left + wide / 2, base + 40, "rows of the window"))
     for column, color in ((2, "#b8400e"), (1, "#0b6e4f")):
         line = " ".join(place(point[0], point[column]) for point in points)
@@ -136,12 +157,13 @@ def cost_picture() -> str:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else SAMPLES
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else SAMPLES).resolve()
+    os.chdir(SAMPLES.parent)  # names of sources are then those of the manual
     view = View("detect samples/room.mp4", 36.0)
-    costream.detect(SAMPLES / "room.mp4", sinks=[view]).collect()
+    costream.detect("samples/room.mp4", sinks=[view]).collect()
     (folder / "live.svg").write_text(with_own_fonts(view.svg), "utf-8")
     view = View("listen samples/street.ogg", 20.0)
-    costream.listen(SAMPLES / "street.ogg", sinks=[view]).collect()
+    costream.listen("samples/street.ogg", sinks=[view]).collect()
     (folder / "sound.svg").write_text(with_own_fonts(view.svg), "utf-8")
     report_picture(folder / "report.png")
     (folder / "cost.svg").write_text(cost_picture(), "utf-8")
