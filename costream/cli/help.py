@@ -39,13 +39,15 @@ def command(page: tuple[str, ...]) -> None:
         click.echo(text)
         return
     from rich.markdown import Markdown
+    from rich.theme import Theme
 
     from costream.ui.console import stdout_console
 
     console = stdout_console()
-    with console.capture() as captured:
-        width = min(console.width, 100)
-        console.print(Markdown(_LINK.sub(r"`costream help \1`", text)), width=width)
+    # No backgrounds: the terminal may be dark or light.
+    page_view = Markdown(_LINK.sub(r"`costream help \1`", text), code_theme="ansi_dark")
+    with console.capture() as captured, console.use_theme(Theme({"markdown.code": "bold cyan"})):
+        console.print(page_view, width=min(console.width, 100))
     click.echo_via_pager(captured.get())
 
 
@@ -59,9 +61,11 @@ def find(name: str) -> str:
     """Return the page or the section of this name. Raises UsageError if there is none."""
     known = pages()
     for text in list(known.values()):
-        for section in re.split(r"^(?=##+ )", text, flags=re.MULTILINE)[1:]:
-            heading = section.partition("\n")[0]
-            known.setdefault(re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-"), section)
+        for match in re.finditer(r"^(##+) (.+)$", text, re.MULTILINE):
+            end = re.compile(rf"^#{{2,{len(match[1])}}} ", re.MULTILINE).search(text, match.end())
+            section = text[match.start() : end.start() if end else None].strip()
+            slug = re.sub(r"[^a-z0-9]+", "-", match[2].lower()).strip("-")
+            known.setdefault(slug, section)
     starts = [page for page in pages() if page.startswith(name)]
     if name not in known and len(starts) == 1:
         name = starts[0]
