@@ -52,7 +52,7 @@ MAY = {
     },
 }
 BESIDE = MAY["evaluation"]
-MAY["bench"] = {"evaluation", "frontends", "nn", "sinks", *BESIDE}
+MAY["bench"] = {"api", "evaluation", "frontends", "nn", "sinks", *BESIDE}
 MAY["training"] = {"evaluation", "frontends", "nn", "report", *BESIDE}
 MAY["cli"] = {"runtime", "bench", "training", "evaluation", "report", "importers", "sinks", "ui"}
 MAY["cli"] |= {"options", "sources", "models", "checkpoints"}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
+from costream.api.streams import LoadedModel
 from costream.errors import SourceError
 from costream.models.base import Model
 from costream.options import Options
@@ -15,6 +20,7 @@ from costream.records import VideoFrame
 from costream.runtime.pipeline import run
 from costream.sinks.registry import make_sinks
 from costream.sources.base import SourceOptions
+from costream.sources.memory import MemorySource
 from costream.sources.registry import open_source, sniff
 from costream.tables import Table
 
@@ -62,6 +68,53 @@ def stream_table(uri: str, model: Model, rounds: int = 3, duration_s: float | No
         f" {model.info.card.rate_hz:g} steps per second, {rounds} rounds in turns",
     )
     return Table(f"stream: {uri}", COLUMNS, rows, notes)
+
+
+def frames_table(uri: str, model: Model, rounds: int = 3, most: int = 150) -> Table:
+    """Process the first ``most`` frames of a video from memory; return the medians.
+
+    The baseline is the run over an array of them; the other way gives them one by one to a stream
+    of the Python API. Raises SourceError like ``stream_table``.
+    """
+    frames, rate_hz = _frames(uri, most)
+    loaded = LoadedModel(model)
+
+    def one_by_one() -> None:
+        stream = loaded.stream(rate_hz=rate_hz)
+        for frame in frames:
+            stream.step(frame)
+        stream.finish()
+
+    reading = SourceOptions(box=model.info.box)
+    ways: dict[str, Callable[[], object]] = {
+        "run over the array": lambda: run(
+            MemorySource(frames, reading, rate_hz=rate_hz), model, ()
+        ),
+        "stream.step(frame)": one_by_one,
+    }
+    spent: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            began = time.perf_counter()
+            way()
+            spent[name].append(1e3 * (time.perf_counter() - began) / len(frames))
+    ms = {name: statistics.median(times) for name, times in spent.items()}
+    first = next(iter(ms.values()))
+    rows = tuple((name, value, value / first) for name, value in ms.items())
+    notes = (f"{len(frames)} frames of {frames[0].shape[1]}x{frames[0].shape[0]} in memory",)
+    return Table("Python", ("way", "ms a frame", "to the run"), rows, notes)
+
+
+def _frames(uri: str, most: int) -> tuple[list[npt.NDArray[np.uint8]], float]:
+    """Return the first frames of a video in its own size, and their rate."""
+    source = open_source(uri)
+    try:
+        info = source.open()
+        items = (item for item in source.items() if isinstance(item, VideoFrame))
+        frames = [frame.rgb for frame in itertools.islice(items, most)]
+    finally:
+        source.close()
+    return frames, info.rate_hz or 25.0
 
 
 def _decode(uri: str, options: SourceOptions, *, resize: bool) -> float:

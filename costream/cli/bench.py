@@ -134,17 +134,18 @@ def stream(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Compare a whole run over a video with decoding and resizing alone."""
+    """Compare a whole run over a video with decoding and resizing alone, and ways from Python."""
     from costream.sources.registry import sniff
 
     sniff(file)  # reports a wrong name before torch is imported
-    from costream.bench.stream import stream_table
+    from costream.bench.stream import frames_table, stream_table
     from costream.models.registry import load_model
     from costream.runtime.setup import prepare_torch
 
     prepare_torch(threads)
     loaded = load_model(model, weights=weights, device=device)
-    show([stream_table(file, loaded, rounds, duration)], as_json)
+    tables = [stream_table(file, loaded, rounds, duration), frames_table(file, loaded, rounds)]
+    show(tables, as_json)
 
 
 @command.command()

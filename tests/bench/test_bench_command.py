@@ -49,7 +49,9 @@ SAMPLE = ROOT / "samples" / "room.mp4"
 def test_stream_has_a_row_for_every_way() -> None:
     done = costream("bench", "stream", SAMPLE, "--duration", 4, "--rounds", 1, "--json")
     assert done.returncode == 0, done.stderr
-    (table,) = json.loads(done.stdout)
+    table, python = json.loads(done.stdout)
+    assert [row["way"] for row in python["rows"]] == ["run over the array", "stream.step(frame)"]
+    assert all(row["ms a frame"] > 0 for row in python["rows"])
     rows = {row["way"]: row for row in table["rows"]}
     assert list(rows) == ["decode", "decode + resize", "costream"]
     assert rows["decode + resize"]["x decode + resize"] == 1
