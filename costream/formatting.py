@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Sequence
 
 from costream.errors import UsageError
@@ -67,9 +68,10 @@ def cost_line(summary: Summary, kind: str) -> str:
     """Return the line that ends a run: steps, time, speed, operations, losses."""
     kind = "skeletons" if kind == "skeleton" else kind
     speed = "" if summary.x_realtime is None else f" ({times(summary.x_realtime)} real time)"
+    took = f" in {summary.wall_s:.1f} s" if math.isfinite(summary.wall_s) else ""
     parts = [
         counted(summary.steps, "step"),
-        f"{summary.media_s:.1f} s of {kind} in {summary.wall_s:.1f} s{speed}",
+        f"{summary.media_s:.1f} s of {kind}{took}{speed}",
     ]
     if summary.macs:
         less = saving(summary.macs, summary.dense_macs)

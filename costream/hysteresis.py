@@ -5,11 +5,14 @@ Segments (``runtime.segments``) and the live view follow it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from fnmatch import fnmatchcase
 
 import numpy as np
 import numpy.typing as npt
 
+from costream.errors import UsageError
+from costream.formatting import suggest_names
 from costream.records import Thresholds
 
 
@@ -18,6 +21,8 @@ class Hysteresis:
 
     A label opens when it is the best of those at or above their threshold. It closes when it falls
     below its lower threshold, or when a better label is at or above its own threshold.
+
+    ``only``: the labels that may open, and so take the place of another; None: all.
     """
 
     def __init__(
@@ -25,11 +30,12 @@ class Hysteresis:
         labels: Sequence[str],
         thresholds: Thresholds,
         background: str | None = None,
+        only: Collection[str] | None = None,
     ) -> None:
         self._thresholds = np.array([thresholds.threshold_of(label) for label in labels])
         self._lows = np.array([thresholds.low_of(label) for label in labels])
-        if background is not None:
-            self._thresholds[labels.index(background)] = np.inf
+        closed = [label == background or not is_among(label, only) for label in labels]
+        self._thresholds[closed] = np.inf
 
     def step(self, scores: npt.NDArray[np.float64], current: int | None) -> int | None:
         """Return the index of the label after a step with these scores [C], or None.
@@ -42,3 +48,32 @@ class Hysteresis:
             if current is None or scores[best] > scores[current]:
                 return best
         return current if current is not None and scores[current] >= self._lows[current] else None
+
+
+def is_among(label: str, only: Collection[str] | None) -> bool:
+    """Return whether a label may open a segment; ``only``: the labels that may, None: all."""
+    return only is None or label in only
+
+
+def match_labels(names: Iterable[str], labels: Sequence[str]) -> tuple[str, ...]:
+    """Return the labels that match any of the names, in the order of ``labels``.
+
+    Each name is a label, a glob pattern, or several of them separated by commas; case does not
+    matter. Raises UsageError for one that matches no label.
+    """
+    known = {label.casefold() for label in labels}
+    patterns: list[str] = []
+    for name in names:
+        patterns += [name] if name.strip().casefold() in known else name.split(",")
+    patterns = [pattern.strip() for pattern in patterns if pattern.strip()]
+    for pattern in patterns:
+        if not any(fnmatchcase(label, pattern.casefold()) for label in known):
+            hint = suggest_names(pattern, labels)
+            raise UsageError(f"there is no label {pattern!r}", where="--only", hint=hint)
+    if not patterns:
+        raise UsageError("names no label", where="--only", hint=suggest_names("", labels))
+    return tuple(
+        label
+        for label in labels
+        if any(fnmatchcase(label.casefold(), pattern.casefold()) for pattern in patterns)
+    )

@@ -332,6 +332,9 @@ class Options:
     min_gap_s: float | None = _time(
         "--min-gap", "Merge segments of a label closer than this (seconds)."
     )
+    only: tuple[str, ...] = _texts(
+        "--only", "Only these labels; comma-separated, '*' and '?' allowed.", metavar="LABEL"
+    )
     top_k: int = flag("--top-k", "Labels in each prediction.", default=3, type=click.IntRange(1))
     scores: bool = _switch("--scores/--no-scores", "Write every class probability.")
 
@@ -359,7 +362,7 @@ class Options:
         "--dtype",
         cli_default="float32",
         on=EVERY,
-        type=click.Choice(["float32", "float64", "bfloat16"]),
+        type=click.Choice(["float32", "float64", "bfloat16", "float16"]),
     )
     threads: int = flag(
         "--threads",
@@ -466,12 +469,9 @@ class Options:
     @property
     def recorded(self) -> dict[str, Any]:
         """The options that a run's header has in addition to the range and the timeline."""
-        values: dict[str, Any] = {
-            "dtype": self.dtype,
-            "channel": self.channel,
-            "tokens": self.tokens,
-        }
-        values |= {"budget": self.budget and self.budget.text, "track": self.track or None}
+        values: dict[str, Any] = {"dtype": self.dtype, "channel": self.channel}
+        values |= {"tokens": self.tokens, "budget": self.budget and self.budget.text}
+        values |= {"track": self.track or None}
         return {name: value for name, value in values.items() if value is not None}
 
     @property
@@ -482,7 +482,8 @@ class Options:
             declared = each.metadata.get("flag")
             if declared and declared.identity and {"detect", "listen"} & {*declared.commands}:
                 values[each.name] = getattr(self, each.name)
-        return {**values, "budget": self.budget and self.budget.text}
+        values |= {"budget": self.budget and self.budget.text}
+        return values if self.only else {k: v for k, v in values.items() if k != "only"}
 
     def timeline(self, card: Card) -> Timeline:
         """Return the card's timeline with this run's overrides."""

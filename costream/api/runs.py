@@ -144,6 +144,9 @@ def _run(
     name = _name_of(source)
     options = make_options(command, given, sources=(name,))
     output = None if options.output is None else Path(options.output)
+    if output is not None and output.suffix == ".csv" and not output.is_dir():
+        hint = f'use .collect().save("{output}")'
+        raise UsageError("is a file, not a folder", where=f"output={output}", hint=hint)
     if output is not None:
         formats = options.formats or ("jsonl",)
         check_outputs(formats, output, name, overwrite=options.overwrite)

@@ -62,6 +62,11 @@ class Card:
         """Whether the network has random weights, so that its output is meaningless."""
         return self.trained_on.startswith(UNTRAINED)
 
+    @property
+    def events(self) -> tuple[str, ...]:
+        """The labels without the background."""
+        return tuple(label for label in self.labels if label != self.background)
+
     def to_json(self) -> str:
         """Return the card as JSON, with keys in the order of the fields."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False)

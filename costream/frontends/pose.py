@@ -54,6 +54,7 @@ def load_mediapipe(model: str) -> None:
         hint = "pip install 'costream[pose]' to find them in video"
         if python > (3, 12):
             hint += f" with Python 3.10 to 3.12 (this is {python[0]}.{python[1]})"
+        hint += ", or use a model for video: -m cooadtr"
         raise SourceError(f"{model} takes skeletons, not video", hint=hint)
     # NumPy warns that denormal numbers are flushed to zero, which is intended here.
     with quiet_stderr(), warnings.catch_warnings(), _errors():

@@ -9,6 +9,7 @@ from costream.errors import ModelError, SourceError, UsageError
 from costream.frontends.pose import installed_version, load_mediapipe
 from costream.frontends.tsn import load_opencv
 from costream.layouts import MEDIAPIPE_33, find_layout
+from costream.models.registry import SHIPPED
 from costream.records import AudioFormat, SourceInfo, SourceKind
 
 
@@ -48,7 +49,8 @@ def check_source(card: Card, frontend: Any, info: SourceInfo) -> None:
         check_flow(card, frontend)
     elif wanted != info.kind:
         raise SourceError(
-            f"{card.name} takes {_NAMES[wanted]}, not {_NAMES[info.kind]}", hint=_hint(card, wanted)
+            f"{card.name} takes {_NAMES[wanted]}, not {_NAMES[info.kind]}",
+            hint=_hint(card, wanted, info.kind),
         )
 
 
@@ -88,15 +90,18 @@ _NAMES = {
 }
 
 
-def _hint(card: Card, wanted: SourceKind) -> str:
+def _hint(card: Card, wanted: SourceKind, kind: SourceKind) -> str:
+    """Return what to give to the model instead, and the model for what was given."""
     if wanted == "features":
         width = input_width(card)
-        return f"give a .npy or .npz file with {width} values a row, or use a model with a frontend"
-    if wanted == "skeleton":
-        return "give a table or recording of joints, or a video"
-    if wanted == "audio":
-        return "give a file or stream with sound, or --mic"
-    return "give a video, or use a skeleton model such as costgcn"
+        needed = f"give a .npy or .npz file with {width} values a row"
+    elif wanted == "skeleton":
+        needed = "give a table or recording of joints, or a video"
+    elif wanted == "audio":
+        needed = "give a file or stream with sound, or --mic"
+    else:
+        needed = "give a video"
+    return needed + (f"; for {_NAMES[kind]}: -m {SHIPPED[kind]}" if kind in SHIPPED else "")
 
 
 def _check_width(card: Card, width: int | None) -> None:

@@ -21,6 +21,7 @@ class WeightsIdentity:
     card_sha256: str  # of the card: labels, thresholds, rates
     finds_objects: bool = False
     gated: bool = False  # token-gated
+    events: tuple[str, ...] = ()  # labels that are not background
 
 
 def identify(name: str, weights: str | os.PathLike[str] | None = None) -> WeightsIdentity:
@@ -40,4 +41,5 @@ def identify(name: str, weights: str | os.PathLike[str] | None = None) -> Weight
     finds_objects = any(card.task == OBJECT_DETECTION for card in known)
     gated = any(is_gated(card.architecture) for card in known)
     sha256 = hashlib.sha256(cards.encode()).hexdigest()
-    return WeightsIdentity(tensors, sha256, finds_objects, gated)
+    events = tuple(label for card in known for label in card.events)
+    return WeightsIdentity(tensors, sha256, finds_objects, gated, events)

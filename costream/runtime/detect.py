@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from costream.errors import CostreamError, ExitCode, SourceError, UsageError
+from costream.errors import CostreamError, ExitCode, SourceError, UsageError, display_name
+from costream.formatting import clean
 from costream.models.base import Model
 from costream.options import Options
 from costream.runtime.options import check_model_options, source_options
@@ -16,14 +18,19 @@ from costream.runtime.pipeline import run
 from costream.runtime.setup import load, logging_to
 from costream.runtime.stop import StopHandler
 from costream.sinks.base import Sink
-from costream.sinks.registry import check_outputs, is_complete, make_sinks
+from costream.sinks.registry import check_outputs, is_complete, make_sinks, paths_for
+from costream.sinks.tables import MergedTimeline
+from costream.sources.media.container import media_streams
 from costream.sources.registry import expand, name_of, open_source, sniff
-from costream.ui.console import live_allowed, stderr_console, stdout_console
+from costream.ui.console import live_allowed, print_line, stderr_console, stdout_console
 from costream.ui.plain import PlainLines
 from costream.ui.run.view import LiveView
 from costream.ui.timeline import FinalTimeline
 
 log = logging.getLogger("costream")
+
+
+_MOST_FILES = 4  # named in one line
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,7 @@ class _Plan:
     formats: tuple[str, ...]
     directory: Path | None
     report: bool  # a readable timeline on stdout
+    table: Path | None = None  # one table of all segments, instead of a folder
 
 
 def detect(options: Options, effective: Sequence[str] = ()) -> ExitCode:
@@ -48,30 +56,56 @@ def detect(options: Options, effective: Sequence[str] = ()) -> ExitCode:
         if not inputs:
             return _verdict(0, failures)
         model = load_checked(options)
-        done = 0
-        for uri in inputs:
-            try:
-                code = _one(uri, model, options, plan, stop)
-            except BrokenPipeError:
-                return ExitCode.OK  # the reader closed the pipe; files are finalised
-            except (SourceError, OSError) as error:
-                if stop.exit_code is not None:  # interrupted while waiting for data
-                    return stop.exit_code
-                failures.append(_failed(error, uri))
-                continue
-            if stop.exit_code is not None:
+        table = _table(plan, model, options)
+        try:
+            return _all(inputs, failures, model, options, plan, table, stop)
+        finally:
+            if table is not None:
+                table.finish()
+                _say_written(options, [table.path])
+
+
+def _all(
+    inputs: Sequence[str],
+    failures: list[ExitCode],
+    model: Model,
+    options: Options,
+    plan: _Plan,
+    table: MergedTimeline | None,
+    stop: StopHandler,
+) -> ExitCode:
+    """Run every input, and return the overall exit code; ``failures``: those so far."""
+    done = 0
+    for uri in inputs:
+        try:
+            code = _one(uri, model, options, plan, table, stop)
+        except BrokenPipeError:
+            return ExitCode.OK  # the reader closed the pipe; files are finalised
+        except (SourceError, OSError) as error:
+            if stop.exit_code is not None:  # interrupted while waiting for data
                 return stop.exit_code
-            if code is ExitCode.OK:
-                done += 1
-            else:
-                failures.append(code)
-        return _verdict(done, failures)
+            failures.append(_failed(error, uri, model))
+            continue
+        if stop.exit_code is not None:
+            return stop.exit_code
+        if code is ExitCode.OK:
+            done += 1
+        else:
+            failures.append(code)
+    return _verdict(done, failures)
 
 
 def _plan(options: Options) -> _Plan:
+    on_terminal = sys.stdout.isatty()
     if options.output is not None and options.output != "-":
-        return _Plan(options.formats or ("jsonl",), Path(options.output), sys.stdout.isatty())
-    if options.output is None and not options.formats and sys.stdout.isatty():
+        path = Path(options.output)
+        if path.suffix.lower() == ".csv" and not path.is_dir():
+            if options.formats not in ((), ("csv",)):
+                hint = "name a folder with -o"
+                raise UsageError("a single file takes the format csv", where="-f", hint=hint)
+            return _Plan((), None, on_terminal, path)
+        return _Plan(options.formats or ("jsonl",), path, on_terminal)
+    if options.output is None and options.formats in ((), ("table",)) and on_terminal:
         return _Plan((), None, report=True)
     formats = options.formats or ("jsonl",)
     check_outputs(formats, None, "", overwrite=False)
@@ -83,6 +117,9 @@ def _inputs(options: Options, plan: _Plan) -> tuple[list[str], list[ExitCode]]:
     inputs: list[str] = []
     failures: list[ExitCode] = []
     outputs: dict[str, str] = {}
+    if plan.table is not None and options.skip_existing and plan.table.exists():
+        log.warning("%s: results exist already, skipped", plan.table)
+        return [], []
     for argument in options.sources:
         try:
             uris = expand(argument)
@@ -92,6 +129,9 @@ def _inputs(options: Options, plan: _Plan) -> tuple[list[str], list[ExitCode]]:
             failures.append(_failed(error, argument))
             continue
         for uri in uris:
+            if plan.table is not None:
+                inputs.append(uri)
+                continue
             name = name_of(uri)
             if plan.directory is not None and name in outputs:
                 raise UsageError(
@@ -121,22 +161,54 @@ def load_checked(options: Options, *, shares: bool = False) -> Model:
     return model
 
 
-def _one(uri: str, model: Model, options: Options, plan: _Plan, stop: StopHandler) -> ExitCode:
-    sinks: list[Sink] = make_sinks(
+def _table(plan: _Plan, model: Model, options: Options) -> MergedTimeline | None:
+    """Open the table of all segments, if one is written."""
+    if plan.table is None:
+        return None
+    several, objects = len(model.info.heads) > 1, _finds_objects(model)
+    return MergedTimeline(plan.table, overwrite=options.overwrite, heads=several, counts=objects)
+
+
+def _one(
+    uri: str,
+    model: Model,
+    options: Options,
+    plan: _Plan,
+    table: MergedTimeline | None,
+    stop: StopHandler,
+) -> ExitCode:
+    name = name_of(uri)
+    sinks: list[Sink] = [] if table is None else [table]
+    sinks += make_sinks(
         plan.formats,
         plan.directory,
-        name_of(uri),
+        name,
         stream=sys.stdout,
         overwrite=options.overwrite or options.skip_existing,
     )
     summary = run(
         open_source(uri, source_options(options, model, plan.formats)),
         model,
-        [*sinks, *_views(options, plan, name_of(uri))],
+        [*sinks, *_views(options, plan, name)],
         options=options,
         stop=stop,
     )
+    if plan.directory is not None:
+        objects = _finds_objects(model)
+        paths = [
+            p for f in plan.formats for p in paths_for(f, plan.directory, name, objects=objects)
+        ]
+        _say_written(options, paths)
     return ExitCode(summary.exit)
+
+
+def _say_written(options: Options, paths: Sequence[Path]) -> None:
+    """Print the names of finished files, unless -q is given."""
+    if options.verbosity >= 0 and paths:
+        more = len(paths) - _MOST_FILES
+        names = ", ".join(display_name(str(path)) for path in paths[:_MOST_FILES])
+        line = f"wrote {names}" + (f" and {more} more" if more > 0 else "")
+        print_line(stderr_console(options.color), clean(line))
 
 
 def _views(options: Options, plan: _Plan, name: str) -> list[Sink]:
@@ -157,10 +229,27 @@ def _views(options: Options, plan: _Plan, name: str) -> list[Sink]:
     return views
 
 
-def _failed(error: Exception, uri: str) -> ExitCode:
+def _finds_objects(model: Model) -> bool:
+    return model.info.card.task == OBJECT_DETECTION
+
+
+def _failed(error: Exception, uri: str, model: Model | None = None) -> ExitCode:
+    """Log why an input failed, and the command that takes it, and return the exit code."""
     shown = error if isinstance(error, CostreamError) else SourceError(str(error), where=uri)
-    log.error("%s", shown)
+    command = None if model is None else _other_command(uri, model)
+    log.error("%s%s", shown, f"; try: {command}" if command else "")
     return shown.exit_code
+
+
+def _other_command(uri: str, model: Model) -> str | None:
+    """Return the command for a media file without what the model takes."""
+    has_sound, has_video = media_streams(uri)
+    name = shlex.quote(display_name(uri))
+    if model.info.box is not None and has_sound and not has_video:
+        return f"costream listen {name}"
+    if model.info.sound is not None and has_video and not has_sound:
+        return f"costream detect {name}"
+    return None
 
 
 def _verdict(done: int, failures: Sequence[ExitCode]) -> ExitCode:

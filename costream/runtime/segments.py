@@ -15,7 +15,7 @@ soon as another label has lasted ``min_length_s``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -70,7 +70,8 @@ class Segmenter:
     the first step after the start or a gap, and nothing that an earlier step covers.
 
     ``labels``: names of the classes, in the order of the probabilities. ``background``: the
-    label that is not an event, or None. UsageError when ``timeline`` contradicts itself.
+    label that is not an event, or None. ``only``: as for ``Hysteresis``. UsageError when
+    ``timeline`` contradicts itself.
     """
 
     def __init__(
@@ -80,10 +81,11 @@ class Segmenter:
         rate_hz: float,
         delay_s: float = 0.0,
         background: str | None = None,
+        only: Collection[str] | None = None,
     ) -> None:
         _check(timeline)
         self._labels = tuple(labels)
-        self._hysteresis = Hysteresis(self._labels, timeline, background)
+        self._hysteresis = Hysteresis(self._labels, timeline, background, only)
         self.smoother = Smoother(timeline.smooth_s)
         self._min_length_s = timeline.min_length_s
         self._min_gap_s = timeline.min_gap_s

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from costream.checkpoints.card import UNTRAINED, Card, Timeline
 from costream.clock import Tick, utc
 from costream.errors import CostreamError, ExitCode
+from costream.hysteresis import is_among, match_labels
 from costream.models.base import Model, ModelHead, StepResult
 from costream.options import Options
 from costream.records import (
@@ -60,7 +61,10 @@ class StreamRecorder:
     """One stream of a run: turns the results of its steps into records for its sinks."""
 
     def __init__(self, model: Model, options: Options, sinks: Sequence[Sink]) -> None:
+        """Raises UsageError for a label of ``options.only`` that no head of the model has."""
         self.model, self.options, self.sinks = model, options, sinks
+        events = [label for head in model.info.heads for label in head.card.events]
+        self.only = match_labels(options.only, events) if options.only else None
         self.open_sinks: list[Sink] = []
         # Evaluated once: a protocol's isinstance check takes longer than writing a record.
         self._pictures = [sink for sink in sinks if isinstance(sink, PictureSink)]
@@ -89,7 +93,9 @@ class StreamRecorder:
             sure = [
                 (score, label)
                 for label, score in zip(card.labels, scores.tolist(), strict=True)
-                if label != card.background and score >= entry.timeline.threshold_of(label)
+                if label != card.background
+                and is_among(label, self.only)
+                and score >= entry.timeline.threshold_of(label)
             ]
             if sure:
                 return max(sure)[1]
@@ -125,7 +131,7 @@ class StreamRecorder:
         rate_hz, delay_s = self.rate_hz / self.model.info.stride, card.delay_s * self.scale
         if card.task == OBJECT_DETECTION:
             return PresenceSegmenter(card.labels, timeline, rate_hz, delay_s)
-        return Segmenter(card.labels, timeline, rate_hz, delay_s, card.background)
+        return Segmenter(card.labels, timeline, rate_hz, delay_s, card.background, self.only)
 
     def step(
         self, tick: Tick, result: StepResult, decode_s: float
@@ -161,7 +167,8 @@ class StreamRecorder:
         scores: list[npt.NDArray[np.float64]] = []
         for entry in self.timelines:
             if isinstance(entry.segmenter, PresenceSegmenter):
-                boxes = () if result.objects is None else result.objects[0]
+                found = () if result.objects is None else result.objects[0]
+                boxes = [box for box in found if is_among(box.label, self.only)]
                 self.write(self._objects(step, tick, boxes, entry))
                 self._emit(entry, entry.segmenter.push(tick.time_s, boxes))
             elif result.probabilities is not None and not (self.options.wait and result.warmup[0]):
@@ -335,6 +342,7 @@ class StreamRecorder:
                 "wait": options.wait,
                 "timeline": options.timeline(card),
                 "temperature": card.temperature,
+                **({} if self.only is None else {"only": self.only}),
                 **({"weights": UNTRAINED} if card.untrained else {}),
                 **options.recorded,
                 **notes,

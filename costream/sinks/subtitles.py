@@ -114,7 +114,8 @@ class Timelines:
         head = segment.label if self._by_label else segment.model
         if head not in self._spools:
             self._spools[head] = Spool()
-        row = [segment.start_s, segment.end_s, segment.label, segment.score, segment.model]
+        times = (segment.start_s, segment.end_s)
+        row = (*times, segment.label, segment.score, segment.model, segment.count)
         self._spools[head].add(dumps(plain(row)) + "\n")
         self._counts[head] = self.count(head) + 1
 
@@ -125,8 +126,8 @@ class Timelines:
     def of(self, head: str | None) -> Iterator[Segment]:
         """Yield the segments of a head; not while ``merged`` is being read."""
         for line in self._spools[head].lines():
-            start_s, end_s, label, score, model = json.loads(line)
-            yield Segment(start_s, end_s, label, math.nan if score is None else score, model)
+            start_s, end_s, label, score, *rest = json.loads(line)
+            yield Segment(start_s, end_s, label, math.nan if score is None else score, *rest)
 
     def merged(self) -> Iterator[Segment]:
         """Yield the segments of all heads in order of their starts."""

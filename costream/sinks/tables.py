@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from costream.records import (
@@ -20,7 +21,7 @@ from costream.records import (
     finds_objects,
     plain,
 )
-from costream.sinks.atomic import TextOutput
+from costream.sinks.atomic import AtomicFile, TextOutput
 from costream.sinks.base import TextSink, output_file
 
 OBJECT_COLUMNS = ("time_s", "frame", "i", "label", "score", "x1", "y1", "x2", "y2", "id")
@@ -161,10 +162,47 @@ class TimelineTable(_Table):
     def write(self, record: Record) -> None:
         """Write a segment; other records have their own tables."""
         if isinstance(record, Segment):
-            length_s = record.end_s - record.start_s
-            row = (record.start_s, record.end_s, length_s, record.label, record.score)
             model, count = [record.model] * self._has_heads, [record.count] * self._counts
-            self._rows.add((*model, *row, *count), flush=True)
+            self._rows.add((*model, *_segment_cells(record), *count), flush=True)
+
+
+def _segment_cells(segment: Segment) -> tuple[Any, ...]:
+    """Return a segment as the TIMELINE_COLUMNS."""
+    length_s = segment.end_s - segment.start_s
+    return segment.start_s, segment.end_s, length_s, segment.label, segment.score
+
+
+class MergedTimeline:
+    """One table of the segments of several runs of a model; a sink for each run in turn.
+
+    Its columns are ``source``, then those of TimelineTable. ``path`` is complete after ``finish``.
+    """
+
+    def __init__(self, path: Path, *, overwrite: bool, heads: bool, counts: bool) -> None:
+        """``heads``: the model has several; ``counts``: it finds objects. Opens the file."""
+        self.path, self.segments = path, 0
+        self._heads, self._counts, self._source = heads, counts, ""
+        self._rows = CsvRows(AtomicFile(path, overwrite=overwrite))
+        model, count = ["model"] * heads, ["count"] * counts
+        self._rows.open(("source", *model, *TIMELINE_COLUMNS, *count))
+
+    def open(self, header: Header) -> None:
+        """Start a run."""
+        self._source = header.source
+
+    def write(self, record: Record) -> None:
+        """Write a segment; other records are ignored."""
+        if isinstance(record, Segment):
+            model, count = [record.model] * self._heads, [record.count] * self._counts
+            self._rows.add((self._source, *model, *_segment_cells(record), *count), flush=True)
+            self.segments += 1
+
+    def close(self, summary: Summary) -> None:
+        """End a run; the file stays open for the next."""
+
+    def finish(self) -> None:
+        """Finish the file."""
+        self._rows.finish()
 
 
 @output_file("compute.csv", format="csv", order=3)

@@ -52,7 +52,7 @@ def test_what_became_of_each(done: tuple[Path, int]) -> None:
     assert all(failures[name].startswith(words) for name, words in expected.items()), failures
     summary = json.loads((out / "summary.json").read_text("utf-8"))
     assert summary["skipped"] == {
-        "no sound in it, and sounds takes only sound": 1,
+        "no sound in it, and sounds takes only sound; try -m cooadtr": 1,
         "not a media file": 1,
     }
     assert (summary["inputs"]["done"], code) == (4, 3)

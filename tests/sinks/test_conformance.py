@@ -385,7 +385,7 @@ def test_standard_output_takes_one_text() -> None:
 
 def test_all_formats_at_once(run: Any, tmp_path: Path) -> None:
     formats = parse_formats(
-        ["jsonl, JSON,csv", "srt", "vtt,audacity,jsonl,", "raven,rttm,eaf,coco,mp4"]
+        ["jsonl, JSON,csv", "srt", "vtt,table,audacity,jsonl,", "raven,rttm,eaf,coco,mp4"]
     )
     assert formats == tuple(FORMATS)
     assert object_formats(formats) == ["coco"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 
 from costream.errors import CostreamError, ExitCode
 from costream.formatting import clean
+from costream.hysteresis import match_labels
 from costream.models.identity import identify
 from costream.options import Options
 from costream.runtime.batch.folders import Outcome, failure
@@ -21,17 +23,18 @@ from costream.runtime.batch.plan import BatchPlan, check_folder, identity, make_
 from costream.runtime.batch.pool import Pool, Progress, auto_jobs
 from costream.runtime.batch.ray_engine import RayEngine, require_ray
 from costream.runtime.batch.stores import fingerprint
-from costream.runtime.batch.tables import MergedInput, MergedTables
+from costream.runtime.batch.tables import TABLES, MergedInput, MergedTables
 from costream.runtime.batch.work import BatchJob, discard, record_path, remove_copies
 from costream.runtime.options import check_options
 from costream.runtime.setup import logging_to
 from costream.runtime.stop import StopHandler
 from costream.sinks.parquet import require_parquet
 from costream.sinks.registry import check_outputs
-from costream.ui.console import live_allowed, stderr_console
+from costream.ui.console import live_allowed, print_line, stderr_console
 from costream.ui.progress import BatchProgress, BatchState
 
 log = logging.getLogger("costream")
+_MOST_REASONS = 4  # for skipping inputs, shown at the end
 
 
 def batch(options: Options, effective: Sequence[str] = ()) -> ExitCode:
@@ -51,6 +54,8 @@ class _Batch:
         self.weights = identify(options.model, options.weights)
         finds_objects, gated = self.weights.finds_objects, self.weights.gated
         check_options(options, finds_objects=finds_objects, gated=gated)
+        if options.only:
+            match_labels(options.only, self.weights.events)
         self.work = BatchJob(_absolute(options), self.weights.weights_sha256)
         self.output = self.work.folder
         self.journal = BatchJournal(self.output)
@@ -113,6 +118,8 @@ class _Batch:
             self._tables(plan, {**mark, "complete": complete, "exit": int(code)})
         kept = f"  {plan.kept} kept" if plan.kept else ""
         progress.close(f"{state.line()}{kept}{'' if complete else '  incomplete'}")
+        if not quiet:
+            self._explain(plan)
         if self.fatal is not None:
             raise self.fatal
         return code
@@ -176,6 +183,20 @@ class _Batch:
             log.error("%s: %s", clean(outcome.name), outcome.reason)
         elif outcome.status == "skipped":
             log.info("%s: skipped: %s", clean(outcome.name), outcome.reason)
+
+    def _explain(self, plan: BatchPlan) -> None:
+        """Print why inputs were skipped, the most frequent reasons first, and the tables."""
+        entries = (self.journal.entries.get(item.name) for item in plan.inputs)
+        outcomes = [entry.outcome for entry in entries if entry is not None]
+        reasons = Counter(o.reason for o in outcomes if o.status == "skipped").most_common()
+        console = stderr_console(self.options.color)
+        for reason, count in reasons[:_MOST_REASONS]:
+            print_line(console, clean(f"{count} skipped: {reason}"))
+        if len(reasons) > _MOST_REASONS:
+            rest = sum(count for _, count in reasons[_MOST_REASONS:])
+            print_line(console, f"{rest} skipped for other reasons, see summary.json")
+        written = [name for name in TABLES if (self.output / name).is_file()]
+        print_line(console, clean(f"wrote {', '.join(written)} in {self.output}"))
 
     def _verdict(self, plan: BatchPlan, complete: bool) -> ExitCode:
         """Return the overall exit code: that of the failures if all failed alike, else PARTIAL."""

@@ -18,8 +18,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import av
-
 from costream.errors import (
     CostreamError,
     ExitCode,
@@ -29,6 +27,7 @@ from costream.errors import (
     display_name,
 )
 from costream.models.base import Model
+from costream.models.registry import SHIPPED
 from costream.options import Options
 from costream.records import (
     Compute,
@@ -52,7 +51,7 @@ from costream.sinks.filters import DeterministicSink
 from costream.sinks.registry import make_sinks, paths_for
 from costream.sources.base import Source, SourceOptions
 from costream.sources.features.arrays import split_video
-from costream.sources.media.container import ATTACHED_PICTURE
+from costream.sources.media.container import MEDIA_SUFFIXES, media_streams
 from costream.sources.registry import open_source, sniff
 
 log = logging.getLogger("costream")
@@ -289,17 +288,8 @@ class _OutcomeSink:
         return Outcome(name, status, self._damage, summary.exit, self._kind, values, files)
 
 
-# File extensions of media: such a file that cannot be read is damaged.
-_ENDINGS = tuple(
-    f".{ending}"
-    for line in (
-        "3g2 3gp asf avi divx dv f4v flv gif h264 h265 hevc m1v m2p m2t m2ts m2v m4v mj2 mkv mov",
-        "mp4 mpe mpeg mpg mts mxf nut ogm ogv rm rmvb ts vob webm wmv y4m",
-        "aac ac3 aif aiff amr flac m4a mka mp3 oga ogg opus wav wma",
-        "npy npz pickle pkl skeleton",
-    )
-    for ending in line.split()
-)
+# Such a file that cannot be read is damaged.
+_ENDINGS = (*MEDIA_SUFFIXES, ".npy", ".npz", ".pickle", ".pkl", ".skeleton")
 _TABLES = (".csv", ".tsv")
 _HEAD_BYTES = 16
 _STILL = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"BM", b"II*\0", b"MM\0*")
@@ -324,11 +314,12 @@ def why_skipped(uri: str, model: Model, options: SourceOptions) -> str | None:
     path = split_video(uri)[0]
     if not os.path.isfile(path):
         return None
-    hears, shows = _streams(path)
+    name = model.info.card.name
+    hears, shows = media_streams(path)
     if hears and not shows and model.info.sound is None:
-        return f"only sound, and {model.info.card.name} takes no sound"
+        return f"only sound, and {name} takes no sound; try -m {SHIPPED['audio']}"
     if shows and not hears and model.info.sound is not None:
-        return f"no sound in it, and {model.info.card.name} takes only sound"
+        return f"no sound in it, and {name} takes only sound; try -m {SHIPPED['video']}"
     try:
         kind = sniff(path, options)
     except (SourceError, OSError):
@@ -340,7 +331,8 @@ def why_skipped(uri: str, model: Model, options: SourceOptions) -> str | None:
     if not claims:
         return "not a media file"
     if kind is not None and not takes(model, kind):
-        return f"{kind}, which {model.info.card.name} does not take"
+        other = f"; try -m {SHIPPED[kind]}" if kind in SHIPPED else ""
+        return f"{kind}, which {name} does not take{other}"
     return None
 
 
@@ -375,14 +367,3 @@ def _has_media_head(path: str) -> bool:
             b"0&\xb2u\x8ef\xcf\x11",  # ASF, WMV
         )
     )
-
-
-def _streams(path: str) -> tuple[bool, bool]:
-    """Return whether a file has audio streams, and whether it has video streams."""
-    try:
-        with av.open(f"file:{path}", mode="r", metadata_errors="replace") as container:
-            pictures = [s for s in container.streams.video if not s.disposition & ATTACHED_PICTURE]
-            text = container.format.name == "tty"  # FFmpeg plays it as a terminal recording
-            return bool(container.streams.audio), bool(pictures) and not text
-    except (av.FFmpegError, OSError):
-        return False, False

@@ -21,6 +21,15 @@ from costream.records import RawAudioFormat
 ATTACHED_PICTURE = 0x400  # AV_DISPOSITION_ATTACHED_PIC: the cover of a song
 NO_TIME_STAMPS = 0x80  # AVFMT_NOTIMESTAMPS: a raw video stream
 ARBITRARY_CLOCK = 0x200  # AVFMT_TS_DISCONT: transport and program streams
+MEDIA_SUFFIXES = tuple(
+    f".{suffix}"
+    for line in (
+        "3g2 3gp asf avi divx dv f4v flv gif h264 h265 hevc m1v m2p m2t m2ts m2v m4v mj2 mkv mov",
+        "mp4 mpe mpeg mpg mts mxf nut ogm ogv rm rmvb ts vob webm wmv y4m",
+        "aac ac3 aif aiff amr flac m4a mka mp3 oga ogg opus wav wma",
+    )
+    for suffix in line.split()
+)
 # For pipes: read WAV in small pieces; larger ones would delay live sound.
 _PIPED = {"max_size": "2048"}
 
@@ -123,6 +132,17 @@ def audio_stream(container: InputContainer, where: str) -> AudioStream:
         raise SourceError("there is no decoder for its sound", where=display_name(where))
     video = ", only video" if container.streams.video else ""
     raise SourceError(f"there is no sound in it{video}", where=display_name(where))
+
+
+def media_streams(path: str) -> tuple[bool, bool]:
+    """Return whether a file has audio streams, and whether it has video streams."""
+    try:
+        with av.open(f"file:{path}", mode="r", metadata_errors="replace") as container:
+            pictures = [s for s in container.streams.video if not s.disposition & ATTACHED_PICTURE]
+            text = container.format.name == "tty"  # FFmpeg plays it as a terminal recording
+            return bool(container.streams.audio), bool(pictures) and not text
+    except (av.FFmpegError, OSError):
+        return False, False
 
 
 def not_media(

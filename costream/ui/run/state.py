@@ -39,7 +39,7 @@ class RunState:
         self.time_s: float | None = None  # time of the newest step
         self.steps = 0
         self.head_states = {
-            name: HeadState(head, header.duration_s, step_s)
+            name: HeadState(head, header.duration_s, step_s, header.options.get("only"))
             for name, head in heads_of(header).items()
         }
         self.legends: dict[str | None, Legend] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,16 +26,23 @@ class ActiveLabel:
 class HeadState:
     """Output of one head so far, its current label by the default hysteresis of timelines.
 
-    ``length_s``: length of the run, if known. ``step_s``: seconds per step.
+    ``length_s``: length of the run, if known. ``step_s``: seconds per step. ``only``: as for
+    ``Hysteresis``.
     """
 
-    def __init__(self, head: Head, length_s: float | None, step_s: float) -> None:
+    def __init__(
+        self,
+        head: Head,
+        length_s: float | None,
+        step_s: float,
+        only: Collection[str] | None = None,
+    ) -> None:
         self.head = head
         self.top: tuple[Scored, ...] = ()
         self.current: ActiveLabel | None = None
         self.seen: dict[str, None] = {}  # labels of the strip, in order of appearance
         self.strip: Strip | None = None
-        self._hysteresis = Hysteresis(head.labels, head, head.background)
+        self._hysteresis = Hysteresis(head.labels, head, head.background, only)
         self._columns = {label: k for k, label in enumerate(head.labels)}
         self._length_s, self._step_s = length_s, step_s
         self._marked_s: float | None = None  # the strip is marked up to here

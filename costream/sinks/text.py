@@ -1,0 +1,85 @@
+"""Timeline as a readable table: what a terminal shows, for scripts, logs and notebooks."""
+
+from __future__ import annotations
+
+from costream.formatting import clean, cost_line, nothing_found, short_time
+from costream.records import Header, Record, Segment, Summary, finds_objects
+from costream.sinks.atomic import TextOutput
+from costream.sinks.base import TextSink, output_file
+from costream.sinks.labels import source_name
+from costream.sinks.subtitles import Timelines
+
+_LONG_S = 36_000.0  # ten hours: the width of times where the length is not known
+_WIDEST = 40  # of labels; longer ones move the score of their row
+
+
+@output_file("txt", format="table", about="timeline as a readable table", order=5)
+class TextTable(TextSink):
+    """The timeline that ends a run on a terminal, as plain text without escape sequences.
+
+    Rows are written as they arrive; those of several heads, and of objects, are stored until the
+    end, because they must be in order.
+    """
+
+    def __init__(self, out: TextOutput) -> None:
+        super().__init__(out)
+        self._kind = ""
+        self._has_heads = self._of_objects = self._any = False
+        self._widths: list[int] = []
+        self._waiting: Timelines | None = None
+
+    def open(self, header: Header) -> None:
+        """Write the name of the source; the columns follow with the first segment."""
+        super().open(header)
+        self._kind, self._has_heads = header.kind, header.heads is not None
+        self._of_objects = finds_objects(header)
+        if self._has_heads or self._of_objects:
+            self._waiting = Timelines(by_label=self._of_objects)
+        end_s = header.options.get("end_s") or header.duration_s
+        time = len(short_time(_LONG_S if end_s is None else end_s, 2))
+        length = len(f"{1e3 if end_s is None else end_s:.2f} s")
+        models = [clean(head.model) for head in header.heads or ()]
+        label = max((len(clean(label)) for label in header.labels), default=0)
+        self._widths = [time, time, length, *([max(map(len, models))] if models else [])]
+        self._widths.append(min(label, _WIDEST))
+        self._out.write(f"{clean(source_name(header))}\n", flush=True)
+
+    def write(self, record: Record) -> None:
+        """Write a segment; other records are ignored."""
+        if isinstance(record, Segment):
+            if self._waiting is None:
+                self._segment(record)
+            else:
+                self._waiting.add(record)
+
+    def close(self, summary: Summary) -> None:
+        """Write stored segments, or that nothing was found, and the cost."""
+        if self._waiting is not None:
+            for segment in self._waiting.merged():
+                self._segment(segment)
+            self._waiting.close()
+        if not self._any:
+            empty = nothing_found(self._kind, objects=self._of_objects)
+            self._out.write(f"{empty if summary.steps else 'Nothing was read.'}\n")
+        self._out.write(f"{cost_line(summary, self._kind)}\n")
+        super().close(summary)
+
+    def _segment(self, segment: Segment) -> None:
+        if not self._any:
+            self._any = True
+            self._row("start", "end", "length", "model", "label", "max", "score")
+        times = (short_time(segment.start_s, 2), short_time(segment.end_s, 2))
+        length = f"{segment.end_s - segment.start_s:.2f} s"
+        model, label = clean(segment.model or ""), clean(segment.label)
+        self._row(*times, length, model, label, str(segment.count or ""), f"{segment.score:.2f}")
+
+    def _row(
+        self, start: str, end: str, length: str, model: str, label: str, most: str, score: str
+    ) -> None:
+        cells = [start, end, length, *([model] if self._has_heads else []), label]
+        aligned = [
+            cell.rjust(width) if k < 3 else cell.ljust(width)
+            for k, (cell, width) in enumerate(zip(cells, self._widths, strict=True))
+        ]
+        aligned += [most.rjust(3)] if self._of_objects else []
+        self._out.write("  ".join([*aligned, score.rjust(5)]) + "\n", flush=True)

@@ -1,0 +1,108 @@
+"""Results for people: the table, one CSV for many inputs, only some labels, what was written."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import costream
+from costream.errors import UsageError
+from costream.hysteresis import match_labels
+from kit.paths import SAMPLES
+from kit.runs import records, refused, rows, run
+
+ROOM = SAMPLES / "room.mp4"
+STREET = SAMPLES / "street.ogg"
+PART = ("--duration", "14")
+
+
+def test_the_table_is_text_without_escapes(tmp_path):
+    shown = run("detect", ROOM, *PART, "-f", "table", "--color", "always").stdout
+    assert "\x1b" not in shown
+    name, columns, first, *_, cost = shown.splitlines()
+    assert (name, columns.split()) == ("room.mp4", ["start", "end", "length", "label", "score"])
+    assert first.split()[:5] == ["0:03.50", "0:07.00", "3.50", "s", "walk"]
+    assert cost.startswith("112 steps, 14.0 s of video")
+    run("detect", ROOM, *PART, "-f", "table", "-o", tmp_path)
+    assert (tmp_path / "room.mp4.txt").read_text("utf-8").splitlines()[:-1] == (
+        shown.splitlines()[:-1]
+    )
+    run("batch", ROOM, *PART, "-f", "table", "-o", tmp_path / "many")
+    without_times = (tmp_path / "many" / "room.mp4.txt").read_text("utf-8").splitlines()[-1]
+    assert without_times.startswith("112 steps, 14.0 s of video, ")
+
+
+def test_written_files_are_named_on_stderr(tmp_path):
+    call = ("detect", ROOM, "--duration", "1", "-o", "out", "-f")
+    last = run(*call, "jsonl,srt", cwd=tmp_path).stderr.splitlines()[-1]
+    assert last == "wrote out/room.mp4.jsonl, out/room.mp4.srt"
+    many = run(*call, "csv,srt,vtt", "--overwrite", cwd=tmp_path).stderr.splitlines()[-1]
+    assert (many.count("out/"), many[-11:]) == (4, " and 1 more")
+    assert run(*call, "csv", "--overwrite", "-q", cwd=tmp_path).stderr == ""
+
+
+def test_one_table_of_many_inputs(tmp_path):
+    second, table = tmp_path / "again.mp4", tmp_path / "made" / "all.csv"
+    shutil.copy(ROOM, second)
+    done = run("detect", ROOM, tmp_path / "gone.mp4", second, *PART, "-o", table, code=3)
+    assert done.stderr.splitlines()[-1] == f"wrote {table}"
+    got = rows(table)
+    assert [*got[0]] == ["source", "start_s", "end_s", "length_s", "label", "score"]
+    half = len(got) // 2
+    assert [row.pop("source") for row in got] == [str(ROOM)] * half + [str(second)] * half
+    assert half == len(records(run("detect", ROOM, *PART).stdout, "segment"))
+    assert got[:half] == got[half:]
+    assert {path.name for path in table.parent.iterdir()} == {"all.csv"}
+    refused(2, "exists already", "detect", ROOM, "-o", table)
+    assert "skipped" in run("detect", ROOM, "-o", table, "--skip-existing").stderr
+    run("listen", STREET, "--duration", "8", "-o", table, "--overwrite")
+    assert [row["model"] for row in rows(table)] == ["cosounds"]
+    refused(2, "a single file takes the format csv", "detect", ROOM, "-o", table, "-f", "srt")
+    with pytest.raises(UsageError, match="save"):
+        costream.detect(ROOM, output=table)
+
+
+def test_only_some_labels(tmp_path):
+    call = ("detect", ROOM, "--duration", "17", "--scores", "--only", "WALK, st*")
+    header, *rest = records(run(*call).stdout)
+    assert header["options"]["only"] == ["walk", "stand up"]
+    assert {r["label"] for r in rest if r["type"] == "segment"} == {"walk", "stand up"}
+    first = next(r for r in rest if r["type"] == "prediction")
+    assert len(first["scores"]) == len(header["labels"])
+    result = costream.detect(ROOM, only="walk", duration=17).collect()
+    assert {s.label for s in result.segments} == {"walk"}
+    heard = run("listen", STREET, "--duration", "14", "--only", "rain", "-f", "table").stdout
+    assert ("rain" in heard, "dog bark" in heard) == (True, False)
+    out = tmp_path / "many"
+    run("batch", ROOM, "--duration", "8", "--only", "walk", "-o", out)
+    assert {row["label"] for row in rows(out / "timeline.csv")} == {"walk"}
+    again = ("batch", ROOM, "--duration", "8", "-o", out)
+    assert "only walk, now none" in run(*again, code=2).stderr
+
+
+@pytest.mark.parametrize("command", ["detect", "watch", "batch"])
+def test_an_unknown_label_is_refused_with_similar_ones(tmp_path, command):
+    more = {"detect": (), "watch": ("--realtime",), "batch": ("-o", tmp_path / "out")}[command]
+    words = "--only: there is no label 'stand-up'; did you mean stand up"
+    refused(2, words, command, ROOM, "--only", "walk,stand-up", *more)
+
+
+def test_labels_with_commas_and_none():
+    labels = ("speech, male", "speech", "dog")
+    assert match_labels(["Speech, male"], labels) == ("speech, male",)
+    assert match_labels(["dog,speech"], labels) == ("speech", "dog")
+    for names in ([","], ["cat"], ["dog,[x]"]):
+        with pytest.raises(UsageError):
+            match_labels(names, labels)
+
+
+def test_only_some_objects(tmp_path: Path):
+    call = ("detect", ROOM, "--duration", "0.5", "-m", "eventful-vitdet", "--threshold", "0.05")
+    everything = records(run(*call).stdout, "objects")
+    labels = {box[5] for r in everything for box in r["boxes"]}
+    one = min(labels)
+    kept = records(run(*call, "--only", one).stdout, "objects")
+    wanted = [[box for box in r["boxes"] if box[5] == one] for r in everything]
+    assert [r["boxes"] for r in kept] == wanted
