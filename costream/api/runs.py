@@ -21,6 +21,7 @@ from costream.runtime.stop import StopHandler
 from costream.sinks.base import Sink
 from costream.sinks.registry import check_outputs, make_sinks
 from costream.sources.base import ConnectionOptions, Source, SourceOptions
+from costream.sources.media.remote import is_remote_file
 from costream.sources.memory import MemorySource
 from costream.sources.registry import expand, name_of, open_source
 
@@ -189,6 +190,8 @@ def _opened(source: AnySource, options: SourceOptions, rate_hz: float | None, na
 
 def _by_name(source: str | os.PathLike[str] | int, options: SourceOptions) -> Source:
     """Return the source of a path, a URL or the number of a camera."""
+    if is_remote_file(str(source)):
+        return open_source(str(source), options)
     connecting = SourceOptions(**{**vars(options), "connecting": ConnectionOptions(retries=0)})
     uris = expand(str(source) if isinstance(source, int) else os.fspath(source), connecting=True)
     if len(uris) > 1:

@@ -338,6 +338,9 @@ def synchronize(device: torch.device) -> None:
 
 def find_dtype(name: str, known: Collection[str] = DTYPES) -> torch.dtype:
     """Return a type of weights. Raises ModelError for one that is not among ``known``."""
+    if name in DTYPES and name not in known:
+        hint = f"possible are {', '.join(known)}"
+        raise ModelError(f"this model cannot be computed in {name}", hint=hint)
     if name not in known:
         raise ModelError(f"unknown type {name!r}", hint=f"known are {', '.join(known)}")
     return DTYPES[name]

@@ -18,6 +18,7 @@ from costream.sources.features.arrays import split_video
 from costream.sources.file import HEAD_BYTES, FileSource, file_name, file_sources, find_file_source
 from costream.sources.live.address import display_feed, scheme_of
 from costream.sources.media.container import check_file, read_head
+from costream.sources.media.remote import is_remote, is_remote_file
 from costream.sources.pipe import PipeSource
 from costream.sources.realtime import RealtimeSource
 
@@ -29,7 +30,7 @@ def expand(argument: str, *, connecting: bool = False) -> list[str]:
     a glob pattern to the matching files. Raises SourceError if there is no such file or it is a
     folder without keypoints; UsageError for live feeds unless ``connecting``.
     """
-    if argument == "-" or _live(argument, connecting=connecting):
+    if argument == "-" or _live(argument, connecting=connecting) or _is_url_of_file(argument):
         return [argument]
     path = _local(argument)
     if not os.path.exists(split_video(path)[0]) and glob.has_magic(path):
@@ -52,6 +53,8 @@ def sniff(uri: str, options: SourceOptions | None = None) -> SourceKind:
     live = _live(uri, connecting=options.connecting is not None)
     if live is not None:
         return cast(SourceKind, live.info.get("kind", media))
+    if _is_url_of_file(uri):
+        return media
     path = uri if uri == "-" else split_video(_local(uri))[0]
     return media if _is_pipe(path) else _of_file(path, options)[0]
 
@@ -59,13 +62,18 @@ def sniff(uri: str, options: SourceOptions | None = None) -> SourceKind:
 def open_source(uri: str, options: SourceOptions | None = None) -> Source:
     """Return the source for a file, "-", a named pipe, FILE#NAME, a folder, "mic" or "mic:NAME".
 
-    With ``options.connecting`` also for the URL of a feed or a camera. The source still has to be
+    Also for the URL of a media file on a web server, and with ``options.connecting`` for the URL of
+    a feed or a camera. The source still has to be
     opened: ``source.open()``. Raises the same errors as ``sniff``.
     """
     options = options or SourceOptions()
     live = _live(uri, connecting=options.connecting is not None)
     if live is not None:
         return cast(Source, _loaded(live)(uri, options))
+    if _is_url_of_file(uri):
+        made = find_file_source(b"\0", uri, options)
+        assert made is not None
+        return made[1](uri, options)
     path = uri if uri == "-" else _local(uri)
     if _is_pipe(path):
         return PipeSource(path, options)
@@ -92,6 +100,11 @@ def _live(uri: str, *, connecting: bool = True) -> Entry[type[Source]] | None:
         if address is not None and re.fullmatch(address, uri) and not _is_file(uri):
             return entry if connecting or not entry.info.get("connecting") else None
     return None
+
+
+def _is_url_of_file(uri: str) -> bool:
+    """Return whether this is a media file on a web server, unless there is a file of that name."""
+    return is_remote(uri) and not _is_file(uri) and is_remote_file(uri)
 
 
 def _loaded(live: Entry[type[Source]]) -> Any:

@@ -51,7 +51,8 @@ from costream.sinks.filters import DeterministicSink
 from costream.sinks.registry import make_sinks, paths_for
 from costream.sources.base import Source, SourceOptions
 from costream.sources.features.arrays import split_video
-from costream.sources.media.container import MEDIA_SUFFIXES, media_streams
+from costream.sources.media.container import media_streams
+from costream.sources.media.remote import MEDIA_SUFFIXES
 from costream.sources.registry import open_source, sniff
 
 log = logging.getLogger("costream")

@@ -16,20 +16,12 @@ from av.video.stream import VideoStream
 from costream.clock import parse_time
 from costream.errors import SourceError, UsageError, display_name
 from costream.records import RawAudioFormat
+from costream.sources.media.remote import is_remote, open_remote
 
 # Flags from FFmpeg's headers.
 ATTACHED_PICTURE = 0x400  # AV_DISPOSITION_ATTACHED_PIC: the cover of a song
 NO_TIME_STAMPS = 0x80  # AVFMT_NOTIMESTAMPS: a raw video stream
 ARBITRARY_CLOCK = 0x200  # AVFMT_TS_DISCONT: transport and program streams
-MEDIA_SUFFIXES = tuple(
-    f".{suffix}"
-    for line in (
-        "3g2 3gp asf avi divx dv f4v flv gif h264 h265 hevc m1v m2p m2t m2ts m2v m4v mj2 mkv mov",
-        "mp4 mpe mpeg mpg mts mxf nut ogm ogv rm rmvb ts vob webm wmv y4m",
-        "aac ac3 aif aiff amr flac m4a mka mp3 oga ogg opus wav wma",
-    )
-    for suffix in line.split()
-)
 # For pipes: read WAV in small pieces; larger ones would delay live sound.
 _PIPED = {"max_size": "2048"}
 
@@ -70,11 +62,13 @@ def read_head(path: str, size: int) -> bytes:
 def open_container(
     path: str, file: Readable | None = None, head: bytes = b"", *, wanted: str = "a video"
 ) -> InputContainer:
-    """Open the file ``path``, or ``file`` under that name, as media.
+    """Open the file or URL ``path``, or ``file`` under that name, as media.
 
     ``head``: the first bytes of ``file`` if it is a pipe. Raises SourceError with the reason and
     a hint; ``wanted`` names the expected content.
     """
+    if file is None and is_remote(path) and not os.path.exists(path):
+        return open_remote(path)
     if file is None:
         head = read_head(path, 16)
     try:
@@ -196,10 +190,12 @@ UNKNOWN_BYTES = 0x7FFF0000
 
 
 def wav_seconds(path: str) -> float | None:
-    """Return the stated duration of a WAV file; None for other files, or if it is not stated.
+    """Return the stated duration of a WAV file; None for others and URLs, or if it is not stated.
 
     The chunks are those of the RIFF specification (Microsoft and IBM, 1991).
     """
+    if not os.path.exists(path):
+        return None
     with open(path, "rb") as file:
         riff = file.read(12)
         if riff[:4] != b"RIFF" or riff[8:] != b"WAVE":

@@ -12,6 +12,7 @@ from costream.errors import SourceError
 from costream.sources.file import FileSource
 from costream.sources.media.container import not_media
 from costream.sources.media.packets import DecodeErrors, StreamDecoder
+from costream.sources.media.remote import DOWNLOAD, is_remote
 
 DecoderT = TypeVar("DecoderT", bound="StreamDecoder[Any]")
 
@@ -71,4 +72,6 @@ class MediaSource(FileSource, Generic[DecoderT]):
         if self._head[4:8] == b"ftyp":  # a short MP4 opens, but its data have been read past
             return not_media(self._uri, False, self._head, None)
         hint = None if self._decoder is None else self._decoder.fatal
+        if is_remote(self._uri):
+            hint = DOWNLOAD
         return SourceError(other, where=self._where, hint=hint)

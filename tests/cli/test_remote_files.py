@@ -1,0 +1,99 @@
+"""Media files behind http URLs, from a real server: with and without ranges, missing, cut off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import av
+import pytest
+
+import costream
+from kit.fileserver import serving
+from kit.paths import SAMPLES
+from kit.runs import records, refused, run
+
+ROOM = SAMPLES / "room.mp4"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A folder behind a server: its address, with the login."""
+    folder = tmp_path_factory.mktemp("served")
+    for path in (ROOM, SAMPLES / "street.ogg"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / "watch").write_bytes(ROOM.read_bytes())
+    (folder / "page").write_text("<p>no media")
+    _copy(ROOM, folder / "end.mp4", {"movflags": "0"})  # its index is at the end
+    _copy(ROOM, folder / "front.mp4", {"movflags": "faststart"})
+    with serving(folder) as address:
+        yield address
+
+
+def _copy(source: Path, target: Path, options: dict[str, str]) -> None:
+    with av.open(str(source)) as given, av.open(str(target), "w", options=options) as out:
+        stream = out.add_stream_from_template(given.streams.video[0])
+        for packet in given.demux(given.streams.video[0]):
+            if packet.dts is not None:
+                packet.stream = stream
+                out.mux(packet)
+
+
+@pytest.fixture(scope="module")
+def local():
+    return _predictions("detect", ROOM, "--duration", "4")
+
+
+def _predictions(*call):
+    return records(run(*call).stdout, "prediction")
+
+
+def test_a_file_is_read_as_one(served, local, tmp_path):
+    for name in ("front.mp4", "ranges/end.mp4", "as/video/mp4/watch"):
+        done = run("detect", served + name, "--duration", "4", "-o", tmp_path / name)
+        assert "swordfish" not in done.stderr
+        (file,) = (tmp_path / name).glob("*.jsonl")
+        header, *rest = records(file)
+        assert "***@" in header["source"]
+        assert [r["top"] for r in rest if r["type"] == "prediction"] == [r["top"] for r in local]
+    heard = run("listen", served + "street.ogg", "--duration", "7", "-f", "table").stdout
+    assert "rain" in heard
+    result = costream.detect(served + "front.mp4", duration=1).collect()
+    assert (result.header.duration_s, result.summary.steps) == (1.0, 8)
+
+
+def test_a_range_starts_in_the_middle(served):
+    part = ("--start", "20", "--duration", "2")
+    got = _predictions("detect", served + "ranges/front.mp4", *part)
+    assert [r["top"] for r in got] == [r["top"] for r in _predictions("detect", ROOM, *part)]
+
+
+def test_a_connection_that_breaks_off_keeps_what_came(served, tmp_path):
+    done = run("detect", served + "cut/front.mp4", "-o", tmp_path, code=3)
+    assert "the rest is lost" in done.stderr
+    (file,) = tmp_path.glob("*.jsonl")
+    *rest, last = records(file)
+    assert 100 < sum(r["type"] == "prediction" for r in rest) < 393
+    assert not last["complete"]
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("gone.mp4", 4, "the server has no such file (404)"),
+        ("gone", 4, "the server has no such file (404)"),
+        ("end.mp4", 4, "download it first"),
+        ("as/text/html/page", 4, "the server sends text/html"),
+        ("page", 4, "this is not media"),
+        ("list.m3u8", 2, "costream watch URL"),
+    ],
+)
+def test_what_is_no_file_is_refused_in_one_line(served, name, code, words):
+    assert "swordfish" not in refused(code, words, "detect", served + name)
+
+
+def test_a_wrong_password_and_no_server(served):
+    wrong = served.replace("swordfish", "tuna")
+    for name in ("front.mp4", "watch"):
+        refused(4, "the server refuses the login", "detect", wrong + name)
+    for name in ("a.mp4", "a"):
+        refused(4, "server cannot be", "detect", f"http://127.0.0.1:9/{name}")
