@@ -276,10 +276,10 @@ class Options:
     # Results
     output: str | None = flag(  # "-" for stdout; None: a timeline on a terminal, else JSONL
         "-o --output",
-        "Write files to this folder; '-' is stdout.",
+        "Write files to this folder, or one table FILE.csv; '-' is stdout.",
         on=EVERY,
         identity=False,
-        metavar="FOLDER|-",
+        metavar="FOLDER|FILE.csv|-",
     )
     formats: tuple[str, ...] = _texts(
         "-f --format formats",

@@ -41,7 +41,22 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-class LazyGroup(click.Group):
+class SuggestingGroup(click.Group):
+    """A group that names similar commands for a misspelt one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first argument names. UsageError if there is none."""
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            from costream.formatting import suggest_names
+
+            hint = suggest_names(args[0], self.list_commands(ctx))
+            raise click.UsageError(f"no such command {args[0]!r}, {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(SuggestingGroup):
     """A group that imports a command only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

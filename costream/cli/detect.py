@@ -13,13 +13,17 @@ def command(options: Options, effective: list[str]) -> ExitCode:
 
     SOURCE is a video file; a table of joints (.csv), a Kinect .skeleton file, Kinetics-skeleton
     JSON, a folder of OpenPose keypoints or a pyskl pickle; features (.npy, .npz, or a
-    THUMOS-style pickle; FILE.pickle#NAME selects one video of it); or '-' for stdin.
+    THUMOS-style pickle; FILE.pickle#NAME selects one video of it); the http URL of a media file;
+    or '-' for stdin.
 
-    Results go to files with -o, as JSONL to a pipe, and as a readable timeline to a terminal.
+    Results go to files with -o (or to one table of all segments: -o all.csv), as JSONL to a pipe,
+    and as a readable timeline to a terminal, or anywhere with -f table.
 
     \b
     costream detect clip.mp4
     costream detect *.mp4 -o out -f jsonl,csv,srt
+    costream detect *.mp4 -o all.csv --only 'fall,lie'
+    costream detect clip.mp4 -f table | less
     cat clip.ts | costream detect - | jq 'select(.type == "segment")'
     costream detect poses.csv -m costgcn --fps 30
     costream detect street.mp4 -m eventful-vitdet --budget 40ms --track -o out -f jsonl,csv,mp4

@@ -19,16 +19,19 @@ from costream.options import Options
 def command(options: Options, effective: list[str]) -> ExitCode:
     """Recognise music genres and sounds, in steps of a quarter of a second.
 
-    SOURCE is a sound file, a video with sound, '-' for stdin, or features of the frontend; without
-    one, --mic listens to the microphone until Ctrl-C or for --duration.
+    SOURCE is a sound file, a video with sound, the http URL of either, '-' for stdin, or features
+    of the frontend; without one, --mic listens to the microphone until Ctrl-C or for --duration.
 
-    Results go to files with -o, as JSONL to a pipe, and as a readable timeline to a terminal.
+    Results go to files with -o (or to one table of all segments: -o all.csv), as JSONL to a pipe,
+    and as a readable timeline to a terminal, or anywhere with -f table.
 
     \b
     costream listen --mic
     costream listen album/*.flac -o out -f csv,audacity
     arecord -t raw -f S16_LE -r 16000 | costream listen - --raw s16le:16000
+    ffmpeg -v error -f avfoundation -i :0 -f wav - | costream listen -
     costream listen talk.mp4 -m cosounds --threshold 0.6
+    costream listen night/*.wav -o dogs.csv --only 'dog bark'
     """
     from costream.runtime.detect import detect
 

@@ -14,6 +14,7 @@ import click
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import SUFFIX, read_card, read_header
 from costream.cli.completion import model_names
+from costream.cli import SuggestingGroup
 from costream.cli.models_fetch import fetch_command, import_command, path_command, remove_command
 from costream.cli.options import check_weight_file, print_json, print_table
 from costream.errors import CostreamError, ExitCode, UsageError
@@ -219,7 +220,7 @@ def _line(row: dict[str, Any]) -> str:
     return f"ok    {row['path']}  {sample['file']}: {scores}"
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def command() -> None:
     """List, show, fetch, import, create and verify models and their weights."""
 

@@ -10,7 +10,11 @@ from costream.options import Options
 @run_command(
     "watch",
     "SOURCE...",
-    output={"after": "sources", "help": "Append records in this folder; '-' is stdout."},
+    output={
+        "after": "sources",
+        "metavar": "FOLDER|-",
+        "help": "Append records in this folder; '-' is stdout.",
+    },
     rate_hz={"after": "speed", "help": "Steps per second of the model."},
     budget={
         "after": "max_lag_s",

@@ -22,6 +22,7 @@ import pytest
 from costream.errors import UsageError
 from costream.records import AudioBlock, AudioFormat, Gap, VideoFrame
 from costream.sources.base import ConnectionOptions, SourceOptions
+from costream.sources.live import connection
 from costream.sources.registry import open_source
 from kit.media import busy, make_video, numbered, read_number
 from kit.reading import TIMEOUT_S, Reader, feed
@@ -258,8 +259,6 @@ def test_stop_before_it_begins_and_close_at_any_time(stream: bytes) -> None:
         ("rtsp://no.such.host.invalid/x", "the host no.such.host.invalid cannot be found"),
         ("http://127.0.0.1:1/x", "the connection was refused"),
         ("rtsp://127.0.0.1:1/x", "the connection was refused"),
-        ("camera:77", "there is no such camera"),
-        ("/dev/video77", "there is no such camera"),
     ],
 )
 def test_what_is_tried_again(url: str, message: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -269,6 +268,23 @@ def test_what_is_tried_again(url: str, message: str, caplog: pytest.LogCaptureFi
     assert reader.faults[-1].message == f"{message}; gave up after 2 attempts"
     assert reader.gaps[0].reason == f"{message}; 2 attempts failed"
     assert caplog.messages == [f"{url}: {message}"]  # once, not at each attempt
+
+
+@pytest.mark.parametrize("others", [[], ["/dev/video9 (Front door)"]])
+@pytest.mark.parametrize("name", ["camera:77", "/dev/video77"])
+def test_a_camera_that_was_never_there_ends(
+    name: str, others: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "list_cameras", lambda: others)
+    with Reader(feed(name)) as reader:
+        reader.join()
+    (fault,) = reader.faults
+    found = "only /dev/video9 (Front door)" if others else "and no other"
+    assert (fault.message, fault.fatal) == (f"there is no such camera, {found}", True)
+    lost = feed(name)
+    lost._been_live = True
+    with Reader(lost) as reader:
+        reader.until(lambda: reader.source.connection.state == "waiting")
 
 
 @pytest.mark.parametrize("content", [b"<html>hello</html>" * 100, b"."])

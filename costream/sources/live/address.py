@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
+import av
+
 from costream.errors import display_name
 from costream.sources.base import ConnectionOptions
 
@@ -73,6 +75,16 @@ def camera_name(uri: str) -> str:
     if match[1] is not None and sys.platform == "linux":
         return f"/dev/video{int(match[1])}"
     return match[1] or match[2]
+
+
+def list_cameras() -> list[str]:
+    """Return the cameras that FFmpeg finds on this machine: ``/dev/video0 (Name)``."""
+    try:
+        found = av.enumerate_input_devices(_CAMERA_FORMATS.get(sys.platform, ""))
+    except (AttributeError, ValueError, av.FFmpegError):  # PyAV or FFmpeg cannot list them
+        return []
+    videos = (device for device in found if "video" in (device.media_types or ["video"]))
+    return [f"{device.name} ({device.description})" for device in videos]
 
 
 def display_feed(uri: str) -> str:

@@ -18,7 +18,7 @@ from av.video.stream import VideoStream
 
 from costream.errors import SourceError, redact
 from costream.sources.base import ConnectionOptions
-from costream.sources.live.address import address_of, host_of, scheme_of
+from costream.sources.live.address import address_of, host_of, list_cameras, scheme_of
 from costream.sources.live.stop_event import StopEvent
 from costream.sources.media.container import audio_stream, video_stream
 
@@ -178,6 +178,7 @@ class ConnectionFailure:
 
     message: str  # one line without the URL
     fatal: bool = False  # permanent: a retry cannot help
+    absent: bool = False  # there is no such device: permanent unless it has been there
 
 
 class ConnectionFailedError(Exception):
@@ -208,7 +209,8 @@ def opening_failure(
     if isinstance(error, (av.ExitError, av.TimeoutError)) or silent:
         return ConnectionFailure(f"no answer within {timeout_s:g} s")
     if isinstance(error, av.FileNotFoundError) and scheme_of(uri) is None:
-        return ConnectionFailure("there is no such camera")
+        others = ", only " + ", ".join(list_cameras()) if list_cameras() else ", and no other"
+        return ConnectionFailure(f"there is no such camera{others}", absent=True)
     if isinstance(error, av.OSError) and error.errno == errno.EPROTONOSUPPORT:
         return ConnectionFailure(
             "the server does not send over this transport (tcp, udp): try the other"

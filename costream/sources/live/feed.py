@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costream.errors import SourceError, UsageError
 from costream.records import Fault, Gap, Item, SourceInfo
@@ -164,6 +164,8 @@ class FeedSource:
             loss = yield from self._attempt(track)
             if self._stop.is_set or track.over:
                 break
+            if loss.absent and not self._been_live:
+                loss = replace(loss, fatal=True)
             outage = self._note(loss)
             if loss.fatal or 0 <= self._connecting.retries <= outage.failures:
                 yield from track.leave(outage.reason)
