@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from costream.cli.completion import file_names, model_names
+from costream.cli import SuggestingGroup
 from costream.errors import UsageError
 from costream.models.spec import model_benches
 from costream.sinks.atomic import write_file
@@ -31,7 +32,7 @@ _weights = click.option(
 )
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def command() -> None:
     """Benchmark continual steps, operation counts and whole runs."""
 

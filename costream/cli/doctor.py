@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -30,6 +31,9 @@ EXTRAS = {
 # hint for an extra whose module is installed but cannot be imported
 BROKEN = {"mic": "on Debian and Ubuntu: apt install libportaudio2"}
 
+_MODEL = "model "  # how the names of findings on models begin
+_ABSENT = " (not found)"  # how the detail of a file ends that does not exist
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -46,6 +50,7 @@ class Finding:
 def command(as_json: bool) -> int:
     """Check what works on this machine, and what to install for the rest.
 
+    What is missing and optional is listed at the end; --json also has every model without weights.
     Exit code 5 if a required component is broken.
     """
     findings = [
@@ -55,13 +60,26 @@ def command(as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps([asdict(f) for f in findings], indent=2, ensure_ascii=False))
     else:
-        width = max(len(f.name) for f in findings)
-        mark = {True: "ok  ", False: "FAIL", None: "-   "}
-        for f in findings:
-            hint = f"  -> {f.hint}" if f.hint else ""
-            click.echo(f"{mark[f.ok]} {f.name:<{width}}  {f.detail}{hint}")
+        _print(findings)
     broken = any(f.ok is False for f in findings)
     return int(ExitCode.MODEL if broken else ExitCode.OK)
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    """Print what is there or broken, the models on one line, and then what is optional."""
+    names = [f.name.removeprefix(_MODEL) for f in findings if f.name.startswith(_MODEL) and f.ok]
+    others = [f for f in findings if not f.name.startswith(_MODEL)]
+    shown = [f for f in others if f.ok is not None and not f.detail.endswith(_ABSENT)]
+    models = Finding("models", True, ", ".join(names) or "none: costream models fetch NAME")
+    missing = [f for f in others if f.ok is None and f.hint]
+    width = max(len(f.name) for f in (*shown, *missing))
+    for f in (*shown, models):
+        hint = f"  -> {f.hint}" if f.hint else ""
+        click.echo(f"{'ok  ' if f.ok else 'FAIL'} {f.name:<{width}}  {f.detail}{hint}")
+    if missing:
+        click.echo("\nOptional, and not here:")
+    for f in missing:
+        click.echo(f"     {f.name:<{width}}  {f.detail}  -> {f.hint}")
 
 
 def _core() -> list[Finding]:
@@ -113,7 +131,7 @@ def _weights() -> list[Finding]:
 
     findings = []
     for model in list_models():
-        name = f"model {model.name}"
+        name = f"{_MODEL}{model.name}"
         if model.path is not None:
             findings.append(Finding(name, True, str(model.path)))
             continue
@@ -163,7 +181,7 @@ def microphones() -> list[Finding]:
 def _surroundings() -> list[Finding]:
     files = {"user settings": user_config_path(), "project settings": Path(PROJECT_FILE).resolve()}
     findings = [
-        Finding(name, True, f"{path}{'' if path.exists() else ' (not found)'}")
+        Finding(name, True, f"{path}{'' if path.exists() else _ABSENT}")
         for name, path in files.items()
     ]
     size = os.get_terminal_size(2) if os.isatty(2) else None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from costream.checkpoints.file import SUFFIX, read_card, read_header
 from costream.cli.completion import model_names
 from costream.cli import SuggestingGroup
 from costream.cli.models_fetch import fetch_command, import_command, path_command, remove_command
-from costream.cli.options import check_weight_file, print_json, print_table
+from costream.cli.options import check_weight_file, print_json
 from costream.errors import CostreamError, ExitCode, UsageError
+from costream.formatting import counted, listed, saving, si
 from costream.models.registry import find_weights, list_models
 from costream.models.spec import architectures
 
+_WIDTH = 80  # columns of what is printed
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 # ``costream models init``: write weight files with random weights, marked as such.
@@ -105,19 +108,38 @@ def _settings(pairs: tuple[str, ...]) -> dict[str, Any]:
 
 
 @click.command("list")
+@click.option("--all", "every", is_flag=True, help="Also models without weights here.")
 @_json
-def list_command(as_json: bool) -> None:
-    """List the models and the locations of their weights.
+def list_command(every: bool, as_json: bool) -> None:
+    """List the models whose weights are here.
 
-    Weights that are "published" are not installed: costream models fetch NAME downloads them.
+    With --all also those whose weights are "published" (costream models fetch NAME downloads
+    them), and architectures for imported or own weights ("none"). --json prints all of them, with
+    their files.
     """
     entries = list_models()
     if as_json:
         print_json([{**dataclasses.asdict(e), "path": e.path and str(e.path)} for e in entries])
         return
-    table = [("MODEL", "WEIGHTS", "DESCRIPTION", "FILE")]
-    table += [(e.name, e.origin or "none", e.summary, str(e.path or "")) for e in entries]
-    print_table(table)
+    shown = [entry for entry in entries if every or entry.path is not None]
+    names = max((len(entry.name) for entry in shown), default=0)
+    origins = max((len(entry.origin or "none") for entry in shown), default=0)
+    left = max(names, len("MODEL")), max(origins, len("WEIGHTS"))
+    for name, origin, text in (
+        ("MODEL", "WEIGHTS", "DESCRIPTION"),
+        *((entry.name, entry.origin or "none", entry.summary) for entry in shown),
+    ):
+        _print_wrapped(f"{name:<{left[0]}}  {origin:<{left[1]}}  ", text)
+    rest = len(entries) - len(shown)
+    if rest:
+        click.echo(f"{rest} more without weights here: costream models list --all", err=True)
+
+
+def _print_wrapped(start: str, text: str) -> None:
+    """Print a text after ``start``, in lines of _WIDTH columns that are indented like the first."""
+    indent = " " * len(start)
+    lines = textwrap.wrap(text, _WIDTH, initial_indent=start, subsequent_indent=indent)
+    click.echo("\n".join(lines) if lines else start.rstrip())
 
 
 @click.command("show")
@@ -125,9 +147,10 @@ def list_command(as_json: bool) -> None:
 @click.option(
     "--weights", metavar="PATH", help="Weight file, or a folder that holds NAME.safetensors."
 )
+@click.option("--full", is_flag=True, help="The whole card: metrics, data, settings.")
 @_json
-def show_command(model: str, weights: str | None, as_json: bool) -> None:
-    """Show the card of a model: description, origin and reliability."""
+def show_command(model: str, weights: str | None, full: bool, as_json: bool) -> None:
+    """Show what a model knows, its limits and its licence, and what it takes and costs."""
     path = find_weights(model, weights)
     card, header = read_card(path), read_header(path)
     numbers = sum(math.prod(info.shape) for info in header.tensors.values())
@@ -136,11 +159,48 @@ def show_command(model: str, weights: str | None, as_json: bool) -> None:
         facts = {"path": str(path), "tensors_sha256": digest, "parameters": numbers}
         print_json({**facts, **json.loads(card.to_json())})
         return
+    if not full:
+        lines = [*_summary(card), ("weights", f"{si(numbers)} parameters, {path}")]
+        width = max(len(key) for key, _ in lines)
+        for key, value in lines:
+            _print_wrapped(f"{key:<{width}}  ", value)
+        click.echo(f"More: costream models show {model} --full", err=True)
+        return
     lines = [("file", str(path)), ("sha256", digest), ("parameters", f"{numbers:,}")]
     lines += _describe(card)
     width = max(len(key) for key, _ in lines if " " not in key)
     for key, value in lines:
         click.echo(f"{key:<{width}}  {value}")
+
+
+# What a model with a frontend takes; the other frontends are of video.
+_TAKES = {"joints": "skeletons", "audio": "sound", "vggish": "sound", "audiovisual": "video, sound"}
+
+
+def _summary(card: Card) -> Iterator[tuple[str, str]]:
+    """Yield what users want to know first, as keys and texts."""
+    yield "model", f"{card.name}: {card.description or card.task}"
+    if card.labels:
+        background = f", and {card.background} for nothing else" if card.background else ""
+        yield "knows", f"{counted(len(card.events), 'label')}: {listed(card.events)}{background}"
+    yield from (
+        (name, text) for name, text in (("limits", card.limits), ("licence", card.licence)) if text
+    )
+    takes = "features" if card.frontend is None else _TAKES.get(card.frontend, "video")
+    yield "takes", f"{takes}, {card.rate_hz:g} steps a second"
+    macs, dense_macs = card.costs.get("macs"), card.costs.get("dense_macs", 0)
+    if macs:
+        less = saving(macs, dense_macs)
+        dense = f" of {si(dense_macs, 'MAC')} dense ({less})" if less else ""
+        ms, machine = card.costs.get("ms"), card.costs.get("machine")
+        took = f", {ms:g} ms on {machine.split(',')[0]}" if ms and machine else ""
+        yield "step", f"{si(macs, 'MAC')}{dense}{took}"
+    scores = card.sample.get("metrics")
+    if scores:
+        texts = (f"{name.replace('_', ' ')} {value:.3g}" for name, value in scores.items())
+        yield "sample", f"{card.sample.get('file')}: {', '.join(texts)}"
+    if card.paper:
+        yield "paper", card.paper
 
 
 def _describe(card: Card) -> Iterable[tuple[str, str]]:

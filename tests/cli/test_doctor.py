@@ -35,11 +35,18 @@ def test_json_names_what_matters(capsys):
             assert "pip install" in findings[extra]["hint"]
 
 
-def test_text_is_one_line_a_finding(capsys):
+def test_text_is_what_matters(capsys, monkeypatch):
+    monkeypatch.setitem(EXTRAS, "gone", ("no-such-package", "no_such_module", "nothing"))
     assert main(["doctor"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert all(line.startswith(("ok ", "-  ")) for line in lines)
+    there, optional = capsys.readouterr().out.split("\nOptional, and not here:\n")
+    lines = there.splitlines()
+    assert all(line.startswith("ok ") for line in lines)
     assert any("torch " in line for line in lines)
+    (models,) = (line for line in lines if line.split()[1] == "models")
+    assert "cooadtr-b2, " in models
+    assert "miniroad" not in there + optional
+    assert "(not found)" not in there
+    assert "pip install 'costream[gone]'" in optional
 
 
 def test_extras_are_those_that_can_be_installed():

@@ -78,7 +78,9 @@ def own(path: Path, **changes: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("args", [["list"], ["list", "--json"], ["--help"], ["import", "--help"]])
+@pytest.mark.parametrize(
+    "args", [["list", "--all"], ["list", "--json"], ["--help"], ["import", "--help"]]
+)
 def test_overviews_need_no_torch(home: Path, cache: Path, args: list[str]) -> None:
     own(cache / "kitchen.safetensors")
     out = without_torch(home, *args)
@@ -86,7 +88,7 @@ def test_overviews_need_no_torch(home: Path, cache: Path, args: list[str]) -> No
         rows = {row["name"]: row for row in json.loads(out)}
         assert rows["kitchen"]["origin"] == "cache"
         assert {"cooadtr", "cooadtr-b2", "oadtr"} < rows.keys()
-    elif args == ["list"]:
+    elif args == ["list", "--all"]:
         head, *lines = out.splitlines()
         at = head.index("DESCRIPTION")
         assert head.split()[0] == "MODEL"
@@ -97,7 +99,7 @@ def test_overviews_need_no_torch(home: Path, cache: Path, args: list[str]) -> No
 
 def test_show(home: Path, cache: Path) -> None:
     file = own(cache / "kitchen.safetensors")
-    out = without_torch(home, "show", "kitchen")
+    out = without_torch(home, "show", "kitchen", "--full")
     lines = dict(line.split(maxsplit=1) for line in out.splitlines())
     assert lines["file"] == str(file)
     assert lines["description"] == "Made for a test: café ☕"
@@ -109,6 +111,26 @@ def test_show(home: Path, cache: Path) -> None:
     assert found["parameters"] == sum(
         p.numel() for p in CoOadTR(**ARGUMENTS, window=4).parameters()
     )
+
+
+def test_short_lists_and_cards(home: Path, cache: Path) -> None:
+    """What is here and what it is for, on 80 columns and without the paths of files."""
+    own(cache / "kitchen.safetensors", limits="Not for use. " * 9, licence="MIT", background=None)
+    done = models(home, "list")
+    assert {"cooadtr", "kitchen"} < {line.split(" ")[0] for line in done.stdout.splitlines()}
+    assert "miniroad" not in done.stdout
+    assert str(cache) not in done.stdout
+    assert re.fullmatch(r"\d+ more without weights here: costream models list --all\n", done.stderr)
+    every = models(home, "list", "--all")
+    assert ("miniroad" in every.stdout, every.stderr) == (True, "")
+    cards = [models(home, "show", name).stdout for name in ("kitchen", "cooadtr", "costgcn")]
+    for text in (done.stdout, every.stdout, *(c[: c.index("weights")] for c in cards)):
+        assert max(map(len, text.splitlines())) <= 80
+    keys = [line.split(" ")[0] for line in cards[0].splitlines() if line[0] != " "]
+    assert keys == ["model", "knows", "limits", "licence", "takes", "weights"]
+    assert "22 labels: class 0, class 1, " in cards[0]
+    assert "video, 8 steps a second\nstep     43.5 MMAC of 66.7 MMAC dense" in cards[1]
+    assert all(len(card.splitlines()) <= 26 for card in cards)
 
 
 def test_import_then_verify(home: Path, cache: Path) -> None:
@@ -211,7 +233,7 @@ def test_names_that_are_not_there(home: Path) -> None:
 
 
 def test_show_gives_the_scores_of_the_shipped_model_beside_its_baselines(home: Path) -> None:
-    done = models(home, "show", "cooadtr")
+    done = models(home, "show", "cooadtr", "--full")
     scores = {
         line.split("  ")[0]: line for line in done.stdout.splitlines() if "metrics test" in line
     }

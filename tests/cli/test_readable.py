@@ -106,3 +106,28 @@ def test_only_some_objects(tmp_path: Path):
     kept = records(run(*call, "--only", one).stdout, "objects")
     wanted = [[box for box in r["boxes"] if box[5] == one] for r in everything]
     assert [r["boxes"] for r in kept] == wanted
+
+
+def test_commands_that_fit_are_named(tmp_path):
+    words = "only sound; try: costream listen "
+    refused(4, words + str(STREET), "detect", STREET)
+    refused(4, f"only video; try: costream detect {ROOM}", "listen", ROOM)
+    refused(4, "for skeletons: -m costgcn", "detect", SAMPLES / "moves.csv")
+    refused(4, "for skeletons: -m costgcn", "listen", SAMPLES / "moves.csv")
+    refused(2, "no such command 'dectect', did you mean detect?", "dectect", ROOM)
+    refused(2, "no such command 'verfy', did you mean verify?", "models", "verfy")
+    for name in ("a.ogg", "b.ogg"):
+        (tmp_path / name).write_bytes(STREET.read_bytes() + name.encode())
+    lines = run("batch", tmp_path, "-o", tmp_path / "out", code=4).stderr.splitlines()
+    assert "2 skipped: only sound, and cooadtr takes no sound; try -m cosounds" in lines
+
+
+def test_half_precision_where_it_is_possible():
+    call = ("detect", ROOM, "--duration", "12", "--dtype")
+    half, single = (run(*call, dtype).stdout for dtype in ("float16", "float32"))
+    assert records(half)[0]["options"]["dtype"] == "float16"
+    pairs = zip(records(half, "prediction"), records(single, "prediction"), strict=True)
+    assert all(abs(a["top"][0][1] - b["top"][0][1]) < 0.05 for a, b in pairs)
+    refused(5, "no spectrograms in float16", "listen", STREET, "--dtype", "float16")
+    words = "this model cannot be computed in float16; possible are float32"
+    refused(5, words, "detect", ROOM, "-m", "eventful-vitdet", "--dtype", "float16")

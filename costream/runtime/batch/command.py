@@ -117,9 +117,9 @@ class _Batch:
             code = self._verdict(plan, complete)
             self._tables(plan, {**mark, "complete": complete, "exit": int(code)})
         kept = f"  {plan.kept} kept" if plan.kept else ""
-        progress.close(f"{state.line()}{kept}{'' if complete else '  incomplete'}")
         if not quiet:
             self._explain(plan)
+        progress.close(f"{state.line()}{kept}{'' if complete else '  incomplete'}")
         if self.fatal is not None:
             raise self.fatal
         return code
