@@ -55,17 +55,17 @@ def measure(
         if stop.requested:
             return {}
     labels = np.array([names.index(e.label) for e in examples])
-    present = {e.label for e in examples}
-    if model.info.card.background is not None and model.info.card.background not in present:
+    background = model.info.card.background
+    left_out = background is not None and background not in {e.label for e in examples}
+    if left_out:
         # No example is of the background: classify among the actions only.
-        predictions = [
-            without(rows, names.index(model.info.card.background)) for rows in predictions
-        ]
+        predictions = [without(rows, names.index(str(background))) for rows in predictions]
     result = {
         "model": model.info.card.name,
         "weights_sha256": model.info.weights_sha256,
         "labels": list(names),
         "examples": len(examples),
+        **({"left_out": background} if left_out else {}),
         "sequences": sequence_scores(predictions, labels, [e.group for e in examples], names),
     }
     groups = group_scores(predictions, labels, [e.group for e in examples])
@@ -176,5 +176,10 @@ def _streams(
             return {}
         rows.append(predictions.probabilities)
         truth += [model.info.card.labels.index(label) for label in labels]
-    scores = stream_scores(np.concatenate(rows), np.array(truth), model.info.card.labels)
-    return {"streams": len(groups), **scores}
+    scores, background = np.concatenate(rows), model.info.card.background
+    share = {}
+    if background is not None:
+        column = model.info.card.labels.index(background)
+        share = {"background": float((scores.argmax(1) == column).mean())}
+    metrics = stream_scores(scores, np.array(truth), model.info.card.labels)
+    return {"streams": len(groups), **metrics, **share}

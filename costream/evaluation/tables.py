@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from costream.formatting import counted
 from costream.tables import Cell, Table
 
 
@@ -58,13 +60,34 @@ def _accuracy(result: dict[str, Any]) -> Table:
     if "streams" in result:
         frames = result["streams"]
         notes.append(
-            f"frames of {frames['streams']} streams of consecutive examples"
+            f"frames of {counted(frames['streams'], 'stream')} of consecutive examples"
             f" ({frames['frames']:,} frames): mAP {frames['mAP']:.3f},"
             f" accuracy {frames['accuracy']:.3f}"
         )
+        notes += textwrap.wrap(_disagreement(result), _WIDTH)
     title = f"{result['model']} on {result['data']}: {result['examples']} examples"
     columns = ("scores of an example", "top-1", "top-5")
     return Table(title, columns, tuple(rows), tuple(notes), decimals=3)
+
+
+def _disagreement(result: dict[str, Any]) -> str:
+    """Return why top-1 and the accuracy of frames differ, if they differ much; else ""."""
+    top1, frames = result["sequences"]["top1"], result["streams"]
+    if abs(top1 - frames["accuracy"]) < _DISAGREE:
+        return ""
+    start = f"The frames ({frames['accuracy']:.3f}) disagree with the examples ({top1:.3f}): "
+    name, share = result.get("left_out"), frames.get("background", 0.0)
+    competes = (
+        f"'{name}' competes in the frames, where it wins {share:.0%}, and not in the examples: none"
+        " is of it, so each is classified among the other classes."
+    )
+    if name is not None and share > (1 - frames["accuracy"]) / 2:
+        return f"{start}{competes} A lower --threshold opens segments where it wins."
+    return (
+        f"{start}an example is judged by all its steps together, a frame by one alone, and at the"
+        " start of an example the network still remembers the one before."
+        + (f" Besides, {competes}" if name is not None else "")
+    )
 
 
 def _classes(result: dict[str, Any]) -> Table:
@@ -86,6 +109,8 @@ def _classes(result: dict[str, Any]) -> Table:
     return Table("Classes", columns, rows, ("; ".join(wrong),) if wrong else (), decimals=3)
 
 
+_WIDTH = 100  # columns of notes in words
+_DISAGREE = 0.2  # difference of accuracies that is explained
 MOST_CLASSES = 20  # of a confusion matrix that fits a terminal
 
 

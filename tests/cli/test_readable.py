@@ -9,9 +9,10 @@ import pytest
 
 import costream
 from costream.errors import UsageError
+from costream.evaluation.tables import to_text
 from costream.hysteresis import match_labels
 from kit.paths import SAMPLES
-from kit.runs import records, refused, rows, run
+from kit.runs import evaluate, records, refused, rows, run
 
 ROOM = SAMPLES / "room.mp4"
 STREET = SAMPLES / "street.ogg"
@@ -131,3 +132,25 @@ def test_half_precision_where_it_is_possible():
     refused(5, "no spectrograms in float16", "listen", STREET, "--dtype", "float16")
     words = "this model cannot be computed in float16; possible are float32"
     refused(5, words, "detect", ROOM, "-m", "eventful-vitdet", "--dtype", "float16")
+
+
+def test_evaluate_says_why_frames_and_examples_disagree(tmp_path):
+    parts = [(2, 7.2, "walk"), (20.2, 24.2, "hand clap"), (26.2, 29.2, "bend")]
+    moves = SAMPLES / "moves.csv"
+    lines = [f"{moves},{start},{end},{label}" for start, end, label in parts]
+    table = tmp_path / "examples.csv"
+    table.write_text("\n".join(["file,start,end,label", *lines]), "utf-8")
+    call = ("evaluate", "-m", "costgcn", "--data", table)
+    told = " ".join(run(*call).stdout.split())
+    assert "an example is judged by all its steps together" in told
+    assert "'background' competes in the frames" in told
+    result = evaluate(*call)
+    assert (result["sequences"]["top1"], result["left_out"]) == (1.0, "background")
+    frames = result["streams"]
+    assert frames["accuracy"] < 0.8
+    frames |= {"accuracy": 0.1, "background": 0.85}
+    told = " ".join(to_text({"data": "x", **result}).split())
+    assert "where it wins 85%, and not in the examples" in told
+    assert "A lower --threshold" in told
+    frames["accuracy"] = 0.95
+    assert "disagree" not in to_text({"data": "x", **result})
