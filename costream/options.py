@@ -332,8 +332,8 @@ class Options:
     min_gap_s: float | None = _time(
         "--min-gap", "Merge segments of a label closer than this (seconds)."
     )
-    only: tuple[str, ...] = _texts(
-        "--only", "Only these labels; comma-separated, '*' and '?' allowed.", metavar="LABEL"
+    only: tuple[str, ...] = _texts(  # a variable would be split at the spaces of labels
+        "--only", "Segments of these labels only: a,b*; repeatable.", envvar=None, metavar="LABEL"
     )
     top_k: int = flag("--top-k", "Labels in each prediction.", default=3, type=click.IntRange(1))
     scores: bool = _switch("--scores/--no-scores", "Write every class probability.")

@@ -140,8 +140,8 @@ def test_evaluate_says_why_frames_and_examples_disagree(tmp_path):
     lines = [f"{moves},{start},{end},{label}" for start, end, label in parts]
     table = tmp_path / "examples.csv"
     table.write_text("\n".join(["file,start,end,label", *lines]), "utf-8")
-    call = ("evaluate", "-m", "costgcn", "--data", table)
-    told = " ".join(run(*call).stdout.split())
+    call = ("-m", "costgcn", "--data", table)
+    told = " ".join(run("evaluate", *call).stdout.split())
     assert "an example is judged by all its steps together" in told
     assert "'background' competes in the frames" in told
     result = evaluate(*call)
