@@ -12,6 +12,9 @@ import numpy.typing as npt
 from costream.checkpoints.card import Card
 from costream.records import AudioFormat, Box, Data, SkeletonFrame, SourceInfo
 
+# A shipped model for each kind of source, to be named in messages.
+SHIPPED = {"audio": "cosounds", "video": "cooadtr", "skeleton": "costgcn"}
+
 
 @dataclass(frozen=True)
 class StepResult:

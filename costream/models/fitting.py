@@ -9,7 +9,7 @@ from costream.errors import ModelError, SourceError, UsageError
 from costream.frontends.pose import installed_version, load_mediapipe
 from costream.frontends.tsn import load_opencv
 from costream.layouts import MEDIAPIPE_33, find_layout
-from costream.models.registry import SHIPPED
+from costream.models.base import SHIPPED
 from costream.records import AudioFormat, SourceInfo, SourceKind
 
 

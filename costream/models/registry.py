@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("costream")
 
-# A shipped model for each kind of source, to be named in messages.
-SHIPPED = {"audio": "cosounds", "video": "cooadtr", "skeleton": "costgcn"}
-
 
 @dataclass(frozen=True)
 class ModelEntry:

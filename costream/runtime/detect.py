@@ -17,6 +17,7 @@ from costream.runtime.options import check_model_options, source_options
 from costream.runtime.pipeline import run
 from costream.runtime.setup import load, logging_to
 from costream.runtime.stop import StopHandler
+from costream.sinks.atomic import exists_error
 from costream.sinks.base import Sink
 from costream.sinks.registry import check_outputs, is_complete, make_sinks, paths_for
 from costream.sinks.tables import MergedTimeline
@@ -117,9 +118,13 @@ def _inputs(options: Options, plan: _Plan) -> tuple[list[str], list[ExitCode]]:
     inputs: list[str] = []
     failures: list[ExitCode] = []
     outputs: dict[str, str] = {}
-    if plan.table is not None and options.skip_existing and plan.table.exists():
-        log.warning("%s: results exist already, skipped", plan.table)
-        return [], []
+    if plan.table is not None:
+        check_outputs((), plan.table.parent, "", overwrite=True)
+        if plan.table.exists() and options.skip_existing:
+            log.warning("%s: results exist already, skipped", plan.table)
+            return [], []
+        if plan.table.exists() and not options.overwrite:
+            raise exists_error(plan.table)
     for argument in options.sources:
         try:
             uris = expand(argument)

@@ -26,8 +26,7 @@ from costream.errors import (
     SourceError,
     display_name,
 )
-from costream.models.base import Model
-from costream.models.registry import SHIPPED
+from costream.models.base import SHIPPED, Model
 from costream.options import Options
 from costream.records import (
     Compute,
