@@ -30,7 +30,6 @@ from costream.ui.timeline import FinalTimeline
 
 log = logging.getLogger("costream")
 
-
 _MOST_FILES = 4  # named in one line
 
 
@@ -59,11 +58,13 @@ def detect(options: Options, effective: Sequence[str] = ()) -> ExitCode:
         model = load_checked(options)
         table = _table(plan, model, options)
         try:
-            return _all(inputs, failures, model, options, plan, table, stop)
+            code = _all(inputs, failures, model, options, plan, table, stop)
         finally:
             if table is not None:
                 table.finish()
-                _say_written(options, [table.path])
+        if table is not None:
+            _say_written(options, [table.path])
+        return code
 
 
 def _all(
