@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -190,8 +191,9 @@ def _opened(source: AnySource, options: SourceOptions, rate_hz: float | None, na
 
 def _by_name(source: str | os.PathLike[str] | int, options: SourceOptions) -> Source:
     """Return the source of a path, a URL or the number of a camera."""
-    if is_remote_file(str(source)):
-        return open_source(str(source), options)
+    with suppress(SourceError):  # some cameras do not answer such a question
+        if is_remote_file(str(source)):
+            return open_source(str(source), options)
     connecting = SourceOptions(**{**vars(options), "connecting": ConnectionOptions(retries=0)})
     uris = expand(str(source) if isinstance(source, int) else os.fspath(source), connecting=True)
     if len(uris) > 1:
