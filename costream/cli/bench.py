@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from costream.cli.completion import file_names, model_names
 from costream.cli import SuggestingGroup
+from costream.cli.completion import file_names, model_names
 from costream.errors import UsageError
 from costream.models.spec import model_benches
 from costream.sinks.atomic import write_file

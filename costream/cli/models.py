@@ -14,8 +14,8 @@ import click
 
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import SUFFIX, read_card, read_header
-from costream.cli.completion import model_names
 from costream.cli import SuggestingGroup
+from costream.cli.completion import model_names
 from costream.cli.models_fetch import fetch_command, import_command, path_command, remove_command
 from costream.cli.options import check_weight_file, print_json
 from costream.errors import CostreamError, ExitCode, UsageError

@@ -13,6 +13,7 @@ from costream.errors import CostreamError, ExitCode, SourceError, UsageError, di
 from costream.formatting import clean
 from costream.models.base import Model
 from costream.options import Options
+from costream.records import OBJECT_DETECTION
 from costream.runtime.options import check_model_options, source_options
 from costream.runtime.pipeline import run
 from costream.runtime.setup import load, logging_to
