@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "costream/1"
 OBJECT_DETECTION = "object detection"  # task of models that output Objects, not Prediction
+THRESHOLD = 0.5  # default probability that opens a segment
 LOW = 0.6  # default lower threshold of a label, as a share of its threshold
 
 
@@ -320,6 +321,8 @@ class Summary:
     complete: bool  # false after an interruption or a fault that ended the source early
     exit: int  # exit code for this source
     drift_ppm: float | None = None  # live: clock of the source against the local one, > 0: faster
+    network_macs: int | None = None  # of ``macs``, without the frontend; None: not known
+    network_dense_macs: int | None = None  # the same of ``dense_macs``
 
 
 Record: TypeAlias = Prediction | Objects | Segment | Compute | Gap | Fault | Alert
@@ -381,6 +384,15 @@ FeedState = Literal["connecting", "live", "stalled", "waiting", "lost", "ended"]
 
 
 @dataclass(frozen=True)
+class SeenLabel:
+    """How often one feed has shown a label, and when it last did."""
+
+    label: str
+    count: int  # finished segments
+    last_s: float  # media time of the end of the last one
+
+
+@dataclass(frozen=True)
 class FeedStatus:
     """Status of one feed at one time. Totals count from the start of the watch."""
 
@@ -404,6 +416,7 @@ class FeedStatus:
     network_ms: float = 0.0  # per step, its share of the newest steps, frontend included
     macs: int = 0  # multiply-accumulates
     dense_macs: int = 0  # of the same results without continual inference
+    seen: tuple[SeenLabel, ...] = ()  # in order of appearance
 
 
 @dataclass(frozen=True)
@@ -421,6 +434,7 @@ class WatchStatus:
     memory_mb: float = 0.0  # resident
     failed_actions: int = 0  # of alerts
     strips: dict[str, tuple[str | None, ...]] = field(default_factory=dict)  # labels by second
+    labels: tuple[str, ...] = ()  # of the model, without the background
 
 
 PixelSize: TypeAlias = tuple[int, int]  # width, height
@@ -475,6 +489,6 @@ def heads_of(header: Header) -> dict[str | None, Head]:
     if header.heads is not None:
         return {head.model: head for head in header.heads}
     timeline = header.options.get("timeline")
-    thresholds = (getattr(timeline, "threshold", 0.5), getattr(timeline, "thresholds", {}))
+    thresholds = (getattr(timeline, "threshold", THRESHOLD), getattr(timeline, "thresholds", {}))
     about = (header.model, header.weights_sha256, header.labels, header.background)
     return {None: Head(*about, header.delay_s, *thresholds)}

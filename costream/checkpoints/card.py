@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from costream.errors import ModelError
-from costream.records import Thresholds
+from costream.records import THRESHOLD, Thresholds
 
 UNTRAINED = "nothing, random weights"  # how ``trained_on`` begins for untrained weights
 
@@ -22,7 +22,7 @@ UNTRAINED = "nothing, random weights"  # how ``trained_on`` begins for untrained
 class Timeline(Thresholds):
     """Settings for turning per-step probabilities into segments (``runtime/segments.py``)."""
 
-    threshold: float = 0.5  # a label opens at this probability ...
+    threshold: float = THRESHOLD  # a label opens at this probability ...
     low: float | None = None  # ... and closes below this one; None = 0.6 x threshold
     min_length_s: float = 0.5  # shorter segments are dropped
     min_gap_s: float = 0.5  # segments of a label at most this far apart are merged

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from costream.draw.canvas import DARK, GREY, HEIGHT, WHITE, Canvas, Color, fill, text_width, write
+from costream.draw.canvas import DARK, Canvas, fill
+from costream.draw.palette import Color, Paint, rgb_of
+from costream.draw.text import line_height, text_width, write
 from costream.records import Box, PixelSize
 
 # Translucent grid of the tokens that a step has computed.
@@ -18,7 +20,7 @@ _TINT = np.array([0, 220, 255], np.uint8)
 def draw_tokens(
     canvas: Canvas, updated: npt.NDArray[np.bool_], seen: PixelSize, page: PixelSize
 ) -> None:
-    """Tint the updated tokens, bool [h, w], translucently, and more strongly at the rim.
+    """Tint the updated tokens, bool [h, w], slightly, and outline the areas that they form.
 
     The model's input had the size ``seen``, padded on the right and at the bottom to whole
     tokens; it is shown with the size ``page`` in the upper left corner of ``canvas``.
@@ -26,27 +28,19 @@ def draw_tokens(
     side = token_side(updated, seen)
     down = _edges(updated.shape[0], page[1], seen[1], side, canvas.shape[0])
     across = _edges(updated.shape[1], page[0], seen[0], side, canvas.shape[1])
-    for row, begin, end in _runs(updated):
-        top, left = down[row], across[begin]
-        part = canvas[top : down[row + 1], left : across[end]]
-        begins = [x - left for x in across[begin:end] if x < across[end]]
-        part[:] = _tinted(part, 6)
-        part[:1] = _tinted(part[:1], 2)
-        part[:, begins] = _tinted(part[:, begins], 2)
+    inside = canvas[: down[-1], : across[-1]]
+    covered = updated.repeat(np.diff(down), 0).repeat(np.diff(across), 1)
+    inside[covered] = _tinted(inside[covered], 12)
+    rim = covered.copy()  # those next to a pixel that is not covered
+    rim[1:-1, 1:-1] &= ~(
+        covered[:-2, 1:-1] & covered[2:, 1:-1] & covered[1:-1, :-2] & covered[1:-1, 2:]
+    )
+    inside[rim] = _tinted(inside[rim], 2)
 
 
-def _runs(updated: npt.NDArray[np.bool_]) -> list[tuple[int, int, int]]:
-    """Return row, first column and end column of each run of adjacent tokens."""
-    padded = np.pad(updated, ((0, 0), (1, 1))).astype(np.int8)
-    change = np.diff(padded, axis=1)
-    rows, begins = np.nonzero(change > 0)
-    ends = np.nonzero(change < 0)[1]
-    return list(zip(rows.tolist(), begins.tolist(), ends.tolist(), strict=True))
-
-
-def _tinted(part: Canvas, share: int) -> Canvas:
+def _tinted(pixels: Canvas, share: int) -> Canvas:
     """Return the pixels with one part in ``share`` replaced by the tint."""
-    return part - part // share + _TINT // share
+    return pixels - pixels // share + _TINT // share
 
 
 def token_side(updated: npt.NDArray[np.bool_], seen: PixelSize) -> int:
@@ -67,7 +61,7 @@ def _edges(count: int, page: int, seen: int, side: int, most: int) -> list[int]:
 def draw_boxes(
     canvas: Canvas,
     boxes: Sequence[Box],
-    colors: Mapping[str, Color],
+    paint: Callable[[str], Paint],
     source: PixelSize,
     page: PixelSize,
 ) -> None:
@@ -77,14 +71,14 @@ def draw_boxes(
     upper left corner of ``canvas``. A dark rim makes them visible on any background.
     """
     pen = max(2, round(min(page) / 240))
-    scale = max(1, round(min(page) / 360))
+    size = max(10, round(min(page) / 36))
     for box in reversed(boxes):
         left, right = (round(x * page[0] / source[0]) for x in (box.x1, box.x2))
         top, bottom = (round(y * page[1] / source[1]) for y in (box.y1, box.y2))
-        color = colors.get(box.label, GREY)
+        color = paint(box.label)
         _frame(canvas, left - 1, top - 1, right + 1, bottom + 1, pen + 2, DARK)
-        _frame(canvas, left, top, right, bottom, pen, color)
-        _tag(canvas, box_caption(box), left, top, color, scale, page)
+        _frame(canvas, left, top, right, bottom, pen, color.rgb)
+        _tag(canvas, box_caption(box), left, top, color, size, page)
 
 
 def box_caption(box: Box) -> str:
@@ -106,18 +100,13 @@ def _frame(
 
 
 def _tag(
-    canvas: Canvas, text: str, left: int, top: int, color: Color, scale: int, page: PixelSize
+    canvas: Canvas, text: str, left: int, top: int, paint: Paint, size: int, page: PixelSize
 ) -> None:
     """Write a caption on the colour of the box, above it; inside it at the top of the image."""
-    width, height = text_width(text, scale) + 4 * scale, (HEIGHT + 4) * scale
+    edge = size // 3
+    width, height = text_width(text, size) + 2 * edge, line_height(size) + 2
     x = max(0, min(left, page[0] - width))
-    y = top - height if top >= height else top
+    y = top - height if top >= height else max(0, top)
     fill(canvas, x - 1, y - 1, width + 2, height + 2, DARK)
-    fill(canvas, x, y, width, height, color)
-    write(canvas, x + 2 * scale, y + 2 * scale, text, _ink(color), scale)
-
-
-def _ink(color: Color) -> Color:
-    """Return a text colour that is legible on ``color`` (ITU-R BT.601 luma)."""
-    red, green, blue = color
-    return DARK if 0.299 * red + 0.587 * green + 0.114 * blue > 110 else WHITE
+    fill(canvas, x, y, width, height, paint.rgb)
+    write(canvas, x + edge, y + 1, text, rgb_of(paint.ink), size)

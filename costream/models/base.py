@@ -33,6 +33,8 @@ class StepResult:
     # [B] of [h, w], token-gated models whose tokens cover the image
     updated: tuple[npt.NDArray[np.bool_], ...] | None = None
     tokens: tuple[int, ...] | None = None  # [B], computed; None: no gates, or no output
+    network_macs: int | None = None  # of ``macs``, without the frontend; None: inseparable
+    network_dense_macs: int | None = None  # the same of ``dense_macs``
 
     def row(self, k: int) -> StepResult:
         """Return the result of one stream of the batch (B = 1), with its share of the cost."""
@@ -50,6 +52,8 @@ class StepResult:
             None if self.objects is None else self.objects[one],
             None if self.updated is None else self.updated[one],
             None if self.tokens is None else self.tokens[one],
+            None if self.network_macs is None else self.network_macs // rows,
+            None if self.network_dense_macs is None else self.network_dense_macs // rows,
         )
 
 

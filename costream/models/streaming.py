@@ -155,18 +155,28 @@ class StreamingModel:
         return input_width(self.info.card)
 
     @cached_property
+    def network_macs(self) -> int:
+        """Multiply-accumulates of one step of one stream, without the frontend."""
+        return int(self.network.count_macs())
+
+    @cached_property
+    def network_dense_macs(self) -> int:
+        """Multiply-accumulates of the same output when the network recomputes its whole window."""
+        return int(self.network.dense_macs)
+
+    @property
     def macs(self) -> int:
         """Multiply-accumulates of one step of one stream, frontend included."""
-        return self._frontend_macs() + int(self.network.count_macs())
+        return self._frontend_macs + self.network_macs
 
     @cached_property
     def dense_macs(self) -> int:
-        """Multiply-accumulates of the same output when the network recomputes its whole window.
+        """Multiply-accumulates of the same output when the whole window is recomputed.
 
         So does a frontend with overlapping windows; most process each frame once in any case.
         """
-        frontend = getattr(self.frontend, "dense_macs", None) or self._frontend_macs()
-        return int(frontend) + int(self.network.dense_macs)
+        frontend = getattr(self.frontend, "dense_macs", None) or self._frontend_macs
+        return int(frontend) + self.network_dense_macs
 
     def check(self, source: SourceInfo) -> dict[str, Any]:
         """Raise SourceError if this source does not fit the model.
@@ -216,12 +226,14 @@ class StreamingModel:
             probabilities,
             anticipation,
             self.network.warmup(state.network),
-            macs=(int(self.network.count_macs()) if skip else self.macs) * len(items),
-            dense_macs=(int(self.network.dense_macs) if skip else self.dense_macs) * len(items),
+            macs=(self.network_macs if skip else self.macs) * len(items),
+            dense_macs=(self.network_dense_macs if skip else self.dense_macs) * len(items),
             frontend_s=0.0 if rows else seen - began,
             network_s=time.perf_counter() - seen,
             skeletons=skeletons,
             spectra=tuple(self._spectra(state, 1)[:, 0]) if takes_sound else None,
+            network_macs=self.network_macs * len(items),
+            network_dense_macs=self.network_dense_macs * len(items),
         )
 
     @torch.inference_mode()
@@ -255,6 +267,8 @@ class StreamingModel:
                 frontend_s=frontend_s,
                 network_s=network_s,
                 spectra=(spectra[0, k],),
+                network_macs=self.network_macs,
+                network_dense_macs=self.network_dense_macs,
             )
             for k, ago in enumerate(ages)
         ]
@@ -321,6 +335,7 @@ class StreamingModel:
     def _place(self, module: Any) -> Any:
         return module.to(self.device, self.dtype).eval().requires_grad_(False)
 
+    @cached_property
     def _frontend_macs(self) -> int:
         return 0 if self.frontend is None else int(self.frontend.count_macs())
 

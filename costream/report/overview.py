@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from costream.draw.palette import Palette
 from costream.errors import SourceError
 from costream.formatting import counted, saving, short_time, si, times
 from costream.report.digest import LabelStats
-from costream.report.markup import Html, Palette, folded, name, tag, unlisted
+from costream.report.markup import Html, folded, name, tag, unlisted
 from costream.report.section import Run, fact, status
 from costream.report.tables import Cell, label_table, number, table
 from costream.report.timeline import TimeAxis, small_strip, stretches

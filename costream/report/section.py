@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from costream.draw.palette import Palette
 from costream.errors import UsageError
 from costream.formatting import counted, nothing_found, saving, short_time, si, three_digits, times
 from costream.records import STAGES, Segment, plain
 from costream.report.curves import cost_chart, score_rows, shown_labels, time_chart, track
 from costream.report.digest import Digest
-from costream.report.markup import Html, Palette, folded, join, name, note, percent, tag, unlisted
+from costream.report.markup import Html, folded, join, name, note, percent, tag, unlisted
 from costream.report.page import page_foot, page_head
 from costream.report.tables import Cell, label_table, number, score_bar, table
 from costream.report.thumbnails import Thumbnails

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from costream.draw.palette import PATTERNS, Paint, Palette
 from costream.formatting import counted, short_time
 from costream.records import Segment
 from costream.report.digest import Digest
-from costream.report.markup import PATTERNS, Html, Paint, Palette, join, percent, tag
+from costream.report.markup import Html, join, percent, tag
 
 HEIGHT = 46
 MOST_LINKS = 60  # more would be too many to step through with the Tab key
@@ -191,7 +192,7 @@ def _fills(paint: Paint) -> list[str]:
     plain = paint.color or "var(--grey)"
     if not paint.pattern:
         return [plain]
-    shade = "light" if paint.ink == "#fff" else "dark"
+    shade = "light" if paint.ink == "#ffffff" else "dark"
     return [plain, f"url(#{PATTERNS[paint.pattern]}-{shade})"]
 
 

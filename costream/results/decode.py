@@ -227,6 +227,7 @@ def _summary(f: Fields) -> Summary:
         dense_macs=_whole(f.get("dense_macs", 0)),
         complete=f.get("complete") is True,
         drift_ppm=_optional(_number, f.get("drift_ppm")),
+        **{k: _optional(_whole, f.get(k)) for k in ("network_macs", "network_dense_macs")},
     )
 
 

@@ -31,6 +31,7 @@ from costream.records import (
     Prediction,
     Record,
     Scored,
+    SeenLabel,
     Segment,
     SourceInfo,
     StageTimes,
@@ -71,6 +72,10 @@ class StreamRecorder:
         self.rate_hz = options.rate_hz or model.info.card.rate_hz
         self.first_step = 0  # number of the first step: above 0 in a resumed watch
         self.steps = self.segments = self.errors = self.gaps = self.macs = self.dense_macs = 0
+        # Of the network alone; None where the model does not tell it from its frontend.
+        self.network_macs: int | None = 0
+        self.network_dense_macs: int | None = 0
+        self.seen: dict[str, SeenLabel] = {}  # labels of segments, in order of appearance
         self.dropped = 0
         self.uri = ""
         self.first_s: float | None = None
@@ -145,6 +150,8 @@ class StreamRecorder:
         self.last_s = tick.time_s
         self.macs += result.macs
         self.dense_macs += result.dense_macs
+        self.network_macs = _sum(self.network_macs, result.network_macs)
+        self.network_dense_macs = _sum(self.network_dense_macs, result.network_dense_macs)
         step, self.steps = self.first_step + self.steps, self.steps + 1
         self.lag_s = _lag_s(tick.item)
         compute = Compute(
@@ -260,6 +267,8 @@ class StreamRecorder:
             complete=complete,
             exit=int(exit_code),
             drift_ppm=drift_ppm,
+            network_macs=self.network_macs if self.steps else None,
+            network_dense_macs=self.network_dense_macs if self.steps else None,
         )
 
     def _draw(self, tick: Tick, result: StepResult) -> None:
@@ -317,6 +326,9 @@ class StreamRecorder:
     def _emit(self, entry: _HeadTimeline, segments: Sequence[Segment]) -> None:
         for segment in segments:
             self.segments += 1
+            known = self.seen.get(segment.label)
+            count = 1 if known is None else known.count + 1
+            self.seen[segment.label] = SeenLabel(segment.label, count, segment.end_s)
             self.write(segment if entry.name is None else replace(segment, model=entry.name))
 
     def _header(self, info: SourceInfo, notes: Mapping[str, object]) -> Header:
@@ -365,6 +377,11 @@ class StreamRecorder:
             timeline.smooth_s,
             card.temperature,
         )
+
+
+def _sum(total: int | None, part: int | None) -> int | None:
+    """Return the sum of two costs, unknown if one is."""
+    return None if total is None or part is None else total + part
 
 
 def _lag_s(item: Data) -> float:

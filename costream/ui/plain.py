@@ -6,7 +6,7 @@ import time
 
 from rich.console import Console
 
-from costream.formatting import clean, cost_line, share_text, times, tokens_text
+from costream.formatting import clean, cost_line, saving_line, share_text, times, tokens_text
 from costream.records import Header, Record, Summary
 from costream.ui.console import PLAIN_S, print_line
 from costream.ui.run.state import RunState
@@ -49,8 +49,9 @@ class PlainLines:
     def close(self, summary: Summary) -> None:
         """Print the totals of the run."""
         if self._state is not None and self._last:
-            line = f"{self._name}: {cost_line(summary, self._state.header.kind)}"
-            print_line(self._console, line)
+            for line in (cost_line(summary, self._state.header.kind), saving_line(summary)):
+                if line:
+                    print_line(self._console, f"{self._name}: {line}")
 
 
 def _line(state: RunState, now_s: float) -> str:

@@ -9,9 +9,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from costream.formatting import clean, cost_line, nothing_found, short_time
-from costream.records import Header, Record, Segment, Summary, finds_objects
-from costream.ui.console import print_line
+from costream.draw.palette import Palette
+from costream.formatting import clean, cost_line, nothing_found, saving_line, short_time
+from costream.records import (
+    THRESHOLD,
+    Head,
+    Header,
+    Record,
+    Segment,
+    Summary,
+    finds_objects,
+    heads_of,
+)
+from costream.ui.console import is_unicode, print_line
 
 _MOST = 1000  # rows; nobody reads more, and a run of days must not fill the memory
 
@@ -24,6 +34,8 @@ class FinalTimeline:
         self._name = clean(name)
         self._kind = ""
         self._has_heads = self._of_objects = False
+        self._heads: dict[str | None, Head] = {}
+        self._palette = Palette()
         self._segments: deque[Segment] = deque(maxlen=_MOST)
         self._count = 0
 
@@ -31,6 +43,7 @@ class FinalTimeline:
         """Store the kind of source and the kind of model."""
         self._kind, self._has_heads = header.kind, header.heads is not None
         self._of_objects = finds_objects(header)
+        self._heads, self._palette = heads_of(header), Palette.of(header)
 
     def write(self, record: Record) -> None:
         """Store a segment; other records are ignored."""
@@ -49,7 +62,9 @@ class FinalTimeline:
         if self._count > _MOST:
             line = f"The first {self._count - _MOST} segments are left out; -o writes them all."
             print_line(self._console, line)
-        print_line(self._console, cost_line(summary, self._kind), "dim")
+        for line in (cost_line(summary, self._kind), saving_line(summary)):
+            if line:
+                print_line(self._console, line, "dim")
 
     def _table(self) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -61,13 +76,29 @@ class FinalTimeline:
         if self._of_objects:
             table.add_column("max", justify="right", no_wrap=True)
         table.add_column("score", justify="right", no_wrap=True)
+        has_own = any(self._opens_at(segment) for segment in self._segments)
+        if has_own:
+            table.add_column("opens at", justify="right", no_wrap=True)
         segments: Iterable[Segment] = self._segments
         if self._has_heads or self._of_objects:  # segments may arrive out of order
             segments = sorted(segments, key=lambda s: s.start_s)
         for s in segments:
             start, end = short_time(s.start_s, 2), short_time(s.end_s, 2)
-            length, label = f"{s.end_s - s.start_s:.2f} s", Text(clean(s.label))
+            length = f"{s.end_s - s.start_s:.2f} s"
             model = [Text(clean(s.model or ""))] if self._has_heads else []
             most = [str(s.count or "")] if self._of_objects else []
-            table.add_row(start, end, length, *model, label, *most, f"{s.score:.2f}")
+            mark = Text(self._mark, self._palette.paint(s.label).style)
+            own = [Text(self._opens_at(s), "dim")] if has_own else []
+            row = (*model, mark.append(clean(s.label), "default"), *most, f"{s.score:.2f}", *own)
+            table.add_row(start, end, length, *row)
         return table
+
+    @property
+    def _mark(self) -> str:
+        return "● " if is_unicode(self._console) else "* "
+
+    def _opens_at(self, segment: Segment) -> str:
+        """Return the threshold of the segment's label, '' if it is the usual one."""
+        head = self._heads.get(segment.model)
+        threshold = THRESHOLD if head is None else head.threshold_of(segment.label)
+        return "" if threshold == THRESHOLD else f"{threshold:.2f}"

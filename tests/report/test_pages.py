@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.__main__ import main
+from costream.draw.palette import Palette
 from costream.report.command import MOST_ON_A_PAGE
 from costream.report.digest import Digest
-from costream.report.markup import Palette
 from costream.report.overview import ReportOverview
 from costream.report.section import Run
 from costream.report.timeline import outline

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
+from costream.draw.audio_meter import SILENCE_DB, AudioMeter, Samples, decibels
 from costream.ui.run.glyphs import level_line, spectrum_lines
-from costream.ui.run.tracks import SILENCE_DB, AudioMeter, Samples, decibels
 
 BANDS, FRAMES = 64, 16
 STEP_S = 0.25

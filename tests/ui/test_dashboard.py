@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costream.draw.palette import Palette
 from costream.records import Alert, FeedState, FeedStatus, WatchStatus
 from costream.ui.run.glyphs import Legend
 from costream.ui.screen import Viewport
@@ -190,7 +191,9 @@ def test_figures_keep_to_their_columns() -> None:
 
 # --- strips ----------------------------------------------------------------------------------
 
-LEGEND = Legend(("fall", "sit"), ("fall", "sit"))
+PALETTE = Palette()
+PALETTE.add(("fall", "sit"), ("fall", "sit"), ())
+LEGEND = Legend(PALETTE)
 
 
 def strip(seconds: tuple[str | None, ...], width: int, each_s: int = 1) -> str:

@@ -174,6 +174,7 @@ class FeedChannel:
             network_ms=self._network_ms,
             macs=recorder.macs,
             dense_macs=recorder.dense_macs,
+            seen=tuple(recorder.seen.values()),
         )
 
     def _state(self, connection: Connection, age_s: float | None) -> FeedState:

@@ -161,7 +161,7 @@ class WatchRun:
             None if options.state_dir is None else StateDirectory(Path(options.state_dir), model)
         )
         self._channels = [self._channel(row, spec) for row, spec in enumerate(specs)]
-        self._overview = StatusCollector(model.info.card.name, self._channels)
+        self._overview = StatusCollector(model.info, self._channels)
         rows = FeedStates(model, len(specs), options.tokens, _throttles(options, model, specs))
         self._loop = Loop(model, rows, self._channels, self._share, self._alerts, self._overview)
         self._shown_s = self._saved_s = 0.0

@@ -15,6 +15,7 @@ from typing import Any
 
 from costream.clock import utc
 from costream.errors import UsageError, redact
+from costream.models.base import ModelInfo
 from costream.records import SCHEMA, Alert, WatchStatus, plain, to_json
 from costream.runtime.watch.channel import FeedChannel
 from costream.sinks.atomic import part_path
@@ -26,8 +27,10 @@ _ALERTS = 20
 class StatusCollector:
     """Collects the status of a watch; adds one strip cell per second to each channel."""
 
-    def __init__(self, model: str, channels: Sequence[FeedChannel]) -> None:
-        self._model, self._channels = model, channels
+    def __init__(self, model: ModelInfo, channels: Sequence[FeedChannel]) -> None:
+        self._model, self._channels = model.card.name, channels
+        events = (x for h in model.heads for x in h.card.labels if x != h.card.background)
+        self._labels = tuple(events)
         self._began_s, self._start_s = time.time(), time.monotonic()
         self._strip_s = self._start_s
         self._alerts: deque[tuple[str, Alert]] = deque(maxlen=_ALERTS)
@@ -56,6 +59,7 @@ class StatusCollector:
             memory_mb=_resident_mb(),
             failed_actions=failed_actions,
             strips={channel.spec.name: tuple(channel.strip) for channel in self._channels},
+            labels=self._labels,
         )
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.checkpoints.card import Card
+from costream.draw.palette import COLORS, Paint, Palette
 from costream.evaluation.metrics.calibration import Bin
-from costream.report.markup import COLORS, Html, Paint, Palette, join, name, percent, tag
+from costream.report.markup import Html, join, name, percent, tag
 from costream.report.page import page_foot, page_head
 from costream.report.tables import Cell, number, share_bar, table
 from costream.report.timeline import round_up, swatch

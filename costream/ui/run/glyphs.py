@@ -2,51 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import groupby
 
 import numpy as np
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.style import Style
 from rich.text import Span, Text
 
+from costream.draw.audio_meter import AudioMeter
+from costream.draw.palette import Palette
 from costream.draw.skeleton import Figure
 from costream.formatting import clean
-from costream.ui.run.tracks import AudioMeter
 
-# Black letters on these can be read on dark and light terminals alike.
-_COLORS = ("green", "yellow", "cyan", "magenta", "blue", "red", "bright_green", "bright_cyan")
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+_FEWEST = 4  # cells of an abbreviated name; below, there is a letter
 
 
 class Legend:
-    """Colours and letters of labels for a run. ``first``: colours taken by other heads."""
+    """Colours of labels from the palette of their model, and letters for cells too short for names.
 
-    def __init__(self, labels: Iterable[str], events: Sequence[str], first: int = 0) -> None:
-        self._color = {label: _COLORS[(first + k) % len(_COLORS)] for k, label in enumerate(events)}
-        self.letter = _letters(events)
-        self.width = max((cell_len(clean(label)) for label in labels), default=0)
+    A label gets its letter when it is first shown: its initial if that is free.
+    """
+
+    def __init__(self, palette: Palette) -> None:
+        self._palette = palette
+        self._letters: dict[str, str] = {}
 
     def color(self, label: str) -> str:
-        """Return the colour of an event; '' for anything else."""
-        return self._color.get(label, "")
+        """Return the style of the label's bars and marks."""
+        return self._palette.paint(label).style
 
     def block(self, label: str) -> str:
         """Return the style of the label's cells on the strip."""
-        return f"black on {self._color[label]}"
+        return self._palette.paint(label).block
+
+    def letter(self, label: str) -> str:
+        """Return the letter of the label, which no other has (``+`` if there is none left)."""
+        if label not in self._letters:
+            taken = set(self._letters.values())
+            free = (c for c in _candidates(label) if c in _LETTERS and c not in taken)
+            self._letters[label] = next(free, "+")
+        return self._letters[label]
+
+    def cells(self, label: str, width: int, *, unicode: bool) -> str:
+        """Return ``width`` cells of a strip: the name, abbreviated, or the letter before blanks."""
+        name = clean(label) if unicode else clean(label).encode("ascii", "replace").decode()
+        if cell_len(name) <= width:
+            return set_cell_size(name, width)
+        if width < _FEWEST:
+            return set_cell_size(self.letter(label), width)
+        return set_cell_size(name, width - 1) + ("…" if unicode else "~")
+
+    def mark(self, label: str) -> tuple[str, str]:
+        """Return the letter between blanks and its style, for the line that explains letters."""
+        return f" {self.letter(label)} ", self.block(label)
 
 
-def _letters(labels: Sequence[str]) -> dict[str, str]:
-    """Return a unique letter for each label: one of its name if any is free."""
-    out: dict[str, str] = {}
-    taken: set[str] = set()
-    for label in labels:
-        own = [c for c in label.lower() + label.upper() if c in _LETTERS]
-        letter = next((c for c in [*own, *_LETTERS] if c not in taken), "+")
-        out[label] = letter
-        taken.add(letter)
-    return out
+def _candidates(label: str) -> str:
+    """Return letters for a label, the most telling first: ``stand up`` has s, u, S, U, t, a ..."""
+    initials = "".join(word[0] for word in label.split())
+    return (
+        "".join(part for text in (initials, label) for part in (text.lower(), text.upper()))
+        + _LETTERS
+    )
 
 
 _FLOOR_DB = -60.0  # left end of the meter

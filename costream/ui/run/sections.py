@@ -9,6 +9,7 @@ from itertools import groupby
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from costream.draw.palette import BACKGROUND
 from costream.formatting import (
     budget_text,
     clean,
@@ -21,7 +22,7 @@ from costream.formatting import (
     tokens_text,
 )
 from costream.records import STAGES
-from costream.ui.run.glyphs import Legend, level_line
+from costream.ui.run.glyphs import level_line
 from costream.ui.run.state import RunState
 from costream.ui.run.tracks import DetectionState, HeadState
 from costream.ui.screen import Viewport
@@ -56,7 +57,7 @@ class LineGroups:
         groups = {**self._slow, "progress": [self._progress()], "lost": [self._lost()]}
         groups |= {f"blank {k}": blank for k in range(1, 5)}
         for k, (head, head_state) in enumerate(self._state.head_states.items()):
-            groups[f"scores {k}"] = self._scores(head_state, self._state.legends[head])
+            groups[f"scores {k}"] = self._scores(head, head_state)
             groups[f"now {k}"] = [self._now(head, head_state)]
         meter = self._state.audio_meter
         if meter is not None:
@@ -72,8 +73,8 @@ class LineGroups:
             "speed": self._speed(),
             "cost": [self._cost()],
         }
-        for k, (head, head_state) in enumerate(self._state.head_states.items()):
-            groups[f"timeline {k}"] = self._timeline(head_state, self._state.legends[head])
+        for k, head_state in enumerate(self._state.head_states.values()):
+            groups[f"timeline {k}"] = self._timeline(head_state)
         return groups
 
     def _title(self) -> Text:
@@ -100,25 +101,32 @@ class LineGroups:
         on, off = ("━", "─") if self._viewport.unicode else ("=", "-")
         return Text.assemble((on * full, "green"), (off * (width - full), "dim"), text)
 
-    def _scores(self, head_state: HeadState, legend: Legend) -> list[Text]:
+    def _scores(self, head: str | None, head_state: HeadState) -> list[Text]:
+        """Return the best labels; those of one of several heads stand beside its name."""
+        title = Text() if head is None else self._named(clean(head))
         if not head_state.top:
             what = "output" if self._state.steps else "step"
-            return [Text(f"waiting for the first {what}", "dim")]
-        longest = max(each.width for each in self._state.legends.values())
-        width = max(_GUTTER - 1, min(longest, self._viewport.width // 3))
+            return [title.append(f"waiting for the first {what}", "dim")]
+        room = self._viewport.width - title.cell_len
+        width = max(_GUTTER - 1, min(self._state.label_width, self._viewport.width // 3))
         lines = []
         for label, score in head_state.top:
-            name = clean(label)
-            bar = self._bar(score, self._viewport.width - width - 7)
-            quiet = label == head_state.head.background
-            style = "dim" if quiet else legend.color(label)
-            line = Text.assemble((set_cell_size(name, width), "dim" if quiet else ""), " ")
-            lines.append(line.append(bar, style).append(f" {score:5.2f}"))
+            line, name = title, set_cell_size(clean(label), width)
+            title = Text() if head is None else self._named("")
+            if label == head_state.head.background:  # says little, so it is a thin line
+                style, bar = BACKGROUND.style, self._bar(score, room - width - 7, quiet=True)
+            else:
+                style, bar = self._state.legend.color(label), self._bar(score, room - width - 7)
+            quiet = "dim" if label == head_state.head.background else ""
+            line.append(name, quiet).append(" ").append(bar, style)
+            lines.append(line.append(f" {score:5.2f}", quiet))
         return lines
 
-    def _bar(self, share: float, width: int) -> str:
+    def _bar(self, share: float, width: int, *, quiet: bool = False) -> str:
         width = max(1, width)
         eighths = round(max(0.0, min(1.0, share)) * width * 8)
+        if quiet:
+            return (("─" if self._viewport.unicode else "-") * round(eighths / 8)).ljust(width)
         if not self._viewport.unicode:
             return ("#" * round(eighths / 8)).ljust(width)
         return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()).ljust(width)
@@ -131,7 +139,9 @@ class LineGroups:
         length_s = max(0.0, time_s - head_state.head.delay_s - current.since_s)
         short = f"  for {length_s:.1f} s"
         ends = ("", short, f"{short}, since {short_time(current.since_s)}")
-        line = self._named(name).append(clean(current.label), "bold")
+        line = self._named(name).append(
+            f" {clean(current.label)} ", self._state.legend.block(current.label)
+        )
         return self._longest(*(line.copy().append(end) for end in ends))
 
     def _before(self) -> list[Text]:
@@ -146,34 +156,29 @@ class LineGroups:
         lines = []
         for k, (span, label) in enumerate(zip(spans, labels, strict=True)):
             line = self._named("before" if k == 0 else "").append(f"{span:<{span_width}}  ", "dim")
+            line.append(
+                "● " if self._viewport.unicode else "* ",
+                self._state.legend.color(segments[k].label),
+            )
             line.append(set_cell_size(label, label_width))
             lines.append(line.append(f"  {segments[k].score:.2f}", "dim"))
         return lines
 
-    def _timeline(self, head_state: HeadState, legend: Legend) -> list[Text]:
+    def _timeline(self, head_state: HeadState) -> list[Text]:
         if head_state.strip is None:
             return [Text("")]
+        legend, unicode = self._state.legend, self._viewport.unicode
         cells = head_state.strip.cells(self._viewport.width, self._state.header.duration_s)
-        strip = Text()
+        strip, words = Text(), Text()
         for (label, seen), run in groupby(cells):
-            self._append_run(strip, legend, label, seen, len(list(run)))
-        words = Text()
+            width = len(list(run))
+            if label is None:
+                strip.append((("·" if unicode else ".") if seen else " ") * width, "dim")
+            else:
+                strip.append(legend.cells(label, width, unicode=unicode), legend.block(label))
         for label in head_state.seen:
-            words.append(f" {legend.letter[label]} ", legend.block(label))
-            words.append(f" {clean(label)}  ")
+            words.append(*legend.mark(label)).append(f" {clean(label)}  ")
         return [strip, words] if words else [strip]
-
-    def _append_run(
-        self, strip: Text, legend: Legend, label: str | None, seen: bool, width: int
-    ) -> None:
-        """Append a run of cells: the label's name if it fits, else its letter."""
-        if label is None:
-            dot = "·" if self._viewport.unicode else "."
-            strip.append((dot if seen else " ") * width, "dim")
-            return
-        name = clean(label)
-        text = name if cell_len(name) <= width else legend.letter[label]
-        strip.append(set_cell_size(text, width), legend.block(label))
 
     def _speed(self) -> list[Text]:
         state = self._state
@@ -231,8 +236,7 @@ class ObjectLineGroups(LineGroups):
     def __init__(self, state: RunState, objects: DetectionState, name: str) -> None:
         super().__init__(state, name)
         self._objects = objects
-        longest = max(legend.width + 1 for legend in state.legends.values())
-        self._gutter = min(max(self._gutter, longest), MOST_GUTTER)
+        self._gutter = min(max(self._gutter, state.label_width + 1), MOST_GUTTER)
 
     def make(self, viewport: Viewport, now_s: float) -> dict[str, list[Text]]:
         """Return the lines of all groups, with those of tokens and of the share of dense cost."""
@@ -252,11 +256,11 @@ class ObjectLineGroups(LineGroups):
         groups["share"] = [self._curve("dense", objects.shares, words["share"], width)]
         return groups
 
-    def _scores(self, head_state: HeadState, legend: Legend) -> list[Text]:
-        objects = self._objects
+    def _scores(self, head: str | None, head_state: HeadState) -> list[Text]:
+        objects, legend = self._objects, self._state.legend
         if objects.strip is None:
-            return super()._scores(head_state, legend)
-        width = max(self._gutter - 1, legend.width + objects.tracked * _ID_WIDTH)
+            return super()._scores(head, head_state)
+        width = max(self._gutter - 1, self._state.label_width + objects.tracked * _ID_WIDTH)
         width = min(width, self._viewport.width // 3)
         lines = []
         for box in objects.boxes[:_MOST_BOXES]:
@@ -275,7 +279,7 @@ class ObjectLineGroups(LineGroups):
             return line.append(words, "bold")
         return line.append("nothing", "dim")
 
-    def _timeline(self, head_state: HeadState, legend: Legend) -> list[Text]:
+    def _timeline(self, head_state: HeadState) -> list[Text]:
         strip = self._objects.strip
         if strip is None or not self._objects.seen:
             return [Text("")]
@@ -288,7 +292,7 @@ class ObjectLineGroups(LineGroups):
             line = self._named(clean(label))
             marks = (_mark(counts, label, none) for counts in slices)
             for mark, run in groupby(marks):
-                style = legend.block(label) if mark in _COUNTS else "dim"
+                style = self._state.legend.block(label) if mark in _COUNTS else "dim"
                 line.append(mark * len(list(run)), style)
             lines.append(line)
         return lines

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 
+from rich.cells import cell_len
+
+from costream.draw.audio_meter import AudioMeter
+from costream.draw.palette import Palette
 from costream.draw.skeleton import Figure, SkeletonView
+from costream.formatting import clean
 from costream.records import (
     STAGES,
     AudioBlock,
@@ -21,7 +26,7 @@ from costream.records import (
     heads_of,
 )
 from costream.ui.run.glyphs import Legend
-from costream.ui.run.tracks import AudioMeter, DetectionState, HeadState
+from costream.ui.run.tracks import DetectionState, HeadState
 
 # Weight of the newest step in the shown times: they settle within a second or two, and a single
 # slow step does not make the figures jump.
@@ -42,11 +47,8 @@ class RunState:
             name: HeadState(head, header.duration_s, step_s, header.options.get("only"))
             for name, head in heads_of(header).items()
         }
-        self.legends: dict[str | None, Legend] = {}
-        taken = 0  # colours
-        for name, head_state in self.head_states.items():
-            self.legends[name] = Legend(head_state.head.labels, head_state.events, taken)
-            taken += len(head_state.events)
+        self.legend = Legend(Palette.of(header))
+        self.label_width = max((cell_len(clean(label)) for label in header.labels), default=0)
         self.segments: deque[Segment] = deque(maxlen=8)
         self.ms = dict.fromkeys(STAGES, 0.0)
         self.macs = 0

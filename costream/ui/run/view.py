@@ -10,13 +10,13 @@ from dataclasses import replace
 from rich.console import Console
 from rich.text import Text
 
+from costream.draw.audio_meter import AudioMeter
 from costream.draw.skeleton import Figure
 from costream.formatting import clean
 from costream.records import Header, Picture, Record, Summary
 from costream.ui.run.glyphs import spectrum_lines, stick_lines
 from costream.ui.run.sections import LineGroups, ObjectLineGroups
 from costream.ui.run.state import RunState
-from costream.ui.run.tracks import AudioMeter
 from costream.ui.screen import Screen, Viewport
 
 # A redraw takes about 2 ms; at this interval it uses 1 % of one core and still looks live.

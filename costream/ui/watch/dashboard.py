@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from costream.draw.palette import Palette
 from costream.formatting import counted
 from costream.records import Alert, FeedStatus, WatchStatus
 from costream.ui.run.glyphs import Legend
@@ -26,6 +27,7 @@ from costream.ui.watch.rows import (
     print_totals,
     recent_strip,
     uptime,
+    watch_palette,
 )
 
 
@@ -80,8 +82,8 @@ class Board:
     def __init__(self) -> None:
         self._new = NewAlerts()
         self._alerts: deque[_Seen] = deque(maxlen=_ALERTS)
-        self._legend = Legend((), ())
-        self._labels: dict[str, None] = {}  # that have a colour, in order of appearance
+        self._legend = Legend(Palette())  # of no labels
+        self._labels: dict[str, None] = {}  # seen so far, in order of appearance
 
     def lines(self, status: WatchStatus, viewport: Viewport) -> list[Text]:
         """Return at most ``viewport.height`` lines, none wider than ``viewport.width``."""
@@ -105,15 +107,14 @@ class Board:
         return lines[: viewport.height]
 
     def _learn(self, status: WatchStatus) -> None:
-        """Assign a colour and a letter to new labels; known labels keep theirs."""
-        known = len(self._labels)
+        """Add the labels that are new."""
+        if not self._labels:
+            self._legend = Legend(watch_palette(status))
         for feed in status.feeds:
             if feed.active is not None:
                 self._labels.setdefault(feed.active)
             seconds = status.strips.get(feed.name, ())
             self._labels |= dict.fromkeys(label for label in seconds if label is not None)
-        if len(self._labels) > known:
-            self._legend = Legend(self._labels, list(self._labels))
 
     def _feeds(
         self, status: WatchStatus, feeds: Sequence[FeedStatus], viewport: Viewport, spare: int
@@ -170,7 +171,7 @@ class Board:
         line = Text()
         for label in self._labels:
             if label in there:
-                line.append(f" {self._legend.letter[label]} ", self._legend.block(label))
+                line.append(*self._legend.mark(label))
                 line.append(f" {display_text(label, unicode=viewport.unicode)}  ")
         return line
 

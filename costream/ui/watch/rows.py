@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from costream.draw.palette import Palette
 from costream.errors import redact
-from costream.formatting import clean, counted, si
+from costream.formatting import clean, counted, saving, short_time, si
 from costream.records import Alert, FeedState, FeedStatus, WatchStatus
 from costream.ui.console import is_unicode, print_line
 from costream.ui.run.glyphs import Legend
@@ -232,6 +233,10 @@ def print_totals(console: Console, status: WatchStatus) -> None:
     feeds = counted(len(status.feeds), "feed")
     print_line(console, f"{feeds} watched for {uptime(status.uptime_s)} with {model}", "bold")
     console.print(_table(status.feeds, unicode=unicode))
+    if any(feed.seen for feed in status.feeds):
+        console.print(_seen_table(status, unicode=unicode))
+    elif any(feed.steps for feed in status.feeds):
+        print_line(console, "No label was seen.")
     for feed in status.feeds:
         if feed.message and feed.state != "live":
             name, why = (display_text(text, unicode=unicode) for text in (feed.name, feed.message))
@@ -239,8 +244,9 @@ def print_totals(console: Console, status: WatchStatus) -> None:
     parts = [counted(sum(feed.steps for feed in status.feeds), "step")]
     macs, dense = (sum(getattr(f, n) for f in status.feeds) for n in ("macs", "dense_macs"))
     if macs:
-        part = share(macs, dense)
-        parts.append(si(macs, "MAC") + (f" of {si(dense, 'MAC')} dense ({part})" if part else ""))
+        parts.append(si(macs, "MAC"))
+    if less := saving(macs, dense):
+        parts.append(f"{less} than computing everything anew")
     if status.failed_actions:
         parts.append(f"{counted(status.failed_actions, 'action')} of alerts failed")
     print_line(console, ", ".join(parts), "dim")
@@ -259,6 +265,38 @@ def _table(feeds: tuple[FeedStatus, ...], *, unicode: bool) -> Table:
     return table
 
 
+_MOST_SEEN = 12  # labels of one feed
+
+
+def _seen_table(status: WatchStatus, *, unicode: bool) -> Table:
+    """Return the table of the labels seen by each feed, the most frequent first."""
+    table, palette = (
+        Table(box=None, padding=(0, 2, 0, 0), header_style="dim"),
+        watch_palette(status),
+    )
+    table.add_column("feed", overflow="fold")
+    table.add_column("label seen", overflow="fold")
+    table.add_column("times", justify="right", no_wrap=True)
+    table.add_column("last until", justify="right", no_wrap=True)
+    for feed in status.feeds:
+        seen = sorted(feed.seen, key=lambda entry: -entry.count)
+        for k, entry in enumerate(seen[:_MOST_SEEN]):
+            label = Text("● " if unicode else "* ", palette.paint(entry.label).style)
+            label.append(display_text(entry.label, unicode=unicode), "default")
+            name = display_text(feed.name, unicode=unicode) if k == 0 else ""
+            table.add_row(Text(name), label, str(entry.count), short_time(entry.last_s))
+        if len(seen) > _MOST_SEEN:
+            table.add_row("", Text(f"and {counted(len(seen) - _MOST_SEEN, 'other')}", "dim"))
+    return table
+
+
+def watch_palette(status: WatchStatus) -> Palette:
+    """Return the colours of the labels of a watch's model."""
+    palette = Palette()
+    palette.add(status.labels, status.labels, ())
+    return palette
+
+
 def _style(feed: FeedStatus) -> str:
     return "red" if feed.state == "lost" else ""
 
@@ -268,7 +306,7 @@ def recent_strip(
 ) -> Text:
     """Return ``width`` cells of ``each_s`` seconds each, the newest at the right.
 
-    A run of cells of one label shows its name if it fits, else its letter in every cell. A cell
+    A run of cells of one label shows its name, abbreviated if need be, or its letter. A cell
     without a label is a dot, time before the feed began is blank. A cell of several seconds has
     their most frequent label, and none only if no second has one: short events stay visible.
     """
@@ -280,11 +318,9 @@ def recent_strip(
         length = len(list(run))
         if label is None:
             strip.append(("·" if unicode else ".") * length, "dim")
-            continue
-        name = display_text(label, unicode=unicode)
-        fits = cell_len(name) <= length
-        text = set_cell_size(name, length) if fits else legend.letter[label] * length
-        strip.append(text, legend.block(label))
+        else:
+            name = redact(label)
+            strip.append(legend.cells(name, length, unicode=unicode), legend.block(label))
     return strip
 
 

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from costream.report.markup import BACKGROUND, COLORS, PATTERNS, Palette
+from costream.draw.palette import BACKGROUND, COLORS, PATTERNS, Palette
 
 # How people without one kind of cones see linear RGB: Machado, Oliveira and Fernandes (2009),
 # severity 1.0.
