@@ -26,15 +26,25 @@ class Table:
 
     def to_text(self) -> str:
         """Return aligned columns: text left-aligned, numbers right-aligned."""
-        cells = [self.columns, *([_show(cell, self.decimals) for cell in row] for row in self.rows)]
+        cells = self.cells()
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        numeric = [
-            all(not isinstance(cell, str) for cell in column)
-            for column in zip(*self.rows, strict=True)
-        ] or [False] * len(widths)
-        lines = [_line(row, widths, numeric) for row in cells]
+        lines = [_line(row, widths, self.numeric()) for row in cells]
         lines.insert(1, "  ".join("-" * width for width in widths))
         return "\n".join([self.title, "", *lines, *(["", *self.notes] if self.notes else [])])
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """Return the text of each cell: the names of the columns, then the rows."""
+        return [
+            self.columns,
+            *(tuple(_show(cell, self.decimals) for cell in row) for row in self.rows),
+        ]
+
+    def numeric(self) -> list[bool]:
+        """Return which columns have no text, so that they are right-aligned."""
+        columns = list(zip(*self.rows, strict=True))
+        return [all(not isinstance(cell, str) for cell in column) for column in columns] or [
+            False
+        ] * len(self.columns)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:

@@ -198,7 +198,7 @@ class CostPanel:
 
 def write_clock(panel: Canvas, clock: str) -> int:
     """Write the time at the upper right; return its left edge."""
-    left = panel.shape[1] - text_width(clock, _TEXT) - _EDGE
+    left = int(panel.shape[1]) - text_width(clock, _TEXT) - _EDGE
     write(panel, left, _TOP, clock, GREY, _TEXT)
     return left
 

@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from costream.draw.palette import Color
 
 _FONT = Path(__file__).with_name("fonts") / "DejaVuSans-Latin-Greek-Cyrillic.ttf"
-_KEPT = 4096  # masks of texts: most are drawn again on the next picture
+_KEPT = 256  # masks of texts: most are drawn again on the next picture
 
 
 def write(
@@ -24,12 +24,13 @@ def write(
     mask = text_mask(text, size)
     page = canvas[max(0, y) : max(0, y + mask.shape[0]), max(0, x) : max(0, x + mask.shape[1])]
     ink = mask[max(0, -y) :, max(0, -x) :][: page.shape[0], : page.shape[1], None]
+    ink = ink.astype(np.uint16)
     page[:] = (page * (255 - ink) + np.array(color, np.uint16) * ink + 127) // 255
 
 
 def text_width(text: str, size: int) -> int:
     """Return the width of ``text`` in pixels."""
-    return text_mask(text, size).shape[1]
+    return int(text_mask(text, size).shape[1])
 
 
 def line_height(size: int) -> int:
@@ -46,12 +47,12 @@ def fit_text(text: str, width: float, size: int) -> str:
 
 
 @lru_cache(_KEPT)
-def text_mask(text: str, size: int) -> npt.NDArray[np.uint16]:
+def text_mask(text: str, size: int) -> npt.NDArray[np.uint8]:
     """Return the coverage of each pixel by ``text``, 0 to 255, [line_height, text_width]."""
     font, shown = _font(size), plain_text(text)
     image = Image.new("L", (math.ceil(font.getlength(shown)), line_height(size)))
     ImageDraw.Draw(image).text((0, 0), shown, 255, font)
-    return np.asarray(image, np.uint16)
+    return np.asarray(image)
 
 
 def plain_text(text: str) -> str:

@@ -64,6 +64,7 @@ def measure(
         "model": model.info.card.name,
         "weights_sha256": model.info.weights_sha256,
         "labels": list(names),
+        "background": model.info.card.background,
         "examples": len(examples),
         **({"left_out": background} if left_out else {}),
         "sequences": sequence_scores(predictions, labels, [e.group for e in examples], names),

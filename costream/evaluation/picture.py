@@ -2,43 +2,51 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
-import re
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
-import av
 import numpy as np
+from PIL import Image
 
-from costream.draw.canvas import COLORS, Canvas, Color, dots, fill, path, text_width, write
+from costream.draw.canvas import Canvas, draw_line, fill
+from costream.draw.palette import Color, Palette
+from costream.draw.text import fit_text, text_width, write
 from costream.tables import Table
 
 _PAPER: Color = (255, 255, 255)
 _INK: Color = (28, 31, 36)
-_DIM: Color = (120, 127, 138)
+_DIM: Color = (105, 112, 123)
 _GROUND: Color = (236, 238, 241)
-_BLUE, _ORANGE, _GREEN = COLORS[4], COLORS[0], COLORS[2]
+_BLUE: Color = (58, 95, 200)
+_PALE: Color = (186, 200, 236)
+_ORANGE: Color = (214, 120, 30)
 _EDGE = 24  # pixels around a panel
-_LINE = 22  # height of a row of bars
-_BAR = 300  # width of a bar of 1
-_LONGEST = 24  # most letters of a name
+_LINE = 24  # height of a row
+_BAR = 320  # width of a bar of 1
+_NAMES = 240  # most of a column of names
 _MOST = 60  # most classes shown
-_SIDE = 320  # of a square plot
-_LETTER = 12  # width of a letter
+_SIDE = 340  # of a square plot
+_TITLE, _TEXT = 17, 14  # sizes of letters
+_GAP = 24  # between columns of a table
 
 
 def draw(result: Mapping[str, Any]) -> bytes:
     """Return the PNG of a result of ``costream evaluate``."""
-    panels = [_bars(*_classes(result))]
+    palette = Palette()
+    palette.add(result["labels"], result["labels"], {result.get("background")})
+    panels = [_bars(*_classes(result), palette)]
     if result.get("frames") and result["frames"]["frames"]:
         panels.append(_reliability(result["frames"]))
     if len(result.get("budgets", ())) > 1:
         panels.append(_budgets(result["budgets"]))
+    title = f"{result.get('model')} on {result['data']}"
     height = max(len(panel) for panel in panels)
-    page = _blank(sum(panel.shape[1] for panel in panels), height + 2 * _LINE)
-    write(page, _EDGE, _LINE, f"{result.get('model')} on {result['data']}", _INK)
+    width = max(sum(panel.shape[1] for panel in panels), 2 * _EDGE + text_width(title, _TITLE))
+    page = _blank(width, height + 2 * _LINE)
+    write(page, _EDGE, _LINE, title, _INK, _TITLE)
     x = 0
     for panel in panels:
         page[2 * _LINE : 2 * _LINE + len(panel), x : x + panel.shape[1]] = panel
@@ -48,17 +56,23 @@ def draw(result: Mapping[str, Any]) -> bytes:
 
 def draw_table(table: Table) -> bytes:
     """Return the PNG of a table."""
-    lines = table.to_text().split("\n")
-    head, last = 2, 4 + len(table.rows)  # index of the header and of the line after the rows
-    wide = 2 * _EDGE + _LETTER * max(map(len, lines))
-    page = _blank(wide, 2 * _EDGE + _LINE * len(lines))
-    for k, line in enumerate(lines):
-        y = _EDGE + _LINE * k
-        if head + 1 < k < last and k % 2:
-            fill(page, _EDGE, y - 4, wide - 2 * _EDGE, _LINE, _GROUND)
-        for word in re.finditer(r"\S+", line):
-            color = _INK if k < last else _DIM
-            write(page, _EDGE + _LETTER * word.start(), y, word[0], color)
+    cells, numeric = table.cells(), table.numeric()
+    widths = [max(text_width(c, _TEXT) for c in column) for column in zip(*cells, strict=True)]
+    texts = [text_width(table.title, _TITLE), *(text_width(note, _TEXT) for note in table.notes)]
+    width = 2 * _EDGE + max(sum(widths) + _GAP * (len(widths) - 1), *texts)
+    page = _blank(width, 2 * _EDGE + _LINE * (len(cells) + 2 + len(table.notes)))
+    write(page, _EDGE, _EDGE, table.title, _INK, _TITLE)
+    for k, row in enumerate(cells):
+        y, x = _EDGE + _LINE * (k + 1) + 10, _EDGE
+        if k and k % 2 == 0:
+            fill(page, _EDGE - 8, y - 4, width - 2 * _EDGE + 16, _LINE, _GROUND)
+        for text, wide, number in zip(row, widths, numeric, strict=True):
+            left = x + wide - text_width(text, _TEXT) if number else x
+            write(page, left, y, text, _INK if k else _DIM, _TEXT)
+            x += wide + _GAP
+    fill(page, _EDGE - 8, _EDGE + 2 * _LINE + 5, width - 2 * _EDGE + 16, 1, _DIM)
+    for k, note in enumerate(table.notes):
+        write(page, _EDGE, _EDGE + _LINE * (len(cells) + 1 + k) + 18, note, _DIM, _TEXT)
     return _png(page)
 
 
@@ -79,22 +93,23 @@ def _classes(result: Mapping[str, Any]) -> tuple[str, dict[str, float | None]]:
     return title, {name: row["average_precision"] for name, row in rows.items()}
 
 
-def _bars(title: str, values: Mapping[str, float | None]) -> Canvas:
+def _bars(title: str, values: Mapping[str, float | None], palette: Palette) -> Canvas:
     shown = list(values.items())[:_MOST]
-    names = [name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}~" for name, _ in shown]
-    left = _EDGE + max([text_width(name, 2) for name in names], default=0) + 12
-    panel = _blank(left + _BAR + 6 * _LETTER + _EDGE, _LINE * (len(shown) + 2) + _EDGE)
+    names = [fit_text(name, _NAMES, _TEXT) for name, _ in shown]
+    left = _EDGE + max([text_width(name, _TEXT) for name in names], default=0) + 12
+    right = left + _BAR
+    panel = _blank(right + 60 + _EDGE, _LINE * (len(shown) + 2) + _EDGE)
     more = f" (first {_MOST} of {len(values)})" if len(values) > _MOST else ""
-    write(panel, _EDGE, _EDGE, title + more, _INK)
-    for k, (name, (_, value)) in enumerate(zip(names, shown, strict=True)):
+    write(panel, _EDGE, _EDGE, title + more, _INK, _TEXT)
+    for k, (name, (label, value)) in enumerate(zip(names, shown, strict=True)):
         y = _EDGE + _LINE * (k + 1) + 8
-        write(panel, left - 12 - text_width(name, 2), y, name, _INK)
-        fill(panel, left, y - 2, _BAR, _LINE - 4, _GROUND)
+        write(panel, left - 12 - text_width(name, _TEXT), y, name, _INK, _TEXT)
+        fill(panel, left, y, _BAR, _LINE - 7, _GROUND)
         if value is None or math.isnan(value):
-            write(panel, left + 6, y, "-", _DIM)
+            write(panel, left + 6, y, "–", _DIM, _TEXT)
         else:
-            fill(panel, left, y - 2, _BAR * value, _LINE - 4, _BLUE)
-            write(panel, left + _BAR + 8, y, f"{value:.3f}", _INK)
+            fill(panel, left, y, _BAR * value, _LINE - 7, palette.paint(label).rgb)
+            write(panel, right + 8, y, f"{value:.3f}", _INK, _TEXT)
     return panel
 
 
@@ -109,10 +124,9 @@ def _reliability(frames: Mapping[str, Any]) -> Canvas:
             x, width = _SIDE * one["low"], _SIDE * (one["high"] - one["low"]) - 1
             height = _SIDE * one["accuracy"]
             # Bins with few frames are pale.
-            color = _BLUE if one["count"] >= 0.01 * total else (165, 205, 230)
+            color = _BLUE if one["count"] >= 0.01 * total else _PALE
             fill(square, x, _SIDE - height, width, height, color)
-    diagonal = path(np.array([0.0, _SIDE]), np.array([float(_SIDE), 0.0]), 1)
-    dots(square, diagonal, _ORANGE, 2)
+    draw_line(square, np.array([0.0, _SIDE]), np.array([_SIDE, 0.0]), _ORANGE, 2)
     return panel
 
 
@@ -130,34 +144,34 @@ def _budgets(rows: Sequence[Mapping[str, Any]]) -> Canvas:
         marks.setdefault((round(_SIDE * x), round(_SIDE * y)), []).append(tokens)
     points = [np.array(place, np.float64) for place in marks]
     for before, after in itertools.pairwise(points):
-        dots(square, path(before, after, 1), _GREEN, 2)
+        draw_line(square, before, after, _BLUE, 2)
     for point, together in zip(points, marks.values(), strict=True):
-        dots(square, point[None], _GREEN, 9)
+        draw_line(square, point, point, _BLUE, 9)
         name = "/".join(together)
-        x = min(int(point[0]) - 6, _SIDE - text_width(name, 2))
-        write(square, x, max(0, int(point[1]) - 24), name, _INK)
+        x = min(int(point[0]) - 6, _SIDE - text_width(name, _TEXT))
+        write(square, x, max(0, int(point[1]) - 26), name, _INK, _TEXT)
     return panel
 
 
 def _axes(title: str, right: float, top: float, below: str) -> tuple[Canvas, Canvas]:
     """Return a panel with empty axes from 0 to ``right`` and ``top``, and its plot area."""
-    wide = max(3 * _EDGE + _SIDE, _EDGE + text_width(title, 2)) + _EDGE
+    wide = max(3 * _EDGE + _SIDE, _EDGE + text_width(title, _TEXT)) + _EDGE
     panel = _blank(wide, _SIDE + 2 * _LINE + 3 * _EDGE)
     x, y = 3 * _EDGE, 2 * _LINE + _EDGE
-    write(panel, _EDGE, _EDGE, title, _INK)
+    write(panel, _EDGE, _EDGE, title, _INK, _TEXT)
     fill(panel, x, y, _SIDE, _SIDE, _GROUND)
     for share in (1.0, 0.5, 0.0):
         text = f"{share * top:.2g}"
         at = y + _SIDE * (1 - share)
-        write(panel, x - 8 - text_width(text, 2), int(at) - 7, text, _DIM)
+        write(panel, x - 8 - text_width(text, _TEXT), int(at) - 9, text, _DIM, _TEXT)
         fill(panel, x, at, _SIDE, 1, _DIM)
     end = f"{right:.3g}"
     for text, place in (
         ("0", 0),
-        (below, (_SIDE - text_width(below, 2)) // 2),
-        (end, _SIDE - text_width(end, 2)),
+        (below, (_SIDE - text_width(below, _TEXT)) // 2),
+        (end, _SIDE - text_width(end, _TEXT)),
     ):
-        write(panel, x + place, y + _SIDE + 8, text, _DIM)
+        write(panel, x + place, y + _SIDE + 8, text, _DIM, _TEXT)
     return panel, panel[y : y + _SIDE, x : x + _SIDE]
 
 
@@ -166,9 +180,6 @@ def _blank(width: int, height: int) -> Canvas:
 
 
 def _png(page: Canvas) -> bytes:
-    encoder = av.CodecContext.create("png", "w")
-    assert isinstance(encoder, av.VideoCodecContext)
-    encoder.height, encoder.width = page.shape[:2]
-    encoder.pix_fmt, encoder.time_base = "rgb24", Fraction(1)
-    frame = av.VideoFrame.from_ndarray(page, "rgb24")
-    return b"".join(bytes(packet) for packet in [*encoder.encode(frame), *encoder.encode(None)])
+    out = io.BytesIO()
+    Image.fromarray(page).save(out, "png")
+    return out.getvalue()

@@ -268,6 +268,7 @@ class RecordingEvaluator:
         stepwise = [one for one in judged if len(one.predictions.times)]
         return {
             "labels": list(names),
+            "background": background,
             "protocol": None if self._protocol is None else self._protocol.name,
             "recordings": len(judged),
             "groups": len({one.group for one in judged}),

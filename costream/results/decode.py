@@ -227,7 +227,8 @@ def _summary(f: Fields) -> Summary:
         dense_macs=_whole(f.get("dense_macs", 0)),
         complete=f.get("complete") is True,
         drift_ppm=_optional(_number, f.get("drift_ppm")),
-        **{k: _optional(_whole, f.get(k)) for k in ("network_macs", "network_dense_macs")},
+        network_macs=_optional(_whole, f.get("network_macs")),
+        network_dense_macs=_optional(_whole, f.get("network_dense_macs")),
     )
 
 

@@ -59,7 +59,7 @@ class Movie:
         self._stream = stream
         if self._sound is not None:
             rate_hz, layout = self._sound.format
-            self._voice = cast(AudioStream, self._container.add_stream("aac", rate=rate_hz))
+            self._voice = self._container.add_stream("aac", rate=rate_hz)
             self._voice.layout, self._voice.bit_rate = layout, _BIT_RATE
 
     def add(self, time_s: float) -> None:

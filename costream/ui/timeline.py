@@ -79,6 +79,7 @@ class FinalTimeline:
         has_own = any(self._opens_at(segment) for segment in self._segments)
         if has_own:
             table.add_column("opens at", justify="right", no_wrap=True)
+        mark = "● " if is_unicode(self._console) else "* "
         segments: Iterable[Segment] = self._segments
         if self._has_heads or self._of_objects:  # segments may arrive out of order
             segments = sorted(segments, key=lambda s: s.start_s)
@@ -87,15 +88,11 @@ class FinalTimeline:
             length = f"{s.end_s - s.start_s:.2f} s"
             model = [Text(clean(s.model or ""))] if self._has_heads else []
             most = [str(s.count or "")] if self._of_objects else []
-            mark = Text(self._mark, self._palette.paint(s.label).style)
+            style = self._palette.paint(s.label).style
+            label = Text.assemble((mark, style), clean(s.label))
             own = [Text(self._opens_at(s), "dim")] if has_own else []
-            row = (*model, mark.append(clean(s.label), "default"), *most, f"{s.score:.2f}", *own)
-            table.add_row(start, end, length, *row)
+            table.add_row(start, end, length, *model, label, *most, f"{s.score:.2f}", *own)
         return table
-
-    @property
-    def _mark(self) -> str:
-        return "● " if is_unicode(self._console) else "* "
 
     def _opens_at(self, segment: Segment) -> str:
         """Return the threshold of the segment's label, '' if it is the usual one."""

@@ -31,7 +31,7 @@ def feed(name: str = "door", state: FeedState = "live", **values: Any) -> FeedSt
 
 def watch(*feeds: FeedStatus, **values: Any) -> WatchStatus:
     about = ("0.1.0", "cooadtr", "2026-11-22T03:00:00+00:00", "2026-11-22T04:02:03+00:00")
-    values = {"uptime_s": 3723.0, "load": 0.23, "memory_mb": 412.0, **values}
+    values = {"labels": LABELS, "uptime_s": 3723.0, "load": 0.23, "memory_mb": 412.0, **values}
     return WatchStatus(*about, feeds=feeds, **values)
 
 

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.draw.canvas import COLORS, WHITE
+from costream.draw.canvas import WHITE
 from costream.draw.objects import draw_boxes, draw_tokens, token_side
+from costream.draw.palette import Palette
+from costream.draw.panels import PANEL
 from costream.formatting import budget_text, share_text, tokens_text
 from costream.records import (
     OBJECT_DETECTION,
@@ -28,6 +30,11 @@ from costream.records import (
 from kit.overlays import near, play
 
 GREY = 110
+LABELS = ("car", "person")
+PALETTE = Palette()
+PALETTE.add(LABELS, LABELS, ())
+CAR, PERSON = (PALETTE.paint(label).rgb for label in LABELS)
+CURVE = (86, 180, 233)
 
 
 def page(width: int, height: int) -> np.ndarray:
@@ -42,35 +49,32 @@ def extent(mask: np.ndarray) -> tuple[int, int, int, int]:
 
 def test_a_box_goes_from_source_to_page() -> None:
     canvas = page(960, 540)
-    draw_boxes(
-        canvas, [Box(480, 270, 960, 810, 0.9, "car")], {"car": COLORS[0]}, (1920, 1080), (960, 540)
-    )
+    box = Box(480, 270, 960, 810, 0.9, "car")
+    draw_boxes(canvas, [box], PALETTE.paint, (1920, 1080), (960, 540))
     # Below the tag, which is above the box.
-    assert extent((canvas[135:] == COLORS[0]).all(-1)) == (240, 0, 480, 270)
+    assert extent((canvas[135:] == CAR).all(-1)) == (240, 0, 480, 270)
     assert (canvas[200:300, 300:400] == GREY).all()  # what is in it stays in sight
     assert (canvas[:, :239] == GREY).all()  # one pixel of rim
 
 
 def test_tags_stay_in_the_picture() -> None:
-    colors = {"car": COLORS[3]}
     for box in (
         Box(900, 0, 960, 60, 1, "car", 12),
         Box(0, 0, 5, 5, 1, "car"),
         Box(-9, -9, 999, 999, 1, "car"),
     ):
         canvas = page(960, 720)
-        draw_boxes(canvas, [box], colors, (960, 720), (960, 720))
-        assert ((canvas == (24, 24, 24)).all(-1)).sum() > 200  # letters
+        draw_boxes(canvas, [box], PALETTE.paint, (960, 720), (960, 720))
+        assert near(canvas, (17, 17, 17), 20).sum() > 200  # letters and rims
     canvas = page(20, 10)
-    draw_boxes(canvas, [Box(5, 5, 8, 8, 1, "a long name")], {}, (20, 10), (20, 10))
+    draw_boxes(canvas, [Box(5, 5, 8, 8, 1, "a long name")], PALETTE.paint, (20, 10), (20, 10))
 
 
 def test_the_surest_is_on_top() -> None:
     sure, other = Box(10, 50, 200, 200, 0.9, "car"), Box(20, 60, 190, 190, 0.4, "person")
-    colors = {"car": COLORS[0], "person": COLORS[4]}
     canvas = page(300, 240)
-    draw_boxes(canvas, [sure, replace(other, x1=10, y1=50)], colors, (300, 240), (300, 240))
-    assert (canvas[50:52, 80:180] == COLORS[0]).all()
+    draw_boxes(canvas, [sure, replace(other, x1=10, y1=50)], PALETTE.paint, (300, 240), (300, 240))
+    assert (canvas[50:52, 80:180] == CAR).all()
 
 
 @given(st.integers(240, 900), st.integers(20, 900), st.sampled_from([8, 14, 16]))
@@ -91,6 +95,8 @@ def test_tokens_cover_what_they_are_of(seen: tuple[int, int]) -> None:
         draw_tokens(canvas, updated, seen, size)
         right, bottom = min(48 * (column + 1), size[0]), min(48 * (row + 1), size[1])
         assert extent((canvas != GREY).any(-1)) == (48 * column, 48 * row, right, bottom)
+        outline, inside = canvas[48 * row, 48 * column], canvas[48 * row + 4, 48 * column + 4]
+        assert abs(int(inside[0]) - GREY) < 12 < abs(int(outline[0]) - GREY)
 
 
 def test_tokens_on_a_page_that_is_cut_off() -> None:
@@ -105,10 +111,15 @@ def test_what_it_cost_in_words() -> None:
         "256 of 1020 tokens",
         "256 tokens",
     )
-    assert (share_text(cost), budget_text(cost)) == ("31 % of dense", "budget 40 ms")
+    assert (share_text(cost), budget_text(cost)) == ("31 % of full cost", "budget 40 ms")
     assert budget_text(replace(cost, budget_ms=None, budget_macs=2.5e9)) == "budget 2.5 GMAC"
     bare = replace(cost, tokens=None, budget_ms=None, dense_macs=0)
-    assert (tokens_text(bare, 9), share_text(bare), budget_text(bare)) == ("", "100 % of dense", "")
+    words = (tokens_text(bare, 9), share_text(bare), budget_text(bare))
+    assert words == (
+        "",
+        "100 % of full cost",
+        "",
+    )
 
 
 HEADER = Header(
@@ -138,17 +149,17 @@ def test_a_video_of_objects(run: Any, tmp_path: Path) -> None:
         records += [Picture(float(i), frame(i), None, updated=updated)]
     shown = play(tmp_path / "x.mp4", replace(run, header=HEADER), *records)
     assert len(shown) == 8
-    assert near(shown[3][180:340, 320:484], COLORS[1]).sum() > 500
-    assert not near(shown[4][180:340, 320:484], COLORS[1]).any()  # it has gone
+    assert near(shown[3][180:340, 320:484], PERSON).sum() > 500
+    assert not near(shown[4][180:340, 320:484], PERSON).any()  # it has gone
     tint = shown[4][:, :, 2].astype(int) - shown[4][:, :, 0]
-    assert tint[5:90, 5:635].mean() > 20
+    assert tint[5:85, 5:635].mean() > 15
     assert abs(tint[100:355].mean()) < 3
-    curve = near(shown[7][360 + 32 : 360 + 70], COLORS[1])
+    curve = near(shown[7][360 + 48 : 360 + 134], CURVE)
     heights = curve.sum(0)
-    assert (heights[4:60] > 34).all()  # the dense step, and the others
-    assert (abs(heights[72:440] - 38 / 4) < 4).all()
+    assert (heights[4:60] > 80).all()  # the dense step, and the others
+    assert (abs(heights[72:440] - 86 / 4) < 4).all()
     assert not heights[520:].any()  # not there yet
-    assert near(shown[7][366:390, :500], WHITE).sum() > 200  # words
+    assert near(shown[7][370:394, :500], WHITE).sum() > 200  # words
 
 
 def test_a_narrow_video_tells_what_fits(run: Any, tmp_path: Path) -> None:
@@ -157,7 +168,7 @@ def test_a_narrow_video_tells_what_fits(run: Any, tmp_path: Path) -> None:
     picture = Picture(0.0, item, None, updated=np.ones((4, 3), np.bool_))
     header = replace(HEADER, duration_s=None)
     (shown,) = play(tmp_path / "x.mp4", replace(run, header=header), compute, picture)
-    assert shown.shape == (64 + 76, 48, 3)
+    assert shown.shape == (64 + PANEL, 48, 3)
 
 
 def test_cost_of_a_stream_without_an_end_scrolls(run: Any, tmp_path: Path) -> None:
@@ -170,19 +181,24 @@ def test_cost_of_a_stream_without_an_end_scrolls(run: Any, tmp_path: Path) -> No
         ]
     endless = replace(run, header=replace(HEADER, duration_s=None))
     image = play(tmp_path / "x.mp4", endless, *records)[-1]
-    heights = near(image[40 + 32 : 40 + 70], COLORS[1]).sum(0)
-    assert (heights[100:114] > 34).all()
-    assert (heights[2:90] < 8).all()
+    heights = near(image[40 + 48 : 40 + 134], CURVE).sum(0)
+    assert (heights[100:114] > 80).all()
+    assert (heights[2:90] < 16).all()
     assert (heights[2:90] > 0).any()
 
 
-def test_many_classes_have_colors_as_they_come(run: Any, tmp_path: Path) -> None:
-    header = replace(HEADER, labels=tuple(f"class {k}" for k in range(80)))
+def test_the_legend_has_the_labels_seen(run: Any, tmp_path: Path) -> None:
+    """Also of many classes, whose colours are those of their indices."""
+    labels = tuple(f"class {k}" for k in range(80))
+    palette = Palette()
+    palette.add(labels, labels, ())
     boxes = tuple(
         Box(100 + 400 * k, 300, 400 + 400 * k, 700, 0.9, f"class {7 * k}") for k in (0, 1)
     )
-    objects = Objects(0, 0.0, 0, 0, boxes)
-    records = (objects, Picture(0.0, frame(0), None))
+    records = (Objects(0, 0.0, 0, 0, boxes), Picture(0.0, frame(0), None))
+    header = replace(HEADER, labels=labels)
     (shown,) = play(tmp_path / "x.mp4", replace(run, header=header), *records)
-    assert near(shown[200:300, 50:200], COLORS[0]).sum() > 300
-    assert near(shown[200:300, 250:400], COLORS[1]).sum() > 300
+    for k in (0, 1):
+        color = palette.paint(f"class {7 * k}").rgb
+        assert near(shown[200:300, 50 + 200 * k : 200 + 200 * k], color).sum() > 300
+        assert near(shown[360 + 140 :], color).sum() > 100

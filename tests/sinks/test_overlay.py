@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+import wave
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ import numpy as np
 import pytest
 
 from costream.checkpoints.card import Timeline
-from costream.draw.canvas import COLORS, plain_text, text_mask, text_width
+from costream.draw.canvas import LEFT, RIGHT, WHITE
+from costream.draw.palette import Palette, rgb_of
+from costream.draw.panels import PANEL
 from costream.draw.skeleton import SkeletonView, figure_in_picture
+from costream.draw.text import fit_text, line_height, plain_text, text_mask, text_width
 from costream.layouts import BODY_15, MEDIAPIPE_33
 from costream.records import (
     AudioBlock,
@@ -84,7 +88,7 @@ def test_skeletons_are_drawn_where_they_are_in_the_picture(run: Any, tmp_path: P
     joints = np.zeros((1, 33, 3), np.float32)
     skeleton = SkeletonFrame(0, 0.0, joints, scores, MEDIAPIPE_33, places=places)
     shown = play(tmp_path / "x.mp4", run, Picture(0.0, frame(0, (240, 320)), skeleton))
-    blue = near(shown[0][:240], COLORS[1], 60)
+    blue = near(shown[0][:240], LEFT, 60)
     rows, columns = np.nonzero(blue)
     assert abs(columns.mean() - 240) < 4
     assert abs(rows.min() - 60) < 8
@@ -95,9 +99,9 @@ def test_skeletons_without_a_picture_stand_upright_on_a_page(run: Any, tmp_path:
     skeletons = [standing(i, people=2) for i in range(3)]
     shown = play(tmp_path / "x.mp4", run, *(Picture(s.time_s, s, s) for s in skeletons))
     page = shown[-1][:700]
-    right, left = (np.nonzero(near(page, COLORS[k], 60)) for k in (0, 1))
+    right, left = (np.nonzero(near(page, color, 60)) for color in (RIGHT, LEFT))
     assert left[1].mean() > right[1].mean() + 50  # it faces us: its right hand is at our left
-    light = np.nonzero(near(page, (240, 240, 240)))
+    light = np.nonzero(near(page, WHITE))
     assert light[0].mean() < left[0].max()  # head and trunk above the feet
 
 
@@ -130,26 +134,30 @@ def test_coordinates_that_make_no_sense_do_no_harm(run: Any, tmp_path: Path) -> 
     assert len(shown) == 4
 
 
-def test_label_and_timeline(run: Any, tmp_path: Path) -> None:
-    """The best event in its colour above the threshold, and the timeline in that colour."""
+def test_the_best_labels_the_timeline_and_its_legend(run: Any, tmp_path: Path) -> None:
+    """The timeline has the best event above its threshold; the background is thin and grey."""
     options = {"timeline": Timeline(threshold=0.6)}
     header = replace(run.header, labels=("none", "walk", "sit"), background="none", rate_hz=1.0)
     known = replace(run, header=replace(header, options=options, duration_s=10.0))
     records: list[Any] = []
     for i in range(10):
-        top = (("none", 0.05), ("walk", 0.9)) if i < 5 else (("sit", 0.5), ("walk", 0.2))
+        top = (("walk", 0.9), ("none", 0.05)) if i < 5 else (("none", 0.5), ("sit", 0.5))
         records += [
             Prediction(i, float(i), i, i, top),
             Picture(float(i), frame(i, (96, 400)), None),
         ]
     shown = play(tmp_path / "x.mp4", known, *records)
-    image = shown[-1]
-    strip = image[96 + 55]
-    assert near(strip[10:190], COLORS[0]).all()
-    assert not near(strip[210:], COLORS[0]).any()
-    text = image[100:140]
-    assert near(text, (150, 150, 150)).sum() > 100  # "sit 0.50" in grey
-    assert near(shown[0][100:140], COLORS[0]).sum() > 100  # "walk 0.90" in its colour
+    panel, walk = shown[-1][96:], Palette.of(header).paint("walk").rgb
+    strip = panel[98 + 18]
+    assert near(strip[10:190], walk).all()
+    assert not near(strip[210:], walk).any()
+    assert near(panel[140:], walk).sum() > 100  # the legend
+    first = shown[0][96:]
+    assert near(first[12:37], WHITE).sum() > 60  # "walk 0.90", as it is active
+    assert not near(panel[12:37], WHITE).any()
+    sit, none = (Palette.of(header).paint(label).rgb for label in ("sit", "none"))
+    bars = [near(panel[top : top + 25], color, 15).sum() for top, color in ((12, none), (37, sit))]
+    assert 0 < 3 * bars[0] < bars[1]
 
 
 def test_a_timeline_of_unknown_length_scrolls(run: Any, tmp_path: Path) -> None:
@@ -161,7 +169,7 @@ def test_a_timeline_of_unknown_length_scrolls(run: Any, tmp_path: Path) -> None:
         records += [Picture(float(i), frame(i, (40, 120)), None)]
         records += [Gap(20.0, 22.0, "no data")] if i == 20 else []
     image = play(tmp_path / "x.mp4", replace(run, header=header), *records)[-1]
-    painted = near(image[40 + 55], COLORS[0])
+    painted = near(image[40 + 98 + 18], rgb_of("#6c72dc"))
     assert not painted[:70].any()
     assert painted[90:112].all()
 
@@ -198,19 +206,16 @@ def test_long_videos_take_constant_memory(run: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "plain"),
-    [("walk", "walk"), ("Grüße\n né", "Grusse ne"), ("行く a", "?? a"), ("\x1b[1m", "?[1m")],
+    [("walk", "walk"), ("Grüße\n né", "Grüße né"), ("行く ẵ", "?? a"), ("\x1b[1m", "?[1m")],
 )
 def test_letters(text: str, plain: str) -> None:
     assert plain_text(text) == plain
-    mask = text_mask(text, 2)
-    assert mask.shape == (14, text_width(text, 2))
-    assert mask.any()
-    assert np.array_equal(mask[::2, ::2].repeat(2, 0).repeat(2, 1), mask)
-
-
-def test_every_letter_is_another() -> None:
-    glyphs = {text_mask(chr(c)).tobytes() for c in range(ord("!"), ord("~") + 1)}
-    assert len(glyphs) == ord("~") - ord("!") + 1
+    mask = text_mask(text, 20)
+    assert mask.shape == (line_height(20), text_width(text, 20))
+    assert len(np.unique(mask)) > 20  # smooth edges
+    short = fit_text(text * 9, text_width(text, 20), 20)
+    assert short.endswith("…")
+    assert text_width(short, 20) <= text_width(text, 20)
 
 
 def test_each_head_has_a_panel(run_of_heads: Any, tmp_path: Path) -> None:
@@ -226,8 +231,74 @@ def test_each_head_has_a_panel(run_of_heads: Any, tmp_path: Path) -> None:
     ]
     shown = play(tmp_path / "x.mp4", run_of_heads, *records)
     image = shown[-1]
-    assert image.shape[0] == 720 + 2 * 76
-    # Colours go on from head to head: jazz has the second, siren (after dog) the fifth. Its 0.45
-    # is above the threshold of its own head, below that of the other.
-    for panel, color in ((image[720:796], COLORS[1]), (image[796:872], COLORS[4])):
-        assert near(panel[-28:-6], color, 60).sum() > 100
+    assert image.shape[0] == 400 + 2 * PANEL
+    # Colours go on from head to head. Siren's 0.45 is above the threshold of its own head, below
+    # that of the other.
+    palette = Palette.of(run_of_heads.header)
+    for k, label in enumerate(("jazz", "<siren>")):
+        strip = image[400 + k * PANEL :][98:134]
+        assert near(strip, palette.paint(label).rgb, 60).sum() > 100
+
+
+SOUND_HZ = 16_000
+
+
+@pytest.fixture
+def beep(tmp_path: Path) -> Path:
+    """Two seconds of sound: silence, then a tone."""
+    path, t = tmp_path / "beep.wav", np.arange(SOUND_HZ) / SOUND_HZ
+    samples = np.concatenate([np.zeros(SOUND_HZ), 0.5 * np.sin(2 * np.pi * 440 * t)])
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, SOUND_HZ, 0, "NONE", ""))
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
+    return path
+
+
+def loudness(path: Path) -> list[float]:
+    """The level of each tenth of a second of a file's sound; empty if it has none."""
+    with av.open(str(path)) as container:
+        if not container.streams.audio:
+            return []
+        frames = [frame.to_ndarray()[0] for frame in container.decode(audio=0)]
+    samples = np.concatenate(frames)
+    return [float(np.abs(part).max()) for part in np.array_split(samples, len(samples) // 1600)]
+
+
+@pytest.mark.parametrize("begin_s", [0.0, 0.5])
+def test_sound_is_seen_and_heard(run: Any, tmp_path: Path, beep: Path, begin_s: float) -> None:
+    header = replace(run.header, source=str(beep), kind="audio", rate_hz=4.0, duration_s=2.0)
+    spectra = [np.full((16, 64), -12.0, np.float32) for _ in range(8)]
+    for spectrum in spectra[4:]:
+        spectrum[:, 10] = 0.0
+    pictures = []
+    for i in range(int(4 * begin_s), 8):
+        block = AudioBlock(i, (i + 1) / 4, np.zeros(4000, np.float32))
+        pictures.append(Picture(block.time_s, block, None, spectra[i]))
+    shown = play(tmp_path / "x.mp4", replace(run, header=header), *pictures)
+    assert len(shown) == 3 * len(pictures)  # it scrolls
+    bright = (shown[-1][:356].astype(int).sum(-1) > 500).any(0)
+    assert bright[-90:-6].all()  # the tone, a tenth of the width a second
+    assert not bright[:-100].any()
+    level = loudness(tmp_path / "x.mp4")
+    assert len(level) == pytest.approx(10 * (2 - begin_s), abs=1)
+    quiet = int(10 * (1 - begin_s))
+    assert max(level[: quiet - 1]) < 0.02
+    assert min(level[quiet + 1 : quiet + 8]) > 0.4
+
+
+def test_without_a_file_to_read_again_there_is_no_sound(
+    run: Any, tmp_path: Path, beep: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "text.wav").write_text("no sound")
+    block = AudioBlock(0, 0.25, np.zeros(4000, np.float32))
+    for source, began, words in (
+        ("-", None, "cannot be read a second time"),
+        (str(beep), "2026-01-01T00:00:00Z", "cannot be read a second time"),
+        (str(tmp_path / "text.wav"), None, ""),
+    ):
+        header = replace(run.header, source=source, kind="audio", rate_hz=4.0, began=began)
+        caplog.clear()
+        path = tmp_path / f"{Path(source).stem}.mp4"
+        play(path, replace(run, header=header), Picture(0.25, block, None))
+        assert loudness(path) == []
+        assert words in caplog.text

@@ -107,8 +107,8 @@ def test_every_figure() -> None:
     records = [*steps(*["sit"] * 20, *["walk"] * 100), *segments, Fault(1.0, "x", count=2)]
     text = text_of(state_of(header(), *records), now_s=102.0)  # 12 s of video in 2 s
     assert " 20 %  0:12 / 1:00  0:08 left" in text
-    assert "now     walk  for 9.9 s, since 0:02.0" in text
-    assert "before  0:02.0 – 0:03.5  walk  0.50\n        0:00.0 – 0:02.0  sit   0.75" in text
+    assert "now      walk   for 9.9 s, since 0:02.0" in text
+    assert "before  0:02.0 – 0:03.5  ● walk  0.50\n        0:00.0 – 0:02.0  ● sit   0.75" in text
     assert "speed   6.0x real time, 3.8 ms a step" in text
     assert "decode 0.50  frontend 1.00  network 2.00  sink 0.25 ms" in text
     assert "cost    9.6 M of 410 M MAC a step: 43x less" in text
@@ -127,8 +127,10 @@ def test_colors_are_those_of_the_legend() -> None:
     state = run_of(*["walk"] * 300, *["sit"] * 300)
     text = Text("\n").join(LiveLayout(state, "clip.mp4").lines(Viewport(60, 23), 101.0))
     at = text.plain.index("\nwalk", text.plain.index("now")) + 1
+    now = text.plain.index(" sit ", text.plain.index("now"))
     legend = text.plain.index(" w  walk")
-    assert styles_at(text, at) == styles_at(text, legend) == ["black on green"]
+    assert styles_at(text, at) == styles_at(text, legend) == ["#111111 on #6c72dc"]
+    assert styles_at(text, now) == ["#111111 on #ffa94c"]
 
 
 @pytest.mark.parametrize(("delay_s", "since"), [(0.0, "0:01.0"), (0.5, "0:00.5"), (2.0, "0:00.0")])
@@ -176,7 +178,7 @@ def test_what_nobody_reads_at_a_glance_is_made_anew_once_a_second() -> None:
     for record in steps(*["sit"] * 20, begin=20):
         state.add(record)
     soon, later = text_of(view, now_s=101.5), text_of(view, now_s=102.0)
-    assert "now     sit" in soon
+    assert "now      sit" in soon
     assert "speed   2.0x real" in soon
     assert "speed   2.0x real" in later
     assert " s  sit" not in soon
@@ -224,8 +226,8 @@ def test_sound_has_a_meter_and_a_spectrogram() -> None:
 
 def test_each_head_has_scores_a_label_and_a_timeline() -> None:
     text = text_of(sound_state(heads=True))
-    assert "\ncotrans  sit  for 9.8 s, since 0:10.2\n" in text
-    assert "\ncosounds dog  for 19.2 s, since 0:00.2\n" in text
+    assert "\ncotrans   sit   for 9.8 s, since 0:10.2\n" in text
+    assert "\ncosounds  dog   for 19.2 s, since 0:00.2\n" in text
     assert "\n w  walk   s  sit\n" in text
     assert "\n d  dog\n" in text
     assert text.count("0.90") == text.count("0.40") == 1
@@ -283,16 +285,16 @@ def test_every_figure_of_objects() -> None:
     assert lines[3].endswith("  0.90")
     assert [line[:12] for line in lines[4:6]] == ["person #11  ", "car #12     "]
     assert "now     2 car, 1 person" in lines
-    assert "before  0:00.0 – 0:10.0  car ×2  0.80" in lines
+    assert "before  0:00.0 – 0:10.0  ● car ×2  0.80" in lines
     timeline = [line for line in lines if line.startswith(("car     2", "person  1"))]
     # A third of the minute has passed, a sixth of it with all of them.
     assert timeline[0].startswith("car     222222222222111")
     assert timeline[0][8:].strip("12") == ""
     assert timeline[1].startswith("person  11111111111")
     assert timeline[1].endswith("········")
-    tokens, dense = " 255 of 1020 tokens", " 25 % of dense, budget 40 ms"
-    begins = text.index("\ntokens "), text.index("\ndense  ")
-    assert text.index(tokens) - begins[0] == text.index(dense) - begins[1]
+    tokens, share = " 255 of 1020 tokens", " 25 % of full cost, budget 40 ms"
+    begins = text.index("\ntokens "), text.index("\nshare  ")
+    assert text.index(tokens) - begins[0] == text.index(share) - begins[1]
     assert "cost    100 M of 400 M MAC a step: 4.0x less" in lines
 
 
@@ -300,7 +302,7 @@ def test_the_curve_ends_with_the_newest_step() -> None:
     records = [r for i in range(90) for r in step(i, (), tokens=1020 if i == 88 else 100)]
     text = object_text(*records)
     assert "▁▁█▁ 100 of 1020 tokens" in text
-    assert "▃▃▃▃ 25 % of dense, budget 40 ms" in text
+    assert "▃▃▃▃ 25 % of full cost, budget 40 ms" in text
 
 
 def test_lines_stay_where_they_are_when_objects_go() -> None:
@@ -320,13 +322,13 @@ def test_without_ids_tokens_and_budget() -> None:
     text = text_of(state_of(OBJECTS, *records))
     assert "\ncar     ████" in text
     assert "tokens" not in text
-    assert " 25 % of dense\n" in text
+    assert " 25 % of full cost\n" in text
 
 
 def test_colors_are_those_of_the_label() -> None:
     state = state_of(OBJECTS, *traffic(), WINDOWS)
     text = Text("\n").join(LiveLayout(state, "clip.mp4").lines(Viewport(79, 23), 110.0))
-    assert styles_at(text, text.plain.index("222")) == ["black on green"]
+    assert styles_at(text, text.plain.index("222")) == ["#111111 on #6c72dc"]
 
 
 # --- skeletons -------------------------------------------------------------------------------
@@ -473,11 +475,11 @@ def test_it_fits_any_terminal(make: Callable[[], RunState], unicode: bool) -> No
         ),
         (
             lambda: sound_state(heads=True),
-            "clip|0:20|level|sit|dog|cotrans|cosounds|walk|dog||",
+            "clip|0:20|level|cotrans  sit|cosounds dog|cotrans|cosounds|walk|dog||",
         ),
         (
             lambda: state_of(OBJECTS, *traffic(), WINDOWS),
-            "clip.mp4|━|car #10|now|car|tokens|dense|speed|cost",
+            "clip.mp4|━|car #10|now|car|tokens|share|speed|cost",
         ),
     ],
     ids=["labels", "heads", "objects"],

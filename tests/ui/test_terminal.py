@@ -49,10 +49,8 @@ def test_the_cursor_comes_back(in_terminal: Terminal, how: str, pipe: bool) -> N
 def test_the_end_is_a_readable_timeline(in_terminal: Terminal) -> None:
     shown = in_terminal(*SHORT)
     after = shown.terminal[shown.terminal.rindex(SHOW) :]
-    assert re.search(r"0:00\.10 +0:06\.10 +6\.00 s +walk +0\.8", after)
-    assert re.search(
-        r"150 steps, 15\.0 s of video in .* real time\), 1\.4 GMAC of 61\.6 GMAC", after
-    )
+    assert re.search(r"0:00\.10 +0:06\.10 +6\.00 s +● walk +0\.8", after)
+    assert re.search(r"150 steps, 15\.0 s of video in .* real time\), 1\.4 GMAC", after)
     assert "43x less" in after
     assert "background" not in after
 
@@ -65,7 +63,7 @@ def test_the_end_of_a_watch_is_a_table(in_terminal: Terminal) -> None:
     assert re.search(r"front door +14893 +\d+ +0 +0 +0 +3 +live", after)
     assert re.search(r"lab +14893 +\d+ +3 +0 +0 +0 +.*LOST", after)
     assert "lab: lost (wrong user name or password (401))" in after
-    assert "59572 steps, 574 GMAC of 24.5 TMAC dense (2.3%)" in after
+    assert "59572 steps, 574 GMAC, 43x less than computing everything anew" in after
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from costream.formatting import clean, counted, saving, short_time, si, times
+from costream.checkpoints.card import Timeline
+from costream.formatting import clean, counted, saving, saving_line, short_time, si, times
 from costream.records import (
     OBJECT_DETECTION,
     Box,
@@ -106,7 +107,7 @@ def test_plain_lines_say_where_it_is() -> None:
     assert lines[5].endswith("x  walk 0.91  dropped 2")  # one line, however narrow
     assert lines[6].endswith("dropped 2  errors 1")
     assert lines[7].startswith("clip.mp4: 1200 steps, 75.0 s of video in 9.1 s (8.2x real time)")
-    assert len(plain_lines(HEADER, *walk(), every_s=3600.0)) == 2
+    assert len(plain_lines(HEADER, *walk(), every_s=3600.0)) == 3
     assert plain_lines(HEADER, *walk(), every_s=3600.0, last=False) == [""]
 
 
@@ -124,21 +125,48 @@ def test_plain_lines_count_objects() -> None:
         records.append(Objects(i, i / 10, i, i, boxes))
         records.append(Compute(i, i / 10, 100, 400, MS, tokens=255))
     lines = plain_lines(OBJECTS, *records, width=30)
-    assert lines[1].endswith("x  2 car, 1 person  255 tokens, 25 % of dense  dropped 0")
-    assert lines[3].endswith("x  nothing  255 tokens, 25 % of dense  dropped 0")
+    assert lines[1].endswith("x  2 car, 1 person  255 tokens, 25 % of full cost  dropped 0")
+    assert lines[3].endswith("x  nothing  255 tokens, 25 % of full cost  dropped 0")
 
 
 def test_the_timeline_is_a_table_and_a_line_of_cost() -> None:
     segments = Segment(1.5, 4.25, "walk", 0.913), Segment(3600.0, 3725.5, "[bold]sit[/bold]", 0.5)
     assert timeline(*segments, header=HEADER) == [
         "clip.mp4",
-        "     start         end    length  label             score",
-        "   0:01.50     0:04.25    2.75 s  walk               0.91",
-        "1:00:00.00  1:02:05.50  125.50 s  [bold]sit[/bold]   0.50",
-        "1200 steps, 75.0 s of video in 9.1 s (8.2x real time), "
-        "12.4 GMAC of 410 GMAC dense (33x less)",
+        "     start         end    length  label               score",
+        "   0:01.50     0:04.25    2.75 s  ● walk               0.91",
+        "1:00:00.00  1:02:05.50  125.50 s  ● [bold]sit[/bold]   0.50",
+        "1200 steps, 75.0 s of video in 9.1 s (8.2x real time), 12.4 GMAC",
+        "33x less computation than processing every frame whole",
         "",
     ]
+
+
+def test_thresholds_other_than_the_usual_are_shown() -> None:
+    options = {"timeline": Timeline(thresholds={"walk": 0.2})}
+    segments = Segment(1.5, 4.25, "walk", 0.23), Segment(6.0, 7.0, "sit", 0.91)
+    assert timeline(*segments, header=replace(HEADER, options=options))[1:4] == [
+        "  start      end  length  label   score  opens at",
+        "0:01.50  0:04.25  2.75 s  ● walk   0.23      0.20",
+        "0:06.00  0:07.00  1.00 s  ● sit    0.91",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("macs", "network", "words"),
+    [
+        ((120, 480), (10, 370), "network 37x less, with frontend 4.0x less"),
+        ((470, 480), (10, 20), "network 2.0x less, with frontend as much"),
+        ((10, 370), (10, 370), "network 37x less"),
+    ],
+)
+def test_the_network_and_the_whole_are_compared_with_recomputing(
+    macs: tuple[int, int], network: tuple[int, int], words: str
+) -> None:
+    costs = ("macs", "dense_macs", "network_macs", "network_dense_macs")
+    summary = replace(SUMMARY, **dict(zip(costs, (*macs, *network), strict=True)))
+    assert saving_line(summary) == f"same answer as recomputing the window; {words}"
+    assert saving_line(replace(summary, network_dense_macs=network[0])) == ""
 
 
 def test_the_timeline_says_when_there_is_none() -> None:
@@ -157,9 +185,9 @@ def test_the_timeline_says_when_there_is_none() -> None:
 def test_the_timeline_says_how_many_objects_there_were() -> None:
     segments = Segment(2.0, 3.0, "person", 0.7, count=12), Segment(1.0, 9.0, "car", 0.8, count=2)
     assert timeline(*segments, header=OBJECTS)[1:4] == [
-        "  start      end  length  label   max  score",
-        "0:01.00  0:09.00  8.00 s  car       2   0.80",
-        "0:02.00  0:03.00  1.00 s  person   12   0.70",
+        "  start      end  length  label     max  score",
+        "0:01.00  0:09.00  8.00 s  ● car       2   0.80",
+        "0:02.00  0:03.00  1.00 s  ● person   12   0.70",
     ]
 
 
@@ -168,8 +196,8 @@ def test_the_timeline_names_the_model_of_each_segment_in_order_of_time() -> None
     lines = timeline(*segments, header=HEADS, summary=replace(SUMMARY, drift_ppm=-31.4))
     assert [line.split() for line in lines[1:4]] == [
         ["start", "end", "length", "model", "label", "score"],
-        ["0:01.00", "0:09.00", "8.00", "s", "cotrans", "rock", "0.90"],
-        ["0:03.00", "0:04.00", "1.00", "s", "cosounds", "dog", "0.50"],
+        ["0:01.00", "0:09.00", "8.00", "s", "cotrans", "●", "rock", "0.90"],
+        ["0:03.00", "0:04.00", "1.00", "s", "cosounds", "●", "dog", "0.50"],
     ]
     assert lines[4].endswith(", clock drift -31 ppm")
     assert "75.0 s of audio" in lines[4]
@@ -178,9 +206,9 @@ def test_the_timeline_names_the_model_of_each_segment_in_order_of_time() -> None
 def test_very_long_timelines_keep_the_end() -> None:
     segments = (Segment(float(i), i + 1.0, "walk", 0.5) for i in range(1234))
     lines = timeline(*segments, header=HEADER)
-    assert len(lines) == 1000 + 5
+    assert len(lines) == 1000 + 6
     assert lines[2].split()[0] == "3:54.00"
-    assert lines[-3] == "The first 234 segments are left out; -o writes them all."
+    assert lines[-4] == "The first 234 segments are left out; -o writes them all."
 
 
 # --- consoles --------------------------------------------------------------------------------

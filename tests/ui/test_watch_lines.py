@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from costream.records import Alert, FeedStatus, WatchStatus
+from costream.records import Alert, FeedStatus, SeenLabel, WatchStatus
 from costream.ui.watch.lines import StateChanges, WatchLines
 from kit.shown import console, written
 from kit.watched import feed, watch
@@ -117,7 +117,20 @@ def test_the_end_says_what_each_feed_came_to() -> None:
         "yard 14893 5 2 3 1 0 LOST",
     ]
     assert lines[4] == "yard: lost (404 Not Found)"
-    assert lines[5] == "29786 steps, 287 GMAC of 12.2 TMAC dense (2.3%)"
+    assert lines[5] == "No label was seen."
+    assert lines[6] == "29786 steps, 287 GMAC, 43x less than computing everything anew"
+
+
+def test_the_end_has_the_labels_of_each_feed_the_most_frequent_first() -> None:
+    seen = SeenLabel("walk", 2, 71.5), SeenLabel("sit", 12, 3690.25)
+    lines = printed(watch(feed(seen=seen), feed("yard", seen=seen[:1])), every_s=3600.0)
+    begin = next(k for k, line in enumerate(lines) if "label seen" in line)
+    assert [" ".join(line.split()) for line in lines[begin : begin + 4]] == [
+        "feed label seen times last until",
+        "door ● sit 12 1:01:30.2",
+        "● walk 2 1:11.5",
+        "yard ● walk 2 1:11.5",
+    ]
 
 
 def test_a_watch_that_showed_nothing_says_nothing() -> None:

@@ -253,7 +253,7 @@ class ObjectLineGroups(LineGroups):
             most = objects.most_tokens or max(objects.tokens)
             shares = [count / max(most, 1) for count in objects.tokens]
             groups["tokens"] = [self._curve("tokens", shares, words["tokens"], width)]
-        groups["share"] = [self._curve("dense", objects.shares, words["share"], width)]
+        groups["share"] = [self._curve("share", objects.shares, words["share"], width)]
         return groups
 
     def _scores(self, head: str | None, head_state: HeadState) -> list[Text]:

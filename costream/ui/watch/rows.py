@@ -233,14 +233,14 @@ def print_totals(console: Console, status: WatchStatus) -> None:
     feeds = counted(len(status.feeds), "feed")
     print_line(console, f"{feeds} watched for {uptime(status.uptime_s)} with {model}", "bold")
     console.print(_table(status.feeds, unicode=unicode))
-    if any(feed.seen for feed in status.feeds):
-        console.print(_seen_table(status, unicode=unicode))
-    elif any(feed.steps for feed in status.feeds):
-        print_line(console, "No label was seen.")
     for feed in status.feeds:
         if feed.message and feed.state != "live":
             name, why = (display_text(text, unicode=unicode) for text in (feed.name, feed.message))
             print_line(console, f"{name}: {feed.state} ({why})", _style(feed))
+    if any(feed.seen for feed in status.feeds):
+        console.print(_seen_table(status, unicode=unicode))
+    elif any(feed.steps for feed in status.feeds):
+        print_line(console, "No label was seen.")
     parts = [counted(sum(feed.steps for feed in status.feeds), "step")]
     macs, dense = (sum(getattr(f, n) for f in status.feeds) for n in ("macs", "dense_macs"))
     if macs:
@@ -281,8 +281,8 @@ def _seen_table(status: WatchStatus, *, unicode: bool) -> Table:
     for feed in status.feeds:
         seen = sorted(feed.seen, key=lambda entry: -entry.count)
         for k, entry in enumerate(seen[:_MOST_SEEN]):
-            label = Text("● " if unicode else "* ", palette.paint(entry.label).style)
-            label.append(display_text(entry.label, unicode=unicode), "default")
+            mark = ("● " if unicode else "* ", palette.paint(entry.label).style)
+            label = Text.assemble(mark, display_text(entry.label, unicode=unicode))
             name = display_text(feed.name, unicode=unicode) if k == 0 else ""
             table.add_row(Text(name), label, str(entry.count), short_time(entry.last_s))
         if len(seen) > _MOST_SEEN:
