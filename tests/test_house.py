@@ -39,7 +39,7 @@ MAY = {
     "ui": {"draw"},
     "options": {"checkpoints", "sinks"},
     "runtime": {"options", "sources", "models", "sinks", "ui", "checkpoints", "nn"},
-    "report": {"results", "sources", "sinks"},
+    "report": {"draw", "results", "sources", "sinks"},
     "evaluation": {
         "options",
         "runtime",

@@ -9,15 +9,19 @@ from costream.records import Header, heads_of
 
 Color = tuple[int, int, int]  # red, green, blue
 
-# No two are closer than 14 in CIEDE2000, also as people with protanopia, deuteranopia or
-# tritanopia see them (Machado, Oliveira and Fernandes 2009); tests/draw/test_palette.py
-# measures it. On a dark page all have a contrast of 3 or more.
+# No two of the first eight are closer than 14 in CIEDE2000, also as people with protanopia,
+# deuteranopia or tritanopia see them (Machado, Oliveira and Fernandes 2009), and no two of all
+# closer than 7; tests/draw/test_palette.py measures it. On a dark page all have a contrast of 3
+# or more.
 COLORS = (
     *("#6c72dc", "#ffa94c", "#0b7350", "#fb607e"),
     *("#73c3b1", "#b02a80", "#627f16", "#caabf7"),
+    *("#b8d088", "#58a0b8", "#f03018", "#d02858"),
+    *("#8828e8", "#8858a0", "#28a040", "#b87088"),
 )
 PATTERNS = ("plain", "stripes", "dots", "bars")
-_SLOTS = len(COLORS) * len(PATTERNS)
+_OF_A_PATTERN = 8  # labels; reports draw patterns, terminals and videos cannot
+_SLOTS = _OF_A_PATTERN * len(PATTERNS)
 _GREY = "#808080"  # of the background, halfway between black and white
 
 
@@ -82,12 +86,12 @@ class Palette:
         if slot is None:
             return BACKGROUND
         color = COLORS[slot % len(COLORS)]
-        return Paint(color, slot // len(COLORS), _ink(color))
+        return Paint(color, slot // _OF_A_PATTERN, _ink(color))
 
     def _free(self, wish: int) -> int:
         """Return a free slot: if possible of the colour of ``wish``, with another pattern."""
-        colors, patterns = range(len(COLORS)), range(len(PATTERNS))
-        for k in (other + len(COLORS) * pattern for other in colors for pattern in patterns):
+        count = len(COLORS)
+        for k in (other + begin for other in range(count) for begin in range(0, _SLOTS, count)):
             slot = (wish + k) % _SLOTS
             if slot not in self._taken:
                 self._taken.add(slot)

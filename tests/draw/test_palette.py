@@ -86,7 +86,8 @@ def test_the_measure_agrees_with_published_pairs():
 @pytest.mark.parametrize("vision", VISION)
 def test_all_colours_are_told_apart(vision):
     seen = [lab(np.array(VISION[vision]) @ linear(color)) for color in COLORS]
-    assert min(ciede2000(a, b) for a, b in combinations(seen, 2)) > 14
+    assert min(ciede2000(a, b) for a, b in combinations(seen[:8], 2)) > 14
+    assert min(ciede2000(a, b) for a, b in combinations(seen, 2)) > 7
 
 
 def test_letters_are_read_on_every_colour():
@@ -116,6 +117,7 @@ def test_no_two_labels_look_alike_while_there_are_paints():
     palette.add(second, second, ())
     paints = [palette.paint(label) for label in [*shown, *second]]
     assert len({(p.color, p.pattern) for p in paints}) == len(paints)
-    assert len(paints) == len(COLORS) * len(PATTERNS)
+    assert len(paints) == 8 * len(PATTERNS)
+    assert [palette.paint(label).color for label in shown[:4]] == [COLORS[k] for k in (0, 4, 8, 12)]
     palette.add(["one too many"], ["one too many"], ())
     assert palette.paint("one too many").color is not None
