@@ -25,6 +25,8 @@ from costream.ui.console import is_unicode, print_line
 
 _MOST = 1000  # rows; nobody reads more, and a run of days must not fill the memory
 
+_ROOM = 60  # from this width on there is room for lengths and thresholds
+
 
 class FinalTimeline:
     """Sink that prints the segments and the cost of one run at the end."""
@@ -68,7 +70,8 @@ class FinalTimeline:
 
     def _table(self) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for name in ("start", "end", "length"):
+        has_room = self._console.width >= _ROOM
+        for name in ("start", "end", "length")[: 3 if has_room else 2]:
             table.add_column(name, justify="right", no_wrap=True)
         if self._has_heads:
             table.add_column("model", no_wrap=True)
@@ -76,7 +79,7 @@ class FinalTimeline:
         if self._of_objects:
             table.add_column("max", justify="right", no_wrap=True)
         table.add_column("score", justify="right", no_wrap=True)
-        has_own = any(self._opens_at(segment) for segment in self._segments)
+        has_own = has_room and any(map(self._opens_at, self._segments))
         if has_own:
             table.add_column("opens at", justify="right", no_wrap=True)
         mark = "● " if is_unicode(self._console) else "* "
@@ -85,13 +88,13 @@ class FinalTimeline:
             segments = sorted(segments, key=lambda s: s.start_s)
         for s in segments:
             start, end = short_time(s.start_s, 2), short_time(s.end_s, 2)
-            length = f"{s.end_s - s.start_s:.2f} s"
+            length = [f"{s.end_s - s.start_s:.2f} s"] if has_room else []
             model = [Text(clean(s.model or ""))] if self._has_heads else []
             most = [str(s.count or "")] if self._of_objects else []
             style = self._palette.paint(s.label).style
             label = Text.assemble((mark, style), clean(s.label))
             own = [Text(self._opens_at(s), "dim")] if has_own else []
-            table.add_row(start, end, length, *model, label, *most, f"{s.score:.2f}", *own)
+            table.add_row(start, end, *length, *model, label, *most, f"{s.score:.2f}", *own)
         return table
 
     def _opens_at(self, segment: Segment) -> str:
