@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from costream.errors import UsageError
-from costream.records import Compute, Summary
+from costream.records import THRESHOLD, Compute, Head, Summary
 
 _MOST_NAMES = 12  # in one message
 
@@ -100,6 +100,12 @@ def saving_line(summary: Summary) -> str:
         return ""
     both = "" if own == summary.macs else f", with frontend {less or 'as much'}"
     return f"same answer as recomputing the window; network {network}{both}"
+
+
+def opens_at(head: Head | None, label: str) -> str:
+    """Return the threshold of a label, '' if it is the usual one."""
+    threshold = THRESHOLD if head is None else head.threshold_of(label)
+    return "" if threshold == THRESHOLD else f"{threshold:.2f}"
 
 
 def share_of_dense(compute: Compute) -> float:

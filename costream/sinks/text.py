@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from costream.formatting import clean, cost_line, nothing_found, short_time
-from costream.records import Header, Record, Segment, Summary, finds_objects
+from costream.formatting import clean, cost_line, nothing_found, opens_at, saving_line, short_time
+from costream.records import Head, Header, Record, Segment, Summary, finds_objects, heads_of
 from costream.sinks.atomic import TextOutput
 from costream.sinks.base import TextSink, output_file
 from costream.sinks.labels import source_name
@@ -24,7 +24,8 @@ class TextTable(TextSink):
     def __init__(self, out: TextOutput) -> None:
         super().__init__(out)
         self._kind = ""
-        self._has_heads = self._of_objects = self._any = False
+        self._has_heads = self._of_objects = self._has_own = self._any = False
+        self._heads: dict[str | None, Head] = {}
         self._widths: list[int] = []
         self._waiting: Timelines | None = None
 
@@ -33,6 +34,8 @@ class TextTable(TextSink):
         super().open(header)
         self._kind, self._has_heads = header.kind, header.heads is not None
         self._of_objects = finds_objects(header)
+        self._heads = heads_of(header)
+        self._has_own = any(opens_at(h, label) for h in self._heads.values() for label in h.labels)
         if self._has_heads or self._of_objects:
             self._waiting = Timelines(by_label=self._of_objects)
         end_s = header.options.get("end_s") or header.duration_s
@@ -61,25 +64,29 @@ class TextTable(TextSink):
         if not self._any:
             empty = nothing_found(self._kind, objects=self._of_objects)
             self._out.write(f"{empty if summary.steps else 'Nothing was read.'}\n")
-        self._out.write(f"{cost_line(summary, self._kind)}\n")
+        for line in filter(None, (cost_line(summary, self._kind), saving_line(summary))):
+            self._out.write(f"{line}\n")
         super().close(summary)
 
     def _segment(self, segment: Segment) -> None:
         if not self._any:
             self._any = True
-            self._row("start", "end", "length", "model", "label", "max", "score")
+            self._row("start", "end", "length", "model", "label", "max", "score", "opens at")
         times = (short_time(segment.start_s, 2), short_time(segment.end_s, 2))
         length = f"{segment.end_s - segment.start_s:.2f} s"
         model, label = clean(segment.model or ""), clean(segment.label)
-        self._row(*times, length, model, label, str(segment.count or ""), f"{segment.score:.2f}")
+        own = opens_at(self._heads.get(segment.model), segment.label)
+        self._row(
+            *times, length, model, label, str(segment.count or ""), f"{segment.score:.2f}", own
+        )
 
-    def _row(
-        self, start: str, end: str, length: str, model: str, label: str, most: str, score: str
-    ) -> None:
-        cells = [start, end, length, *([model] if self._has_heads else []), label]
+    def _row(self, *cells: str) -> None:
+        start, end, length, model, label, most, score, own = cells
+        shown = [start, end, length, *([model] if self._has_heads else []), label]
         aligned = [
             cell.rjust(width) if k < 3 else cell.ljust(width)
-            for k, (cell, width) in enumerate(zip(cells, self._widths, strict=True))
+            for k, (cell, width) in enumerate(zip(shown, self._widths, strict=True))
         ]
         aligned += [most.rjust(3)] if self._of_objects else []
-        self._out.write("  ".join([*aligned, score.rjust(5)]) + "\n", flush=True)
+        aligned += [score.rjust(5), *([own.rjust(8)] if self._has_own else [])]
+        self._out.write("  ".join(aligned).rstrip() + "\n", flush=True)

@@ -10,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from costream.draw.palette import Palette
-from costream.formatting import clean, cost_line, nothing_found, saving_line, short_time
+from costream.formatting import clean, cost_line, nothing_found, opens_at, saving_line, short_time
 from costream.records import (
-    THRESHOLD,
     Head,
     Header,
     Record,
@@ -79,7 +78,7 @@ class FinalTimeline:
         if self._of_objects:
             table.add_column("max", justify="right", no_wrap=True)
         table.add_column("score", justify="right", no_wrap=True)
-        has_own = has_room and any(map(self._opens_at, self._segments))
+        has_own = has_room and any(self._own(s) for s in self._segments)
         if has_own:
             table.add_column("opens at", justify="right", no_wrap=True)
         mark = "● " if is_unicode(self._console) else "* "
@@ -93,12 +92,9 @@ class FinalTimeline:
             most = [str(s.count or "")] if self._of_objects else []
             style = self._palette.paint(s.label).style
             label = Text.assemble((mark, style), clean(s.label))
-            own = [Text(self._opens_at(s), "dim")] if has_own else []
+            own = [Text(self._own(s), "dim")] if has_own else []
             table.add_row(start, end, *length, *model, label, *most, f"{s.score:.2f}", *own)
         return table
 
-    def _opens_at(self, segment: Segment) -> str:
-        """Return the threshold of the segment's label, '' if it is the usual one."""
-        head = self._heads.get(segment.model)
-        threshold = THRESHOLD if head is None else head.threshold_of(segment.label)
-        return "" if threshold == THRESHOLD else f"{threshold:.2f}"
+    def _own(self, segment: Segment) -> str:
+        return opens_at(self._heads.get(segment.model), segment.label)
