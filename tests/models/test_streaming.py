@@ -125,7 +125,7 @@ def test_bfloat16_gives_nearly_the_same(make: Any) -> None:
         (features_model, "features", 5, "rows of 5 values, but tiny takes 6"),
         (features_model, "video", None, "takes precomputed features, not video; .*6 values a row"),
         (video_model, "features", 9, "rows of 9 values, but tiny takes 16"),
-        (video_model, "skeleton", None, "takes video, not skeletons; .*such as costgcn"),
+        (video_model, "skeleton", None, "takes video, not skeletons; .*-m costgcn"),
     ],
 )
 def test_sources_that_do_not_fit(make: Any, kind: Any, width: int | None, message: str) -> None:

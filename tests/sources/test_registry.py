@@ -105,7 +105,7 @@ def test_what_cannot_be_read(folder: Path, name: str, message: str) -> None:
     "name",
     [
         "rtsp://user:secret@camera/1",
-        "http://host/x.mp4",
+        "http://host/x.mpd",
         "https://host/x.m3u8?token=secret",
         "RTMP://host/live",
         "udp://@239.0.0.1:1234",
