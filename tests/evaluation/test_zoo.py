@@ -88,12 +88,11 @@ def test_a_table_is_drawn_whole() -> None:
     decoder = av.CodecContext.create("png", "r")
     (picture,) = decoder.decode(av.Packet(data))
     rgb = torch.from_numpy(picture.to_ndarray(format="rgb24"))
-    assert rgb.shape[0] > 5 * 22
-    ink = (rgb < 100).all(-1)
-    letters = [ink[24 + 22 * k : 46 + 22 * k, 24:].any(0).nonzero() // 12 for k in range(6)]
-    assert [sorted(set(row.flatten().tolist())) for row in letters[4:]] == [
-        [0, 1, 2, 3, 5, 6, 7, 8, *range(11, 15)],
-        [0, 14],
-    ]
+    ink = (rgb < 140).all(-1)
+    rows = [ink[24 * k + 34 : 24 * k + 52] for k in range(1, 4)]
+    assert all(row.any() for row in rows)  # the names of the columns, and two rows
+    ends = [int(row.any(0).nonzero().max()) for row in rows]
+    assert max(ends) - min(ends) <= 3  # numbers are right-aligned
+    assert ink[24 + 24 * 4 :].any()  # the note
     assert not ink[:20].any()
     assert not ink[:, -20:].any()

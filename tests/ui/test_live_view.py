@@ -284,7 +284,7 @@ def test_every_figure_of_objects() -> None:
     assert lines[3].startswith("car #10      ███")
     assert lines[3].endswith("  0.90")
     assert [line[:12] for line in lines[4:6]] == ["person #11  ", "car #12     "]
-    assert "now     2 car, 1 person" in lines
+    assert "now     ● 2 car  ● 1 person" in lines
     assert "before  0:00.0 – 0:10.0  ● car ×2  0.80" in lines
     timeline = [line for line in lines if line.startswith(("car     2", "person  1"))]
     # A third of the minute has passed, a sixth of it with all of them.

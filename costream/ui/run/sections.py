@@ -122,6 +122,10 @@ class LineGroups:
             lines.append(line.append(f" {score:5.2f}", quiet))
         return lines
 
+    @property
+    def _mark(self) -> str:
+        return "● " if self._viewport.unicode else "* "
+
     def _bar(self, share: float, width: int, *, quiet: bool = False) -> str:
         width = max(1, width)
         eighths = round(max(0.0, min(1.0, share)) * width * 8)
@@ -157,7 +161,7 @@ class LineGroups:
         for k, (span, label) in enumerate(zip(spans, labels, strict=True)):
             line = self._named("before" if k == 0 else "").append(f"{span:<{span_width}}  ", "dim")
             line.append(
-                "● " if self._viewport.unicode else "* ",
+                self._mark,
                 self._state.legend.color(segments[k].label),
             )
             line.append(set_cell_size(label, label_width))
@@ -273,10 +277,12 @@ class ObjectLineGroups(LineGroups):
         return lines + [Text("") for _ in range(rows - len(lines))]
 
     def _now(self, head: str | None, head_state: HeadState) -> Text:
-        words = self._objects.words
-        line = self._named("now")
-        if words or self._objects.strip is None:
-            return line.append(words, "bold")
+        counts, line = self._objects.counts, self._named("now")
+        for label, count in counts:
+            line.append(self._mark, self._state.legend.color(label))
+            line.append(f"{count} {clean(label)}  ", "bold")
+        if counts or self._objects.strip is None:
+            return line
         return line.append("nothing", "dim")
 
     def _timeline(self, head_state: HeadState) -> list[Text]:

@@ -129,10 +129,14 @@ class DetectionState:
         self.boxes = ()
 
     @property
+    def counts(self) -> list[tuple[str, int]]:
+        """Number of current objects by label, the most frequent first."""
+        return Counter(box.label for box in self.boxes).most_common()
+
+    @property
     def words(self) -> str:
-        """Current objects as text: ``2 car, 1 person``, the most frequent first."""
-        counts = Counter(box.label for box in self.boxes).most_common()
-        return ", ".join(f"{count} {clean(label)}" for label, count in counts)
+        """Current objects as text: ``2 car, 1 person``."""
+        return ", ".join(f"{count} {clean(label)}" for label, count in self.counts)
 
 
 _SLICES = 256
