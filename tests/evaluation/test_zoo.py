@@ -95,4 +95,4 @@ def test_a_table_is_drawn_whole() -> None:
     assert max(ends) - min(ends) <= 3  # numbers are right-aligned
     assert ink[24 + 24 * 4 :].any()  # the note
     assert not ink[:20].any()
-    assert not ink[:, -20:].any()
+    assert not ink[:, -14:].any()
