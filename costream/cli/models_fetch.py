@@ -248,7 +248,7 @@ def _keys() -> str:
     "pairs",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Setting that the checkpoint does not contain; repeatable.",
+    help="Setting that the checkpoint does not contain, if not the published one; repeatable.",
 )
 @click.option("--overwrite/--no-overwrite", default=False, help="Replace existing weights.")
 def import_command(
@@ -262,14 +262,15 @@ def import_command(
     """Convert a foreign checkpoint; prints the written file.
 
     Without -o it is written to the user cache, where '-m NAME' finds it. No code in the
-    checkpoint is executed: pickles may contain only arrays and plain containers.
+    checkpoint is executed: pickles may contain only arrays and plain containers. Settings that
+    the checkpoint does not contain are the published ones, and are printed.
 
     Skeleton networks of several streams become one model: give their checkpoints, and name their
-    streams in this order (--config stream=joint,bone). An audio network is combined with its
-    VGGish: give that checkpoint too, and its PCA file if the network was trained with it. A video
-    network is combined with its TSN: give MMAction2's checkpoints of RGB and flow too. Those
-    alone become a model for 'costream features'. ViViT takes the temporal encoder from a second
-    checkpoint, tuned for fewer tokens.
+    streams in this order (--config stream=joint,bone) unless the names of the files do. An audio
+    network is combined with its VGGish: give that checkpoint too, and its PCA file if the network
+    was trained with it. A video network is combined with its TSN: give MMAction2's checkpoints of
+    RGB and flow too. Those alone become a model for 'costream features'. ViViT takes the temporal
+    encoder from a second checkpoint, tuned for fewer tokens.
     """
     config = read_pairs(pairs)
     ImportSettings(config, KEYS)  # reports a typo before torch is imported
@@ -300,8 +301,10 @@ def convert(
     from costream.checkpoints.file import write_weights
     from costream.importers.run import import_files
     from costream.models.build import build
+    from costream.runtime.setup import logging_to
 
-    card, tensors = import_files(checkpoints, name, config, form)
+    with logging_to(1, "auto", None):
+        card, tensors = import_files(checkpoints, name, config, form)
     build(card, tensors)  # checks that they fit before anything is written
     write_weights(target, card, tensors)
     click.echo(f"{name}: {card.description} See: costream models show {target}", err=True)

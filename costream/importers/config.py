@@ -109,7 +109,8 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     ),
     "labels": (
         *_TEXT,
-        "thumos14, tvseries, gtzan, coco, imagenet-vid, epic-verbs, kinetics-400, or a text file",
+        "thumos14, tvseries, gtzan, coco, imagenet-vid, epic-verbs, kinetics-400, ntu-60, or a text"
+        " file (default: by the task and the number of classes)",
     ),
     "background": (*_TEXT, "the label that is not an event"),
     "rate_hz": (
@@ -123,19 +124,30 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
 CARD_KEYS = ("labels", "background", "rate_hz", "trained_on", "licence")
 
 
+PUBLISHED = "the published settings"
+
+
 class ImportSettings:
-    """Settings of one import: the user's values, then the checkpoint's arguments and defaults."""
+    """Settings of one import: the user's values, the checkpoint's arguments, published settings.
+
+    Missing and contradictory settings are collected, so that ``settle`` names all of them at once.
+    """
 
     def __init__(self, config: Mapping[str, str], known: Iterable[str]) -> None:
         """Parse the pairs; UsageError for a key not in ``known`` or a value of the wrong type."""
-        known = tuple(known)
+        self._known = tuple(known)
         self._given: dict[str, Any] = {}
-        self._defaults: dict[str, Any] = {}
+        self._arguments: dict[str, Any] = {}
+        self._taken: dict[str, tuple[Any, str]] = {}  # value and origin
+        self._missing: list[str] = []
+        self._wrong: list[str] = []
+        self._surplus: list[str] = []  # keys to leave out
         for key, text in config.items():
-            if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
+            if key not in self._known:
+                near = difflib.get_close_matches(key, self._known, 1)
                 ask = f"did you mean {near[0]}? " if near else ""
-                raise UsageError(f"--config {key}: unknown; {ask}known keys: {', '.join(known)}")
+                known_keys = ", ".join(self._known)
+                raise UsageError(f"--config {key}: unknown; {ask}known keys: {known_keys}")
             read, kind, _ = KEYS[key]
             try:
                 self._given[key] = read(text)
@@ -143,57 +155,106 @@ class ImportSettings:
                 raise UsageError(f"--config {key}={text}: not {kind}") from error
 
     def adopt(self, args: Mapping[str, Any], aliases: Mapping[str, str]) -> None:
-        """Adopt values from the checkpoint's own arguments; ``aliases``: their name -> ours.
-
-        Raises ModelError when the user gave another value.
-        """
+        """Adopt values from the checkpoint's own arguments; ``aliases``: their name -> ours."""
         for theirs, ours in aliases.items():
             value = args.get(theirs)
-            if not isinstance(value, int) or isinstance(value, bool):
-                continue
-            if self._given.get(ours, value) != value:
-                raise ModelError(
-                    f"--config {ours}={self._given[ours]} contradicts the checkpoint, whose"
-                    f" arguments say {theirs}={value}"
-                )
-            self._defaults[ours] = value
+            if isinstance(value, int) and not isinstance(value, bool):
+                self._compare(ours, value, f"whose arguments say {theirs}={value}")
+                self._arguments[ours] = value
 
-    def default(self, key: str, value: Any) -> bool:
-        """Set ``value`` as a default if the key has no value; return whether it was set."""
-        if self.get(key) is not None:
-            return False
-        self._defaults[key] = value
-        return True
+    def suggest(self, values: Mapping[str, Any], origin: str = PUBLISHED) -> None:
+        """Take ``values`` for known keys that have none yet; ``taken`` lists them."""
+        for key, value in values.items():
+            if key in self._known and self.get(key) is None:
+                self._taken[key] = (value, origin)
+
+    def suggested(self, key: str) -> bool:
+        """Return whether the value of a key is one of ``suggest``."""
+        return key in self._taken and key not in self._given and key not in self._arguments
+
+    def forget(self, key: str) -> None:
+        """Undo ``suggest``."""
+        del self._taken[key]
 
     def check(self, key: str, value: Any) -> Any:
-        """Return ``value``, read from the tensors; ModelError when the user gave another one."""
-        if self._given.get(key, value) != value:
-            raise ModelError(
-                f"--config {key}={self._given[key]} contradicts the checkpoint, whose tensors"
-                f" say {value}"
-            )
+        """Return ``value``, read from the tensors; it is a contradiction if the user's differs."""
+        self._compare(key, value, f"whose tensors say {value}")
         return value
 
-    def require(self, key: str) -> Any:
-        """Return a required value that no tensor determines; ModelError when it is unknown."""
+    def require(self, key: str, placeholder: Any = 1) -> Any:
+        """Return a value that no tensor determines.
+
+        If it is unknown, return the placeholder: the import goes on until ``settle``.
+        """
         value = self.get(key)
-        if value is None:
-            raise ModelError(
-                f"the checkpoint does not contain {key} ({KEYS[key][2]})",
-                hint=f"set it: --config {key}=...",
-            )
-        return value
+        if value is None and key not in self._missing:
+            self._missing.append(key)
+        return placeholder if value is None else value
+
+    def reject(self, message: str) -> None:
+        """Collect another message about a setting that does not fit the checkpoint."""
+        self._wrong.append(message)
 
     def get(self, key: str) -> Any:
         """Return a value, or None when it is unknown."""
-        return self._given.get(key, self._defaults.get(key))
+        taken = self._taken.get(key, (None, ""))[0]
+        return self._given.get(key, self._arguments.get(key, taken))
 
     def heads(self, key: str, width: int) -> int:
-        """Return a number of heads that divides ``width``; ModelError when it does not."""
+        """Return a required number of heads, which must divide ``width``.
+
+        Published heads count only if they do.
+        """
+        if self.suggested(key) and width % self.get(key):
+            self.forget(key)
         heads: int = self.require(key)
         if width % heads:
-            raise ModelError(f"{key}={heads} does not divide the token width {width}")
+            self.reject(f"{key}={heads} does not divide the token width {width}")
         return heads
+
+    @property
+    def taken(self) -> dict[str, str]:
+        """Values that neither user nor checkpoint gave, as ``key=value`` texts by their origin."""
+        out: dict[str, list[str]] = {}
+        for key, (value, origin) in self._taken.items():
+            if self.suggested(key):
+                out.setdefault(origin, []).append(f"{key}={_text(value)}")
+        return {origin: ", ".join(pairs) for origin, pairs in out.items()}
+
+    def settle(self, error: str = "") -> None:
+        """Raise one ModelError with ``error`` and all that is missing or contradictory, if any."""
+        parts = [error, *self._wrong]
+        if self._missing:
+            parts.append(
+                f"the checkpoint does not contain {', '.join(map(_meaning, self._missing))}"
+            )
+        hints = []
+        if self._surplus:
+            hints.append(f"leave out {' '.join(f'--config {key}' for key in self._surplus)}")
+        if self._missing:
+            flags = " ".join(f"--config {key}=..." for key in self._missing)
+            hints.append(f"set {'it' if len(self._missing) == 1 else 'them'}: {flags}")
+        message = "; ".join(filter(None, parts))
+        if message:
+            raise ModelError(message, hint="; ".join(hints))
+
+    def _compare(self, key: str, value: Any, source: str) -> None:
+        if self._given.get(key, value) != value:
+            self._surplus.append(key)
+            given = _text(self._given[key])
+            self.reject(f"--config {key}={given} contradicts the checkpoint, {source}")
+
+
+def _meaning(key: str) -> str:
+    _, kind, meaning = KEYS[key]
+    values = "" if kind.startswith("a ") or kind == "text" else f"; {kind}"
+    return f"{key} ({meaning}{values})"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def check_published(config: Mapping[str, str], where: str) -> None:

@@ -36,6 +36,8 @@ KEYS = (
 )
 PAPER = "https://arxiv.org/abs/2201.06268"
 _VGGISH = 128  # features
+_AUDIOVISUAL = (7168, 8192)  # features of ActivityNet or Kinetics, with those of sound
+_WINDOW = 64  # the published one; learned positions have as many rows, fixed ones 2 x 64 - 1
 _GTZAN_WIDTH = 192  # of the paper's audio networks
 _GTZAN = {"num_heads": 16, "window": 120}  # not in their tensors
 _ALIASES = {"num_heads": "num_heads", "enc_layers": "window"}
@@ -61,10 +63,7 @@ def detect(tensors: Mapping[str, object]) -> bool:
     "cooadtr", summary="CoOadTR or CoTrans, one or two blocks", detect=detect, keys=KEYS, order=3
 )
 def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
-    """Return the network. The tensors do not determine the window: the table may be longer.
-
-    For a CoTrans of the paper's size, heads and window have defaults.
-    """
+    """Return the network. The tensors do not determine the window: the table may be longer."""
     layout = require_layout(foreign.tensors)
     if layout.deep:
         raise ModelError("a stack of DeepCoT", hint="import it with --as deepcot")
@@ -94,11 +93,7 @@ def read(
     rows = shape_of(tensors, table, 2)[0]
     classes = shape_of(tensors, f"{layout.head}.weight", 2)[0]
     audio = width == _VGGISH
-    defaults: list[str] = []
-    if audio and d == rows == _GTZAN_WIDTH and not layout.deep:
-        defaults = [
-            f"{key} {value}" for key, value in _GTZAN.items() if settings.default(key, value)
-        ]
+    settings.suggest(_published(width, d, rows))
     arguments: dict[str, Any] = {
         "input_width": settings.check("input_width", width),
         "num_classes": settings.check("num_classes", classes),
@@ -121,7 +116,6 @@ def read(
         *linear("head", layout.head, classes, d),
     ]
     names = class_names(foreign.args, classes)
-    limits = f"Not in the checkpoint, taken from the paper: {', '.join(defaults)}."
     return ImportedNetwork(
         "cotrans" if audio else "cooadtr",
         arguments,
@@ -130,8 +124,15 @@ def read(
         names,
         PAPER,
         task="sound classification" if audio else "online action detection",
-        limits=limits if defaults else "",
     )
+
+
+def _published(width: int, embed_dim: int, rows: int) -> dict[str, Any]:
+    """Return the authors' settings for a network of these sizes."""
+    if width == _VGGISH:
+        return {"rate_hz": 4.0, **(_GTZAN if embed_dim == rows == _GTZAN_WIDTH else {})}
+    window = {"window": _WINDOW} if rows in (_WINDOW, 2 * _WINDOW - 1) else {}
+    return {"num_heads": 8, **window, "rate_hz": 5.0 if width in _AUDIOVISUAL else 4.0}
 
 
 def find_layout(tensors: Mapping[str, object]) -> SequentialLayout | None:

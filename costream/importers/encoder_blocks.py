@@ -99,7 +99,7 @@ def encoder(
         "depth": settings.check("depth", len(blocks)),
         "window": settings.require("window"),
         "norm_first": norm_first,
-        "activation": settings.require("activation"),
+        "activation": settings.require("activation", "relu"),
         "qkv_bias": sizes.qkv_bias,
         "out_bias": sizes.out_bias,
         "final_norm": final_norm is not None,

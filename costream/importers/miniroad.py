@@ -9,6 +9,7 @@ from costream.importers.rules import ImportedNetwork, TensorRule, apply, linear,
 from costream.labels.names import class_names
 
 PAPER = "https://arxiv.org/abs/2308.16444"
+_RATES_HZ = {22: 4.0, 31: 4.0}  # of the features, by the classes: THUMOS14 and TVSeries
 
 
 @importer(
@@ -41,5 +42,7 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
         "embed_dim": settings.check("embed_dim", d),
         "hidden": hidden,
     }
+    if classes in _RATES_HZ:
+        settings.suggest({"rate_hz": _RATES_HZ[classes]})
     names = class_names(foreign.args, classes)
     return ImportedNetwork("miniroad", arguments, apply(rules, tensors), classes, names, PAPER)

@@ -1,7 +1,7 @@
 """Importer of OadTR checkpoints (Wang et al., Online Action Detection with Transformers, 2021).
 
-Their ``args`` namespace contains the heads, the window and the class names; without it, they come
-from ``--config``. Learned positions are a table of window + 1 rows. The fixed ones add, at batch
+Their ``args`` namespace contains the heads, the window and the class names; without it, they are
+the published ones. Learned positions are a table of window + 1 rows. The fixed ones add, at batch
 size one, row 0 of their table to every token, and the network here does so for every stream.
 """
 
@@ -40,6 +40,9 @@ KEYS = (
     "decoder_feedforward",
 )
 PAPER = "https://arxiv.org/abs/2106.11149"
+# The authors' settings. Their features have a row for every 6 frames at 24 frames per second.
+_PUBLISHED = {"num_heads": 8, "decoder_heads": 4, "rate_hz": 4.0}
+_WINDOW = {"window": 64}  # where the positions do not determine it
 _ALIASES = {"num_heads": "num_heads", "decoder_num_heads": "decoder_heads", "enc_layers": "window"}
 # In the file, but the network's output does not depend on them.
 _UNUSED = (
@@ -61,6 +64,7 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
     """Return the network; ModelError for missing or unused tensors and contradictory settings."""
     tensors = foreign.tensors
     settings.adopt(foreign.args, _ALIASES)
+    settings.suggest(_PUBLISHED)
     learned = "position_encoding.pe.weight" in tensors
     arguments = _arguments(tensors, settings, learned)
     rules = [*_encoder_rules(arguments, tensors, learned), *_decoder_rules(arguments)]
@@ -84,6 +88,7 @@ def _arguments(
         rows = shape_of(tensors, "position_encoding.pe.weight", 2)[0]
         window = settings.check("window", rows - 1)
     else:
+        settings.suggest(_WINDOW)
         window = settings.require("window")
     feedforward = shape_of(tensors, "encoder.net.1.fn.fn.net.0.weight", 2)[0]
     decoder_feedforward = shape_of(tensors, "decoder.layers.0.conv1.weight", 3)[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from costream.checkpoints.card import Card
+from costream.checkpoints.store import published
 from costream.errors import ModelError, UsageError
 from costream.importers import torch_encoder, tsn, vggish, vivit
 from costream.importers.base import IMPORTERS
@@ -19,6 +22,30 @@ from costream.importers.pickles import ForeignCheckpoint, read_foreign
 from costream.importers.rules import ImportedFrontend, ImportedNetwork
 from costream.importers.skeleton.ensemble import combine
 from costream.labels.names import KNOWN, Labels, custom_labels, read_labels
+from costream.nn.video3d.sizes import TASK
+from costream.records import OBJECT_DETECTION
+
+log = logging.getLogger("costream")
+# Data sets by task and number of classes.
+_DATA_SETS = {
+    ("online action detection", 22): "thumos14",
+    ("online action detection", 31): "tvseries",
+    ("sound classification", 10): "gtzan",
+    (OBJECT_DETECTION, 80): "coco",
+    (OBJECT_DETECTION, 30): "imagenet-vid",
+    (TASK, 400): "kinetics-400",
+    (TASK, 97): "epic-verbs",
+    ("skeleton action recognition", 60): "ntu-60",
+    ("skeleton action recognition", 400): "kinetics-400",
+}
+# Streams of skeletons by the names of published files: a word of it, or pyskl's whole name.
+_STREAMS = {
+    "bone_motion": r"\bbone[- ]motion\b|^bm$",
+    "joint_motion": r"\bjoint[- ]motion\b|^jm$",
+    "bone": r"\bbone\b|^b$",
+    "joint": r"\bjoint\b|^j$",
+}
+FILE_NAME = "the name of the file"
 
 
 def import_files(
@@ -36,8 +63,10 @@ def import_files(
     ``stream`` of ``config`` names one stream per checkpoint, in order and separated by commas, and
     ``fusion`` optionally a weight for each.
 
-    Raises ModelError when a file cannot be read, does not fit or leaves a setting undetermined,
-    and when files do not belong together; UsageError for a wrong ``config``.
+    Settings that neither ``config`` nor the checkpoints have are the published ones, which is
+    logged and noted in the card's limits. Raises ModelError when a file cannot be read or does not
+    fit, with all settings that remain undetermined, and when files do not belong together;
+    UsageError for a wrong ``config``.
     """
     foreign = [read_foreign(path) for path in paths]
     video = [part for part in foreign if tsn.detect(part.tensors)]
@@ -135,9 +164,10 @@ def _import_one(
     imported, settings, summary = _convert(foreign, config, form)
     try:
         card = _card(name, imported, settings, summary)
+        settings.settle()
     except ModelError as error:
         raise ModelError(str(error), where=foreign.path) from error
-    return card, _named("network", imported.tensors)
+    return _with_notes(card, settings), _named("network", imported.tensors)
 
 
 def _import_streams(
@@ -145,7 +175,10 @@ def _import_streams(
 ) -> tuple[Card, dict[str, Tensor]]:
     own = ImportSettings(config, KEYS)
     shared = {key: value for key, value in config.items() if key not in ("stream", "fusion")}
-    streams, fusion = own.require("stream"), own.get("fusion")
+    named = [_stream_of(part.path) for part in parts]
+    if all(named):
+        own.suggest({"stream": named}, FILE_NAME)
+    streams, fusion = own.require("stream", ["joint"] * len(parts)), own.get("fusion")
     for key, values in (("stream", streams), ("fusion", fusion)):
         if values is not None and len(values) != len(parts):
             raise UsageError(f"--config {key}: {len(values)} given for {len(parts)} checkpoints")
@@ -153,10 +186,14 @@ def _import_streams(
         _convert(part, {**shared, "stream": stream}, form)
         for part, stream in zip(parts, streams, strict=True)
     ]
+    for part, (_, settings, _) in zip(parts, done, strict=True):
+        _settle(settings, part.path)
+    _settle(own, parts[0].path)
     imported = combine([part for part, _, _ in done], fusion)
     summaries = dict.fromkeys(summary for _, _, summary in done)
     card = _card(name, imported, done[0][1], "; ".join(summaries))
-    return card, _named("network", imported.tensors)
+    _settle(done[0][1], parts[0].path)
+    return _with_notes(card, own, done[0][1]), _named("network", imported.tensors)
 
 
 def _convert(
@@ -165,12 +202,52 @@ def _convert(
     """Return network, settings and the format's summary."""
     entry = IMPORTERS.get(form or _detect(foreign))
     settings = ImportSettings(config, (*entry.info["keys"], *CARD_KEYS))
+    _suggest_by_name(settings, foreign.path)
     try:
         network: ImportedNetwork = IMPORTERS.load(entry.name)(foreign, settings)
         imported = apply_stack_setting(network, settings)
     except ModelError as error:
-        raise ModelError(str(error), where=foreign.path) from error
+        _settle(settings, foreign.path, str(error))
+        raise
     return imported, settings, entry.info["summary"]
+
+
+def _suggest_by_name(settings: ImportSettings, path: Path) -> None:
+    """Suggest what the name of a file says: a published checkpoint, or a stream of skeletons."""
+    for entry in published().values():
+        if entry.file == path.name and entry.config:
+            values = {key: KEYS[key][0](text) for key, text in entry.config.items()}
+            settings.suggest(values, f"the published settings of {entry.name}")
+    stream = _stream_of(path)
+    if stream:
+        settings.suggest({"stream": [stream]}, FILE_NAME)
+
+
+def _stream_of(path: Path) -> str | None:
+    name = path.stem.lower().replace("_", "-")
+    return next((stream for stream, words in _STREAMS.items() if re.search(words, name)), None)
+
+
+def _settle(settings: ImportSettings, path: Path, error: str = "") -> None:
+    try:
+        settings.settle(error)
+    except ModelError as found:
+        raise ModelError(str(found), where=path) from found
+
+
+def _with_notes(card: Card, *settings: ImportSettings) -> Card:
+    """Log the settings that were taken from elsewhere, and note them in the limits of a card."""
+    if card.labels == _numbered(len(card.labels)) and card.labels:
+        log.warning(
+            "the classes have no names and are called %s to %s; name them with --config"
+            " labels=FILE.txt, one name a line",
+            *(card.labels[0], card.labels[-1]),
+        )
+    notes = []
+    for origin, pairs in {k: v for each in settings for k, v in each.taken.items()}.items():
+        log.info("took %s from %s; override with --config KEY=VALUE", pairs, origin)
+        notes.append(f"Not in the checkpoint, taken from {origin}: {pairs}.")
+    return dataclasses.replace(card, limits=" ".join(filter(None, (card.limits, *notes))))
 
 
 def _detect(foreign: ForeignCheckpoint) -> str:
@@ -209,8 +286,11 @@ def _card(name: str, imported: ImportedNetwork, settings: ImportSettings, summar
     labels = _labels(imported, settings)
     background = settings.get("background") or labels.background
     if background is not None and background not in labels.names:
-        raise ModelError(f"background={background} is not one of the labels")
+        settings.reject(f"background={background} is not one of the labels")
     usual = labels.rate_hz or imported.rate_hz
+    named = not settings.suggested("labels") and settings.get("rate_hz") == labels.rate_hz
+    if named and settings.suggested("rate_hz"):
+        settings.forget("rate_hz")  # the given labels say the same
     rate_hz = settings.get("rate_hz") or usual or settings.require("rate_hz")
     return Card(
         task=imported.task,
@@ -224,14 +304,23 @@ def _card(name: str, imported: ImportedNetwork, settings: ImportSettings, summar
     )
 
 
+def _numbered(classes: int) -> tuple[str, ...]:
+    return tuple(f"class {k}" for k in range(classes))
+
+
 def _labels(imported: ImportedNetwork, settings: ImportSettings) -> Labels:
     if settings.get("labels") is None and imported.labels is not None:
         labels = custom_labels(imported.labels, "class_index of the checkpoint")
         return next((known for known in KNOWN.values() if known.names == labels.names), labels)
-    given: str = settings.require("labels")
+    data_set = _DATA_SETS.get((imported.task, imported.num_classes or 0))
+    if data_set is not None:
+        settings.suggest({"labels": data_set})
+    given: str | None = settings.get("labels")
+    if given is None:
+        return Labels(_numbered(imported.num_classes or 0), None, None)
     labels = read_labels(given)
     if len(labels.names) != imported.num_classes:
-        raise ModelError(
+        settings.reject(
             f"labels={given} has {len(labels.names)} names, the checkpoint"
             f" {imported.num_classes} classes"
         )

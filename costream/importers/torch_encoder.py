@@ -28,6 +28,8 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
     """Return the encoder; heads, window, activation and norm_first must come from ``settings``."""
     tensors = foreign.tensors
     depth = len({name.split(".")[1] for name in tensors if name.startswith("layers.")})
+    if not depth:
+        raise ModelError("the checkpoint does not fit: missing: layers.0.self_attn.in_proj_weight")
     blocks = [
         EncoderBlockNames(
             f"{at}.self_attn", f"{at}.norm1", f"{at}.linear1", f"{at}.linear2", f"{at}.norm2"
@@ -35,7 +37,7 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
         for at in (f"layers.{i}" for i in range(depth))
     ]
     last = "norm" if "norm.weight" in tensors else None
-    norm_first = settings.require("norm_first")
+    norm_first = settings.require("norm_first", False)
     return encoder(tensors, blocks, settings, final_norm=last, norm_first=norm_first)
 
 

@@ -115,7 +115,7 @@ def _known(sizes: Mapping[str, Any], settings: ImportSettings) -> VideoNetSize:
         )
     if len(known) == 1:
         return known[0]
-    name = settings.require("network")
+    name = settings.require("network", known[0].clip)
     return next(size for size in known if size.clip == name)
 
 

@@ -31,6 +31,7 @@ from costream.importers.rules import (
 )
 
 _HEAD = 64  # width of a head where the number of heads is not given
+_RATES_HZ = {97: 30.0, 400: 12.5}  # by the classes: EPIC-KITCHENS-100 and Kinetics-400
 _BLOCK = r"\.(\d+)\."
 # TAdaConv's names -> the Eventful Transformers', which are ours
 _RENAMED = (
@@ -126,10 +127,13 @@ def _arguments(tensors: Mapping[str, Tensor], settings: ImportSettings) -> dict[
     if side**2 != rows - 1:
         raise ModelError(f"the checkpoint does not fit: {rows - 1} tokens are no square")
     if dim % _HEAD == 0:
-        settings.default("num_heads", dim // _HEAD)
+        settings.suggest({"num_heads": dim // _HEAD})
     hidden = shape_of(tensors, "spatial_model.backbone.blocks.0.mlp_1.weight", 2)[0]
+    classes = shape_of(tensors, "classifier.weight", 2)[0]
+    if classes in _RATES_HZ:
+        settings.suggest({"rate_hz": _RATES_HZ[classes]})
     return {
-        "num_classes": shape_of(tensors, "classifier.weight", 2)[0],
+        "num_classes": classes,
         "dim": dim,
         "heads": settings.heads("num_heads", dim),
         "depth": _depth(tensors, "spatial_model"),

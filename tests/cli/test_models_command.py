@@ -198,7 +198,11 @@ def test_verify_measures_the_figure_of_the_card_again(home: Path) -> None:
         (["--as", "caffe"], 2, "'caffe' is not one of"),
         (["-o", "weights.bin"], 2, "must end in .safetensors"),
         (["--name", "a/b"], 2, "not a file name"),
-        ([], 5, "checkpoint.pth: the checkpoint does not contain labels"),
+        (
+            ["--config", "labels=coco"],
+            5,
+            "pth: labels=coco has 80 names, the checkpoint 22 classes",
+        ),
         (["--as", "oadtr"], 5, "missing: linear_encoding.weight"),
     ],
 )

@@ -46,10 +46,39 @@ def test_the_checkpoint_arguments_count_and_must_agree() -> None:
         {"enc": 64, "heads": 8, "lr": 1e-4, "flag": True}, {"enc": "window", "heads": "num_heads"}
     )
     assert config.heads("num_heads", 1024) == 8
-    with pytest.raises(ModelError, match=r"window=64 contradicts .* arguments say enc=32"):
-        config.adopt({"enc": 32}, {"enc": "window"})
-    with pytest.raises(ModelError, match="num_heads=8 does not divide the token width 12"):
-        config.heads("num_heads", 12)
+    config.settle()
+
+
+def test_all_that_is_missing_or_contradictory_is_named_at_once() -> None:
+    config = ImportSettings({"window": "64", "depth": "3"}, KEYS)
+    config.adopt({"enc": 32, "heads": 8}, {"enc": "window", "heads": "num_heads"})
+    assert config.check("depth", 2) == 2
+    assert config.heads("num_heads", 12) == 8
+    assert config.require("activation", "relu") == "relu"
+    assert config.require("rate_hz") == 1
+    with pytest.raises(ModelError) as caught:
+        config.settle()
+    assert str(caught.value) == (
+        "--config window=64 contradicts the checkpoint, whose arguments say enc=32;"
+        " --config depth=3 contradicts the checkpoint, whose tensors say 2;"
+        " num_heads=8 does not divide the token width 12;"
+        " the checkpoint does not contain activation (of the feed-forward layers (gelu: exact,"
+        " erf); relu or gelu), rate_hz (steps per second (thumos14, gtzan: 4, skeletons: mostly"
+        " 30)); leave out --config window --config depth;"
+        " set them: --config activation=... --config rate_hz=..."
+    )
+
+
+def test_published_settings_fill_what_is_open_and_are_listed() -> None:
+    config = ImportSettings({"window": "4"}, ("window", "num_heads", "decoder_heads", "depth"))
+    config.adopt({"heads": 2}, {"heads": "num_heads"})
+    config.suggest({"window": 64, "num_heads": 8, "decoder_heads": 4, "rate_hz": 4.0})
+    config.suggest({"depth": 3, "decoder_heads": 5}, "the file")
+    assert [config.get(key) for key in ("window", "num_heads", "decoder_heads")] == [4, 2, 4]
+    assert config.taken == {"the published settings": "decoder_heads=4", "the file": "depth=3"}
+    assert config.heads("decoder_heads", 10) == 1, "4 heads do not divide 10"
+    with pytest.raises(ModelError, match="does not contain decoder_heads"):
+        config.settle()
 
 
 def test_pairs() -> None:

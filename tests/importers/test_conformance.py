@@ -22,6 +22,7 @@ from costream.importers import tsn, vggish
 from costream.importers.base import IMPORTERS
 from costream.importers.config import KEYS
 from costream.importers.run import import_files
+from costream.labels.names import COCO, THUMOS14
 from costream.models.build import build
 from kit import foreign_sound
 from kit.action_nets import small_vivit
@@ -47,30 +48,35 @@ class Case:
 
     make: Callable[[], Mapping[str, Tensor]]
     tensor: str  # one of its tensors
-    settings: dict[str, str] = field(default_factory=dict)  # all that must be given, but labels
-    classes: int = 0  # that need labels
+    settings: dict[str, str] = field(default_factory=dict)  # all that must be given
+    classes: int = 0  # that are given labels
     ours: str = ""  # the tensor's name in the network, where that is what misses it
+    published: str = ""  # settings that are taken where they are not given
 
 
 RATE = {"rate_hz": "4"}
+FOUR_HZ = "rate_hz=4"
 WINDOW = {"num_heads": "3", "window": "5"}
 ALONE = {"num_heads": "2", "window": "4", "activation": "gelu"}
 JOINT = {"stream": "joint"}
-NTU = {**JOINT, "layout": "ntu-25"}
-PADDED = {**NTU, "padding": "same"}
+NTU_LAYOUT = "layout=ntu-25"
+PADDED = {**JOINT, "padding": "same"}
 VIDEO_TENSOR, CAFFE_TENSOR = "s3.pathway0_res0.branch2.b_bn.bias", "res3_0_branch2b_bn_b"
 OUR_VIDEO = "encoder.stages.1.0"
 CASES = {
     "oadtr": Case(
         oadtr,
         "decoder.layers.1.norm2.bias",
-        {"num_heads": "3", "decoder_heads": "2", **RATE},
+        {"num_heads": "3"},
         6,
+        published="decoder_heads=4, rate_hz=4",
     ),
-    "miniroad": Case(lambda: MiniRoadModules().state_dict(), "gru.bias_hh_l0", RATE, 22),
+    "miniroad": Case(
+        lambda: MiniRoadModules().state_dict(), "gru.bias_hh_l0", {}, 22, published=FOUR_HZ
+    ),
     **{
         f"cooadtr, {dialect} of {depth}": Case(
-            partial(classifier, dialect, depth), tensor, {**WINDOW, **RATE}, 5
+            partial(classifier, dialect, depth), tensor, WINDOW, 5, published=FOUR_HZ
         )
         for (dialect, depth), tensor in zip(
             DIALECTS,
@@ -82,28 +88,44 @@ CASES = {
         )
     },
     "deepcot": Case(
-        partial(classifier, "deepcot", 3), "2.layers.2.1.norm2.fn.bias", {**WINDOW, **RATE}, 5
+        partial(classifier, "deepcot", 3),
+        "2.layers.2.1.norm2.fn.bias",
+        WINDOW,
+        5,
+        published=FOUR_HZ,
     ),
     "continual-0.17": Case(partial(encoder, "0.17", 2, 8, 6), "1.fn.3.fn.bias", ALONE),
     "continual": Case(partial(encoder, "1.x", 2, 8, 6), "layers.0.1.fn.norm1.bias", ALONE),
     "continual, a layer": Case(partial(encoder, "1.x", 1, 8, 6), "1.norm1.fn.bias", ALONE),
     "continual-skeletons": Case(
-        lambda: ContinualSkeletons(False).w, "layers.layer2.tcn.bn.running_var", PADDED
+        lambda: ContinualSkeletons(False).w,
+        "layers.layer2.tcn.bn.running_var",
+        PADDED,
+        published=NTU_LAYOUT,
     ),
     "continual-skeletons, S-TR": Case(
-        lambda: ContinualSkeletons(True).w, "layers.layer4.gcn.data_bn.bias", PADDED
+        lambda: ContinualSkeletons(True).w,
+        "layers.layer4.gcn.data_bn.bias",
+        PADDED,
+        published=NTU_LAYOUT,
     ),
     "continual-skeletons, continual": Case(
-        lambda: ContinualSkeletons(False).continual(), "layers.layer2.0.1.tcn.bn.bias", PADDED
+        lambda: ContinualSkeletons(False).continual(),
+        "layers.layer2.0.1.tcn.bn.bias",
+        PADDED,
+        published=NTU_LAYOUT,
     ),
     "st-gcn": Case(lambda: StGcn().w, "st_gcn_networks.1.tcn.3.running_var", JOINT),
-    "2s-agcn": Case(two_stream_agcn, "l2.gcn1.conv_a.0.bias", NTU),
-    "pyskl": Case(
-        lambda: Pyskl(False).w, "backbone.gcn.1.tcn.bn.running_var", {**JOINT, "rate_hz": "30"}
-    ),
-    "pyskl, ST-GCN++": Case(
-        lambda: Pyskl(True).w, "backbone.gcn.1.tcn.bn.running_var", {**JOINT, "rate_hz": "30"}
-    ),
+    "2s-agcn": Case(two_stream_agcn, "l2.gcn1.conv_a.0.bias", JOINT, published=NTU_LAYOUT),
+    **{
+        f"pyskl{', ST-GCN++' if plus else ''}": Case(
+            partial(lambda plus: Pyskl(plus).w, plus),
+            "backbone.gcn.1.tcn.bn.running_var",
+            JOINT,
+            published="rate_hz=30",
+        )
+        for plus in (False, True)
+    },
     "vitdet": Case(lambda: small_vitdet().state_dict(), "pyramid.stages.1.2.bias", RATE, 80),
     "vitdet, detectron2": Case(
         lambda: {in_detectron2(k): v for k, v in small_vitdet().state_dict().items()},
@@ -252,16 +274,32 @@ def test_tensors_that_are_missing_left_over_or_misshapen_are_named(name: str, ru
     assert "left over: strange.weight" in refusal(run, name, more)
 
 
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.settings])
+def test_all_that_no_tensor_determines_is_asked_for_at_once(name: str, run: Run) -> None:
+    case = CASES[name]
+    message = refusal(run, name, case.make(), **dict.fromkeys(case.settings))
+    lacking, flags = message.partition("does not contain ")[2].split("; set ")
+    for key in case.settings:
+        assert f"{key} (" in lacking
+        assert f"--config {key}=..." in flags
+    assert flags.count("--config") == len(case.settings)
+
+
 @EVERY_CASE
-def test_what_no_tensor_determines_must_be_given(name: str, run: Run) -> None:
-    case, tensors = CASES[name], CASES[name].make()
-    for key in [*case.settings, *(["labels"] if case.classes else [])]:
-        message = refusal(run, name, tensors, **{key: None})
-        if key == "layout":
-            assert "25 joints of an unknown layout (ntu-25 and body-25 have as many)" in message
-        else:
-            assert f"does not contain {key} " in message
-        assert f"--config {key}=" in message
+def test_published_settings_are_taken_and_stand_in_the_card(name: str, run: Run) -> None:
+    case = CASES[name]
+    card, _ = run(case, case.make())
+    noted = f"taken from the published settings: {case.published}."
+    assert case.published == "" or noted in card.limits
+    assert case.published != "" or "Not in the checkpoint" not in card.limits
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.classes])
+def test_classes_without_names_get_those_of_the_data_set_or_numbers(name: str, run: Run) -> None:
+    case = CASES[name]
+    labels = run(case, case.make(), labels=None)[0].labels
+    names = {22: THUMOS14.names, 80: COCO.names}
+    assert labels == names.get(case.classes, tuple(f"class {k}" for k in range(case.classes)))
 
 
 @EVERY_CASE

@@ -155,11 +155,13 @@ def test_cotrans_at_every_step(load: Load, dialect: str, depth: int, feedforward
     card, network = load(weights, labels="gtzan", window=10)
     assert (card.architecture, card.rate_hz, card.labels[0]) == ("cotrans", 4.0, "blues")
     assert (card.task, card.arguments["feedforward"]) == ("sound classification", feedforward)
-    assert card.limits == "Not in the checkpoint, taken from the paper: num_heads 16."
+    assert card.limits == (
+        "Not in the checkpoint, taken from the published settings: num_heads=16."
+    )
     check_windows(network, weights, dialect, depth, 16)
     card, _ = load(weights, labels="gtzan")  # the paper's heads and window, by default
     assert (card.arguments["num_heads"], card.arguments["window"]) == (16, 120)
-    assert "num_heads 16, window 120" in card.limits
+    assert "num_heads=16, window=120" in card.limits
     card, _ = load(weights, labels="gtzan", num_heads=8, window=60)
     assert (card.arguments["num_heads"], card.arguments["window"], card.limits) == (8, 60, "")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from costream.checkpoints.file import read_card
 from costream.errors import ModelError
+from costream.labels.names import THUMOS14
 from kit.foreign_actions import OADTR, OADTR_DECODER, oadtr
+from kit.program import costream
 
 D, N, HEADS = OADTR["width"], OADTR["window"], OADTR["heads"]
 DECODER_HEADS = OADTR_DECODER["heads"]
@@ -88,13 +92,24 @@ def test_every_full_window(load: Load, fixed: bool) -> None:
 
 
 def test_the_window_is_that_of_learned_positions(load: Load) -> None:
-    config = {"num_heads": HEADS, "decoder_heads": DECODER_HEADS, "rate_hz": 4}
-    with pytest.raises(ModelError, match="does not contain labels"):
-        load(oadtr(), **config)
+    config = {"num_heads": HEADS, "decoder_heads": DECODER_HEADS}
+    assert load(oadtr(), **config)[0].arguments["window"] == N
     with pytest.raises(ModelError, match=f"window=64 contradicts .* tensors say {N}"):
         load(oadtr(), **config, window=64)
-    with pytest.raises(ModelError, match="does not contain window"):
-        load(oadtr(fixed=True), **config)
+    assert load(oadtr(fixed=True), **config)[0].arguments["window"] == 64, "the published one"
+
+
+def test_no_setting_is_needed(tmp_path: Path) -> None:
+    torch.save({"model": oadtr(classes=22, width=16)}, tmp_path / "oadtr_checkpoint.pth")
+    target = tmp_path / "my.safetensors"
+    done = costream("models", "import", tmp_path / "oadtr_checkpoint.pth", "-o", target)
+    assert (done.returncode, done.stdout) == (0, f"{target}\n"), done.stderr
+    taken = "num_heads=8, decoder_heads=4, rate_hz=4, labels=thumos14"
+    assert f"took {taken} from the published settings; override with --config" in done.stderr
+    card = read_card(target)
+    assert (card.labels, card.background, card.rate_hz) == (THUMOS14.names, "Background", 4.0)
+    assert (card.arguments["num_heads"], card.arguments["decoder_heads"]) == (8, 4)
+    assert costream("models", "verify", target).returncode == 0
 
 
 def test_class_names_must_be_as_many_as_the_classes(load: Load) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -243,9 +244,10 @@ def test_a_training_state_becomes_a_model_that_steps(
 def test_two_streams_become_one_model(saved: list[tuple[StGcn, Path]], tmp_path: Path) -> None:
     (joint, one), (bone, two) = saved
     target = tmp_path / "both.safetensors"
-    config = ("stream=joint,bone", "fusion=2,1", f"window={WINDOW}")
+    config = ("fusion=2,1", f"window={WINDOW}")
     done = run(one, two, "-o", target, *(part for pair in config for part in ("--config", pair)))
     assert done.returncode == 0, done.stderr
+    assert "took stream=joint,bone from the name of the file" in done.stderr
     card = read_card(target)
     assert (card.name, card.frontend_arguments["streams"]) == ("both", ["joint", "bone"])
     stored = read_weights(target)
@@ -267,10 +269,11 @@ def test_streams_must_go_together(saved: list[tuple[StGcn, Path]], tmp_path: Pat
         import_files(paths, "x", {"stream": "joint"})
     with pytest.raises(UsageError, match="fusion: 3 given for 2 checkpoints"):
         import_files(paths, "x", {"stream": "joint,bone", "fusion": "1,1,1"})
+    shutil.copy(paths[1], tmp_path / "unnamed.pt")
     with pytest.raises(ModelError, match="does not contain stream"):
-        import_files(paths, "x", {})
+        import_files([paths[0], tmp_path / "unnamed.pt"], "x", {})
     torch.save(Pyskl(plus=True).w, tmp_path / "other.pt")
-    config = {"stream": "joint,bone", "rate_hz": "30"}
+    config = {"stream": "joint,bone"}
     with pytest.raises(ModelError, match=r"are not compatible: .*normalise \(kinetics and pyskl\)"):
         import_files([paths[0], tmp_path / "other.pt"], "x", config)
     with pytest.raises(ModelError, match=r"sliding: .* only run step by step"):
@@ -290,7 +293,8 @@ def test_several_checkpoints_need_a_name(saved: list[tuple[StGcn, Path]]) -> Non
 
 
 def test_what_is_open_is_told_in_one_line(saved: list[tuple[StGcn, Path]], tmp_path: Path) -> None:
-    done = run(saved[0][1], "-o", tmp_path / "x.safetensors")
+    shutil.copy(saved[0][1], tmp_path / "unnamed.pt")
+    done = run(tmp_path / "unnamed.pt", "-o", tmp_path / "x.safetensors")
     assert (done.returncode, done.stdout) == (5, "")
     assert "does not contain stream" in done.stderr
     assert "--config stream=" in done.stderr

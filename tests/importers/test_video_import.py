@@ -98,10 +98,12 @@ def test_x3d_of_the_same_sizes_have_to_be_told_apart(tmp_path: Path) -> None:
     with torch.device("meta"):
         theirs = foreign_tensors(VideoNet(400, **size.arguments()), "slowfast")
     tensors = {name: torch.zeros(value.shape) for name, value in theirs.items()}
-    path = written(tensors, "slowfast", tmp_path / "x3d_m.pyth")
+    path = written(tensors, "slowfast", tmp_path / "x3d_of_mine.pyth")
     with pytest.raises(ModelError, match=r"does not contain network .* but image sizes"):
         import_files([path], "mine", CONFIG)
-    card, _ = import_files([path], "mine", {**CONFIG, "network": "x3d-m"})
+    published = path.rename(tmp_path / "x3d_m.pyth")
+    card, _ = import_files([published], "mine", {"pool": "16"})
+    assert "cox3d-m-kinetics: labels=kinetics-400, network=x3d-m." in card.limits
     assert card.labels == KINETICS400.names
     assert (card.rate_hz, card.arguments["size"], card.arguments["pool"]) == (6.0, 224, 16)
     assert card.delay_s == pytest.approx((56 + 15) / 2 / 6)

@@ -161,10 +161,10 @@ OADTR = {"inputs": 7, "width": 12, "feedforward": 10, "window": 5, "layers": 2, 
 OADTR_DECODER = {"queries": 4, "layers": 2, "feedforward": 14, "heads": 2}
 
 
-def oadtr(fixed: bool = False, classes: int = 6) -> dict[str, Tensor]:
+def oadtr(fixed: bool = False, classes: int = 6, width: int = OADTR["width"]) -> dict[str, Tensor]:
     """Draw an official OadTR of the sizes above; ``fixed``: not learned positions."""
     w = Drawn()
-    d, ff, queries = OADTR["width"], OADTR["feedforward"], OADTR_DECODER["queries"]
+    d, ff, queries = width, OADTR["feedforward"], OADTR_DECODER["queries"]
     w["cls_token"], w["decoder_cls_token"] = torch.randn(1, 1, d), torch.randn(1, queries, d)
     w.linear("linear_encoding", d, OADTR["inputs"])
     positions = {"position_encoding": OADTR["window"] + 1, "decoder_position_encoding": queries}

@@ -42,6 +42,8 @@ _ARCHITECTURES = {"stgcn": "costgcn", "agcn": "coagcn", "str": "costr"}
 SUBSETS = 3  # of a joint's neighbours: itself, inwards, outwards
 BRANCHES = 6  # of ST-GCN++: four dilations, max pooling, 1x1
 Naming = Callable[[str], str]  # our name, that of continual-skeletons -> theirs
+_CAMERA_HZ = 30.0  # of the published data, where clips were resampled
+_LAYOUT = "ntu-25"  # of the published networks with 25 joints
 _AXES = {"ntu-25": 3, "openpose-18": 2, "body-25": 2, "coco-17": 2}
 
 
@@ -109,8 +111,7 @@ class SkeletonSpec:
             self._arguments(),
             tensors,
             classes,
-            tuple(f"class {k}" for k in range(classes)),
-            self.dialect.paper,
+            paper=self.dialect.paper,
             task="skeleton action recognition",
             frontend="joints",
             frontend_arguments=self._frontend(),
@@ -206,15 +207,16 @@ def convert_skeleton(
 
 def _complete(sizes: SkeletonSizes, dialect: Dialect, settings: ImportSettings) -> SkeletonSpec:
     settings.check("num_classes", sizes.num_classes)
+    settings.suggest({"rate_hz": _CAMERA_HZ} if dialect.data.rate_hz is None else {})
+    streams: list[str] = settings.require("stream", ["joint"])
+    padding = settings.get("padding") or dialect.padding or settings.require("padding", "same")
     layout = _layout(sizes, settings)
     axes = _axes(sizes, layout, settings)
     data = dialect.data
     usual = data.image if axes == 2 else data.space if layout.name == "ntu-25" else None
-    streams: list[str] = settings.require("stream")
     if len(streams) > 1:
         raise ModelError(f"stream={','.join(streams)}: a checkpoint has a single stream")
     persons = _persons(sizes, dialect, settings)
-    padding = settings.get("padding") or dialect.padding or settings.require("padding")
     compat = None
     if dialect.kind == "agcn":
         compat = settings.get("compat") or (dialect.compat if padding == "none" else None)
@@ -229,7 +231,7 @@ def _complete(sizes: SkeletonSizes, dialect: Dialect, settings: ImportSettings) 
         window=settings.get("window") or data.window,
         sliding=settings.get("sliding"),
         axes=axes,
-        normalise=settings.get("normalise") or usual or settings.require("normalise"),
+        normalise=settings.get("normalise") or usual or settings.require("normalise", "none"),
         compat=None if compat == "none" else compat,
     )
     if spec.padding == "none" and spec.window < spec.timing.receptive_field:
@@ -242,7 +244,7 @@ def _complete(sizes: SkeletonSizes, dialect: Dialect, settings: ImportSettings) 
 
 def _axes(sizes: SkeletonSizes, layout: Layout, settings: ImportSettings) -> int:
     usual = {2: 2, 4: 3}.get(sizes.channels) or _AXES.get(layout.name)
-    axes: int = settings.get("axes") or usual or settings.require("axes")
+    axes: int = settings.get("axes") or usual or settings.require("axes", sizes.channels)
     if sizes.channels not in (axes, axes + 1):
         raise ModelError(
             f"the checkpoint takes {sizes.channels} values per joint, which is not {axes} axes with"
@@ -253,13 +255,13 @@ def _axes(sizes: SkeletonSizes, layout: Layout, settings: ImportSettings) -> int
 
 def _layout(sizes: SkeletonSizes, settings: ImportSettings) -> Layout:
     known = [name for name, layout in LAYOUTS.items() if len(layout.joints) == sizes.joints]
-    name: str | None = settings.get("layout") or (known[0] if len(known) == 1 else None)
-    if name is None:
+    if len(known) > 1 and _LAYOUT in known:
+        settings.suggest({"layout": _LAYOUT})
+    name: str = settings.get("layout") or (known[0] if len(known) == 1 else "")
+    if not name:
         several = f" ({' and '.join(known)} have as many)" if known else ""
-        raise ModelError(
-            f"the checkpoint has {sizes.joints} joints of an unknown layout{several}",
-            hint="set the layout: --config layout=...",
-        )
+        settings.require("layout")
+        settings.settle(f"the checkpoint has {sizes.joints} joints of an unknown layout{several}")
     layout = find_layout(name)
     if len(layout.joints) != sizes.joints:
         raise ModelError(
