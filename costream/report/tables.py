@@ -56,12 +56,12 @@ def score_bar(score: float, paint: Paint) -> Html:
     return tag("div", bar, tag("span", f"{score:.2f}"), class_="score")
 
 
-def share_bar(share: float, paint: Paint) -> Html:
-    """Return a share of the time as a bar and in per cent."""
+def share_bar(share: float, paint: Paint, text: str | None = None) -> Html:
+    """Return a share as a bar and in per cent, or with another text."""
     width = percent(min(1.0, max(0.0, share)))
     front = tag("rect", width=width, height="10", rx="2", fill=paint.color or "var(--grey)")
     bar = tag("svg", front, width="100%", height="10", aria_hidden="true")
-    return tag("div", bar, tag("span", f"{100 * share:.1f} %", class_="n"), class_="share")
+    return tag("div", bar, tag("span", text or f"{100 * share:.1f} %", class_="n"), class_="share")
 
 
 def label_table(

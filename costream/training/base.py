@@ -94,10 +94,20 @@ class Workspace:
         return "" if self.settings.scratch else f"{base.name} ({base.licence})"
 
 
+class TrainedModel(NamedTuple):
+    """The card of trained weights, the card as text, the report as HTML, the verdict in words."""
+
+    card: Card
+    text: str
+    report: str
+    verdict: str
+
+
 class CustomClassTrainer(Protocol):
     """Trainer of custom classes for one kind of example."""
 
     metric: tuple[str, str, str]  # that is printed: key in the card, name, and of what it is
+    command: str  # that runs the trained model
 
     def check(self, card: Card, settings: TrainSettings) -> TrainSettings:
         """Return the settings with this trainer's defaults.
@@ -119,8 +129,8 @@ class CustomClassTrainer(Protocol):
 
     def describe(
         self, student: Student, result: Any, data: TrainingData, workspace: Workspace
-    ) -> tuple[Card, str, str]:
-        """Return the card with training data and metrics, the card as text, the report as HTML."""
+    ) -> TrainedModel:
+        """Return the card with training data and metrics, texts, and the verdict."""
 
 
 def training_checkpoint(

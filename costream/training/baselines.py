@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 CENTROID = "nearest centroid of mean tokens"
+PROTOTYPES = "nearest centroid of boxes"
 SHARPNESS = 10.0  # scale of the softmax over cosines; does not affect the argmax
 
 

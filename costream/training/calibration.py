@@ -255,7 +255,8 @@ def _how(temperature: float, timeline: Timeline, f1: tuple[float, float], events
     what = "timeline" if temperature == 1 else f"temperature ({temperature:g}) and the timeline"
     sentences = [
         f"The {what} were chosen" if temperature != 1 else f"The {what} was chosen",
-        f"on the validation streams: F1 of segments {f1[1]:.2f}, before {f1[0]:.2f}.",
+        f"on the validation streams: F1 of segments {f1[1]:.2f}, {f1[0]:.2f} with the initial"
+        " settings.",
     ]
     if events < MIN_EXAMPLES:
         sentences.append(

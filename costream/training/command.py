@@ -6,12 +6,14 @@ This module holds the steps of every training; the ``trainer`` modules of ``skel
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import read_weights
 from costream.errors import ExitCode, UsageError
+from costream.formatting import counted
 from costream.frontends.base import frontend_class
 from costream.models.build import save_model
 from costream.models.fitting import source_kind
@@ -24,6 +26,7 @@ from costream.training.audio.trainer import AudioTrainer
 from costream.training.base import (
     CHECKPOINT_SUFFIXES,
     CustomClassTrainer,
+    TrainedModel,
     TrainSettings,
     Workspace,
     log_resume_hint,
@@ -33,11 +36,12 @@ from costream.training.base import (
 from costream.training.feature_cache import FeatureCache
 from costream.training.objects.trainer import ObjectTrainer
 from costream.training.skeleton.trainer import SkeletonTrainer
+from costream.training.verdict import COUNTED, share_text
 from costream.training.video.trainer import VideoTrainer
 
 
 def train(settings: TrainSettings) -> ExitCode:
-    """Train a model, write its weights, card and report, and print their paths.
+    """Train a model, write its weights, card and report, and print their paths and a verdict.
 
     Until then only ``OUTPUT.partial`` exists, from which the same command resumes after an
     interruption. Raises UsageError, SourceError, ModelError, OutputError.
@@ -63,13 +67,13 @@ def train(settings: TrainSettings) -> ExitCode:
             workspace = Workspace(settings, base, cache, *partials)
             result = trainer.fit(student, data, workspace)
             cache.prune()
-        card, text, report = trainer.describe(student, result, data, workspace)
-        save_model(paths[0], card, student.network, student.frontend)
-        paths[1].write_text(text, encoding="utf-8")
-        paths[2].write_text(report, encoding="utf-8")
+        trained = trainer.describe(student, result, data, workspace)
+        save_model(paths[0], trained.card, student.network, student.frontend)
+        paths[1].write_text(trained.text, encoding="utf-8")
+        paths[2].write_text(trained.report, encoding="utf-8")
         for partial in partials:
             partial.remove()
-        _print_summary(card, paths[0], len(data.validation), *trainer.metric)
+        _print_summary(trained, paths[0], len(data.validation), trainer)
         return ExitCode.OK
 
 
@@ -87,13 +91,30 @@ def trainer_of(card: Card) -> CustomClassTrainer:
     raise untrainable_error(card)
 
 
-def _print_summary(card: Card, path: Path, checks: int, key: str, title: str, unit: str) -> None:
+def _print_summary(
+    trained: TrainedModel, path: Path, checks: int, trainer: CustomClassTrainer
+) -> None:
+    card, (key, title, unit) = trained.card, trainer.metric
     print(f"{path}: {', '.join(card.labels)}")
-    if checks:
-        scores = card.metrics["validation"]
-        values = {name: s[key] for name, s in scores.items() if s[key] is not None}
-        others = [f"{name} {value:.3f}" for name, value in values.items() if name != card.name]
+    scores = card.metrics.get("validation", {})
+    values = {
+        name: _score(s[key], checks if key == "top1" else None)
+        for name, s in scores.items()
+        if s[key] is not None
+    }
+    if card.name in values:
+        others = [f"{name} {value}" for name, value in values.items() if name != card.name]
         beside = f" ({', '.join(others)})" if others else ""
-        if card.name in values:
-            print(f"validation: {title} {values[card.name]:.3f} over {checks} {unit}{beside}")
+        counts = key == "top1" and checks < COUNTED
+        over = f" {unit}" if counts else f" over {counted(checks, unit[:-1])}"
+        print(f"validation: {title} {values[card.name]}{over}{beside}")
+    print(f"verdict: {trained.verdict}")
     print(f"report: {path.with_suffix('.html')}")
+    print(f"next: costream {trainer.command} FILE -m {shlex.quote(str(path))}")
+
+
+def _score(value: float, count: int | None) -> str:
+    """Return a score with three decimals, or the share of a small ``count`` in numbers."""
+    if count is None or count >= COUNTED:
+        return f"{value:.3f}"
+    return share_text(round(value * count), count)

@@ -17,12 +17,14 @@ from costream.checkpoints.card import Card, Timeline
 from costream.checkpoints.file import Weights
 from costream.errors import UsageError
 from costream.evaluation.clips import sequence_scores, without
+from costream.evaluation.metrics.sequences import fuse
 from costream.labels.examples import Example, split, to_examples
 from costream.labels.reading import read_recordings
 from costream.models.build import build, new_network
 from costream.training.base import (
     EARLY_STOPPING_NOTE,
     Student,
+    TrainedModel,
     TrainingData,
     TrainSettings,
     Workspace,
@@ -38,6 +40,7 @@ from costream.training.card_text import card_text, sequence_table
 from costream.training.examples import MIN_STEPS
 from costream.training.feature_cache import example_key
 from costream.training.report.classes import SequenceReport, sequence_report
+from costream.training.verdict import MAJORITY, Held, classification_verdict, group_text
 
 log = logging.getLogger("costream")
 
@@ -62,7 +65,8 @@ class TrainResult:
 class SequenceTrainer(ABC):
     """Trainer of classes of recordings, or of parts of them; see ``CustomClassTrainer``."""
 
-    metric = ("top1", "top-1", "examples")
+    metric = ("top1", "top-1", "clips")
+    command = "detect"
     arguments: ClassVar[
         Mapping[str, Any]
     ] = {}  # of the trained network, where they differ from its card
@@ -74,6 +78,10 @@ class SequenceTrainer(ABC):
     @abstractmethod
     def fit(self, student: Student, data: TrainingData, workspace: Workspace) -> TrainResult:
         """Train the network; return the results."""
+
+    def remedy(self, card: Card, settings: TrainSettings) -> str:
+        """Return what to do for a better result."""
+        return "record more clips"
 
     def check(self, card: Card, settings: TrainSettings) -> TrainSettings:
         """Return the settings with defaults.
@@ -145,8 +153,8 @@ class SequenceTrainer(ABC):
 
     def describe(
         self, student: Student, result: TrainResult, data: TrainingData, workspace: Workspace
-    ) -> tuple[Card, str, str]:
-        """Return the card with training data and metrics, the card as text, the report as HTML.
+    ) -> TrainedModel:
+        """Return the card with training data and metrics, texts, and the verdict.
 
         Temperature and timeline are those chosen on the validation streams.
         """
@@ -164,39 +172,46 @@ class SequenceTrainer(ABC):
         groups = f"by the column {settings.group!r}" if settings.group else "by file or group"
         start = f"started from {origin}" if origin else "trained from scratch"
         start += ", frontend fine-tuned" if settings.fine_tune else ""
+        scores, verdict = _validation(card, result, data, settings, self.remedy(card, settings))
         card = replace(
             card,
             description=f"Custom classes: {', '.join(sorted(counts))}.",
             trained_on=f"{len(training)} user examples ({listed}), {start}; seed {settings.seed}.",
             split=f"{len(training)} examples to train, {len(checks)} to validate, {groups}."
             + "".join(f" {sentence}" for sentence in how),
-            limits="Fitted to the people, places and sensors of its examples; validated on few.",
+            limits=f"Verdict: {verdict}. Fitted to the people, places and sensors of its examples.",
             licence="Licence of the examples" + (f" and of {origin}" if origin else ""),
-            metrics={"validation": _validation(card, result, data)} if checks else {},
+            metrics={"validation": scores} if checks else {},
         )
         report = SequenceReport(
-            card, workspace.file, counts, checked, result.history, result.streams, chosen
+            *(card, workspace.file, counts, checked, result.history, result.streams, chosen),
+            verdict=verdict,
+            command=self.command,
         )
-        return card, card_text(card, sequence_table), sequence_report(report)
+        text = card_text(card, sequence_table)
+        return TrainedModel(card, text, sequence_report(report), verdict)
 
 
-def _validation(card: Card, result: TrainResult, data: TrainingData) -> dict[str, Any]:
+def _validation(
+    card: Card, result: TrainResult, data: TrainingData, settings: TrainSettings, remedy: str
+) -> tuple[dict[str, Any], str]:
+    """Return the metrics of the network and the baselines, by name, and the verdict."""
     checks: Sequence[Example] = data.validation
-    labels = np.array([card.labels.index(e.label) for e in checks])
     groups = [e.group for e in checks]
-
-    def scores(probabilities: Sequence[npt.NDArray[Any]]) -> dict[str, Any]:
-        if 0 not in labels:  # no example of the background
-            probabilities = [without(p, 0) for p in probabilities]
-        return {
-            "sequences": len(checks),
-            **sequence_scores(probabilities, labels, groups, card.labels),
-        }
-
-    guess = card.labels.index(Counter(e.label for e in data.training).most_common(1)[0][0])
+    held = Held(len(checks), "clip", group_text(groups, settings.group), remedy)
+    if not checks:
+        return {}, classification_verdict(np.zeros(0, bool), {}, held)
+    labels = np.array([card.labels.index(e.label) for e in checks])
     own = [at_temperature(p, card.temperature) for p in result.predictions]
-    return {
-        card.name: scores(own),
-        **{name: scores(p) for name, p in result.baselines.items()},
-        "majority": {"top1": float((labels == guess).mean())},
+    answers = {card.name: own, **result.baselines}
+    if 0 not in labels:  # no example of the background
+        answers = {name: [without(p, 0) for p in rows] for name, rows in answers.items()}
+    right = {name: fuse(rows).argmax(1) == labels for name, rows in answers.items()}
+    guess = card.labels.index(Counter(e.label for e in data.training).most_common(1)[0][0])
+    right[MAJORITY] = labels == guess
+    scores: dict[str, Any] = {
+        name: {"sequences": len(checks), **sequence_scores(rows, labels, groups, card.labels)}
+        for name, rows in answers.items()
     }
+    scores[MAJORITY] = {"top1": float(right[MAJORITY].mean())}
+    return scores, classification_verdict(right.pop(card.name), right, held)

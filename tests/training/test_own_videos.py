@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from costream.training.feature_cache import FeatureCache
 from costream.training.video.examples import VideoReader
 from kit import data_audio, data_video
 from kit.media import make_video
+from kit.pages import Page
 from kit.program import costream, python
 from kit.runs import evaluate, run
 
@@ -48,13 +50,45 @@ def trained(base, recordings, tmp_path_factory):
 def test_five_clips_of_a_class_are_learnt(base, classes, tmp_path):
     path = tmp_path / "own.safetensors"
     call = ("train", base, "--data", classes, "-o", path, "--scratch", "--steps", 100)
-    run(*call, "--no-cache")
+    told = run(*call, "--no-cache").stdout
+    assert "verdict: too few clips to tell (3, " in told
+    assert "100.0 %" not in path.with_suffix(".html").read_text("utf-8")
     assert read_card(path).labels == ("background", *data_video.WAYS)
     assert "12 user examples (blink 4, grow 4, slide 4)" in read_card(path).trained_on
     new = data_video.write_folder(tmp_path / "new", 3, first_seed=1000)
     assert (
         evaluate("-m", path, "--data", new, "--joined", 0)["sequences"]["top1"] >= 7 / 9
     )  # a third is what guessing gives
+
+
+ORDERS = {"blink first": ("blink", "slide"), "slide first": ("slide", "blink")}
+SAME = {"a": ("grow", "grow"), "b": ("grow", "grow"), "c": ("grow", "grow")}
+
+
+@pytest.mark.parametrize(
+    ("classes", "verdict"),
+    [(ORDERS, "better than the nearest class mean ("), (SAME, "(no|perhaps) better than guessing")],
+)
+def test_the_verdict_praises_what_was_learnt_and_warns_of_chance(base, classes, verdict, tmp_path):
+    """Means over time tell the order of two ways no better than guessing."""
+    for n, (label, ways) in enumerate(classes.items()):
+        for k in range(40 // len(classes)):
+            file = tmp_path / "data" / label / f"{k}.mp4"
+            data_video.write_clip(file, [(way, 10) for way in ways], 100 * n + k)
+    path = tmp_path / "own ways.safetensors"
+    given = ("--data", tmp_path / "data", "--validation", 0.4, "--steps", 150, "--no-cache")
+    told = run("train", base, *given, "-o", path, "--scratch").stdout.splitlines()[1:]
+    assert re.match(r"validation: top-1 \d+ of \d\d clips \(nearest centroid", told[0])
+    assert re.match(f"verdict: {verdict}", told[1])
+    assert told[1].endswith("record more clips, or use --fine-tune") == (classes is SAME)
+    assert told[2:] == [
+        f"report: {path.with_suffix('.html')}",
+        f"next: costream detect FILE -m '{path}'",
+    ]
+    words = told[1].removeprefix("verdict: ")
+    assert f"Verdict: {words}." in read_card(path).limits
+    assert words in path.with_suffix(".md").read_text("utf-8")
+    assert words[1:] in Page(path.with_suffix(".html")).text
 
 
 def test_recordings_with_timelines_are_learnt(trained, tmp_path):

@@ -50,6 +50,8 @@ CHECKS = 8  # streams to validate with
 class AudioTrainer(SequenceTrainer):
     """Trainer of custom sound classes."""
 
+    command = "listen"
+
     def labels(self, found: set[str], card: Card) -> tuple[str, ...]:
         """Return the labels, the background first.
 

@@ -145,7 +145,6 @@ def figures(
     return {**({LOSS: 1 - sum(both.values()) / 2} if any(both.values()) else {}), **both}
 
 
-PROTOTYPES = "nearest centroid of boxes"
 _NOTHING, _APART = 8, 0.3  # background proposals per image; maximum overlap with boxes
 
 

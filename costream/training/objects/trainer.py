@@ -23,11 +23,13 @@ from costream.models.eventful.vitdet import ViTDet
 from costream.training.base import (
     EARLY_STOPPING_NOTE,
     Student,
+    TrainedModel,
     TrainingData,
     TrainSettings,
     Workspace,
     warn_of_unchecked,
 )
+from costream.training.baselines import PROTOTYPES
 from costream.training.card_text import card_text
 from costream.training.feature_cache import FeatureCache, example_key
 from costream.training.objects.card import (
@@ -37,7 +39,6 @@ from costream.training.objects.card import (
     validation_scores,
 )
 from costream.training.objects.detector import (
-    PROTOTYPES,
     PictureSupply,
     TokenSupply,
     detect_objects,
@@ -58,6 +59,7 @@ from costream.training.objects.examples import (
 )
 from costream.training.optim import Schedule
 from costream.training.report.objects import DetectorReport, objects_report
+from costream.training.verdict import Held, detection_verdict, group_text
 
 log = logging.getLogger("costream")
 BATCH, TOKENS = 8, 8192  # maximum views of a step, and their tokens
@@ -73,6 +75,7 @@ class ObjectTrainer:
     """Trainer of custom object classes; see ``CustomClassTrainer``."""
 
     metric = ("AP50", "AP50", "images")
+    command = "detect"
 
     def check(self, card: Card, settings: TrainSettings) -> TrainSettings:
         """Return the settings with defaults: by default the whole network is trained.
@@ -183,8 +186,8 @@ class ObjectTrainer:
 
     def describe(
         self, student: Student, result: DetectorResults, data: TrainingData, workspace: Workspace
-    ) -> tuple[Card, str, str]:
-        """Return the card with training data and metrics, the card as text, the report as HTML.
+    ) -> TrainedModel:
+        """Return the card with training data and metrics, texts, and the verdict.
 
         Thresholds are those chosen on the validation images.
         """
@@ -197,6 +200,13 @@ class ObjectTrainer:
         timeline = chosen(card, result) if checks else card.timeline
         how = [EARLY_STOPPING_NOTE] if checks else []
         how += ["The thresholds were chosen on them too."] if timeline != card.timeline else []
+        scores = validation_scores(card, result) if checks else {}
+        remedy = "add images" + ("" if settings.fine_tune else ", or use --fine-tune")
+        groups = group_text([still.group for still in checks], settings.group)
+        others = {name: s for name, s in scores.items() if name != card.name}
+        verdict = detection_verdict(
+            scores.get(card.name, {}), others, Held(len(checks), "image", groups, remedy)
+        )
         card = replace(
             card,
             timeline=timeline,
@@ -205,15 +215,17 @@ class ObjectTrainer:
             f" {start}; seed {settings.seed}.",
             split=f"{len(training)} images to train, {len(checks)} to validate, by file or group."
             + "".join(f" {sentence}" for sentence in how),
-            limits="Fitted to the places and cameras of its images; validated on few of them.",
+            limits=f"Verdict: {verdict}. Fitted to the places and cameras of its images.",
             licence="Licence of the images" + (f" and of {origin}" if origin else ""),
-            metrics={"validation": validation_scores(card, result)} if checks else {},
+            metrics={"validation": scores} if checks else {},
         )
         own = result.found[card.name]
         report = DetectorReport(
-            card, workspace.file, counts, checked, result.history, own, result.truth
+            *(card, workspace.file, counts, checked, result.history, own, result.truth),
+            verdict=verdict,
+            command=self.command,
         )
-        return card, card_text(card, detection_table), objects_report(report)
+        return TrainedModel(card, card_text(card, detection_table), objects_report(report), verdict)
 
 
 def _image_identity(still: AnnotatedImage) -> list[Any]:

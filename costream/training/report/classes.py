@@ -16,7 +16,7 @@ from costream.training.calibration import Calibration, StreamPredictions, at_tem
 from costream.training.report.page import (
     MOST_CONFUSED,
     TrainingReport,
-    bars,
+    bar,
     baselines,
     confusion_table,
     data,
@@ -25,8 +25,10 @@ from costream.training.report.page import (
     page,
     reliability_chart,
     section,
+    share,
     use,
 )
+from costream.training.verdict import share_text
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def sequence_report(report: SequenceReport) -> str:
         _chosen(report),
         _reliability(report),
         data(report.card),
-        use(report.file, "--data FOLDER"),
+        use(report, "--data FOLDER"),
     )
 
 
@@ -70,20 +72,24 @@ def _facts(report: SequenceReport) -> Html:
         own = report.validation[report.card.name]
         low, high = own["top1_95"]
         over = f"95 % interval over {own['top1_95_over']} {low:.2f} to {high:.2f}"
-        cards.insert(0, ("Top-1", f"{own['top1']:.2f}", over))
+        right = share_text(round(own["top1"] * own["sequences"]), own["sequences"])
+        cards.insert(0, ("Top-1", right, over))
     if report.calibration is not None:
         before, after = report.calibration.f1
-        cards.append(("F1 of segments", f"{after:.2f}", f"{before:.2f} before calibration"))
-    return facts(cards, checked=bool(report.validation))
+        cards.append(("F1 of segments", f"{after:.2f}", f"{before:.2f} with the initial settings"))
+    return facts(cards, report.verdict)
 
 
 def _classes(report: SequenceReport) -> Html:
-    classes = report.validation[report.card.name]["classes"] if report.validation else {}
+    labels, own = report.card.labels, report.validation.get(report.card.name, {})
+    classes, counts = own.get("classes", {}), np.array(own.get("confusion", []), int)
+    counts = counts.reshape(-1, len(labels)) if counts.size else np.zeros((len(labels),) * 2, int)
     rows: list[Sequence[Cell]] = []
-    for label in report.card.labels:
-        paint, about = report.palette.paint(label), classes.get(label, {})
-        shares = (about.get(key) for key in ("average_precision", "recall", "precision"))
-        rows.append([*report.cells(label), *bars(shares, paint)])
+    for k, label in enumerate(labels):
+        paint, right = report.palette.paint(label), int(counts[k, k])
+        average = bar(classes.get(label, {}).get("average_precision"), paint)
+        shares = [share(right, int(all_.sum()), paint) for all_ in (counts[k], counts[:, k])]
+        rows.append([*report.cells(label), average, *shares])
     columns = ("Class", "Trained on", "Validated with", "Average precision", "Recall", "Precision")
     background = report.card.background
     note = (

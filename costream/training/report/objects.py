@@ -13,7 +13,7 @@ from costream.report.tables import Cell, number, table
 from costream.training.report.page import (
     MOST_CONFUSED,
     TrainingReport,
-    bars,
+    bar,
     baselines,
     confusion_table,
     data,
@@ -21,6 +21,7 @@ from costream.training.report.page import (
     learning,
     page,
     section,
+    share,
     use,
 )
 
@@ -55,7 +56,7 @@ def objects_report(report: DetectorReport) -> str:
         _confusion(report),
         baselines(report, {"AP50": "AP50", "AP": "AP"}),
         data(card),
-        use(report.file, "--data FOLDER --labels BOXES"),
+        use(report, "--data FOLDER --labels BOXES"),
     )
 
 
@@ -73,7 +74,7 @@ def _facts(report: DetectorReport) -> Html:
         else:
             more = f"over {own['pictures']} images"
         cards.insert(0, ("AP50", f"{own['AP50']:.2f}" if own["AP50"] is not None else "–", more))
-    return facts(cards, checked=bool(report.validation))
+    return facts(cards, report.verdict)
 
 
 def _classes(report: DetectorReport) -> Html:
@@ -83,14 +84,10 @@ def _classes(report: DetectorReport) -> Html:
     rows: list[Sequence[Cell]] = []
     for k, label in enumerate(card.labels):
         paint, about = report.palette.paint(label), scores.get(label, {})
-        right, predicted, true = counts[k, k], counts[:, k].sum(), counts[k].sum()
-        shares = (
-            about.get("AP50"),
-            right / true if true else None,
-            right / predicted if predicted else None,
-        )
+        right, ways = int(counts[k, k]), (counts[k], counts[:, k])
+        shares = [share(right, int(all_.sum()), paint) for all_ in ways]
         threshold = number(f"{timeline.threshold_of(label):g}")
-        rows.append([*report.cells(label), threshold, *bars(shares, paint)])
+        rows.append([*report.cells(label), threshold, bar(about.get("AP50"), paint), *shares])
     columns = ("Class", "Trained on", "Validated with", "Threshold", "AP50", "Recall", "Precision")
     note = (
         "Counts are of boxes. A box is right if its IoU with an object of its class is at least"

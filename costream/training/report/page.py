@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -17,10 +17,10 @@ from costream.report.markup import Html, join, name, percent, tag
 from costream.report.page import page_foot, page_head
 from costream.report.tables import Cell, number, share_bar, table
 from costream.report.timeline import round_up, swatch
+from costream.training.verdict import share_text
 from costream.version import __version__
 
 MOST_CONFUSED = 40  # largest number of classes of a legible confusion matrix
-_NONE = "There were no validation examples, so the quality of these weights is unknown."
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class TrainingReport:
     checked: Counter[str]
     history: Sequence[dict[str, float]] = ()
     _: KW_ONLY
+    verdict: str = ""  # in words; empty: none
+    command: str = "detect"  # that runs the model
     palette: Palette = field(default_factory=Palette)
 
     @property
@@ -65,14 +67,14 @@ def section(title: str, *content: Html) -> Html:
     return tag("section", tag("h3", title), content)
 
 
-def facts(cards: Sequence[tuple[str, str, str]], *, checked: bool) -> Html:
-    """Return key figures (name, value, note); ``checked``: there were validation examples."""
+def facts(cards: Sequence[tuple[str, str, str]], verdict: str) -> Html:
+    """Return the verdict and key figures (name, value, note)."""
     shown = (
         tag("div", tag("dt", k), tag("dd", v, class_="value"), tag("dd", more, class_="more"))
         for k, v, more in cards
     )
-    note = None if checked else tag("p", _NONE, class_="note")
-    return join(tag("dl", shown, class_="facts"), note)
+    words = tag("p", tag("b", f"{verdict[:1].upper()}{verdict[1:]}.")) if verdict else None
+    return join(words, tag("dl", shown, class_="facts"))
 
 
 def learning(history: Sequence[dict[str, float]]) -> Html | None:
@@ -100,9 +102,14 @@ def baselines(report: TrainingReport, columns: Mapping[str, str]) -> Html | None
     return section("Compared with baselines", listed)
 
 
-def bars(values: Iterable[float | None], paint: Paint) -> list[Cell]:
-    """Return cells with the shares as bars, or a dash for None."""
-    return ["–" if value is None else share_bar(float(value), paint) for value in values]
+def bar(value: float | None, paint: Paint) -> Cell:
+    """Return a cell with a figure from 0 to 1 as a bar, or a dash for None."""
+    return "–" if value is None else share_bar(value, paint, f"{value:.2f}")
+
+
+def share(right: int, whole: int, paint: Paint) -> Cell:
+    """Return a cell with a share as a bar, in numbers where they are small; a dash for 0 of 0."""
+    return share_bar(right / whole, paint, share_text(right, whole)) if whole else "–"
 
 
 def data(card: Card) -> Html:
@@ -116,10 +123,11 @@ def data(card: Card) -> Html:
     return section("Data", table(("Item", "Value"), rows))
 
 
-def use(file: str, measured: str) -> Html:
+def use(report: TrainingReport, measured: str) -> Html:
     """Return example commands for the weights; ``measured``: the options of ``evaluate``."""
+    file = report.file
     calls = (
-        f"costream detect FILE -m {file}",
+        f"costream {report.command} FILE -m {file}",
         f"costream models show {file}",
         f"costream evaluate -m {file} {measured}",
     )

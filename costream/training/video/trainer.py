@@ -61,6 +61,13 @@ class VideoTrainer(SequenceTrainer):
         names = (card.background or BACKGROUND, BACKGROUND, "none", "nothing")
         return background_first(found, names, card.background or BACKGROUND)
 
+    def remedy(self, card: Card, settings: TrainSettings) -> str:
+        """Return what to do for a better result: also --fine-tune, where that is possible."""
+        more = super().remedy(card, settings)
+        if settings.fine_tune or card.frontend == "audiovisual":
+            return more
+        return f"{more}, or use --fine-tune"
+
     def check(self, card: Card, settings: TrainSettings) -> TrainSettings:
         """Raise UsageError for --fps, and for --fine-tune of an audiovisual frontend."""
         if card.frontend == "audiovisual":

@@ -1,0 +1,113 @@
+"""Verdict of a training in words: the network against its baselines on the validation examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import comb
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costream.formatting import counted
+from costream.training.baselines import CENTROID, PROTOTYPES
+
+MAJORITY = "majority"
+FEWEST = 8  # validation examples; fewer say nothing
+SURE = 0.1  # largest probability of a better result by chance (one-sided sign test)
+GOOD = 0.9  # share of right answers that needs no better baseline
+COUNTED = 100  # below so many examples, shares are written as counts
+_NAMES = {
+    CENTROID: "the nearest class mean",
+    PROTOTYPES: "the nearest class mean",
+    MAJORITY: "guessing the most frequent class",
+}
+
+
+@dataclass(frozen=True)
+class Held:
+    """The validation examples in words, and what to do for a better result."""
+
+    count: int
+    noun: str  # "clip"
+    groups: str  # " of 3 persons", or empty
+    remedy: str  # "record more clips"
+
+    def __str__(self) -> str:
+        return counted(self.count, self.noun) + self.groups
+
+
+def share_text(right: int, whole: int) -> str:
+    """Return a share as a count where the whole is small: "4 of 4", "97.5 %"."""
+    return f"{right} of {whole}" if whole < COUNTED else f"{100 * right / whole:.1f} %"
+
+
+def group_text(groups: Sequence[str], column: str | None) -> str:
+    """Return the groups of examples in words; ``column``: where their names are from."""
+    number = len(set(groups))
+    if column:
+        return f" of {counted(number, column.removesuffix('s'))}"
+    return f" from {counted(number, 'file')}" if number < len(groups) else ""
+
+
+def classification_verdict(
+    right: npt.NDArray[np.bool_], baselines: Mapping[str, npt.NDArray[np.bool_]], held: Held
+) -> str:
+    """Return the verdict on a classifier; ``right``: which examples [N] it got right.
+
+    It is compared with guessing, then with the best other baseline. A sign test on the examples
+    that only one of two got right says whether a lead may be chance.
+    """
+    few = _too_few(held, f", {share_text(int(right.sum()), len(right))} right")
+    if few:
+        return few
+    others = {name: rows for name, rows in baselines.items() if name != MAJORITY}
+    best = max(others, key=lambda name: int(others[name].sum()), default=MAJORITY)
+    for name in dict.fromkeys((MAJORITY, best)):
+        other, hits = baselines[name], (int(right.sum()), int(baselines[name].sum()))
+        compared = f"{_NAMES.get(name, f'the baseline {name!r}')} ({_against(*hits, held)})"
+        if hits[0] == hits[1] >= GOOD * held.count and name != MAJORITY:
+            return f"as good as {compared}: the classes are easy to tell apart"
+        if hits[0] <= hits[1]:
+            return f"no better than {compared}: {held.remedy}"
+        ahead, differing = int((right & ~other).sum()), int((right != other).sum())
+        chance = sum(comb(differing, k) for k in range(ahead, differing + 1)) / 2**differing
+        if chance > SURE:
+            return f"perhaps better than {compared}, but that may be chance: {held.remedy}"
+    return f"better than {compared}"
+
+
+def detection_verdict(
+    own: Mapping[str, Any], baselines: Mapping[str, Mapping[str, Any]], held: Held
+) -> str:
+    """Return the verdict on a detector by its AP50, whose interval is ``AP50_95`` if known."""
+    few = _too_few(held, "")
+    if few or own["AP50"] is None:
+        return few or "not validated: there are no objects in the validation images"
+    scores = {name: s["AP50"] for name, s in baselines.items() if s["AP50"] is not None}
+    if not scores:
+        return f"AP50 {own['AP50']:.2f} on {held}; there is no baseline to compare with"
+    best = max(scores, key=lambda name: scores[name])
+    name = _NAMES.get(best, best.replace(", before", " before this training"))
+    compared = f"{name} (AP50 {own['AP50']:.2f} against {scores[best]:.2f}, {held})"
+    if own["AP50"] <= scores[best]:
+        return f"no better than {compared}: {held.remedy}"
+    if own.get("AP50_95", [0.0])[0] <= scores[best]:
+        return f"perhaps better than {compared}, but that may be chance: {held.remedy}"
+    return f"better than {compared}"
+
+
+def _too_few(held: Held, right: str) -> str:
+    """Return the verdict on fewer examples than can tell; empty if they can."""
+    if not held.count:
+        return f"not validated, no {held.noun}s were held out: its quality is unknown"
+    if held.count < FEWEST:
+        return f"too few {held.noun}s to tell ({held.count}{right}): {held.remedy}"
+    return ""
+
+
+def _against(own: int, other: int, held: Held) -> str:
+    if held.count < COUNTED:
+        return f"{own} against {other} of {held}"
+    return f"{own / held.count:.2f} against {other / held.count:.2f}, {held}"
