@@ -140,7 +140,8 @@ def test_flicker_and_a_shy_label_are_cured_for_others_too() -> None:
     ]
     after = segment_f1([scaled], chosen.timeline, LABELS, RATE_HZ)
     assert after > segment_f1([new], Timeline(), LABELS, RATE_HZ) + 0.05
-    assert f"F1 of segments {chosen.f1[1]:.2f}, before {chosen.f1[0]:.2f}" in chosen.how
+    figures = f"F1 of segments {chosen.f1[1]:.2f}, {chosen.f1[0]:.2f} with the initial settings."
+    assert figures in chosen.how
     assert f"temperature ({chosen.temperature:g})" in chosen.how
 
 

@@ -68,7 +68,7 @@ def test_the_card_says_what_it_is_and_the_frontend_stays(base, trained):
 
 def test_there_is_a_page_about_it(trained):
     path, done = trained
-    assert done.stdout.endswith(f"report: {path.with_suffix('.html')}\n")
+    assert f"\nreport: {path.with_suffix('.html')}\n" in done.stdout
     said = Page(path.with_suffix(".html")).text
     for words in (
         *("silence", *data_audio.KINDS, "validation loss", "linear on mean tokens", "Confusion"),
