@@ -94,8 +94,9 @@ def command(
     Training starts from MODEL's weights; its labels are replaced by those of the data. For video
     and audio only the temporal part is trained by default, and a class named background, none or
     nothing (audio: also silence) makes no segments. Some of the recordings, never single frames,
-    are held out for validation. The same seed gives the same weights. Repeat the command to
-    resume a training that was interrupted or killed.
+    are held out for validation, and a verdict compares the result on them with guessing and with
+    the nearest class mean. The same seed gives the same weights. Repeat the command to resume a
+    training that was interrupted or killed.
 
     \b
     costream train cooadtr --data recordings/ --labels corrected/ -o mine.safetensors

@@ -164,9 +164,10 @@ def _import_one(
     imported, settings, summary = _convert(foreign, config, form)
     try:
         card = _card(name, imported, settings, summary)
-        settings.settle()
     except ModelError as error:
-        raise ModelError(str(error), where=foreign.path) from error
+        _settle(settings, foreign.path, str(error))
+        raise
+    _settle(settings, foreign.path)
     return _with_notes(card, settings), _named("network", imported.tensors)
 
 

@@ -100,10 +100,11 @@ def detection_verdict(
 
 def _too_few(held: Held, right: str) -> str:
     """Return the verdict on fewer examples than can tell; empty if they can."""
+    remedy = f"add {held.noun}s, or hold out more with --validation"
     if not held.count:
-        return f"not validated, no {held.noun}s were held out: its quality is unknown"
+        return f"not validated, no {held.noun}s were held out: {remedy}"
     if held.count < FEWEST:
-        return f"too few {held.noun}s to tell ({held.count}{right}): {held.remedy}"
+        return f"too few {held.noun}s to tell ({held.count}{right}): {remedy}"
     return ""
 
 

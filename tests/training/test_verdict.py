@@ -18,6 +18,8 @@ from costream.training.verdict import (
     share_text,
 )
 
+MORE = ", or hold out more with --validation"
+
 
 def hits(right: int, count: int, first: int = 0) -> npt.NDArray[np.bool_]:
     """Answers of which so many are right, in a row from ``first``."""
@@ -27,8 +29,8 @@ def hits(right: int, count: int, first: int = 0) -> npt.NDArray[np.bool_]:
 @pytest.mark.parametrize(
     ("own", "centroid", "majority", "count", "verdict"),
     [
-        (4, 4, 1, 4, "too few clips to tell (4, 4 of 4 right): record more clips"),
-        (0, 0, 0, 0, "not validated, no clips were held out: its quality is unknown"),
+        (4, 4, 1, 4, f"too few clips to tell (4, 4 of 4 right): add clips{MORE}"),
+        (0, 0, 0, 0, f"not validated, no clips were held out: add clips{MORE}"),
         (
             *(4, 8, 4, 16),
             "no better than guessing the most frequent class (4 against 4 of 16 clips): record"
@@ -89,7 +91,7 @@ def test_examples_and_shares_in_words() -> None:
 @pytest.mark.parametrize(
     ("own", "others", "count", "verdict"),
     [
-        ({"AP50": 0.9}, {PROTOTYPES: 0.1}, 3, "too few images to tell (3): wait"),
+        ({"AP50": 0.9}, {PROTOTYPES: 0.1}, 3, f"too few images to tell (3): add images{MORE}"),
         (
             {"AP50": 0.4},
             {PROTOTYPES: 0.1, "base, before": 0.45},
