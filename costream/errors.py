@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from enum import IntEnum
 
 
@@ -19,16 +20,23 @@ class ExitCode(IntEnum):
     SIGTERM = 143  # stopped by SIGTERM, after the files were finished
 
 
+_LONGEST = 2000  # characters of what is wrong
+_LONG_QUOTE = re.compile(r"('[^']{200})[^']+(')")
+
+
 class CostreamError(Exception):
     """Base of the errors that are explained to the user in one line.
 
     ``what`` says what is wrong, ``where`` names the file, option or URL, ``hint`` says what to
-    do next. Credentials in any of them are hidden.
+    do next. Credentials in any of them are hidden, and long quotes in ``what`` are cut.
     """
 
     exit_code = ExitCode.BUG
 
     def __init__(self, what: str, *, where: object = None, hint: str | None = None) -> None:
+        # Hidden before cut: half a URL no longer shows where its password ends.
+        what = _LONG_QUOTE.sub(r"\1…\2", redact(what))
+        what = what if len(what) <= _LONGEST else f"{what[:_LONGEST]}…"
         line = what if where is None else f"{where}: {what}"
         if hint:
             line = f"{line}; {hint}"
@@ -59,12 +67,13 @@ class OutputError(CostreamError):
     exit_code = ExitCode.PARTIAL
 
 
-# user:password@ of a URL. The password may itself hold '@' and '/', so the user-info part runs
-# to the last '@' that is still followed by something host-like before whitespace or a quote.
-_USERINFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^\s'\"<>]*@(?=[^\s'\"<>@]*)")
+# All take linear time: a message may quote a megabyte of a file. Runs without white space and
+# quotes are looked at as a whole, since no expression may start anew at each of their letters.
+_RUN = re.compile(r"[^\s'\"<>]{5,}")
+_SCHEME = string.ascii_letters + string.digits + "+.-"
+_LETTER = re.compile("[A-Za-z]")
 _SECRET_QUERY = re.compile(
-    r"(?P<key>[?&](?:[\w.-]*(?:pass(?:word|wd)?|pwd|token|secret|key|auth|signature|sig)"
-    r"[\w.-]*)=)[^&\s'\"#]*",
+    r"(?P<key>[?&](?=[\w.-]+=)[\w.-]*(?:pass|pwd|token|secret|key|auth|sig)[\w.-]*=)[^&\s'\"#]*",
     re.IGNORECASE,
 )
 
@@ -79,5 +88,23 @@ def redact(text: str) -> str:
 
     ``rtsp://user:p@ss@host/x?token=1`` becomes ``rtsp://***@host/x?token=***``.
     """
-    text = _USERINFO.sub(r"\g<scheme>***@", text)
+    if "://" in text:
+        text = _RUN.sub(_without_user, text)
     return _SECRET_QUERY.sub(r"\g<key>***", text)
+
+
+def _without_user(match: re.Match[str]) -> str:
+    """Replace user:password@ of the first URL in a run.
+
+    The password may itself hold "@" and "/": it ends at the last "@".
+    """
+    run = match[0]
+    end = run.rfind("@")
+    start = 0
+    while (colon := run.find("://", start, max(end, 0))) >= 0:
+        before = run[start:colon]
+        scheme = before[len(before.rstrip(_SCHEME)) :]
+        start = colon + 3
+        if _LETTER.search(scheme):
+            return f"{run[:start]}***{run[end:]}"
+    return run
