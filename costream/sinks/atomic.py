@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol, TextIO, TypeVar
 
 from costream.errors import OutputError, UsageError
+from costream.locks import try_lock
 
 # Temporary storage of text until the end of a run, in constant memory.
 
@@ -122,7 +123,9 @@ class _Output:
 class AtomicFile(_Output):
     """A UTF-8 file that is written as ``NAME.part`` and renamed to NAME by ``finish``.
 
-    Missing folders are created. ``overwrite=False``: UsageError if NAME exists.
+    Missing folders are created. ``overwrite=False``: UsageError if NAME exists. The part file is
+    locked, so that a second process with the same output gets a UsageError; the lock ends with
+    the process, and a part file left by a crash is replaced.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
@@ -137,11 +140,36 @@ class AtomicFile(_Output):
         return self._path
 
     def open(self) -> None:
-        """Create the part file."""
+        """Create and lock the part file."""
+        self._check_new()
+        self.attempt(lambda: self._path.parent.mkdir(parents=True, exist_ok=True))
+        handle = self.attempt(self._create)
+        try:
+            self.attempt(lambda: self._take(handle))
+        except BaseException:
+            handle.close()
+            raise
+        self._handle = handle
+
+    def _take(self, handle: IO[Any]) -> None:
+        """Lock and empty the part file; UsageError if another process has it."""
+        # Renamed since it was opened: the other process has just finished.
+        if not try_lock(handle) or not self._is_part(handle):
+            raise UsageError(
+                "another run writes to it", where=self._path, hint="name another output with -o"
+            )
+        self._check_new()
+        handle.truncate(0)
+
+    def _is_part(self, handle: IO[Any]) -> bool:
+        try:
+            return os.path.samestat(os.fstat(handle.fileno()), self._part.stat())
+        except FileNotFoundError:
+            return False
+
+    def _check_new(self) -> None:
         if not self._overwrite and self.attempt(self._path.exists):
             raise exists_error(self._path)
-        self.attempt(lambda: self._path.parent.mkdir(parents=True, exist_ok=True))
-        self._handle = self.attempt(self._create)
 
     def finish(self) -> None:
         """Flush the file to disk and rename it to its final name."""
@@ -150,16 +178,26 @@ class AtomicFile(_Output):
             return
         self.attempt(handle.flush)
         self.attempt(lambda: os.fsync(handle.fileno()))
-        self.attempt(handle.close)
-        self._handle = None
+        if os.name == "nt":  # where an open file cannot be renamed
+            self.attempt(handle.close)
         if not self._overwrite and self.attempt(self._path.exists):
+            self._fail()
             hint = f"the results are in {self._part}"
             raise OutputError("appeared during the run", where=self._path, hint=hint)
         self.attempt(lambda: os.replace(self._part, self._path))
+        self.attempt(handle.close)  # and with it the lock, after the renaming
+        self._handle = None
 
     def _create(self) -> IO[Any]:
         # A name that is not UTF-8 contains lone surrogates; as \udcXX they stay valid JSON.
-        return self._part.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+        return open(
+            self._part,
+            "w",
+            encoding="utf-8",
+            errors="backslashreplace",
+            newline="",
+            opener=_open_as_it_is,
+        )
 
     def _fail(self) -> None:
         """Close the handle; the part file stays as it is."""
@@ -180,7 +218,12 @@ class BinaryFile(AtomicFile):
         return self._handle  # type: ignore[return-value]
 
     def _create(self) -> IO[Any]:
-        return self._part.open("wb")
+        return open(self._part, "wb", opener=_open_as_it_is)
+
+
+def _open_as_it_is(path: str, flags: int) -> int:
+    """Open a file for writing without emptying it: another process may be writing to it."""
+    return os.open(path, flags & ~os.O_TRUNC, 0o666)
 
 
 def write_file(path: Path, data: bytes) -> None:

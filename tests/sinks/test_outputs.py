@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,10 @@ from costream.errors import OutputError, UsageError
 from costream.records import Compute, Prediction, Segment, StageTimes
 from costream.sinks.atomic import AtomicFile, part_path
 from costream.sinks.registry import FORMATS, check_outputs, make_sinks
-from kit.program import environment
+from kit.paths import SAMPLES
+from kit.program import costream, environment, start
+
+ROOM = SAMPLES / "room.mp4"
 
 WRITER = """
 import sys, time
@@ -44,6 +48,38 @@ def test_killed_before_close_leaves_a_readable_part(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [part]
     records = [json.loads(line) for line in part.read_text("utf-8").splitlines()]
     assert [record["type"] for record in records] == ["header"] + 50 * ["gap"]
+
+
+def test_a_second_run_with_the_same_output_is_one_line(tmp_path: Path) -> None:
+    clip, out = tmp_path / "clip.mp4", tmp_path / "out"
+    shutil.copy(ROOM, clip)
+    command = ("detect", clip, "-o", out, "--format", "jsonl", "--overwrite", "-q")
+    first = [sys.executable, "-c", WRITER, str(out)]
+    with subprocess.Popen(first, stdout=subprocess.PIPE, env=environment()) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"written\n"
+        before = (out / "clip.mp4.jsonl.part").read_text("utf-8")
+        second = costream(*command)
+        assert second.returncode == 2
+        assert second.stderr.splitlines() == [
+            f"costream: {out}/clip.mp4.jsonl: another run writes to it; name another output with -o"
+        ]
+        assert (out / "clip.mp4.jsonl.part").read_text("utf-8") == before
+        process.kill()
+    assert costream(*command).returncode == 0  # a crash leaves the part, without its lock
+    assert [path.name for path in out.iterdir()] == ["clip.mp4.jsonl"]
+
+
+def test_two_runs_at_once_do_not_mix_their_lines(tmp_path: Path) -> None:
+    command = ("detect", ROOM, "-o", tmp_path, "--format", "jsonl", "-q")
+    runs = [start(*command) for _ in range(2)]
+    messages = [run.communicate()[1] for run in runs]
+    assert sorted(run.returncode for run in runs) == [0, 2], messages
+    (path,) = tmp_path.iterdir()
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    kinds = [record["type"] for record in records]
+    assert (kinds.count("header"), kinds.count("summary")) == (1, 1)
+    assert records[-1]["complete"] is True
 
 
 @pytest.mark.parametrize("format", sorted(f for f in FORMATS if not FORMATS[f].binary))
