@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import click
 
@@ -21,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = list(sys.argv[1:] if argv is None else argv)
     _replace_closed_streams()
+    _protect_messages()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
@@ -102,6 +104,23 @@ def _replace_closed_streams() -> None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+class _Messages(io.FileIO):
+    """Standard error: what cannot be written is left out, since no message is worth a run."""
+
+    def write(self, data: Any, /) -> int:
+        with suppress(OSError):
+            if (n := super().write(data)) is not None:
+                return n
+        return memoryview(data).nbytes
+
+
+def _protect_messages() -> None:
+    own = sys.__stderr__
+    if own is not None and sys.stderr is own:  # not one that a caller put there
+        messages = _Messages(own.fileno(), "wb", closefd=False)
+        sys.stderr = io.TextIOWrapper(io.BufferedWriter(messages), line_buffering=True)
 
 
 def _detach_closed_stdout() -> None:

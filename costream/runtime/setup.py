@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import platform
 import re
+import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from costream.errors import UsageError, redact
@@ -32,6 +33,22 @@ class _ConsoleHandler(logging.Handler):
         self._console.print(f"costream: {prefix}{text}", style=style, soft_wrap=True)
 
 
+class _LogFile(logging.FileHandler):
+    """A log file; what cannot be written to it is left out, which is said once."""
+
+    _failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        if not self._failed:
+            self._failed = True
+            error = sys.exc_info()[1]
+            logging.getLogger(LOGGER).warning("%s: cannot write (%s)", self.baseFilename, error)
+
+    def close(self) -> None:
+        with suppress(OSError):  # it flushes again
+            super().close()
+
+
 class _Redacting(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return redact(super().format(record))
@@ -52,7 +69,7 @@ def logging_to(
     handlers: list[logging.Handler] = [console]
     if log_file is not None:
         try:
-            to_file = logging.FileHandler(log_file, encoding="utf-8")
+            to_file = _LogFile(log_file, encoding="utf-8")
         except OSError as error:
             raise UsageError(f"cannot write the log ({error.strerror})", where=log_file) from error
         to_file.setFormatter(_Redacting("%(asctime)s %(levelname)s %(message)s"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import TextIO
 
@@ -95,7 +96,8 @@ def restore_cursor(stderr: TextIO) -> None:
     Safe in a signal handler: it bypasses Python's buffers, which may be in use.
     """
     if stderr.isatty() and _can_move(os.environ):
-        os.write(stderr.fileno(), b"\x1b[?25h\r\n")
+        with suppress(OSError):  # the terminal may be gone
+            os.write(stderr.fileno(), b"\x1b[?25h\r\n")
 
 
 def _can_move(env: Mapping[str, str]) -> bool:

@@ -156,6 +156,34 @@ def test_a_full_disk_is_said():
 
 
 @posix
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full (Linux)")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_standard_error_ends_no_run(unbuffered, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    assert in_shell(f"-o {tmp_path} 2> /dev/full").returncode == 0
+    (path,) = tmp_path.iterdir()
+    assert records(path)[-1]["complete"] is True
+
+
+@posix
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full (Linux)")
+def test_a_full_log_is_said_once_and_ends_no_run(tmp_path):
+    done = in_shell(f"-o {tmp_path} --log-file /dev/full")
+    assert done.returncode == 0, done.stderr
+    assert "/dev/full: cannot write (" in done.stderr
+    assert done.stderr.count("\n") == 2  # and the sum of the run
+
+
+@posix
+def test_a_reader_of_standard_error_that_leaves_ends_no_run(tmp_path):
+    child = start("detect", SAMPLE, "--duration", 1, "-o", tmp_path)
+    child.stderr.close()
+    assert child.wait(timeout=60) == 0
+    (path,) = tmp_path.iterdir()
+    assert records(path)[-1]["complete"] is True
+
+
+@posix
 def test_kill_leaves_readable_lines(tmp_path, endless):
     child = start("detect", endless, "-o", tmp_path)
     part = tmp_path / "long.ts.jsonl.part"
