@@ -16,7 +16,12 @@ from costream.errors import ModelError
 from costream.importers import continual_inference
 from costream.importers.base import importer
 from costream.importers.config import ImportSettings
-from costream.importers.encoder_blocks import EncoderBlockNames, block_rules, read_sizes
+from costream.importers.encoder_blocks import (
+    EncoderBlockNames,
+    block_rules,
+    convert_to_deepcot,
+    read_sizes,
+)
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import ImportedNetwork, TensorRule, apply, linear, norm, shape_of
 from costream.labels.names import class_names
@@ -148,3 +153,22 @@ def find_layout(tensors: Mapping[str, object]) -> SequentialLayout | None:
             continue
         return SequentialLayout(blocks, f"{position + 1}.fn", f"{position + 2}", deep)
     return None
+
+
+# DeepCoT (Carreto Picon et al., 2025) has the same layout; with one block it is the same network as
+# CoTrans.
+
+
+def _is_deep(tensors: Mapping[str, object]) -> bool:
+    """Return whether the names are those of a DeepCoT with two or more blocks."""
+    layout = find_layout(tensors)
+    return layout is not None and layout.deep
+
+
+@importer("deepcot", summary="DeepCoT", detect=_is_deep, keys=KEYS, order=4)
+def convert_deepcot(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
+    """Return the network, as ``convert`` does; ModelError for ``stack=exact``."""
+    settings.check("stack", "deepcot")
+    layout = require_layout(foreign.tensors)
+    imported = read(foreign, settings, layout)
+    return convert_to_deepcot(imported, settings, trained=layout.deep)

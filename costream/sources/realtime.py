@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from costream.records import AudioBlock, Fault, Gap, Item, SourceInfo, VideoFrame
-from costream.sources.base import Connection
+from costream.sources.base import Connection, StopEvent
 from costream.sources.file import FileSource
-from costream.sources.live.stop_event import StopEvent
 
 
 class RealtimeSource:

@@ -17,9 +17,8 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from costream.errors import SourceError, redact
-from costream.sources.base import ConnectionOptions
+from costream.sources.base import ConnectionOptions, StopEvent
 from costream.sources.live.address import address_of, host_of, list_cameras, scheme_of
-from costream.sources.live.stop_event import StopEvent
 from costream.sources.media.container import audio_stream, video_stream
 
 # Timeout factor for the first frame, which may take longer: keyframes are rare.

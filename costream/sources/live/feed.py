@@ -14,6 +14,7 @@ from costream.sources.base import (
     ConnectionOptions,
     ConnectionState,
     SourceOptions,
+    StopEvent,
     source,
 )
 from costream.sources.live.address import display_feed, feed_name, is_camera
@@ -23,7 +24,6 @@ from costream.sources.live.connection import (
     ConnectionFailure,
     FeedConnection,
 )
-from costream.sources.live.stop_event import StopEvent
 from costream.sources.live.tracks import AudioTrack, FeedTrack, VideoTrack
 
 log = logging.getLogger("costream")
