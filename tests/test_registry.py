@@ -97,3 +97,10 @@ def test_a_folder_that_does_not_exist_is_an_error() -> None:
         list(Registry[Any]("costream_nowhere", "register"))
     with pytest.raises(SyntaxError, match="does not end"):
         declarations('@register("a"', "register")
+
+
+def test_what_formats_declare_is_known_before_they_are_imported():
+    from costream.sinks.base import OUTPUT_FILES
+
+    before = {name: dict(entry.info) for name, entry in OUTPUT_FILES._declared.items()}
+    assert before == {name: dict(OUTPUT_FILES.get(name).info) for name in before}
