@@ -22,16 +22,17 @@ PART = ("--duration", "14")
 def test_the_table_is_text_without_escapes(tmp_path):
     shown = run("detect", ROOM, *PART, "-f", "table", "--color", "always").stdout
     assert "\x1b" not in shown
-    name, columns, first, *_, cost = shown.splitlines()
-    assert (name, columns.split()) == ("room.mp4", ["start", "end", "length", "label", "score"])
+    name, columns, first, *_, cost, saving = shown.splitlines()
+    assert (name, columns) == ("room.mp4", "  start      end   length  label       score  opens at")
+    assert "network 64x less" in saving
     assert first.split()[:5] == ["0:03.50", "0:07.00", "3.50", "s", "walk"]
     assert cost.startswith("112 steps, 14.0 s of video")
     run("detect", ROOM, *PART, "-f", "table", "-o", tmp_path)
-    assert (tmp_path / "room.mp4.txt").read_text("utf-8").splitlines()[:-1] == (
-        shown.splitlines()[:-1]
+    assert (tmp_path / "room.mp4.txt").read_text("utf-8").splitlines()[:-2] == (
+        shown.splitlines()[:-2]
     )
     run("batch", ROOM, *PART, "-f", "table", "-o", tmp_path / "many")
-    without_times = (tmp_path / "many" / "room.mp4.txt").read_text("utf-8").splitlines()[-1]
+    without_times = (tmp_path / "many" / "room.mp4.txt").read_text("utf-8").splitlines()[-2]
     assert without_times.startswith("112 steps, 14.0 s of video, ")
 
 

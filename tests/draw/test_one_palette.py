@@ -109,7 +109,7 @@ def of_pixels(rgb: np.ndarray) -> Colors:
 
 
 def png_report(tmp_path: Path) -> Colors:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="needs the extra 'report'")
     assert main(["report", str(results(tmp_path)), "-f", "png", "-o", str(tmp_path / "r.png")]) == 0
     return of_pixels(np.asarray(Image.open(tmp_path / "r.png").convert("RGB")))
 

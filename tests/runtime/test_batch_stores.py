@@ -154,6 +154,7 @@ def test_an_archive_is_a_folder(archive, tmp_path, monkeypatch):
 
 
 def test_a_server_is_searched_by_its_index_pages(tmp_path):
+    pytest.importorskip("aiohttp", reason="needs the extra 'stores'")
     (tmp_path / "a b").mkdir()
     (tmp_path / "a b" / "c#1.mp4").write_bytes(b"1")
     (tmp_path / "d.mp4").write_bytes(b"22")
