@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from costream.api.options import make_options
-from costream.api.streams import LoadedModel, loaded
+from costream.api.streams import LoadedModel, RecordIterator, loaded
 from costream.errors import ExitCode, UsageError
 from costream.options import Options
 from costream.records import Header, Record, Summary, WatchStatus
@@ -62,7 +62,7 @@ class _StatusHolder:
         """Do nothing."""
 
 
-class FeedRecords(Iterator[FeedRecord]):
+class FeedRecords(RecordIterator[FeedRecord]):
     """The records of all feeds as they come: a header, records and a summary of each.
 
     The network steps while the next record is asked for. Feeds are read by threads of their own;
@@ -76,8 +76,8 @@ class FeedRecords(Iterator[FeedRecord]):
         model: LoadedModel,
         sinks: Callable[[str], Sequence[Sink]] | None,
     ) -> None:
-        self._queue: deque[FeedRecord] = deque()
-        self._status, self._stop = _StatusHolder(), StopHandler()
+        records: deque[FeedRecord] = deque()
+        self._status, stop = _StatusHolder(), StopHandler()
         with ExitStack() as stack:
             exports: list[WatchView] = status_exports(options)
             for view in exports:
@@ -87,11 +87,11 @@ class FeedRecords(Iterator[FeedRecord]):
                 read_feeds(options),
                 model.network,
                 [self._status, *exports],
-                self._stop,
-                lambda options, feed: self._sinks(options, feed, sinks),
+                stop,
+                lambda options, feed: _sinks_of(options, feed, records, sinks),
             )
             stack.pop_all()
-        self._rounds = self._run.rounds()
+        super().__init__(records, self._run.rounds(), stop)
 
     @property
     def status(self) -> WatchStatus | None:
@@ -103,35 +103,19 @@ class FeedRecords(Iterator[FeedRecord]):
         """The exit code that ``costream watch`` would have; known at the end."""
         return self._run.exit_code
 
-    def __next__(self) -> FeedRecord:
-        while not self._queue:
-            if next(self._rounds, self) is self and not self._queue:
-                raise StopIteration
-        return self._queue.popleft()
 
-    def stop(self) -> None:
-        """End the watch soon, from another thread or a signal handler."""
-        self._stop.request()
-
-    def close(self) -> None:
-        """End the watch now, and finish its files."""
-        self._rounds.close()
-        self._queue.clear()
-
-    def __enter__(self) -> FeedRecords:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _sinks(
-        self, options: Options, feed: str, more: Callable[[str], Sequence[Sink]] | None
-    ) -> list[Sink]:
-        sinks: list[Sink] = [_FeedQueue(feed, self._queue)]
-        if options.output is not None:
-            rotation = Rotation.parse(options.rotate, options.keep)
-            sinks.append(Journal(Path(options.output), feed, rotation))
-        return [*sinks, *(more(feed) if more is not None else ())]
+def _sinks_of(
+    options: Options,
+    feed: str,
+    records: deque[FeedRecord],
+    more: Callable[[str], Sequence[Sink]] | None,
+) -> list[Sink]:
+    """Return the sinks of a feed: the queue, the journal if there is a folder, and others."""
+    sinks: list[Sink] = [_FeedQueue(feed, records)]
+    if options.output is not None:
+        rotation = Rotation.parse(options.rotate, options.keep)
+        sinks.append(Journal(Path(options.output), feed, rotation))
+    return [*sinks, *(more(feed) if more is not None else ())]
 
 
 def watch(

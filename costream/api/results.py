@@ -26,11 +26,12 @@ from costream.records import (
     Record,
     Segment,
     Summary,
+    finds_objects,
     to_json,
 )
 from costream.sinks.atomic import AtomicFile, exists_error
 from costream.sinks.base import OUTPUT_FILES, Sink
-from costream.sinks.registry import FORMATS, check_outputs, make_sinks, parse_formats
+from costream.sinks.registry import FORMATS, check_outputs, make_sinks, parse_formats, paths_for
 
 _TABLES: dict[str, type[Any]] = {
     "segments": Segment,
@@ -140,12 +141,9 @@ class Results:
             _check_drawing(names)
             name = Path(self.header.source).name or "results"
             check_outputs(names, target, name, overwrite=overwrite)
-            sinks = make_sinks(names, target, name, overwrite=overwrite)
-            before = {p: p.stat().st_mtime_ns for p in target.glob(f"{name}.*")}
-            self._write(sinks)
-            return sorted(
-                p for p in target.glob(f"{name}.*") if before.get(p) != p.stat().st_mtime_ns
-            )
+            self._write(make_sinks(names, target, name, overwrite=overwrite))
+            objects = finds_objects(self.header)
+            return [path for f in names for path in paths_for(f, target, name, objects=objects)]
         if target.exists() and not overwrite:
             raise exists_error(target)
         if target.suffix.lower() == _REPORT:

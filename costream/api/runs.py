@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from costream.api.options import make_options
 from costream.api.results import Results
-from costream.api.streams import LoadedModel, RecordQueue, loaded
+from costream.api.streams import LoadedModel, RecordIterator, RecordQueue, loaded
 from costream.errors import SourceError, UsageError
 from costream.models.base import Model
 from costream.options import Options
@@ -30,7 +31,7 @@ from costream.sources.registry import expand, name_of, open_source
 AnySource: TypeAlias = "str | os.PathLike[str] | int | Iterable[Any] | Source"
 
 
-class RecordStream(Iterator[Record]):
+class RecordStream(RecordIterator[Record]):
     """The records of one run, computed as they are asked for.
 
     ``header`` is known at once, ``summary`` at the end. A loop that ends early, or ``close``, ends
@@ -39,9 +40,8 @@ class RecordStream(Iterator[Record]):
 
     def __init__(self, run: SourceRun, queue: RecordQueue) -> None:
         """``queue``: a sink of the run. Opens the source; raises like ``Source.open``."""
+        super().__init__(queue.records, run.steps(), run.stop)
         self._queue = queue
-        self._steps = run.steps()
-        self._stop = run.stop
         next(self._steps)
         assert queue.header is not None
         self.header: Header = queue.header
@@ -51,32 +51,12 @@ class RecordStream(Iterator[Record]):
         """The summary of the run; None before its end."""
         return self._queue.summary
 
-    def __next__(self) -> Record:
-        while not self._queue.records:
-            next(self._steps)  # at the end of the run this ends the iteration
-        return self._queue.records.popleft()
-
     def collect(self) -> Results:
         """Run to the end and return all records that were not taken yet."""
         records = tuple(self)
         summary = self.summary
         assert summary is not None
         return Results(self.header, records, summary)
-
-    def stop(self) -> None:
-        """End the run soon, from another thread or a signal handler."""
-        self._stop.request()
-
-    def close(self) -> None:
-        """End the run now, and finish its files."""
-        self._steps.close()
-        self._queue.records.clear()
-
-    def __enter__(self) -> RecordStream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def detect(
@@ -194,7 +174,7 @@ def _by_name(source: str | os.PathLike[str] | int, options: SourceOptions) -> So
     with suppress(SourceError):  # some cameras do not answer such a question
         if is_remote_file(str(source)):
             return open_source(str(source), options)
-    connecting = SourceOptions(**{**vars(options), "connecting": ConnectionOptions(retries=0)})
+    connecting = replace(options, connecting=ConnectionOptions(retries=0))
     uris = expand(str(source) if isinstance(source, int) else os.fspath(source), connecting=True)
     if len(uris) > 1:
         names = ", ".join(uris[:3])

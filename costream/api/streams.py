@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from costream.api.options import make_options
 from costream.checkpoints.card import Card
@@ -17,12 +17,17 @@ from costream.options import Options
 from costream.records import Header, Item, Record, Summary
 from costream.runtime.options import check_model_options, source_options
 from costream.runtime.pipeline import StreamRunner
+from costream.runtime.stop import StopHandler
 from costream.runtime.writer import StreamRecorder
 from costream.sinks.base import Sink
 from costream.sources.memory import ItemConverter, as_array, make_converter
 
 if TYPE_CHECKING:
     from costream.api.state import SavedStream
+
+T = TypeVar("T")
+Self = TypeVar("Self", bound="RecordIterator[Any]")
+_ENDED = object()
 
 # Options of ``stream``: those of ``detect`` that do not concern files.
 _OF_FILES = {"start", "end", "duration", "output", "format", "overwrite", "model", "weights"}
@@ -53,6 +58,41 @@ class RecordQueue:
         records = list(self.records)
         self.records.clear()
         return records
+
+
+class RecordIterator(Iterator[T]):
+    """Takes the records that a run in steps has put into a queue, and goes on when it is empty.
+
+    A loop that ends early, or ``close``, ends the run; files are finished in any case.
+    """
+
+    def __init__(
+        self, records: deque[T], steps: Generator[None, None, None], stop: StopHandler
+    ) -> None:
+        """``steps``: the run, which adds to ``records``; ``stop``: its stop event."""
+        self._records, self._steps, self._stop = records, steps, stop
+
+    def __next__(self) -> T:
+        while not self._records:
+            ended = next(self._steps, _ENDED) is _ENDED
+            if ended and not self._records:  # the end of a run has records of its own
+                raise StopIteration
+        return self._records.popleft()
+
+    def stop(self) -> None:
+        """End the run soon, from another thread or a signal handler."""
+        self._stop.request()
+
+    def close(self) -> None:
+        """End the run now, and finish its files."""
+        self._steps.close()
+        self._records.clear()
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class LoadedModel:
@@ -131,12 +171,16 @@ class ModelStream:
         check_model_options(options, model.network)
         self._sinks = tuple(sinks)
         self._saved: SavedStream | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._queue = RecordQueue()
+        self._recorder = StreamRecorder(self._model, self._options, [self._queue, *self._sinks])
         self._converter: ItemConverter | None = None
         self._runner: StreamRunner | None = None
         self._newest_s = float("-inf")
         self._finished = False
         self._began = time.perf_counter()
-        self._queue, self._recorder = self._recorded()
 
     @property
     def header(self) -> Header | None:
@@ -188,10 +232,7 @@ class ModelStream:
     def reset(self) -> None:
         """Begin anew: forget all frames, open segments and times. The sinks get a new run."""
         self.finish()
-        self._converter = self._runner = None
-        self._newest_s, self._finished = float("-inf"), False
-        self._began = time.perf_counter()
-        self._queue, self._recorder = self._recorded()
+        self._begin()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state of the stream to a file, from which ``load`` goes on.
@@ -224,10 +265,6 @@ class ModelStream:
 
     def __exit__(self, *_: object) -> None:
         self.finish()
-
-    def _recorded(self) -> tuple[RecordQueue, StreamRecorder]:
-        queue = RecordQueue()
-        return queue, StreamRecorder(self._model, self._options, [queue, *self._sinks])
 
     def _open(self, value: Any) -> tuple[ItemConverter, StreamRunner]:
         converter = make_converter(

@@ -158,7 +158,6 @@ class SourceRun:
                     self.recorder.flush()
                 else:
                     runner.finish()
-                yield
                 exit_code = self._exit_code()
             except CostreamError as error:
                 exit_code = error.exit_code

@@ -358,10 +358,7 @@ class MemorySource:
         self._stopped = True
 
     def close(self) -> None:
-        """Close a generator."""
-        close = getattr(self._values, "close", None)
-        if close is not None:
-            close()
+        """Do nothing: the values are the caller's."""
 
 
 def as_array(value: Any) -> npt.NDArray[Any]:
