@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from costream.cli import SuggestingGroup
-from costream.cli.completion import file_names, model_names
+from costream.cli.options import file_names, json_option, model_names
 from costream.errors import UsageError
 from costream.models.spec import model_benches
 from costream.sinks.atomic import write_file
@@ -24,7 +24,6 @@ _SIZE = click.IntRange(min=1)
 _BENCHES = model_benches()
 _OBJECT_MODEL = "eventful-vitdet"
 _REPETITIONS = "Repetitions of each method."
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _threads = click.option("--threads", type=_SIZE, default=1, show_default=True)
 _device = click.option("--device", default="cpu", show_default=True, metavar="cpu|cuda:N|mps")
 _weights = click.option(
@@ -57,7 +56,7 @@ def command() -> None:
 )
 @click.option("--rounds", type=_SIZE, default=60, show_default=True, help=_REPETITIONS)
 @_threads
-@_json
+@json_option
 def steps(
     width: int | None,
     heads: int,
@@ -95,7 +94,7 @@ def steps(
 
 
 @command.command()
-@_json
+@json_option
 def ops(as_json: bool) -> None:
     """Count the operations of the networks, by the papers' and by costream's method."""
     from costream.bench.counts import audio_ops_table, ops_table
@@ -124,7 +123,7 @@ def ops(as_json: bool) -> None:
 @click.option("--duration", type=float, help="Seconds of the file to use.  [default: all]")
 @click.option("--rounds", type=_SIZE, default=3, show_default=True, help=_REPETITIONS)
 @_threads
-@_json
+@json_option
 def stream(
     file: str,
     model: str,
@@ -166,7 +165,7 @@ def stream(
 @click.option(
     "--png", type=click.Path(dir_okay=False), help="Plot the result to this file (extra 'report')."
 )
-@_json
+@json_option
 def budget(
     file: str,
     text: str,
@@ -227,7 +226,7 @@ def budget(
     metavar="FILE",
     help="Also draw the table to this file.",
 )
-@_json
+@json_option
 def zoo(
     file: str,
     labels: Path | None,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from costream.cli.options import json_option
 from costream.errors import ExitCode, SourceError
 from costream.settings import PROJECT_FILE, user_config_path
 from costream.version import __version__
@@ -46,7 +47,7 @@ class Finding:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(as_json: bool) -> int:
     """Check what works on this machine, and what to install for the rest.
 

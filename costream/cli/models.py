@@ -15,16 +15,14 @@ import click
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import SUFFIX, read_card, read_header
 from costream.cli import SuggestingGroup
-from costream.cli.completion import model_names
 from costream.cli.models_fetch import fetch_command, import_command, path_command, remove_command
-from costream.cli.options import check_weight_file, print_json
+from costream.cli.options import check_weight_file, json_option, model_names, print_json
 from costream.errors import CostreamError, ExitCode, UsageError
 from costream.formatting import counted, listed, saving, si
 from costream.models.registry import find_weights, list_models
 from costream.models.spec import architectures
 
 _WIDTH = 80  # columns of what is printed
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 # ``costream models init``: write weight files with random weights, marked as such.
 
@@ -109,7 +107,7 @@ def _settings(pairs: tuple[str, ...]) -> dict[str, Any]:
 
 @click.command("list")
 @click.option("--all", "every", is_flag=True, help="Also models without weights here.")
-@_json
+@json_option
 def list_command(every: bool, as_json: bool) -> None:
     """List the models whose weights are here.
 
@@ -148,7 +146,7 @@ def _print_wrapped(start: str, text: str) -> None:
     "--weights", metavar="PATH", help="Weight file, or a folder that holds NAME.safetensors."
 )
 @click.option("--full", is_flag=True, help="The whole card: metrics, data, settings.")
-@_json
+@json_option
 def show_command(model: str, weights: str | None, full: bool, as_json: bool) -> None:
     """Show what a model knows, its limits and its licence, and what it takes and costs."""
     path = find_weights(model, weights)
@@ -234,7 +232,7 @@ def _leaves(path: str, table: dict[str, Any]) -> Iterable[tuple[str, str]]:
 
 @click.command("verify")
 @click.argument("models", nargs=-1, metavar="[NAME|FILE]...", shell_complete=model_names)
-@_json
+@json_option
 def verify_command(models: tuple[str, ...], as_json: bool) -> int:
     """Check weight files: checksum, card, tensors, a few steps, and the score on a sample.
 

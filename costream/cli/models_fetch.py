@@ -14,8 +14,14 @@ import click
 from costream.checkpoints.file import SUFFIX
 from costream.checkpoints.published import FILE, NO_LICENCE, Published, read_published
 from costream.checkpoints.store import cache_folder, downloads_folder, published, shipped_folder
-from costream.cli.completion import model_names, published_names
-from costream.cli.options import check_weight_file, option, print_json, print_table
+from costream.cli.options import (
+    check_weight_file,
+    model_names,
+    option,
+    print_json,
+    print_table,
+    published_names,
+)
 from costream.errors import ModelError, OutputError, UsageError
 from costream.formatting import suggest_names
 from costream.importers.base import IMPORTERS

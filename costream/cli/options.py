@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from costream.cli.completion import completer, file_names
 from costream.errors import ExitCode, UsageError
 from costream.settings import load_config
 
-if TYPE_CHECKING:  # only commands of a run import it, so that the others start faster
+if TYPE_CHECKING:  # only commands of a run import options, so that the others start faster
+    from click.shell_completion import CompletionItem
+
     from costream.options import Options
 
 F = TypeVar("F", bound=Callable[..., Any])
+Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem[str]]"]
 
 
 def option(*names: str, **kwargs: Any) -> Callable[[F], F]:
@@ -257,6 +259,11 @@ def check_weight_file(target: Path, where: object) -> None:
         raise UsageError(f"the name must end in {SUFFIX}", where=where)
 
 
+def json_option(function: F) -> F:
+    """Add --json to a command, which takes it as ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
 def print_table(rows: Sequence[tuple[str, ...]]) -> None:
     """Print rows in aligned columns."""
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
@@ -268,3 +275,84 @@ def print_table(rows: Sequence[tuple[str, ...]]) -> None:
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+# Completers of values: of options by their names and metavars, of arguments where declared.
+
+
+def completer(names: Sequence[str], metavar: str) -> Completer | None:
+    """Return the completer of an option; None if its values cannot be listed."""
+    if "--model" in names:
+        return model_names
+    if "--format" in names:
+        return format_names
+    if "--layout" in names:
+        return layout_names
+    kinds = metavar.strip("[]").split("|")
+    if any(kind.startswith(("FILE", "PATH")) for kind in kinds):
+        return file_names
+    return folder_names if "FOLDER" in kinds else None
+
+
+def file_names(ctx: click.Context, param: click.Parameter, word: str) -> list[CompletionItem[str]]:
+    """Complete files, by the shell."""
+    return [_item(word, type="file")]
+
+
+def folder_names(
+    ctx: click.Context, param: click.Parameter, word: str
+) -> list[CompletionItem[str]]:
+    """Complete folders, by the shell."""
+    return [_item(word, type="dir")]
+
+
+def model_names(ctx: click.Context, param: click.Parameter, word: str) -> list[CompletionItem[str]]:
+    """Complete the models that have weights here, one or a list; else weight files."""
+    from costream.models.registry import list_models
+
+    models = {e.name: e.summary for e in list_models() if e.path is not None}
+    return in_list(models, word) or file_names(ctx, param, word)
+
+
+def published_names(
+    ctx: click.Context, param: click.Parameter, word: str
+) -> list[CompletionItem[str]]:
+    """Complete the checkpoints that can be fetched."""
+    from costream.checkpoints.store import published
+
+    return in_list({name: entry.source for name, entry in published().items()}, word)
+
+
+def format_names(
+    ctx: click.Context, param: click.Parameter, word: str
+) -> list[CompletionItem[str]]:
+    """Complete output formats, one or a list."""
+    from costream.sinks.registry import FORMATS
+
+    return in_list({name: FORMATS[name].about for name in FORMATS}, word)
+
+
+def layout_names(
+    ctx: click.Context, param: click.Parameter, word: str
+) -> list[CompletionItem[str]]:
+    """Complete layouts of joints; else files."""
+    from costream.layouts import LAYOUTS
+
+    return in_list(dict.fromkeys(LAYOUTS, ""), word) or file_names(ctx, param, word)
+
+
+def in_list(values: dict[str, str], word: str) -> list[CompletionItem[str]]:
+    """Return the values for the last item of a comma-separated list, with their help."""
+    head, comma, last = word.rpartition(",")
+    named = head.split(",")
+    return [
+        _item(head + comma + value, help=text)
+        for value, text in values.items()
+        if value.startswith(last) and value not in named
+    ]
+
+
+def _item(word: str, **about: Any) -> CompletionItem[str]:
+    from click.shell_completion import CompletionItem  # needed while somebody types, and then only
+
+    return CompletionItem(word, **about)

@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from costream.checkpoints.file import SUFFIX
-from costream.cli.completion import model_names
 from costream.cli.options import (
     check_weight_file,
     config_option,
+    model_names,
     option,
     shared,
     verbosity_options,
