@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from costream.errors import ModelError
-from costream.records import THRESHOLD, Thresholds
+from costream.records import OBJECT_DETECTION, THRESHOLD, Thresholds
 
 UNTRAINED = "nothing, random weights"  # how ``trained_on`` begins for untrained weights
 
@@ -66,6 +66,11 @@ class Card:
     def events(self) -> tuple[str, ...]:
         """The labels without the background."""
         return tuple(label for label in self.labels if label != self.background)
+
+    @property
+    def finds_objects(self) -> bool:
+        """Whether the model outputs boxes, not the scores of labels."""
+        return self.task == OBJECT_DETECTION
 
     def to_json(self) -> str:
         """Return the card as JSON, with keys in the order of the fields."""

@@ -187,14 +187,13 @@ def budget(
     from costream.bench.budget import budget_table, budget_trace, draw
     from costream.models.base import GatedModel
     from costream.models.registry import load_model
-    from costream.records import OBJECT_DETECTION
     from costream.runtime.setup import prepare_torch
 
     prepare_torch(threads)
     loaded = load_model(model, weights=weights, device="cpu")
     if not isinstance(loaded, GatedModel):
         raise UsageError(f"{loaded.info.card.name} has a fixed cost per step", where="--model")
-    if loaded.info.card.task != OBJECT_DETECTION:
+    if not loaded.info.card.finds_objects:
         raise UsageError(f"{loaded.info.card.name} does not detect objects", where="--model")
     trace = budget_trace(file, loaded, limit, count)
     target = limit.target(loaded.info.card.rate_hz)

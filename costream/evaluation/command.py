@@ -12,7 +12,7 @@ from costream.evaluation.picture import draw
 from costream.evaluation.recordings import result_scores, watch_scores
 from costream.evaluation.settings import EvaluateSettings, card_of
 from costream.evaluation.tables import to_text
-from costream.records import OBJECT_DETECTION, plain
+from costream.records import plain
 from costream.runtime.setup import logging_to
 from costream.runtime.stop import StopHandler
 
@@ -39,7 +39,7 @@ def evaluate(settings: EvaluateSettings) -> ExitCode:
 
 
 def _scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any]:
-    objects = settings.results is None and card_of(settings).task == OBJECT_DETECTION
+    objects = settings.results is None and card_of(settings).finds_objects
     settings.check_task(finds_objects=objects)
     if settings.results is not None:
         return result_scores(settings)

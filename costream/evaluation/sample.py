@@ -22,7 +22,7 @@ from costream.evaluation.predictions import CostCollector
 from costream.models.base import Model
 from costream.models.registry import load_model
 from costream.options import Options
-from costream.records import OBJECT_DETECTION, Objects, Prediction, Record
+from costream.records import Objects, Prediction, Record
 from costream.runtime.options import source_options
 from costream.runtime.pipeline import run
 from costream.runtime.segments import best_scores
@@ -52,7 +52,7 @@ def measure(model: Model, path: Path, truth: SampleTruth, end_s: float | None = 
     """
     card, sink = model.info.card, _Collector(model)
     options = source_options(Options(end_s=end_s), model)
-    detects = card.task == OBJECT_DETECTION
+    detects = card.finds_objects
     run_options = Options(scores=True, threshold=_LEAST if detects else None)
     run(open_source(str(path), options), model, [sink], options=run_options)
     rows = np.array(sink.rows, np.float64)

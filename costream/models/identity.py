@@ -10,7 +10,6 @@ from costream.checkpoints.card import Card
 from costream.checkpoints.file import read_header
 from costream.models.registry import find_weights
 from costream.models.spec import is_gated
-from costream.records import OBJECT_DETECTION
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ def identify(name: str, weights: str | os.PathLike[str] | None = None) -> Weight
     cards = "".join(texts)
     tensors = ",".join(metadata.get("tensors_sha256", "") for metadata in each)
     known = [Card.from_json(text) for text in texts if text]
-    finds_objects = any(card.task == OBJECT_DETECTION for card in known)
+    finds_objects = any(card.finds_objects for card in known)
     gated = any(is_gated(card.architecture) for card in known)
     sha256 = hashlib.sha256(cards.encode()).hexdigest()
     events = tuple(label for card in known for label in card.events)

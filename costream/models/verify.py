@@ -20,7 +20,6 @@ from costream.models.fitting import source_kind
 from costream.models.streaming import StreamingModel
 from costream.nn.eventful.gates import TopShare
 from costream.records import (
-    OBJECT_DETECTION,
     AudioBlock,
     Data,
     FeatureRow,
@@ -44,7 +43,7 @@ def verify(path: Path) -> str:
     try:
         network, frontend = build(stored.card, stored.tensors)
         _check_parameters(network, *filter(None, [frontend]))
-        if stored.card.task == OBJECT_DETECTION:
+        if stored.card.finds_objects:
             _check_detector(network.eval(), stored.card)
         elif stored.card.labels:
             model = model_class(stored.card)(stored.card, network, frontend)

@@ -13,7 +13,6 @@ from costream.errors import CostreamError, ExitCode, SourceError, UsageError, di
 from costream.formatting import clean
 from costream.models.base import Model
 from costream.options import Options
-from costream.records import OBJECT_DETECTION
 from costream.runtime.options import check_model_options, source_options
 from costream.runtime.pipeline import run
 from costream.runtime.setup import load, logging_to
@@ -172,7 +171,7 @@ def _table(plan: _Plan, model: Model, options: Options) -> MergedTimeline | None
     """Open the table of all segments, if one is written."""
     if plan.table is None:
         return None
-    several, objects = len(model.info.heads) > 1, _finds_objects(model)
+    several, objects = len(model.info.heads) > 1, model.info.card.finds_objects
     return MergedTimeline(plan.table, overwrite=options.overwrite, heads=several, counts=objects)
 
 
@@ -201,7 +200,7 @@ def _one(
         stop=stop,
     )
     if plan.directory is not None:
-        objects = _finds_objects(model)
+        objects = model.info.card.finds_objects
         paths = [
             p for f in plan.formats for p in paths_for(f, plan.directory, name, objects=objects)
         ]
@@ -234,10 +233,6 @@ def _views(options: Options, plan: _Plan, name: str) -> list[Sink]:
     if plan.report:
         views.append(FinalTimeline(stdout_console(options.color), name))
     return views
-
-
-def _finds_objects(model: Model) -> bool:
-    return model.info.card.task == OBJECT_DETECTION
 
 
 def _failed(error: Exception, uri: str, model: Model | None = None) -> ExitCode:

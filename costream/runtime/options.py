@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from costream.errors import UsageError
 from costream.models.base import GatedModel, Model
 from costream.options import Options
-from costream.records import OBJECT_DETECTION
 from costream.sinks.registry import drawing_size, object_formats
 from costream.sources.base import SourceOptions
 
@@ -32,7 +31,7 @@ def source_options(options: Options, model: Model, formats: Sequence[str] = ()) 
 
 def check_model_options(options: Options, model: Model, *, shares: bool = False) -> None:
     """Raise UsageError for an option that does not apply to the model, see ``check_options``."""
-    finds_objects = model.info.card.task == OBJECT_DETECTION
+    finds_objects = model.info.card.finds_objects
     gated = isinstance(model, GatedModel)
     check_options(options, finds_objects=finds_objects, gated=gated, shares=shares)
 

@@ -17,7 +17,6 @@ from costream.hysteresis import is_among, match_labels
 from costream.models.base import Model, ModelHead, StepResult
 from costream.options import Options
 from costream.records import (
-    OBJECT_DETECTION,
     AudioBlock,
     Box,
     Compute,
@@ -134,7 +133,7 @@ class StreamRecorder:
 
     def _segmenter(self, card: Card, timeline: Timeline) -> Segmenter | PresenceSegmenter:
         rate_hz, delay_s = self.rate_hz / self.model.info.stride, card.delay_s * self.scale
-        if card.task == OBJECT_DETECTION:
+        if card.finds_objects:
             return PresenceSegmenter(card.labels, timeline, rate_hz, delay_s)
         return Segmenter(card.labels, timeline, rate_hz, delay_s, card.background, self.only)
 

@@ -35,6 +35,7 @@ BOX = (960, 720)  # width and height of a page without a video frame
 _SCROLLS = 3  # pictures of a step of sound
 
 
+# The size is a literal: keywords are read from the source before this file is imported.
 @output_file("mp4", about="annotated video", binary=True, draws=(960, 720), order=11)
 class Overlay:
     """Annotated video with one frame per step, and panels below it.

@@ -19,7 +19,6 @@ from costream.models.build import save_model
 from costream.models.fitting import source_kind
 from costream.models.registry import find_weights
 from costream.models.spec import is_gated
-from costream.records import OBJECT_DETECTION
 from costream.runtime.setup import logging_to, prepare_torch
 from costream.runtime.stop import StopHandler
 from costream.training.audio.trainer import AudioTrainer
@@ -79,7 +78,7 @@ def train(settings: TrainSettings) -> ExitCode:
 
 def trainer_of(card: Card) -> CustomClassTrainer:
     """Return the trainer of a model. ModelError if it takes features or has token gates."""
-    if card.task == OBJECT_DETECTION:
+    if card.finds_objects:
         return ObjectTrainer()
     kind = source_kind(None if card.frontend is None else frontend_class(card.frontend))
     if kind == "skeleton":
