@@ -86,6 +86,13 @@ def cost_line(summary: Summary, kind: str) -> str:
     return ", ".join(parts)
 
 
+def network_saving(summary: Summary) -> str:
+    """Return what the network saves without its frontend; '' if it has none, or that is unknown."""
+    own, dense = summary.network_macs, summary.network_dense_macs
+    known = own is not None and dense is not None and own != summary.macs
+    return saving(own or 0, dense or 0) if known else ""
+
+
 def saving_line(summary: Summary) -> str:
     """Return the line on what continual inference has saved; '' if nothing or unknown.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -133,10 +134,22 @@ def list_command(every: bool, as_json: bool) -> None:
         click.echo(f"{rest} more without weights here: costream models list --all", err=True)
 
 
-def _print_wrapped(start: str, text: str) -> None:
-    """Print a text after ``start``, in lines of _WIDTH columns that are indented like the first."""
-    indent = " " * len(start)
-    lines = textwrap.wrap(text, _WIDTH, initial_indent=start, subsequent_indent=indent)
+def _print_wrapped(start: str, text: str, most: int | None = None) -> None:
+    """Print a text after ``start``, in lines of _WIDTH columns that are indented like the first.
+
+    If it takes more than ``most`` lines, its last sentences are left out.
+    """
+    wrapper = textwrap.TextWrapper(_WIDTH, start, " " * len(start))
+    lines = wrapper.wrap(text)
+    if most is not None and len(lines) > most:
+        sentences = re.split(r"(?<=[.]) ", text)
+        for count in range(len(sentences) - 1, 0, -1):
+            lines = wrapper.wrap(" ".join([*sentences[:count], "..."]))
+            if len(lines) <= most:
+                break
+        if len(lines) > most:  # a first sentence that is too long by itself
+            wrapper.max_lines, wrapper.placeholder = most, " ..."
+            lines = wrapper.wrap(text)
     click.echo("\n".join(lines) if lines else start.rstrip())
 
 
@@ -161,7 +174,7 @@ def show_command(model: str, weights: str | None, full: bool, as_json: bool) -> 
         lines = [*_summary(card), ("weights", f"{si(numbers)} parameters, {path}")]
         width = max(len(key) for key, _ in lines)
         for key, value in lines:
-            _print_wrapped(f"{key:<{width}}  ", value)
+            _print_wrapped(f"{key:<{width}}  ", value, _MAX_LINES.get(key, 1))
         click.echo(f"More: costream models show {model} --full", err=True)
         return
     lines = [("file", str(path)), ("sha256", digest), ("parameters", f"{numbers:,}")]
@@ -171,6 +184,9 @@ def show_command(model: str, weights: str | None, full: bool, as_json: bool) -> 
         click.echo(f"{key:<{width}}  {value}")
 
 
+# Most lines of a text in the short form, which has 15 in all.
+_MAX_LINES = {"model": 2, "knows": 3, "limits": 4, "licence": 2}
+
 # What a model with a frontend takes; the other frontends are of video.
 _TAKES = {"joints": "skeletons", "audio": "sound", "vggish": "sound", "audiovisual": "video, sound"}
 
@@ -179,8 +195,8 @@ def _summary(card: Card) -> Iterator[tuple[str, str]]:
     """Yield what users want to know first, as keys and texts."""
     yield "model", f"{card.name}: {card.description or card.task}"
     if card.labels:
-        background = f", and {card.background} for nothing else" if card.background else ""
-        yield "knows", f"{counted(len(card.events), 'label')}: {listed(card.events)}{background}"
+        background = f" and {card.background}" if card.background else ""
+        yield "knows", f"{counted(len(card.events), 'label')}{background}: {listed(card.events)}"
     yield from (
         (name, text) for name, text in (("limits", card.limits), ("licence", card.licence)) if text
     )
@@ -197,8 +213,6 @@ def _summary(card: Card) -> Iterator[tuple[str, str]]:
     if scores:
         texts = (f"{name.replace('_', ' ')} {value:.3g}" for name, value in scores.items())
         yield "sample", f"{card.sample.get('file')}: {', '.join(texts)}"
-    if card.paper:
-        yield "paper", card.paper
 
 
 def _describe(card: Card) -> Iterable[tuple[str, str]]:

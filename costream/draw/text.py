@@ -1,10 +1,14 @@
-"""Text on images, in DejaVu Sans (a part of it is in ``fonts``, with its licence)."""
+"""Text on images, in DejaVu Sans (a part of it is in ``fonts``, with its licence).
+
+Other scripts are written in a font of this machine, if it has one of those named here.
+"""
 
 from __future__ import annotations
 
 import math
 import unicodedata
 from functools import cache, lru_cache
+from itertools import accumulate, groupby
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +18,12 @@ from PIL import Image, ImageDraw, ImageFont
 from costream.draw.palette import Color
 
 _FONT = Path(__file__).with_name("fonts") / "DejaVuSans-Latin-Greek-Cyrillic.ttf"
+# For what it lacks: Linux (with Noto, WenQuanYi or Droid fonts), Windows, macOS.
+_OTHERS = (
+    *("DejaVuSans.ttf", "NotoSansCJK-Regular.ttc", "wqy-zenhei.ttc", "DroidSansFallbackFull.ttf"),
+    *("msgothic.ttc", "msyh.ttc", "malgun.ttf", "arial.ttf"),
+    *("PingFang.ttc", "Hiragino Sans GB.ttc", "Arial Unicode.ttf"),
+)
 _KEPT = 256  # masks of texts: most are drawn again on the next picture
 
 
@@ -49,34 +59,59 @@ def fit_text(text: str, width: float, size: int) -> str:
 @lru_cache(_KEPT)
 def text_mask(text: str, size: int) -> npt.NDArray[np.uint8]:
     """Return the coverage of each pixel by ``text``, 0 to 255, [line_height, text_width]."""
-    font, shown = _font(size), plain_text(text)
-    image = Image.new("L", (math.ceil(font.getlength(shown)), line_height(size)))
-    ImageDraw.Draw(image).text((0, 0), shown, 255, font)
+    parts = [
+        (_font(size, number), "".join(characters))
+        for number, characters in groupby(plain_text(text), lambda c: _font_of(c) or 0)
+    ]
+    widths = [font.getlength(part) for font, part in parts]
+    image = Image.new("L", (math.ceil(sum(widths)), line_height(size)))
+    draw, baseline = ImageDraw.Draw(image), _font(size).getmetrics()[0]
+    for (font, part), x in zip(parts, accumulate(widths, initial=0.0), strict=False):
+        draw.text((x, baseline), part, 255, font, anchor="ls")
     return np.asarray(image)
 
 
 def plain_text(text: str) -> str:
-    """Return ``text`` on one line, with characters that the font lacks replaced.
+    """Return ``text`` on one line, with characters that no font has replaced.
 
     Letters lose their accents, other characters become ``?``.
     """
     line = unicodedata.normalize("NFC", " ".join(text.split()))
-    return "".join(c if _is_known(c) else _substitute(c) for c in line)
+    return "".join(c if _font_of(c) is not None else _substitute(c) for c in line)
 
 
 def _substitute(character: str) -> str:
     parts = unicodedata.normalize("NFKD", character)
-    return "".join(c for c in parts if _is_known(c) and not unicodedata.combining(c)) or "?"
+    known = (c for c in parts if _font_of(c) is not None and not unicodedata.combining(c))
+    return "".join(known) or "?"
 
 
 @cache
-def _is_known(character: str) -> bool:
+def _font_of(character: str) -> int | None:
+    """Return the number of the first font that has a character; None if none has."""
     if not character.isprintable():
-        return False
-    font = _font(16)
+        return None
+    return next((k for k in range(len(_fonts())) if _has(_font(16, k), character)), None)
+
+
+def _has(font: ImageFont.FreeTypeFont, character: str) -> bool:
     return bytes(font.getmask(character)) != bytes(font.getmask("\uffff"))
 
 
 @cache
-def _font(size: int) -> ImageFont.FreeTypeFont:
-    return ImageFont.truetype(str(_FONT), size, layout_engine=ImageFont.Layout.BASIC)
+def _fonts() -> list[str]:
+    """Return the fonts to look for a character in: ours, then those that this machine has."""
+    return [str(_FONT), *filter(_is_here, _OTHERS)]
+
+
+def _is_here(name: str) -> bool:
+    try:
+        ImageFont.truetype(name, 16)  # looks in the folders of this operating system
+    except OSError:
+        return False
+    return True
+
+
+@cache
+def _font(size: int, number: int = 0) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(_fonts()[number], size, layout_engine=ImageFont.Layout.BASIC)

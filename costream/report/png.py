@@ -156,7 +156,7 @@ def _title(run: Run) -> str:
     macs, dense = costs.get("macs_per_step") or 0, costs.get("dense_macs_per_step") or 0
     if macs:
         less = saving(macs, dense)
-        parts.append(f"{si(macs, 'MAC')} a step" + (f", {less} than dense" if less else ""))
+        parts.append(f"{si(macs, 'MAC')} a step" + (f", {less} than recomputed" if less else ""))
     word, _ = status(digest)
     return "   ".join([*parts, counted(digest.segment_count, "segment"), word])
 

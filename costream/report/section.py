@@ -14,7 +14,16 @@ from urllib.parse import quote
 
 from costream.draw.palette import Palette
 from costream.errors import UsageError
-from costream.formatting import counted, nothing_found, saving, short_time, si, three_digits, times
+from costream.formatting import (
+    counted,
+    network_saving,
+    nothing_found,
+    saving,
+    short_time,
+    si,
+    three_digits,
+    times,
+)
 from costream.records import STAGES, Segment, plain
 from costream.report.curves import cost_chart, score_rows, shown_labels, time_chart, track
 from costream.report.digest import Digest
@@ -67,8 +76,13 @@ def facts(digest: Digest) -> Html:
         cards.append(fact("Speed", f"{times(summary.x_realtime)} real time", took))
     macs, dense = costs.get("macs_per_step"), costs.get("dense_macs_per_step")
     if macs and dense:
-        less = saving(macs, dense) or "as much as dense"
-        cards.append(fact("Cost a step", si(macs, "MAC"), f"{si(dense, 'MAC')} dense: {less}"))
+        anew = "computing everything" if digest.finds_objects else "recomputing the window"
+        less = saving(macs, dense)
+        text = f"{less or 'as much'} {'than' if less else 'as'} {anew}"
+        text += f" ({si(dense, 'MAC')})" if less else ""
+        alone = "" if summary is None else network_saving(summary)
+        text += f"; network alone {alone}" if alone else ""
+        cards.append(fact("Cost a step", si(macs, "MAC"), text))
     word, sentence = status(digest)
     cards.append(fact("Status", word, sentence, warn=word != "complete"))
     return tag("dl", cards, class_="facts")
@@ -314,7 +328,7 @@ def _against_dense(costs: dict[str, Any], how: str) -> Html | None:
     less = saving(macs, dense)
     rows = [
         ("This run", macs, "fill:var(--accent)", f" a step{f', {less}' if less else ''}"),
-        ("Dense", dense, "fill:var(--grey)", f" a step, {how}"),
+        ("Recomputed", dense, "fill:var(--grey)", f" a step, {how}"),
     ]
     bars = (
         tag(

@@ -6,7 +6,9 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from posixpath import basename, splitext
 from typing import cast
+from urllib.parse import unquote, urlsplit
 
 from costream.errors import UsageError, display_name
 from costream.records import Item, SourceInfo, SourceKind
@@ -14,8 +16,10 @@ from costream.registry import Entry
 from costream.sources.base import SOURCES, Source, SourceOptions
 from costream.sources.media.container import Readable
 from costream.sources.media.packets import DecodeErrors
+from costream.sources.media.remote import MEDIA_SUFFIXES, is_remote
 
 READ_BYTES = 1 << 16
+_LONGEST_NAME = 100  # of a file on a web server
 HEAD_BYTES = 1 << 16  # of a file, by which its source is chosen
 
 
@@ -123,6 +127,19 @@ def read_all(file: Readable) -> bytes:
 def file_name(uri: str) -> str:
     """Return the base name for output files; video names in a pickle may contain "/"."""
     path, mark, video = uri.partition("#") if not os.path.exists(uri) else (uri, "", "")
-    safe = "".join("_" if c in '/\\:*?"<>|' or not c.isprintable() else c for c in video)
     name = os.path.basename(os.path.abspath(path) if os.path.isdir(path) else path)
-    return display_name(name + mark + safe)
+    return display_name(name + mark + _safe_name(video))
+
+
+def remote_name(uri: str) -> str | None:
+    """Return the name of a media file on a web server; None if its URL does not end in one."""
+    name = _safe_name(unquote(basename(urlsplit(uri).path))) if is_remote(uri) else ""
+    stem, suffix = splitext(name)
+    if not stem or suffix.lower() not in MEDIA_SUFFIXES or len(name) > _LONGEST_NAME:
+        return None
+    return display_name(name)
+
+
+def _safe_name(text: str) -> str:
+    """Return ``text`` with what no file name may hold replaced by ``_``."""
+    return "".join("_" if c in '/\\:*?"<>|' or not c.isprintable() else c for c in text)

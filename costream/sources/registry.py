@@ -15,7 +15,14 @@ from costream.records import SourceKind
 from costream.registry import Entry
 from costream.sources.base import SOURCES, Source, SourceOptions
 from costream.sources.features.arrays import split_video
-from costream.sources.file import HEAD_BYTES, FileSource, file_name, file_sources, find_file_source
+from costream.sources.file import (
+    HEAD_BYTES,
+    FileSource,
+    file_name,
+    file_sources,
+    find_file_source,
+    remote_name,
+)
 from costream.sources.live.address import display_feed, scheme_of
 from costream.sources.media.container import check_file, read_head
 from costream.sources.media.remote import is_remote, is_remote_file
@@ -83,7 +90,13 @@ def open_source(uri: str, options: SourceOptions | None = None) -> Source:
 
 
 def name_of(uri: str) -> str:
-    """Return the base name of a source's output files, without opening it."""
+    """Return the base name of a source's output files, without opening it.
+
+    Files on a web server are named like files here, feeds by host and path.
+    """
+    remote = remote_name(uri)
+    if remote is not None and not _is_file(uri):
+        return remote
     live = _live(uri)
     if live is not None:
         return str(_loaded(live).name_of(uri))

@@ -18,6 +18,7 @@ from costream.checkpoints.file import read_card
 from costream.models.build import save_model
 from costream.models.oad.cooadtr import CoOadTR
 from kit.foreign_actions import foreign
+from kit.paths import ROOT
 from kit.program import python
 from kit.runs import refused, run
 
@@ -234,6 +235,16 @@ def test_names_that_are_not_there(home: Path) -> None:
     home.mkdir()
     words = "costream: unknown model 'cooadrt'; did you mean cooadtr or "
     refused(5, words, "models", "show", "cooadrt", **places(home))
+
+
+def test_show_is_fifteen_lines_of_what_users_want_to_know(home: Path) -> None:
+    shipped = sorted(path.stem for path in (ROOT / "weights").glob("*.safetensors"))
+    for name in shipped:
+        lines = models(home, "show", name).stdout.splitlines()
+        assert len(lines) <= 15
+        assert max(map(len, lines)) <= 80
+        keys = {line.split(" ", 1)[0] for line in lines if not line.startswith(" ")}
+        assert keys >= {"model", "knows", "limits", "licence", "takes", "step", "weights"}
 
 
 def test_show_gives_the_scores_of_the_shipped_model_beside_its_baselines(home: Path) -> None:

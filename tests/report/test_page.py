@@ -51,7 +51,7 @@ def test_the_page_says_what_the_run_was_and_stands_alone(result):
         "by costream 0.1.0",
         "20x real time",
         "43.5 MMAC",
-        "66.7 MMAC dense: 1.5x less",
+        "1.5x less than recomputing the window (66.7 MMAC)",
         "complete 1 gap, 3 errors",
         "11.5 s: no data for 11.500 s",
         "1 packet could not be decoded",

@@ -11,6 +11,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+from PIL import ImageFont
 
 from costream.checkpoints.card import Timeline
 from costream.draw.canvas import LEFT, RIGHT, WHITE
@@ -206,7 +207,12 @@ def test_long_videos_take_constant_memory(run: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "plain"),
-    [("walk", "walk"), ("Grüße\n né", "Grüße né"), ("行く ẵ", "?? a"), ("\x1b[1m", "?[1m")],
+    [
+        ("walk", "walk"),
+        ("Grüße\n né", "Grüße né"),
+        ("\U0001d518\U0001f697 go", "U? go"),
+        ("\x1b[1m", "?[1m"),
+    ],
 )
 def test_letters(text: str, plain: str) -> None:
     assert plain_text(text) == plain
@@ -216,6 +222,17 @@ def test_letters(text: str, plain: str) -> None:
     short = fit_text(text * 9, text_width(text, 20), 20)
     assert short.endswith("…")
     assert text_width(short, 20) <= text_width(text, 20)
+
+
+def test_letters_of_other_scripts_in_a_font_of_this_machine() -> None:
+    text = "Ա ★"
+    try:
+        ImageFont.truetype("DejaVuSans.ttf", 16)
+    except OSError:
+        pytest.skip("DejaVuSans.ttf is not installed (Debian: fonts-dejavu-core)")
+    assert plain_text(text) == text
+    assert text_width(f"walk {text}", 20) > text_width("walk ", 20) + 20
+    assert text_mask(f"{text} walk", 20).shape == text_mask(f"walk {text}", 20).shape
 
 
 def test_each_head_has_a_panel(run_of_heads: Any, tmp_path: Path) -> None:

@@ -132,6 +132,21 @@ def test_microphones(folder: Path) -> None:
     assert isinstance(open_source("mic", LISTENING), AudioSource)  # there is a file of that name
 
 
+def test_files_on_web_servers_are_named_like_files(folder: Path) -> None:
+    names = {
+        "https://user:swordfish@host/films/My%20clip.MP4?token=1#t=3": "My clip.MP4",
+        "http://host/a%2F..%2Fb%0A.mkv": "a_.._b_.mkv",
+        "http://host:8000/live": "http_host_8000_live",
+        "http://host/.mp4": "http_host_.mp4",
+        f"http://host/{'a' * 300}.mp4": None,
+        "rtsp://host/clip.mp4": "host_clip.mp4",
+    }
+    for uri, name in names.items():
+        found = name_of(uri)
+        assert found == name if name else len(found) < 150
+        assert "swordfish" not in found
+
+
 def test_media_are_sound_when_sound_is_asked_for(folder: Path) -> None:
     make_sound(folder / "a.wav", noise(0.5))
     for name in ("a.wav", "a.mp4"):

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from costream.checkpoints.card import Timeline
-from costream.formatting import clean, counted, saving, saving_line, short_time, si, times
+from costream.formatting import (
+    clean,
+    counted,
+    network_saving,
+    saving,
+    saving_line,
+    short_time,
+    si,
+    times,
+)
 from costream.records import (
     OBJECT_DETECTION,
     Box,
@@ -167,6 +176,7 @@ def test_the_network_and_the_whole_are_compared_with_recomputing(
     summary = replace(SUMMARY, **dict(zip(costs, (*macs, *network), strict=True)))
     assert saving_line(summary) == f"same answer as recomputing the window; {words}"
     assert saving_line(replace(summary, network_dense_macs=network[0])) == ""
+    assert network_saving(replace(summary, network_macs=None)) == ""
 
 
 def test_the_timeline_says_when_there_is_none() -> None:
