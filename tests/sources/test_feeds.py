@@ -266,7 +266,7 @@ def test_nothing_leaks_over_many_reconnects() -> None:
         TcpProxy(server.port) as proxy,
         Reader(feed(f"rtsp://127.0.0.1:{proxy.port}/cam")) as reader,
     ):
-        reader.source._backoff.next_s = lambda: 0.01  # type: ignore[method-assign]
+        reader.source._backoff.next_s = lambda **_: 0.01  # type: ignore[method-assign]
         reader.more(2)
         threads, before = threading.active_count(), descriptors()
         for number in range(20):

@@ -23,6 +23,7 @@ from costream.errors import UsageError
 from costream.records import AudioBlock, AudioFormat, Gap, VideoFrame
 from costream.sources.base import ConnectionOptions, SourceOptions
 from costream.sources.live import connection
+from costream.sources.live.connection import REFUSED_FIRST_S, REFUSED_LONGEST_S
 from costream.sources.registry import open_source
 from kit.media import busy, make_video, numbered, read_number
 from kit.reading import TIMEOUT_S, Reader, feed
@@ -190,6 +191,31 @@ def test_what_a_server_refuses(status: int, fatal: bool, message: str) -> None:
     assert "sesame" not in f"{reader.items}"
 
 
+@pytest.mark.parametrize("status", [401, 404])
+def test_what_was_live_is_never_given_up_for_a_refusal(stream: bytes, status: int) -> None:
+    """Cameras that start, and relays without a publisher, answer so for a while."""
+    server = handler(content=stream, seconds=2.0)
+    with (
+        serving(server) as port,
+        Reader(feed(f"http://127.0.0.1:{port}/live.ts")) as reader,
+    ):
+        next_s, waits = reader.source._backoff.next_s, []
+        reader.source._backoff.next_s = lambda **how: waits.append(next_s(**how)) or 0.05
+        reader.more(2)
+        server.status = status
+        reader.until(lambda: len(waits) >= 8)
+        connection = reader.source.connection
+        server.status = 200
+        reader.more(10)
+    assert connection.state in ("waiting", "connecting")
+    assert ("login" if status == 401 else "404") in connection.message
+    assert not any(fault.fatal for fault in reader.faults)
+    assert "attempts failed" in reader.gaps[0].reason
+    refused = waits[1:8]
+    assert refused[0] >= REFUSED_FIRST_S / 2
+    assert REFUSED_LONGEST_S / 2 <= refused[-1] <= REFUSED_LONGEST_S
+
+
 @contextlib.contextmanager
 def mute() -> Iterator[int]:
     """A server that takes connections and says nothing."""
@@ -223,7 +249,7 @@ def test_stop_while_it_connects(scheme: str) -> None:
 
 def test_stop_while_it_waits_and_while_it_is_live(stream: bytes) -> None:
     with Reader(feed("rtsp://127.0.0.1:1/x")) as reader:
-        reader.source._backoff.next_s = lambda: 600.0  # type: ignore[method-assign]
+        reader.source._backoff.next_s = lambda **_: 600.0  # type: ignore[method-assign]
         reader.until(lambda: reader.source.connection.state == "waiting")
         before_s = time.monotonic()
     assert time.monotonic() - before_s < 10.0

@@ -26,10 +26,10 @@ LISTEN = """
     import json, logging, signal, sys, threading, time
     import numpy as np
     from costream.errors import CostreamError
-    from costream.records import Gap
+    from costream.records import Fault, Gap
     from costream.sources.live import recorder
     from costream.records import AudioFormat
-    from costream.sources.base import LiveSource, SourceOptions
+    from costream.sources.base import ConnectionOptions, LiveSource, SourceOptions
     from costream.sources.live.microphone import MicrophoneSource
 
     def say(**what):
@@ -37,6 +37,8 @@ LISTEN = """
 
     uri, rate, pause_s, path, options = sys.argv[1], *map(json.loads, sys.argv[2:])
     logging.basicConfig(format="%(message)s")
+    if "connecting" in options:
+        options["connecting"] = ConnectionOptions(**options["connecting"])
     source = MicrophoneSource(uri, SourceOptions(sound=AudioFormat(rate, rate // 4), **options))
     assert isinstance(source, LiveSource)
     signal.signal(signal.SIGINT, lambda *_: source.stop())
@@ -59,6 +61,9 @@ LISTEN = """
         for item in source.items():
             if isinstance(item, Gap):
                 say(gap=[item.start_s, item.end_s, item.reason])
+                continue
+            if isinstance(item, Fault):
+                say(fault=[item.time_s, item.message, item.fatal])
                 continue
             say(i=item.i, time_s=item.time_s, pts=item.pts, arrived_s=item.arrived_s)
             blocks.append(item.samples)
@@ -124,7 +129,7 @@ class Listener:
     def gap(self) -> tuple[float, float, str]:
         """Wait for the next gap, past blocks."""
         while "gap" not in (said := self.said()):
-            assert "time_s" in said, said
+            assert "time_s" in said or "fault" in said, said
         start_s, end_s, reason = said["gap"]
         return start_s, end_s, reason
 
@@ -259,9 +264,31 @@ def test_lost_and_back(poor_microphone: VirtualMicrophone, fault: str) -> None:
         ["waiting", "the device is gone", 0],
         ["live", "", 1],
     ]
-    lost, back = listener.complaints().splitlines()  # PortAudio and ALSA say nothing
-    assert lost == "microphone: the device is gone; waiting for it to come back"
+    (back,) = listener.complaints().splitlines()  # PortAudio and ALSA say nothing
     assert back.startswith("microphone: sound is back after")
+
+
+@needs_microphone
+def test_not_there_at_the_start(poor_microphone: VirtualMicrophone) -> None:
+    """It is waited for in a watch, with a reason; so much for microphones on USB."""
+    poor_microphone.unplug()
+    listener = Listener(poor_microphone, connecting={})
+    assert listener.said() == {"live": True}
+    time_s, message, fatal = listener.said()["fault"]
+    assert 0 <= time_s < 5
+    assert "cannot be opened" in message
+    assert not fatal
+    *_, fault, _ = Listener(poor_microphone, connecting={"retries": 1}).rest()
+    assert fault["fault"][1:] == [message.replace("waiting for it", "gave up"), True]
+    poor_microphone.plug()
+    poor_microphone.play(tone(60))
+    start_s, end_s, reason = listener.gap()
+    assert (start_s, reason) == (0.0, message)
+    block = listener.blocks(2)[0]
+    assert block["time_s"] == pytest.approx(end_s + BLOCK_S)
+    states = listener.stop()["states"]
+    assert [state[0] for state in states[:3]] == ["connecting", "waiting", "live"]
+    assert states[2] == ["live", "", 0]
 
 
 @needs_microphone

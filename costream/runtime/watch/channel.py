@@ -37,6 +37,7 @@ class FeedChannel:
         self.ended = False
         self._complete = False  # the source ended by itself
         self.lost = False  # given up, or unreadable
+        self._why = ""  # it was
         self.skipped = 0  # steps left out because of the budget
         self.alerts = 0
         self.strip: deque[str | None] = deque(maxlen=STRIP_S)
@@ -89,7 +90,8 @@ class FeedChannel:
             return event
         elif isinstance(event, Fault):
             self.recorder.fault(event)
-            self.lost = self.lost or event.fatal
+            if event.fatal:
+                self.lost, self._why = True, event.message
         elif isinstance(event, SourceEnded):
             self.ended = True
             if event.error is not None:
@@ -157,7 +159,7 @@ class FeedChannel:
             name=self.spec.name,
             source=self.spec.shown,
             state=self._state(connection, age_s),
-            message=connection.message,
+            message=connection.message or self._why,
             age_s=age_s,
             time_s=self._last_s,
             frames_hz=self.feed.rate.at(now_s),
@@ -198,4 +200,5 @@ class FeedChannel:
         if not self.lost:
             kind = "" if isinstance(error, CostreamError) else f"{type(error).__name__}: "
             log.error("%s: %s%s", self.spec.name, kind, error)
+            self._why = f"{kind}{error}"
         self.lost = True

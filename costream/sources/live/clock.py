@@ -188,9 +188,11 @@ class LiveClock:
     clock is a gap. Otherwise the count is never corrected; ``delays.drift_ppm`` is its drift.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, begins_s: Fraction = Fraction(0)) -> None:
+        """``begins_s``: time of the first sample."""
         self.delays = DelayTracker()
-        self._start_s, self._frames, self._rate_hz = Fraction(0), 0, 1  # of released chunks
+        self.begins_s = begins_s
+        self._start_s, self._frames, self._rate_hz = begins_s, 0, 1  # of released chunks
         self._recording = self._first = 0  # expected next chunk
         self._held: list[AudioChunk] = []
         self._broken = ""  # why the next chunk is not contiguous

@@ -133,29 +133,35 @@ def _choose(container: InputContainer, sound: bool) -> VideoStream | AudioStream
         found = container.streams.audio if sound else container.streams.video
         undecodable = any(stream.codec_context is None for stream in found)
         message = str(error).removeprefix(": ")
-        raise ConnectionFailedError(ConnectionFailure(message, fatal=undecodable)) from error
+        raise ConnectionFailedError(ConnectionFailure(message, refused=undecodable)) from error
 
 
 # Exponential backoff with jitter for reconnection attempts.
 
 FIRST_S = 0.5
 LONGEST_S = 30.0
+# After a refusal (a login, a path), which seldom ends soon.
+REFUSED_FIRST_S = 5.0
+REFUSED_LONGEST_S = 60.0
 
 
 class Backoff:
     """Waits that double from FIRST_S to LONGEST_S, each randomly reduced by up to half.
 
-    The randomness keeps the feeds of one recorder from all reconnecting at the same moment.
+    After refusals they lie between REFUSED_FIRST_S and REFUSED_LONGEST_S. The randomness keeps the
+    feeds of one recorder from all reconnecting at the same moment.
     """
 
     def __init__(self) -> None:
         self._next_s = FIRST_S
 
-    def next_s(self) -> float:
+    def next_s(self, *, refused: bool = False) -> float:
         """Return the seconds to wait now."""
-        wait_s = self._next_s * random.uniform(0.5, 1.0)
-        self._next_s = min(2 * self._next_s, LONGEST_S)
-        return wait_s
+        least_s = REFUSED_FIRST_S if refused else FIRST_S
+        most_s = REFUSED_LONGEST_S if refused else LONGEST_S
+        wait_s = min(max(self._next_s, least_s), most_s)
+        self._next_s = 2 * wait_s
+        return wait_s * random.uniform(0.5, 1.0)
 
     def reset(self) -> None:
         """Start with FIRST_S again."""
@@ -176,8 +182,7 @@ class ConnectionFailure:
     """Reason why a connection was lost or could not be made."""
 
     message: str  # one line without the URL
-    fatal: bool = False  # permanent: a retry cannot help
-    absent: bool = False  # there is no such device: permanent unless it has been there
+    refused: bool = False  # ends a feed at its first attempt: a login, a path, an absent camera
 
 
 class ConnectionFailedError(Exception):
@@ -195,21 +200,21 @@ def opening_failure(
     silent = waited_s >= WAITED * timeout_s
     if isinstance(error, (av.HTTPUnauthorizedError, av.HTTPForbiddenError)):
         return ConnectionFailure(
-            "the server refuses the login: check user and password", fatal=True
+            "the server refuses the login: check user and password", refused=True
         )
     if isinstance(error, av.HTTPNotFoundError):
-        return ConnectionFailure("the server has no such feed (404): check the path", fatal=True)
+        return ConnectionFailure("the server has no such feed (404): check the path", refused=True)
     if isinstance(error, av.ProtocolNotFoundError):
-        return ConnectionFailure(f"unknown protocol: {scheme_of(uri)}", fatal=True)
+        return ConnectionFailure(f"unknown protocol: {scheme_of(uri)}", refused=True)
     if isinstance(error, (av.DecoderNotFoundError, av.DemuxerNotFoundError)):
-        return ConnectionFailure("there is no decoder for it", fatal=True)
+        return ConnectionFailure("there is no decoder for it", refused=True)
     if isinstance(error, av.ConnectionRefusedError):
         return ConnectionFailure("the connection was refused")
     if isinstance(error, (av.ExitError, av.TimeoutError)) or silent:
         return ConnectionFailure(f"no answer within {timeout_s:g} s")
     if isinstance(error, av.FileNotFoundError) and scheme_of(uri) is None:
         others = ", only " + ", ".join(list_cameras()) if list_cameras() else ", and no other"
-        return ConnectionFailure(f"there is no such camera{others}", absent=True)
+        return ConnectionFailure(f"there is no such camera{others}", refused=True)
     if isinstance(error, av.OSError) and error.errno == errno.EPROTONOSUPPORT:
         return ConnectionFailure(
             "the server does not send over this transport (tcp, udp): try the other"

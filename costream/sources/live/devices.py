@@ -16,6 +16,10 @@ from costream.errors import SourceError
 WHERE = "microphone"
 
 
+class AbsentDeviceError(SourceError):
+    """There is no such input device, or it cannot be used now."""
+
+
 @dataclass(frozen=True)
 class InputDevice:
     """An input device of PortAudio."""
@@ -57,7 +61,8 @@ def input_devices() -> list[InputDevice]:
         apis = [api["name"] for api in sd.query_hostapis()]
         devices = list(sd.query_devices())
     except sd.PortAudioError as error:
-        raise SourceError(f"PortAudio cannot list the devices ({error})", where=WHERE) from error
+        what = f"PortAudio cannot list the devices ({error})"
+        raise AbsentDeviceError(what, where=WHERE) from error
     default = sd.default.device[0]
     return [
         InputDevice(
@@ -91,10 +96,10 @@ def choose_device(devices: Sequence[InputDevice], wanted: str) -> InputDevice:
     """Return the device with this index, name, or part of a name; "" is the default one.
 
     Of devices with the same name (Windows lists each once per interface) the first is returned.
-    Raises SourceError if none or several match.
+    Raises AbsentDeviceError if none matches, SourceError if several do.
     """
     if not devices:
-        raise SourceError(
+        raise AbsentDeviceError(
             "there is no input device",
             where=WHERE,
             hint="plug one in, or start the sound server; 'costream doctor' lists what is found",
@@ -109,13 +114,14 @@ def choose_device(devices: Sequence[InputDevice], wanted: str) -> InputDevice:
         ]
     if len({device.name for device in fitting}) == 1:
         return fitting[0]
+    hint = "give its name or number: mic:NAME|INDEX"
     if fitting:
-        what = f"{wanted!r} is ambiguous: {_listed(fitting)}"
-    elif wanted:
+        raise SourceError(f"{wanted!r} is ambiguous: {_listed(fitting)}", where=WHERE, hint=hint)
+    if wanted:
         what = f"there is no input device {wanted!r}, only {_listed(devices)}"
     else:
         what = f"there is no default input device, only {_listed(devices)}"
-    raise SourceError(what, where=WHERE, hint="give its name or number: mic:NAME|INDEX")
+    raise AbsentDeviceError(what, where=WHERE, hint=hint)
 
 
 def _listed(devices: Sequence[InputDevice]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from costream.errors import SourceError, UsageError
 from costream.records import Fault, Gap, Item, SourceInfo
@@ -59,8 +59,9 @@ class FeedSource:
 
     ``items`` connects; when the connection is lost, for whatever reason, it reconnects with
     growing waits and yields a Gap once the feed is back. Time is seconds since ``open``; see
-    FeedClock. A permanent failure (a wrong password), or ``retries`` consecutive failures, ends
-    it with a fatal Fault. The thread that iterates opens, reads and closes everything. While
+    FeedClock. A refusal (a wrong password, no such path) at the very first attempt, or ``retries``
+    consecutive failures, end it with a fatal Fault; later on a refusal is waited out like any
+    loss, but longer. The thread that iterates opens, reads and closes everything. While
     FFmpeg connects or waits for data there, a stop takes effect when that times out, after
     ``timeout_s`` at the latest.
     """
@@ -164,13 +165,12 @@ class FeedSource:
             loss = yield from self._attempt(track)
             if self._stop.is_set or track.over:
                 break
-            if loss.absent and not self._been_live:
-                loss = replace(loss, fatal=True)
-            outage = self._note(loss)
-            if loss.fatal or 0 <= self._connecting.retries <= outage.failures:
+            final = loss.refused and self._outage is None and not self._been_live
+            outage = self._note(loss, reported=final)
+            if final or 0 <= self._connecting.retries <= outage.failures:
                 yield from track.leave(outage.reason)
                 message = loss.message
-                if not loss.fatal:
+                if not final:
                     message += f"; gave up after {_attempts(outage.failures)}"
                 self._set_state("lost", message)
                 yield Fault(track.now_s(), message, fatal=True)
@@ -199,7 +199,7 @@ class FeedSource:
                     self._arrive()
                 yield item
         except SourceError as error:  # its format is unusable
-            return ConnectionFailure(str(error).removeprefix(f"{self._where}: "), fatal=True)
+            return ConnectionFailure(str(error).removeprefix(f"{self._where}: "), refused=True)
         finally:
             self._unlink()
         return link.loss
@@ -212,14 +212,14 @@ class FeedSource:
         self._live_s, self._been_live, self._outage = time.monotonic(), True, None
         self._state = Connection("live", reconnects=again)
 
-    def _note(self, loss: ConnectionFailure) -> _Outage:
+    def _note(self, loss: ConnectionFailure, *, reported: bool) -> _Outage:
         """Record why the feed is down, and log failures that no Fault will report."""
         message, outage, live_s = loss.message, self._outage, self._live_s
         self._live_s = None
         if live_s is not None and time.monotonic() - live_s >= LIVELY_S:
             self._backoff.reset()
-        reported = live_s is not None if outage is None else outage.last == message
-        if not (reported or loss.fatal):
+        reported = reported or (live_s is not None if outage is None else outage.last == message)
+        if not reported:
             log.warning("%s: %s", self._where, message)
         if outage is None:
             outage = self._outage = _Outage(message, message, 1 if live_s is None else 0)
@@ -229,7 +229,7 @@ class FeedSource:
         return outage
 
     def _wait(self, track: FeedTrack, loss: ConnectionFailure) -> None:
-        wait_s = min(self._backoff.next_s(), track.left_s)
+        wait_s = min(self._backoff.next_s(refused=loss.refused), track.left_s)
         self._retry_s = time.monotonic() + wait_s
         self._set_state("waiting", loss.message)
         self._stop.wait(wait_s)

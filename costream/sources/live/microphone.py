@@ -13,11 +13,11 @@ import av
 import numpy as np
 
 from costream.errors import SourceError, UsageError, display_name
-from costream.records import Gap, Item, SourceInfo
+from costream.records import Fault, Gap, Item, SourceInfo
 from costream.sources.base import Connection, SourceOptions, source
 from costream.sources.live.clock import SILENT, TOO_SLOW, LiveClock
 from costream.sources.live.devices import WHERE
-from costream.sources.live.recorder import AudioChunk, MicrophoneRecorder
+from costream.sources.live.recorder import AudioChunk, DeviceLoss, MicrophoneRecorder
 from costream.sources.media.audio_decoder import Discontinuity
 from costream.sources.media.resample import AudioBlockCutter
 
@@ -33,7 +33,9 @@ class MicrophoneSource:
 
     Time is 0 s at the first sample; from there the samples are counted. Where some are missing,
     because the device was silent or unplugged, or they were not read in time, there is a Gap, and
-    time continues by the wall clock. A lost device is waited for until ``stop``.
+    time continues by the wall clock. A lost device is reported by a Fault and waited for until
+    ``stop`` or for ``retries`` attempts, with ``options.connecting`` also one that is not there at
+    the start: then time is 0 s at ``open``.
     """
 
     def __init__(self, uri: str, options: SourceOptions | None = None) -> None:
@@ -56,6 +58,8 @@ class MicrophoneSource:
         self._dropped_s = 0.0
         self._stopped = False
         self._recorder: MicrophoneRecorder | None = None
+        self._opened_s = 0.0  # time.monotonic()
+        self._absent = ""  # why it was not there at the start
 
     @staticmethod
     def name_of(uri: str) -> str:
@@ -70,6 +74,8 @@ class MicrophoneSource:
             return Connection("ended" if self._stopped else "connecting")
         if self._stopped:
             return Connection("ended", "", recorder.reconnects)
+        if recorder.given_up:
+            return Connection("lost", recorder.lost, recorder.reconnects)
         if recorder.lost:
             return Connection("waiting", recorder.lost, recorder.reconnects)
         return Connection("connecting" if self._cutter is None else "live", "", recorder.reconnects)
@@ -86,8 +92,14 @@ class MicrophoneSource:
 
     def open(self) -> SourceInfo:
         """Start recording. Raises SourceError on failure, with installation help."""
+        connecting, self._opened_s = self._options.connecting, time.monotonic()
+        retries = -1 if connecting is None else connecting.retries
         recorder = self._recorder = MicrophoneRecorder(
-            self._wanted, self._sound, self._options.channel
+            self._wanted,
+            self._sound,
+            self._options.channel,
+            waits=connecting is not None and retries != 0,
+            retries=retries,
         )
         if self._stopped:
             recorder.stop()
@@ -105,7 +117,7 @@ class MicrophoneSource:
         )
 
     def items(self) -> Iterator[Item]:
-        """Yield AudioBlock and Gap items, until the requested end, if any."""
+        """Yield AudioBlock, Gap and Fault items, until the requested end, if any."""
         for item in self._items():
             if self._recorder is None:
                 return
@@ -137,11 +149,31 @@ class MicrophoneSource:
                 return
             if chunk is None:
                 continue
+            if isinstance(chunk, DeviceLoss):
+                yield from self._lose(chunk)
+                if chunk.final:
+                    return
+                continue
+            if self._absent:
+                begins_s = chunk.arrived_s - chunk.frames / chunk.rate_hz - self._opened_s
+                self._clock = LiveClock(Fraction(begins_s))
+                yield Gap(0.0, begins_s, self._absent)
+                self._absent = ""
             for placed, jump in self._clock.take(self._newest(chunk)):
                 yield from self._cut(placed, jump)
                 if self._cutter is not None and self._cutter.ended:
                     yield from self._cutter.finish()
                     return
+
+    def _lose(self, loss: DeviceLoss) -> Iterator[Item]:
+        """Yield the Fault of a device that was lost, or is not there."""
+        heard = math.isfinite(self._clock.delays.usual_s)
+        now_s = time.monotonic() - (self._clock.delays.usual_s if heard else self._opened_s)
+        if not heard and self._options.connecting is not None:
+            self._absent = self._absent or loss.reason
+        if loss.final:
+            yield Gap(self._clock.next_s, now_s, loss.reason)
+        yield Fault(now_s, loss.reason, fatal=loss.final)
 
     def _end(self) -> Iterator[Item]:
         """Yield the gap up to the requested end, as no sound was received."""
@@ -165,8 +197,13 @@ class MicrophoneSource:
         """
         if self._recorder is None or self._clock.follows(chunk):
             return chunk
-        while self._recorder.queue.qsize() > 1:
-            chunk = self._recorder.queue.get_nowait() or chunk
+        queue = self._recorder.queue
+        for _ in range(queue.qsize() - 1):
+            newer = queue.get_nowait()
+            if isinstance(newer, AudioChunk):
+                chunk = newer
+            else:
+                queue.put(newer)
         return chunk
 
     def _cut(self, chunk: AudioChunk, jump: Discontinuity | None) -> Iterator[Item]:
@@ -174,7 +211,10 @@ class MicrophoneSource:
         frame = av.AudioFrame.from_ndarray(samples, "flt", f"{chunk.channels}c")
         frame.sample_rate = chunk.rate_hz
         if self._cutter is None:
-            self._cutter = AudioBlockCutter(frame, self._sound, self._options, self._uri, live=True)
+            begins_s = self._clock.begins_s
+            self._cutter = AudioBlockCutter(
+                frame, self._sound, self._options, self._uri, live=True, time_s=begins_s
+            )
         yield from self._cutter.take(frame, jump, chunk.arrived_s)
 
     def _report(self, gap: Gap) -> None:

@@ -17,6 +17,7 @@ from costream.errors import SourceError
 from costream.records import AudioFormat
 from costream.sources.live.devices import (
     WHERE,
+    AbsentDeviceError,
     InputDevice,
     choose_device,
     input_devices,
@@ -36,19 +37,28 @@ JOIN_S = 1.0  # maximum wait for a sound server that hangs
 class MicrophoneRecorder:
     """Records until ``stop``, reopening the device as needed.
 
-    ``opened`` receives None once the device is open, or the error of the first attempt. ``queue``
-    receives the chunks; the oldest are dropped if they are not consumed. After ``stop`` both
-    receive None. ``lost`` is the reason while a lost device is waited for, and ``reconnects`` the
+    ``opened`` receives None once the device is open or waited for, or the error of the first
+    attempt. ``queue`` receives the chunks, of which the oldest are dropped if they are not
+    consumed, and each loss of the device. After ``stop`` both receive None. ``lost`` is the reason
+    while a device is waited for, ``given_up`` says that it no longer is, and ``reconnects`` is the
     number of times it came back. The device is opened, watched and closed by a thread, because a
     sound server that hangs blocks its callers for half a minute.
     """
 
-    def __init__(self, wanted: str, sound: AudioFormat, channel: int | None) -> None:
-        """``wanted`` as in ``choose``; ``channel`` from 1; None: all."""
-        self.queue: SimpleQueue[AudioChunk | None] = SimpleQueue()
+    def __init__(
+        self, wanted: str, sound: AudioFormat, channel: int | None, *, waits: bool, retries: int
+    ) -> None:
+        """``wanted`` as in ``choose_device``; ``channel`` from 1; None: all.
+
+        ``waits``: also for a device that is not there at the start. ``retries``: attempts to
+        reopen it before giving up; -1: no limit.
+        """
+        self.queue: SimpleQueue[AudioChunk | DeviceLoss | None] = SimpleQueue()
         self.opened: SimpleQueue[SourceError | None] = SimpleQueue()
         self.lost = ""
+        self.given_up = False
         self.reconnects = 0
+        self._waits, self._retries, self._heard = waits, retries, False
         self._wanted, self._sound, self._channel = wanted, sound, channel
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._stopped = False
@@ -74,29 +84,32 @@ class MicrophoneRecorder:
             try:
                 recording = self._open(0)
             except SourceError as error:
-                self.opened.put(error)
-                return
+                if not (self._waits and isinstance(error, AbsentDeviceError)):
+                    self.opened.put(error)
+                    return
+                recording, self.lost = None, str(error).removeprefix(f"{WHERE}: ")
             self.opened.put(None)
             self._record(recording)
 
-    def _record(self, recording: DeviceRecording) -> None:
-        numbers, attempts = itertools.count(1), 0
-        while True:
-            reason = self._watch(recording)
-            recording.close()
-            if recording.lively:
-                attempts = 0
-            self.lost = reason
+    def _record(self, recording: DeviceRecording | None) -> None:
+        """Record for ever. None: the device is not there."""
+        attempts = 0
+        for number in itertools.count(1):
+            if recording is not None:
+                self.lost = self._watch(recording)
+                recording.close()
+                attempts = 0 if recording.lively else attempts
             if attempts == 0 and not self._stopped:
-                log.warning("%s: %s; waiting for it to come back", WHERE, reason)
-            found = None
-            while found is None:
-                self._pause(PAUSES_S[min(attempts, len(PAUSES_S) - 1)])
-                if self._stopped:
-                    return
-                attempts += 1
-                found = self._open_again(next(numbers))
-            recording = found
+                self.queue.put(DeviceLoss(f"{self.lost}; waiting for it"))
+            if attempts == self._retries:
+                self.given_up = True
+                self.queue.put(DeviceLoss(f"{self.lost}; gave up", final=True))
+                return
+            self._pause(PAUSES_S[min(attempts, len(PAUSES_S) - 1)])
+            if self._stopped:
+                return
+            attempts += 1
+            recording = self._open_again(number)
 
     def _open(self, number: int) -> DeviceRecording:
         device = choose_device(input_devices(), self._wanted)
@@ -142,10 +155,13 @@ class MicrophoneRecorder:
     def _deliver(self, chunk: AudioChunk) -> None:
         if self.lost:
             self.lost = ""
-            self.reconnects += 1
+            self.reconnects += self._heard
+        self._heard = True
         if self.queue.qsize() * self._sound.block >= BACKLOG_S * self._sound.rate_hz:
             with contextlib.suppress(Empty):
-                self.queue.get_nowait()
+                oldest = self.queue.get_nowait()
+                if isinstance(oldest, DeviceLoss):
+                    self.queue.put(oldest)
         self.queue.put(chunk)
 
 
@@ -161,6 +177,14 @@ APART_S = 3 * PIECE_S
 MAX_CHANNELS = 8
 SAMPLE_BYTES = 4
 CLOSE_S = 0.5  # maximum wait for the next callback of a working stream
+
+
+@dataclass(frozen=True)
+class DeviceLoss:
+    """A device was lost, or is not there."""
+
+    reason: str
+    final: bool = False  # given up
 
 
 @dataclass(frozen=True)
@@ -258,7 +282,7 @@ class DeviceRecording:
                 stream.close()
                 continue
             return stream
-        raise SourceError(
+        raise AbsentDeviceError(
             f"{device.name!r} cannot be opened ({failure})",
             where=WHERE,
             hint="is it plugged in, and no other program using it?",
