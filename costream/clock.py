@@ -18,6 +18,12 @@ from costream.records import AudioBlock, Data, Fault, Gap, Item, VideoFrame
 # 41.667 ms is written at 42 ms. Never more than a tenth of a tick, for high rates.
 TOLERANCE_S = 1.001e-3
 
+# Items of a slow source are apart up to SLOW times the usual time without a gap between them, the
+# first two up to FIRST times the tolerance. Up to NEARLY times that they are repeated at each tick.
+SLOW = 3.0
+FIRST = 5.0
+NEARLY = 1.25
+
 # Step times are sums of 1/rate in floating point: five steps of 0.1 s are slightly below 0.5 s.
 SLACK_S = 1e-6
 
@@ -188,7 +194,9 @@ class Ticker:
     extends to the last item and never shifts; times are computed from the index, so no error
     accumulates over days. Between two items further apart than the tolerance, or with a Gap of
     the source between them, there are no ticks: one Gap takes their place, and the indices of
-    the grid points it covers are skipped. Gap and Fault items pass through in order.
+    the grid points it covers are skipped. Gap and Fault items pass through in order. Where items
+    are usually that far apart, up to SLOW times as far is no gap either: each gets one tick, at the
+    first point of the grid from its time on.
 
     The tick at the time of an item is held back until the next item, which may have the same time;
     ``eager``: it is not. The pixels of skipped frames are never converted.
@@ -208,6 +216,7 @@ class Ticker:
         self.fresh = False
         self._gap_reported = False
         self._eager = eager
+        self._apart_s: deque[float] = deque(maxlen=5)  # time between the newest items
 
     def push(self, item: Item) -> Iterator[TickItem]:
         """Take the next item; yield the ticks, gaps and faults it completes, in order."""
@@ -227,19 +236,40 @@ class Ticker:
         before = self.newest
         if before is None:
             self.t0_s = item.time_s
-        elif gap_reported or item.time_s - before.time_s > self._tolerance_s:
+        elif gap_reported or item.time_s - before.time_s > self._limit_s(before, item):
             yield from self.finish()
             if not gap_reported:
                 seconds = item.time_s - before.time_s
                 yield Gap(before.time_s, item.time_s, f"no data for {seconds:.3f} s")
-            ahead = (item.time_s - self._slack_s - self.t0_s) * self._rate_hz
-            self.next = max(self.next, math.floor(ahead))
-            while self._time(self.next) < item.time_s - self._slack_s:
-                self.next += 1
+            self._skip_to(item)
+        elif item.time_s - before.time_s > NEARLY * self._tolerance_s:
+            yield from self.finish()
+            if self.fresh:  # it was between two points of the grid
+                yield self._tick(before)
+            self._skip_to(item)
+            self.newest, self.fresh = item, True
+            yield self._tick(item)
         else:
             while self._time(self.next) < item.time_s - self._slack_s:
                 yield self._tick(before)
-        self.newest, self.fresh = item, True
+        if self.newest is not item:
+            self.newest, self.fresh = item, True
+
+    def _limit_s(self, before: Data, item: Data) -> float:
+        """Return how far apart two items may be without a gap between them."""
+        apart_s = item.time_s - before.time_s
+        known = sorted(self._apart_s)
+        self._apart_s.append(apart_s)
+        if not known:
+            return FIRST * self._tolerance_s
+        return max(self._tolerance_s, SLOW * known[len(known) // 2])
+
+    def _skip_to(self, item: Data) -> None:
+        """Skip the points of the grid before an item."""
+        ahead = (item.time_s - self._slack_s - self.t0_s) * self._rate_hz
+        self.next = max(self.next, math.floor(ahead))
+        while self._time(self.next) < item.time_s - self._slack_s:
+            self.next += 1
 
     def finish(self) -> Iterator[Tick]:
         """Yield the ticks up to the newest item."""

@@ -243,7 +243,7 @@ class Segment:
 class StageTimes:
     """Milliseconds spent on one step, by stage."""
 
-    decode: float  # reading and decoding, or waiting for a live source
+    decode: float  # reading and decoding; of a live source without the waiting for it
     frontend: float  # images, sound or joints to tokens
     network: float  # tokens to outputs
     sink: float  # writing and drawing, of the previous step
@@ -401,6 +401,7 @@ class FeedStatus:
     state: FeedState  # see the dashboard
     message: str = ""  # why it is not live; one line, redacted
     age_s: float | None = None  # since its newest frame or block arrived
+    away_s: float | None = None  # since the start, if none has arrived yet
     time_s: float | None = None  # media time of its newest step
     frames_hz: float = 0.0  # recent frames or blocks per second
     steps_hz: float = 0.0  # recent steps per second

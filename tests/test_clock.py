@@ -132,6 +132,7 @@ def test_ticks_are_those_of_the_definition(rate: float, steps: list[int], start:
 
 @given(rates, st.lists(st.sampled_from([7, 40, 333, 1500, 3001, 64000]), max_size=30))
 def test_gaps_are_those_of_the_definition(rate: float, steps: list[int]) -> None:
+    steps = [ms for step in steps for ms in (40, 40, 40, step)]  # no slow source
     times = [sum(steps[:k]) / 1000 for k in range(len(steps) + 1)]
     items = [row(i, t) for i, t in enumerate(times)]
     out = list(resample(items, rate, 1.0))
@@ -144,6 +145,22 @@ def test_gaps_are_those_of_the_definition(rate: float, steps: list[int]) -> None
         if isinstance(event, Gap):
             assert all(t.time_s <= event.start_s + TOLERANCE_S for t in out[:at] if is_tick(t))
             assert all(t.time_s >= event.end_s - TOLERANCE_S for t in out[at:] if is_tick(t))
+
+
+@pytest.mark.parametrize("apart_s", [1.0, 2.0, 4.9])
+def test_a_slow_source_has_a_tick_for_each_item_and_no_gap(apart_s: float) -> None:
+    jitter = np.random.default_rng(0).uniform(-0.05, 0.05, 40)
+    times = [float(k * apart_s + jitter[k]) for k in range(40)]
+    items = [row(i, t) for i, t in enumerate(times)]
+    out = list(resample(items, 8.0, 1.0))
+    assert not any(isinstance(x, Gap) for x in out)
+    fresh = [t for t in out if isinstance(t, Tick) and t.fresh]
+    assert [t.item.i for t in fresh] == list(range(40 if apart_s > 1 else 39))
+    assert all(0 <= t.time_s - t.item.time_s + TOLERANCE_S < 0.13 for t in fresh)
+    assert (len(out) == 40) == (apart_s > 1)  # one a second is repeated, as a faster one is
+    # It is known at once, not with the item after it; and an outage is a gap.
+    late = row(40, times[-1] + 3.5 * apart_s)
+    assert [isinstance(x, Gap) for x in resample([*items, late], 8.0, 1.0)].count(True) == 1
 
 
 def is_tick(event: object) -> bool:

@@ -106,6 +106,7 @@ class Connection:
     state: ConnectionState
     message: str = ""  # why it is not live; one line, redacted
     reconnects: int = 0  # successful reconnections
+    received_s: float | None = None  # time.monotonic() of its newest data; None: of its newest item
 
 
 @runtime_checkable

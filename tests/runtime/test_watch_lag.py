@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import statistics
+import threading
 import time
 
 import pytest
 
 from costream.__main__ import main
+from costream.clock import Tick
 from costream.models.registry import load_model
+from costream.options import Options
+from costream.records import FeatureRow, Gap, SourceInfo
 from costream.runtime.watch import command
+from costream.runtime.watch.channel import FeedChannel
+from costream.runtime.watch.feed import Buffer, Feed, ReadyStep
+from costream.runtime.writer import StreamRecorder
 from kit.media import excerpt
 from kit.paths import SAMPLES
 from kit.runs import records
+from kit.streams import ItemSource, RecordSink
 
 ROOM = SAMPLES / "room.mp4"
 MAX_LAG_S = 1.0
@@ -59,8 +68,36 @@ def test_the_lag_stays_under_its_limit(slow, tmp_path, capfd):
     assert summary["dropped"] + summary["steps"] == 80
     assert summary["dropped"] > 40
     assert costs[-1]["dropped"] <= summary["dropped"]
-    assert "steps dropped so far to keep up" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert re.search(r"2\.\d of [789]\.\d steps a second: this machine is too slow", said), said
+    assert not [line for line in lines if line["type"] == "gap"]
     assert costs[-1]["time_s"] > 9  # to the end
+
+
+def test_gaps_never_overlap():
+    """One that the source tells lies between the steps that others were dropped beside."""
+    model, sink = load_model("cooadtr"), RecordSink()
+    recorder = StreamRecorder(model, Options(), [sink])
+    recorder.open_sinks.append(sink)
+    buffer = Buffer(9, 2.0, block=False, arrived=threading.Condition())
+    source = ItemSource(SourceInfo("x", "x", "video", None, None, live=True), [])
+    channel = FeedChannel(None, 0, Feed("x", source, iter, buffer), recorder)
+
+    def step(time_s):
+        return ReadyStep(Tick(0, time_s, FeatureRow(0, time_s, None), True), 0.0, 0.0, 0.0, 0.125)
+
+    assert channel.before(step(12.15), 1.0) is None
+    assert channel.handle(Gap(12.31, 15.53, "no data")) is not None
+    buffer.late += 3
+    assert channel.before(step(15.65), 1.0) is None  # what is missing is told already
+    assert channel.handle(Gap(15.0, 16.0, "no data")) is not None
+    buffer.late += 20
+    assert channel.before(step(20.0), 1.0, part=0.1) is None  # as far apart as it is thinned to be
+    buffer.late += 20
+    assert channel.before(step(24.0), 1.0) is not None
+    told = [(gap.start_s, gap.end_s, gap.reason) for gap in sink.of(Gap)]
+    dropped = "20 steps dropped: this machine is too slow"
+    assert told == [(12.31, 15.53, "no data"), (15.53, 16.0, "no data"), (20.0, 24.0, dropped)]
 
 
 def test_with_block_every_step_is_taken(slow, tmp_path):

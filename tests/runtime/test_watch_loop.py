@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costream.clock import Tick
 from costream.layouts import find_layout
 from costream.models.registry import load_model
-from costream.records import AudioBlock, SkeletonFrame, VideoFrame
+from costream.records import AudioBlock, FeatureRow, SkeletonFrame, VideoFrame
+from costream.runtime.watch import feed as feed_module
+from costream.runtime.watch.channel import SPACED
+from costream.runtime.watch.feed import Buffer, ReadyStep
 from costream.runtime.watch.loop import WINDOW_S, FeedStates, TimeShare
 
 FEEDS = 5
@@ -109,6 +116,72 @@ def test_the_work_keeps_to_the_share_and_feeds_are_treated_alike(part, feeds, ra
     wanted = feeds * rate_hz * cost_s
     assert load == pytest.approx(min(part, wanted), rel=0.05)
     assert max(taken) - min(taken) <= 1
+
+
+def overload(monkeypatch, feeds: int, rate_hz: float, cost_s: float, seconds: float):
+    """Let the steps of feeds wait for a network that is too slow; a clock of our own.
+
+    Return the times of the steps that were taken, by feed, the share, and what it said.
+    """
+    now_s = 0.0
+    monkeypatch.setattr(feed_module.time, "monotonic", lambda: now_s)
+    share, arrived = TimeShare(None), threading.Condition()
+    buffers = [Buffer(64, 2.0, block=False, arrived=arrived) for _ in range(feeds)]
+    taken: list[list[float]] = [[] for _ in buffers]
+    said, arrivals = [], iter(np.arange(round(seconds * rate_hz)) / rate_hz)
+    due_s = next(arrivals)
+    while due_s is not None:
+        while due_s is not None and due_s <= now_s:
+            for buffer in buffers:
+                tick = Tick(0, due_s, FeatureRow(0, due_s, np.zeros(1, np.float32)), True)
+                buffer.put(ReadyStep(tick, 0.0, due_s, due_s))
+            due_s = next(arrivals, None)
+        group, began_s = [], now_s
+        for row, buffer in enumerate(buffers):
+            group += [(row, e.tick.time_s) for e in buffer.take() if share.admit(row)]
+        now_s += cost_s * len(group)
+        share.spent(cost_s * len(group), len(group))
+        share.busy(now_s - began_s)
+        for row, time_s in group:
+            taken[row].append(time_s)
+        share.turn(now_s, sum(buffer.late for buffer in buffers))
+        said += [share.overload(feeds, paced=True)]
+        if all(buffer.empty for buffer in buffers) and due_s is not None:
+            now_s = max(now_s, due_s)
+    return taken, share, [each for each in said if each]
+
+
+def test_an_overload_thins_the_steps_evenly_and_is_told_once_in_a_while(monkeypatch):
+    taken, share, said = overload(monkeypatch, 4, 1.5, 0.6, 120.0)
+    assert share.overloaded
+    assert share.part == pytest.approx(1 / 0.6 / 6, rel=0.3)
+    for times in taken:
+        apart = np.diff([time_s for time_s in times if time_s > 10])
+        assert len(apart) > 25
+        assert apart.max() <= SPACED / 1.5 / share.least_part  # nothing is forgotten
+        assert apart.max() < 1.5 * np.median(apart) + 0.7
+    assert 1 <= len(said) <= 3
+    text = (
+        r"1\.\d of 6\.\d steps a second: this machine is too slow for the others; use --fps 0\.[23]"
+    )
+    assert re.match(text, said[-1])
+
+
+def test_a_machine_that_was_too_slow_for_a_moment(monkeypatch):
+    share = TimeShare(None)
+    run(share, 2, 10, 0.02, 10)
+    share.busy(0.4)
+    share.turn(13.0, late=3)
+    assert share.part == 1.0
+    said = []
+    for now_s in range(14, 30):
+        share.spent(0.1, 10)
+        assert [share.admit(0) for _ in range(10)] == [True] * 10
+        share.busy(0.1)
+        share.turn(float(now_s), late=3)
+        said += [share.overload(2, paced=True)]
+    (text,) = filter(None, said)
+    assert re.match("3 of .* steps dropped: this machine was too slow for a moment", text)
 
 
 def test_what_is_left_out_is_spread_evenly():

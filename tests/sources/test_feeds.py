@@ -109,11 +109,16 @@ def test_stalls_cuts_and_hangs(sound: AudioFormat | None) -> None:
         ]
         for number, (begin, end, reason) in enumerate(faults, 1):
             before_s = reader.data[-1].time_s
+            fault_s = time.monotonic()
             begin()
             reader.until(lambda: away(reader), 2 * TIMEOUT_S + 5)
             assert reader.source.connection.message.startswith(reason)
             last_s = reader.data[-1].time_s
             if end is not None:
+                # What the decoder gives when the reading times out has come before.
+                received_s = reader.source.connection.received_s
+                assert received_s is not None
+                assert received_s < fault_s + TIMEOUT_S / 3
                 end()
             reader.more(10)
             gap = reader.gaps[-1]

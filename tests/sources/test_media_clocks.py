@@ -52,6 +52,14 @@ def test_missing_stamps_go_on_with_the_last_good_distance() -> None:
     ]
 
 
+def test_a_slow_source_is_not_held_back_until_its_next_frame() -> None:
+    clock, peeks = MediaClock(MS, Fraction(0), 0.04), []
+    for k in range(8):
+        known = clock.advance(2000 * k, lambda k=k: peeks.append(k) or 2000 * (k + 1))
+        assert known == (2.0 * k, False)
+    assert max(peeks) == 2  # two distances are known by then
+
+
 def test_missing_from_the_start() -> None:
     assert times([None] * 3) == [(pytest.approx(0.04 * k), True) for k in range(3)]
     # The first picture of an RTSP stream has none; the second one tells.

@@ -286,7 +286,14 @@ def test_not_there_at_the_start(poor_microphone: VirtualMicrophone) -> None:
     assert (start_s, reason) == (0.0, message)
     block = listener.blocks(2)[0]
     assert block["time_s"] == pytest.approx(end_s + BLOCK_S)
-    states = listener.stop()["states"]
+    poor_microphone.unplug()
+    while "fault" not in (said := listener.said()):
+        assert "time_s" in said
+    assert said["fault"][1] == "the device is gone; waiting for it"
+    listener.process.send_signal(signal.SIGINT)
+    gap, last = listener.rest()
+    assert gap["gap"][1:] == [pytest.approx(said["fault"][0], abs=2.0), "the device is gone"]
+    states = last["states"]
     assert [state[0] for state in states[:3]] == ["connecting", "waiting", "live"]
     assert states[2] == ["live", "", 0]
 

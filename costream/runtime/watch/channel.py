@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from dataclasses import replace
@@ -21,9 +22,12 @@ from costream.sources.base import Connection
 
 log = logging.getLogger("costream")
 
-LOG_DROPS_S = 10.0
+LOG_S = 60.0  # interval between messages about one thing
 STRIP_S = 180  # seconds of history in the strip of a feed
-STALLED_S = 2.0  # an open feed without data for this long is reported as stalled
+# An open feed without data for this long beyond its usual pauses is reported as stalled.
+STALLED_S = 2.0
+JITTER = 1.25  # of the usual pauses
+SPACED = 4.0  # steps further apart than so many usual ones follow a gap
 
 
 class FeedChannel:
@@ -39,6 +43,7 @@ class FeedChannel:
         self.lost = False  # given up, or unreadable
         self._why = ""  # it was
         self.skipped = 0  # steps left out because of the budget
+        self.thinned = 0  # steps left out because the machine is too slow
         self.alerts = 0
         self.strip: deque[str | None] = deque(maxlen=STRIP_S)
         self.began_s = time.time()
@@ -46,15 +51,27 @@ class FeedChannel:
         self._smoothed: tuple[float, ...] = ()  # smoothing state of the earlier watch
         self._opened_s = time.monotonic()
         self._rate = Rate()
-        self._logged_s, self._logged = 0.0, 0  # time and count of the last message about drops
-        self._jumped = 0  # drops at the newest step
+        self._logged_s = dict.fromkeys(("crowded", "slow"), -math.inf)  # last messages
+        self._logged = 0  # crowded out, at the last message
+        self._jumped = dict.fromkeys(self._drops, 0)  # at the newest step
+        self._gap_end_s = -math.inf  # of the newest gap
         self._network_ms = 0.0
         self._last_s: float | None = None  # media time of the newest step
 
     @property
     def dropped(self) -> int:
         """Steps dropped to keep up: in the buffer, by the budget, or by the source itself."""
-        return self.feed.buffer.dropped + self.skipped + self.feed.dropped
+        return sum(self._drops.values())
+
+    @property
+    def _drops(self) -> dict[str, int]:
+        """Dropped steps by reason."""
+        buffer = self.feed.buffer
+        return {
+            "this machine is too slow": buffer.late + self.feed.dropped + self.thinned,
+            "too many came at once": buffer.crowded,
+            "left out to stay within the share of real time": self.skipped,
+        }
 
     @property
     def now_s(self) -> float:
@@ -85,9 +102,8 @@ class FeedChannel:
         if isinstance(event, SourceOpened):
             self._open(event)
         elif isinstance(event, Gap):
-            self.recorder.gap(event)
             self._smoothed = ()
-            return event
+            return self._gap(event)
         elif isinstance(event, Fault):
             self.recorder.fault(event)
             if event.fatal:
@@ -98,23 +114,36 @@ class FeedChannel:
                 self._fail(event.error)
         return None
 
-    def before(self, ready: ReadyStep, tolerance_s: float) -> Gap | None:
-        """Prepare for a step; return the gap before it, if there is one."""
-        time_s, last_s, dropped = ready.tick.time_s, self._last_s, self.dropped
+    def before(self, ready: ReadyStep, tolerance_s: float, part: float = 1.0) -> Gap | None:
+        """Prepare for a step; return the gap before it, if there is one.
+
+        ``part``: fraction of the steps that are taken, evenly spread.
+        """
+        time_s, last_s, drops = ready.tick.time_s, self._last_s, self._drops
         self._last_s = time_s
-        lost, self._jumped = dropped - self._jumped, dropped
+        lost = {reason: drops[reason] - self._jumped[reason] for reason in drops}
+        self._jumped = drops
         if last_s is None:
             return None
         if self._resumed:  # the restored state of the network stays valid
             self._resumed = False
-            self.recorder.gap(Gap(last_s, time_s, "not running"))
+            self._gap(Gap(last_s, time_s, "not running"))
             if self._smoothed:
                 self.recorder.go_on(self._smoothed)
             return None
-        if not lost or time_s - last_s <= tolerance_s:
+        spaced_s = SPACED * max(ready.apart_s, 1 / self.recorder.rate_hz) / part
+        begins_s = max(last_s, self._gap_end_s)
+        if not any(lost.values()) or time_s - begins_s <= max(tolerance_s, spaced_s):
             return None
-        gap = Gap(last_s, time_s, f"{lost} steps dropped to keep up")
-        self.recorder.gap(gap)
+        reason = max(lost, key=lost.__getitem__)
+        return self._gap(Gap(begins_s, time_s, f"{sum(lost.values())} steps dropped: {reason}"))
+
+    def _gap(self, gap: Gap) -> Gap:
+        """Record a gap, from the end of the one before on; return it."""
+        gap = replace(gap, start_s=max(gap.start_s, min(self._gap_end_s, gap.end_s)))
+        self._gap_end_s = max(self._gap_end_s, gap.end_s)
+        if gap.end_s > gap.start_s:
+            self.recorder.gap(gap)
         return gap
 
     def step(self, ready: ReadyStep, result: StepResult) -> npt.NDArray[np.float64] | None:
@@ -126,12 +155,20 @@ class FeedChannel:
         self._rate.add(time.monotonic())
         return scores
 
-    def log_drops(self, now_s: float) -> None:
-        """Log the number of dropped steps: at the first one, then every ten seconds."""
-        dropped = self.dropped
-        if dropped > self._logged and now_s - self._logged_s >= LOG_DROPS_S:
-            log.warning("%s: %d steps dropped so far to keep up", self.spec.name, dropped)
-            self._logged_s, self._logged = now_s, dropped
+    def log_delays(self, now_s: float, most_s: float) -> None:
+        """Log what the feed's network does: data that come late, or too many of them at once.
+
+        ``most_s``: the greatest lag that is usual.
+        """
+        crowded, late_s = self.feed.buffer.crowded, self.feed.delays.least_s
+        if crowded > self._logged and now_s - self._logged_s["crowded"] >= LOG_S:
+            what = "steps dropped, because more came at once than are kept"
+            log.warning("%s: %d %s", self.spec.name, crowded - self._logged, what)
+            self._logged_s["crowded"], self._logged = now_s, crowded
+        if most_s < late_s < math.inf and now_s - self._logged_s["slow"] >= LOG_S:
+            what = "its network is too slow, or this machine to decode it"
+            log.warning("%s: data come %.1f s late: %s", self.spec.name, late_s, what)
+            self._logged_s["slow"] = now_s
 
     def close(self, exit_code: ExitCode) -> None:
         """Finish the files. A connection that is down at the end is recorded as a gap."""
@@ -142,7 +179,7 @@ class FeedChannel:
             if connection.state != "live":
                 last_s = 0.0 if self._last_s is None else self._last_s
                 reason = connection.message or "not connected yet"
-                self.recorder.gap(Gap(last_s, max(self.now_s, last_s), reason))
+                self._gap(Gap(last_s, max(self.now_s, last_s), reason))
         self.recorder.flush()
         self.recorder.dropped = self.dropped
         code = ExitCode.INPUT if self.lost else ExitCode.OK if self._complete else exit_code
@@ -158,9 +195,10 @@ class FeedChannel:
         return FeedStatus(
             name=self.spec.name,
             source=self.spec.shown,
-            state=self._state(connection, age_s),
+            state=self._state(connection, age_s, now_s),
             message=connection.message or self._why,
             age_s=age_s,
+            away_s=now_s - self._opened_s if age_s is None else None,
             time_s=self._last_s,
             frames_hz=self.feed.rate.at(now_s),
             steps_hz=self._rate.at(now_s),
@@ -179,13 +217,14 @@ class FeedChannel:
             seen=tuple(recorder.seen.values()),
         )
 
-    def _state(self, connection: Connection, age_s: float | None) -> FeedState:
+    def _state(self, connection: Connection, age_s: float | None, now_s: float) -> FeedState:
         if self.lost:
             return "lost"
         if self.ended:
             return "ended"
-        if connection.state == "live" and age_s is not None and age_s > STALLED_S:
-            return "stalled"
+        if connection.state == "live" and age_s is not None:
+            usual_s = STALLED_S + JITTER * self.feed.pause_s(now_s)
+            return "live" if age_s <= usual_s else "stalled"
         return connection.state
 
     def _open(self, event: SourceOpened) -> None:

@@ -53,7 +53,9 @@ log = logging.getLogger("costream")
 VIEW_S = 0.25  # interval between status updates
 SAVE_S = 10.0  # interval between savings of the network's state
 RESUME_S = 60.0  # a saved state is used for a restart within this time
-BUFFER_STEPS = 64  # most waiting steps per feed, if the lag allows it
+BUFFER_STEPS = 64  # most steps of a feed that wait for the network before the feed waits
+BURST_S = 12.0  # a burst of data this long is kept whole ...
+BURST_FRAMES = 256  # ... if it has no more frames
 STOP_S = 1.0  # time for all feeds to end; one that hangs in a library is abandoned
 
 
@@ -219,8 +221,10 @@ class WatchRun:
                 gap_tolerance_s=model.info.card.gap_tolerance_s,
                 frames=model.info.frames,
             )
-        size = max(1, min(BUFFER_STEPS, math.ceil(options.max_lag_s * track.rate_hz)))
         block = options.on_late == "block"
+        most = BUFFER_STEPS if block else BURST_FRAMES // model.info.frames
+        kept_s = options.max_lag_s + (0.0 if block else BURST_S)
+        size = max(1, min(most, math.ceil(kept_s * track.rate_hz)))
         buffer = Buffer(size, options.max_lag_s, block=block, arrived=self._arrived)
         source = open_source(spec.uri, reading)
         if not isinstance(source, (LiveSource, PipeSource)):
@@ -234,7 +238,10 @@ class WatchRun:
             self._shown_s = now_s
             self._show()
             for channel in self._channels:
-                channel.log_drops(now_s)
+                channel.log_delays(now_s, self._options.max_lag_s)
+            paced = self._model.info.sound is None
+            if said := self._share.overload(len(self._channels), paced=paced):
+                log.warning("%s", said)
         if self._state_directory is not None and now_s - self._saved_s >= SAVE_S:
             self._saved_s = now_s
             self._save_states()

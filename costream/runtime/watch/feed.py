@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +31,11 @@ class Feed:
         self._live = source if isinstance(source, LiveSource) else None
         self.offset_s = 0.0
         self.rate = Rate()  # of received items
-        self.newest_s: float | None = None  # time.monotonic() of the newest item
+        self.newest_s: float | None = None  # time.monotonic() at which the newest data arrived
+        self.delays = ArrivalDelays()
+        self._begun_s: float | None = None  # time.monotonic() of the first item since a gap
+        self._apart_s = (0.0, 0.0)  # media time between the last three items
+        self._item_s = self._tick_s = math.nan  # media time of the newest item and tick
         self._clock = clock
         self._thread = Thread(target=self._run, name=f"feed {name}", daemon=True)
 
@@ -50,6 +55,15 @@ class Feed:
     def dropped(self) -> int:
         """Number of items that the source itself dropped because they were not read in time."""
         return 0 if self._live is None else self._live.dropped
+
+    def pause_s(self, now_s: float) -> float:
+        """Return the longest time between arrivals of data that is usual for this feed.
+
+        Frames are rare in some, others send bursts (HLS); how long those are is not known at first.
+        """
+        if self._begun_s is not None and now_s - self._begun_s < YOUNG_S:
+            return max(FIRST_PAUSE_S, self.delays.most_s)
+        return max(self.delays.most_s, min(self._apart_s))
 
     def start(self) -> None:
         """Start reading."""
@@ -76,9 +90,7 @@ class Feed:
                         for frame in (*event.item.earlier, event.item):
                             _ = frame.rgb  # convert here, not in the network's thread
                     spent_s, busy_s = time.thread_time() - busy_s, time.thread_time()
-                    if self.offset_s:
-                        event = replace(event, time_s=event.time_s + self.offset_s)
-                    self.buffer.put(ReadyStep(event, spent_s, time.monotonic()))
+                    self.buffer.put(self._ready(event, spent_s))
                 elif isinstance(event, Gap):
                     start_s, end_s = event.start_s + self.offset_s, event.end_s + self.offset_s
                     self.buffer.put(replace(event, start_s=start_s, end_s=end_s))
@@ -95,10 +107,63 @@ class Feed:
 
     def _count(self, items: Iterable[Item]) -> Iterator[Item]:
         for item in items:
-            if not isinstance(item, (Gap, Fault)):
-                self.newest_s = time.monotonic()
-                self.rate.add(self.newest_s)
+            if isinstance(item, Gap):
+                self._begun_s = None
+            elif not isinstance(item, Fault):
+                now_s, received_s = time.monotonic(), self.connection.received_s
+                self.newest_s = now_s if received_s is None else received_s
+                self.rate.add(now_s)
+                self._begun_s = self._begun_s or now_s
+                apart_s = item.time_s - self._item_s
+                self._apart_s = (self._apart_s[1], apart_s if apart_s > 0 else 0.0)
+                self._item_s = item.time_s
             yield item
+
+    def _ready(self, tick: Tick, spent_s: float) -> ReadyStep:
+        now_s, item, apart_s = time.monotonic(), tick.item, tick.time_s - self._tick_s
+        self._tick_s, since_s = tick.time_s, now_s
+        if isinstance(item, (VideoFrame, AudioBlock)) and item.arrived_s is not None:
+            due_s = item.arrived_s + tick.time_s - item.time_s
+            self.delays.add(now_s, now_s - due_s)
+            since_s = due_s + self.delays.most_s
+        if self.offset_s:
+            tick = replace(tick, time_s=tick.time_s + self.offset_s)
+        return ReadyStep(tick, spent_s, now_s, since_s, apart_s if apart_s > 0 else 0.0)
+
+
+YOUNG_S = 20.0
+FIRST_PAUSE_S = 6.0
+SPAN_S = 15.0  # more than the longest segments of HLS in use
+
+
+class ArrivalDelays:
+    """How late the data of a feed arrive, over the last SPAN_S to 2 SPAN_S.
+
+    A delay is the time at which a step became ready minus that of its data. Those in a burst, of
+    which HLS is a series, and on a slow network arrive late.
+    """
+
+    def __init__(self) -> None:
+        self._begin_s = -math.inf
+        self._now = self._before = (math.inf, 0.0)  # least and greatest
+
+    @property
+    def most_s(self) -> float:
+        """The greatest delay."""
+        return max(self._now[1], self._before[1])
+
+    @property
+    def least_s(self) -> float:
+        """The least delay; infinite if there is none yet."""
+        return min(self._now[0], self._before[0])
+
+    def add(self, now_s: float, delay_s: float) -> None:
+        """Add the delay of a step that became ready now."""
+        if now_s - self._begin_s >= SPAN_S:
+            recent = now_s - self._begin_s < 2 * SPAN_S
+            self._before = self._now if recent else (math.inf, 0.0)
+            self._begin_s, self._now = now_s, (math.inf, 0.0)
+        self._now = min(self._now[0], delay_s), max(self._now[1], delay_s)
 
 
 @dataclass(frozen=True)
@@ -115,6 +180,8 @@ class ReadyStep:
     tick: Tick
     decode_s: float  # CPU time that the feed's thread spent on it
     put_s: float  # time.monotonic() when it became ready
+    since_s: float  # from when its lateness counts: not before, and at an even pace in a burst
+    apart_s: float = 0.0  # media time since the feed's step before, also if that is dropped
 
 
 @dataclass(frozen=True)
@@ -131,9 +198,9 @@ class Buffer:
     """A queue between the thread of one feed and the one that steps the network.
 
     It holds at most ``size`` steps. When it is full, ``put`` waits if ``block``, else the oldest
-    step is dropped; so are steps that would be more than ``lag_s`` late when done, except the
-    newest. Other events (gaps, faults, the end) are always kept, in order. ``step_s``: duration
-    of a step, from taking it to its result.
+    step is dropped; so are steps that would be done more than ``lag_s`` after their ``since_s``,
+    except the newest. Other events (gaps, faults, the end) are always kept, in order. ``step_s``:
+    duration of a step, from taking it to its result.
     """
 
     def __init__(self, size: int, lag_s: float, *, block: bool, arrived: Condition) -> None:
@@ -143,8 +210,13 @@ class Buffer:
         self._events: deque[FeedEvent] = deque()
         self._steps = 0  # among the events
         self._closed = False
-        self.dropped = 0
+        self.late = self.crowded = 0  # dropped: the network was too slow, the buffer full
         self.step_s = 0.0
+
+    @property
+    def dropped(self) -> int:
+        """Number of dropped steps."""
+        return self.late + self.crowded
 
     @property
     def waiting_since_s(self) -> float | None:
@@ -164,6 +236,8 @@ class Buffer:
                 while self._block and self._steps >= self._size and not self._closed:
                     self._arrived.wait()
                 if self._steps >= self._size:
+                    late = self._is_late()
+                    self.late, self.crowded = self.late + late, self.crowded + (not late)
                     self._drop()
                 self._steps += 1
             self._events.append(event)
@@ -174,6 +248,7 @@ class Buffer:
         taken: list[FeedEvent] = []
         with self._arrived:
             while not self._block and self._steps > 1 and self._is_late():
+                self.late += 1
                 self._drop()
             while self._events:
                 taken.append(self._events.popleft())
@@ -191,10 +266,7 @@ class Buffer:
 
     def _is_late(self) -> bool:
         oldest = next(e for e in self._events if isinstance(e, ReadyStep))
-        item = oldest.tick.item
-        arrived_s = item.arrived_s if isinstance(item, (VideoFrame, AudioBlock)) else None
-        since_s = oldest.put_s if arrived_s is None else arrived_s
-        return time.monotonic() + self.step_s - since_s > self._lag_s
+        return time.monotonic() + self.step_s - oldest.since_s > self._lag_s
 
     def _drop(self) -> None:
         """Drop the oldest step."""
@@ -202,11 +274,10 @@ class Buffer:
             if isinstance(event, ReadyStep):
                 del self._events[k]
                 self._steps -= 1
-                self.dropped += 1
                 return
 
 
-_SPAN_S = 5.0
+_SPAN_S = 10.0  # more than the pauses between segments of HLS
 _MOST = 512
 
 

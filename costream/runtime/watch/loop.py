@@ -37,6 +37,7 @@ class Loop:
         self.rows = rows
         self._model, self._channels = model, channels
         self._share, self._alerts, self._overview = share, alerts, overview
+        self._step_s: dict[int, float] = {}  # duration of the newest step, by row
         self._batch_wait_s = BATCH_WAIT / model.info.card.rate_hz if len(channels) > 1 else 0.0
 
     def rounds(
@@ -53,7 +54,8 @@ class Loop:
             now_s = time.monotonic()
             if self._due(now_s):
                 self._round()
-            self._share.turn(now_s)
+                self._share.busy(time.monotonic() - now_s)
+            self._share.turn(now_s, sum(channel.feed.buffer.late for channel in self._channels))
             periodic(now_s)
             yield
 
@@ -98,8 +100,11 @@ class Loop:
                 if not isinstance(event, ReadyStep):
                     self._reset(channel, channel.handle(event))
                 elif self._share.admit(channel.row):
-                    self._reset(channel, channel.before(event, tolerance_s))
+                    gap = channel.before(event, tolerance_s, self._share.least_part)
+                    self._reset(channel, gap)
                     groups.setdefault(type(event.tick.item), []).append((channel, event))
+                elif self._share.overloaded:
+                    channel.thinned += 1
                 else:
                     channel.skipped += 1
         for group in groups.values():
@@ -115,7 +120,10 @@ class Loop:
                 if scores is not None:
                     for alert in self._alerts.push(channel.spec.name, ready.tick.time_s, scores):
                         self.record_alert(channel, alert)
-                channel.feed.buffer.step_s = time.monotonic() - taken_s
+                # The shorter of two: a single slow step must not drop all that wait.
+                seconds, known_s = time.monotonic() - taken_s, self._step_s.get(channel.row, 0.0)
+                channel.feed.buffer.step_s = min(seconds, known_s or seconds)
+                self._step_s[channel.row] = seconds
 
     def _reset(self, channel: FeedChannel, gap: Gap | None) -> None:
         """Reset the network's state of a feed at a gap."""
@@ -200,12 +208,17 @@ class FeedStates:
 WINDOW_S = 2.0
 
 
+TELL_S = (8.0, 60.0)  # before the first message about an overload, and the others
+ALMOST = 0.95  # of all steps, or of the time
+ROOM = 0.9  # used of what was possible in an overload, so that what waits is worked off
+
+
 class TimeShare:
-    """Keeps the network's work within a share of real time.
+    """Keeps the network's work within a share of real time, and within what the machine can do.
 
     It controls the step rate: when all steps would cost more than ``share`` seconds per second,
-    as measured in the last window, the same fraction of every feed's steps is left out, evenly
-    spread.
+    or were dropped because they were late, as measured in the last window, the same fraction of
+    every feed's steps is left out, evenly spread.
     """
 
     def __init__(self, share: float | None) -> None:
@@ -216,7 +229,13 @@ class TimeShare:
         self._spent_s = 0.0
         self._cost_s = 0.0  # per step, in the last window that had any
         self._owed: dict[int, float] = {}
-        self.part = 1.0  # fraction of the steps to run
+        self._fit = 1.0  # fraction that the machine can run
+        self._late = 0  # steps dropped, at the end of the last window
+        self._busy_s = 0.0
+        self._told_s: float | None = None  # of the last message, or when the first drop was seen
+        self._counts = (0, 0)  # taken and left out since then
+        self._first = True
+        self.part = self.least_part = 1.0  # fraction of the steps to run; the least of two windows
         self.load = 0.0  # seconds of work per second, in the last window
 
     @property
@@ -224,8 +243,16 @@ class TimeShare:
         """Whether there is a budget."""
         return self._share is not None
 
-    def turn(self, now_s: float) -> None:
-        """Update ``part`` when a window has ended; call it often."""
+    @property
+    def overloaded(self) -> bool:
+        """Whether the machine, not the budget, limits the steps."""
+        return self._fit <= self.part < 1.0
+
+    def turn(self, now_s: float, late: int = 0) -> None:
+        """Update ``part`` when a window has ended; call it often.
+
+        ``late``: steps dropped so far because they were late.
+        """
         if self._since_s is None:
             self._since_s = now_s
         elapsed_s = now_s - self._since_s
@@ -234,10 +261,54 @@ class TimeShare:
         self.load = self._spent_s / elapsed_s
         if self._taken:
             self._cost_s = self._spent_s / self._taken
-        wanted = self._cost_s * self._offered / elapsed_s
-        if self._share is not None:
-            self.part = min(1.0, self._share / wanted) if wanted > 0 else 1.0
+        lost, self._late = late - self._late, late
+        offered = self._offered + lost
+        busy = min(1.0, self._busy_s / elapsed_s)
+        if lost and self._taken and busy:
+            self._fit = min(1.0, ROOM * self._taken / busy / offered)
+        elif 0 < busy < ALMOST:
+            self._fit = min(1.0, self._fit * ALMOST / busy)
+        wanted = self._cost_s * offered / elapsed_s
+        before, self.part = self.part, self._fit
+        if self._share is not None and wanted > 0:
+            self.part = min(self._fit, self._share / wanted)
+        self.least_part = min(before, self.part)
+        self._count(offered, lost)
         self._since_s, self._spent_s, self._offered, self._taken = now_s, 0.0, 0, 0
+        self._busy_s = 0.0
+
+    def overload(self, feeds: int, *, paced: bool) -> str:
+        """Return what to say about steps left out since it was last said; '' if nothing yet.
+
+        ``paced``: the step rate can be set.
+        """
+        until_s = self._since_s  # the counts are those of whole windows
+        if self._told_s is None or until_s is None:
+            return ""
+        seconds, (taken, left) = until_s - self._told_s, self._counts
+        if seconds < TELL_S[not self._first]:
+            return ""
+        self._told_s, self._counts = (until_s if left else None), (0, 0)
+        self._first = not left
+        if not left:
+            return ""
+        if taken > ALMOST * (taken + left):
+            return f"{left} of {taken + left} steps dropped: this machine was too slow for a moment"
+        rate_hz, fps = (taken + left) / seconds, ROOM * taken / seconds / feeds
+        use = f"--fps {fps:.2g}, a smaller model" if paced else "a smaller model"
+        use += " or fewer feeds" if feeds > 1 else ""
+        return (
+            f"{taken / seconds:.1f} of {rate_hz:.1f} steps a second: this machine is too slow for "
+            f"the others; use {use}"
+        )
+
+    def _count(self, offered: int, lost: int) -> None:
+        """Count the steps of a window for the next message."""
+        left = offered - self._taken if self.overloaded else lost
+        if left and self._told_s is None:
+            self._told_s = self._since_s
+        if self._told_s is not None:
+            self._counts = self._counts[0] + self._taken, self._counts[1] + left
 
     def admit(self, feed: int) -> bool:
         """Return whether to run this feed's next step."""
@@ -246,6 +317,10 @@ class TimeShare:
         admitted = owed >= 1.0 - 1e-9
         self._owed[feed] = owed - 1.0 if admitted else owed
         return admitted
+
+    def busy(self, seconds: float) -> None:
+        """Add the time that a round took."""
+        self._busy_s += seconds
 
     def spent(self, seconds: float, steps: int) -> None:
         """Add the time that ``steps`` steps took together."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import random
 import socket
 import time
@@ -21,6 +22,7 @@ from costream.sources.base import ConnectionOptions, StopEvent
 from costream.sources.live.address import address_of, host_of, list_cameras, scheme_of
 from costream.sources.media.container import audio_stream, video_stream
 
+FLUSH_S = 0.05  # packets this soon after a read that has timed out came before it
 # Timeout factor for the first frame, which may take longer: keyframes are rare.
 FIRST = 3
 
@@ -28,8 +30,8 @@ FIRST = 3
 class FeedConnection:
     """An open container and the requested stream in it, used by one thread only.
 
-    After the last packet, ``loss`` is the reason why there are no more; ``begun_s`` is the
-    ``time.monotonic()`` at which the first one arrived.
+    After the last packet, ``loss`` is the reason why there are no more; ``begun_s`` and
+    ``arrived_s`` are the ``time.monotonic()`` at which the first one and the newest one arrived.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class FeedConnection:
             self.container.close()
             raise
         self._patience_s = FIRST * connecting.timeout_s
-        self._alive_s = self.begun_s = time.monotonic()
+        self._alive_s = self.begun_s = self.arrived_s = time.monotonic()
 
     def mark_alive(self) -> None:
         """Reset the timeout after a successful decode."""
@@ -67,6 +69,8 @@ class FeedConnection:
     def packets(self) -> Iterator[Packet[Any] | None]:
         """Yield the packets of the stream from its first keyframe on; the last ones are empty."""
         begun, before_s = False, time.monotonic()
+        asked_s, flushed_s = before_s, -math.inf
+        read_s = WAITED * address_of(self._uri, self._connecting).read_s
         try:
             for packet in self.container.demux():
                 if self._stop.is_set:
@@ -81,8 +85,14 @@ class FeedConnection:
                 if packet.stream is self.stream:
                     if not begun and (self._sound or packet.is_keyframe):
                         begun, self.begun_s = True, time.monotonic()
+                    # A read that has timed out gives what was still in the parser (RTSP).
+                    now_s = time.monotonic()
+                    flushed_s = now_s if now_s - asked_s >= read_s else flushed_s
+                    if packet.size and now_s - flushed_s >= FLUSH_S:
+                        self.arrived_s = now_s
                     if begun:
                         yield packet
+                asked_s = time.monotonic()
         except IndexError:  # PyAV, when a new stream appears
             self.loss = ConnectionFailure("the streams in it have changed")
         except av.FFmpegError as error:

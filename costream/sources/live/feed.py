@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costream.errors import SourceError, UsageError
 from costream.records import Fault, Gap, Item, SourceInfo
@@ -88,6 +88,7 @@ class FeedSource:
         self._outage: _Outage | None = None
         self._live_s: float | None = None  # time.monotonic() when it became live
         self._been_live = False
+        self._received_s: float | None = None
         self._track: FeedTrack | None = None
         self._link: FeedConnection | None = None
 
@@ -99,12 +100,12 @@ class FeedSource:
     @property
     def connection(self) -> Connection:
         """State of the connection."""
-        state = self._state
+        state = replace(self._state, received_s=self._received_s)
         if state.state != "waiting":
             return state
         left_s = max(0.0, self._retry_s - time.monotonic())
         message = f"{state.message}; next attempt in {left_s:.0f} s"
-        return Connection("waiting", message, state.reconnects)
+        return replace(state, message=message)
 
     @property
     def dropped(self) -> int:
@@ -195,8 +196,10 @@ class FeedSource:
         self._link, self._live_s = link, None
         try:
             for item in track.run(link, "" if outage is None else outage.reason):
-                if self._live_s is None and not isinstance(item, Fault):
-                    self._arrive()
+                if not isinstance(item, Fault):
+                    self._received_s = link.arrived_s
+                    if self._live_s is None:
+                        self._arrive()
                 yield item
         except SourceError as error:  # its format is unusable
             return ConnectionFailure(str(error).removeprefix(f"{self._where}: "), refused=True)

@@ -164,16 +164,22 @@ class MicrophoneSource:
                 if self._cutter is not None and self._cutter.ended:
                     yield from self._cutter.finish()
                     return
+        if self._recorder is not None and self._recorder.lost:
+            yield Gap(self._clock.next_s, self._now_s, self._recorder.lost)
 
     def _lose(self, loss: DeviceLoss) -> Iterator[Item]:
         """Yield the Fault of a device that was lost, or is not there."""
-        heard = math.isfinite(self._clock.delays.usual_s)
-        now_s = time.monotonic() - (self._clock.delays.usual_s if heard else self._opened_s)
-        if not heard and self._options.connecting is not None:
+        if math.isinf(self._clock.delays.usual_s) and self._options.connecting is not None:
             self._absent = self._absent or loss.reason
         if loss.final:
-            yield Gap(self._clock.next_s, now_s, loss.reason)
-        yield Fault(now_s, loss.reason, fatal=loss.final)
+            yield Gap(self._clock.next_s, self._now_s, loss.reason)
+        yield Fault(self._now_s, loss.reason, fatal=loss.final)
+
+    @property
+    def _now_s(self) -> float:
+        """The current time on the clock of the sound, or since ``open`` before the first sample."""
+        usual_s = self._clock.delays.usual_s
+        return time.monotonic() - (usual_s if math.isfinite(usual_s) else self._opened_s)
 
     def _end(self) -> Iterator[Item]:
         """Yield the gap up to the requested end, as no sound was received."""
@@ -221,4 +227,5 @@ class MicrophoneSource:
         lost_s = gap.end_s - gap.start_s
         if gap.reason == TOO_SLOW:
             self._dropped_s += lost_s
-        log.warning("%s: sound is back after %.1f s: %s", WHERE, lost_s, gap.reason)
+        if not (self._stopped or (self._recorder is not None and self._recorder.given_up)):
+            log.warning("%s: sound is back after %.1f s: %s", WHERE, lost_s, gap.reason)

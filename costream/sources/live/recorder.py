@@ -87,7 +87,8 @@ class MicrophoneRecorder:
                 if not (self._waits and isinstance(error, AbsentDeviceError)):
                     self.opened.put(error)
                     return
-                recording, self.lost = None, str(error).removeprefix(f"{WHERE}: ")
+                recording = None
+                self.lost = str(error).removeprefix(f"{WHERE}: ").partition("; ")[0]
             self.opened.put(None)
             self._record(recording)
 

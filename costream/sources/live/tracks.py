@@ -112,7 +112,7 @@ class VideoTrack(FeedTrack):
                 self.clock.restart()
             before_s = self.clock.last_s
             # The first one was held until the second confirmed its stamp.
-            arrived_s = link.begun_s if arrived_s is None else time.monotonic()
+            arrived_s = link.begun_s if arrived_s is None else link.arrived_s
             time_s = self.clock.place(decoded.time_s, arrived_s - self.began_s)
             end_s = self._options.end_s
             self.ended = end_s is not None and time_s is not None and time_s >= end_s
@@ -170,7 +170,7 @@ class AudioTrack(FeedTrack):
         for frame, jump in decoder.frames:
             length_s = frame.samples / frame.sample_rate
             # The first one was held until the second confirmed its stamp.
-            arrived_s = link.begun_s if arrived_s is None else time.monotonic()
+            arrived_s = link.begun_s if arrived_s is None else link.arrived_s
             media_s, now_s = decoder.clock.next_s, arrived_s - self.began_s
             time_s = self.clock.place(media_s, now_s, length_s)
             if time_s is None:

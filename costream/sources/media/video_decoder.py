@@ -112,6 +112,7 @@ class MediaClock:
         self._last_good: float | None = None  # of the newest frame, if its stamp was good
         self._anchor_s = 0.0  # estimates are counted from here, so that they do not drift
         self._estimates = 0
+        self._apart_s = 0.0  # between the newest two good stamps
         self.last_s: float | None = None
         self.epoch = 0
 
@@ -174,8 +175,11 @@ class MediaClock:
             self._offset_s += self.next_s - time_s
             time_s = self.next_s
             self.epoch += 1
-        elif self._last_good is not None and 0 < time_s - self._last_good <= EPOCH_JUMP_S:
-            self._delta_s = time_s - self._last_good
+        elif self._last_good is not None and time_s > self._last_good:
+            before_s, self._apart_s = self._apart_s, time_s - self._last_good
+            # A single long distance is a pause; two are the rate of a slow source.
+            if self._apart_s <= EPOCH_JUMP_S or 0.5 <= before_s / self._apart_s <= 2.0:
+                self._delta_s = self._apart_s
         self.last_s = self._last_good = self._anchor_s = time_s
         self._estimates = 0
         return time_s, False
