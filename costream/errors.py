@@ -73,7 +73,8 @@ _RUN = re.compile(r"[^\s'\"<>]{5,}")
 _SCHEME = string.ascii_letters + string.digits + "+.-"
 _LETTER = re.compile("[A-Za-z]")
 _SECRET_QUERY = re.compile(
-    r"(?P<key>[?&](?=[\w.-]+=)[\w.-]*(?:pass|pwd|token|secret|key|auth|sig)[\w.-]*=)[^&\s'\"#]*",
+    r"(?P<key>[?&](?=[\w.-]+=)[\w.-]*(?:pass|pwd|token|secret|key|auth|sig)[\w.-]*=)[^&\s'\"#]*?"
+    r"(?=:?(?:[&\s'\"#]|$))",  # the colon of a message that begins with the URL stays
     re.IGNORECASE,
 )
 

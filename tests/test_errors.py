@@ -20,6 +20,7 @@ from costream.errors import CostreamError, SourceError, redact
         ("cannot open 'rtsp://u:secret@cam/1': refused", "cannot open 'rtsp://***@cam/1': refused"),
         ("http://cam/x?user=a&password=secret&n=1", "http://cam/x?user=a&password=***&n=1"),
         ("http://cam/x?token=secret", "http://cam/x?token=***"),
+        ("http://cam/x?token=se:cret: the server sent", "http://cam/x?token=***: the server sent"),
         ("clip.mp4", "clip.mp4"),
         ("http://cam/plain", "http://cam/plain"),
         ("a@b.c", "a@b.c"),
@@ -42,7 +43,7 @@ def test_any_password_is_hidden(password):
 USERINFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^\s'\"<>]*@")
 QUERY = re.compile(
     r"(?P<key>[?&](?:[\w.-]*(?:pass(?:word|wd)?|pwd|token|secret|key|auth|signature|sig)"
-    r"[\w.-]*)=)[^&\s'\"#]*",
+    r"[\w.-]*)=)[^&\s'\"#]*?(?=:?(?:[&\s'\"#]|$))",
     re.IGNORECASE,
 )
 

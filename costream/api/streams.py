@@ -210,7 +210,7 @@ class ModelStream:
             if time_s < self._newest_s:
                 raise UsageError(f"time_s={time_s:g} is before {self._newest_s:g}", where="step")
             self._newest_s = time_s
-        runner.waiting_since = time.perf_counter()
+        runner.begin()
         for item in converter.items(value, time_s):
             runner.push(item)
         return self._queue.take()

@@ -59,7 +59,13 @@ class StreamRunner:
         self._ticks: list[Tick] = []  # to be run together
         self.state = model.init_state(1)
         self._controller = self._controlled()
-        self.waiting_since = time.perf_counter()  # when the last step had ended
+        # Waiting for a live source is no work.
+        self._now_s = time.thread_time if info.live else time.perf_counter
+        self.begin()
+
+    def begin(self) -> None:
+        """Let the next step begin now."""
+        self._waiting_since = self._now_s()
 
     def push(self, item: Item) -> None:
         """Run the steps that an item completes. Raises like ``Sink.write``."""
@@ -94,7 +100,7 @@ class StreamRunner:
             if isinstance(tick.item, VideoFrame):
                 for frame in (*tick.item.earlier, tick.item):
                     _ = frame.rgb  # convert and resize here: it counts as decoding
-        decode_s = (time.perf_counter() - self.waiting_since) / len(ticks)
+        decode_s = (self._now_s() - self._waiting_since) / len(ticks)
         if self._controller is not None:
             self._controller.before(self.state)
             self._recorder.budget = self._controller.step_budget
@@ -103,7 +109,7 @@ class StreamRunner:
             self._controller.after(results[-1])
         for tick, result in zip(ticks, results, strict=True):
             self._recorder.step(tick, result, decode_s)
-        self.waiting_since = time.perf_counter()
+        self.begin()
 
     def _controlled(self) -> TokenController | None:
         """Set the stream's token count; return its controller if there is a budget."""

@@ -61,7 +61,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-TOLD = "STATUS=up 01:02:03  feeds 1/2 live, 1 lost  lag 0.12 s  dropped 0  alerts 0"
+TOLD = "STATUS=up 01:02:03  feeds 1/2 live, 1 given-up  lag 0.12 s  dropped 0  alerts 0"
 
 
 def test_ready_once_then_the_status_each_second_then_the_end(systemd, clock):

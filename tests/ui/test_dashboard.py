@@ -61,18 +61,20 @@ def test_the_bar_is_as_long_as_the_score_of_the_active_label() -> None:
 @pytest.mark.parametrize("state", get_args(FeedState))
 def test_every_state_has_its_word_and_its_reason(state: FeedState) -> None:
     line = row(feed(state=state, age_s=12.4, message="server closed"))
-    assert line.split()[1].lower() == state
+    assert line.split()[1].lower() == ("given-up" if state == "lost" else state)
     if state not in ("live", "ended"):
         assert line.endswith("for 12 s: server closed")
         assert "25.0" not in line  # frames a second of what does not come any more
+        never = row(feed(state=state, age_s=None, away_s=75.0, message="refused"))
+        assert never.endswith("for 75 s: refused")
 
 
 def test_a_lost_feed_is_seen_at_once() -> None:
     lines = Board().lines(many(16), ORDINARY)
-    (lost,) = [line for line in lines if " LOST " in line.plain]
+    (lost,) = [line for line in lines if " GIVEN-UP " in line.plain]
     assert {str(span.style) for span in lost.spans[:3]} == {"bold white on red"}
     assert sum(span.end - span.start for span in lost.spans[:5]) >= 60
-    assert "1 lost" in lines[0].plain
+    assert "1 given-up" in lines[0].plain
     assert lines[0].spans[0].style == "bold white on red"
 
 
@@ -95,7 +97,7 @@ def test_feeds_keep_their_places_while_all_fit() -> None:
     names = [name.name for name in many(4).feeds]
     lines = shown(many(4))
     assert [line.split("  ")[0].split(" l")[0].strip() for line in lines[3:5]] == names[:2]
-    assert lines[6].startswith("lab        LOST")
+    assert lines[6].startswith("lab        GIVEN-UP")
 
 
 @pytest.mark.parametrize(("count", "left"), [(17, 0), (18, 2), (40, 24)])
@@ -106,12 +108,12 @@ def test_more_feeds_than_lines(count: int, left: int) -> None:
     assert more == ([f"… and {left} more, all live"] if left else [])
     if left:
         states = [line[11:21].strip() for line in lines[2:7]]
-        assert states == ["LOST", "waiting", "stalled", "connecting", "live"]
+        assert states == ["GIVEN-UP", "waiting", "stalled", "connecting", "live"]
 
 
 def test_what_is_left_out_is_said_even_if_not_all_live() -> None:
     status = watch(*(feed(f"cam {k}", state="lost" if k < 30 else "live") for k in range(40)))
-    assert "… and 24 more, 10/24 live, 14 lost" in shown(status)
+    assert "… and 24 more, 10/24 live, 14 given-up" in shown(status)
 
 
 @pytest.mark.parametrize("count", [1, 4, 16])

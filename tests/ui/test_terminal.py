@@ -61,8 +61,8 @@ def test_the_end_of_a_watch_is_a_table(in_terminal: Terminal) -> None:
     after = shown.terminal[shown.terminal.rindex(SHOW) :]
     assert "4 feeds watched for 01:02:03 with cooadtr" in after
     assert re.search(r"front door +14893 +\d+ +0 +0 +0 +3 +live", after)
-    assert re.search(r"lab +14893 +\d+ +3 +0 +0 +0 +.*LOST", after)
-    assert "lab: lost (wrong user name or password (401))" in after
+    assert re.search(r"lab +14893 +\d+ +3 +0 +0 +0 +.*GIVEN-UP", after)
+    assert "lab: given-up (wrong user name or password (401))" in after
     assert "59572 steps, 574 GMAC, 43x less than computing everything anew" in after
 
 
@@ -80,7 +80,7 @@ def test_plain_lines_of_a_watch(in_terminal: Terminal) -> None:
     shown = in_terminal("watch", "--shows", "9", "--every", "0.2", NO_COLOR="1")
     assert "\x1b" not in shown.terminal
     assert "lab: given up (wrong user name or password (401))\r\n" in shown.terminal
-    line = r"^up 01:02:0\d  feeds 2/4 live, 1 lost, 1 waiting  lag "
+    line = r"^up 01:02:0\d  feeds 2/4 live, 1 given-up, 1 waiting  lag "
     assert re.search(line, shown.terminal, re.M)
 
 
@@ -130,7 +130,7 @@ def test_the_screen_of_a_watch(tmux: Terminal, count: int) -> None:
     terminal = tmux(80, 24, "watch", "--feeds", str(count))
     screen = terminal.wait_for(_shows_feeds)
     assert re.search(r"^ \d+/\d+ live.*up 01:0\d:\d\d", screen[0])
-    row = r"^(?:[a-z 0-9…]+?) +(?:live|LOST|waiting|stalled|connecting) "
+    row = r"^(?:[a-z 0-9…]+?) +(?:live|GIVEN-UP|waiting|stalled|connecting) "
     assert len(re.findall(row, "\n".join(screen), re.M)) == min(count, 16)
     assert max(map(len, screen)) < 80
     assert not terminal.cursor()
@@ -164,7 +164,7 @@ def _bar(line: str, width: int) -> bool:
 
 
 def _lost_feed(line: str, width: int) -> bool:
-    return line.startswith("lab ") and " LOST " in line and len(line) <= width - 1
+    return line.startswith("lab ") and " GIVEN-UP " in line and len(line) <= width - 1
 
 
 @pytest.mark.parametrize(

@@ -114,11 +114,26 @@ def test_the_end_says_what_each_feed_came_to() -> None:
     assert [" ".join(line.split()) for line in lines[1:4]] == [
         "feed steps dropped reconnects gaps errors alerts state",
         "door 14893 0 0 0 0 0 live",
-        "yard 14893 5 2 3 1 0 LOST",
+        "yard 14893 5 2 3 1 0 GIVEN-UP",
     ]
-    assert lines[4] == "yard: lost (404 Not Found)"
+    assert lines[4] == "yard: given-up (404 Not Found)"
     assert lines[5] == "No label was seen."
     assert lines[6] == "29786 steps, 287 GMAC, 43x less than computing everything anew"
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80])
+def test_the_end_names_the_feeds_on_narrow_terminals_too(width: int) -> None:
+    target = console(width=width)
+    view = WatchLines(target, every_s=3600.0)
+    view.show(watch(feed("front door"), feed("yard", "lost", reconnects=2)))
+    view.close()
+    lines = written(target)
+    begin = next(k for k, line in enumerate(lines) if line.startswith("feed  "))
+    assert lines[begin + 1].startswith("front door ")
+    assert lines[begin + 2].startswith("yard ")
+    assert lines[begin + 2].endswith("GIVEN-UP")
+    assert "steps" in lines[begin]
+    assert ("reconnects" in lines[begin]) == (width == 80)
 
 
 def test_the_end_has_the_labels_of_each_feed_the_most_frequent_first() -> None:

@@ -44,6 +44,7 @@ _NAME, _MOST_NAME = 10, 24
 _NOW, _MOST_NOW = 13, 28
 _SCORE = 5
 _COUNTS = ("steps", "dropped", "reconnects", "gaps", "errors", "alerts")  # of the totals
+_TOTALS_FIRST = ("reconnects", "errors", "gaps", "alerts", "dropped")  # order of their removal
 
 
 class FeedRows:
@@ -124,8 +125,8 @@ def display_text(text: str, *, unicode: bool = True) -> str:
 
 
 def state_word(state: FeedState) -> str:
-    """Return the word for a state; "lost" is in capitals, for terminals without colours."""
-    return state.upper() if state == "lost" else state
+    """Return the word for a state; one that needs somebody is in capitals, without colours too."""
+    return "GIVEN-UP" if state == "lost" else state
 
 
 def fitted(text: str, width: int, *, unicode: bool = True) -> str:
@@ -186,14 +187,15 @@ def share(macs: float, dense_macs: float) -> str:
 
 def trouble(feed: FeedStatus, *, unicode: bool = True) -> str:
     """Return how long a feed has not been live, and why; '' if unknown."""
-    since = "" if feed.age_s is None or feed.state == "ended" else f"for {age(feed.age_s)}"
+    away_s = feed.away_s if feed.age_s is None else feed.age_s
+    since = "" if away_s is None or feed.state == "ended" else f"for {age(away_s)}"
     return ": ".join(part for part in (since, display_text(feed.message, unicode=unicode)) if part)
 
 
 def health(feeds: Iterable[FeedStatus]) -> str:
-    """Return ``3/4 live, 1 lost``: the number of live feeds, and of the others by state."""
+    """Return ``3/4 live, 1 waiting``: the number of live feeds, and of the others by state."""
     counts = Counter(feed.state for feed in feeds)
-    rest = [f"{counts[s]} {s}" for s in STATES if s != "live" and counts[s]]
+    rest = [f"{counts[s]} {state_word(s).lower()}" for s in STATES if s != "live" and counts[s]]
     return ", ".join([f"{counts['live']}/{counts.total()} live", *rest])
 
 
@@ -232,11 +234,11 @@ def print_totals(console: Console, status: WatchStatus) -> None:
     model = display_text(status.model, unicode=unicode)
     feeds = counted(len(status.feeds), "feed")
     print_line(console, f"{feeds} watched for {uptime(status.uptime_s)} with {model}", "bold")
-    console.print(_table(status.feeds, unicode=unicode))
+    console.print(_table(status.feeds, console.width, unicode=unicode))
     for feed in status.feeds:
         if feed.message and feed.state != "live":
             name, why = (display_text(text, unicode=unicode) for text in (feed.name, feed.message))
-            print_line(console, f"{name}: {feed.state} ({why})", _style(feed))
+            print_line(console, f"{name}: {state_word(feed.state).lower()} ({why})", _style(feed))
     if any(feed.seen for feed in status.feeds):
         console.print(_seen_table(status, unicode=unicode))
     elif any(feed.steps for feed in status.feeds):
@@ -252,16 +254,27 @@ def print_totals(console: Console, status: WatchStatus) -> None:
     print_line(console, ", ".join(parts), "dim")
 
 
-def _table(feeds: tuple[FeedStatus, ...], *, unicode: bool) -> Table:
+_APART = 2  # columns between those of the table
+
+
+def _table(feeds: tuple[FeedStatus, ...], width: int, *, unicode: bool) -> Table:
+    """Return the totals of all feeds; on narrow terminals columns go, never the names."""
+    counts = {name: [str(getattr(feed, name)) for feed in feeds] for name in _COUNTS}
+    widths = {name: max(map(len, (name, *counts[name]))) + _APART for name in _COUNTS}
+    longest = max((cell_len(display_text(feed.name, unicode=unicode)) for feed in feeds), default=0)
+    room = width - min(longest, _NAME) - _STATE - 2 * _APART
+    for name in _TOTALS_FIRST:
+        if sum(widths.values()) > room:
+            del widths[name]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("feed", overflow="fold")
-    for name in _COUNTS:
+    for name in widths:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
-    for feed in feeds:
-        counts = [str(getattr(feed, field)) for field in _COUNTS]
+    for k, feed in enumerate(feeds):
         name = display_text(feed.name, unicode=unicode)
-        table.add_row(Text(name), *counts, Text(state_word(feed.state), _style(feed)))
+        cells = [counts[column][k] for column in widths]
+        table.add_row(Text(name), *cells, Text(state_word(feed.state), _style(feed)))
     return table
 
 
