@@ -205,7 +205,7 @@ class Options:
         on=WATCH,
         type=click.Choice(["drop", "block"]),
     )
-    max_lag_s: float = _time("--max-lag", "Drop steps with a higher lag.", default=2.0, on=WATCH)
+    max_lag_s: float = _time("--max-lag", "Drop steps that wait longer.", default=2.0, on=WATCH)
 
     # Alerts of feeds; a list of feeds may have its own, so they are parsed with it
     on: tuple[str, ...] = _texts(
