@@ -9,10 +9,9 @@ model once for many runs, and for streams of one's own. ``Results.read`` reads r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from costream.version import __version__
 
+TYPE_CHECKING = False  # as that of typing, whose import would come before the program's handlers
 if TYPE_CHECKING:
     from costream.api.feeds import FeedRecords, watch
     from costream.api.results import Results
@@ -49,7 +48,7 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'costream' has no attribute {name!r}")
     from importlib import import_module

@@ -1,18 +1,23 @@
-"""Entry point of the command line: error messages and exit codes."""
+"""Entry point of the command line: signals, error messages and exit codes."""
+
+# Only what a starting interpreter has loaded is imported here: see ``entry``.
 
 from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
-import traceback
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
-import click
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
-from costream.errors import CostreamError, ExitCode, redact
+    import click
+
+    from costream.errors import ExitCode
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
+    import click
+
+    from costream.errors import CostreamError, ExitCode
     from costream.runtime.stop import Stopped
 
     try:
@@ -46,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _say(str(error), error.exit_code)
     except Exception as error:
         if _verbosity(args) >= 2:
+            import traceback
+
             traceback.print_exc()
         text = f"{type(error).__name__}: {error}".rstrip(": ")
         code = _say(f"internal error ({text}); -vv prints the traceback", ExitCode.BUG)
@@ -59,7 +69,10 @@ def _call(args: list[str]) -> int:
         from costream.cli.completion import complete
 
         return complete(instruction)
+    import click
+
     from costream.cli import cli
+    from costream.errors import ExitCode
 
     # Not cli.main(): it would turn a closed pipe into exit code 1 before we see it.
     try:
@@ -71,6 +84,8 @@ def _call(args: list[str]) -> int:
 
 
 def _say(line: str, code: ExitCode) -> int:
+    from costream.errors import redact
+
     with suppress(OSError):
         print(redact(f"costream: {' '.join(line.split())}"), file=sys.stderr)
     return int(code)
@@ -133,8 +148,20 @@ def _detach_closed_stdout() -> None:
 
 
 def entry() -> None:
-    """Run the command line and exit with its code."""
+    """Run the command line and exit with its code.
+
+    Until a command handles them, stop signals end it at once: an exception in the middle of an
+    import would be a traceback, or the abort of an extension.
+    """
+    signal.signal(signal.SIGINT, _leave)
+    signal.signal(signal.SIGTERM, _leave)
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        signal.signal(signal.SIGHUP, _leave)
     sys.exit(main())
+
+
+def _leave(number: int, _frame: object) -> None:
+    os._exit(130 if number == signal.SIGINT else 143)
 
 
 if __name__ == "__main__":

@@ -91,9 +91,10 @@ def command(output: str, live: bool, color: ColorMode, quiet: bool) -> int:
 
     folder = Path(output)
     results = [sample.results for sample in DEMO_SAMPLES]
-    with DemoFiles(folder, [*results, _REPORT]), StopHandler() as stop:
+    with DemoFiles(folder, [*results, _REPORT]) as files, StopHandler() as stop:
         for sample in DEMO_SAMPLES:
             code = _run(sample, folder, live, color, quiet, stop)
+            files.save()  # a signal while the next model is loaded ends the program at once
             if code is not ExitCode.OK:
                 return int(code)
         if not quiet:
@@ -106,7 +107,7 @@ def command(output: str, live: bool, color: ColorMode, quiet: bool) -> int:
 class DemoFiles:
     """The files that a demo may replace: missing ones, and those of an earlier demo.
 
-    A hidden file in the folder has their SHA-256; leaving the block writes it.
+    A hidden file in the folder has their SHA-256; ``save`` and leaving the block write it.
     """
 
     def __init__(self, folder: Path, names: Iterable[str]) -> None:
@@ -134,6 +135,10 @@ class DemoFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.save()
+
+    def save(self) -> None:
+        """Write the SHA-256 of the files that there are."""
         written = {path.name: _sha256(path) for path in self._paths if path.is_file()}
         with suppress(OSError):  # a full disk was reported for the results already
             if written:

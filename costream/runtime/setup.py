@@ -13,6 +13,7 @@ from pathlib import Path
 from costream.errors import UsageError, redact
 from costream.models.base import Model
 from costream.options import Options
+from costream.runtime.stop import loading
 from costream.settings import ColorMode
 from costream.ui.console import stderr_console
 
@@ -99,9 +100,10 @@ def prepare_torch(threads: int | None = 1) -> None:
     45x slower on a busy machine. Denormal numbers make a product 10-170x slower and carry no
     information.
     """
-    import torch
+    with loading():
+        import torch
 
-    from costream.nn.fast import keep_freed_memory
+        from costream.nn.fast import keep_freed_memory
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -111,15 +113,16 @@ def prepare_torch(threads: int | None = 1) -> None:
 
 def load(options: Options) -> Model:
     """Set up torch and load the model. ModelError as ``load_model``."""
-    from costream.models.registry import load_model
+    with loading():
+        from costream.models.registry import load_model
 
-    prepare_torch(options.threads)
-    return load_model(
-        options.model,
-        weights=options.weights,
-        device=options.device,
-        dtype=options.dtype or "float32",
-    )
+        prepare_torch(options.threads)
+        return load_model(
+            options.model,
+            weights=options.weights,
+            device=options.device,
+            dtype=options.dtype or "float32",
+        )
 
 
 def processor() -> str:

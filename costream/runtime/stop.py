@@ -20,11 +20,31 @@ class Stopped(BaseException):
         self.exit_code = exit_code
 
 
+_loading = False
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Let a stop signal end the program at once while libraries or a model are loaded.
+
+    An exception raised in the middle of that may end in C++, which aborts, or in an extension
+    that prints it and goes on. Nothing needs to be finalised yet. Without effect outside of a
+    StopHandler.
+    """
+    global _loading
+    before, _loading = _loading, True
+    try:
+        yield
+    finally:
+        _loading = before
+
+
 class StopHandler:
     """A stop event: a run polls it to learn that it should end.
 
-    As a context manager it handles SIGINT and SIGTERM: the first signal ends the run in progress
-    (``while_running``) or, when there is none, raises Stopped; the second exits at once.
+    As a context manager it handles SIGINT, SIGTERM and SIGHUP: the first signal ends the run in
+    progress (``while_running``) or, when there is none, raises Stopped; the second, and any while
+    ``loading``, exits at once.
     """
 
     def __init__(self) -> None:
@@ -63,7 +83,7 @@ class StopHandler:
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         code = ExitCode.SIGINT if number == signal.SIGINT else ExitCode.SIGTERM
-        if self.requested:
+        if self.requested or _loading:
             from costream.ui.console import restore_cursor  # imported already by the run
 
             restore_cursor(sys.stderr)
@@ -74,8 +94,9 @@ class StopHandler:
 
 
 def _signals() -> list[int]:
-    # SIGHUP (the terminal was closed) is treated as SIGTERM; Windows does not have it.
+    # SIGHUP (the terminal was closed) is treated as SIGTERM, except under nohup; Windows does not
+    # have it.
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if sys.platform != "win32":
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
     return [int(n) for n in numbers]

@@ -6,8 +6,10 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -106,6 +108,46 @@ def test_signals_finalise_files(tmp_path, endless, number, code):
     document = json.loads((tmp_path / "long.ts.json").read_text("utf-8"))
     assert document["summary"]["complete"] is False
     assert not list(tmp_path.glob("*.part"))
+
+
+@posix
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
+)
+@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.5])
+def test_signals_from_the_first_moment_on_leave_silently(number, code, after_s):
+    """The moment: when the interpreter has started, and a console script has been imported."""
+    script = (
+        "import sys; from costream.__main__ import entry; sys.argv[1:] = ['detect', '-']\n"
+        "def told(what, about):\n"
+        "    if what == 'import' and about[0] == 'click': print('importing', flush=True)\n"
+        "sys.addaudithook(told)\n"
+        "entry()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as child:
+        assert child.stdout.readline() == b"importing\n"
+        time.sleep(after_s)
+        child.send_signal(number)
+        assert child.stderr.read() == b""
+    assert child.returncode == code
+
+
+@posix
+@pytest.mark.slow
+def test_a_hundred_stops_while_libraries_and_the_model_load():
+    random, codes = Random(1), {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
+    for number in [*codes] * 33:
+        child = start("detect", "-", stdin=subprocess.PIPE)
+        time.sleep(random.uniform(0.1, 4.0))
+        child.send_signal(number)
+        _, stderr = child.communicate(timeout=60)
+        assert (child.returncode, stderr) == (codes[number], b"")
 
 
 @posix
