@@ -28,21 +28,31 @@ NEARLY = 1.25
 SLACK_S = 1e-6
 
 _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*s?", re.IGNORECASE)
+_UNITS = re.compile(
+    r"(?=[0-9.])" + "".join(rf"(?:([0-9]+(?:\.[0-9]*)?|\.[0-9]+){unit}\s*)?" for unit in "dhms"),
+    re.IGNORECASE,
+)
 _CLOCK = re.compile(r"(?:([0-9]+):)?([0-9]+):([0-9]{1,2}(?:\.[0-9]*)?)")
 
 
 def parse_time(text: str) -> float:
-    """Return ``text`` in seconds: "62", "62.5", "5s", "1:02" or "01:02:03.456".
+    """Return ``text`` in seconds: "62", "62.5", "5s", "1h30m", "2d", "1:02" or "01:02:03.456".
 
     Raise UsageError for anything else, also if minutes or seconds after a colon exceed 59.
     """
+    time_s = math.inf
     if match := _SECONDS.fullmatch(text.strip()):
-        return float(match[1])
-    if match := _CLOCK.fullmatch(text.strip()):
-        hours, minutes, seconds = int(match[1] or 0), int(match[2]), float(match[3])
+        time_s = float(match[1])
+    elif match := _UNITS.fullmatch(text.strip()):
+        days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+        time_s = 86400.0 * days + 3600.0 * hours + 60.0 * minutes + seconds
+    elif match := _CLOCK.fullmatch(text.strip()):
+        hours, minutes, seconds = (float(part or 0) for part in match.groups())
         if seconds < 60 and (match[1] is None or minutes < 60):
-            return 3600.0 * hours + 60.0 * minutes + seconds
-    raise UsageError(f"not a time: {text!r}", hint="write seconds (62.5) or HH:MM:SS.mmm")
+            time_s = 3600.0 * hours + 60.0 * minutes + seconds
+    if time_s < math.inf:
+        return time_s
+    raise UsageError(f"not a time: {text!r}", hint="write 62.5, 90s, 1h30m or HH:MM:SS.mmm")
 
 
 def format_time(seconds: float, separator: str = ".") -> str:

@@ -37,7 +37,7 @@ _RAW = re.compile(r"([a-z][a-z0-9]+):([0-9]+)(?::([0-9]+))?")
 
 
 def seconds(ctx: click.Context, param: click.Parameter, value: Any) -> float | None:
-    """Parse ``62``, ``5s``, ``1:02`` or ``HH:MM:SS.mmm`` as seconds."""
+    """Parse ``62``, ``5s``, ``1h30m``, ``1:02`` or ``HH:MM:SS.mmm`` as seconds."""
     if value is None:
         return None
     try:

@@ -282,7 +282,7 @@ class Alert:
 
     type: ClassVar[str] = "alert"
     time_s: float  # when it fired
-    rule: str  # as given: "falling>=0.8 for 2s"
+    rule: str  # as given: "fall>=0.8 for 2s"
     label: str  # that was recognised, or gap, or lost
     score: float  # of the label when it fired
     since_s: float  # start of the time in which the condition held

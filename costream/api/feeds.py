@@ -129,7 +129,7 @@ def watch(
 
     ``feeds``: URLs, numbers of cameras, ``"mic"``, TOML lists of feeds, or with
     ``realtime=True`` files. Lost feeds are reconnected. ``sinks`` returns further sinks for a
-    feed. ``options``: those of ``costream watch``, without dashes: ``on=["falling>=0.8 for 2s"]``,
+    feed. ``options``: those of ``costream watch``, without dashes: ``on=["fall>=0.8 for 2s"]``,
     ``output="log"``, ``max_lag=5``.
 
     Raises UsageError for wrong arguments, ModelError if the model cannot be used, OutputError if

@@ -15,6 +15,7 @@ from costream.cli import SuggestingGroup
 from costream.cli.options import file_names, json_option, model_names
 from costream.errors import UsageError
 from costream.models.spec import model_benches
+from costream.options import seconds
 from costream.sinks.atomic import write_file
 
 if TYPE_CHECKING:
@@ -120,7 +121,9 @@ def ops(as_json: bool) -> None:
 )
 @_weights
 @_device
-@click.option("--duration", type=float, help="Seconds of the file to use.  [default: all]")
+@click.option(
+    "--duration", callback=seconds, metavar="TIME", help="Part of the file to use.  [default: all]"
+)
 @click.option("--rounds", type=_SIZE, default=3, show_default=True, help=_REPETITIONS)
 @_threads
 @json_option
@@ -216,7 +219,9 @@ def budget(
     metavar="FILE",
     help="Another network, besides the shipped and the cached ones; repeatable.",
 )
-@click.option("--duration", type=float, help="Seconds of the input to use.  [default: all]")
+@click.option(
+    "--duration", callback=seconds, metavar="TIME", help="Part of the input to use.  [default: all]"
+)
 @_device
 @_threads
 @click.option(

@@ -35,7 +35,7 @@ def command(options: Options, effective: list[str]) -> ExitCode:
     \b
     costream watch rtsp://cam1/live rtsp://cam2/live -o log
     costream watch feeds.toml -o log --rotate day --state-dir state --metrics 9100
-    costream watch rtsp://cam1/live --on 'falling>=0.8 for 2s' --run 'notify-send {feed} {label}'
+    costream watch rtsp://cam1/live --on 'fall>=0.8 for 2s' --run 'notify-send {feed} {label}'
     costream watch mic -m cotrans,cosounds
     """
     from costream.runtime.watch.command import watch

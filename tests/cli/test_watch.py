@@ -257,6 +257,17 @@ def test_a_restart_goes_on_where_it_was(clips, tmp_path):
     assert next(p["i"] for p in predictions if not p["warmup"]) == 63
 
 
+def test_the_rules_in_help_and_errors_fit_the_default_model(clips, tmp_path):
+    said = run("watch", "--help").stdout
+    said += refused(2, "as in", "watch", "rtsp://h/x", "--on", "walk>=2")
+    said += refused(2, "as in", "watch", "rtsp://h/x", "--run", "true")
+    rules = {*re.findall(r"--on '([^']+)' --run", said), *re.findall(r"as in: ([^-(\n]+)", said)}
+    rules |= {*re.findall(r"as in: --on '([^']+)'", said)}
+    assert len(rules) >= 1
+    rules = [word for rule in sorted(rules) for word in ("--on", rule.strip())]
+    run("watch", clips / "a.mp4", "--realtime", "--speed", "20", *rules, "--run", "true", "-q")
+
+
 def test_a_feed_that_is_given_up_is_exit_code_4(clips, tmp_path):
     done = run(
         *("watch", clips / "a.mp4", "rtsp://127.0.0.1:1/x", "--realtime", "--reconnect", "1"),

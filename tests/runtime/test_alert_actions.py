@@ -94,11 +94,11 @@ def echo(tmp_path):
 def test_any_label_is_one_argument(echo, tmp_path, monkeypatch, label, capfd):
     monkeypatch.chdir(tmp_path)
     command, out = echo
-    RunCommand(f"{command} {{label}} 'in {{feed}}: {{label}}!' --x={{score}} {{no}} $HOME").do(
+    RunCommand(f"{command} {{label}} 'in {{feed}}: {{label}}!' --x={{score}} ${{no}} $HOME").do(
         event(label)
     )
     arguments, environment = json.loads(content(out))
-    assert arguments == [label, f"in cam1: {label}!", "--x=0.912", "{no}", "$HOME"]
+    assert arguments == [label, f"in cam1: {label}!", "--x=0.912", "${no}", "$HOME"]
     assert environment["COSTREAM_LABEL"] == label
     assert json.loads(environment["COSTREAM_ALERT"])["label"] == label
     assert not (tmp_path / "pwned").exists()
@@ -142,6 +142,7 @@ def test_a_program_that_fails_or_cannot_be_started():
         ("", "no program is named"),
         ("echo 'x", "cannot be split"),
         ("no-such-program-here {label}", "no such program"),
+        ("echo {label} {nope}", r"no placeholder {nope}; known are {feed} .*: {nope }$"),
     ],
 )
 def test_commands_are_checked_at_the_start(command, message):
@@ -308,7 +309,7 @@ def test_cancel_ends_waiting_for_an_answer_and_for_the_next_attempt(code, slow_s
     ["", "u:pass@host/x", "ftp://u:pass@host/x", "http://", "http://u:pass/w@h", "http://[u:pass"],
 )
 def test_urls_are_checked_at_the_start_and_not_shown(url):
-    with pytest.raises(UsageError, match="post: not a URL") as error:
+    with pytest.raises(UsageError, match=r"^not a URL") as error:
         PostJson(url)
     assert "pass" not in str(error.value)
 

@@ -39,6 +39,7 @@ def card(name, labels, background=None):
         ("gap>=10s", {"kind": "gap", "for_s": 10.0}),
         ("gap >= 0:10 every 5s", {"kind": "gap", "for_s": 10.0, "every_s": 5.0}),
         ("lost", {"kind": "lost"}),
+        ("lost for 1h30m every 2d", {"kind": "lost", "for_s": 5400.0, "every_s": 172_800.0}),
         ("lost for 5s", {"kind": "lost", "for_s": 5.0}),
         ("'lost'", {"label": "lost"}),
         ("'gap'>=0.5", {"label": "gap", "above": 0.5}),
@@ -60,7 +61,7 @@ def test_what_rules_mean(text, fields):
         ("fall>=nan", 7, "from 0 to 1"),
         ("fall >= 0.8 0.9", 13, "'for' or 'until' or 'every', not '0.9'"),
         ("fall for", 9, "a time"),
-        ("fall for 2m", 10, "a time, as in 2s or 1:30, not '2m'"),
+        ("fall for 2w", 10, "a time, as in 2s or 1h30m, not '2w'"),
         ("fall for 2s for 3s", 13, "'until' or 'every'"),
         ("fall until 2s", 12, "a probability"),
         ("'fall>=0.8", 1, "a closing quote"),
@@ -73,7 +74,7 @@ def test_what_rules_mean(text, fields):
 def test_where_a_mistake_is(text, column, wanted):
     with pytest.raises(UsageError) as error:
         parse_rule(text)
-    assert f"column {column}: expected" in str(error.value)
+    assert str(error.value).startswith(f"--on {text!r}, column {column}: expected")
     assert wanted in str(error.value)
 
 
@@ -88,8 +89,10 @@ def test_any_text_is_a_rule_or_a_usage_error(text):
 
 
 def test_an_unknown_label_says_which_there_are():
-    with pytest.raises(UsageError, match=r"no label 'run'; it has fall, nothing, walk"):
+    with pytest.raises(UsageError) as error:
         targets(parse_rule("run>=0.8"), CLASSES)
+    it_has = "the model has no label 'run'; it has fall, nothing, walk"
+    assert str(error.value) == f"--on 'run>=0.8': {it_has}"
 
 
 def test_bounds_come_from_the_rule_or_from_the_model():

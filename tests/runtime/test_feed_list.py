@@ -221,6 +221,7 @@ def test_ffmpeg_reads_them(password: str, guarded: Any, tmp_path: Path) -> None:
         ("[[feed]]\nurl = 'mic'\ntimeout = -3", "feed 1: timeout -3 is not a time above 0"),
         ("[[feed]]\nurl = 'mic'\ntimeout = 0", "feed 1: timeout 0 is not a time above 0"),
         ("[[feed]]\nurl = 'mic'\nclips = 'loud'", "feeds.toml, feed 1: clips: "),
+        ("on = 'a>=2'\n[[feed]]\nurl = 'mic'", "feeds.toml, feed 1: on 'a>=2', column 4: "),
         ("[[feed]]\nurl = 'mic'\nuser = 'me'", "feed 1: only a URL can have a user and a password"),
         ("[[feed]]\nurl = 'rtsp://a'\nuser = 'a:b'", "feed 1: user must not contain a colon"),
         ("[[feed]]\nurl = 'rtsp://a@b'\nuser = 'c'", "feed 1: user is in the URL already"),

@@ -34,6 +34,7 @@ from costream.records import Alert, to_json
 COMMAND_TIMEOUT_S = 30.0
 NAMES = ("feed", "label", "score", "time", "clip", "rule")  # AlertEvent.values
 _PLACE = re.compile("{(" + "|".join(NAMES) + ")}")
+_LIKE_PLACE = re.compile("(?<![$])({[a-z_]+})")  # ${home} is a shell's
 POST_TIMEOUT_S = 10.0  # per socket operation of an attempt
 PAUSES_S = (1.0, 3.0)  # before the second and the third attempt
 
@@ -110,13 +111,18 @@ class RunCommand:
     """
 
     def __init__(self, command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> None:
-        """UsageError when ``command`` cannot be split or there is no such program."""
+        """UsageError if ``command`` cannot be split, or for an unknown program or placeholder."""
         try:
             self._arguments = shlex.split(command)
         except ValueError as error:
             raise UsageError(f"cannot be split into arguments ({error})", where=command) from error
         if not self._arguments:
-            raise UsageError("no program is named", where="an alert's command")
+            raise UsageError("no program is named")
+        unknown = [place for place in _LIKE_PLACE.findall(command) if not _PLACE.match(place)]
+        if unknown:
+            known = " ".join(f"{{{name}}}" for name in NAMES)
+            hint = f"known are {known}; a space keeps what is none: {unknown[0][:-1]} }}"
+            raise UsageError(f"there is no placeholder {unknown[0]}", where=command, hint=hint)
         if shutil.which(self._arguments[0]) is None:
             raise UsageError(
                 "no such program",
@@ -210,9 +216,7 @@ class PostJson:
             host = None
         if not host or parts.scheme not in ("http", "https"):
             # An invalid URL cannot be redacted, and may hold a password.
-            raise UsageError(
-                "not a URL", where="post", hint="write http://HOST/... or https://HOST/..."
-            )
+            raise UsageError("not a URL", hint="write http://HOST/... or https://HOST/...")
         host = f"[{host}]" if ":" in host else host
         place = host if port is None else f"{host}:{port}"
         self.name = f"POST to {parts.scheme}://{place}"

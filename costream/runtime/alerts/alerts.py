@@ -61,7 +61,7 @@ class Alerts:
         """
         evaluators = tuple(RuleEvaluator(rule, classes) for rule in options.on)
         if options.clips is not None and self._folder is None:
-            raise UsageError("clips need a folder", where="clips", hint="name one with -o")
+            raise UsageError("clips need a folder", where="--clips", hint="name one with -o")
         actions = options.actions()
         for key, action in actions.items():
             if key not in self._workers:
@@ -177,7 +177,7 @@ class AlertOptions:
 
     The same names are keys of a feed's table in a TOML file, each a string or a list of strings::
 
-        on = ["falling>=0.8 for 2s", "gap>=10s"]
+        on = ["fall>=0.8 for 2s", "gap>=10s"]
         run = "notify-send {feed} {label}"
         clips = "5,10"  # or [5, 10], or true
     """
@@ -188,44 +188,57 @@ class AlertOptions:
     append: tuple[str, ...] = ()
     clips: ClipSpan | None = None
 
-    def actions(self) -> dict[tuple[str, str], Action]:
-        """Return new actions by key; equal keys of two feeds mean the same action."""
+    def actions(self, where: Callable[[str], str] = "--{}".format) -> dict[tuple[str, str], Action]:
+        """Return new actions by key; equal keys of two feeds mean the same action.
+
+        UsageError for a mistake in one; ``where(key)`` is what it calls it.
+        """
         kinds: dict[str, Callable[[str], Action]]
         kinds = {"run": RunCommand, "post": PostJson, "append": AppendLine}
-        return {(key, text): kinds[key](text) for key in kinds for text in getattr(self, key)}
+        made: dict[tuple[str, str], Action] = {}
+        for key, kind in kinds.items():
+            for text in getattr(self, key):
+                try:
+                    made[key, text] = kind(text)
+                except UsageError as error:
+                    raise UsageError(str(error), where=where(key)) from error
+        return made
 
 
 KEYS = tuple(field.name for field in fields(AlertOptions))
 
 
-def read_options(values: Mapping[str, Any]) -> AlertOptions:
+def read_options(
+    values: Mapping[str, Any], where: Callable[[str], str] = "--{}".format
+) -> AlertOptions:
     """Return the options under the KEYS of ``values``; other keys, and None, are ignored.
 
-    ``values`` holds the values of the command line or of a table in a TOML file. Raises UsageError
-    for mistakes; nothing is run or opened.
+    ``values`` holds the values of the command line or of a table in a TOML file, ``where(key)`` is
+    what messages call one of them. Raises UsageError for mistakes; nothing is run or opened.
     """
-    rules = tuple(map(parse_rule, _texts(values, "on")))
-    run, post, append = (_texts(values, key) for key in ("run", "post", "append"))
-    options = AlertOptions(rules, run, post, append, _span(values.get("clips")))
-    options.actions()
-    if not options.on and any((options.run, options.post, options.append, options.clips)):
+    rules = tuple(parse_rule(text, where("on")) for text in _texts(values, "on", where))
+    run, post, append = (_texts(values, key, where) for key in ("run", "post", "append"))
+    options = AlertOptions(rules, run, post, append, _span(values.get("clips"), where("clips")))
+    options.actions(where)
+    given = [key for key in KEYS if getattr(options, key)]
+    if given and not options.on:
         raise UsageError(
             "actions or clips need a rule",
-            where="alerts",
-            hint="add one, as in: --on 'falling>=0.8 for 2s'",
+            where=where(given[0]),
+            hint="add one, as in: --on 'fall>=0.8 for 2s'",
         )
     return options
 
 
-def _texts(values: Mapping[str, Any], key: str) -> tuple[str, ...]:
+def _texts(values: Mapping[str, Any], key: str, where: Callable[[str], str]) -> tuple[str, ...]:
     value = values.get(key)
     texts = () if value is None else (value,) if isinstance(value, str) else value
     if not isinstance(texts, Iterable) or not all(isinstance(text, str) for text in (*texts,)):
-        raise UsageError("must be a string or a list of strings", where=key)
+        raise UsageError("must be a string or a list of strings", where=where(key))
     return tuple(texts)
 
 
-def _span(value: Any) -> ClipSpan | None:
+def _span(value: Any, where: str) -> ClipSpan | None:
     """Parse "5,10", "5", 5, [5, 10] or true."""
     if value is None or value is False:
         return None
@@ -238,9 +251,9 @@ def _span(value: Any) -> ClipSpan | None:
     except (UsageError, ValueError, TypeError):
         raise UsageError(
             f"expected seconds before and after, not {value!r}",
-            where="clips",
+            where=where,
             hint="write them as in 5,10",
         ) from None
     if max(before_s, after_s) > LONGEST_S:
-        raise UsageError(f"at most {LONGEST_S:g} s before and after", where="clips")
+        raise UsageError(f"at most {LONGEST_S:g} s before and after", where=where)
     return ClipSpan(before_s, after_s)

@@ -18,7 +18,7 @@ A rule is one line::
   lost or cannot be made, or has been down for ``TIME``. Either fires again only after data have
   arrived, and ``every`` applies to it too.
 
-A TIME is ``2s``, ``0.5`` or ``1:30``. The clauses after LABEL may come in any order.
+A TIME is ``2s``, ``0.5``, ``1h30m`` or ``1:30``. The clauses after LABEL may come in any order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -56,6 +56,7 @@ class Rule:
     for_s: float = 0.0
     until: float | None = None  # probability; None: LOW times the threshold
     every_s: float = EVERY_S
+    where: str = field(default="--on", compare=False)  # it was given, for messages
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,9 @@ class RuleTarget:
     until: float
 
 
-def parse_rule(text: str) -> Rule:
-    """Parse a rule. UsageError names the column of a mistake."""
-    return _Parser(text).rule()
+def parse_rule(text: str, where: str = "--on") -> Rule:
+    """Parse a rule. UsageError names ``where`` it was given, and the column of a mistake."""
+    return replace(_Parser(text, where).rule(), where=where)
 
 
 def targets(rule: Rule, classes: RuleLabels) -> tuple[RuleTarget, ...]:
@@ -106,19 +107,18 @@ def targets(rule: Rule, classes: RuleLabels) -> tuple[RuleTarget, ...]:
         for k, label in enumerate(classes.labels)
         if (k not in classes.background if rule.label == ANY else label == rule.label)
     ]
+    where = f"{rule.where} {rule.text!r}"
     if not indices:
         known = ", ".join(sorted(set(classes.labels)))
         raise UsageError(
-            f"the model has no label {rule.label!r}", where=rule.text, hint=f"it has {known}"
+            f"the model has no label {rule.label!r}", where=where, hint=f"it has {known}"
         )
     chosen = []
     for k in indices:
         above = classes.thresholds[k] if rule.above is None else rule.above
         until = LOW * above if rule.until is None else rule.until
         if until > above:
-            raise UsageError(
-                f"'until' is above the firing probability ({above:g})", where=rule.text
-            )
+            raise UsageError(f"'until' is above the firing probability ({above:g})", where=where)
         chosen.append(RuleTarget(k, classes.labels[k], above, until))
     return tuple(chosen)
 
@@ -133,8 +133,8 @@ class _Token:
 class _Parser:
     """Reads one rule from left to right."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self, text: str, where: str) -> None:
+        self._text, self._where = text, where
         self._tokens = list(self._split())
         self._next = 0
 
@@ -200,7 +200,7 @@ class _Parser:
         try:
             return parse_time(token.text)
         except UsageError:
-            raise self._error(token, "a time, as in 2s or 1:30") from None
+            raise self._error(token, "a time, as in 2s or 1h30m") from None
 
     def _take(self, kind: str, text: str | None, wanted: str) -> _Token:
         token = self._advance()
@@ -239,8 +239,8 @@ class _Parser:
         instead = f", not {self._text[token.at :].split()[0]!r}" if token.kind != "end" else ""
         return UsageError(
             f"expected {wanted}{instead}",
-            where=f"rule {self._text!r}, column {token.at + 1}",
-            hint="as in: falling>=0.8 for 2s",
+            where=f"{self._where} {self._text!r}, column {token.at + 1}",
+            hint="as in: fall>=0.8 for 2s",
         )
 
 

@@ -5,7 +5,7 @@ and take precedence over the command line::
 
     user = "viewer"
     password-env = "CAMERA_PASSWORD"
-    on = ["falling>=0.8 for 2s"]
+    on = ["fall>=0.8 for 2s"]
 
     [[feed]]
     name = "door"
@@ -141,15 +141,17 @@ class _Entry:
             raise self.error("transport", f"{text!r} is neither tcp nor udp")
         if channel is not None and (type(channel) is not int or channel < 1):
             raise self.error("channel", f"{channel!r} is not a whole number from 1 on")
-        try:
-            alerts = read_options(self.settings)
-        except UsageError as error:
-            raise UsageError(str(error), where=self.where) from error
+        alerts = read_options(self.settings, self._of_key)
         return FeedSpec(name, uri, display_name(uri), alerts, channel, transport, self._timeout_s())
 
     def error(self, key: str, what: str) -> UsageError:
         """Return an error about the value of ``key``."""
         return UsageError(f"{key} {what}", where=self.where)
+
+    def _of_key(self, key: str) -> str:
+        """Return what messages call a setting: by its option, or by its list and key."""
+        own = any(key in table for table in self.settings.maps[:-1])
+        return f"{self.where}: {key}" if own else f"--{key}"
 
     def _uri(self) -> str:
         """Return the URL with user and password; a source that is not a URL unchanged."""

@@ -222,7 +222,7 @@ def status_line(status: WatchStatus) -> str:
 
 
 def alert_line(alert: Alert, *, unicode: bool = True) -> str:
-    """Return ``falling 0.92 (falling>=0.8 for 2s), clip door-3.mkv``."""
+    """Return ``fall 0.92 (fall>=0.8 for 2s), clip door-3.mkv``."""
     clip = "" if alert.clip is None else f", clip {alert.clip}"
     text = f"{alert.label} {alert.score:.2f} ({alert.rule}){clip}"
     return display_text(text, unicode=unicode)
