@@ -21,6 +21,7 @@ from costream.sinks.atomic import exists_error
 from costream.sinks.base import Sink
 from costream.sinks.registry import check_outputs, is_complete, make_sinks, paths_for
 from costream.sinks.tables import MergedTimeline
+from costream.sources.base import LiveSource
 from costream.sources.media.container import media_streams
 from costream.sources.registry import expand, name_of, open_source, sniff
 from costream.ui.console import live_allowed, print_line, stderr_console, stdout_console
@@ -192,13 +193,9 @@ def _one(
         stream=sys.stdout,
         overwrite=options.overwrite or options.skip_existing,
     )
-    summary = run(
-        open_source(uri, source_options(options, model, plan.formats)),
-        model,
-        [*sinks, *_views(options, plan, name)],
-        options=options,
-        stop=stop,
-    )
+    source = open_source(uri, source_options(options, model, plan.formats))
+    views = _views(options, plan, name, live=isinstance(source, LiveSource))
+    summary = run(source, model, [*sinks, *views], options=options, stop=stop)
     if plan.directory is not None:
         objects = model.info.card.finds_objects
         paths = [
@@ -217,7 +214,7 @@ def _say_written(options: Options, paths: Sequence[Path]) -> None:
         print_line(stderr_console(options.color), clean(line))
 
 
-def _views(options: Options, plan: _Plan, name: str) -> list[Sink]:
+def _views(options: Options, plan: _Plan, name: str, *, live: bool) -> list[Sink]:
     views: list[Sink] = []
     console = stderr_console(options.color)
     if live_allowed(
@@ -227,7 +224,7 @@ def _views(options: Options, plan: _Plan, name: str) -> list[Sink]:
         flag=options.color,
         data_on_terminal=plan.directory is None and bool(plan.formats) and sys.stdout.isatty(),
     ):
-        views.append(LiveView(console, name))
+        views.append(LiveView(console, name, live=live))
     elif options.verbosity >= 0:
         views.append(PlainLines(console, name, last=not plan.report))
     if plan.report:

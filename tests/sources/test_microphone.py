@@ -106,6 +106,7 @@ class Listener:
             env=environment(microphone.environment),
         )
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.faults: list[str] = []
         threading.Thread(target=self._read, daemon=True).start()
         assert self.said() == {"opening": True}
 
@@ -127,9 +128,11 @@ class Listener:
         return found
 
     def gap(self) -> tuple[float, float, str]:
-        """Wait for the next gap, past blocks."""
+        """Wait for the next gap, past blocks, and a fault if that was a loss."""
         while "gap" not in (said := self.said()):
             assert "time_s" in said or "fault" in said, said
+            if "fault" in said:
+                self.faults.append(said["fault"][1])
         start_s, end_s, reason = said["gap"]
         return start_s, end_s, reason
 
@@ -264,6 +267,7 @@ def test_lost_and_back(poor_microphone: VirtualMicrophone, fault: str) -> None:
         ["waiting", "the device is gone", 0],
         ["live", "", 1],
     ]
+    assert listener.faults == ["the device is gone; waiting for it"]
     (back,) = listener.complaints().splitlines()  # PortAudio and ALSA say nothing
     assert back.startswith("microphone: sound is back after")
 
@@ -461,6 +465,23 @@ def test_nothing_there(poor_microphone: VirtualMicrophone) -> None:
     error, finding = opened(poor_microphone, ("mic", None))
     assert error.startswith("microphone: there is no input device; plug one in")
     assert finding.startswith("None microphones none plug one in")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's stderr")
+def test_a_microphone_given_up_does_not_let_the_others_make_noise() -> None:
+    code = """
+        import ctypes, sys
+        from costream.sources.live.devices import silence_portaudio
+        say = ctypes.CDLL(None).perror
+        one, other = silence_portaudio(), silence_portaudio()
+        one.__enter__(), other.__enter__()
+        one.__exit__(None, None, None)
+        say(b"ALSA lib")
+        other.__exit__(None, None, None)
+        say(b"the end")
+    """
+    said = python("-c", textwrap.dedent(code)).stderr.splitlines()
+    assert [line.partition(":")[0] for line in said] == ["the end"]
 
 
 BLOCKED = """

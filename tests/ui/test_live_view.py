@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -417,6 +418,23 @@ def test_steps_without_output_leave_no_holes_in_the_timeline() -> None:
 
 def test_before_the_first_output_it_says_what_it_waits_for() -> None:
     assert "waiting for the first output" in text_of(pose_state(outputs=False))
+
+
+def test_a_live_source_that_is_lost_does_not_look_live() -> None:
+    target, heard = console(force_terminal=True, height=24), header(kind="audio", duration_s=None)
+    view = LiveView(target, "mic", live=True)
+    view.open(heard)
+    for record in (*steps("walk"), Fault(1.0, "the device is gone")):
+        view.write(record)  # the last one is drawn at once
+    assert re.search(r"no data since \d\d:\d\d:\d\d: the device is gone", "".join(written(target)))
+    state = RunState(heard, 0.0, live=True)
+    for record in (*steps("walk"), Fault(1.0, "the device is gone")):
+        state.add(record)
+    shown = text_of(state).splitlines()
+    assert sum("unknown" in line for line in shown) == 3  # level, scores and label
+    for record in steps("walk", begin=9):
+        state.add(record)
+    assert "no data" not in text_of(state)
 
 
 def test_the_live_view_takes_pictures() -> None:

@@ -7,6 +7,7 @@ import ctypes
 import functools
 import importlib
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -128,9 +129,13 @@ def _listed(devices: Sequence[InputDevice]) -> str:
     return ", ".join(f"{device.index} {device.name!r}" for device in devices)
 
 
+_silencing = 0  # blocks of silence_portaudio that are running, in any thread
+_guard = threading.Lock()
+
+
 @contextlib.contextmanager
 def silence_portaudio() -> Iterator[None]:
-    """Keep PortAudio and ALSA from printing while the block runs.
+    """Keep PortAudio and ALSA from printing while the block runs, in all threads.
 
     When a device is lost or cannot be opened they print to the C library's ``stderr``, into the
     live view, and have no option against it. Python's own stderr and descriptor 2 are unchanged.
@@ -140,12 +145,17 @@ def silence_portaudio() -> Iterator[None]:
     if found is None:
         yield
         return
+    global _silencing
     stderr, itself, nowhere = found
-    stderr.value = nowhere
+    with _guard:
+        _silencing += 1
+        stderr.value = nowhere
     try:
         yield
     finally:
-        stderr.value = itself
+        with _guard:
+            _silencing -= 1
+            stderr.value = nowhere if _silencing else itself
 
 
 @functools.cache

@@ -62,7 +62,12 @@ class LineGroups:
         meter = self._state.audio_meter
         if meter is not None:
             width, unicode = viewport.width, viewport.unicode
-            groups["level"] = [level_line(meter, self._named("level"), width, unicode=unicode)]
+            level = self._named("level")
+            groups["level"] = [
+                level.append("unknown", "dim")
+                if self._state.lost
+                else level_line(meter, level, width, unicode=unicode)
+            ]
             groups["spectrum"] = blank * (_SPECTRUM_ROWS if meter.has_spectrum else 0)
         return groups
 
@@ -86,6 +91,8 @@ class LineGroups:
 
     def _progress(self) -> Text:
         state = self._state
+        if state.lost:
+            return Text(clean(state.lost), "bold yellow")
         length_s = state.header.duration_s
         if not length_s:
             lag = f", {state.lag_s:.2f} s late" if state.lag_s else ""
@@ -104,6 +111,8 @@ class LineGroups:
     def _scores(self, head: str | None, head_state: HeadState) -> list[Text]:
         """Return the best labels; those of one of several heads stand beside its name."""
         title = Text() if head is None else self._named(clean(head))
+        if self._state.lost:
+            return [title.append("unknown", "dim")]
         if not head_state.top:
             what = "output" if self._state.steps else "step"
             return [title.append(f"waiting for the first {what}", "dim")]
@@ -138,6 +147,8 @@ class LineGroups:
     def _now(self, head: str | None, head_state: HeadState) -> Text:
         current, time_s = head_state.current, self._state.time_s
         name = "now" if head is None else clean(head)
+        if self._state.lost:
+            return self._named(name).append("unknown", "dim")
         if current is None or time_s is None:
             return self._named(name).append("nothing" if head_state.top else "", "dim")
         length_s = max(0.0, time_s - head_state.head.delay_s - current.since_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 
 from rich.cells import cell_len
@@ -36,7 +37,8 @@ _NEWEST = 0.05
 class RunState:
     """State of one run. ``now_s`` arguments are seconds of a monotonic clock."""
 
-    def __init__(self, header: Header, now_s: float) -> None:
+    def __init__(self, header: Header, now_s: float, *, live: bool = False) -> None:
+        """``live``: after a fault, no data come until the next step."""
         step_s = 1 / header.rate_hz
         self.header = header
         self.began_s = now_s
@@ -56,6 +58,8 @@ class RunState:
         self.dropped = 0
         self.errors = 0
         self.lag_s = 0.0
+        self.lost = ""  # why and since when no data come from a live source; '' if they do
+        self._live = live
         self.figure: Figure | None = None  # the persons of the newest step
         self._view = SkeletonView()
         self.audio_meter = AudioMeter(step_s) if header.kind == "audio" else None
@@ -79,6 +83,8 @@ class RunState:
             self.segments.append(record)
         elif isinstance(record, Fault):
             self.errors += record.count
+            if self._live:
+                self.lost = f"no data since {time.strftime('%H:%M:%S')}: {record.message}"
         elif isinstance(record, Gap):
             for head_state in self.head_states.values():
                 head_state.interrupt()
@@ -130,3 +136,4 @@ class RunState:
     def _tick(self, time_s: float) -> None:
         self.start_s = time_s if self.start_s is None else self.start_s
         self.time_s = time_s
+        self.lost = ""

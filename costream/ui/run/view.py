@@ -13,7 +13,7 @@ from rich.text import Text
 from costream.draw.audio_meter import AudioMeter
 from costream.draw.skeleton import Figure
 from costream.formatting import clean
-from costream.records import Header, Picture, Record, Summary
+from costream.records import Fault, Header, Picture, Record, Summary
 from costream.ui.run.glyphs import spectrum_lines, stick_lines
 from costream.ui.run.sections import LineGroups, ObjectLineGroups
 from costream.ui.run.state import RunState
@@ -26,12 +26,13 @@ _REFRESH_S = 0.22
 class LiveView:
     """Sink that shows the records of one run on ``console``.
 
-    ``name``: name of the source. Draws only from within ``open``, ``write`` and
-    ``close``, so there is no thread and nothing to lock. Only one may be open at a time.
+    ``name``: name of the source, ``live``: it is a live one. Draws only from within ``open``,
+    ``write`` and ``close``, so there is no thread and nothing to lock. Only one may be open at a
+    time.
     """
 
-    def __init__(self, console: Console, name: str) -> None:
-        self._name = name
+    def __init__(self, console: Console, name: str, *, live: bool = False) -> None:
+        self._name, self._live = name, live
         self._screen = Screen(console)
         self._state: RunState | None = None
         self._layout: LiveLayout | None = None
@@ -39,7 +40,7 @@ class LiveView:
 
     def open(self, header: Header) -> None:
         """Show the view."""
-        self._state = RunState(header, time.monotonic())
+        self._state = RunState(header, time.monotonic(), live=self._live)
         self._layout = LiveLayout(self._state, self._name)
         self._screen.open()
         self._draw()
@@ -49,7 +50,9 @@ class LiveView:
         if self._state is None:
             return
         self._state.add(record)
-        if time.monotonic() - self._drawn_s >= _REFRESH_S:
+        # After the loss of a live source no more records may come for long.
+        lost = self._state.lost and isinstance(record, Fault)
+        if lost or time.monotonic() - self._drawn_s >= _REFRESH_S:
             self._draw()
 
     def draw(self, picture: Picture) -> None:
