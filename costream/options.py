@@ -251,9 +251,9 @@ class Options:
     )
     keep: str | None = flag(
         "--keep",
-        "Delete the oldest parts of a feed beyond this total size.",
+        "Delete the oldest parts and clips of a feed beyond this total size, age (7d) or both.",
         on=WATCH,
-        metavar="SIZE",
+        metavar="SIZE,AGE",
     )
     state_dir: str | None = flag(
         "--state-dir",

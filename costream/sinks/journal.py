@@ -120,6 +120,7 @@ def _whole(file: BinaryIO) -> int:
 
 
 _SYNC_S = 3.0  # interval of flushing to disk
+_PRUNE_S = 30.0  # interval of deleting old parts and clips
 _LOOK_S = 1.0  # interval of checking that the file still exists
 _AGAIN_S = 60.0  # until a failed rotation is retried
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
@@ -162,6 +163,7 @@ class Journal:
         self._trouble = ""  # reason why writing fails; '' if it works
         self._durable = True  # False after a failed flush to disk
         self._look_s = self._rotate_s = 0.0  # times of day of the next check and retry
+        self._prune_s = 0.0  # time of day of the next deletion of old parts
         self._lock: IO[str] | None = None
         self._closing = threading.Event()
         self._syncing = threading.Thread(target=self._sync_often, daemon=True)
@@ -200,6 +202,7 @@ class Journal:
         self._closing.set()
         self._syncing.join()
         self._sync()
+        self._prune()
         self._file.close()
         if self._lock is not None:
             self._lock.close()
@@ -260,6 +263,7 @@ class Journal:
             self._sync()
             self._file.close()
             self._rotation.finish(self._directory, self._name, self._begun_s)
+            self._prune()
         except OSError as error:
             self._rotate_s = now_s + _AGAIN_S
             log.warning("%s: cannot be rotated (%s)", self.path, error.strerror)
@@ -284,9 +288,19 @@ class Journal:
             log.warning("%s: cannot write (%s); records are dropped", self.path, self._trouble)
 
     def _sync_often(self) -> None:
-        """Flush to disk regularly. A slow disk blocks this thread only."""
+        """Flush to disk and delete what is old regularly. A slow disk blocks this thread only."""
         while not self._closing.wait(_SYNC_S):
             self._sync()
+            if not 0 <= self._prune_s - self._clock() <= _PRUNE_S:
+                self._prune()
+
+    def _prune(self) -> None:
+        now_s = self._clock()
+        self._prune_s = now_s + _PRUNE_S
+        try:
+            self._rotation.prune(self._directory, self._name, now_s)
+        except OSError as error:
+            log.warning("%s: old parts cannot be deleted (%s)", self.path, error.strerror)
 
     def _sync(self) -> None:
         try:

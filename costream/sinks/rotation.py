@@ -1,20 +1,26 @@
-"""Rotation of journals by time or size, and deletion of old parts."""
+"""Rotation of journals by time or size, and deletion of old parts and clips."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from costream.errors import UsageError
+from costream.clock import parse_time
+from costream.errors import UsageError, redact
 
 Period = Literal["hour", "day"]
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT])(i?)B", re.IGNORECASE)
+_AGE = re.compile(r"\d[dh]")  # not minutes: "500m" may be meant as a size
+_CLIP = r"_[0-9]{8}T[0-9]{6}Z_.*(?<!\.part)"
+_NAME_BYTES = 80  # limit for a feed or a label in the file name of a clip
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 _SECONDS: dict[Period, int] = {"hour": 3600, "day": 86400}
 _PART = r"\.([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}-[0-9]{2}-[0-9]{2})(?:~([0-9]+))?\.jsonl"
@@ -26,23 +32,32 @@ class Rotation:
 
     size: int | None = None  # maximum bytes of a file
     every: Period | None = None  # in UTC
-    keep: int | None = None  # bytes of all parts, the oldest are deleted first; None: no limit
+    # Of all parts and clips of a feed, the oldest are deleted first; None: no limit.
+    keep: int | None = None  # bytes
+    keep_s: float | None = None  # age, from when they were finished
 
     @classmethod
     def parse(cls, rotate: str | None, keep: str | None = None) -> Rotation:
-        """Parse ``hour``, ``day`` or a size ("100MB", "64MiB"), and the total size of parts.
+        """Parse ``hour``, ``day`` or a size ("100MB", "64MiB"), and what is kept.
 
+        That is a size, an age ("7d", "12h") or both ("10GB,7d"), of parts and clips together.
         Raise UsageError for anything else, and for ``keep`` without ``rotate``.
         """
-        kept = None if keep is None else _bytes(keep, "--keep", "a size, like 10GB")
+        limits: dict[str, Any] = {}
+        for text in () if keep is None else keep.split(","):
+            if _AGE.search(text):
+                limits["keep_s"] = parse_time(text)
+            else:
+                limits["keep"] = _bytes(text, "--keep", "a size or an age, like 10GB or 7d")
         if rotate is None:
-            if kept is not None:
+            if limits:
                 raise UsageError("needs --rotate", where="--keep", hint="add --rotate day")
             return cls()
         for period in _SECONDS:
             if rotate == period:
-                return cls(every=period, keep=kept)
-        return cls(_bytes(rotate, "--rotate", "hour, day or a size, like 100MB"), keep=kept)
+                return cls(every=period, **limits)
+        size = _bytes(rotate, "--rotate", "hour, day or a size, like 100MB")
+        return cls(size, **limits)
 
     def due(self, begun_s: float, now_s: float, size: int) -> bool:
         """Return whether a file started at ``begun_s`` is rotated before it has this size."""
@@ -52,7 +67,7 @@ class Rotation:
         return self.size is not None and size > self.size
 
     def finish(self, directory: Path, name: str, begun_s: float) -> None:
-        """Rename NAME.jsonl to a part named after its start; delete parts beyond ``keep``.
+        """Rename NAME.jsonl to a part named after its start.
 
         No part is ever overwritten. Raises OSError.
         """
@@ -60,12 +75,38 @@ class Rotation:
         same = [number for other, number, _ in _listed(directory, name) if other == stamp]
         again = f"~{max(same) + 1}" if same else ""
         (directory / f"{name}.jsonl").rename(directory / f"{name}.{stamp}{again}.jsonl")
-        left = self.keep
-        for old in reversed(list(parts(directory, name))):
-            if left is not None:
-                left -= old.stat().st_size
-                if left < 0:
-                    old.unlink()
+
+    def prune(self, directory: Path, name: str, now_s: float) -> None:
+        """Delete the oldest parts and clips of NAME, as far as they are beyond a limit.
+
+        ``now_s``: time of day. Raises OSError.
+        """
+        if self.keep is None and self.keep_s is None:
+            return
+        found = []
+        clip = re.compile(re.escape(safe_name(name)) + _CLIP)
+        clips = (path for path in directory.iterdir() if clip.fullmatch(path.name))
+        for number, path in enumerate((*parts(directory, name), *clips)):
+            with suppress(FileNotFoundError):
+                about = path.stat()
+                found.append((about.st_mtime, number, about.st_size, path))
+        left = math.inf if self.keep is None else self.keep
+        oldest_s = -math.inf if self.keep_s is None else now_s - self.keep_s
+        for ended_s, _, size, path in sorted(found, reverse=True):
+            left -= size
+            if left < 0 or ended_s < oldest_s:
+                path.unlink(missing_ok=True)
+
+
+def safe_name(text: str) -> str:
+    """Return ``text`` as a part of a file name valid on any system, without credentials."""
+    name = "".join(c if c.isalnum() or c in ".-" else "_" for c in redact(text))
+    return name.encode()[:_NAME_BYTES].decode(errors="ignore").strip("._") or "unnamed"
+
+
+def clip_stem(feed: str, at: datetime, label: str) -> str:
+    """Return the name of a clip or picture of a feed, without number and ending."""
+    return f"{safe_name(feed)}_{at:%Y%m%dT%H%M%SZ}_{safe_name(label)}"
 
 
 def parts(directory: Path, name: str) -> Iterator[Path]:

@@ -257,6 +257,22 @@ def test_the_oldest_parts_go(tmp_path: Path, step_s: float) -> None:
     assert set(others) < set(files(tmp_path))
 
 
+def test_clips_go_with_the_parts_of_their_feed(tmp_path: Path) -> None:
+    def clip(name: str, age_s: float) -> str:
+        path = tmp_path / name
+        path.write_bytes(bytes(1000))
+        os.utime(path, (time.time() - age_s,) * 2)
+        return name
+
+    mine = [clip(f"cam_20261124T1200{k:02}Z_walk~{k}.mkv", 3600.0 * k) for k in range(30)]
+    others = [clip(f"cam{k}_20261124T120000Z_walk.mkv", 99_999.0) for k in range(3)]
+    others += [clip("cam_20261124T120000Z_walk.mkv.part", 99_999.0), clip("cam_walk.mkv", 99_999.0)]
+    opened(tmp_path, Rotation(every="day", keep_s=9.5 * 3600)).close(SUMMARY)
+    assert {*mine[:10], *others} == set(files(tmp_path)) - {"cam.jsonl"}
+    opened(tmp_path, Rotation(every="day", keep=4500)).close(SUMMARY)
+    assert {*mine[:4], *others} == set(files(tmp_path)) - {"cam.jsonl"}
+
+
 def test_a_part_that_cannot_be_made_holds_nothing_up(
     tmp_path: Path, monkeypatch: Any, caplog: Any
 ) -> None:
@@ -371,6 +387,8 @@ def test_a_disk_that_makes_nothing_durable_is_told_of_once(
         ("day", "10GB", Rotation(every="day", keep=10_000_000_000)),
         ("100MB", None, Rotation(size=100_000_000)),
         ("1.5 mib", "64 KiB", Rotation(size=1_572_864, keep=65_536)),
+        ("day", "7d", Rotation(every="day", keep_s=604_800.0)),
+        ("day", "10GB,1d12h", Rotation(every="day", keep=10_000_000_000, keep_s=129_600.0)),
     ],
 )
 def test_what_may_be_said(rotate: str | None, keep: str | None, expected: Rotation) -> None:
@@ -383,7 +401,10 @@ def test_what_may_be_said(rotate: str | None, keep: str | None, expected: Rotati
         ("week", None, "--rotate: 'week' is not hour, day or a size, like 100MB"),
         ("100", None, "--rotate: '100' is not"),
         ("0MB", None, "--rotate: '0MB' is not"),
-        ("day", "30d", "--keep: '30d' is not a size, like 10GB"),
+        ("day", "30", "--keep: '30' is not a size or an age, like 10GB or 7d"),
+        ("day", "500m", "--keep: '500m' is not a size or an age"),  # megabytes, or minutes?
+        ("day", "1D", "--keep: '1D' is not a size or an age"),
+        ("day", "10GB,", "--keep: '' is not a size or an age"),
         (None, "1GB", "--keep: needs --rotate; add --rotate day"),
     ],
 )

@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.clock import parse_time, utc
-from costream.errors import UsageError, redact
+from costream.errors import UsageError
 from costream.records import Alert, FeedState
 from costream.runtime.alerts.actions import AlertEvent, AppendLine, PostJson, RunCommand
 from costream.runtime.alerts.rules import Rule, RuleEvaluator, RuleLabels, parse_rule
 from costream.runtime.alerts.worker import Action, ActionWorker, LogLimiter
+from costream.sinks.rotation import clip_stem
 from costream.sources.live.clip_buffer import SUFFIX, PacketRing
 
 log = logging.getLogger("costream")
@@ -29,7 +30,6 @@ _LATE_S = 5.0
 _NAMES = 1000
 CLIPS = "5,5"  # value of a bare --clips
 LONGEST_S = 600.0  # limit for either part of a clip: packets are held in memory
-_NAME_BYTES = 80  # limit for a feed or a label in the file name of a clip
 
 
 @dataclass
@@ -137,7 +137,7 @@ class Alerts:
 
     def _name(self, feed: str, now: datetime, label: str) -> str:
         """Return a unique file name for a clip."""
-        stem = f"{_safe(feed)}_{now:%Y%m%dT%H%M%SZ}_{_safe(label)}"
+        stem = clip_stem(feed, now, label)
         name, number = f"{stem}{SUFFIX}", 1
         while name in self._names or (self._folder is not None and (self._folder / name).exists()):
             number += 1
@@ -155,12 +155,6 @@ def _start(
     for worker in workers:
         if worker.action.wants_clip is wants_clip:
             worker.put(event)
-
-
-def _safe(text: str) -> str:
-    """Return ``text`` as a part of a file name valid on any system, without credentials."""
-    name = "".join(c if c.isalnum() or c in ".-" else "_" for c in redact(text))
-    return name.encode()[:_NAME_BYTES].decode(errors="ignore").strip("._") or "unnamed"
 
 
 @dataclass(frozen=True)
