@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,14 +21,26 @@ class UnfitStateError(Exception):
     """A saved state cannot be used; the message gives the reason."""
 
 
-def write_state(path: Path, metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
-    """Write a state to ``path``, which is replaced atomically. Raises OutputError."""
+def write_state(
+    path: Path, metadata: Mapping[str, str], tensors: Mapping[str, Tensor], *, durable: bool = True
+) -> None:
+    """Write a state to ``path``, which is replaced atomically. Raises OutputError or OSError.
+
+    If not ``durable``, it is overwritten in memory, and the system writes it to disk now and then:
+    a kill in the middle leaves a damaged file, a power failure any.
+    """
     from safetensors.torch import save
 
     # Separate copies: tensors that share memory cannot be saved.
     copies = {key: t.detach().cpu().contiguous().clone() for key, t in tensors.items()}
     data = save(copies, {"format": FORMAT, **metadata, "sha256": _digest(copies)})
-    write_file(path, data)
+    if durable:
+        write_file(path, data)
+        return
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+    with open(file, "wb", buffering=0) as open_file:
+        open_file.write(data)
+        open_file.truncate()
 
 
 def read_state(path: Path, expected: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Tensor]]:
@@ -36,6 +50,8 @@ def read_state(path: Path, expected: Mapping[str, str]) -> tuple[dict[str, str],
     """
     from safetensors import SafetensorError, safe_open
 
+    if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+        raise UnfitStateError("it is no file")
     try:
         with safe_open(path, framework="pt") as file:
             metadata: dict[str, Any] = file.metadata() or {}

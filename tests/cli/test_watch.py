@@ -257,6 +257,23 @@ def test_a_restart_goes_on_where_it_was(clips, tmp_path):
     assert next(p["i"] for p in predictions if not p["warmup"]) == 63
 
 
+def test_a_crash_loop_goes_on_and_no_number_is_used_twice(clips, tmp_path):
+    told = ("watch", clips / "a.mp4", "--realtime", "-o", tmp_path, "-q", "--state-dir", tmp_path)
+    file = tmp_path / "a.mp4.jsonl"
+    for _ in range(3):
+        known, process = count(file, "prediction"), start(*told)
+        wait_until(lambda known=known: count(file, "prediction") > known + 12, process)
+        process.kill()
+        process.communicate()
+    lines = records(file)
+    assert len({header["began"] for header in of_type(lines, "header")}) == 1
+    steps = of_type(lines, "compute")
+    for what in ("i", "time_s"):
+        values = [step[what] for step in steps]
+        assert all(a < b for a, b in itertools.pairwise(values)), values
+    assert len(of_type(lines, "gap")) == 2
+
+
 def test_the_rules_in_help_and_errors_fit_the_default_model(clips, tmp_path):
     said = run("watch", "--help").stdout
     said += refused(2, "as in", "watch", "rtsp://h/x", "--on", "walk>=2")

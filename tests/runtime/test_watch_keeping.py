@@ -183,6 +183,10 @@ def stated(**changed: str) -> Callable[[Path], None]:
         (stated(source="rtsp://***@other/x"), "source 'rtsp://***@other/x', not"),
         (stated(saved_s=repr(time.time() + 3600)), "its time is in the future"),
         (stated(began_s="nan"), "its time is in the future"),
+        (stated(began_s="-1e308"), "it is damaged"),
+        (stated(next_step="-5"), "it is damaged"),
+        (stated(next_step="9" * 5000), "it is damaged"),
+        (stated(smoothed="[" * 100_000), "it is damaged (RecursionError)"),
     ],
 )
 def test_what_cannot_be_used_is_told_of_and_put_aside(
@@ -204,6 +208,51 @@ def test_what_cannot_be_used_is_told_of_and_put_aside(
     assert (tmp_path / "door.safetensors.aside").read_bytes() == data
     kept(tmp_path, model)
     assert restored(tmp_path, model) is not None
+
+
+def replaced(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return change
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX files")
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (replaced(os.mkfifo), "it is no file"),
+        (replaced(os.mkdir), "it is no file"),
+        (replaced(lambda path: path.symlink_to("/dev/zero")), "it is no file"),
+        (replaced(lambda path: path.symlink_to(path)), "Too many levels of symbolic links"),
+        (replaced(lambda path: path.symlink_to("/etc/passwd")), "it is damaged"),
+    ],
+)
+def test_what_is_no_file_of_ours_is_put_aside(
+    change: Callable[[Path], None], reason: str, model: StreamingModel, tmp_path: Path, caplog: Any
+) -> None:
+    change(kept(tmp_path, model))
+    assert restored(tmp_path, model) is None
+    (record,) = caplog.records
+    assert record.getMessage().endswith(f"{reason}; moved to door.safetensors.aside")
+    assert Path("/etc/passwd").is_file()
+
+
+def test_the_newer_of_both_files_counts(model: StreamingModel, tmp_path: Path, caplog: Any) -> None:
+    keeper = StateDirectory(tmp_path, model)
+    for number, durable in ((1, True), (2, False), (3, False)):
+        keeper.save(SPEC, replace(now(), next_step=number), model.init_state(1), durable=durable)
+        while keeper._newest:
+            time.sleep(0.01)
+    keeper.close()
+    recent = tmp_path / ".door.recent.safetensors"
+    assert restored(tmp_path, model).next_step == 3
+    cut(recent)  # killed in the middle of it
+    assert restored(tmp_path, model).next_step == 1
+    assert "it is damaged" in caplog.text
+    kept(tmp_path, model)
+    assert restored(tmp_path, model).next_step == 40
 
 
 def test_another_type_of_numbers_does_not_fit(

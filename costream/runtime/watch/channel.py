@@ -85,11 +85,14 @@ class FeedChannel:
         self.feed.offset_s = self.began_s - saved.began_s
         self.began_s = saved.began_s
 
-    def snapshot(self) -> Snapshot | None:
-        """Return the position of the feed; None before its first step."""
+    def snapshot(self, ahead: int = 0) -> Snapshot | None:
+        """Return the position of the feed; None before its first step.
+
+        ``ahead``: numbers to leave out, as steps may be taken after this.
+        """
         if self._last_s is None or not self.recorder.steps:
             return None
-        next_step = self.recorder.first_step + self.recorder.steps
+        next_step = self.recorder.first_step + self.recorder.steps + ahead
         return Snapshot(next_step, self.began_s, self._last_s, self.recorder.smoothed())
 
     def stop(self) -> None:

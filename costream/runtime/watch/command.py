@@ -51,7 +51,9 @@ from costream.ui.watch.lines import WatchLines
 log = logging.getLogger("costream")
 
 VIEW_S = 0.25  # interval between status updates
-SAVE_S = 10.0  # interval between savings of the network's state
+SAVE_S = 1.0  # interval between savings of the network's state
+DURABLE_S = 10.0  # interval between those that survive a power failure; they wear a disk
+AHEAD = 1000  # step numbers that are left out after a crash, since some of them may be used
 RESUME_S = 60.0  # a saved state is used for a restart within this time
 BUFFER_STEPS = 64  # most steps of a feed that wait for the network before the feed waits
 BURST_S = 12.0  # a burst of data this long is kept whole ...
@@ -166,7 +168,7 @@ class WatchRun:
         self._overview = StatusCollector(model.info, self._channels)
         rows = FeedStates(model, len(specs), options.tokens, _throttles(options, model, specs))
         self._loop = Loop(model, rows, self._channels, self._share, self._alerts, self._overview)
-        self._shown_s = self._saved_s = 0.0
+        self._shown_s = self._saved_s = self._durable_s = 0.0
 
     def rounds(self) -> Generator[None, None, None]:
         """Watch to the end, pausing after each round of steps; every file is finished.
@@ -243,8 +245,9 @@ class WatchRun:
             if said := self._share.overload(len(self._channels), paced=paced):
                 log.warning("%s", said)
         if self._state_directory is not None and now_s - self._saved_s >= SAVE_S:
-            self._saved_s = now_s
-            self._save_states()
+            durable = now_s - self._durable_s >= DURABLE_S
+            self._saved_s, self._durable_s = now_s, now_s if durable else self._durable_s
+            self._save_states(AHEAD, durable=durable)
 
     def _show(self) -> None:
         status = self._overview.status(self._share.load, self._alerts.failed)
@@ -255,12 +258,12 @@ class WatchRun:
         for view in self._views:
             view.show(status)
 
-    def _save_states(self) -> None:
+    def _save_states(self, ahead: int = 0, *, durable: bool = True) -> None:
         for channel in self._channels:
-            snapshot = channel.snapshot()
+            snapshot = channel.snapshot(ahead)
             if self._state_directory is not None and snapshot is not None:
                 state = self._loop.rows.take(channel.row)
-                self._state_directory.save(channel.spec, snapshot, state)
+                self._state_directory.save(channel.spec, snapshot, state, durable=durable)
 
     def _end(self) -> None:
         """End the threads of the feeds, and handle their remaining events."""

@@ -42,10 +42,11 @@ class SavedState(Snapshot):
 
 
 class StateDirectory:
-    """One file per feed in ``folder``: ``NAME.safetensors``, replaced atomically.
+    """Two files per feed in ``folder``: the newer valid one counts.
 
-    A file is valid while the weights and the source, its login apart, are the same. An invalid or
-    damaged one is moved to ``NAME.safetensors.aside``.
+    ``NAME.safetensors`` is replaced atomically and durable, ``.NAME.recent.safetensors`` is
+    overwritten more often (see ``write_state``). A file is valid while the weights and the source,
+    its login apart, are the same. An invalid or damaged one is moved to ``....aside``.
 
     Raises UsageError when the folder cannot be written or another watch uses it.
     """
@@ -54,6 +55,8 @@ class StateDirectory:
         self._folder, self._model = folder, model
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            if (folder / ".lock").is_fifo():  # would be waited for
+                raise UsageError("is no file", where=folder / ".lock")
             self._lock = (folder / ".lock").open("a", encoding="utf-8")
         except OSError as error:
             raise UsageError(f"cannot be written ({error.strerror})", where=folder) from error
@@ -62,15 +65,18 @@ class StateDirectory:
             raise UsageError("another watch uses this state directory", where=folder)
         self._writing = ThreadPoolExecutor(1, "state")
         self._guard = Lock()
-        self._newest: dict[str, tuple[dict[str, str], Any]] = {}  # to be written
+        self._newest: dict[str, tuple[dict[str, str], Any, bool]] = {}  # to be written
         self._failing = False
 
     def restore(self, spec: FeedSpec) -> SavedState | None:
-        """Return the saved state of a feed, bit for bit; None when there is no valid one.
+        """Return the newest saved state of a feed, bit for bit; None when there is no valid one.
 
-        An invalid file is moved aside with a warning.
+        Invalid files are moved aside with a warning.
         """
-        path = self._path(spec.name)
+        found = [self._valid(path, spec) for path in self._paths(spec.name)]
+        return max(filter(None, found), key=lambda saved: saved.saved_s, default=None)
+
+    def _valid(self, path: Path, spec: FeedSpec) -> SavedState | None:
         try:
             return self._read(path, spec)
         except FileNotFoundError:
@@ -79,23 +85,30 @@ class StateDirectory:
             reason = error.strerror or type(error).__name__
         except UnfitStateError as error:
             reason = str(error)
+        except Exception as error:  # whatever is in the file, the watch begins
+            reason = f"it is damaged ({type(error).__name__})"
         aside = path.with_name(f"{path.name}.aside")
-        log.warning("%s: this saved state is not used: %s; moved to %s", path, reason, aside.name)
-        os.replace(path, aside)
+        try:
+            os.replace(path, aside)
+            done = f"moved to {aside.name}"
+        except OSError as error:
+            done = f"it cannot be moved ({error.strerror})"
+        log.warning("%s: this saved state is not used: %s; %s", path, reason, done)
         return None
 
-    def save(self, spec: FeedSpec, at: Snapshot, state: Any) -> None:
+    def save(self, spec: FeedSpec, at: Snapshot, state: Any, *, durable: bool = True) -> None:
         """Write the position of a feed and the state of its one stream, in a thread.
 
-        ``state`` must not be changed afterwards. When the disk is slower than the calls, only the
-        newest state of a feed is written. A failure is logged once, until writing succeeds again.
+        ``durable``: see ``write_state``. ``state`` must not be changed afterwards. When the disk is
+        slower than the calls, only the newest state of a feed is written. A failure is logged once,
+        until writing succeeds again.
         """
         metadata = {**self._about(spec), "saved_s": repr(time.time())}
         metadata |= {f.name: json.dumps(getattr(at, f.name)) for f in fields(Snapshot)}
         with self._guard:
-            waiting = spec.name in self._newest
-            self._newest[spec.name] = (metadata, state)
-        if not waiting:
+            waiting = self._newest.get(spec.name)
+            self._newest[spec.name] = (metadata, state, durable or bool(waiting and waiting[2]))
+        if waiting is None:
             self._writing.submit(self._write, spec.name)
 
     def close(self) -> None:
@@ -103,8 +116,8 @@ class StateDirectory:
         self._writing.shutdown()
         self._lock.close()
 
-    def _path(self, name: str) -> Path:
-        return self._folder / f"{name}{SUFFIX}"
+    def _paths(self, name: str) -> tuple[Path, Path]:
+        return self._folder / f"{name}{SUFFIX}", self._folder / f".{name}.recent{SUFFIX}"
 
     def _about(self, spec: FeedSpec) -> dict[str, str]:
         """Return the values that must match for a state to be valid."""
@@ -113,9 +126,10 @@ class StateDirectory:
 
     def _write(self, name: str) -> None:
         with self._guard:
-            metadata, state = self._newest.pop(name)
+            metadata, state, durable = self._newest.pop(name)
+        path, recent = self._paths(name)
         try:
-            write_state(self._path(name), metadata, state.tensors())
+            write_state(path if durable else recent, metadata, state.tensors(), durable=durable)
         except Exception as error:  # any error is logged, and the watch goes on
             if not self._failing:
                 log.warning("the state of the feeds cannot be saved: %s", error)
@@ -138,6 +152,8 @@ class StateDirectory:
         latest_s = time.time() + 1
         if not (saved_s <= latest_s and began_s + time_s <= latest_s):
             raise UnfitStateError("its time is in the future")
+        if min(began_s, time_s, next_step) < 0:
+            raise UnfitStateError("it is damaged")
         state = self._model.init_state(1)
         try:
             state.load_tensors(tensors)
