@@ -21,6 +21,7 @@ from costream.runtime.options import source_options
 from costream.runtime.setup import load, logging_to
 from costream.runtime.stop import StopHandler
 from costream.sinks.atomic import BinaryFile, exists_error
+from costream.sinks.registry import check_outputs
 from costream.sources.registry import expand, name_of, open_source, sniff
 
 log = logging.getLogger("costream")
@@ -107,7 +108,10 @@ def read_features(
 
 
 def _targets(options: Options) -> dict[str, Path]:
-    """Return the file for each source. UsageError when one exists or two are the same."""
+    """Return the file for each source.
+
+    UsageError when one exists or cannot be written, or two are the same.
+    """
     sources = [uri for argument in options.sources for uri in expand(argument)]
     output = Path(str(options.output))  # a file for one source, else a folder
     if output.suffix == FEATURE_SUFFIX:
@@ -119,6 +123,7 @@ def _targets(options: Options) -> dict[str, Path]:
     if len(set(targets.values())) < len(sources):
         raise UsageError("several sources would write the same file", where=output)
     for target in targets.values():
+        check_outputs((), target.parent, "", overwrite=True)
         if target.exists() and not options.overwrite:
             raise exists_error(target)
     return targets

@@ -40,6 +40,7 @@ from costream.sinks.atomic import StreamOutput
 from costream.sinks.base import Sink
 from costream.sinks.journal import Journal
 from costream.sinks.jsonl import JsonLines
+from costream.sinks.registry import check_outputs
 from costream.sinks.rotation import Rotation
 from costream.sources.base import ConnectionOptions, LiveSource
 from costream.sources.pipe import PipeSource
@@ -78,6 +79,8 @@ def watch(options: Options, effective: Sequence[str] = ()) -> ExitCode:
     logged = logging_to(options.verbosity, options.color, options.log_file, effective)
     with StopHandler() as stop, logged:
         specs = read_feeds(options)
+        if options.output not in (None, "-"):
+            check_outputs((), Path(str(options.output)), "", overwrite=True)
         with ExitStack() as stack:
             views = _views(options, stack)
             model = load_checked(options, shares=True)
