@@ -223,6 +223,18 @@ def test_signals_finalise_files(long_clips, tmp_path, number, code):
     assert [line.split("\t")[0] for line in again.stdout.splitlines()] == ["run"] * 4
 
 
+@posix
+def test_ctrl_c_reaches_workers_that_still_import_and_says_nothing(clips, tmp_path):
+    for after_s in (0.0, 0.3):
+        child = start("batch", clips, "-o", tmp_path / "out", "-q", start_new_session=True)
+        begun = psutil.Process(child.pid)
+        wait_until(lambda p=begun: any("spawn_main" in " ".join(w.cmdline()) for w in p.children()))
+        time.sleep(after_s)
+        os.killpg(child.pid, signal.SIGINT)
+        _, stderr = child.communicate(timeout=60)
+        assert (child.returncode, stderr) == (130, b"")
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> tuple[Path, Path]:
     """Three good files and their results; not to be changed."""

@@ -7,12 +7,14 @@ import multiprocessing
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from multiprocessing.reduction import DupFd
@@ -105,7 +107,8 @@ class Pool:
         process = self._context.Process(
             target=serve, args=(theirs, self._work, self._lock), daemon=True
         )
-        process.start()
+        with _signals_blocked():
+            process.start()
         theirs.close()
         worker = _Worker(process, ours)
         self._workers.append(worker)
@@ -265,6 +268,24 @@ class InheritedFile:
 
 def _take(duplicate: Any) -> InheritedFile:
     return InheritedFile(duplicate.detach())
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Let processes that are started here begin with stop signals blocked.
+
+    Ctrl-C reaches the whole group, and would be a traceback of each worker's imports.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    resource_tracker.ensure_running()  # of multiprocessing: starting it unblocks them
+    stops = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def serve(pipe: Connection, work: BatchJob, lock: InheritedFile) -> None:
