@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -52,13 +53,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _say(_usage_line(error), ExitCode.USAGE)
     except CostreamError as error:
         code = _say(str(error), error.exit_code)
+    except MemoryError:
+        code = _say("there is not enough memory", ExitCode.MODEL)
+    except ImportError as error:
+        code = _say(f"a library cannot be loaded ({error}); see: costream doctor", ExitCode.MODEL)
     except Exception as error:
         if _verbosity(args) >= 2:
             import traceback
 
             traceback.print_exc()
-        text = f"{type(error).__name__}: {error}".rstrip(": ")
-        code = _say(f"internal error ({text}); -vv prints the traceback", ExitCode.BUG)
+        code = _say_other(error)
     _detach_closed_stdout()
     return code
 
@@ -72,8 +76,13 @@ def _call(args: list[str]) -> int:
     import click
 
     from costream.cli import cli
-    from costream.errors import ExitCode
+    from costream.errors import ExitCode, UsageError
 
+    try:
+        os.getcwd()  # libraries may end the process for the lack of one
+    except OSError as error:
+        what = f"the working directory is gone ({error.strerror})"
+        raise UsageError(what, hint="change to another one") from error
     # Not cli.main(): it would turn a closed pipe into exit code 1 before we see it.
     try:
         with cli.make_context("costream", args or ["--help"]) as ctx:
@@ -84,11 +93,24 @@ def _call(args: list[str]) -> int:
 
 
 def _say(line: str, code: ExitCode) -> int:
-    from costream.errors import redact
+    from costream.errors import say
 
-    with suppress(OSError):
-        print(redact(f"costream: {' '.join(line.split())}"), file=sys.stderr)
+    say(f"costream: {line}")
     return int(code)
+
+
+def _say_other(error: Exception) -> int:
+    from costream.errors import CostreamError, ExitCode
+
+    # Refusals of the system that may come from anywhere; those of a full disk are from stdout.
+    system = dict.fromkeys((errno.ENOSPC, errno.EFBIG, errno.EIO), ExitCode.PARTIAL)
+    system |= {errno.EDQUOT: ExitCode.PARTIAL} if hasattr(errno, "EDQUOT") else {}
+    system[errno.ENAMETOOLONG] = ExitCode.USAGE
+    if isinstance(error, OSError) and error.errno in system:
+        where = "stdout" if error.filename is None else os.fspath(error.filename)
+        return _say(str(CostreamError(str(error.strerror), where=where)), system[error.errno])
+    text = f"{type(error).__name__}: {error}".rstrip(": ")
+    return _say(f"internal error ({text}); -vv prints the traceback", ExitCode.BUG)
 
 
 def _usage_line(error: click.ClickException) -> str:

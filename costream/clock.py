@@ -32,6 +32,7 @@ _UNITS = re.compile(
     r"(?=[0-9.])" + "".join(rf"(?:([0-9]+(?:\.[0-9]*)?|\.[0-9]+){unit}\s*)?" for unit in "dhms"),
     re.IGNORECASE,
 )
+_LONGEST_TIME = 20  # characters
 _CLOCK = re.compile(r"(?:([0-9]+):)?([0-9]+):([0-9]{1,2}(?:\.[0-9]*)?)")
 
 
@@ -40,13 +41,16 @@ def parse_time(text: str) -> float:
 
     Raise UsageError for anything else, also if minutes or seconds after a colon exceed 59.
     """
+    text = text.strip()
+    if len(text) > _LONGEST_TIME:
+        text = f"{text[:_LONGEST_TIME]}…"
     time_s = math.inf
-    if match := _SECONDS.fullmatch(text.strip()):
+    if match := _SECONDS.fullmatch(text):
         time_s = float(match[1])
-    elif match := _UNITS.fullmatch(text.strip()):
+    elif match := _UNITS.fullmatch(text):
         days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
         time_s = 86400.0 * days + 3600.0 * hours + 60.0 * minutes + seconds
-    elif match := _CLOCK.fullmatch(text.strip()):
+    elif match := _CLOCK.fullmatch(text):
         hours, minutes, seconds = (float(part or 0) for part in match.groups())
         if seconds < 60 and (match[1] is None or minutes < 60):
             time_s = 3600.0 * hours + 60.0 * minutes + seconds

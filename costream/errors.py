@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import string
+import sys
+from contextlib import suppress
 from enum import IntEnum
 
 
@@ -20,7 +22,9 @@ class ExitCode(IntEnum):
     SIGTERM = 143  # stopped by SIGTERM, after the files were finished
 
 
-_LONGEST = 2000  # characters of what is wrong
+_LONGEST = 2000  # characters of what is wrong, and of what to do
+_LONGEST_NAME = 500
+_LONGEST_MESSAGE = 4000
 _LONG_QUOTE = re.compile(r"('[^']{200})[^']+(')")
 
 
@@ -28,19 +32,23 @@ class CostreamError(Exception):
     """Base of the errors that are explained to the user in one line.
 
     ``what`` says what is wrong, ``where`` names the file, option or URL, ``hint`` says what to
-    do next. Credentials in any of them are hidden, and long quotes in ``what`` are cut.
+    do next. Each is as ``message`` makes it, and cut if it is long, as are long quotes in ``what``.
     """
 
     exit_code = ExitCode.BUG
 
     def __init__(self, what: str, *, where: object = None, hint: str | None = None) -> None:
         # Hidden before cut: half a URL no longer shows where its password ends.
-        what = _LONG_QUOTE.sub(r"\1…\2", redact(what))
-        what = what if len(what) <= _LONGEST else f"{what[:_LONGEST]}…"
-        line = what if where is None else f"{where}: {what}"
+        line = _cut(_LONG_QUOTE.sub(r"\1…\2", redact(what)), _LONGEST)
+        if where is not None:
+            line = f"{_cut(redact(str(where)), _LONGEST_NAME)}: {line}"
         if hint:
-            line = f"{line}; {hint}"
-        super().__init__(redact(" ".join(line.split())))
+            line = f"{line}; {_cut(redact(hint), _LONGEST)}"
+        super().__init__(message(line))
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}…"
 
 
 class UsageError(CostreamError):
@@ -77,6 +85,27 @@ _SECRET_QUERY = re.compile(
     r"(?=:?(?:[&\s'\"#]|$))",  # the colon of a message that begins with the URL stays
     re.IGNORECASE,
 )
+
+
+def say(text: str) -> None:
+    """Print a message on stderr; no message is worth a run, so failures are ignored."""
+    with suppress(OSError, ValueError):  # ValueError: closed
+        print(message(text), file=sys.stderr, flush=True)
+
+
+def message(text: str) -> str:
+    """Return ``text`` as all messages, on terminals and in logs, are: ``clean`` and redacted."""
+    return _cut(clean(redact(text)), _LONGEST_MESSAGE)
+
+
+def clean(text: str) -> str:
+    """Return ``text`` on one line, without control characters."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+
+
+def printable(text: str) -> str:
+    """Return lines for stdout, redacted and without control characters."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in redact(text))
 
 
 def display_name(path: str) -> str:

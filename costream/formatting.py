@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
+import sys
 from collections.abc import Iterable, Sequence
 
-from costream.errors import UsageError
+from costream.errors import UsageError, printable
+from costream.errors import clean as clean  # beside the other ways to show things
 from costream.records import THRESHOLD, Compute, Head, Summary
 
 _MOST_NAMES = 12  # in one message
 
 
-def clean(text: str) -> str:
-    """Return ``text`` on one line, without control characters."""
-    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+def print_path(path: str | os.PathLike[str]) -> None:
+    """Print a path on stdout: as it is for programs, without control characters on a terminal."""
+    text = os.fspath(path)
+    print(printable(text) if sys.stdout.isatty() else text)
 
 
 def short_time(seconds: float, decimals: int = 1) -> str:

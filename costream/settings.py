@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from costream.errors import UsageError
+from costream.errors import CostreamError, UsageError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,6 +25,7 @@ else:
 
 ColorMode = Literal["auto", "always", "never"]
 PROJECT_FILE = "costream.toml"
+_LONGEST = 10_000_000  # bytes of a TOML file
 
 
 def user_config_path() -> Path:
@@ -46,9 +47,9 @@ def load_config(command: str, options: Iterable[str], extra: str | None = None) 
     """
     known = set(options)
     values: dict[str, Any] = {}
-    project = (Path(PROJECT_FILE), None) if not extra else (Path(extra),)
-    for path, *missing in ((user_config_path(), None), project):
-        table = read_toml(path, *missing)
+    missing = "no such configuration file" if extra else None
+    for path, words in ((user_config_path(), None), (Path(extra or PROJECT_FILE), missing)):
+        table = read_toml(path, words)
         section = table.pop(command, {})
         if not isinstance(section, dict):
             raise UsageError(f"[{command}] must be a table", where=path)
@@ -65,20 +66,37 @@ def load_config(command: str, options: Iterable[str], extra: str | None = None) 
     return values
 
 
-def read_toml(path: Path, missing: str | None = "no such configuration file") -> dict[str, Any]:
-    """Return the content of a TOML file. UsageError when it cannot be read.
+def read_toml(
+    path: Path,
+    missing: str | None = "no such configuration file",
+    error_class: type[CostreamError] = UsageError,
+) -> dict[str, Any]:
+    """Return the content of a TOML file. Raise ``error_class`` when it cannot be read.
 
     ``missing``: the error for a file that does not exist; None: the content is then empty.
     """
     try:
         with path.open("rb") as file:
-            table: dict[str, Any] = tomllib.load(file)
-            return table
+            text = file.read(_LONGEST + 1)
+        if len(text) > _LONGEST:
+            raise ValueError(f"more than {_LONGEST / 1e6:g} MB")
+        table: dict[str, Any] = tomllib.loads(text.decode())
+        _check_texts(table)
+        return table
     except FileNotFoundError:
         if missing is None:
             return {}
-        raise UsageError(missing, where=path) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"not valid TOML ({error})", where=path) from error
+        raise error_class(missing, where=path) from None
+    except (ValueError, RecursionError) as error:  # of encodings and of very long numbers, too
+        raise error_class(f"not valid TOML ({error})", where=path) from error
     except OSError as error:
-        raise UsageError(f"cannot be read ({error.strerror})", where=path) from error
+        raise error_class(f"cannot be read ({error.strerror})", where=path) from error
+
+
+def _check_texts(value: Any) -> None:
+    """Raise ValueError for a text that no file, option or program can have as a name."""
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError(f"a zero byte in {value!r:.80}")
+    if isinstance(value, (dict, list)):
+        for part in (*value, *(value.values() if isinstance(value, dict) else ())):
+            _check_texts(part)

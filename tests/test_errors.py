@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.errors import CostreamError, SourceError, redact
+from costream.errors import CostreamError, SourceError, redact, say
 
 
 @pytest.mark.parametrize(
@@ -79,3 +79,12 @@ def test_errors_are_redacted_single_lines():
     error = SourceError("no\nanswer", where="rtsp://u:secret@cam/1", hint="check the cable")
     assert str(error) == "rtsp://***@cam/1: no answer; check the cable"
     assert isinstance(error, CostreamError)
+
+
+def test_no_message_has_control_characters_or_is_long(capsys):
+    error = SourceError("a\x1b[31m\x9b\u202eb", where="x\x1b]0;t\x07" + "y" * 9999, hint="h" * 9999)
+    assert "a?[31m??b" in str(error)
+    assert str(error).startswith("x?]0;t?yyy")
+    assert len(str(error)) < 3000
+    say("rtsp://u:secret@cam/1 \x1b[2J\nend")
+    assert capsys.readouterr().err == "rtsp://***@cam/1 ?[2J end\n"

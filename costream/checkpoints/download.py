@@ -7,6 +7,7 @@ HTTPS_PROXY, NO_PROXY) or the system.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import http.client
 import json
@@ -24,8 +25,9 @@ from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+from urllib.parse import unquote_to_bytes, urlsplit
 
-from costream.errors import ModelError, OutputError
+from costream.errors import ModelError, OutputError, redact
 from costream.version import __version__
 
 _T = TypeVar("_T")
@@ -68,12 +70,15 @@ def download(
     algorithm: str | None = None,
     digest: str = "",
     patience: RetryPolicy | None = None,
+    *,
+    most: int | None = None,
 ) -> None:
-    """Download ``url`` to ``target``.
+    """Download ``url`` to ``target``; user and password in the URL become basic authentication.
 
     ``digest`` is the beginning of the file's hexadecimal digest by hashlib's ``algorithm``. A file
-    with another digest is deleted. Raises ModelError for that and when the server does not deliver
-    the file, OutputError when it cannot be written; a later call resumes from the data received.
+    with another digest, or of more than ``most`` bytes, is deleted. Raises ModelError for that and
+    when the server does not deliver the file, OutputError when it cannot be written; a later call
+    resumes from the data received.
     """
     patience = patience or RetryPolicy()
     part = PartFile(target, url)
@@ -81,7 +86,7 @@ def download(
     while True:
         before = part.size()
         try:
-            _attempt(url, part, watcher, patience.timeout_s)
+            _attempt(url, part, watcher, patience.timeout_s, most)
             break
         except _LostError as lost:
             failures = 1 if part.size() > before else failures + 1
@@ -104,17 +109,33 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         allowed = ("https:",) if req.type == "https" else ("https:", "http:")
         if not newurl.lower().startswith(allowed):
             raise ModelError(f"redirect to {newurl} not followed", where=req.full_url)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+        request = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if request is not None and (request.type, request.host) == (req.type, req.host):
+            request.unredirected_hdrs |= req.unredirected_hdrs  # the login, for its server alone
+        return request
 
 
-def _attempt(url: str, part: PartFile, watcher: ProgressListener, timeout_s: float) -> None:
+def _request(url: str, headers: dict[str, str]) -> urllib.request.Request:
+    """Return a request, with the login of the URL as a header. ValueError if it is invalid."""
+    parts = urlsplit(url)
+    login, at, host = parts.netloc.rpartition("@")
+    request = urllib.request.Request(parts._replace(netloc=host).geturl(), headers=headers)
+    if at:
+        code = base64.b64encode(unquote_to_bytes(login)).decode()
+        request.add_unredirected_header("Authorization", f"Basic {code}")
+    return request
+
+
+def _attempt(
+    url: str, part: PartFile, watcher: ProgressListener, timeout_s: float, most: int | None
+) -> None:
     """Download the missing part; _LostError when it should be retried."""
     headers = {"User-Agent": f"costream/{__version__}"}
     version, have = part.version(), part.size()
     if version is not None:
         headers |= {"Range": f"bytes={have}-", "If-Range": version}
     try:
-        request = urllib.request.Request(url, headers=headers)
+        request = _request(url, headers)
         opener = urllib.request.build_opener(_Redirects())
         response = opener.open(request, timeout=timeout_s)
     except urllib.error.HTTPError as error:
@@ -135,15 +156,24 @@ def _attempt(url: str, part: PartFile, watcher: ProgressListener, timeout_s: flo
         else:
             part.begin(_version(response.headers))
             have, total = 0, _length(response.headers)
-        _receive(response, part, have, total, watcher)
+        _receive(response, part, have, total, watcher, most)
 
 
 def _receive(
-    response: Any, part: PartFile, have: int, total: int | None, watcher: ProgressListener
+    response: Any,
+    part: PartFile,
+    have: int,
+    total: int | None,
+    watcher: ProgressListener,
+    most: int | None,
 ) -> None:
     with part.open() as file:
         watcher.at(have, total)
         while True:
+            if most is not None and max(have, total or 0) > most:
+                part.delete()
+                size = "more than" if total is None else f"{total / 1e6:.1f} MB instead of at most"
+                raise ModelError(f"the server sends {size} {most / 1e6:.1f} MB", where=part.url)
             try:
                 block = response.read1(_BLOCK)
             except (OSError, http.client.HTTPException) as error:
@@ -230,14 +260,14 @@ def _check(part: PartFile, url: str, algorithm: str, digest: str) -> None:
 
 
 class PartFile:
-    """The part of ``url`` received so far, ``NAME.part``, which will become ``target``.
+    """The part of a URL received so far, ``NAME.part``, which will become ``target``.
 
     ``NAME.part.json`` has the version of the file. All writing methods raise OutputError when the
     system cannot write.
     """
 
     def __init__(self, target: Path, url: str) -> None:
-        self._target, self._url = target, url
+        self._target, self.url = target, redact(url)
         self.path = target.with_name(f"{target.name}.part")
         self._note = target.with_name(f"{target.name}.part.json")
 
@@ -249,7 +279,7 @@ class PartFile:
         """Return the version identifier of the file; None: the stored part cannot be used."""
         try:
             note = json.loads(self._note.read_text("utf-8"))
-            version = note["version"] if note["url"] == self._url else None
+            version = note["version"] if note["url"] == self.url else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return version if isinstance(version, str) and self.size() else None
@@ -260,7 +290,7 @@ class PartFile:
         def write() -> None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_bytes(b"")
-            note = {"url": self._url, "version": version}
+            note = {"url": self.url, "version": version}
             self._note.write_text(json.dumps(note), encoding="utf-8")
 
         self._do(write)

@@ -6,7 +6,6 @@ need torch.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -14,11 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from costream.errors import ModelError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from costream.settings import read_toml
 
 FILE = "published.toml"
 NO_LICENCE = "NOASSERTION"
@@ -29,6 +24,7 @@ _REQUIRED: dict[str, type | tuple[type, ...]] = {
     "source": str,
 }
 _OPTIONAL: dict[str, type | tuple[type, ...]] = {"by_hand": str, "import": dict, "note": str}
+_LONGEST_NAME = 200  # bytes; with what is added to it, 255
 _DIGESTS = ("sha256", "sha256_prefix", "md5_prefix")
 
 
@@ -59,15 +55,7 @@ def read_published(path: Path) -> dict[str, Published]:
 
     Raises ModelError, which names file and entry, when it cannot be read or is invalid.
     """
-    try:
-        with path.open("rb") as file:
-            tables = tomllib.load(file)
-    except FileNotFoundError as error:
-        raise ModelError("there is no such table of checkpoints", where=path) from error
-    except OSError as error:
-        raise ModelError(f"cannot be read ({error.strerror or error})", where=path) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ModelError(f"not valid TOML ({error})", where=path) from error
+    tables = read_toml(path, "there is no such table of checkpoints", ModelError)
     return {name: _entry(name, table, f"{path}: [{name}]") for name, table in tables.items()}
 
 
@@ -86,7 +74,7 @@ def _entry(name: str, table: Any, where: str) -> Published:
             raise ModelError(f"{key} is invalid: {value!r}", where=where)
     if not _is_http(table["url"]):
         raise ModelError(f"url is {table['url']!r}: not an HTTP address", where=where)
-    if not 0 < table["megabytes"] < float("inf"):
+    if not 0 < table["megabytes"] < 1e9:
         raise ModelError(f"megabytes is invalid: {table['megabytes']}", where=where)
     algorithm, digest = _digest(table, where)
     pairs = table.get("import")
@@ -127,7 +115,8 @@ def _is_http(url: str) -> bool:
 
 
 def _is_file_name(name: str) -> bool:
-    return bool(name) and not name.startswith(".") and not set(name) & set("/\\,:")
+    fits = 0 < len(name.encode("utf-8", "replace")) <= _LONGEST_NAME
+    return fits and name.isprintable() and name[0] != "." and not set(name) & set("/\\,:")
 
 
 def _list(words: Any) -> str:

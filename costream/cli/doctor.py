@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from costream.cli.options import json_option
-from costream.errors import ExitCode, SourceError
+from costream.errors import ExitCode, SourceError, printable
 from costream.settings import PROJECT_FILE, user_config_path
 from costream.version import __version__
 
@@ -76,11 +76,12 @@ def _print(findings: Sequence[Finding]) -> None:
     width = max(len(f.name) for f in (*shown, *missing))
     for f in (*shown, models):
         hint = f"  -> {f.hint}" if f.hint else ""
-        click.echo(f"{'ok  ' if f.ok else 'FAIL'} {f.name:<{width}}  {f.detail}{hint}")
+        line = f"{'ok  ' if f.ok else 'FAIL'} {f.name:<{width}}  {f.detail}{hint}"
+        click.echo(printable(line))
     if missing:
         click.echo("\nOptional, and not here:")
     for f in missing:
-        click.echo(f"     {f.name:<{width}}  {f.detail}  -> {f.hint}")
+        click.echo(printable(f"     {f.name:<{width}}  {f.detail}  -> {f.hint}"))
 
 
 def _core() -> list[Finding]:

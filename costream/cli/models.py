@@ -18,8 +18,8 @@ from costream.checkpoints.file import SUFFIX, read_card, read_header
 from costream.cli import SuggestingGroup
 from costream.cli.models_fetch import fetch_command, import_command, path_command, remove_command
 from costream.cli.options import check_weight_file, json_option, model_names, print_json
-from costream.errors import CostreamError, ExitCode, UsageError
-from costream.formatting import counted, listed, saving, si
+from costream.errors import CostreamError, ExitCode, UsageError, printable, say
+from costream.formatting import counted, listed, print_path, saving, si
 from costream.models.registry import find_weights, list_models
 from costream.models.spec import architectures
 
@@ -83,8 +83,8 @@ def init_command(
 
     card, network, front = random_model(architecture, target.stem, settings, frontend, seed)
     save_model(target, card, network, front)
-    click.echo(f"{card.name}: {card.description} See: costream models show {target}", err=True)
-    click.echo(str(target))
+    say(f"{card.name}: {card.description} See: costream models show {target}")
+    print_path(target)
 
 
 def _settings(pairs: tuple[str, ...]) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def list_command(every: bool, as_json: bool) -> None:
         _print_wrapped(f"{name:<{left[0]}}  {origin:<{left[1]}}  ", text)
     rest = len(entries) - len(shown)
     if rest:
-        click.echo(f"{rest} more without weights here: costream models list --all", err=True)
+        say(f"{rest} more without weights here: costream models list --all")
 
 
 def _print_wrapped(start: str, text: str, most: int | None = None) -> None:
@@ -150,7 +150,7 @@ def _print_wrapped(start: str, text: str, most: int | None = None) -> None:
         if len(lines) > most:  # a first sentence that is too long by itself
             wrapper.max_lines, wrapper.placeholder = most, " ..."
             lines = wrapper.wrap(text)
-    click.echo("\n".join(lines) if lines else start.rstrip())
+    click.echo(printable("\n".join(lines) if lines else start.rstrip()))
 
 
 @click.command("show")
@@ -175,13 +175,13 @@ def show_command(model: str, weights: str | None, full: bool, as_json: bool) -> 
         width = max(len(key) for key, _ in lines)
         for key, value in lines:
             _print_wrapped(f"{key:<{width}}  ", value, _MAX_LINES.get(key, 1))
-        click.echo(f"More: costream models show {model} --full", err=True)
+        say(f"More: costream models show {model} --full")
         return
     lines = [("file", str(path)), ("sha256", digest), ("parameters", f"{numbers:,}")]
     lines += _describe(card)
     width = max(len(key) for key, _ in lines if " " not in key)
     for key, value in lines:
-        click.echo(f"{key:<{width}}  {value}")
+        click.echo(printable(f"{key:<{width}}  {value}"))
 
 
 # Most lines of a text in the short form, which has 15 in all.
@@ -270,12 +270,12 @@ def verify_command(models: tuple[str, ...], as_json: bool) -> int:
         row = {"path": str(path or name), "ok": problem is None, "sha256": digest}
         rows.append({**row, "sample": sample, "problem": problem})
     if not rows:
-        click.echo("there are no weight files to verify", err=True)
+        say("there are no weight files to verify")
     if as_json:
         print_json(rows)
     else:
         for row in rows:
-            click.echo(_line(row))
+            click.echo(printable(_line(row)))
     failed = any(not row["ok"] for row in rows)
     return int(ExitCode.MODEL if failed else ExitCode.OK)
 

@@ -22,8 +22,8 @@ from costream.cli.options import (
     print_table,
     published_names,
 )
-from costream.errors import ModelError, OutputError, UsageError
-from costream.formatting import suggest_names
+from costream.errors import ModelError, OutputError, UsageError, message, printable, redact, say
+from costream.formatting import print_path, suggest_names
 from costream.importers.base import IMPORTERS
 from costream.importers.config import KEYS, ImportSettings, check_published, read_pairs
 from costream.locks import try_lock
@@ -74,7 +74,7 @@ def fetch_command(
             _ask(entry)
     with StopHandler():
         for entry in wanted:
-            click.echo(str(_fetch(entry)))
+            print_path(_fetch(entry))
 
 
 def target_of(entry: Published) -> Path:
@@ -90,12 +90,12 @@ def download_of(entry: Published) -> Path:
 def _fetch(entry: Published) -> Path:
     target, file = target_of(entry), download_of(entry)
     if target.exists():
-        click.echo(f"{entry.name}: already downloaded", err=True)
+        say(f"{entry.name}: already downloaded")
         return target
     if not file.exists():
         _download(entry, file)
     if entry.config is None:
-        click.echo(f"{entry.name}: {entry.note}".rstrip(": "), err=True)
+        say(f"{entry.name}: {entry.note}".rstrip(": "))
         return file
     about = {"licence": entry.licence, "trained_on": entry.source}
     try:
@@ -119,7 +119,8 @@ def _download(entry: Published, file: Path) -> None:
             return  # another process was faster
         transfer.say(f"about {entry.megabytes:g} MB from {entry.url}")
         try:
-            download(entry.url, file, transfer, entry.algorithm, entry.digest)
+            most = round(2e6 * entry.megabytes + 10e6)  # bytes; those of an entry are about right
+            download(entry.url, file, transfer, entry.algorithm, entry.digest, most=most)
         except Stopped:
             transfer.say("stopped; repeat the command to resume")
             raise
@@ -146,7 +147,8 @@ def _ask(entry: Published) -> None:
     about = f"{entry.name} ({entry.source}): {licence}"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(about, hint="accept it with --accept-licence")
-    if not click.confirm(f"{about}. Fetch {entry.megabytes:g} MB and accept that?", err=True):
+    question = f"{about}. Fetch {entry.megabytes:g} MB and accept that?"
+    if not click.confirm(message(question), err=True):
         raise UsageError(f"the licence of {entry.name} was not accepted: nothing was fetched")
 
 
@@ -162,7 +164,8 @@ def _print_list(known: dict[str, Published], as_json: bool) -> None:
     paths = {name: target_of(entry) for name, entry in known.items()}
     if as_json:
         existing = {name: str(path) for name, path in paths.items() if path.exists()}
-        print_json([{**dataclasses.asdict(e), "path": existing.get(n)} for n, e in known.items()])
+        shown = {n: {**dataclasses.asdict(e), "url": redact(e.url)} for n, e in known.items()}
+        print_json([{**values, "path": existing.get(name)} for name, values in shown.items()])
         return
     rows = [("NAME", "MB", "LICENCE", "FETCHED", "DESCRIPTION")]
     for name, e in known.items():
@@ -182,11 +185,11 @@ def path_command(name: str) -> None:
     """Print the file of the weights in use, or of a checkpoint that was fetched as a part."""
     part = published().get(name)
     if part is None or part.config is not None:
-        click.echo(str(find_weights(name)))
+        print_path(find_weights(name))
         return
     if not download_of(part).exists():
         raise ModelError(f"{name} is not downloaded", hint=f"costream models fetch {name}")
-    click.echo(str(download_of(part)))
+    print_path(download_of(part))
 
 
 @click.command("remove")
@@ -199,7 +202,7 @@ def remove_command(names: tuple[str, ...], yes: bool) -> None:
         listed = "\n".join(map(str, paths))
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(f"{listed} would be deleted", hint="confirm with --yes")
-        if not click.confirm(f"{listed}\nDelete?", err=True):
+        if not click.confirm(printable(f"{listed}\nDelete?"), err=True):
             raise UsageError("nothing was deleted")
     for path in paths:
         try:
@@ -210,7 +213,7 @@ def remove_command(names: tuple[str, ...], yes: bool) -> None:
         except OSError as error:
             reason = error.strerror or str(error)
             raise OutputError(f"cannot be deleted ({reason})", where=path) from error
-        click.echo(f"deleted {path}", err=True)
+        say(f"deleted {path}")
 
 
 def _of(name: str) -> list[Path]:
@@ -293,7 +296,7 @@ def import_command(
     if target.exists() and not overwrite:
         raise UsageError("exists already", where=target, hint="use --name, -o or --overwrite")
     convert(checkpoints, name, config, target, form)
-    click.echo(str(target))
+    print_path(target)
 
 
 def convert(
@@ -313,4 +316,4 @@ def convert(
         card, tensors = import_files(checkpoints, name, config, form)
     build(card, tensors)  # checks that they fit before anything is written
     write_weights(target, card, tensors)
-    click.echo(f"{name}: {card.description} See: costream models show {target}", err=True)
+    say(f"{name}: {card.description} See: costream models show {target}")

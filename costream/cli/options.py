@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import wraps
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from costream.errors import ExitCode, UsageError
+from costream.errors import ExitCode, UsageError, printable
 from costream.settings import load_config
 
 if TYPE_CHECKING:  # only commands of a run import options, so that the others start faster
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # only commands of a run import options, so that the others s
 
     from costream.options import Options
 
+_MOST = 1e15  # in settings
 F = TypeVar("F", bound=Callable[..., Any])
 Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem[str]]"]
 
@@ -33,7 +35,30 @@ def _with_variable(names: Sequence[str], kwargs: Mapping[str, Any]) -> dict[str,
     variable = "COSTREAM_" + long.removeprefix("--").removeprefix("no-").replace("-", "_").upper()
     shown = kwargs.get("default") is not None
     completing = None if "type" in kwargs else completer(names, kwargs.get("metavar") or "")
-    return {"envvar": variable, "show_default": shown, "shell_complete": completing, **kwargs}
+    given = {"envvar": variable, "show_default": shown, "shell_complete": completing, **kwargs}
+    return {**given, "callback": _bounded(kwargs.get("callback"))}
+
+
+def _bounded(callback: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Return a callback that refuses numbers, also in texts, that no setting can have."""
+
+    def check(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+        # NaN is not below any number.
+        if isinstance(value, (int, float)) and not abs(value) <= _MOST:
+            raise click.BadParameter(f"{str(value)[:20]} is out of range", ctx, param)
+        with _reading(ctx, param, value):
+            return value if callback is None else callback(ctx, param, value)
+
+    return check
+
+
+@contextmanager
+def _reading(ctx: click.Context, param: click.Parameter, value: Any) -> Iterator[None]:
+    """Make a usage error of what parsers raise, as for numbers of thousands of digits."""
+    try:
+        yield
+    except (ValueError, OverflowError) as error:
+        raise click.BadParameter(f"{str(value)[:80]!r} is not valid", ctx, param) from error
 
 
 def config_option() -> Callable[[F], F]:
@@ -122,7 +147,8 @@ def run_command(
             values = {each: ctx.params[str(param.name)] for each, param in params.items()}
             for each, parse in parsers.items():
                 if values[each] is not None:
-                    values[each] = parse(values[each])
+                    with _reading(ctx, params[each], values[each]):
+                        values[each] = parse(values[each])
             return int(function(checked(of_kind(**values), name), effective(ctx)))
 
         return command
@@ -269,12 +295,13 @@ def print_table(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     for row in rows:
         cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+        click.echo(printable("  ".join(cells).rstrip()))
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print a value as JSON, without control characters."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
 # Completers of values: of options by their names and metavars, of arguments where declared.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from costream.errors import ExitCode, OutputError
+from costream.errors import ExitCode, OutputError, printable
 from costream.evaluation.clips import clip_scores
 from costream.evaluation.objects import object_scores
 from costream.evaluation.picture import draw
@@ -29,7 +29,8 @@ def evaluate(settings: EvaluateSettings) -> ExitCode:
         if stop.exit_code is not None:
             return stop.exit_code
         result = {"data": str(settings.results or settings.data), **result}
-        print(json.dumps(plain(result), indent=2) if settings.as_json else to_text(result))
+        text = json.dumps(plain(result), indent=2) if settings.as_json else to_text(result)
+        print(printable(text))
         if settings.png is not None:
             try:
                 settings.png.write_bytes(draw(result))

@@ -11,11 +11,10 @@ from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
 
-import click
 from tqdm import tqdm
 
 from costream import formatting
-from costream.errors import ExitCode, SourceError, UsageError, display_name
+from costream.errors import ExitCode, SourceError, UsageError, display_name, say
 from costream.report.digest import Digest
 from costream.report.markup import Html
 from costream.report.overview import MissingResult, Report, read_failures
@@ -50,7 +49,7 @@ def make_report(options: ReportOptions) -> ExitCode:
                 write_file(path, draw(maker.report))
     for path in paths.values():
         if path is not None:
-            click.echo(os.fspath(path))
+            formatting.print_path(path)
     return ExitCode.PARTIAL if maker.report.failed else ExitCode.OK
 
 
@@ -62,7 +61,7 @@ def _read(maker: ReportBuilder, *, quiet: bool) -> None:
             bar.update(done - bar.n)
     lines = [] if quiet else [f"skipped: {line}" for line in maker.report.skipped]
     for line in [*lines, *map(str, maker.report.failed)]:
-        click.echo(f"costream: {line}", err=True)
+        say(f"costream: {line}")
 
 
 # If a run was written in several formats, the first of these is read. A .part file, left by a

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from costream.errors import ExitCode, SourceError, UsageError, display_name
+from costream.errors import ExitCode, SourceError, UsageError, display_name, printable, say
 from costream.formatting import clean, counted, short_time, si, times
 from costream.records import Header, Prediction, dumps, plain
 from costream.report.alignment import Pair, Stretch, align_runs, held
@@ -326,9 +326,9 @@ def _comparisons(
         try:
             yield from _compare(name, a, b)
         except NotAResultError as error:
-            click.echo(f"costream: skipped: {error}", err=True)
+            say(f"costream: skipped: {error}")
         except SourceError as error:
-            click.echo(f"costream: {error}", err=True)
+            say(f"costream: {error}")
             failures.append(error)
 
 
@@ -343,7 +343,7 @@ def _print_text(
     names: tuple[str, str], comparisons: Iterable[Comparison], only_a: list[str], only_b: list[str]
 ) -> int:
     """Print one block per run, and lines at the end; return the number of runs."""
-    click.echo(f"A: {names[0]}\nB: {names[1]}")
+    click.echo(printable(f"A: {names[0]}\nB: {names[1]}"))
     count = equal = 0
     compared_s = same_s = 0.0
     for comparison in comparisons:

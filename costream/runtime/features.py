@@ -13,6 +13,7 @@ import torch
 
 from costream.clock import Tick, format_time, resample, tick_per_item
 from costream.errors import ExitCode, SourceError, UsageError
+from costream.formatting import print_path
 from costream.models.fitting import check_flow, source_kind, source_notes
 from costream.models.streaming import StreamingModel
 from costream.options import Options
@@ -60,7 +61,7 @@ def features(options: Options) -> ExitCode:
             if stop.exit_code is not None:
                 return stop.exit_code
             _write(target, tokens, model, options)
-            print(target)
+            print_path(target)
             if not tokens.whole:
                 failed.append(ExitCode.PARTIAL)
         if len(failed) == len(targets) == 1:

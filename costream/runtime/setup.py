@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from costream.errors import UsageError, redact
+from costream.errors import UsageError, message, printable
 from costream.models.base import Model
 from costream.options import Options
 from costream.runtime.stop import loading
@@ -28,7 +28,7 @@ class _ConsoleHandler(logging.Handler):
         self._console = stderr_console(color)
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = redact(record.getMessage())
+        text = message(record.getMessage())
         style = {"ERROR": "red", "WARNING": "yellow"}.get(record.levelname, "")
         prefix = "" if record.levelno >= logging.ERROR else f"{record.levelname.lower()}: "
         self._console.print(f"costream: {prefix}{text}", style=style, soft_wrap=True)
@@ -50,9 +50,10 @@ class _LogFile(logging.FileHandler):
             super().close()
 
 
-class _Redacting(logging.Formatter):
+class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return redact(super().format(record))
+        line = super().format(record)
+        return printable(line) if record.exc_info else message(line)
 
 
 @contextmanager
@@ -73,7 +74,7 @@ def logging_to(
             to_file = _LogFile(log_file, encoding="utf-8")
         except OSError as error:
             raise UsageError(f"cannot write the log ({error.strerror})", where=log_file) from error
-        to_file.setFormatter(_Redacting("%(asctime)s %(levelname)s %(message)s"))
+        to_file.setFormatter(_Lines("%(asctime)s %(levelname)s %(message)s"))
         to_file.setLevel(logging.INFO if verbosity < 2 else logging.DEBUG)
         handlers.append(to_file)
     for handler in handlers:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import read_weights
-from costream.errors import ExitCode, UsageError
+from costream.errors import ExitCode, UsageError, printable
 from costream.formatting import counted
 from costream.frontends.base import frontend_class
 from costream.models.build import save_model
@@ -94,7 +94,7 @@ def _print_summary(
     trained: TrainedModel, path: Path, checks: int, trainer: CustomClassTrainer
 ) -> None:
     card, (key, title, unit) = trained.card, trainer.metric
-    print(f"{path}: {', '.join(card.labels)}")
+    print(printable(f"{path}: {', '.join(card.labels)}"))
     scores = card.metrics.get("validation", {})
     values = {
         name: _score(s[key], checks if key == "top1" else None)
@@ -107,9 +107,9 @@ def _print_summary(
         counts = key == "top1" and checks < COUNTED
         over = f" {unit}" if counts else f" over {counted(checks, unit[:-1])}"
         print(f"validation: {title} {values[card.name]}{over}{beside}")
-    print(f"verdict: {trained.verdict}")
-    print(f"report: {path.with_suffix('.html')}")
-    print(f"next: costream {trainer.command} FILE -m {shlex.quote(str(path))}")
+    print(printable(f"verdict: {trained.verdict}"))
+    print(printable(f"report: {path.with_suffix('.html')}"))
+    print(printable(f"next: costream {trainer.command} FILE -m {shlex.quote(str(path))}"))
 
 
 def _score(value: float, count: int | None) -> str:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from tqdm import tqdm
 
+from costream.errors import say
 from costream.formatting import counted, short_time, times
 from costream.ui.console import PLAIN_S, print_line
 
@@ -52,7 +53,7 @@ class Transfer:
     def say(self, text: str) -> None:
         """Remove the bar and print a line."""
         self._close()
-        print(f"{self._name}: {text}", file=sys.stderr, flush=True)
+        say(f"{self._name}: {text}")
 
     def _close(self) -> None:
         if self._bar is not None:

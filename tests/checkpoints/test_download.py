@@ -323,3 +323,34 @@ def test_stopped_in_the_middle_it_goes_on(tmp_path: Path) -> None:
         fetch(server, target)
     assert server.asked[1][1]["Range"] == f"bytes={have}-"
     check(target)
+
+
+def test_a_login_in_the_url_is_used_and_not_kept(tmp_path: Path) -> None:
+    replies = (Reply(location="/moved.pth", status=302), Reply(cut=20_000), Reply())
+    with WeightServer(CONTENT, *replies) as server:
+        url = server.url("net.pth?token=hush").replace("://", "://me:p%40ss@")
+        part = tmp_path / "net.pth.part.json"
+        with pytest.raises(ModelError) as caught:
+            fetch(server, tmp_path / "net.pth", url, RetryPolicy(tries=1))
+        notes = part.read_text("utf-8") + str(caught.value)
+        fetch(server, tmp_path / "net.pth", url)
+    assert "p%40ss" not in notes
+    assert "hush" not in notes
+    assert {headers["Authorization"] for _, headers in server.asked} == {"Basic bWU6cEBzcw=="}
+    check(tmp_path / "net.pth")
+
+
+def test_a_login_is_not_shown_to_another_server(tmp_path: Path) -> None:
+    other = WeightServer(CONTENT)
+    with other, WeightServer(CONTENT, Reply(location=other.url(), status=302)) as server:
+        fetch(server, tmp_path / "net.pth", server.url().replace("://", "://me:word@"))
+    assert "Authorization" not in other.asked[0][1]
+
+
+@pytest.mark.parametrize("length", [True, False])
+def test_more_than_expected_is_refused(length: bool, tmp_path: Path) -> None:
+    with WeightServer(b"a" * 3_000_000, Reply(length=length)) as server:
+        with pytest.raises(ModelError, match=r"sends .* 1\.0 MB"):
+            download(server.url(), tmp_path / "net.pth", Kept(), most=1_000_000)
+        assert server.sent < 3_000_000
+    assert list(tmp_path.iterdir()) == []
