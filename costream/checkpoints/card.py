@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from dataclasses import dataclass, field
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from costream.errors import ModelError
 from costream.records import OBJECT_DETECTION, THRESHOLD, Thresholds
 
+_MOST = 1e18  # of any number
+_WORDS = dict.fromkeys(("temperature", "rate_hz", "gap_tolerance_s"), "a positive number")
+# Members of the fields that programs read: name, field, type; all of them may be left out.
+_INSIDE: tuple[tuple[str, str, Any], ...] = (
+    *((name, "costs", float) for name in ("macs", "dense_macs", "ms")),
+    *((name, "sample", float) for name in ("end_s", "tolerance")),
+    *((name, "sample", str) for name in ("file", "sha256")),
+    ("machine", "costs", str),
+    ("truth", "sample", tuple[tuple[float | str | None, ...], ...]),
+    ("metrics", "sample", dict[str, float]),
+)
 UNTRAINED = "nothing, random weights"  # how ``trained_on`` begins for untrained weights
 
 
@@ -80,27 +91,65 @@ class Card:
     def from_json(cls, text: str) -> Card:
         """Return the card in a JSON text; unknown keys are ignored. ModelError if it is invalid."""
         try:
-            raw = json.loads(text)
-            values = _known(cls, raw)
+            values = _known(cls, json.loads(text))
             values["labels"] = tuple(values["labels"])
             values["timeline"] = Timeline(**_known(Timeline, values.get("timeline", {})))
             card = cls(**values)
             _check(card)
             return card
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ModelError(f"the model card cannot be read ({error})") from error
 
 
-def _known(of: type[Any], raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the values for which a dataclass has a field."""
-    names = {f.name for f in dataclasses.fields(of)}
-    return {k: v for k, v in raw.items() if k in names}
+def _known(of: type[Any], raw: Any) -> dict[str, Any]:
+    """Return the values for which a dataclass has a field. ValueError if they do not fit it."""
+    if not isinstance(raw, dict):
+        raise ValueError(f"{raw!r:.80} is not an object")
+    hints = get_type_hints(of)
+    for name in hints.keys() & raw.keys():
+        if not _fits(raw[name], hints[name]):
+            raise ValueError(f"{name} {raw[name]!r:.80} is not {_WORDS.get(name, 'valid')}")
+    return {k: v for k, v in raw.items() if k in hints}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a JSON value has the type ``hint``, and is of a usual size."""
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind is UnionType:
+        return any(_fits(value, part) for part in parts)
+    if kind is tuple:
+        return isinstance(value, list) and all(_fits(each, parts[0]) for each in value)
+    if kind is dict:
+        return isinstance(value, dict) and all(_fits(each, parts[1]) for each in value.values())
+    if hint is Any and isinstance(value, (list, dict)):
+        return all(_fits(v, Any) for v in (value.values() if isinstance(value, dict) else value))
+    if isinstance(value, bool):
+        return hint is Any
+    if hint is float or (hint is Any and isinstance(value, int)):
+        return isinstance(value, (int, float)) and abs(value) <= _MOST
+    return hint is Any or isinstance(value, dict if dataclasses.is_dataclass(hint) else hint)
 
 
 def _check(card: Card) -> None:
     """Raise ValueError for invalid values."""
-    if not 0 < card.temperature < math.inf:
+    line = card.timeline
+    for name, value in (("rate_hz", card.rate_hz), ("gap_tolerance_s", card.gap_tolerance_s)):
+        if value <= 0:
+            raise ValueError(f"{name} {value} is not a positive number")
+    if card.temperature <= 0:
         raise ValueError(f"temperature {card.temperature} is not a positive number")
+    for threshold in (line.threshold, *line.thresholds.values()):
+        if not 0 < threshold <= 1:
+            raise ValueError(f"threshold {threshold} is not a probability above 0")
+    if line.low is not None and not 0 <= line.low <= line.threshold:
+        raise ValueError(f"low {line.low} is not between 0 and the threshold")
+    if min(line.min_length_s, line.min_gap_s, line.smooth_s) < 0:
+        raise ValueError("a time of the timeline is negative")
+    if card.background is not None and card.background not in card.labels:
+        raise ValueError(f"background {card.background!r} is not a label")
+    for name, of, hint in _INSIDE:
+        if not _fits(getattr(card, of).get(name), hint | None):
+            raise ValueError(f"{of} {name} {getattr(card, of)[name]!r:.80} is not valid")
     unknown = set(card.timeline.thresholds) - set(card.labels)
     if unknown:
         raise ValueError(f"threshold for {', '.join(sorted(unknown))}, which is not a label")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import write_weights
@@ -16,6 +18,8 @@ from costream.errors import ModelError
 from costream.formatting import listed
 from costream.frontends.base import load_frontend
 from costream.models.spec import MODELS, architectures, model_spec
+
+_BESIDE = 50_000_000, 10_000  # numbers, parameters of a network beside those of its file
 
 
 def save_model(
@@ -37,7 +41,7 @@ def build(card: Card, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, nn.Modu
     Raises ModelError that names tensors which are missing, unexpected or of another shape.
     """
     # Random weights are drawn and overwritten; this must not change the caller's random state.
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _no_larger_than(tensors):
         network = new_network(card)
         frontend = (
             load_frontend(card.frontend, **card.frontend_arguments) if card.frontend else None
@@ -65,11 +69,36 @@ def new_network(card: Card) -> nn.Module:
         )
     try:
         network: nn.Module = MODELS.load(card.architecture)(**card.arguments)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # a class that is given numbers of a file may raise anything
+        if isinstance(error, ModelError):
+            raise
         raise ModelError(
             f"the card's arguments do not fit {card.architecture} ({error})"
         ) from error
     return network
+
+
+@contextmanager
+def _no_larger_than(tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """Raise ModelError as soon as modules get far more parameters than there are tensors.
+
+    Before they are filled with numbers: a card may ask for more than a machine has.
+    """
+    numbers = sum(tensor.numel() for tensor in tensors.values()) + _BESIDE[0]
+    places = len(tensors) + _BESIDE[1]
+
+    def count(_module: nn.Module, _name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal numbers, places
+        numbers -= 0 if parameter is None else parameter.numel()
+        places -= 1
+        if min(numbers, places) < 0:
+            raise ModelError("the card's arguments are those of a larger network than its tensors")
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

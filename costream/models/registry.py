@@ -121,9 +121,16 @@ def load_model(
         network, frontend = build(stored.card, stored.tensors)
     except ModelError as error:
         raise ModelError(str(error), where=path) from error
-    model: StreamingModel | ObjectModel | ActionModel = model_class(stored.card)(
-        stored.card, network, frontend, weights_sha256=stored.sha256, device=device, dtype=dtype
+    made = model_class(stored.card)
+    digest = stored.sha256
+    model: StreamingModel | ObjectModel | ActionModel = made(
+        stored.card, network, frontend, weights_sha256=digest, device=device, dtype=dtype
     )
+    try:
+        model.init_state()
+    except Exception as error:  # as when it is built
+        what = f"its card's arguments are of no use ({type(error).__name__}: {error})"
+        raise ModelError(what, where=path) from error
     return model
 
 

@@ -49,6 +49,17 @@ def test_cards_from_before_and_after_are_read() -> None:
         ({"temperature": float("nan")}, "temperature nan is not a positive number"),
         ({"temperature": "hot"}, "cannot be read"),
         ({"timeline": Timeline(thresholds={"fly": 0.5})}, "for fly, which is not a label"),
+        ({"timeline": Timeline(threshold=[1])}, r"threshold \[1\] is not valid"),
+        ({"timeline": Timeline(low=0.9)}, "low 0.9 is not between"),
+        ({"temperature": 10**400}, "temperature 1000.* is not a positive number"),
+        ({"rate_hz": ""}, "rate_hz '' is not a positive number"),
+        ({"gap_tolerance_s": None}, "gap_tolerance_s None is not"),
+        ({"labels": ("none", 3, "stand")}, "labels .* is not valid"),
+        ({"architecture": []}, r"architecture \[\] is not valid"),
+        ({"frontend_arguments": 1}, "frontend_arguments 1 is not valid"),
+        ({"background": "nothing"}, "background 'nothing' is not a label"),
+        ({"costs": {"macs": "many"}}, "costs macs 'many' is not valid"),
+        ({"sample": {"metrics": 1}}, "sample metrics 1 is not valid"),
     ],
 )
 def test_what_cannot_be_true_is_told(wrong: dict[str, Any], words: str) -> None:
