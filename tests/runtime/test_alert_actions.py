@@ -17,6 +17,7 @@ import pytest
 
 from costream.errors import OutputError, UsageError
 from costream.records import Alert
+from costream.runtime.alerts import actions
 from costream.runtime.alerts.actions import AlertEvent, AppendLine, PostJson, RunCommand
 from costream.runtime.alerts.worker import ActionWorker
 from kit.runs import wait_until
@@ -105,8 +106,10 @@ def test_any_label_is_one_argument(echo, tmp_path, monkeypatch, label, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_all_values_are_there_twice(echo, tmp_path):
+def test_all_values_are_there_twice(echo, tmp_path, monkeypatch):
     command, out = echo
+    monkeypatch.setenv("COSTREAM_SECRET", "hush")
+    monkeypatch.setattr(actions, "SECRET_VARIABLES", {"COSTREAM_SECRET"})
     clip = tmp_path / "a clip.mkv"
     RunCommand(f"{command} {{feed}} {{label}} {{score}} {{time}} {{clip}} {{rule}}").do(
         event(clip=clip)
@@ -115,6 +118,7 @@ def test_all_values_are_there_twice(echo, tmp_path):
     values = ["cam1", "fall", "0.912", "2026-03-01T12:00:00.000Z", str(clip), "fall>=0.8"]
     assert arguments == values
     names = ["FEED", "LABEL", "SCORE", "TIME", "CLIP", "RULE"]
+    assert "COSTREAM_SECRET" not in environment
     assert [environment[f"COSTREAM_{name}"] for name in names] == values
     assert json.loads(environment["COSTREAM_ALERT"]) == {
         "feed": "cam1",

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from costream.errors import UsageError
 from costream.options import Options
+from costream.runtime.alerts.actions import SECRET_VARIABLES
 from costream.runtime.watch.feed_list import FeedSpec, parse_url, read_feeds
 from kit.media import make_video
 
@@ -81,6 +82,7 @@ def test_a_list_with_what_holds_for_all(tmp_path: Path, monkeypatch: Any) -> Non
         run=("echo {feed}",),
     )
     door, web, back, camera = got
+    assert "CAMERA_PASSWORD" in SECRET_VARIABLES  # which programs of alerts do not get
     assert door.name == "door"
     assert door.uri == "rtsp://viewer:p%40%3A%2F%23%3F%2541%20%C3%A4@192.168.1.20/stream1"
     assert (door.transport, door.channel, door.timeout_s) == ("udp", 2, 20.0)

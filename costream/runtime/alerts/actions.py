@@ -35,6 +35,7 @@ COMMAND_TIMEOUT_S = 30.0
 NAMES = ("feed", "label", "score", "time", "clip", "rule")  # AlertEvent.values
 _PLACE = re.compile("{(" + "|".join(NAMES) + ")}")
 _LIKE_PLACE = re.compile("(?<![$])({[a-z_]+})")  # ${home} is a shell's
+SECRET_VARIABLES: set[str] = set()  # names of those with passwords, which no program inherits
 POST_TIMEOUT_S = 10.0  # per socket operation of an attempt
 PAUSES_S = (1.0, 3.0)  # before the second and the third attempt
 
@@ -107,7 +108,7 @@ class RunCommand:
     ``command`` is split into arguments once, as a shell would, without any other expansion.
     ``{feed}`` and the other NAMES are substituted afterwards, so that a value never spans several
     arguments, whatever it holds. The environment has COSTREAM_FEED, ... and COSTREAM_ALERT, the
-    alert as JSON. The program's output is discarded.
+    alert as JSON, but no SECRET_VARIABLES. The program's output is discarded.
     """
 
     def __init__(self, command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> None:
@@ -170,6 +171,7 @@ class RunCommand:
         values = event.values
         arguments = [_PLACE.sub(lambda m: values[m[1]], text) for text in self._arguments]
         variables = {f"COSTREAM_{name.upper()}": value for name, value in values.items()}
+        inherited = {k: v for k, v in os.environ.items() if k not in SECRET_VARIABLES}
         with self._lock:
             if self._cancelled:
                 raise OSError("stopped")
@@ -178,7 +180,7 @@ class RunCommand:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, **variables, "COSTREAM_ALERT": event.json},
+                env={**inherited, **variables, "COSTREAM_ALERT": event.json},
                 start_new_session=True,  # its own process group, so that Ctrl-C does not reach it
             )
             return self._process

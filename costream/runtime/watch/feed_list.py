@@ -33,6 +33,7 @@ from urllib.parse import quote, unquote_to_bytes
 from costream.clock import parse_time
 from costream.errors import UsageError, display_name
 from costream.options import Options
+from costream.runtime.alerts.actions import SECRET_VARIABLES
 from costream.runtime.alerts.alerts import KEYS, AlertOptions, read_options
 from costream.settings import read_toml
 from costream.sources.registry import name_of
@@ -188,6 +189,7 @@ class _Entry:
             if keys:
                 value = self._text(keys[0]) or ""
                 if keys[0] == "password-env":
+                    SECRET_VARIABLES.add(value)
                     return fill("${" + value + "}")
                 return read_password(Path(value)) if keys[0] == "password-file" else value
         return None

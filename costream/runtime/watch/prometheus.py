@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, get_args
@@ -109,7 +110,8 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, where: Any, family: int, metrics: Metrics) -> None:
         self.address_family = socket.AddressFamily(family)
         self.metrics = metrics
-        self._clients = threading.BoundedSemaphore(_MOST_CLIENTS)
+        self._clients: dict[Any, float] = {}  # socket: monotonic time of its start, oldest first
+        self._lock = threading.Lock()
         super().__init__(where, _Handler)
         self.socket.settimeout(_POLL_S)  # a client may have left between select and accept
 
@@ -117,20 +119,38 @@ class _Server(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)  # HTTPServer's would do a DNS lookup
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._clients.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+        with self._lock:
+            oldest = next(iter(self._clients)) if len(self._clients) >= _MOST_CLIENTS else None
+            self._clients[request] = time.monotonic()
+        if oldest is not None:  # a client that asks at once is answered long before it is oldest
+            self._drop(oldest)
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # cannot start a thread
-            self._clients.release()
+            self._drop(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._clients.release()
+            with self._lock:
+                self._clients.pop(request, None)
+
+    def service_actions(self) -> None:
+        """Disconnect clients whose time is over, however often they send something."""
+        begun_s = time.monotonic() - _CLIENT_S
+        with self._lock:
+            late = [client for client, start_s in self._clients.items() if start_s < begun_s]
+        for client in late:
+            self._drop(client)
+
+    def _drop(self, client: socket.socket) -> None:
+        """End a connection, which ends the wait of its thread."""
+        with self._lock:
+            self._clients.pop(client, None)
+        with suppress(OSError):  # it has ended
+            client.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exc_info()[1]
@@ -140,7 +160,6 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    timeout = _CLIENT_S
     server_version, sys_version = "costream", ""
 
     def log_message(self, format: str, *args: Any) -> None:
