@@ -107,7 +107,8 @@ class PredictionCollector(CostCollector):
     def write(self, record: Record) -> None:
         """Store predictions, segments and costs."""
         if isinstance(record, Prediction) and record.scores is not None:
-            self._predictions.append(record)
+            if self.header is None or len(record.scores) == len(self.header.labels):
+                self._predictions.append(record)
         elif isinstance(record, Segment):
             self._segments.append(record)
         else:

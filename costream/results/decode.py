@@ -30,6 +30,7 @@ from costream.records import (
 
 Fields = dict[str, Any]
 _T = TypeVar("_T")
+_LATEST_S = 1e12
 _BUDGETS = ("budget_ms", "budget_macs", "budget_share")
 
 
@@ -62,7 +63,7 @@ def _optional(read: Callable[[Any], _T], value: Any) -> _T | None:
 def _time(value: Any) -> float:
     """Return a finite time."""
     seconds = _number(value)
-    if not math.isfinite(seconds):
+    if not abs(seconds) <= _LATEST_S:
         raise TypeError("time")
     return seconds
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from costream.errors import SourceError, UsageError
 from costream.records import Fault, FeatureRow, SourceInfo
 from costream.sources.base import SourceOptions
+from costream.sources.features import arrays
 from costream.sources.features.arrays import load_features
 from costream.sources.features.source import FeatureSource
 from kit.reading import contents
@@ -229,3 +231,26 @@ def test_damaged(name: str, tmp_path: Path) -> None:
         with pytest.raises(SourceError) as caught:
             read(path)
         assert "\n" not in str(caught.value)
+
+
+def test_arrays_that_promise_too_much_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrays, "_LARGE", 1_000_000)  # which is a gigabyte
+    for shape in ("(-3, 9)", "(((", "(3, 1" + "0" * 400 + ")"):
+        head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+        start = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little")
+        (tmp_path / "x.npy").write_bytes(start + head + bytes(999))
+        with pytest.raises(SourceError, match="cannot be read"):
+            read(tmp_path / "x.npy")
+    np.savez_compressed(tmp_path / "x.npz", rgb=np.zeros((3000, 1000), np.float32))
+    with pytest.raises(SourceError, match=r"it expands from 0\.0 to 12 MB"):
+        read(tmp_path / "x.npz")
+    np.savez_compressed(tmp_path / "y.npz", rgb=RGB)
+    flipped = bytearray((tmp_path / "y.npz").read_bytes())
+    for at in range(60, len(flipped) - 60):
+        flipped[at] ^= 1
+        (tmp_path / "y.npz").write_bytes(flipped)
+        with suppress(SourceError):
+            read(tmp_path / "y.npz")
+        flipped[at] ^= 1

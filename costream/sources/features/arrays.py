@@ -7,8 +7,10 @@ import io
 import math
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,12 @@ ROWS_APART = 2
 
 NUMPY_MAGIC = b"\x93NUMPY"
 ZIP_MAGIC = b"PK\x03\x04"
+# What numpy raises for headers, archives and compressed data that are damaged.
+DAMAGED = (
+    *(ValueError, OSError, EOFError, KeyError, TypeError, OverflowError, SyntaxError),
+    *(MemoryError, RuntimeError, TokenError, zipfile.BadZipFile, zlib.error),
+)
+_LARGE, _MOST_PACKED = 1 << 30, 100  # bytes of an archive that may be packed by more than this
 _PICKLE_SUFFIXES = (".pickle", ".pkl", ".p")
 
 
@@ -152,7 +160,7 @@ def _map(path: str) -> tuple[npt.NDArray[Any], bool]:
     """Memory-map an array; return it and whether the file is complete."""
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False), True
-    except (ValueError, OSError, EOFError) as error:
+    except DAMAGED as error:
         rows = _rows_left(path)
         if rows is None:
             raise SourceError(
@@ -170,7 +178,7 @@ def _rows_left(path: str) -> npt.NDArray[Any] | None:
                 (2, 0): np.lib.format.read_array_header_2_0,
             }[np.lib.format.read_magic(file)]
             shape, fortran, dtype = read(file)
-        except (ValueError, KeyError):
+        except DAMAGED:
             return None
         offset = file.tell()
         size = os.fstat(file.fileno()).st_size
@@ -178,22 +186,36 @@ def _rows_left(path: str) -> npt.NDArray[Any] | None:
     if fortran or dtype.hasobject or len(shape) not in (2, 3) or width == 0:
         return None
     rows = (size - offset) // (dtype.itemsize * width)
-    if not 0 < rows < shape[0]:
+    if min(shape) < 0 or not 0 < rows < shape[0]:
         return None
     return np.memmap(path, dtype, "r", offset, (rows, *shape[1:]))
 
 
 def _read(source: str | io.BytesIO, path: str) -> Any:
     try:
+        _check_size(source)
         loaded = np.load(source, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return loaded
         with loaded:
             return {name: loaded[name] for name in loaded.files}
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except DAMAGED as error:
         raise SourceError(
             f"these features cannot be read ({error})", where=display_name(path)
         ) from error
+
+
+def _check_size(source: str | io.BytesIO) -> None:
+    """Raise ValueError for an archive that is small itself and expands to very much."""
+    if not zipfile.is_zipfile(source):
+        return
+    with zipfile.ZipFile(source) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+        packed = sum(member.compress_size for member in archive.infolist())
+    if isinstance(source, io.BytesIO):
+        source.seek(0)
+    if size > max(_LARGE, _MOST_PACKED * packed):
+        raise ValueError(f"it expands from {packed / 1e6:.1f} to {size / 1e6:.0f} MB")
 
 
 def _pick(content: Any, path: str, video: str | None) -> FeatureArrays:
