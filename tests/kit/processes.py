@@ -11,6 +11,7 @@ import atexit
 import gc
 import json
 import os
+import resource
 import runpy
 import signal
 import socket
@@ -58,13 +59,16 @@ class Forks:
         env: dict[str, str],
         cwd: Path | str | None,
         timeout_s: float,
+        limits: dict[str, int] | None = None,
     ) -> int:
         """Run the program on these streams; give its exit code, or minus the signal's number.
+
+        ``limits``: of what it may use, by the names of ``resource``.
 
         Raises:
             subprocess.TimeoutExpired: it was killed after ``timeout_s``.
         """
-        request = json.dumps([args, env, str(cwd or os.getcwd())]).encode()
+        request = json.dumps([args, env, str(cwd or os.getcwd()), limits or {}]).encode()
         with self._lock:
             numbers = [stream.fileno() for stream in streams]
             socket.send_fds(self._socket, [len(request).to_bytes(8, "big")], numbers)
@@ -107,10 +111,12 @@ def _serve(connection: socket.socket) -> None:
         if not head:
             return
         head += _exactly(connection, 8 - len(head))
-        args, env, cwd = json.loads(_exactly(connection, int.from_bytes(head, "big")))
+        args, env, cwd, limits = json.loads(_exactly(connection, int.from_bytes(head, "big")))
         child = os.fork()
         if not child:
             connection.close()
+            for name, limit in limits.items():
+                resource.setrlimit(getattr(resource, name), (limit, limit))
             _become_the_program(args, env, cwd, fds)
         for fd in fds:
             os.close(fd)

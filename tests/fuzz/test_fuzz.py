@@ -1,0 +1,47 @@
+"""Hostile files: an exit code that says what is wrong and a short message, whatever they hold.
+
+``python -m pytest -m slow tests/fuzz`` runs 20,000 cases, or as many as COSTREAM_FUZZ_CASES says,
+from the seed COSTREAM_FUZZ_SEED on. A failure names the category and the seed of each case.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from kit.hostile import CATEGORIES, Hostile
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks with limits")
+CASES = int(os.environ.get("COSTREAM_FUZZ_CASES", "20000"))
+SEED = int(os.environ.get("COSTREAM_FUZZ_SEED", "1000"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
+    """Return the maker of cases."""
+    hostile = Hostile(tmp_path_factory.mktemp("hostile"))
+    yield hostile
+    hostile.close()
+
+
+def check(made: Hostile, category: str, first: int, count: int) -> None:
+    """Run cases; the message of a failure begins with the number that failed."""
+    failed = {}
+    for seed in range(first, first + count):
+        if why := made.failure(made.case(category, seed)):
+            failed[seed] = why
+    assert not failed, f"{len(failed)} of {count} {category}"
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_sample(category: str, made: Hostile) -> None:
+    check(made, category, 0, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_many(category: str, made: Hostile) -> None:
+    check(made, category, SEED, CASES // len(CATEGORIES))
