@@ -108,7 +108,7 @@ class SequenceTrainer(ABC):
         present = {e.label for e in examples}
         if len(present) < 2:
             raise UsageError(
-                f"only one class ({present.pop()})",
+                f"only one class ({present.pop()})" if present else "no examples are left",
                 where=settings.labels or settings.data,
                 hint="at least two classes are needed",
             )
