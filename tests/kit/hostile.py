@@ -392,7 +392,7 @@ def _names(made: Hostile, chance: random.Random) -> Case:
                 ("report", name),
                 ("report", "--diff", name, name),
                 ("evaluate", "--results", name, "--labels", name),
-                ("watch", name, "-o", name or "log"),
+                ("watch", name, "-o", name or "log", "--reconnect", "0"),
                 ("batch", name, "-o", "out"),
                 ("detect", "v.mp4", "--layout", name),
                 ("detect", "v.mp4", "--log-file", name),
