@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from costream.errors import SourceError, UsageError
+from costream.formatting import counted
 from costream.evaluation.metrics.frames import frame_scores
 from costream.evaluation.metrics.segments import detection_latency, segment_scores, start_scores
 from costream.evaluation.predictions import ModelPredictions, PredictionCollector, run_into
@@ -118,7 +119,7 @@ def _results(folder: Path) -> Iterator[tuple[str, PredictionCollector]]:
 
 
 def _collect(contents: Iterable[Any], path: Path) -> PredictionCollector:
-    collector = PredictionCollector()
+    collector, damages = PredictionCollector(), list[str]()
     for content in contents:
         if isinstance(content, Header):
             collector.open(content)
@@ -127,9 +128,12 @@ def _collect(contents: Iterable[Any], path: Path) -> PredictionCollector:
             if not content.complete:
                 log.warning("%s: the run ended early", path)
         elif isinstance(content, UnreadableRecord):
-            log.warning("%s: damaged (%s)", path, content.reason)
+            damages.append(content.reason)
         elif not isinstance(content, Totals):
             collector.write(content)
+    if damages:
+        more = f", and {counted(len(damages) - 1, 'record')} more" if len(damages) > 1 else ""
+        log.warning("%s: damaged (%s%s)", path, damages[0], more)
     if collector.header is None:
         raise SourceError("the results have no header", where=path)
     return collector

@@ -32,6 +32,9 @@ COMPUTE_COLUMNS = (
 )
 
 
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+
+
 class CsvRows:
     """CSV rows of an output. Numbers are as in JSON records; missing values are empty."""
 
@@ -58,7 +61,10 @@ class CsvRows:
 
 
 def _cell(value: Any) -> Any:
+    """Return a value for a cell; text that a spreadsheet would take for a formula begins with '."""
     value = plain(value)
+    if isinstance(value, str) and value.startswith(_FORMULAS):
+        return f"'{value}"
     return str(value).lower() if isinstance(value, bool) else value
 
 

@@ -102,6 +102,17 @@ def test_a_timeline_alone_gives_metrics_of_segments(result, results, recordings,
     assert found["starts"]["of"] == "timeline"
 
 
+def test_damage_is_told_once_a_file(results, recordings, tmp_path):
+    for path in results.glob("*.csv.jsonl"):
+        lines = path.read_text("utf-8").splitlines()
+        lines[2:2] = ["{"] * 300
+        (tmp_path / path.name).write_text("\n".join(lines) + "\n", "utf-8")
+    _, told = evaluated("--results", tmp_path, "--labels", recordings / "truth")
+    damaged = [line for line in told.splitlines() if "damaged (" in line]
+    assert len(damaged) == 2
+    assert all("and 299 records more" in line for line in damaged)
+
+
 def test_the_truth_agrees_with_itself(recordings):
     truth = recordings / "truth"
     found, _ = evaluated("--results", truth, "--labels", truth)

@@ -85,6 +85,18 @@ def test_damage_in_what_is_done_is_told(run: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "predictions.csv").exists()
 
 
+def test_no_cell_is_a_formula(run: Any, tmp_path: Path) -> None:
+    names = ["=cmd|calc.mp4", "@sum.mp4", "-1+1.mp4", "a=b.mp4"]
+    tables = MergedTables(tmp_path)
+    tables.open()
+    path = play(tmp_path, "x.mp4", run)
+    for name in names:
+        tables.add(merged_input(path, name))
+    tables.close({})
+    found = [row["name"] for row in rows(tmp_path / "compute.csv")]
+    assert found == [*(f"'{name}" for name in names[:3]), names[3]]
+
+
 def test_empty_tables_have_their_columns(tmp_path: Path) -> None:
     tables = MergedTables(tmp_path)
     tables.open()
