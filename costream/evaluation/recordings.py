@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from costream.errors import SourceError, UsageError
-from costream.formatting import counted
 from costream.evaluation.metrics.frames import frame_scores
 from costream.evaluation.metrics.segments import detection_latency, segment_scores, start_scores
 from costream.evaluation.predictions import ModelPredictions, PredictionCollector, run_into
 from costream.evaluation.protocols import PROTOCOLS, Protocol, kept
 from costream.evaluation.settings import EvaluateSettings, card_of, load, progress, source_options
 from costream.evaluation.truth import EvaluatedRecording, align_truth, fit_truth
+from costream.formatting import counted
 from costream.labels.collector import shortened
 from costream.labels.examples import normalise_label
 from costream.labels.reading import read_recordings, recording_name
