@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "costream/1"
 OBJECT_DETECTION = "object detection"  # task of models that output Objects, not Prediction
+AUDIO_TAGGING = "audio tagging"  # of models whose labels do not exclude one another
 THRESHOLD = 0.5  # default probability that opens a segment
 LOW = 0.6  # default lower threshold of a label, as a share of its threshold
 
@@ -481,8 +482,13 @@ class SourceInfo:
 
 
 def finds_objects(header: Header) -> bool:
-    """Return whether a run writes Objects instead of Prediction; its segments may then overlap."""
+    """Return whether a run writes Objects instead of Prediction."""
     return header.task == OBJECT_DETECTION
+
+
+def has_overlaps(header: Header) -> bool:
+    """Return whether segments of different labels may overlap."""
+    return header.task in (OBJECT_DETECTION, AUDIO_TAGGING)
 
 
 def heads_of(header: Header) -> dict[str | None, Head]:

@@ -13,7 +13,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from costream.errors import ModelError
-from costream.records import OBJECT_DETECTION, THRESHOLD, Thresholds
+from costream.records import AUDIO_TAGGING, OBJECT_DETECTION, THRESHOLD, Thresholds
 
 _MOST = 1e18  # of any number
 _WORDS = dict.fromkeys(("temperature", "rate_hz", "gap_tolerance_s"), "a positive number")
@@ -82,6 +82,11 @@ class Card:
     def finds_objects(self) -> bool:
         """Whether the model outputs boxes, not the scores of labels."""
         return self.task == OBJECT_DETECTION
+
+    @property
+    def multilabel(self) -> bool:
+        """Whether each label has a probability of its own, so that several may hold at once."""
+        return self.task == AUDIO_TAGGING
 
     def to_json(self) -> str:
         """Return the card as JSON, with keys in the order of the fields."""

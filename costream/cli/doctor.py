@@ -28,6 +28,7 @@ EXTRAS = {
     "parquet": ("pyarrow", "pyarrow", "Parquet tables"),
     "ray": ("ray", "ray", "batches on several machines"),
     "torchaudio": ("torchaudio", "torchaudio", "audio transforms on a GPU"),
+    "keras": ("h5py", "h5py", "import of Keras checkpoints (HDF5)"),
 }
 # hint for an extra whose module is installed but cannot be imported
 BROKEN = {"mic": "on Debian and Ubuntu: apt install libportaudio2"}

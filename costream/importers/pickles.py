@@ -1,6 +1,7 @@
 """Readers of foreign checkpoint files: named tensors, without executing anything in the file.
 
-Supported are torch files (zip and old), safetensors, .npz, and plain pickles of NumPy arrays.
+Supported are torch files (zip and old), safetensors, .npz, HDF5 of Keras, and plain pickles of
+NumPy arrays.
 Containers that training scripts put around the weights are removed; the arguments in an ``args``
 entry are kept.
 
@@ -32,6 +33,7 @@ _WRAPPERS = ("model", "state_dict", "model_state_dict", "model_state", "blobs")
 _ARGUMENTS = ("args", "config", "hyper_parameters")
 _PREFIXES = ("module.", "model.", "_orig_mod.")  # DataParallel, Lightning, torch.compile
 _EXPANSION = 64  # weights that take more times the size of their file are not read
+_HDF5 = b"\x89HDF\r\n\x1a\n"
 _SHOWN = 8  # names of entries in a message
 _HINT = "save the weights alone: torch.save(model.state_dict(), FILE)"
 
@@ -77,6 +79,8 @@ def _load(path: Path) -> Any:
             return _load_zip(path)
         if start[8:9] == b"{":
             return _load_safetensors(path)
+        if start[:8] == _HDF5:
+            return _load_hdf5(path)
         if start[:1] == b"\x80":
             with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as m:
                 if start == MAGIC:
@@ -86,9 +90,7 @@ def _load(path: Path) -> Any:
         raise
     except Exception as error:  # a damaged pickle or archive can raise any exception
         raise _unreadable(path, error) from error
-    raise ModelError(
-        "not a checkpoint: neither a torch file, safetensors, .npz nor a pickle", where=path
-    )
+    raise _foreign(path, start)
 
 
 def _load_zip(path: Path) -> Any:
@@ -113,6 +115,42 @@ def _load_safetensors(path: Path) -> Any:
             hint="use it as it is: -m FILE or --weights FILE",
         )
     return load_file(path)
+
+
+def _load_hdf5(path: Path) -> dict[str, Any]:
+    """Return the arrays of an HDF5 file by their paths in it."""
+    try:
+        import h5py
+    except ImportError as error:
+        hint = "pip install h5py, or import the same network from a PyTorch file"
+        raise ModelError(
+            "an HDF5 file, which needs the package h5py", where=path, hint=hint
+        ) from error
+    arrays: dict[str, Any] = {}
+    with h5py.File(path, "r") as file:
+        file.visititems(
+            lambda name, item: arrays.update({name: item[()]}) if hasattr(item, "dtype") else None
+        )
+    return arrays
+
+
+def _foreign(path: Path, start: bytes) -> ModelError:
+    """Return the error for a file that is no checkpoint, with what it is where that is known."""
+    with path.open("rb") as file:
+        head = file.read(512).lstrip().lower()
+    hint = None
+    if head.startswith((b"<!doctype html", b"<html")):
+        what = "an HTML page, not a checkpoint"
+        hint = "the page of the download was saved in its place: download the file itself"
+    elif start[4:8] == b"TFL3":
+        what = "a TFLite network, which is not read"
+        hint = "import the same network from a PyTorch or Keras file"
+    elif start[:2] == b"\x1f\x8b":
+        what = "a gzip archive, such as TensorFlow's bundles, which are not read"
+        hint = "import a PyTorch file of the same network"
+    else:
+        what = "not a checkpoint: neither a torch file, safetensors, .npz, HDF5 nor a pickle"
+    return ModelError(what, where=path, hint=hint)
 
 
 def _unreadable(path: Path, error: Exception) -> ModelError:

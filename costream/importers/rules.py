@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from costream.checkpoints.card import Timeline
 from costream.errors import ModelError
 from costream.formatting import listed
 
@@ -55,6 +56,7 @@ class ImportedNetwork:
     rate_hz: float | None = None  # steps per second, where the training data determine it
     limits: str = ""  # limitations of the network, for the card
     delay_steps: float = 0.0  # delay of an output relative to the events it describes
+    timeline: Timeline = field(default_factory=Timeline)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from costream.importers.rules import ImportedFrontend, ImportedNetwork
 from costream.importers.skeleton.ensemble import combine
 from costream.labels.names import KNOWN, Labels, custom_labels, read_labels
 from costream.nn.video3d.sizes import TASK
-from costream.records import OBJECT_DETECTION
+from costream.records import AUDIO_TAGGING, OBJECT_DETECTION
 
 log = logging.getLogger("costream")
 # Data sets by task and number of classes.
@@ -33,6 +33,7 @@ _DATA_SETS = {
     ("sound classification", 10): "gtzan",
     (OBJECT_DETECTION, 80): "coco",
     (OBJECT_DETECTION, 30): "imagenet-vid",
+    (AUDIO_TAGGING, 521): "audioset-521",
     (TASK, 400): "kinetics-400",
     (TASK, 97): "epic-verbs",
     ("skeleton action recognition", 60): "ntu-60",
@@ -301,6 +302,7 @@ def _card(name: str, imported: ImportedNetwork, settings: ImportSettings, summar
         delay_s=imported.delay_steps / rate_hz,
         frontend=imported.frontend,
         frontend_arguments=imported.frontend_arguments,
+        timeline=imported.timeline,
         **common,
     )
 

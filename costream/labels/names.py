@@ -261,6 +261,15 @@ NTU60 = Labels(
     None,
     30.0,
 )
+
+
+def _shipped(file: str) -> Labels:
+    text = Path(__file__).with_name(file).read_text(encoding="utf-8")
+    return Labels(tuple(text.splitlines()), None, None)
+
+
+# The classes of YAMNet: six of AudioSet's 527 are left out (yamnet_class_map.csv, Apache-2.0).
+AUDIOSET_521 = _shipped("audioset_521.txt")
 KNOWN = {
     "thumos14": THUMOS14,
     "tvseries": TVSERIES,
@@ -270,6 +279,7 @@ KNOWN = {
     "kinetics-400": KINETICS400,
     "epic-verbs": EPIC_VERBS,
     "ntu-60": NTU60,
+    "audioset-521": AUDIOSET_521,
 }
 
 

@@ -198,8 +198,8 @@ class StreamingModel:
 
         Feature rows go straight to the network, frames and skeletons through the frontend; a
         skeleton frontend gets the persons that MediaPipe detects in frames. The probabilities
-        are the softmax over all logits at the card's temperature; where no person is present,
-        the background has probability 1.
+        are the softmax over all logits at the card's temperature, or the sigmoid of each where
+        labels are independent; where no person is present, the background has probability 1.
         """
         began = time.perf_counter()
         if len({type(item) for item in items}) != 1:
@@ -282,11 +282,14 @@ class StreamingModel:
         return spectra
 
     def _probabilities(self, logits: Tensor) -> npt.NDArray[np.float32]:
-        """Return the softmax over the logits [..., K] of each head, at its temperature."""
-        parts = [
-            torch.softmax(logits[..., h.columns].float() / h.card.temperature, -1)
-            for h in self.info.heads
-        ]
+        """Return the softmax over the logits [..., K] of each head, at its temperature.
+
+        Of independent labels it is the sigmoid of each.
+        """
+        parts = []
+        for head in self.info.heads:
+            scaled = logits[..., head.columns].float() / head.card.temperature
+            parts.append(scaled.sigmoid() if head.card.multilabel else scaled.softmax(-1))
         probabilities: npt.NDArray[np.float32] = torch.cat(parts, -1).cpu().numpy()
         return probabilities
 

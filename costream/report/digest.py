@@ -25,6 +25,7 @@ from costream.records import (
     Segment,
     Summary,
     finds_objects,
+    has_overlaps,
 )
 from costream.results.reader import Content, Totals, UnreadableRecord
 
@@ -41,7 +42,7 @@ class Heads:
         self._heads: dict[str, Head] = {head.model: head for head in heads}
         counts = Counter(label for head in heads for label in set(head.labels))
         self._shared = {label for label, count in counts.items() if count > 1}
-        self._by_label = header is not None and finds_objects(header)
+        self._by_label = header is not None and has_overlaps(header)
         self._seen: set[str] = set()  # labels that have segments
         self._owners = {
             self.shown(label, head.model): (head, label) for head in heads for label in head.labels

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from costream.checkpoints.card import Timeline
 from costream.clock import SLACK_S
 from costream.errors import UsageError
-from costream.hysteresis import Hysteresis
+from costream.hysteresis import Hysteresis, is_among
 from costream.records import Box, Segment
 
 
@@ -105,11 +105,7 @@ class Segmenter:
         """
         p = np.asarray(probabilities, dtype=np.float64)
         p = self.smoother.push(time_s, np.where(np.isfinite(p), p, 0.0))
-        if self._covered_s is None:
-            self._covered_s = time_s
-        start_s = max(time_s - self._delay_s, self._covered_s)
-        end_s = max(time_s + self._step_s - self._delay_s, start_s)
-        self._covered_s = end_s
+        start_s, end_s = self.cover(time_s)
         for piece in (self._long, self._short):
             if piece is not None:
                 piece.add_tail(float(p[piece.label]), count)
@@ -119,6 +115,18 @@ class Segmenter:
             out += self._finished(self._long)
             self._long = None
         return out
+
+    @property
+    def idle(self) -> bool:
+        """Whether no segment is open or may still be continued."""
+        return self._long is None and self._short is None
+
+    def cover(self, time_s: float) -> tuple[float, float]:
+        """Return start and end of what a step covers; for an idle segmenter all of a quiet step."""
+        covered_s = time_s if self._covered_s is None else self._covered_s
+        start_s = max(time_s - self._delay_s, covered_s)
+        self._covered_s = max(time_s + self._step_s - self._delay_s, start_s)
+        return start_s, self._covered_s
 
     def gap(self, start_s: float, end_s: float) -> list[Segment]:
         """Take a gap between the data at ``start_s`` and those at ``end_s``.
@@ -213,52 +221,84 @@ def _check(timeline: Timeline) -> None:
         raise UsageError("must be 0 s or more", where="min_length_s, min_gap_s, smooth_s")
 
 
-class PresenceSegmenter:
-    """Turns detected objects into segments: one lasts while an object of its label is seen.
+class IndependentSegmenter:
+    """Turns the steps of one stream into segments of labels that do not exclude one another.
 
-    Labels are independent, so their segments may overlap. Those of a label are computed by
-    ``Segmenter`` from the score of its most confident object; their ``count`` is the largest
-    number of objects at or above the threshold in one step. Arguments as in ``Segmenter``.
+    Segments of different labels may overlap. Those of a label are computed by ``Segmenter`` from
+    its scores alone. Arguments as there; labels that are not among ``only`` have none.
     """
 
     def __init__(
-        self, labels: Sequence[str], timeline: Timeline, rate_hz: float, delay_s: float = 0.0
+        self,
+        labels: Sequence[str],
+        timeline: Timeline,
+        rate_hz: float,
+        delay_s: float = 0.0,
+        only: Collection[str] | None = None,
     ) -> None:
         self._labels, self._timeline = tuple(labels), timeline
         self.smoother = Smoother(timeline.smooth_s)
         alone = replace(timeline, smooth_s=0.0)
-        self._segmenters = [Segmenter((name,), alone, rate_hz, delay_s) for name in labels]
+        self._segmenters = {
+            k: Segmenter((name,), alone, rate_hz, delay_s)
+            for k, name in enumerate(labels)
+            if is_among(name, only)
+        }
+        self._thresholds = [timeline.threshold_of(name) for name in labels]
 
-    def push(self, time_s: float, boxes: Sequence[Box]) -> list[Segment]:
-        """Take the objects of a step and return the segments that became final."""
-        scores = self.smoother.push(time_s, best_scores(boxes, self._labels).astype(np.float64))
-        counts = dict.fromkeys(self._labels, 0)
-        for box in boxes:
-            counts[box.label] += box.score >= self._timeline.threshold_of(box.label)
+    def push(
+        self,
+        time_s: float,
+        probabilities: npt.NDArray[np.floating],
+        counts: Sequence[int] | None = None,
+    ) -> list[Segment]:
+        """Take one step, [C], and return the segments that became final.
+
+        ``counts``: number of objects of each label, see ``Segmenter.push``.
+        """
+        p = np.asarray(probabilities, np.float64)
+        scores = self.smoother.push(time_s, np.where(np.isfinite(p), p, 0.0))
         out: list[Segment] = []
-        for label, segmenter, score in zip(
-            self._labels, self._segmenters, scores[:, None], strict=True
-        ):
-            out += segmenter.push(time_s, score, counts[label])
+        for k, segmenter in self._segmenters.items():
+            if segmenter.idle and scores[k] < self._thresholds[k]:
+                segmenter.cover(time_s)  # hundreds of labels are quiet at most times
+                continue
+            count = None if counts is None else counts[k]
+            out += segmenter.push(time_s, scores[k : k + 1], count)
         return _in_order(out)
 
     def gap(self, start_s: float, end_s: float) -> list[Segment]:
         """Take a gap in the data, see ``Segmenter.gap``."""
         self.smoother.reset()
-        return _in_order([s for each in self._segmenters for s in each.gap(start_s, end_s)])
+        return _in_order([s for e in self._segmenters.values() for s in e.gap(start_s, end_s)])
 
     def snapshot(self) -> dict[str, Any]:
         """Return the segments that are open, see ``Segmenter.snapshot``."""
-        return {"labels": [each.snapshot() for each in self._segmenters]}
+        return {"labels": [each.snapshot() for each in self._segmenters.values()]}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Go on from a snapshot. Raises KeyError, TypeError or ValueError if it is none."""
-        for each, part in zip(self._segmenters, snapshot["labels"], strict=True):
+        for each, part in zip(self._segmenters.values(), snapshot["labels"], strict=True):
             each.restore(part)
 
     def flush(self) -> list[Segment]:
         """End open segments and return all that were not returned yet."""
-        return _in_order([s for each in self._segmenters for s in each.flush()])
+        return _in_order([s for each in self._segmenters.values() for s in each.flush()])
+
+
+class PresenceSegmenter(IndependentSegmenter):
+    """Turns detected objects into segments: one lasts while an object of its label is seen.
+
+    The score of a label is that of its most confident object; the ``count`` of a segment is the
+    largest number of objects at or above the threshold in one step.
+    """
+
+    def push_boxes(self, time_s: float, boxes: Sequence[Box]) -> list[Segment]:
+        """Take the objects of a step and return the segments that became final."""
+        counts = dict.fromkeys(self._labels, 0)
+        for box in boxes:
+            counts[box.label] += box.score >= self._timeline.threshold_of(box.label)
+        return self.push(time_s, best_scores(boxes, self._labels), list(counts.values()))
 
 
 def best_scores(boxes: Sequence[Box], labels: Sequence[str]) -> npt.NDArray[np.float32]:

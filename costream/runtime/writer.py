@@ -37,7 +37,12 @@ from costream.records import (
     Summary,
     VideoFrame,
 )
-from costream.runtime.segments import PresenceSegmenter, Segmenter, best_scores
+from costream.runtime.segments import (
+    IndependentSegmenter,
+    PresenceSegmenter,
+    Segmenter,
+    best_scores,
+)
 from costream.runtime.tracking import ObjectTracker
 from costream.sinks.base import PictureSink, Sink
 from costream.version import __version__
@@ -54,7 +59,7 @@ class _HeadTimeline:
     head: ModelHead
     name: str | None  # marks its records; None where there is only one head
     timeline: Timeline
-    segmenter: Segmenter | PresenceSegmenter
+    segmenter: Segmenter | IndependentSegmenter
 
 
 class StreamRecorder:
@@ -131,10 +136,12 @@ class StreamRecorder:
             segmenter = self._segmenter(head.card, timeline)
             self.timelines.append(_HeadTimeline(head, name, timeline, segmenter))
 
-    def _segmenter(self, card: Card, timeline: Timeline) -> Segmenter | PresenceSegmenter:
+    def _segmenter(self, card: Card, timeline: Timeline) -> Segmenter | IndependentSegmenter:
         rate_hz, delay_s = self.rate_hz / self.model.info.stride, card.delay_s * self.scale
         if card.finds_objects:
             return PresenceSegmenter(card.labels, timeline, rate_hz, delay_s)
+        if card.multilabel:
+            return IndependentSegmenter(card.labels, timeline, rate_hz, delay_s, self.only)
         return Segmenter(card.labels, timeline, rate_hz, delay_s, card.background, self.only)
 
     def step(
@@ -176,7 +183,7 @@ class StreamRecorder:
                 found = () if result.objects is None else result.objects[0]
                 boxes = [box for box in found if is_among(box.label, self.only)]
                 self.write(self._objects(step, tick, boxes, entry))
-                self._emit(entry, entry.segmenter.push(tick.time_s, boxes))
+                self._emit(entry, entry.segmenter.push_boxes(tick.time_s, boxes))
             elif result.probabilities is not None and not (self.options.wait and result.warmup[0]):
                 probabilities = result.probabilities[0, entry.head.columns]
                 self.write(self._prediction(step, tick, probabilities, result, entry))

@@ -14,7 +14,7 @@ from contextlib import suppress
 from html import escape
 from pathlib import Path
 
-from costream.records import Header, Record, Segment, Summary, finds_objects
+from costream.records import Header, Record, Segment, Summary, has_overlaps
 from costream.sinks.atomic import TextOutput
 from costream.sinks.base import TextSink, output_file
 from costream.sinks.subtitles import Timelines
@@ -43,7 +43,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 class Elan(TextSink):
     """EAF with one tier per head and one annotation per segment; its value is the label.
 
-    For objects there is one tier per label: annotations of a tier must not overlap.
+    Where labels may overlap there is one tier per label: annotations of a tier must not overlap.
     """
 
     def __init__(self, out: TextOutput) -> None:
@@ -55,7 +55,7 @@ class Elan(TextSink):
         """Write the head."""
         self._model = header.model
         heads = [h.model for h in header.heads] if header.heads else [None]
-        by_label = finds_objects(header)
+        by_label = has_overlaps(header)
         self._timelines = Timelines(header.labels if by_label else heads, by_label=by_label)
         super().open(header)
         media = _media(header, self._out.path)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 from costream.clock import format_time
-from costream.records import Header, Record, Segment, Summary, dumps, finds_objects, plain
+from costream.records import Header, Record, Segment, Summary, dumps, has_overlaps, plain
 from costream.sinks.atomic import Spool, TextOutput
 from costream.sinks.base import TextSink, output_file
 
@@ -36,7 +36,7 @@ class Subtitles(TextSink):
         """Write the start of the file."""
         if header.heads is not None:
             self._waiting = Timelines()
-        elif finds_objects(header):
+        elif has_overlaps(header):
             self._waiting = Timelines(by_label=True)
         super().open(header)
         self._out.write(self._head, flush=True)

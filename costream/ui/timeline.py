@@ -18,6 +18,7 @@ from costream.records import (
     Segment,
     Summary,
     finds_objects,
+    has_overlaps,
     heads_of,
 )
 from costream.ui.console import is_unicode, print_line
@@ -34,7 +35,7 @@ class FinalTimeline:
         self._console = console
         self._name = clean(name)
         self._kind = ""
-        self._has_heads = self._of_objects = False
+        self._has_heads = self._of_objects = self._overlaps = False
         self._heads: dict[str | None, Head] = {}
         self._palette = Palette()
         self._segments: deque[Segment] = deque(maxlen=_MOST)
@@ -43,7 +44,7 @@ class FinalTimeline:
     def open(self, header: Header) -> None:
         """Store the kind of source and the kind of model."""
         self._kind, self._has_heads = header.kind, header.heads is not None
-        self._of_objects = finds_objects(header)
+        self._of_objects, self._overlaps = finds_objects(header), has_overlaps(header)
         self._heads, self._palette = heads_of(header), Palette.of(header)
 
     def write(self, record: Record) -> None:
@@ -83,7 +84,7 @@ class FinalTimeline:
             table.add_column("opens at", justify="right", no_wrap=True)
         mark = "● " if is_unicode(self._console) else "* "
         segments: Iterable[Segment] = self._segments
-        if self._has_heads or self._of_objects:  # segments may arrive out of order
+        if self._has_heads or self._overlaps:  # segments may arrive out of order
             segments = sorted(segments, key=lambda s: s.start_s)
         for s in segments:
             start, end = short_time(s.start_s, 2), short_time(s.end_s, 2)

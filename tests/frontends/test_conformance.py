@@ -39,6 +39,7 @@ SMALL: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "audio": (AUDIO, (4000,)),
     "audiovisual": ({"video_arguments": TDN, "audio_arguments": AUDIO}, (3, 24, 32)),
     "vggish": ({"widths": (2,) * 6, "hidden": 8, "width": 8}, (4000,)),
+    "logmel": ({"hop_frames": 25}, (4000,)),
 }
 GATED = {"pixels", "crops"}  # of token-gated models: no state
 EVERY = pytest.mark.parametrize("name", sorted(SMALL))
@@ -77,7 +78,7 @@ def test_one_token_a_step_of_its_width(name: str) -> None:
     state = net.init_state(2)
     for item in items:
         token = net.forward_step(item, state)
-        if name in ("joints", "crop"):  # what a network of skeletons or of volumes takes
+        if name in ("joints", "crop", "logmel"):  # what a network takes that is not a row
             assert token.shape[0] == 2
         else:
             assert token.shape == (2, net.token_width)
@@ -141,7 +142,7 @@ def test_the_tokens_of_a_clip_are_those_of_its_steps(name: str) -> None:
     torch.testing.assert_close(net(items.transpose(0, 1)), tokens)
 
 
-@pytest.mark.parametrize("name", ["tdn", "tsn", "audio", "vggish"])
+@pytest.mark.parametrize("name", ["tdn", "tsn", "audio", "vggish", "logmel"])
 def test_operations_are_those_that_run(name: str) -> None:
     net, items = small(name), streams(name, 1)
     state = net.init_state(1)
@@ -160,14 +161,14 @@ def test_clips_that_are_recomputed_cost_more() -> None:
     assert net.dense_macs > 3 * net.count_macs()
 
 
-@pytest.mark.parametrize("name", ["audio", "vggish"])
+@pytest.mark.parametrize("name", ["audio", "vggish", "logmel"])
 def test_a_spectrum_is_there_after_a_step(name: str) -> None:
     net, items = small(name), streams(name, 1)
     state = net.init_state(1)
     with pytest.raises(ValueError, match="no audio has been processed"):
         net.newest_spectrum(state)
     net.forward_step(items[0], state)
-    expected = net.mel(items[0]) * (2 if name == "vggish" else 1)
+    expected = net.mel(items[0]) * (1 if name == "audio" else 2)
     torch.testing.assert_close(net.newest_spectrum(state), expected)
     assert state.clone().newest is None
 
@@ -222,6 +223,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("vggish", {"output": "pca"}, "not one of relu"),
     ("vggish", {"hop_frames": 97}, "hop_frames"),
     ("vggish", {"widths": (64,)}, "widths"),
+    ("logmel", {"hop_frames": 0}, "not positive"),
     ("audiovisual", {"video": "audio", "audio": "tdn"}, "not a video and an audio frontend"),
     *(
         ("joints", {"layout": "body-15", **options}, "does not take these arguments")

@@ -177,6 +177,7 @@ CASES = {
     "torch": Case(
         partial(encoder, "torch", 2, 8, 6), "layers.1.norm1.bias", {**ALONE, "norm_first": "no"}
     ),
+    "yamnet": Case(foreign_sound.yamnet, "layer7.pointwise_conv.bn.bias", classes=5),
 }
 EVERY_CASE = pytest.mark.parametrize("name", CASES)
 pytestmark = pytest.mark.usefixtures("small_sizes")

@@ -1,9 +1,10 @@
-"""Checkpoints of networks for sound: VGGish by the hash recipe of its reference arrays, CoTrans."""
+"""Checkpoints of networks for sound: VGGish by the hash recipe of its reference arrays, others."""
 
 from __future__ import annotations
 
 import math
 import zlib
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -78,3 +79,53 @@ def cotrans(width: int = 128) -> tuple[dict[str, Tensor], CoTrans]:
     }
     assert len(theirs) == len(ours)
     return theirs, net.eval()
+
+
+YAMNET_WIDTHS = [4, 4, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6]
+
+
+def yamnet(classes: int = 5) -> dict[str, Tensor]:
+    """A small YAMNet with the names of torch_audioset."""
+    tensors: dict[str, Tensor] = {}
+
+    def block(name: str, out: int, inside: int, kernel: int) -> None:
+        shape = (out, inside, kernel, kernel)
+        tensors[f"{name}.conv.weight"] = values(
+            f"{name}.conv", shape, 2 / math.sqrt(inside) / kernel
+        )
+        for end in ("weight", "bias", "running_mean", "running_var"):
+            base = 1.0 if end in ("weight", "running_var") else 0.0
+            tensors[f"{name}.bn.{end}"] = base + values(f"{name}.bn.{end}", (out,), 0.2)
+        tensors[f"{name}.bn.num_batches_tracked"] = torch.tensor(0)
+
+    block("layer1.fused", YAMNET_WIDTHS[0], 1, 3)
+    for k, (width, out) in enumerate(pairwise(YAMNET_WIDTHS), 2):
+        block(f"layer{k}.depthwise_conv", width, 1, 3)
+        block(f"layer{k}.pointwise_conv", out, width, 1)
+    last = YAMNET_WIDTHS[-1]
+    tensors["classifier.weight"] = values("classifier.weight", (classes, last), 1.0)
+    tensors["classifier.bias"] = values("classifier.bias", (classes,), 0.5)
+    return tensors
+
+
+def yamnet_in_keras(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same weights, but gamma, under the names and in the layouts of the Keras file."""
+    out = {
+        "logits/logits/kernel:0": tensors["classifier.weight"].t(),
+        "logits/logits/bias:0": tensors["classifier.bias"],
+    }
+    ends = {"bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
+    for name, value in tensors.items():
+        layer, _, rest = name.partition(".")
+        if not layer.startswith("layer"):
+            continue
+        kind, part, end = rest.split(".")
+        path = f"{layer}/conv" if kind == "fused" else f"{layer}/{kind}"
+        if part == "conv":
+            depthwise = kind == "depthwise_conv"
+            order = (2, 3, 0, 1) if depthwise else (2, 3, 1, 0)
+            leaf = "depthwise_kernel" if depthwise else "kernel"
+            out[f"{path}/{path}/{leaf}:0"] = value.permute(order)
+        elif end in ends:
+            out[f"{path}/bn/{path}/bn/{ends[end]}:0"] = value
+    return out

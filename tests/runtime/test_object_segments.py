@@ -31,7 +31,7 @@ def timeline(
 ) -> list[Segment]:
     presence, out = PresenceSegmenter(LABELS, settings, RATE_HZ), []
     for k, step in enumerate(steps):
-        out += presence.push(k / RATE_HZ, boxes(step))
+        out += presence.push_boxes(k / RATE_HZ, boxes(step))
         if k == gap_after:
             out += presence.gap(k / RATE_HZ, (k + 1) / RATE_HZ)
     return [*out, *presence.flush()]
@@ -83,7 +83,7 @@ def test_a_gap_ends_every_label() -> None:
     assert [s.label for s in found] == ["person", "car", "person", "car"]
     assert {round(s.end_s, 6) for s in found} == {0.4, 0.8}
     smooth = PresenceSegmenter(LABELS, replace(TIMELINE, smooth_s=0.2), RATE_HZ)
-    smooth.push(0.0, boxes(steps[0]))
+    smooth.push_boxes(0.0, boxes(steps[0]))
     assert smooth.smoother.scores is not None
     smooth.gap(0.0, 9.0)
     assert smooth.smoother.scores is None
