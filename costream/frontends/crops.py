@@ -107,13 +107,21 @@ class CentreCrop(_ImageFrontend):
     Args:
         size: side of the square in pixels.
         short_side: pixels that the shorter side of an image is resized to.
+        mean, deviation: of values from 0 to 1, of all three colours.
 
     ``box`` is larger than that, so that tall and wide images, up to three to one, still have a
     shorter side that is long enough.
     """
 
-    def __init__(self, size: int = 160, short_side: int = 182) -> None:
+    def __init__(
+        self,
+        size: int = 160,
+        short_side: int = 182,
+        mean: float = X3D_MEAN,
+        deviation: float = X3D_STD,
+    ) -> None:
         super().__init__()
+        self.mean, self.deviation = mean, deviation
         if not 0 < size <= short_side:
             raise ValueError(f"size {size} is not between 1 and short_side {short_side}")
         self.size, self.short_side = int(size), int(short_side)
@@ -141,7 +149,7 @@ class CentreCrop(_ImageFrontend):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return normalised float crops for crops uint8 [..., 3, size, size]."""
-        return (images.to(self.like.dtype) / 255 - X3D_MEAN) / X3D_STD
+        return (images.to(self.like.dtype) / 255 - self.mean) / self.deviation
 
     def forward_step(self, images: Tensor, state: None) -> Tensor:
         """Return the normalised crops [B, 3, size, size] of the next frame of every stream."""

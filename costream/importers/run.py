@@ -35,6 +35,7 @@ _DATA_SETS = {
     (OBJECT_DETECTION, 30): "imagenet-vid",
     (AUDIO_TAGGING, 521): "audioset-521",
     (TASK, 400): "kinetics-400",
+    (TASK, 600): "kinetics-600",
     (TASK, 97): "epic-verbs",
     ("skeleton action recognition", 60): "ntu-60",
     ("skeleton action recognition", 400): "kinetics-400",

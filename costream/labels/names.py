@@ -270,6 +270,7 @@ def _shipped(file: str) -> Labels:
 
 # The classes of YAMNet: six of AudioSet's 527 are left out (yamnet_class_map.csv, Apache-2.0).
 AUDIOSET_521 = _shipped("audioset_521.txt")
+KINETICS600 = _shipped("kinetics_600.txt")
 KNOWN = {
     "thumos14": THUMOS14,
     "tvseries": TVSERIES,
@@ -280,6 +281,7 @@ KNOWN = {
     "epic-verbs": EPIC_VERBS,
     "ntu-60": NTU60,
     "audioset-521": AUDIOSET_521,
+    "kinetics-600": KINETICS600,
 }
 
 

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from costream.checkpoints.card import Card
-from costream.importers import video3d
+from costream.importers import movinet, video3d
 from costream.importers.run import import_files
 from costream.models.build import build
 from kit import paths
 from kit.foreign_video import SIZES
+from kit.movinet_clip import SMALL
 
 REFS = paths.REFS / "transformers"
 Import = Callable[..., tuple[Card, Any]]
@@ -42,8 +43,9 @@ def reference() -> Callable[[str], tuple[dict[str, np.ndarray], dict[str, Tensor
 
 @pytest.fixture
 def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the small 3D networks of the kit the published ones."""
+    """Make the small video networks of the kit the published ones."""
     monkeypatch.setattr(video3d, "SIZES", SIZES)
+    monkeypatch.setattr(movinet, "SIZES", {"small": SMALL})
 
 
 @pytest.fixture

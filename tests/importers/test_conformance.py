@@ -30,6 +30,8 @@ from kit.foreign_actions import DIALECTS, MiniRoadModules, classifier, encoder, 
 from kit.foreign_eventful import in_detectron2, in_tadaconv, small_vitdet
 from kit.foreign_skeletons import ContinualSkeletons, Pyskl, StGcn, two_stream_agcn
 from kit.foreign_video import foreign_tensors
+from kit.movinet_clip import SMALL as MOVINET
+from kit.movinet_clip import checkpoint as movinet_checkpoint
 from kit.paths import ROOT
 from kit.tsn_nets import checkpoint as tsn_checkpoint
 from kit.video_nets import small_net
@@ -178,6 +180,9 @@ CASES = {
         partial(encoder, "torch", 2, 8, 6), "layers.1.norm1.bias", {**ALONE, "norm_first": "no"}
     ),
     "yamnet": Case(foreign_sound.yamnet, "layer7.pointwise_conv.bn.bias", classes=5),
+    "movinet": Case(
+        lambda: movinet_checkpoint(MOVINET, 5), "blocks.b1_l0.deep.conv_2.norm.bias", classes=5
+    ),
 }
 EVERY_CASE = pytest.mark.parametrize("name", CASES)
 pytestmark = pytest.mark.usefixtures("small_sizes")

@@ -21,7 +21,7 @@ from costream.models.registry import load_model
 from costream.models.spec import architectures, is_gated
 from costream.models.verify import random_items, verify
 from costream.records import SourceInfo, VideoFrame
-from kit import action_nets, object_nets
+from kit import action_nets, movinet_clip, object_nets
 
 ROWS = {"input_width": 6, "num_classes": 3, "embed_dim": 8}
 TRANSFORMER = {**ROWS, "num_heads": 2, "feedforward": 8, "window": 4}
@@ -65,6 +65,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "slow": {**SLOW, "window": 5},
     "i3d": {**I3D, "window": 5},
     "yamnet": {"num_classes": 5, "widths": [4, 4, 6, 6, 8, 8, *[10] * 6, 12, 12]},
+    "movinet": {**movinet_clip.SMALL, **movinet_clip.CROP, "num_classes": 3, "window": 5},
     "vitdet": {**object_nets.ARGUMENTS, "frontend.box": list(object_nets.BOX)},
     "vivit": {**action_nets.ARGUMENTS, "frontend.size": action_nets.SIDE},
 }
@@ -89,6 +90,7 @@ def joint(dtype: str = "float32") -> Any:
     return combine_models([one, other])
 
 
+ANY_TIME = ("cooadtr, tdn", "movinet")  # of video: streams may start at different times
 SILENT = ("features", "encoder", "deepcot-encoder")  # no classifier
 MODELS = {name: partial(build, name) for name in architectures() if name not in SILENT}
 MODELS |= {
@@ -158,7 +160,7 @@ def test_the_info_describes_what_it_takes(name: str) -> None:
     assert (info.sound is not None) == (kind == "audio")
     assert info.beside is None
     assert (info.frames, info.chunk > 1) == (1, kind == "audio")
-    assert info.in_time or kind in ("features", "audio") or name == "cooadtr, tdn"
+    assert info.in_time or kind in ("features", "audio") or name in ANY_TIME
     assert [label for head in info.heads for label in head.card.labels] == list(info.card.labels)
     assert all(head.weights_sha256 is not None for head in info.heads)
     assert isinstance(model, GatedModel) == is_gated(info.card.architecture)

@@ -1,0 +1,114 @@
+"""MoViNet-Stream: every output of a stream is that of the published computation over the clip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from costream.importers import movinet as importer
+from costream.importers.run import import_files
+from costream.labels.names import KINETICS600
+from costream.models.build import build, save_model
+from costream.models.movinet import SIZES, MoViNet, crop_arguments
+from costream.models.random_init import random_model
+from kit.movinet_clip import CROP, SMALL, checkpoint, whole_clip
+from kit.paths import ROOT
+from kit.runs import records, run
+
+
+def imported(
+    path: Path, sizes: dict[str, Any], classes: int, **config: str
+) -> tuple[MoViNet, dict[str, Tensor]]:
+    """Return the network of a random checkpoint of these sizes, and its tensors, in float64."""
+    tensors = checkpoint(sizes, classes)
+    torch.save(tensors, path)
+    card, given = import_files([path], "test", config)
+    assert (card.rate_hz, card.frontend) == (5.0, "crop")
+    assert card.frontend_arguments == crop_arguments(sizes["size"])
+    network: Any = build(card, given)[0].eval().double()
+    return network, {k: v.double() for k, v in tensors.items()}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importer, "SIZES", {"small": SMALL})
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("window", [200, 50])
+def test_every_output_is_that_of_the_whole_clip(window: int, tmp_path: Path) -> None:
+    net, tensors = imported(tmp_path / "x", SMALL, 5, window=str(window))
+    clips = torch.rand(2, 200, 3, 44, 44, dtype=torch.float64)
+    expected = torch.stack([whole_clip(tensors, SMALL, clip, window) for clip in clips])
+    state = net.init_state(2)
+    first = [net.forward_step(clips[:, k], state).logits for k in range(60)]
+    rest = [net.forward_steps(part, state).logits for part in clips[:, 60:].split([1, 40, 99], 1)]
+    given = torch.cat([torch.stack(first, 1), *rest], 1)
+    # The weights are folded in float32: what is left is their rounding.
+    torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-4)
+    exact = folded_exactly(net, tensors)
+    torch.testing.assert_close(exact(clips), expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(exact(clips[:, :9]), exact(clips)[:, :9], rtol=0, atol=1e-12)
+
+
+def folded_exactly(net: MoViNet, tensors: dict[str, Tensor]) -> MoViNet:
+    """Give a network the weights of a checkpoint, folded in float64."""
+    parts = dict(net.named_modules())
+    names = {"stem": "conv1.conv_1", "head": "conv7.conv_1"}
+    theirs = sorted({".".join(name.split(".")[:2]) for name in tensors if "blocks" in name})
+    for k, name in enumerate(theirs):
+        for ours, their in importer._CONVOLUTIONS.items():
+            if f"{name}.{their}.norm.bias" in tensors:
+                names[f"blocks.{k}.{ours}"] = f"{name}.{their}"
+    for ours, their in names.items():
+        norm = {end: tensors[f"{their}.norm.{end}"] for end in importer.BATCH_NORM}
+        scale = norm["weight"] / (norm["running_var"] + 1e-3).sqrt()
+        bias = norm["bias"] - norm["running_mean"] * scale
+        if ours.endswith("project"):
+            alpha = tensors[f"{their.removesuffix('project.conv_1')}alpha"]
+            scale, bias = scale * alpha, bias * alpha
+        weight, target = tensors[f"{their}.conv2d.weight"], parts[ours]
+        target.weight.copy_((weight * scale[:, None, None, None]).view_as(target.weight))  # type: ignore[operator, union-attr]
+        target.bias.copy_(bias)  # type: ignore[operator, union-attr]
+    return net
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", SIZES)
+def test_the_published_sizes_are_those_of_the_paper(name: str, tmp_path: Path) -> None:
+    sizes = SIZES[name]
+    net, tensors = imported(tmp_path / "x", sizes, 600)
+    clip = torch.rand(4, 3, sizes["size"], sizes["size"], dtype=torch.float64)
+    expected = whole_clip(tensors, sizes, clip, 50)
+    folded_exactly(net, tensors)
+    torch.testing.assert_close(net(clip[None])[0], expected, rtol=1e-9, atol=1e-9)
+    whole = MoViNet(600, **sizes)
+    macs, weights = whole.count_macs() / 1e6, sum(p.numel() for p in whole.parameters()) / 1e6
+    published = {"movinet-a0": (51, 3.7), "movinet-a1": (113, 6.4), "movinet-a2": (217, 7.3)}
+    assert (macs, weights) == (
+        pytest.approx(published[name][0], abs=0.6),
+        pytest.approx(published[name][1], abs=0.05),
+    )
+
+
+def test_labels_are_those_of_kinetics_600() -> None:
+    names = KINETICS600.names
+    assert (len(names), len(set(names))) == (600, 600)
+    assert (names[0], names[465]) == ("abseiling", "skiing crosscountry")
+    assert [n.lower() for n in names] == sorted(n.lower() for n in names)
+
+
+def test_a_video_is_watched_from_the_command_line(tmp_path: Path) -> None:
+    card, net, front = random_model(
+        "movinet", "m", {**SMALL, **CROP, "num_classes": 3, "window": 4}
+    )
+    save_model(tmp_path / "m.safetensors", card, net, front)
+    video, weights = ROOT / "samples" / "room.mp4", tmp_path / "m.safetensors"
+    run("detect", video, "-m", weights, "--end", 4, "-o", tmp_path, "-f", "jsonl")
+    steps = records(tmp_path / "room.mp4.jsonl", "prediction")
+    assert [step["warmup"] for step in steps] == [True] * 3 + [False] * 17
