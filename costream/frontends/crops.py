@@ -193,3 +193,40 @@ class Pixels(_ImageFrontend):
         normed = (images.to(self.mean.dtype) - self.mean) / self.deviation
         height, width = images.shape[2:]
         return F.pad(normed, (0, -width % self.patch, 0, -height % self.patch))
+
+
+@frontend("resized", order=12)
+class Resized(_ImageFrontend):
+    """Resizes images to whole patches and normalises them: no padding. It has no weights.
+
+    The shorter side becomes ``short`` pixels, unless the longer one would exceed ``long``; then
+    both are rounded down to multiples of ``patch``. Bilinear with antialiasing, as YOLOS was
+    evaluated with.
+    """
+
+    def __init__(self, short: int = 512, long: int = 853, patch: int = 16) -> None:
+        super().__init__()
+        if not 1 <= patch <= short <= long:
+            raise ValueError(f"patch {patch}, short {short} and long {long} must ascend from 1")
+        self.short, self.long, self.patch = int(short), int(long), int(patch)
+        self.box = (self.long, self.long)
+        self.mean: Tensor
+        self.deviation: Tensor
+        for name, values in (("mean", IMAGENET_MEAN), ("deviation", IMAGENET_STD)):
+            self.register_buffer(name, torch.tensor(values).view(3, 1, 1), persistent=False)
+
+    def size_of(self, height: int, width: int) -> tuple[int, int]:
+        """Return height and width of the network's input for an image of this size."""
+        scale = min(self.short / min(height, width), self.long / max(height, width))
+        down, across = (
+            max(self.patch, round(side * scale) // self.patch * self.patch)
+            for side in (height, width)
+        )
+        return down, across
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return images, uint8 [B, 3, h, w], resized and normalised: float [B, 3, H, W]."""
+        size = self.size_of(*images.shape[2:])
+        if size != images.shape[2:]:
+            images = F.interpolate(images, size, mode="bilinear", antialias=True)
+        return (images.to(self.mean.dtype) - self.mean) / self.deviation

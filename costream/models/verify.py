@@ -119,7 +119,7 @@ def _check_encoder(network: Any, width: int) -> None:
 def _check_detector(network: Any, card: Card) -> None:
     sides = [_TOKENS * network.patch] * 2
     pictures = torch.randn(2, 1, 3, *sides, generator=torch.Generator().manual_seed(0))
-    classes = network.roi_heads.classes
+    classes = network.classes
     if classes != len(card.labels):
         raise ModelError(f"the card has {len(card.labels)} labels, the network {classes} classes")
     runs = []

@@ -41,7 +41,7 @@ SMALL: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "vggish": ({"widths": (2,) * 6, "hidden": 8, "width": 8}, (4000,)),
     "logmel": ({"hop_frames": 25}, (4000,)),
 }
-GATED = {"pixels", "crops"}  # of token-gated models: no state
+GATED = {"pixels", "crops", "resized"}  # of token-gated models: no state
 EVERY = pytest.mark.parametrize("name", sorted(SMALL))
 STEPS = 9
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import torch
 from torch import Tensor
 
 from costream.checkpoints.card import Card
-from costream.importers import movinet, video3d
+from costream.importers import movinet, video3d, yolos
 from costream.importers.run import import_files
 from costream.models.build import build
 from kit import paths
+from kit.foreign_eventful import YOLOS_TABLE
 from kit.foreign_video import SIZES
 from kit.movinet_clip import SMALL
 
@@ -46,6 +48,7 @@ def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the small video networks of the kit the published ones."""
     monkeypatch.setattr(video3d, "SIZES", SIZES)
     monkeypatch.setattr(movinet, "SIZES", {"small": SMALL})
+    monkeypatch.setattr(yolos, "TABLES", {math.prod(YOLOS_TABLE): YOLOS_TABLE})
 
 
 @pytest.fixture

@@ -1,9 +1,12 @@
-"""Small ViTDets, and the names that detectron2 and TAdaConv have for tensors of ours."""
+"""Small ViTDets with the names of detectron2, TAdaConv's names, and a small YOLOS of the hub."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from costream.models.eventful.vitdet import ViTDet
 from kit.eventful_nets import randomise
@@ -71,3 +74,38 @@ def in_tadaconv(name: str, head: str = "head.linear1") -> str:
     for ours, theirs in {**TADA, "classifier": head}.items():
         name = re.sub(rf"(^|\.){re.escape(ours)}($|\.)", rf"\1{theirs}\2", name)
     return name
+
+
+YOLOS_TABLE = (3, 5)  # patches of its tables of positions
+
+
+def yolos(middle: bool = False, dim: int = 128, depth: int = 3) -> dict[str, Tensor]:
+    """A small YOLOS with the names of the package transformers."""
+    rows, out = 1 + YOLOS_TABLE[0] * YOLOS_TABLE[1] + 6, {}
+
+    def layer(name: str, *shape: int) -> None:
+        out[f"{name}.weight"] = torch.randn(*shape) / shape[-1] ** 0.5
+        out[f"{name}.bias"] = torch.randn(shape[0]) / 4
+
+    layer("vit.embeddings.patch_embeddings.projection", dim, 3, 16, 16)
+    out["vit.embeddings.cls_token"] = torch.randn(1, 1, dim)
+    out["vit.embeddings.detection_tokens"] = torch.randn(1, 6, dim)
+    out["vit.embeddings.position_embeddings"] = torch.randn(1, rows, dim)
+    if middle:
+        shape = (depth - 1, 1, rows, dim)
+        out["vit.encoder.mid_position_embeddings"] = torch.randn(*shape) / 4
+    norms = ["vit.layernorm"]
+    for k in range(depth):
+        block = f"vit.encoder.layer.{k}"
+        for part in ("attention.query", "attention.key", "attention.value", "output.dense"):
+            layer(f"{block}.attention.{part}", dim, dim)
+        layer(f"{block}.intermediate.dense", 4 * dim, dim)
+        layer(f"{block}.output.dense", dim, 4 * dim)
+        norms += [f"{block}.layernorm_before", f"{block}.layernorm_after"]
+    for name in norms:
+        out[f"{name}.weight"] = 1 + torch.randn(dim) / 8
+        out[f"{name}.bias"] = torch.randn(dim) / 8
+    for name, width in (("class_labels_classifier", 92), ("bbox_predictor", 4)):
+        for k in range(3):
+            layer(f"{name}.layers.{k}", width if k == 2 else dim, dim)
+    return out

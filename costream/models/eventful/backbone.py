@@ -51,9 +51,9 @@ class PositionEncoding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return tokens [B, h, w, D] with positions added."""
-        return x + self._table(x.shape[1], x.shape[2])
+        return x + self.table(x.shape[1], x.shape[2])
 
-    def _table(self, height: int, width: int) -> Tensor:
+    def table(self, height: int, width: int) -> Tensor:
         """Return positions [1, h, w, D] for frames of this size."""
         source, table = self.encoding, self.encoding.view(1, *self.size, -1)
         if (height, width) == self.size:
@@ -70,7 +70,46 @@ class PositionEncoding(nn.Module):
         return table
 
 
-class ViTDetBackbone(nn.Module):
+class GatedBlocks(nn.Module):
+    """Base of networks of ``EventfulBlock``s: when their streams are computed in full.
+
+    ``scene_cut``, ``refresh``: see ``ViTDetBackbone``.
+    """
+
+    blocks: nn.ModuleList
+    scene_cut: float | None
+    refresh: int | None
+
+    def init_state(self, batch_size: int, height: int, width: int) -> BackboneState:
+        """Return the initial state of streams of frames of this size, in tokens."""
+        blocks = tuple(b.init_state(batch_size, height, width) for b in self._blocks)
+        return BackboneState(zeros(batch_size), blocks)
+
+    @property
+    def _blocks(self) -> list[EventfulBlock]:
+        return [cast(EventfulBlock, block) for block in self.blocks]
+
+    def begin(self, x: Tensor, state: BackboneState) -> list[bool]:
+        """Count a frame [B, h, w, D]; return of each stream whether it is computed in full."""
+        steps: list[int] = state.steps.tolist()
+        fresh = [not t or t == self.refresh for t in steps]
+        if self.scene_cut is not None and not all(fresh):
+            moved = self._moved(x, state).tolist()
+            fresh = [begins or m > self.scene_cut for begins, m in zip(fresh, moved, strict=True)]
+        state.steps.add_(1)
+        state.steps[torch.tensor(fresh)] = 1
+        return fresh
+
+    def _moved(self, x: Tensor, state: BackboneState) -> Tensor:
+        """Return the share [B] of tokens that have changed from their reference."""
+        first = cast(EventfulBlockState, state.blocks[0])
+        normed = self._blocks[0].input_layer_norm(x).flatten(1, 2)
+        lengths = torch.linalg.vector_norm(normed, dim=-1)
+        moved: Tensor = distances(normed, first.qkv.reference) > _MOVED * lengths
+        return moved.float().mean(1)
+
+
+class ViTDetBackbone(GatedBlocks):
     """Transformer blocks over the tokens of frames; a step computes those that have changed.
 
     Li et al., "Exploring plain vision transformer backbones for object detection" (ECCV 2022);
@@ -130,11 +169,6 @@ class ViTDetBackbone(nn.Module):
             x = block(x)
         return x
 
-    def init_state(self, batch_size: int, height: int, width: int) -> BackboneState:
-        """Return the initial state of streams of frames of this size, in tokens."""
-        blocks = tuple(b.init_state(batch_size, height, width) for b in self._blocks)
-        return BackboneState(zeros(batch_size), blocks)
-
     @torch.no_grad()
     def forward_step(
         self,
@@ -156,7 +190,7 @@ class ViTDetBackbone(nn.Module):
         policies = policy if isinstance(policy, Sequence) else [policy] * len(self.blocks)
         operations.add += x.numel()
         x = self.position_encoding(x)
-        fresh = self._begin(x, state)
+        fresh = self.begin(x, state)
         for block, block_state, chooses in zip(self._blocks, state.blocks, policies, strict=True):
             x = block.forward_step(
                 x, cast(EventfulBlockState, block_state), fresh, chooses, operations
@@ -169,29 +203,6 @@ class ViTDetBackbone(nn.Module):
         """Return the cost of a step of one stream, see ``EventfulBlock.count_macs``."""
         blocks = (b.count_macs(height, width, updated, columns) for b in self._blocks)
         return height * width * self.dim + sum(blocks)
-
-    @property
-    def _blocks(self) -> list[EventfulBlock]:
-        return [cast(EventfulBlock, block) for block in self.blocks]
-
-    def _begin(self, x: Tensor, state: BackboneState) -> list[bool]:
-        """Count a frame, return for each stream whether it must be computed in full."""
-        steps: list[int] = state.steps.tolist()
-        fresh = [not t or t == self.refresh for t in steps]
-        if self.scene_cut is not None and not all(fresh):
-            moved = self._moved(x, state).tolist()
-            fresh = [begins or m > self.scene_cut for begins, m in zip(fresh, moved, strict=True)]
-        state.steps.add_(1)
-        state.steps[torch.tensor(fresh)] = 1
-        return fresh
-
-    def _moved(self, x: Tensor, state: BackboneState) -> Tensor:
-        """Return the share [B] of tokens that have changed from their reference."""
-        first = cast(EventfulBlockState, state.blocks[0])
-        normed = self._blocks[0].input_layer_norm(x).flatten(1, 2)
-        lengths = torch.linalg.vector_norm(normed, dim=-1)
-        moved: Tensor = distances(normed, first.qkv.reference) > _MOVED * lengths
-        return moved.float().mean(1)
 
 
 # Simple feature pyramid: several scales from the output of a plain vision transformer.

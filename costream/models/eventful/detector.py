@@ -7,16 +7,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from costream.checkpoints.card import Card
 from costream.frontends.crops import Pixels
 from costream.models.base import StepResult
 from costream.models.eventful.rcnn import Detections
-from costream.models.eventful.vitdet import ViTDet, ViTDetState
 from costream.models.gated import GatedModelBase, TokenState, check_single_stream
 from costream.nn.boxes import clip_boxes
 from costream.nn.eventful.gates import Operations
@@ -30,9 +29,9 @@ Size = tuple[int, int]  # height, width
 class ObjectState(TokenState):
     """State of a stream. Memory is allocated at the first frame, for frames of its size."""
 
-    begin: Callable[[int, int], ViTDetState]  # (height, width): the network's initial state
+    begin: Callable[[int, int], State]  # (height, width): the network's initial state
     size: Tensor  # int64 [1, 2], height and width of its frames in pixels; zeros: none yet
-    network: ViTDetState | None = None
+    network: State | None = None
     rest_macs: int | None = None  # of the newest frame, outside the gates
 
     @property
@@ -41,7 +40,7 @@ class ObjectState(TokenState):
         height, width = self.size[0].tolist()
         return (height, width) if height else None
 
-    def network_for(self, height: int, width: int) -> ViTDetState:
+    def network_for(self, height: int, width: int) -> State:
         """Return the network's state; an initial one if frames had another size so far."""
         if self.network is None or self.frame_size != (height, width):
             self.network = self.begin(height, width)
@@ -81,13 +80,16 @@ class ObjectState(TokenState):
         self.load_tensors(other.tensors())
 
 
-class ObjectModel(GatedModelBase[ViTDet, Pixels, ObjectState]):
-    """Network and frontend of one weight file, ready to step; implements ``GatedModel``."""
+class ObjectModel(GatedModelBase[Any, Any, ObjectState]):
+    """Network and frontend of one weight file, ready to step; implements ``GatedModel``.
 
-    frontend_type = Pixels
+    The network has the methods of ``ViTDet`` that are used here.
+    """
+
+    frontend_type: ClassVar[type] = Pixels
 
     def __init__(
-        self, card: Card, network: ViTDet, frontend: Pixels | None, **settings: Any
+        self, card: Card, network: nn.Module, frontend: nn.Module | None, **settings: Any
     ) -> None:
         """Take over the modules, see ``GatedModelBase``."""
         super().__init__(card, network, frontend, **settings)
@@ -97,9 +99,9 @@ class ObjectModel(GatedModelBase[ViTDet, Pixels, ObjectState]):
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
 
     @staticmethod
-    def count_classes(network: ViTDet) -> int:
+    def count_classes(network: Any) -> int:
         """Return the number of classes of a network."""
-        return network.roi_heads.classes
+        return int(network.classes)
 
     def init_state(self, batch_size: int = 1) -> ObjectState:
         """Return an initial state. ValueError for more than one stream: each has its own state."""
@@ -121,7 +123,7 @@ class ObjectModel(GatedModelBase[ViTDet, Pixels, ObjectState]):
             raise ValueError("the cost of a step is unknown before the first frame")
         height, width = self._grid(*state.frame_size)
         count = min(count, height * width)
-        return state.rest_macs + self.network.count_macs(height, width, count)
+        return state.rest_macs + int(self.network.count_macs(height, width, count))
 
     @torch.inference_mode()
     def step(self, items: Sequence[Data], state: ObjectState) -> StepResult:
@@ -138,7 +140,7 @@ class ObjectModel(GatedModelBase[ViTDet, Pixels, ObjectState]):
         height, width = tokens.shape[1:3]
         gates = state.policy(height * width)
         view = network.view_step(tokens, state.network_for(*size), gates, gated)
-        boxes = self._boxes(network.detect(view, size, rest)[0], frame)
+        boxes = self._boxes(network.detect(view, size, rest)[0], frame, self.place(frame, size))
         updated = gates.updated.view(height, width).cpu().numpy()
         state.rest_macs = rest.total
         return StepResult(
@@ -157,11 +159,16 @@ class ObjectModel(GatedModelBase[ViTDet, Pixels, ObjectState]):
     def _grid(self, height: int, width: int) -> Size:
         return height // self.network.patch, width // self.network.patch
 
-    def _boxes(self, found: Detections, frame: VideoFrame) -> tuple[Box, ...]:
+    def place(self, frame: VideoFrame, size: Size) -> Size:
+        """Return height and width of the frame in the network's input, which is of ``size``."""
+        height, width = frame.rgb.shape[:2]
+        return height, width
+
+    def _boxes(self, found: Detections, frame: VideoFrame, place: Size) -> tuple[Box, ...]:
         """Return boxes in pixels of the source's frame, clipped to it."""
         height, width = frame.rgb.shape[:2]
         whole = (width, height) if frame.size is None else frame.size
-        sides, own = (torch.tensor(2 * size).double() for size in (whole, (width, height)))
+        sides, own = (torch.tensor(2 * size).double() for size in (whole, place[::-1]))
         boxes = clip_boxes(found.boxes.cpu().double() * sides / own, whole[1], whole[0]).tolist()
         rows = zip(boxes, found.scores.tolist(), found.labels.tolist(), strict=True)
         # Boxes in the padding beside the image have no area left.

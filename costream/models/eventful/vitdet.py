@@ -140,7 +140,7 @@ class ViTDet(nn.Module):
         candidates: int = 1000,
     ) -> None:
         super().__init__()
-        self.patch = patch
+        self.patch, self.classes = patch, classes
         self.embedding = PatchEmbedding(dim, patch, stem)
         self.backbone = ViTDetBackbone(
             dim,

@@ -1,0 +1,266 @@
+"""YOLOS: 80 kinds of objects, with a plain vision transformer and nothing else, token-gated.
+
+Fang et al., "You Only Look at One Sequence: Rethinking Transformer in Vision through Object
+Detection" (NeurIPS 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from costream.frontends.crops import Resized
+from costream.models.eventful.backbone import BackboneState, GatedBlocks, PositionEncoding
+from costream.models.eventful.detector import ObjectModel, Size
+from costream.models.eventful.rcnn import Detections
+from costream.models.eventful.vitdet import PatchEmbedding
+from costream.models.spec import register_model
+from costream.nn.eventful.block import EventfulBlock
+from costream.nn.eventful.gates import Operations, Policy
+from costream.records import OBJECT_DETECTION, VideoFrame
+
+PAPER = "https://arxiv.org/abs/2106.00666"
+PATCH = 16
+# COCO numbers its 80 categories from 1 to 90; these numbers are not used.
+_UNUSED = {0, 12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
+COCO_CATEGORIES = [k for k in range(91) if k not in _UNUSED]
+SIZES: dict[str, dict[str, Any]] = {
+    "yolos-tiny": {"dim": 192, "heads": 3, "position_size": [50, 83]},
+    "yolos-small": {"dim": 384, "heads": 6, "position_size": [32, 54], "middle": True},
+}
+PICTURES = {192: (512, 853), 384: (800, 1333)}  # sides they were evaluated at, by dim
+
+
+def _paper(name: str) -> dict[str, Any]:
+    arguments = SIZES[name]
+    short, long = PICTURES[arguments["dim"]]
+    return {
+        "arguments": {"categories": COCO_CATEGORIES, **arguments},
+        "task": OBJECT_DETECTION,
+        "rate_hz": 30.0,
+        "frontend": "resized",
+        "frontend_arguments": {"short": short, "long": long},
+    }
+
+
+@register_model(
+    "yolos",
+    order=28,
+    gated=True,
+    model="costream.models.eventful.yolos:YolosModel",
+    **_paper("yolos-tiny"),
+)
+@register_model("yolos-tiny", gated=True, architecture="yolos", **_paper("yolos-tiny"))
+@register_model("yolos-small", gated=True, architecture="yolos", **_paper("yolos-small"))
+class Yolos(GatedBlocks):
+    """Patches and detection tokens attend to one another; each detection token becomes a box.
+
+    Tokens are a class token, the patches row by row, and the detection tokens. In video, gates
+    pass patches as their policy says, and always the other tokens, which depend on the whole
+    picture. Pictures of any size that is a multiple of the patch; nothing is padded.
+
+    Args:
+        categories: output columns of the classes, ascending; the last column of all is "none".
+        dim, heads, depth: D, H and the number of blocks.
+        detections: number of detection tokens.
+        position_size: height and width, in tokens, of the tables of positions.
+        middle: whether there is a table after each block but the last, too.
+        score: detections below are dropped.
+        scene_cut, refresh: see ``ViTDetBackbone``.
+    """
+
+    patch = PATCH
+
+    def __init__(
+        self,
+        categories: Sequence[int],
+        dim: int = 192,
+        heads: int = 3,
+        depth: int = 12,
+        detections: int = 100,
+        position_size: Sequence[int] = (50, 83),
+        middle: bool = False,
+        score: float = 0.05,
+        scene_cut: float | None = 0.8,
+        refresh: int | None = None,
+    ) -> None:
+        super().__init__()
+        if not categories or list(categories) != sorted(set(categories)) or categories[0] < 0:
+            raise ValueError(f"categories {categories} do not ascend from 0")
+        self.classes = self.num_classes = len(categories)
+        self.dim, self.score, self.scene_cut, self.refresh = dim, score, scene_cut, refresh
+        self.embedding = PatchEmbedding(dim, PATCH)
+        size = (position_size[0], position_size[1])
+        self.start = TokenTable(dim, size, detections)
+        self.blocks = nn.ModuleList(EventfulBlock(dim, heads, None) for _ in range(depth))
+        self.middle = nn.ModuleList(
+            TokenTable(dim, size, detections) for _ in range(depth - 1 if middle else 0)
+        )
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.scores = _head(dim, max(categories) + 2)
+        self.corners = _head(dim, 4)
+        self.categories: Tensor
+        self.register_buffer("categories", torch.tensor(list(categories)), persistent=False)
+
+    @property
+    def always(self) -> int:
+        """Number of tokens that are no patches."""
+        return 1 + self.start.last.shape[1]
+
+    def forward(self, pictures: Tensor) -> list[Detections]:
+        """Return the objects of each of the pictures [B, 3, H, W], processed independently."""
+        tokens = self.embed(pictures)
+        size = (tokens.shape[1], tokens.shape[2])
+        x = self.start(tokens)
+        for k, block in enumerate(self.blocks):
+            x = block(x)
+            x = self._after(k, x, size)
+        return self.detect(self._last(x), (pictures.shape[2], pictures.shape[3]))
+
+    def predict(self, view: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits [B, n, columns] and boxes [B, n, 4] for detection tokens [B, n, D].
+
+        Boxes are centre x, y, width and height as parts of the picture.
+        """
+        return self.scores(view), self.corners(view).sigmoid()
+
+    def init_state(self, batch_size: int, height: int, width: int) -> BackboneState:
+        """Return the initial state of streams of frames of this size, in pixels."""
+        self._check(height, width)
+        tokens = height // PATCH * (width // PATCH) + self.always
+        return super().init_state(batch_size, 1, tokens)
+
+    def forward_step(
+        self,
+        pictures: Tensor,
+        state: BackboneState,
+        policy: Policy,
+        operations: Operations | None = None,
+    ) -> list[Detections]:
+        """Take the next frame of every stream, [B, 3, H, W], return its objects."""
+        operations = Operations() if operations is None else operations
+        view = self.view_step(self.embed(pictures, operations), state, policy, operations)
+        return self.detect(view, (pictures.shape[2], pictures.shape[3]), operations)
+
+    def embed(self, pictures: Tensor, operations: Operations | None = None) -> Tensor:
+        """Return the patches [B, h, w, D]. ValueError for sides that are no multiples of them."""
+        self._check(*pictures.shape[2:])
+        return cast(Tensor, self.embedding(pictures, operations))
+
+    @torch.no_grad()
+    def view_step(
+        self, tokens: Tensor, state: BackboneState, policy: Policy, operations: Operations
+    ) -> Tensor:
+        """Take the patches [B, h, w, D] of the next frame, return the detection tokens [B, n, D].
+
+        ``policy``: which patches are computed at each gate.
+        """
+        size, chooses = (tokens.shape[1], tokens.shape[2]), _Around(policy, self.always - 1)
+        x = self.start(tokens)
+        fresh = self.begin(x, state)
+        for k, (block, kept) in enumerate(zip(self._blocks, state.blocks, strict=True)):
+            x = block.forward_step(x, cast(Any, kept), fresh, chooses, operations)
+            x = self._after(k, x, size)
+        return self._last(x)
+
+    def detect(
+        self, view: Tensor, size: Size, operations: Operations | None = None
+    ) -> list[Detections]:
+        """Return the objects for detection tokens, in pixels of pictures of this ``size``."""
+        logits, boxes = self.predict(view)
+        if operations is not None:
+            for layer in (*self.scores, *self.corners):
+                if isinstance(layer, nn.Linear):
+                    operations.count_linear(view[..., 0].numel(), layer)
+        probabilities = logits.float().softmax(-1)[..., self.categories]
+        (height, width), found = size, []
+        sides = boxes.new_tensor([width, height, width, height])
+        centre, half = boxes[..., :2], boxes[..., 2:] / 2
+        corners = torch.cat([centre - half, centre + half], -1) * sides
+        for own, places in zip(probabilities, corners, strict=True):
+            scores, labels = own.max(-1)
+            order = scores.argsort(descending=True)
+            order = order[scores[order] >= self.score]
+            found.append(Detections(places[order], scores[order], labels[order]))
+        return found
+
+    def count_macs(self, height: int, width: int, updated: int | None = None) -> int:
+        """Return the cost of ``view_step`` for one stream of frames of this size, in tokens.
+
+        ``updated``: patches that pass every gate; None: the stream begins.
+        """
+        count = height * width + self.always
+        passed = None if updated is None else min(updated, height * width) + self.always
+        return sum(block.count_macs(1, count, passed) for block in self._blocks)
+
+    def _after(self, k: int, x: Tensor, size: Size) -> Tensor:
+        """Return the tokens after block k for pictures of this size, in tokens."""
+        if k >= len(self.middle):
+            return x
+        return x + cast(TokenTable, self.middle[k]).table(*size)
+
+    def _last(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.norm(x[:, 0, 1 - self.always :]))
+
+    def _check(self, height: int, width: int) -> None:
+        if height % PATCH or width % PATCH:
+            raise ValueError(f"{width}x{height} pixels are not multiples of {PATCH}")
+
+
+class TokenTable(nn.Module):
+    """Learned vectors of all tokens; those of patches are resized to the picture.
+
+    ``size``: height and width of the table. ``detections``: number of detection tokens.
+    """
+
+    def __init__(self, dim: int, size: tuple[int, int], detections: int) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.zeros(1, 1, dim))
+        self.patches = PositionEncoding(dim, size)
+        self.last = nn.Parameter(torch.zeros(1, detections, dim))
+        for parameter in self.parameters():
+            nn.init.trunc_normal_(parameter, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the tokens [B, 1, N, D] of patches [B, h, w, D], with this added."""
+        rows = (self.first, self.last)
+        first, last = (row.expand(len(x), -1, -1) for row in rows)
+        return torch.cat([first, self.patches(x).flatten(1, 2), last], 1)[:, None]
+
+    def table(self, height: int, width: int) -> Tensor:
+        """Return the vectors [1, 1, N, D] for pictures of this size, in tokens."""
+        patches = self.patches.table(height, width).flatten(1, 2)
+        return torch.cat([self.first, patches, self.last], 1)[:, None]
+
+
+class YolosModel(ObjectModel):
+    """An ``ObjectModel`` whose pictures are resized, not padded."""
+
+    frontend_type: ClassVar[type] = Resized
+
+    def place(self, frame: VideoFrame, size: Size) -> Size:
+        """Return height and width of the frame in the network's input: all of it."""
+        return size
+
+
+class _Around:
+    """Passes the first token and the ``last`` last ones, and of the patches what a policy does."""
+
+    def __init__(self, policy: Policy, last: int) -> None:
+        self._policy, self._last = policy, last
+
+    def choose(self, errors: Tensor) -> Tensor:
+        """Return the chosen indices."""
+        count = len(errors)
+        patches = self._policy.choose(errors[1 : count - self._last]) + 1
+        ends = torch.arange(count - self._last, count, device=errors.device)
+        return torch.cat([patches.new_zeros(1), patches, ends])
+
+
+def _head(dim: int, out: int) -> nn.Sequential:
+    return nn.Sequential(
+        *(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, out))
+    )
