@@ -23,7 +23,12 @@ _REQUIRED: dict[str, type | tuple[type, ...]] = {
     "licence": str,
     "source": str,
 }
-_OPTIONAL: dict[str, type | tuple[type, ...]] = {"by_hand": str, "import": dict, "note": str}
+_OPTIONAL: dict[str, type | tuple[type, ...]] = {
+    "by_hand": str,
+    "import": dict,
+    "note": str,
+    "check": dict,
+}
 _LONGEST_NAME = 200  # bytes; with what is added to it, 255
 _DIGESTS = ("sha256", "sha256_prefix", "md5_prefix")
 
@@ -42,6 +47,8 @@ class Published:
     # settings of its import, which ``importers.config`` checks; None: not a model by itself
     config: Mapping[str, str] | None = field(default_factory=dict)
     note: str = ""
+    # known sound (``models.verify.KNOWN_SOUNDS``) -> a label among its ten best; empty: unchecked
+    check: Mapping[str, str] = field(default_factory=dict)
     by_hand: str | None = None  # the file to download from a page that only a browser opens
 
     @property
@@ -88,6 +95,7 @@ def _entry(name: str, table: Any, where: str) -> Published:
         digest,
         None if pairs is None else {key: str(value) for key, value in pairs.items()},
         table.get("note", ""),
+        {key: str(value) for key, value in table.get("check", {}).items()},
         table.get("by_hand"),
     )
     if not _is_file_name(entry.file):

@@ -15,6 +15,7 @@ import click
 
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import SUFFIX, read_card, read_header
+from costream.checkpoints.store import published
 from costream.cli import SuggestingGroup
 from costream.cli.models_fetch import fetch_command, import_command, path_command, remove_command
 from costream.cli.options import check_weight_file, json_option, model_names, print_json
@@ -260,15 +261,16 @@ def verify_command(models: tuple[str, ...], as_json: bool) -> int:
     prepare_torch()
     rows = []
     for name in models or [e.name for e in list_models() if e.path is not None]:
-        path, sample, problem = None, None, None
+        path, sample, known, problem = None, None, None, None
         try:
             path = find_weights(name)
             digest = verify(path)
             sample = reproduce(path)
+            known = _check_published(path)
         except CostreamError as error:
             digest, problem = "", str(error)
         row = {"path": str(path or name), "ok": problem is None, "sha256": digest}
-        rows.append({**row, "sample": sample, "problem": problem})
+        rows.append({**row, "sample": sample, "known_input": known, "problem": problem})
     if not rows:
         say("there are no weight files to verify")
     if as_json:
@@ -280,12 +282,29 @@ def verify_command(models: tuple[str, ...], as_json: bool) -> int:
     return int(ExitCode.MODEL if failed else ExitCode.OK)
 
 
+def _check_published(path: Path) -> str | None:
+    """Run the check of the published checkpoint that a file was fetched from.
+
+    Return its result in words; None for other files. Raises ModelError if it fails.
+    """
+    from costream.models.verify import check_known_sounds
+
+    card = read_card(path)
+    entry = published().get(card.name)
+    if entry is None or entry.source != card.trained_on:
+        return None
+    if not entry.check:
+        return "unchecked: its authors give no result for a known input"
+    check_known_sounds(path, entry.check)
+    return f"as published: {', '.join(entry.check)}"
+
+
 def _line(row: dict[str, Any]) -> str:
     if not row["ok"]:
         return f"FAIL  {row['problem']}"
     sample = row["sample"]
     if sample is None:
-        return f"ok    {row['path']}"
+        return f"ok    {row['path']}" + (f"  {row['known_input']}" if row["known_input"] else "")
     if sample["metrics"] is None:
         return f"ok    {row['path']}  sample not checked: {sample['reason']}"
     scores = ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in sample["metrics"].items())

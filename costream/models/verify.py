@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,6 +27,13 @@ from costream.records import (
     VideoFrame,
 )
 
+_BEST = 10  # labels
+# Functions of the time in seconds, [N].
+KNOWN_SOUNDS: dict[str, Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]] = {
+    "silence": np.zeros_like,
+    "noise": lambda time_s: np.random.default_rng(0).uniform(-1, 1, len(time_s)),
+    "sine": lambda time_s: np.sin(2 * np.pi * 440 * time_s),
+}
 _STEPS = 4  # or as many as the network needs for its first output
 _TOKENS = 8  # per side of the image for object detectors
 Rows: TypeAlias = npt.NDArray[np.float32]
@@ -53,6 +60,30 @@ def verify(path: Path) -> str:
     except ModelError as error:
         raise ModelError(str(error), where=path) from error
     return stored.sha256
+
+
+def check_known_sounds(path: Path, expected: Mapping[str, str]) -> None:
+    """Raise ModelError unless a model hears in known sounds what its authors say it does.
+
+    ``expected``: key of ``KNOWN_SOUNDS`` -> a label that must be among the ten best of the mean.
+    """
+    stored = read_weights(path)
+    network, frontend = build(stored.card, stored.tensors)
+    model = model_class(stored.card)(stored.card, network, frontend)
+    sound = model.info.sound
+    if sound is None:
+        raise ModelError("the check is of a sound, which this model does not take", where=path)
+    for name, label in expected.items():
+        if name not in KNOWN_SOUNDS:
+            raise ModelError(f"unknown sound {name!r}", hint=f"known: {', '.join(KNOWN_SOUNDS)}")
+        wave = KNOWN_SOUNDS[name](np.arange(3 * sound.rate_hz) / sound.rate_hz).astype(np.float32)
+        blocks = wave[: len(wave) // sound.block * sound.block].reshape(-1, sound.block)
+        rows = _run(model, [AudioBlock(i, float(i), block) for i, block in enumerate(blocks)])
+        best = np.argsort(-rows[model.network.window - 1 :].mean(0))[:_BEST]
+        heard = [stored.card.labels[k] for k in best]
+        if label not in heard:
+            what = f"hears {heard[0]!r} in {name}, and not {label!r} as its authors say"
+            raise ModelError(f"is not the published network, or was changed: it {what}", where=path)
 
 
 def _check_parameters(*modules: nn.Module) -> None:

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from costream.checkpoints.file import read_card
 from kit.foreign_actions import foreign
+from kit.foreign_sound import yamnet
 from kit.program import COSTREAM, LIMIT_S, environment, start
 from kit.runs import refused, run, wait_until
 from kit.weight_server import PIECE, Reply, WeightServer
@@ -105,6 +107,24 @@ def test_fetched_imported_found_and_removed(place: Place, checkpoint: bytes) -> 
     assert not file.exists()
     done = place.models("remove", "kitchen", "--yes", code=5)
     assert "unknown model 'kitchen'" in done.stderr
+
+
+def test_weights_that_do_not_hear_what_they_should_are_refused(place: Place) -> None:
+    tensors = yamnet(20)
+    tensors["classifier.bias"][7] += 99
+    torch.save(tensors, place.home / "small.pth")
+    with WeightServer((place.home / "small.pth").read_bytes()) as server:
+        place.write("right", server.url(), **{"import": {}}, check={"silence": "class 7"})
+        tensors["classifier.bias"][7] -= 199
+        place.write("wrong", server.url(), append=True, **{"import": {}}, check={"sine": "class 7"})
+        place.fetch("right", "--accept-licence")
+        torch.save(tensors, place.home / "small.pth")
+        server.content = (place.home / "small.pth").read_bytes()
+        done = place.fetch("wrong", "--accept-licence", code=5)
+    assert "wrong: " in done.stderr
+    assert "is not the published network, or was changed: it hears 'class " in done.stderr
+    assert "in sine, and not 'class 7' as its authors say" in done.stderr
+    assert [file.name for file in place.weights.glob("*")] == ["right.safetensors"]
 
 
 def test_a_part_is_kept_as_it_is(place: Place, checkpoint: bytes) -> None:
