@@ -109,7 +109,7 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     ),
     "labels": (
         *_TEXT,
-        "thumos14, tvseries, gtzan, coco, imagenet-vid, epic-verbs, kinetics-400,"
+        "thumos14, tvseries, fineaction, gtzan, coco, imagenet-vid, epic-verbs, kinetics-400,"
         " kinetics-600, ntu-60, audioset-521, or a text file (default: by the task and the number"
         " of classes)",
     ),

@@ -30,6 +30,7 @@ log = logging.getLogger("costream")
 _DATA_SETS = {
     ("online action detection", 22): "thumos14",
     ("online action detection", 31): "tvseries",
+    ("online action detection", 107): "fineaction",
     ("sound classification", 10): "gtzan",
     (OBJECT_DETECTION, 80): "coco",
     (OBJECT_DETECTION, 30): "imagenet-vid",

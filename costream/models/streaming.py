@@ -149,6 +149,8 @@ class StreamingModel:
             in_time=kind == "skeleton" or any(hasattr(p, "in_time") for p in (frontend, network)),
         )
 
+        self._independent = [head.card.multilabel for head in self.info.heads]  # labels of each
+
     @property
     def input_width(self) -> int:
         """Number of values of a feature row."""
@@ -287,9 +289,9 @@ class StreamingModel:
         Of independent labels it is the sigmoid of each.
         """
         parts = []
-        for head in self.info.heads:
+        for head, independent in zip(self.info.heads, self._independent, strict=True):
             scaled = logits[..., head.columns].float() / head.card.temperature
-            parts.append(scaled.sigmoid() if head.card.multilabel else scaled.softmax(-1))
+            parts.append(scaled.sigmoid() if independent else scaled.softmax(-1))
         probabilities: npt.NDArray[np.float32] = torch.cat(parts, -1).cpu().numpy()
         return probabilities
 

@@ -57,7 +57,7 @@ def test_every_output_is_that_of_the_whole_clip(window: int, tmp_path: Path) -> 
 
 
 def folded_exactly(net: MoViNet, tensors: dict[str, Tensor]) -> MoViNet:
-    """Give a network the weights of a checkpoint, folded in float64."""
+    """Return the network with the weights of a checkpoint, folded in float64."""
     parts = dict(net.named_modules())
     names = {"stem": "conv1.conv_1", "head": "conv7.conv_1"}
     theirs = sorted({".".join(name.split(".")[:2]) for name in tensors if "blocks" in name})
