@@ -112,9 +112,24 @@ class MoViNetState(State):
 
 
 @register_model("movinet", order=27, **_paper("movinet-a0"))
-@register_model("movinet-a0", architecture="movinet", **_paper("movinet-a0"))
-@register_model("movinet-a1", architecture="movinet", **_paper("movinet-a1"))
-@register_model("movinet-a2", architecture="movinet", **_paper("movinet-a2"))
+@register_model(
+    "movinet-a0",
+    architecture="movinet",
+    bench="costream.bench.published:published_steps_table",
+    **_paper("movinet-a0"),
+)
+@register_model(
+    "movinet-a1",
+    architecture="movinet",
+    bench="costream.bench.published:published_steps_table",
+    **_paper("movinet-a1"),
+)
+@register_model(
+    "movinet-a2",
+    architecture="movinet",
+    bench="costream.bench.published:published_steps_table",
+    **_paper("movinet-a2"),
+)
 class MoViNet(nn.Module):
     """Mobile inverted bottlenecks whose convolutions over time look back only.
 

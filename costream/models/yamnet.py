@@ -40,6 +40,7 @@ class PatchState(State):
 @register_model(
     "yamnet",
     order=26,
+    bench="costream.bench.published:published_steps_table",
     arguments={"num_classes": 521},
     task=AUDIO_TAGGING,
     rate_hz=RATE_HZ,

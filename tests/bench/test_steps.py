@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from costream.bench import audio, encoders, eventful, nystrom, skeletons, video3d
+from costream.bench import audio, encoders, eventful, nystrom, published, skeletons, video3d
 from costream.bench.encoders import steps_table
 from costream.bench.timing import fit_norms
 from costream.frontends.audio import ContinualAudioNet
@@ -206,3 +206,15 @@ def test_steps_are_timed_beside_exact_attention(monkeypatch: pytest.MonkeyPatch)
     assert rows[0]["MACs"] > rows[1]["MACs"] > 0
     for row in rows:
         assert row["worth it"] == ("yes" if row["median us"] < row["exact us"] else "no")
+
+
+def test_published_networks_are_timed_beside_the_published_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(published, "PICTURE", (64, 96))
+    rows = rows_of(published.published_steps_table("yolos-tiny", 1))
+    quarter, tenth, alone = rows.values()
+    assert tenth["MACs"] < quarter["MACs"] < alone["MACs"]
+    assert alone["state bytes"] == 0 < quarter["state bytes"]
+    one, many = rows_of(published.published_steps_table("yamnet", 1)).values()
+    assert many["MACs"] == 16 * one["MACs"]

@@ -19,6 +19,7 @@ from costream.models.eventful.classifier import ActionState
 from costream.models.eventful.detector import ObjectState
 from costream.models.eventful.vitdet import ViewState, ViTDetState
 from costream.models.gated import TokenState
+from costream.models.movinet import MoViNet
 from costream.models.oad.conystrom import CoNystrom
 from costream.models.oad.cooadtr import CoOadTR, Features
 from costream.models.oad.deepcot import DeepCoT
@@ -29,11 +30,12 @@ from costream.models.skeleton.ensemble import SkeletonEnsemble
 from costream.models.skeleton.window import WindowSkeletonNet
 from costream.models.streaming import ModelState
 from costream.models.video3d import WindowVideoNet
+from costream.models.yamnet import YamNet
 from costream.nn.eventful.block import VARIANTS
 from costream.nn.eventful.gates import TopTokens
 from costream.nn.state import State
 from costream.nn.timing import ClockedState
-from kit import video_nets
+from kit import foreign_sound, movinet_clip, video_nets
 from kit.action_nets import small_vivit
 from kit.eventful_nets import small_backbone
 from kit.skeleton_nets import BONES, SIZES, randomise, small_net
@@ -106,6 +108,9 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
         for form in ("agcn", "branches", "branches-causal", "stgcn-causal-statistics")
     },
     "ensemble": (ensemble, (2, 5, 4)),
+    "logmel": (lambda: load_frontend("logmel", hop_frames=5), (800,)),
+    "yamnet": (lambda: YamNet(4, 8, foreign_sound.YAMNET_WIDTHS), (8, 64)),
+    "movinet": (lambda: MoViNet(3, **movinet_clip.SMALL, window=6), (3, 44, 44)),
     "window": (window, (2, 5, 2)),
     "tdn": (lambda: load_frontend("tdn", box=(32, 24), lags=(1, 3)), (3, 24, 32)),
     "tsn": (lambda: load_frontend("tsn", **SMALL_TSN).eval(), (13, 32, 32)),

@@ -53,8 +53,18 @@ def _paper(name: str) -> dict[str, Any]:
     model="costream.models.eventful.yolos:YolosModel",
     **_paper("yolos-tiny"),
 )
-@register_model("yolos-tiny", gated=True, architecture="yolos", **_paper("yolos-tiny"))
-@register_model("yolos-small", gated=True, architecture="yolos", **_paper("yolos-small"))
+@register_model(
+    "yolos-tiny",
+    architecture="yolos",
+    bench="costream.bench.published:published_steps_table",
+    **_paper("yolos-tiny"),
+)
+@register_model(
+    "yolos-small",
+    architecture="yolos",
+    bench="costream.bench.published:published_steps_table",
+    **_paper("yolos-small"),
+)
 class Yolos(GatedBlocks):
     """Patches and detection tokens attend to one another; each detection token becomes a box.
 
@@ -112,13 +122,15 @@ class Yolos(GatedBlocks):
 
     def forward(self, pictures: Tensor) -> list[Detections]:
         """Return the objects of each of the pictures [B, 3, H, W], processed independently."""
-        tokens = self.embed(pictures)
-        size = (tokens.shape[1], tokens.shape[2])
-        x = self.start(tokens)
+        view = self.encode(self.embed(pictures))
+        return self.detect(view, (pictures.shape[2], pictures.shape[3]))
+
+    def encode(self, tokens: Tensor) -> Tensor:
+        """Return the detection tokens [B, n, D] for the patches [B, h, w, D] of frames alone."""
+        size, x = (tokens.shape[1], tokens.shape[2]), self.start(tokens)
         for k, block in enumerate(self.blocks):
-            x = block(x)
-            x = self._after(k, x, size)
-        return self.detect(self._last(x), (pictures.shape[2], pictures.shape[3]))
+            x = self._after(k, block(x), size)
+        return self._last(x)
 
     def predict(self, view: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits [B, n, columns] and boxes [B, n, 4] for detection tokens [B, n, D].
