@@ -92,9 +92,9 @@ def test_no_public_class_name_twice():
 def test_counts_hold():
     """The tree does not grow back: raise a bound only with a reason in the change."""
     package, tests = list(sources(ROOT).values()), list((ROOT / "tests").rglob("*.py"))
-    assert len(package) <= 380
-    assert count_lines(package) <= 63_900
-    assert count_lines(tests) <= 47_400
+    assert len(package) <= 390
+    assert count_lines(package) <= 66_700
+    assert count_lines(tests) <= 50_200
     assert {p.name: n for p in package if (n := count_lines([p])) > 500} == {}
 
 
