@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from typing import IO, Any
 
 _TAKEN = {errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK, errno.EDEADLK}
@@ -16,13 +17,13 @@ def try_lock(file: IO[Any]) -> bool:
     Some network file systems have no locks: there it is always True.
     """
     try:
-        if os.name == "nt":
+        if sys.platform == "win32":
             import msvcrt
 
             at = os.lseek(file.fileno(), 0, os.SEEK_CUR)
             os.lseek(file.fileno(), _FAR, os.SEEK_SET)
             try:
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
             finally:
                 os.lseek(file.fileno(), at, os.SEEK_SET)
         else:

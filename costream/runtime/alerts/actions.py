@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -190,10 +191,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a program and its process group."""
     if process.poll() is not None:
         return  # ended already, and its process id may have been reused
-    if os.name == "posix":
-        os.killpg(process.pid, signal.SIGKILL)
-    else:
+    if sys.platform == "win32":
         process.kill()
+    else:
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +197,7 @@ def _cause(code: int | None) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return f"{name}, possibly out of memory" if -code == signal.SIGKILL else name
+    return f"{name}, possibly out of memory" if name == "SIGKILL" else name
 
 
 # Measured use of a worker with a small model, plus room for a large frame in flight.
@@ -261,9 +260,11 @@ class InheritedFile:
         self._descriptor = descriptor
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._descriptor is None or os.name == "nt":  # no such inheritance on Windows
-            return InheritedFile, (None,)
-        return _take, (DupFd(self._descriptor),)
+        if sys.platform != "win32" and self._descriptor is not None:
+            from multiprocessing.reduction import DupFd
+
+            return _take, (DupFd(self._descriptor),)
+        return InheritedFile, (None,)  # no such inheritance on Windows
 
 
 def _take(duplicate: Any) -> InheritedFile:

@@ -65,11 +65,11 @@ class StatusCollector:
 
 def _resident_mb() -> float:
     """Return the resident memory of this process; its peak where only that is available."""
+    if sys.platform == "win32":
+        return 0.0
     try:
         pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     except (OSError, IndexError, ValueError):
-        if sys.platform == "win32":
-            return 0.0
         import resource
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

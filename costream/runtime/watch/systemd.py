@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 import time
 from collections.abc import Mapping
 
@@ -31,7 +32,7 @@ class SystemdNotifier:
         self._ready = False
         self._alive_s = self._sent_s = float("-inf")
         self._failed = False
-        if self._address is not None:
+        if self._address is not None and sys.platform != "win32":
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._socket.setblocking(False)
 

@@ -101,14 +101,14 @@ def clip_part(frames: Sequence[Tensor], part: SplitName | None, every: int = 1) 
 
 
 def _decode(data: bytes, box: PixelSize) -> Iterator[Tensor]:
-    with av.open(io.BytesIO(data)) as container:
+    with av.open(io.BytesIO(data), "r") as container:
         for frame in container.decode(video=0):
             width, height = fit((frame.width, frame.height), box)
             yield channels_first(frame.reformat(width, height, "rgb24").to_ndarray())
 
 
 def _image(archive: tarfile.TarFile, file: str, names: list[str]) -> LabelledImage:
-    with av.open(io.BytesIO(read_member(archive, file))) as container:
+    with av.open(io.BytesIO(read_member(archive, file)), "r") as container:
         frame = next(container.decode(video=0))
         pixels = channels_first(frame.to_ndarray(format="rgb24"))
     text = read_member(archive, file.replace("images", "labels").replace(".jpg", ".txt")).decode()
