@@ -113,6 +113,17 @@ def saving_line(summary: Summary) -> str:
     return f"same answer as recomputing the window; network {network}{both}"
 
 
+def unfamiliar_line(summary: Summary) -> str:
+    """Return the line on input of kinds that the model does not know; '' if there was none.
+
+    ``unfamiliar for 12.5 s of 60.0 s: what is said of it is not to be trusted``
+    """
+    if not summary.unfamiliar_s:
+        return ""
+    times_s = f"{summary.unfamiliar_s:.1f} s of {summary.media_s:.1f} s"
+    return f"unfamiliar for {times_s}: what is said of it is not to be trusted"
+
+
 def opens_at(head: Head | None, label: str) -> str:
     """Return the threshold of a label, '' if it is the usual one."""
     threshold = THRESHOLD if head is None else head.threshold_of(label)

@@ -161,6 +161,7 @@ class Head(Thresholds):
     thresholds: dict[str, float] = field(default_factory=dict)  # thresholds of individual labels
     smooth_s: float = 0.0  # smoothing of the scores before segmentation, see Timeline
     temperature: float = 1.0  # divisor of its logits
+    familiar: float | None = None  # familiarity from which its labels are to be trusted
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,7 @@ class Prediction:
     warmup: bool = False  # the model's window is not full yet
     fresh: bool = True  # false: no new frame since the previous step
     model: str | None = None  # name of the head, if there are several
+    familiarity: float | None = None  # 0 to 1: whether the model knows input of this kind
 
 
 @dataclass(frozen=True)
@@ -324,6 +326,7 @@ class Summary:
     drift_ppm: float | None = None  # live: clock of the source against the local one, > 0: faster
     network_macs: int | None = None  # of ``macs``, without the frontend; None: not known
     network_dense_macs: int | None = None  # the same of ``dense_macs``
+    unfamiliar_s: float | None = None  # of ``media_s``, below the limit of familiarity
 
 
 Record: TypeAlias = Prediction | Objects | Segment | Compute | Gap | Fault | Alert
@@ -498,4 +501,5 @@ def heads_of(header: Header) -> dict[str | None, Head]:
     timeline = header.options.get("timeline")
     thresholds = (getattr(timeline, "threshold", THRESHOLD), getattr(timeline, "thresholds", {}))
     about = (header.model, header.weights_sha256, header.labels, header.background)
-    return {None: Head(*about, header.delay_s, *thresholds)}
+    familiar = header.options.get("familiar")
+    return {None: Head(*about, header.delay_s, *thresholds, familiar=familiar)}

@@ -42,6 +42,21 @@ class Timeline(Thresholds):
 
 
 @dataclass(frozen=True)
+class Familiarity:
+    """How to tell from the logits of a network whether it knows what it sees or hears.
+
+    The energy, the logarithm of the sum of the exponentials of those of all events, is higher for
+    the kinds of input that were learnt (Liu et al., Energy-based out-of-distribution detection,
+    NeurIPS 2020); a logistic function makes it a number from 0 to 1.
+    """
+
+    centre: float  # energy at which it is 0.5
+    scale: float  # change of the energy that multiplies the odds by e
+    limit: float = 0.5  # below it, the labels are not to be trusted
+    rest: str | None = None  # the event that is everything else, if there is one: left out
+
+
+@dataclass(frozen=True)
 class Card:
     """Metadata of a weight file, for runs and for users."""
 
@@ -57,6 +72,7 @@ class Card:
     frontend_arguments: dict[str, Any] = field(default_factory=dict)
     gap_tolerance_s: float = 1.0  # a longer time without data resets the state
     timeline: Timeline = field(default_factory=Timeline)
+    familiarity: Familiarity | None = None  # None: not known
     temperature: float = 1.0  # of a classifier: divides its logits (Guo et al., ICML 2017)
     description: str = ""
     paper: str = ""
@@ -99,6 +115,9 @@ class Card:
             values = _known(cls, json.loads(text))
             values["labels"] = tuple(values["labels"])
             values["timeline"] = Timeline(**_known(Timeline, values.get("timeline", {})))
+            familiarity = values.get("familiarity")
+            if familiarity is not None:
+                values["familiarity"] = Familiarity(**_known(Familiarity, familiarity))
             card = cls(**values)
             _check(card)
             return card
@@ -155,6 +174,11 @@ def _check(card: Card) -> None:
     for name, of, hint in _INSIDE:
         if not _fits(getattr(card, of).get(name), hint | None):
             raise ValueError(f"{of} {name} {getattr(card, of)[name]!r:.80} is not valid")
+    familiarity = card.familiarity
+    if familiarity is not None and familiarity.scale <= 0:
+        raise ValueError(f"scale {familiarity.scale} of the familiarity is not a positive number")
+    if familiarity is not None and familiarity.rest not in (None, *card.labels):
+        raise ValueError(f"familiarity without {familiarity.rest}, which is not a label")
     unknown = set(card.timeline.thresholds) - set(card.labels)
     if unknown:
         raise ValueError(f"threshold for {', '.join(sorted(unknown))}, which is not a label")

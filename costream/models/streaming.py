@@ -218,6 +218,7 @@ class StreamingModel:
         out: NetworkOutput | None = self.network.forward_step(tokens, state.network)
         future = None if out is None else out.anticipation
         probabilities = None if out is None else self._probabilities(out.logits)
+        familiarity = None if out is None else self._familiarity(out.logits)
         if probabilities is not None and skeletons is not None and self.info.card.background:
             nobody = ~tokens.flatten(1).any(1).cpu().numpy()
             probabilities[nobody] = np.equal(self.info.card.labels, self.info.card.background)
@@ -236,6 +237,7 @@ class StreamingModel:
             spectra=tuple(self._spectra(state, 1)[:, 0]) if takes_sound else None,
             network_macs=self.network_macs * len(items),
             network_dense_macs=self.network_dense_macs * len(items),
+            familiarity=familiarity,
         )
 
     @torch.inference_mode()
@@ -254,7 +256,7 @@ class StreamingModel:
         synchronize(self.device)
         seen = time.perf_counter()
         logits = self.network.forward_steps(tokens, state.network).logits[0]
-        probabilities = self._probabilities(logits)
+        probabilities, familiarity = self._probabilities(logits), self._familiarity(logits)
         spectra = self._spectra(state, len(items))
         frontend_s = (seen - began) / len(items)
         network_s = (time.perf_counter() - seen) / len(items)
@@ -271,6 +273,7 @@ class StreamingModel:
                 spectra=(spectra[0, k],),
                 network_macs=self.network_macs,
                 network_dense_macs=self.network_dense_macs,
+                familiarity=None if familiarity is None else familiarity[k : k + 1],
             )
             for k, ago in enumerate(ages)
         ]
@@ -294,6 +297,13 @@ class StreamingModel:
             parts.append(scaled.sigmoid() if independent else scaled.softmax(-1))
         probabilities: npt.NDArray[np.float32] = torch.cat(parts, -1).cpu().numpy()
         return probabilities
+
+    def _familiarity(self, logits: Tensor) -> npt.NDArray[np.float32] | None:
+        """Return how familiar the input is to each head, [..., heads]; None if no card can tell."""
+        if all(h.card.familiarity is None for h in self.info.heads):
+            return None
+        rows = logits.float().cpu().numpy()
+        return np.stack([h.familiarity(rows[..., h.columns]) for h in self.info.heads], -1)
 
     def _find(self, items: Sequence[Data], state: ModelState) -> tuple[SkeletonFrame, ...] | None:
         """Return the skeletons among the items, or those detected in frames."""

@@ -121,6 +121,7 @@ def _head(f: Fields) -> Head:
         thresholds={_text(k): _number(v) for k, v in (f.get("thresholds") or {}).items()},
         smooth_s=_number(f.get("smooth_s", 0.0)),
         temperature=_number(f.get("temperature", 1.0)),
+        familiar=_optional(_number, f.get("familiar")),
     )
 
 
@@ -137,6 +138,7 @@ def _prediction(f: Fields) -> Prediction:
         warmup=f.get("warmup") is True,
         fresh=f.get("fresh") is not False,
         model=_optional(_text, f.get("model")),
+        familiarity=_optional(_number, f.get("familiarity")),
     )
 
 
@@ -230,6 +232,7 @@ def _summary(f: Fields) -> Summary:
         drift_ppm=_optional(_number, f.get("drift_ppm")),
         network_macs=_optional(_whole, f.get("network_macs")),
         network_dense_macs=_optional(_whole, f.get("network_dense_macs")),
+        unfamiliar_s=_optional(_number, f.get("unfamiliar_s")),
     )
 
 

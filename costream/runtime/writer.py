@@ -79,6 +79,7 @@ class StreamRecorder:
         # Of the network alone; None where the model does not tell it from its frontend.
         self.network_macs: int | None = 0
         self.network_dense_macs: int | None = 0
+        self.unfamiliar: int | None = None  # steps; None where no model can tell
         self.seen: dict[str, SeenLabel] = {}  # labels of segments, in order of appearance
         self.dropped = 0
         self.uri = ""
@@ -178,7 +179,10 @@ class StreamRecorder:
         )
         began = time.perf_counter()
         scores: list[npt.NDArray[np.float64]] = []
-        for entry in self.timelines:
+        if result.familiarity is not None and result.probabilities is not None:
+            unfamiliar = self._is_unfamiliar(result.probabilities[0], result.familiarity[0])
+            self.unfamiliar = (self.unfamiliar or 0) + unfamiliar
+        for number, entry in enumerate(self.timelines):
             if isinstance(entry.segmenter, PresenceSegmenter):
                 found = () if result.objects is None else result.objects[0]
                 boxes = [box for box in found if is_among(box.label, self.only)]
@@ -186,7 +190,7 @@ class StreamRecorder:
                 self._emit(entry, entry.segmenter.push_boxes(tick.time_s, boxes))
             elif result.probabilities is not None and not (self.options.wait and result.warmup[0]):
                 probabilities = result.probabilities[0, entry.head.columns]
-                self.write(self._prediction(step, tick, probabilities, result, entry))
+                self.write(self._prediction(step, tick, probabilities, result, number))
                 self._emit(entry, entry.segmenter.push(tick.time_s, probabilities))
             else:
                 continue
@@ -275,6 +279,7 @@ class StreamRecorder:
             drift_ppm=drift_ppm,
             network_macs=self.network_macs if self.steps else None,
             network_dense_macs=self.network_dense_macs if self.steps else None,
+            unfamiliar_s=None if self.unfamiliar is None else self.unfamiliar / self.rate_hz,
         )
 
     def _draw(self, tick: Tick, result: StepResult) -> None:
@@ -303,11 +308,16 @@ class StreamRecorder:
         tick: Tick,
         probabilities: npt.NDArray[np.float32],
         result: StepResult,
-        entry: _HeadTimeline,
+        number: int,
     ) -> Prediction:
+        """Return the prediction of the head of this number."""
+        entry = self.timelines[number]
         labels = entry.head.card.labels
         top = self.top[entry.name] = self._top(probabilities, labels)
         future = None if result.anticipation is None else result.anticipation[0]
+        familiarity = None
+        if result.familiarity is not None and entry.head.card.familiarity is not None:
+            familiarity = float(result.familiarity[0, number])
         return Prediction(
             i=step,
             time_s=tick.time_s,
@@ -321,7 +331,21 @@ class StreamRecorder:
             warmup=result.warmup[0],
             fresh=tick.fresh,
             model=entry.name,
+            familiarity=familiarity,
         )
+
+    def _is_unfamiliar(
+        self, probabilities: npt.NDArray[np.float32], familiarity: npt.NDArray[np.float32]
+    ) -> bool:
+        """Return whether some event seems best to the models that can tell, and none knows it."""
+        told = []
+        for number, entry in enumerate(self.timelines):
+            card = entry.head.card
+            if card.familiarity is not None:
+                best = probabilities[entry.head.columns].argmax()
+                is_event = card.labels[best] != card.background
+                told.append(is_event and familiarity[number] < card.familiarity.limit)
+        return bool(told) and all(told)
 
     def _top(
         self, probabilities: npt.NDArray[np.float32], labels: Sequence[str]
@@ -360,6 +384,7 @@ class StreamRecorder:
                 "wait": options.wait,
                 "timeline": options.timeline(card),
                 "temperature": card.temperature,
+                **({} if card.familiarity is None else {"familiar": card.familiarity.limit}),
                 **({} if self.only is None else {"only": self.only}),
                 **({"weights": UNTRAINED} if card.untrained else {}),
                 **options.recorded,
@@ -382,6 +407,7 @@ class StreamRecorder:
             timeline.thresholds,
             timeline.smooth_s,
             card.temperature,
+            None if card.familiarity is None else card.familiarity.limit,
         )
 
 

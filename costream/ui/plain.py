@@ -6,7 +6,15 @@ import time
 
 from rich.console import Console
 
-from costream.formatting import clean, cost_line, saving_line, share_text, times, tokens_text
+from costream.formatting import (
+    clean,
+    cost_line,
+    saving_line,
+    share_text,
+    times,
+    tokens_text,
+    unfamiliar_line,
+)
 from costream.records import Header, Record, Summary
 from costream.ui.console import PLAIN_S, print_line
 from costream.ui.run.state import RunState
@@ -49,7 +57,8 @@ class PlainLines:
     def close(self, summary: Summary) -> None:
         """Print the totals of the run."""
         if self._state is not None and self._last:
-            for line in (cost_line(summary, self._state.header.kind), saving_line(summary)):
+            about = cost_line(summary, self._state.header.kind), saving_line(summary)
+            for line in (unfamiliar_line(summary), *about):
                 if line:
                     print_line(self._console, f"{self._name}: {line}")
 

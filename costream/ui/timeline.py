@@ -10,7 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from costream.draw.palette import Palette
-from costream.formatting import clean, cost_line, nothing_found, opens_at, saving_line, short_time
+from costream.formatting import (
+    clean,
+    cost_line,
+    nothing_found,
+    opens_at,
+    saving_line,
+    short_time,
+    unfamiliar_line,
+)
 from costream.records import (
     Head,
     Header,
@@ -64,7 +72,8 @@ class FinalTimeline:
         if self._count > _MOST:
             line = f"The first {self._count - _MOST} segments are left out; -o writes them all."
             print_line(self._console, line)
-        for line in (cost_line(summary, self._kind), saving_line(summary)):
+        about = cost_line(summary, self._kind), saving_line(summary)
+        for line in (unfamiliar_line(summary), *about):
             if line:
                 print_line(self._console, line, "dim")
 

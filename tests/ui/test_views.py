@@ -211,6 +211,9 @@ def test_the_timeline_names_the_model_of_each_segment_in_order_of_time() -> None
     ]
     assert lines[4].endswith(", clock drift -31 ppm")
     assert "75.0 s of audio" in lines[4]
+    strange = timeline(*segments, header=HEADS, summary=replace(SUMMARY, unfamiliar_s=12.5))
+    told = "unfamiliar for 12.5 s of 75.0 s: what is said of it is not to be trusted"
+    assert strange[4] == told
 
 
 def test_very_long_timelines_keep_the_end() -> None:

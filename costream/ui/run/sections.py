@@ -126,7 +126,8 @@ class LineGroups:
                 style, bar = BACKGROUND.style, self._bar(score, room - width - 7, quiet=True)
             else:
                 style, bar = self._state.legend.color(label), self._bar(score, room - width - 7)
-            quiet = "dim" if label == head_state.head.background else ""
+            is_dim = label == head_state.head.background or not head_state.familiar
+            quiet = "dim" if is_dim else ""
             line.append(name, quiet).append(" ").append(bar, style)
             lines.append(line.append(f" {score:5.2f}", quiet))
         return lines

@@ -37,6 +37,7 @@ class HeadState:
     ) -> None:
         self.head = head
         self.top: tuple[Scored, ...] = ()
+        self.familiar = True  # whether the newest input is of a kind that the model knows
         self.current: ActiveLabel | None = None
         self.seen: dict[str, None] = {}  # labels of the strip, in order of appearance
         self.strip: Strip | None = None
@@ -48,6 +49,8 @@ class HeadState:
     def predict(self, record: Prediction, start_s: float) -> None:
         """Add the prediction of a step of a run that began at ``start_s``."""
         self.top = record.top
+        least, familiarity = self.head.familiar, record.familiarity
+        self.familiar = least is None or familiarity is None or familiarity >= least
         scores = np.zeros(len(self.head.labels))  # those that are not among the best count as 0
         for label, score in record.top:
             scores[self._columns[label]] = score

@@ -1,0 +1,87 @@
+"""Familiarity: from the logits of a card that says how, in every record, absent without one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costream.checkpoints.card import Card, Familiarity
+from costream.checkpoints.file import read_weights, write_weights
+from costream.errors import ModelError
+from costream.models.base import ModelHead
+from costream.models.registry import load_model
+from costream.records import AudioBlock
+from kit.paths import SAMPLES
+from kit.runs import run
+from kit.sound_nets import write
+
+LABELS = ("dog", "rain", "other", "silence")
+KNOWN = Familiarity(centre=0.4, scale=0.5, limit=0.6, rest="other")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write(tmp_path, "plain", LABELS)
+    write(tmp_path, "sounds", LABELS)
+    path = tmp_path / "sounds.safetensors"
+    stored = read_weights(path)
+    write_weights(path, replace(stored.card, familiarity=KNOWN), stored.tensors)
+    return tmp_path
+
+
+def test_it_is_the_energy_of_the_events_without_the_rest() -> None:
+    card = Card("x", "", "", {}, LABELS, 4.0, background="silence", familiarity=KNOWN)
+    logits = np.array([[0.1, 0.2, 9.0, 9.0], [3.0, 1.0, -9.0, -9.0]], np.float32)
+    found = ModelHead(card, "", slice(None)).familiarity(logits)
+    energy = np.log(np.exp(logits[:, :2].astype(float)).sum(-1))
+    np.testing.assert_allclose(found, 1 / (1 + np.exp((0.4 - energy) / 0.5)), rtol=1e-6)
+    assert found[0] < 0.9 < found[1]
+
+
+def test_steps_and_chunks_agree_and_a_card_without_it_has_none(folder) -> None:
+    waves = 0.1 * np.random.default_rng(0).standard_normal((9, 4000), np.float32)
+    blocks = [AudioBlock(i, (i + 1) / 4, wave) for i, wave in enumerate(waves)]
+    model = load_model("plain,sounds", folder)
+    state = model.init_state()
+    single = np.concatenate([model.step([block], state).familiarity for block in blocks])
+    together = model.steps(blocks, model.init_state())
+    assert single.shape == (9, 2)
+    assert np.isnan(single[:, 0]).all()
+    np.testing.assert_allclose([r.familiarity[0, 1] for r in together], single[:, 1], atol=1e-5)
+    plain = load_model("plain", folder)
+    assert plain.step(blocks[:1], plain.init_state()).familiarity is None
+
+
+def test_records_have_it(folder) -> None:
+    weights = str(folder / "sounds.safetensors")
+    done = run("listen", SAMPLES / "street.ogg", "-m", weights, "--end", "5", "-q")
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    header, summary = records[0], records[-1]
+    steps = [r for r in records if r["type"] == "prediction"]
+    assert header["options"]["familiar"] == 0.6
+    assert all(0 < r["familiarity"] < 1 for r in steps)
+    strange = [r["familiarity"] < 0.6 and r["top"][0][0] != "silence" for r in steps]
+    assert summary["unfamiliar_s"] == pytest.approx(sum(strange) / 4)
+    assert (
+        "familiarity"
+        not in run(
+            "listen",
+            SAMPLES / "street.ogg",
+            "-m",
+            str(folder / "plain.safetensors"),
+            "--end",
+            "1",
+            "-q",
+        ).stdout
+    )
+
+
+@pytest.mark.parametrize("wrong", [{"scale": 0.0}, {"rest": "nobody"}])
+def test_a_card_with_a_wrong_one_cannot_be_read(wrong) -> None:
+    card = Card("x", "", "", {}, LABELS, 4.0, familiarity=replace(KNOWN, **wrong))
+    with pytest.raises(ModelError, match="familiarity"):
+        Card.from_json(card.to_json())
+    assert Card.from_json(replace(card, familiarity=KNOWN).to_json()).familiarity == KNOWN
