@@ -26,7 +26,7 @@ from weights.recipes.skeleton import train as skeleton
 from weights.recipes.skeleton.data import read_pack
 
 SHIPPED = sorted(WEIGHTS.glob("*.safetensors"))
-MAY_BE_EMPTY = {"delay_s", "background"}
+MAY_BE_EMPTY = {"delay_s", "background", "familiarity"}
 
 
 def intervals(table: Any) -> list[Any]:

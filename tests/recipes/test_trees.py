@@ -9,7 +9,7 @@ pytest.importorskip("sklearn")
 
 from weights.recipes.action import train as action_baselines
 from weights.recipes.action.rendering.scenes import LabelledClip
-from weights.recipes.audio import train as sound_trees
+from weights.recipes.audio import scores as sound_trees
 from weights.recipes.audio.data import SoundClip as Sound
 
 

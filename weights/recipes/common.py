@@ -51,12 +51,12 @@ def carry_out(make: Callable[[], Sequence[Path]], threads: int) -> int:
 
 @contextmanager
 def teacher_file(pack: Path, name: str) -> Iterator[Path]:
-    """Yield the temporary path of a file of ``teachers.tar``. UsageError if it is missing."""
+    """Yield the temporary path of a file of a pack of teachers. UsageError if it is missing."""
     if not pack.is_file():
         raise UsageError("the teacher is missing", where=pack)
     with tarfile.open(pack) as archive, tempfile.TemporaryDirectory() as place:
-        archive.extract(f"teachers/{name}", place, filter="data")
-        yield Path(place) / "teachers" / name
+        archive.extract(f"{pack.stem}/{name}", place, filter="data")
+        yield Path(place) / pack.stem / name
 
 
 def read_member(archive: tarfile.TarFile, name: str) -> bytes:

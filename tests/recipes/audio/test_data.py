@@ -7,15 +7,10 @@ import pytest
 import torch
 
 from costream.labels.recording import SILENCE
-from weights.recipes.audio.data import (
-    BLOCK,
-    PieceSampler,
-    SoundClip,
-    genre_label,
-    sound_label,
-)
+from weights.recipes.audio.data import SoundClip, genre_label, sound_label
+from weights.recipes.audio.pieces import BLOCK, PieceSampler, made_up
 
-SOUNDS, GENRES = ("dog bark", "music", "rain", SILENCE), ("jazz", "rock", "no music")
+SOUNDS, GENRES = ("dog bark", "music", "other", "rain", SILENCE), ("jazz", "rock", "no music")
 
 
 def noise(label, kind, seconds=2.5):
@@ -26,7 +21,7 @@ def noise(label, kind, seconds=2.5):
 @pytest.fixture
 def supply():
     some = [noise("dog bark", "ESC-10"), noise("rain", "UrbanSound8K"), noise("jazz", "GTZAN")]
-    return PieceSampler([*some, noise("street music", "UrbanSound8K")], SOUNDS, GENRES)
+    return PieceSampler([*some, noise("street music", "UrbanSound8K")], SOUNDS, GENRES, sound_label)
 
 
 def test_batches(supply):
@@ -45,3 +40,16 @@ def test_what_the_models_call_a_clip():
     assert sound_label(noise("jazz", "GTZAN")) == "music"
     assert genre_label(noise("rain", "ESC-10")) == "no music"
     assert genre_label(noise("street music", "UrbanSound8K")) is None
+    assert sound_label(noise("plucked strings", "Philharmonia")) == "musical instrument"
+    assert genre_label(noise("plucked strings", "Philharmonia")) is None
+    assert sound_label(noise("wolf howl", "noice")) == "other"
+    assert sound_label(noise("drawer", "Kitchen20")) is None  # it may sound as a door
+
+
+def test_made_up_sounds_have_a_level_and_are_not_alike():
+    rng = np.random.default_rng(0)
+    waves = [made_up(rng, 8000) for _ in range(40)]
+    np.testing.assert_allclose([np.sqrt(np.mean(w**2)) for w in waves], 1, rtol=0.05)
+    flat = [np.abs(np.fft.rfft(w)).max() ** 2 / np.sum(np.abs(np.fft.rfft(w)) ** 2) for w in waves]
+    assert min(flat) < 0.01  # noise
+    assert max(flat) > 0.3  # a tone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -18,74 +18,79 @@ from tqdm import tqdm
 from costream.errors import UsageError
 from costream.frontends.audio import ContinualAudioNet
 from costream.frontends.mel import LogMel
-from costream.training.audio.examples import SAMPLE_RATE_HZ
-from costream.training.optim import Optimizer, Schedule
+from costream.training.audio.examples import SAMPLE_RATE_HZ, gain
+from costream.training.optim import Optimizer, RandomState, Schedule, TrainingCheckpoint
 from weights.recipes.action.loop import logits
-from weights.recipes.audio.data import BLOCK, STEPS, PieceSampler, mask
+from weights.recipes.audio.pieces import BLOCK, STEPS, PieceSampler, made_up, mask
 from weights.recipes.common import soft_cross_entropy, teacher_file
 
-# Distillation targets from YAMNet, the teacher of the audio backbone.
+# Distillation targets from mn04, the teacher of the audio backbone.
 #
-# YAMNet (Plakal, Ellis; Apache-2.0) is trained on AudioSet. Its 1024 features of every half second
-# and its scores of 521 classes teach the backbone to distinguish sounds that have no labels here.
-# Teacher and student get the same augmented pieces (Beyer et al., Knowledge distillation: A good
-# teacher is patient and consistent, CVPR 2022). Neither the teacher's weights nor its outputs are
-# in the shipped weights.
+# mn04 (Schmid, Koutini, Widmer, Efficient large-scale audio tagging via transformer-to-CNN
+# knowledge distillation, ICASSP 2023; MIT) is trained on AudioSet. Its features and its scores of
+# 527 classes teach the backbone to distinguish sounds that have no labels here. Teacher and
+# student get the same augmented pieces (Beyer et al., Knowledge distillation: A good teacher is
+# patient and consistent, CVPR 2022). Neither the teacher's weights nor its outputs are in the
+# shipped weights.
 
 
-WINDOW = 15_600  # samples of a window
+WINDOW = 24_000  # samples of a window
 HOP = 8_000
-WIDTH, CLASSES = 1024, 521
-_SURE = 1e-6  # least distance of scores from 0 and 1 before the logit
-_FEATURES = "global_average_pooling2d/Mean"
+WIDTH, CLASSES = 384, 527
+_RATE_HZ, _FFT, _FRAME = 32_000, 1024, 320  # of the teacher's spectrogram
+_LEVEL = 0.1  # root mean square of what the teacher hears, unless it is all but silent
+_FAINT = 1e-3
 
 
 class Said(NamedTuple):
     """Outputs of the teacher for a sound, window by window."""
 
-    features: npt.NDArray[np.float32]  # [windows, WIDTH], square roots
+    features: npt.NDArray[np.float32]  # [windows, WIDTH]
     logits: npt.NDArray[np.float32]  # [windows, CLASSES]
 
 
-class Yamnet:
+class Mn04:
     """The teacher: sound to features and class scores, a window every HOP samples.
 
-    Raises UsageError if the pack ``teachers.tar`` or the package ai-edge-litert is missing.
+    Raises UsageError if the pack ``teachers_audio.tar`` or the package onnxruntime is missing.
     """
 
     def __init__(self, path: Path) -> None:
-        with teacher_file(path, "yamnet_a.tflite") as file:
-            try:
-                from ai_edge_litert.interpreter import Interpreter
-            except ImportError as error:
-                raise UsageError(
-                    "the recipe needs a runtime for TFLite networks",
-                    hint="pip install ai-edge-litert",
-                ) from error
-            # Inner features can be read only if all tensors are preserved.
-            self._network = Interpreter(
-                str(file), num_threads=1, experimental_preserve_all_tensors=True
-            )
-        self._network.allocate_tensors()
-        self._input = self._network.get_input_details()[0]["index"]
-        details = self._network.get_tensor_details()
-        (self._features,) = (d["index"] for d in details if d["name"].endswith(_FEATURES))
-        outputs = self._network.get_output_details()
-        (self._scores,) = (d["index"] for d in outputs if d["shape"][-1] == CLASSES)
+        try:
+            from onnxruntime import InferenceSession, SessionOptions
+        except ImportError as error:
+            raise UsageError(
+                "the recipe needs a runtime for ONNX networks", hint="pip install onnxruntime"
+            ) from error
+        options = SessionOptions()
+        options.intra_op_num_threads = 1
+        with teacher_file(path, "mn04_as.onnx") as file:
+            self._network = InferenceSession(str(file), options)
+        with teacher_file(path, "mn04_mel.npz") as file, np.load(file) as front:
+            self._mel, self._window = front["mel"].T.copy(), front["window"]
 
     def __call__(self, wave: npt.NDArray[np.float32]) -> Said:
-        """Return the outputs for a sound [N] at 16 kHz.
+        """Return the outputs for a sound [N] at 16 kHz, at a standard level."""
+        level = float(np.sqrt(np.mean(wave**2)))
+        rows = self._spectrogram(wave * (_LEVEL / level if level > _FAINT else 1.0))
+        count = (len(wave) - WINDOW) // HOP + 1
+        size, every = (n * _RATE_HZ // SAMPLE_RATE_HZ // _FRAME for n in (WINDOW, HOP))
+        windows = [rows[k * every : k * every + size].T[None] for k in range(count)]
+        logits, features = self._network.run(
+            ["logits", "embedding"], {"mel": np.stack(windows).astype(np.float32)}
+        )
+        return Said(features, logits)
 
-        Features are means of nonnegative values; their square roots are distributed more evenly.
-        """
-        features, logits = [], []
-        for begin in range(0, len(wave) - WINDOW + 1, HOP):
-            self._network.set_tensor(self._input, wave[None, begin : begin + WINDOW])
-            self._network.invoke()
-            features.append(np.sqrt(self._network.get_tensor(self._features)[0]))
-            scores = np.clip(self._network.get_tensor(self._scores)[0], _SURE, 1 - _SURE)
-            logits.append(np.log(scores / (1 - scores)))
-        return Said(np.stack(features), np.stack(logits))
+    def _spectrogram(self, wave: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return the network's input [frames, 128], 100 frames a second."""
+        from soxr import resample  # librosa needs it
+
+        high = resample(wave, SAMPLE_RATE_HZ, _RATE_HZ)
+        high = np.pad(high[1:] - 0.97 * high[:-1], _FFT // 2, mode="reflect")
+        frames = np.lib.stride_tricks.sliding_window_view(high, _FFT)[::_FRAME]
+        power = np.abs(np.fft.rfft(frames * self._window)) ** 2
+        rows: npt.NDArray[np.float32] = (np.log(power @ self._mel + 1e-5) + 4.5) / 5
+        return rows
 
 
 Teacher: TypeAlias = Callable[[npt.NDArray[np.float32]], Said]
@@ -95,9 +100,9 @@ WEIGHTS = (2.0, 1.0, 1.0, 1.0)
 _FEATURE_FLOOR, _LOGIT_FLOOR = 0.02, 0.1
 _HIDDEN = 512
 _LOW_HZ, _HIGH_HZ = 50.0, 7800.0
-# Index of the first token that covers the second of the teacher's first window, and number of
-# tokens per window hop.
-_FIRST, _EVERY = 3, 2
+# Index of the first token that covers the teacher's first window, and number of tokens per window
+# hop; index of the first token that covers a second.
+_FIRST, _EVERY, _FULL = 5, 2, 3
 
 
 @dataclass(frozen=True)
@@ -107,8 +112,8 @@ class DistillationSet:
     spectrograms: Tensor  # float16 [N, F, bands]
     sounds: Tensor  # [N, K]
     genres: Tensor
-    features: Tensor  # float16 [N, windows, 1024]
-    logits: Tensor  # float16 [N, windows, 521]
+    features: Tensor  # float16 [N, windows, WIDTH]
+    logits: Tensor  # float16 [N, windows, CLASSES]
 
     def parts(self) -> tuple[Tensor, ...]:
         """Return the fields, in order."""
@@ -146,28 +151,33 @@ def make_mel() -> LogMel:
 class Student(nn.Module):
     """The backbone with heads on its tokens for training; only the backbone is kept.
 
-    ``lessons``: some of them are used to standardise spectrograms, features and logits.
+    ``lessons``: some of them are used to standardise features and logits, and without ``start``
+    spectrograms. ``start``: the network, without norms, whose weights are the first ones.
     """
 
-    def __init__(self, lessons: DistillationSet) -> None:
+    def __init__(self, lessons: DistillationSet, start: ContinualAudioNet | None = None) -> None:
         super().__init__()
-        self.backbone = ContinualAudioNet(norm=True)
-        self.backbone.mel = make_mel()
+        rows = lessons.spectrograms[:512].float()
+        if start is None:
+            self.backbone = ContinualAudioNet(norm=True)
+            self.backbone.mel = make_mel()
+            self.backbone.centre.copy_(rows.mean((0, 1)))
+            self.backbone.spread.copy_(rows.std((0, 1)))
+        else:
+            self.backbone = with_norms(start, rows)
         width = self.backbone.token_width
         self.sounds = nn.Linear(width, lessons.sounds.shape[1])
         self.genres = nn.Linear(width, lessons.genres.shape[1])
         self.hidden = nn.Sequential(nn.Linear(width, _HIDDEN), nn.ReLU())
         self.features, self.logits = nn.Linear(_HIDDEN, WIDTH), nn.Linear(_HIDDEN, CLASSES)
-        rows = lessons.spectrograms[:512].float().flatten(0, 1)
-        self.backbone.centre.copy_(rows.mean(0))
-        self.backbone.spread.copy_(rows.std(0))
         self._features = _standard(lessons.features, _FEATURE_FLOOR)
         self._logits = _standard(lessons.logits, _LOGIT_FLOOR)
 
     def losses(self, spectrograms: Tensor, lessons: DistillationSet, smoothing: float) -> Tensor:
         """Return the losses of the teacher's features and logits, of sounds and of genres, [4]."""
-        tokens = self.backbone.encode(spectrograms)[:, _FIRST:]
-        hidden = self.hidden(tokens[:, ::_EVERY])
+        tokens = self.backbone.encode(spectrograms)
+        hidden = self.hidden(tokens[:, _FIRST::_EVERY])
+        tokens = tokens[:, _FULL:]
         taught = [
             F.mse_loss(reader(hidden), (said.float() - mean) / spread)
             for reader, said, (mean, spread) in (
@@ -184,45 +194,73 @@ class Student(nn.Module):
         return torch.stack([*taught, *read])
 
 
+@torch.no_grad()
+def with_norms(net: ContinualAudioNet, spectrograms: Tensor) -> ContinualAudioNet:
+    """Return the same network with batch normalisation, as needed to train.
+
+    ``spectrograms`` [N, F, bands]: examples, for the statistics.
+    """
+    widths = [layer.convolution.out_width for layer in net.blocks]
+    out = ContinualAudioNet(
+        net.token_width, widths[:-1], widths[-1], net.pool, net.sample_rate_hz, norm=True
+    )
+    own = {k: v for k, v in net.state_dict().items() if not k.endswith("convolution.bias")}
+    out.load_state_dict(own, strict=False)
+    rows = ((spectrograms - net.centre) / net.spread).unsqueeze(3)
+    for layer, before in zip(out.blocks, net.blocks, strict=True):
+        norm, bias = layer.norm, before.convolution.bias
+        if norm is None or bias is None:
+            raise ValueError("the network to start from has norms already")
+        values = layer.convolution(rows).flatten(0, 2)
+        norm.running_mean, norm.running_var = values.mean(0), values.var(0)
+        norm.weight.copy_((norm.running_var + norm.eps).sqrt())
+        norm.bias.copy_(norm.running_mean + bias)
+        rows = before(rows)
+    return out
+
+
 def _standard(said: Tensor, floor: float) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation of values [N, windows, D] from every fourth piece."""
     rows = said[::4].float().flatten(0, 1)
     return rows.mean(0), rows.std(0) + floor
 
 
-StepCallback: TypeAlias = Callable[[int, Student, Tensor], None]
-
-
 def train_backbone(
     lessons: DistillationSet,
     cycles: Sequence[Schedule],
     seed: int,
-    watch: StepCallback | None = None,
+    start: ContinualAudioNet | None = None,
+    cache: Path | None = None,
 ) -> Student:
-    """Train a student; ``watch`` is called with each step, the student and its losses.
+    """Train a student from ``start``, or from random weights.
 
     ``cycles``: in sequence, each with a new optimiser (warm restarts: Loshchilov, Hutter,
-    ICLR 2017).
+    ICLR 2017). ``cache``: folder for the checkpoints, from which an interrupted training resumes.
     """
     torch.manual_seed(seed)
-    student, weights = Student(lessons), torch.tensor(WEIGHTS)
+    student, weights = Student(lessons, start), torch.tensor(WEIGHTS)
     for number, schedule in enumerate(cycles):
-        rng = np.random.default_rng(seed + number)
-        bar = Optimizer([student], schedule, f"backbone, pieces of {STEPS} steps")
+        rng, partial = np.random.default_rng(seed + number), None
+        if cache is not None:
+            identity = {"schedule": asdict(schedule), "seed": seed, "pieces": len(lessons.sounds)}
+            partial = TrainingCheckpoint(cache / f"backbone-{number}.partial", identity, False)
+        title = f"backbone, pieces of {STEPS} steps"
+        bar = Optimizer([student], schedule, title, partial, {"random": RandomState(rng)})
         student.train()
-        for step in bar:
+        for _ in bar:
             some = rng.choice(len(lessons.sounds), schedule.batch, replace=False)
             drawn = lessons.take(torch.from_numpy(some))
             spectrograms = mask(drawn.spectrograms.float(), rng)
             losses = student.losses(spectrograms, drawn, schedule.smoothing)
             bar.step((weights * losses).sum())
-            if watch is not None:
-                watch(step, student, losses.detach())
+        if partial is not None:  # a later run begins behind this cycle
+            partial.write(schedule.steps, bar.parts)
     return student.eval()
 
 
 STREAM_STEPS = 160  # length of a stream: longer than the models' window
 _PIECES = (6, 40)  # range of a sound's steps in a stream
+_NOISE = 20 * BLOCK  # samples of a made-up sound
 _LAG = 2  # steps after which a token covers more of the new sound than of the last
 
 
@@ -236,6 +274,14 @@ class Bank:
 
 
 @torch.no_grad()
+def made_up_tokens(backbone: ContinualAudioNet, count: int, seed: int) -> list[Tensor]:
+    """Return the tokens [T, D] of ``count`` made-up sounds of no label, at random levels."""
+    rng = np.random.default_rng(seed)
+    waves = (gain(rng.uniform(-40, -10)) * made_up(rng, _NOISE) for _ in range(count))
+    return [backbone(torch.from_numpy(wave)[None].float())[0] for wave in waves]
+
+
+@torch.no_grad()
 def token_bank(backbone: ContinualAudioNet, supply: PieceSampler, streams: int, seed: int) -> Bank:
     """Return streams of directly consecutive augmented pieces."""
     rng = np.random.default_rng(seed)
@@ -246,13 +292,13 @@ def token_bank(backbone: ContinualAudioNet, supply: PieceSampler, streams: int, 
         lengths: list[int] = []
         while sum(lengths) < STREAM_STEPS:
             lengths.append(int(rng.integers(*_PIECES)))
-        batch = supply.batch(len(lengths), rng, max(_PIECES))
-        waves = [w[: n * BLOCK] for w, n in zip(batch.waves, lengths, strict=True)]
-        tokens = backbone(torch.cat(waves)[None, : STREAM_STEPS * BLOCK])[0]
+        pieces = [supply.batch(1, rng, length) for length in lengths]
+        waves = torch.cat([piece.waves[0] for piece in pieces])
+        tokens = backbone(waves[None, : STREAM_STEPS * BLOCK])[0]
         repeats = torch.tensor(lengths)
         targets = [
-            _later(t.repeat_interleave(repeats, 0)[:STREAM_STEPS])
-            for t in (batch.sounds, batch.genres)
+            _later(torch.cat(rows).repeat_interleave(repeats, 0)[:STREAM_STEPS])
+            for rows in ([p.sounds for p in pieces], [p.genres for p in pieces])
         ]
         parts.append((tokens, *targets))
     return Bank(*(torch.stack(column) for column in zip(*parts, strict=True)))

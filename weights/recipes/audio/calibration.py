@@ -1,0 +1,184 @@
+"""Temperature, threshold and familiarity of the audio models, and what they then show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from costream.checkpoints.card import Card, Familiarity, Timeline
+from costream.labels.recording import UNSCORED
+from costream.models.base import ModelHead
+from costream.training.calibration import StreamPredictions, at_temperature, best_temperature
+from weights.recipes.action.loop import logits
+from weights.recipes.audio.data import NO_MUSIC, OTHER, SoundClip, genre_label, sound_label
+from weights.recipes.audio.pieces import LabelOf
+from weights.recipes.audio.scores import QUIET, RATE_HZ, Rows, shown, speech_scores
+
+_SURE = 0.7  # least share of the main sound of a mixture, to count as its label
+_THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+_LOW = 0.6  # of the threshold
+_UNFAMILIAR = 0.05  # share of the known clips below the limit
+_LENGTHS_S = (3, 10, 30)
+
+
+@dataclass(frozen=True)
+class Held:
+    """Clips that nothing was trained on, and their tokens [T, D]."""
+
+    clips: Sequence[SoundClip]
+    tokens: Sequence[Tensor]
+
+    def select(self, keep: Sequence[bool]) -> Held:
+        """Return those of the clips for which ``keep`` is True."""
+        chosen = [k for k, is_kept in enumerate(keep) if is_kept]
+        return Held([self.clips[k] for k in chosen], [self.tokens[k] for k in chosen])
+
+
+def calibrated(
+    card: Card,
+    head: nn.Module,
+    label_of: LabelOf,
+    streams: tuple[Tensor, Tensor],
+    validation: Held,
+    noises: Sequence[Tensor],
+) -> Card:
+    """Return the card with a temperature, a threshold and, of sounds, a familiarity.
+
+    ``streams``: tokens [N, T, D] and targets [N, T, K] of validation clips, for the temperature.
+    ``noises``: tokens of made-up sounds. The threshold is that with the most clips of
+    ``validation`` whose label the timeline shows, less those for which it shows another.
+    """
+    card = replace(card, temperature=best_temperature([_predictions(head, *streams)]))
+    labelled = validation.select([label_of(c) is not None for c in validation.clips])
+    rows = probabilities(card, head, labelled.tokens)
+
+    def gain(timeline: Timeline) -> float:
+        told = shown(rows, labelled.clips, card.labels, label_of, timeline)
+        return told["right"] - told["wrong"]
+
+    some = [replace(card.timeline, threshold=t, low=round(_LOW * t, 3)) for t in _THRESHOLDS]
+    card = replace(card, timeline=max(some, key=gain))
+    if OTHER not in card.labels:
+        return card
+    inside, outside = _inside_and_outside(card, head, validation, noises)
+    return replace(card, familiarity=_fitted(inside, outside))
+
+
+def _inside_and_outside(
+    card: Card, head: nn.Module, held: Held, others: Sequence[Tensor]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the energies of clips with an event label, and of those of no label and ``others``."""
+    labels = [sound_label(c) for c in held.clips]
+    known = held.select([label not in (None, *QUIET) for label in labels])
+    unknown = held.select([label == OTHER for label in labels])
+    inside, outside = (
+        energies(card, head, tokens) for tokens in (known.tokens, [*unknown.tokens, *others])
+    )
+    return inside, outside
+
+
+@torch.inference_mode()
+def energies(card: Card, head: nn.Module, given: Sequence[Tensor]) -> npt.NDArray[np.float64]:
+    """Return the energy, averaged over the steps, for tokens [T, D]."""
+    plain = ModelHead(replace(card, familiarity=Familiarity(0.0, 1.0, rest=OTHER)), "", slice(None))
+    rows = (plain.familiarity(logits(head, x[None])[0].numpy()).astype(np.float64) for x in given)
+    return np.array([np.log(x / (1 - x)).mean() for x in rows])
+
+
+def _fitted(inside: npt.NDArray[np.float64], outside: npt.NDArray[np.float64]) -> Familiarity:
+    """Return the familiarity that tells the energies of known sounds from those of others best.
+
+    Logistic regression of one variable, both kinds with the same weight.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    truth = np.repeat([1, 0], [len(inside), len(outside)])
+    model = LogisticRegression(class_weight="balanced", C=1e3)
+    model.fit(np.concatenate([inside, outside])[:, None], truth)
+    scale = 1 / max(float(model.coef_[0, 0]), 1e-3)
+    centre = -float(model.intercept_[0]) * scale
+    familiar = 1 / (1 + np.exp(-(inside - centre) / scale))
+    limit = min(0.5, float(np.quantile(familiar, _UNFAMILIAR)))
+    return Familiarity(round(centre, 3), round(scale, 3), round(limit, 2), OTHER)
+
+
+def separation(inside: npt.NDArray[np.float64], outside: npt.NDArray[np.float64]) -> float:
+    """Return the area under the ROC curve of ``inside`` above ``outside``."""
+    ranks = np.concatenate([inside, outside]).argsort().argsort()[: len(inside)] + 1
+    above = ranks.sum() - len(inside) * (len(inside) + 1) / 2
+    return float(above / (len(inside) * len(outside)))
+
+
+@torch.inference_mode()
+def probabilities(card: Card, head: nn.Module, given: Sequence[Tensor]) -> list[Rows]:
+    """Return the probabilities [T, K] at the card's temperature, for tokens [T, D]."""
+    rows = (logits(head, x[None])[0].softmax(-1).numpy() for x in given)
+    return [at_temperature(x, card.temperature).astype(np.float32) for x in rows]
+
+
+def described(
+    card: Card, head: nn.Module, test: Held, others: Mapping[str, Sequence[Tensor]]
+) -> str:
+    """Return sentences on what the model shows of test clips.
+
+    ``others``: tokens of sounds that it does not know.
+    """
+    if OTHER not in card.labels:
+        return _of_genres(card, head, test)
+    labelled = test.select([sound_label(c) not in (None, *QUIET) for c in test.clips])
+    rows = probabilities(card, head, labelled.tokens)
+    told = shown(rows, labelled.clips, card.labels, sound_label, card.timeline)
+    every = probabilities(card, head, test.tokens)
+    speech = speech_scores(every, test.clips, card.labels, sound_label)
+    inside, _ = _inside_and_outside(card, head, test, ())
+    areas = ", ".join(
+        f"{name} {separation(inside, energies(card, head, tokens)):.2f}"
+        for name, tokens in others.items()
+    )
+    return (
+        f"The timeline shows the right label of {told['right']:.2f} of the test clips, some wrong"
+        f" one of {told['wrong']:.2f}. Speech is the best label of {speech['recall']:.3f} of the"
+        f" clips of speech and of {speech['false']:.3f} of the others. Familiarity, area under the"
+        f" ROC curve for test clips of its labels against {areas}."
+    )
+
+
+def _of_genres(card: Card, head: nn.Module, test: Held) -> str:
+    songs = test.select([c.set == "GTZAN" for c in test.clips])
+    rows = probabilities(card, head, songs.tokens)
+    parts = []
+    for length_s in _LENGTHS_S:
+        steps = round(length_s * RATE_HZ)
+        right = [
+            card.labels[x[:steps].mean(0).argmax()] == c.label
+            for x, c in zip(rows, songs.clips, strict=True)
+            if len(x) >= 0.6 * steps and (c.long or length_s == _LENGTHS_S[0])
+        ]
+        if right:
+            parts.append(f"{np.mean(right):.2f} of the first {length_s} s ({len(right)} clips)")
+    still = test.select([genre_label(c) == NO_MUSIC for c in test.clips])
+    told = shown(
+        probabilities(card, head, still.tokens),
+        still.clips,
+        card.labels,
+        genre_label,
+        card.timeline,
+    )
+    quiet = f"Of {len(still.clips)} test clips without music the timeline is empty for"
+    return f"Accuracy {', '.join(parts)}. {quiet} {told['empty']:.3f}."
+
+
+def _predictions(head: nn.Module, tokens: Tensor, targets: Tensor) -> list[StreamPredictions]:
+    out = []
+    with torch.inference_mode():
+        for rows, target in zip(tokens, targets, strict=True):
+            share, label = target.max(-1)
+            known = torch.where(share > _SURE, label, UNSCORED)
+            scores = logits(head, rows[None])[0].softmax(-1)
+            out.append(StreamPredictions(scores.numpy(), known.numpy()))
+    return out
