@@ -329,7 +329,7 @@ MAKERS: dict[str, Callable[[Rng, float], Wave]] = {
         person_sneeze,
     )
 }
-STREET = ("rain", "dog bark", "siren", "clock tick", "baby cry", "chainsaw", "gun shot", "drilling")
+STREET = ("dog bark", "siren", "baby cry", "gun shot", "car horn", "rooster")
 
 
 def street() -> list[tuple[str, Wave]]:

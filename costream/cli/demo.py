@@ -52,8 +52,8 @@ DEMO_SAMPLES = (
         "listen",
         "street.ogg",
         "cosounds",
-        "18 sounds of streets and homes, music, silence",
-        "speech; engines, drills and air conditioners are mixed up",
+        "62 everyday sounds, speech and music among them, and what is none of these",
+        "several sounds at once; engines, drills and air conditioners are mixed up",
     ),
     DemoSample(
         "detect",

@@ -52,7 +52,16 @@ def test_the_packs_are_read_whole(clips):
 
 def test_the_recipe_from_packs_to_weights(packs, tmp_path):
     size = SoundRecipeSize(
-        pieces=24, steps=3, more=2, batch=8, streams=17, head_steps=3, every=29, trees=2, noises=4
+        pieces=24,
+        steps=3,
+        more=2,
+        batch=8,
+        streams=17,
+        head_steps=3,
+        genre_steps=3,
+        every=29,
+        trees=2,
+        noises=4,
     )
     threads = torch.get_num_threads()
     try:

@@ -56,15 +56,15 @@ class Mn04:
     """
 
     def __init__(self, path: Path) -> None:
-        try:
-            from onnxruntime import InferenceSession, SessionOptions
-        except ImportError as error:
-            raise UsageError(
-                "the recipe needs a runtime for ONNX networks", hint="pip install onnxruntime"
-            ) from error
-        options = SessionOptions()
-        options.intra_op_num_threads = 1
         with teacher_file(path, "mn04_as.onnx") as file:
+            try:
+                from onnxruntime import InferenceSession, SessionOptions
+            except ImportError as error:
+                raise UsageError(
+                    "the recipe needs a runtime for ONNX networks", hint="pip install onnxruntime"
+                ) from error
+            options = SessionOptions()
+            options.intra_op_num_threads = 1
             self._network = InferenceSession(str(file), options)
         with teacher_file(path, "mn04_mel.npz") as file, np.load(file) as front:
             self._mel, self._window = front["mel"].T.copy(), front["window"]

@@ -20,7 +20,7 @@ from weights.recipes.audio.pieces import LabelOf
 from weights.recipes.audio.scores import QUIET, RATE_HZ, Rows, shown, speech_scores
 
 _SURE = 0.7  # least share of the main sound of a mixture, to count as its label
-_THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+_THRESHOLDS = (0.3, 0.4, 0.5, 0.6)  # above it, too little is shown
 _LOW = 0.6  # of the threshold
 _UNFAMILIAR = 0.05  # share of the known clips below the limit
 _LENGTHS_S = (3, 10, 30)
@@ -47,13 +47,15 @@ def calibrated(
     validation: Held,
     noises: Sequence[Tensor],
 ) -> Card:
-    """Return the card with a temperature, a threshold and, of sounds, a familiarity.
+    """Return the card with a temperature and, of sounds, a threshold and a familiarity.
 
     ``streams``: tokens [N, T, D] and targets [N, T, K] of validation clips, for the temperature.
     ``noises``: tokens of made-up sounds. The threshold is that with the most clips of
     ``validation`` whose label the timeline shows, less those for which it shows another.
     """
     card = replace(card, temperature=best_temperature([_predictions(head, *streams)]))
+    if OTHER not in card.labels:
+        return card  # there are too few songs to choose a threshold
     labelled = validation.select([label_of(c) is not None for c in validation.clips])
     rows = probabilities(card, head, labelled.tokens)
 
@@ -63,8 +65,6 @@ def calibrated(
 
     some = [replace(card.timeline, threshold=t, low=round(_LOW * t, 3)) for t in _THRESHOLDS]
     card = replace(card, timeline=max(some, key=gain))
-    if OTHER not in card.labels:
-        return card
     inside, outside = _inside_and_outside(card, head, validation, noises)
     return replace(card, familiarity=_fitted(inside, outside))
 
