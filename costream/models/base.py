@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -67,28 +66,6 @@ class ModelHead:
     card: Card
     weights_sha256: str
     columns: slice
-
-    @cached_property
-    def _counted(self) -> npt.NDArray[np.bool_]:
-        """Which labels count for the familiarity."""
-        events, known = set(self.card.events), self.card.familiarity
-        rest = None if known is None else known.rest
-        return np.array([label in events and label != rest for label in self.card.labels])
-
-    def familiarity(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return how familiar the input is, 0 to 1 [...], for the logits [..., K] of the head.
-
-        NaN if the card does not say how to tell; see ``checkpoints.card.Familiarity``.
-        """
-        known = self.card.familiarity
-        if known is None:
-            return np.full(logits.shape[:-1], np.nan, np.float32)
-        own = logits[..., self._counted].astype(np.float64)
-        most = own.max(-1)
-        energy = most + np.log(np.exp(own - most[..., None]).sum(-1))
-        odds = np.clip((energy - known.centre) / known.scale, -30.0, 30.0)
-        familiar: npt.NDArray[np.float32] = (1 / (1 + np.exp(-odds))).astype(np.float32)
-        return familiar
 
 
 @dataclass(frozen=True)

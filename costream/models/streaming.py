@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -101,6 +101,29 @@ class ModelState(State):
             self.poses.reset(rows)
 
 
+def familiarity_of(
+    card: Card,
+) -> Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]] | None:
+    """Return the function from logits [..., K] to how familiar the input is, 0 to 1 [...].
+
+    None if the card does not say how to tell; see ``checkpoints.card.Familiarity``.
+    """
+    known = card.familiarity
+    if known is None:
+        return None
+    counted = np.isin(card.labels, [label for label in card.events if label != known.rest])
+
+    def familiar(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        own = logits[..., counted].astype(np.float64)
+        most = own.max(-1)
+        energy = most + np.log(np.exp(own - most[..., None]).sum(-1))
+        odds = np.clip((energy - known.centre) / known.scale, -30.0, 30.0)
+        out: npt.NDArray[np.float32] = (1 / (1 + np.exp(-odds))).astype(np.float32)
+        return out
+
+    return familiar
+
+
 class StreamingModel:
     """Frontend and network of one weight file, ready to step; implements ``models.base.Model``.
 
@@ -150,6 +173,7 @@ class StreamingModel:
         )
 
         self._independent = [head.card.multilabel for head in self.info.heads]  # labels of each
+        self._familiar = [familiarity_of(head.card) for head in self.info.heads]
 
     @property
     def input_width(self) -> int:
@@ -300,10 +324,14 @@ class StreamingModel:
 
     def _familiarity(self, logits: Tensor) -> npt.NDArray[np.float32] | None:
         """Return how familiar the input is to each head, [..., heads]; None if no card can tell."""
-        if all(h.card.familiarity is None for h in self.info.heads):
+        if not any(self._familiar):
             return None
         rows = logits.float().cpu().numpy()
-        return np.stack([h.familiarity(rows[..., h.columns]) for h in self.info.heads], -1)
+        out = np.full((*rows.shape[:-1], len(self._familiar)), np.nan, np.float32)
+        for k, (head, familiar) in enumerate(zip(self.info.heads, self._familiar, strict=True)):
+            if familiar is not None:
+                out[..., k] = familiar(rows[..., head.columns])
+        return out
 
     def _find(self, items: Sequence[Data], state: ModelState) -> tuple[SkeletonFrame, ...] | None:
         """Return the skeletons among the items, or those detected in frames."""

@@ -11,8 +11,8 @@ import pytest
 from costream.checkpoints.card import Card, Familiarity
 from costream.checkpoints.file import read_weights, write_weights
 from costream.errors import ModelError
-from costream.models.base import ModelHead
 from costream.models.registry import load_model
+from costream.models.streaming import familiarity_of
 from costream.records import AudioBlock
 from kit.paths import SAMPLES
 from kit.runs import run
@@ -35,7 +35,7 @@ def folder(tmp_path):
 def test_it_is_the_energy_of_the_events_without_the_rest() -> None:
     card = Card("x", "", "", {}, LABELS, 4.0, background="silence", familiarity=KNOWN)
     logits = np.array([[0.1, 0.2, 9.0, 9.0], [3.0, 1.0, -9.0, -9.0]], np.float32)
-    found = ModelHead(card, "", slice(None)).familiarity(logits)
+    found = familiarity_of(card)(logits)
     energy = np.log(np.exp(logits[:, :2].astype(float)).sum(-1))
     np.testing.assert_allclose(found, 1 / (1 + np.exp((0.4 - energy) / 0.5)), rtol=1e-6)
     assert found[0] < 0.9 < found[1]

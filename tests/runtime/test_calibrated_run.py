@@ -134,7 +134,10 @@ def test_the_header_says_what_was_in_force(shipped: StreamingModel) -> None:
 
 def test_each_head_goes_by_its_own(shipped: StreamingModel) -> None:
     sounds = [load_model(name, device="cpu") for name in ("cotrans", "cosounds")]
-    about: list[dict[str, Any]] = [{"temperature": 2.0}, {"timeline": Timeline(smooth_s=1.0)}]
+    about: list[dict[str, Any]] = [
+        {"temperature": 2.0},
+        {"timeline": Timeline(smooth_s=1.0), "temperature": 1.0},
+    ]
     joint = combine_models([with_card(m, **more) for m, more in zip(sounds, about, strict=True)])
     kept = RecordSink()
     StreamRecorder(joint, Options(), [kept]).open(SourceInfo("x", "x", "audio", None, None))

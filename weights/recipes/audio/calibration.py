@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from costream.checkpoints.card import Card, Familiarity, Timeline
 from costream.labels.recording import UNSCORED
-from costream.models.base import ModelHead
 from costream.training.calibration import StreamPredictions, at_temperature, best_temperature
 from weights.recipes.action.loop import logits
 from weights.recipes.audio.data import NO_MUSIC, OTHER, SoundClip, genre_label, sound_label
@@ -85,9 +84,9 @@ def _inside_and_outside(
 @torch.inference_mode()
 def energies(card: Card, head: nn.Module, given: Sequence[Tensor]) -> npt.NDArray[np.float64]:
     """Return the energy, averaged over the steps, for tokens [T, D]."""
-    plain = ModelHead(replace(card, familiarity=Familiarity(0.0, 1.0, rest=OTHER)), "", slice(None))
-    rows = (plain.familiarity(logits(head, x[None])[0].numpy()).astype(np.float64) for x in given)
-    return np.array([np.log(x / (1 - x)).mean() for x in rows])
+    counted = torch.tensor([label in card.events and label != OTHER for label in card.labels])
+    rows = (logits(head, x[None])[0][:, counted].logsumexp(-1) for x in given)
+    return np.array([float(x.mean()) for x in rows])
 
 
 def _fitted(inside: npt.NDArray[np.float64], outside: npt.NDArray[np.float64]) -> Familiarity:

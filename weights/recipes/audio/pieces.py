@@ -169,7 +169,7 @@ def in_room(wave: Wave, rng: np.random.Generator) -> Wave:
     tail[0] += 1
     length = 1 << (len(wave) + size - 1).bit_length()
     wet = np.fft.irfft(np.fft.rfft(wave, length) * np.fft.rfft(tail, length))[: len(wave)]
-    return (wet / np.sqrt(np.mean(wet**2) + 1e-9)).astype(np.float32)
+    return _levelled(wet)
 
 
 def made_up(rng: np.random.Generator, size: int) -> Wave:
@@ -200,7 +200,13 @@ def made_up(rng: np.random.Generator, size: int) -> Wave:
         wave += 10 ** rng.uniform(-4, -1) * rng.standard_normal(size)
     if rng.random() < 0.15:  # slow fading
         wave *= 1 + 0.7 * np.sin(2 * np.pi * rng.uniform(0.2, 2) * t + rng.uniform(0, 6))
-    return (wave / np.sqrt(np.mean(wave**2) + 1e-9)).astype(np.float32)
+    return _levelled(wave)
+
+
+def _levelled(wave: npt.NDArray[np.float64]) -> Wave:
+    """Return a sound with root mean square 1."""
+    out: Wave = (wave / np.sqrt(np.mean(wave**2) + 1e-9)).astype(np.float32)
+    return out
 
 
 def mask(rows: Tensor, rng: np.random.Generator) -> Tensor:

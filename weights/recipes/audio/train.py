@@ -156,17 +156,12 @@ def make_model(
     """Train, calibrate, score and write one of the models; return its weight file."""
     is_genres = name == "cotrans"
     labels, label_of = (genres, genre_label) if is_genres else (SOUNDS, sound_label)
-    streams, checks = (
-        token_bank(
-            backbone,
-            PieceSampler(held[part].clips, SOUNDS, genres, sound_label, BANK_SHARES[name]),
-            count,
-            seed + k,
-        )
-        for k, (part, count) in enumerate(
-            (("train", size.streams), ("validation", max(1, size.streams // 6))), start=1
-        )
+    sampler = partial(
+        PieceSampler, sounds=SOUNDS, genres=genres, label_of=sound_label, shares=BANK_SHARES[name]
     )
+    streams = token_bank(backbone, sampler(held["train"].clips), size.streams, seed + 1)
+    few = max(1, size.streams // 6)
+    checks = token_bank(backbone, sampler(held["validation"].clips), few, seed + 2)
     targets, check = (bank.genres if is_genres else bank.sounds for bank in (streams, checks))
     arguments = {"num_classes": len(labels), **NETWORK, **OWN[name]}
     make_head = partial(CoTrans, **arguments)
@@ -300,7 +295,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     np.seterr(all="raise", under="ignore")
 
     def work() -> list[Path]:
-        start = None
+        start: Any = None
         if chosen.start is not None:
             weights = read_weights(chosen.start)
             start = build(weights.card, weights.tensors)[1]
