@@ -162,7 +162,7 @@ def main() -> None:
     view = View("detect samples/room.mp4", 36.0)
     costream.detect("samples/room.mp4", sinks=[view]).collect()
     (folder / "live.svg").write_text(with_own_fonts(view.svg), "utf-8")
-    view = View("listen samples/street.ogg", 20.0)
+    view = View("listen samples/street.ogg", 18.0)
     costream.listen("samples/street.ogg", sinks=[view]).collect()
     (folder / "sound.svg").write_text(with_own_fonts(view.svg), "utf-8")
     report_picture(folder / "report.png")
