@@ -28,9 +28,6 @@ THRESHOLD = 0.5  # default probability that opens a segment
 LOW = 0.6  # default lower threshold of a label, as a share of its threshold
 
 
-# --- items: source -> frontend ---------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class VideoFrame:
     """One decoded video frame.
@@ -123,8 +120,6 @@ class Fault:
 
 Data: TypeAlias = VideoFrame | AudioBlock | FeatureRow | SkeletonFrame
 Item: TypeAlias = Data | Gap | Fault
-# --- records: run -> sinks -------------------------------------------------------------------
-
 Scored: TypeAlias = tuple[str, float]  # label, probability
 
 
@@ -379,8 +374,6 @@ def plain(value: Any) -> Any:
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     return value
 
-
-# --- status of a watch: for its views, its status file and its metrics ------------------------
 
 # "connecting": not open yet; "live": receiving data; "stalled": open, but no data for a while;
 # "waiting": lost, will be retried; "lost": given up; "ended": finished, or stopped
