@@ -157,11 +157,10 @@ def _fits(value: Any, hint: Any) -> bool:
 def _check(card: Card) -> None:
     """Raise ValueError for invalid values."""
     line = card.timeline
-    for name, value in (("rate_hz", card.rate_hz), ("gap_tolerance_s", card.gap_tolerance_s)):
-        if value <= 0:
+    for name in _WORDS:
+        value = getattr(card, name)
+        if value < 0 or (value == 0 and (name != "rate_hz" or card.labels)):  # 0: of encoders
             raise ValueError(f"{name} {value} is not a positive number")
-    if card.temperature <= 0:
-        raise ValueError(f"temperature {card.temperature} is not a positive number")
     for threshold in (line.threshold, *line.thresholds.values()):
         if not 0 < threshold <= 1:
             raise ValueError(f"threshold {threshold} is not a probability above 0")

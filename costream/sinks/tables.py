@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ COMPUTE_COLUMNS = (
 )
 
 
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = re.compile("'*[=+@\t\r-]")
 
 
 class CsvRows:
@@ -63,7 +64,7 @@ class CsvRows:
 def _cell(value: Any) -> Any:
     """Return a value for a cell; text that a spreadsheet would take for a formula begins with '."""
     value = plain(value)
-    if isinstance(value, str) and value.startswith(_FORMULAS):
+    if isinstance(value, str) and _FORMULA.match(value):
         return f"'{value}"
     return str(value).lower() if isinstance(value, bool) else value
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -24,6 +25,7 @@ _STARTS, _ENDS = ("start_s", "start"), ("end_s", "end")
 _UNUSED = ("length_s", "score", "count")  # other columns of timelines
 _TIMES = ("start", "begin", "onset", "end", "stop", "offset")  # prefixes of time columns
 
+_FORMULA = re.compile(r"\A'(?='*[=+\-@])")
 _Row = tuple[int, list[str]]  # line, cells
 
 
@@ -85,8 +87,11 @@ def _read(path: Path) -> tuple[list[str], list[_Row]]:
 
 
 def _cells(row: list[str]) -> list[str]:
-    """Return the cells of a row without the empty ones that spreadsheets append."""
-    cells = [cell.strip() for cell in row]
+    """Return the cells of a row without the empty ones that spreadsheets append.
+
+    Nor with the ' before what would be a formula: see ``sinks/tables.py``.
+    """
+    cells = [_FORMULA.sub("", cell.strip()) for cell in row]
     while cells and not cells[-1]:
         cells.pop()
     return cells

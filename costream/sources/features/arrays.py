@@ -207,11 +207,11 @@ def _read(source: str | io.BytesIO, path: str) -> Any:
 
 def _check_size(source: str | io.BytesIO) -> None:
     """Raise ValueError for an archive that is small itself and expands to very much."""
-    if not zipfile.is_zipfile(source):
-        return
-    with zipfile.ZipFile(source) as archive:
-        size = sum(member.file_size for member in archive.infolist())
-        packed = sum(member.compress_size for member in archive.infolist())
+    size = packed = 0
+    if zipfile.is_zipfile(source):
+        with zipfile.ZipFile(source) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+            packed = sum(member.compress_size for member in archive.infolist())
     if isinstance(source, io.BytesIO):
         source.seek(0)
     if size > max(_LARGE, _MOST_PACKED * packed):
