@@ -247,7 +247,7 @@ class Ticker:
 
     def _take(self, item: Data, gap_reported: bool) -> Iterator[TickItem]:
         """Accept a new item; first yield the ticks that still belong to the previous one."""
-        before = self.newest
+        before, at_once = self.newest, False
         if before is None:
             self.t0_s = item.time_s
         elif gap_reported or item.time_s - before.time_s > self._limit_s(before, item):
@@ -261,13 +261,13 @@ class Ticker:
             if self.fresh:  # it was between two points of the grid
                 yield self._tick(before)
             self._skip_to(item)
-            self.newest, self.fresh = item, True
-            yield self._tick(item)
+            at_once = True
         else:
             while self._time(self.next) < item.time_s - self._slack_s:
                 yield self._tick(before)
-        if self.newest is not item:
-            self.newest, self.fresh = item, True
+        self.newest, self.fresh = item, True
+        if at_once:
+            yield self._tick(item)
 
     def _limit_s(self, before: Data, item: Data) -> float:
         """Return how far apart two items may be without a gap between them."""

@@ -98,30 +98,22 @@ def _fetch(entry: Published) -> Path:
         say(f"{entry.name}: {entry.note}".rstrip(": "))
         return file
     about = {"licence": entry.licence, "trained_on": entry.source}
+    hint = f"the download is kept; costream models remove {entry.name} deletes it"
     try:
         convert([file], entry.name, {**about, **entry.config}, target)
     except (ModelError, UsageError) as error:
-        raise ModelError(
-            f"cannot be imported ({error})",
-            where=entry.name,
-            hint=f"the download is kept; costream models remove {entry.name} deletes it",
-        ) from error
+        what = f"cannot be imported ({error})"
+        raise ModelError(what, where=entry.name, hint=hint) from error
     if entry.check:
-        _check(entry, target)
+        from costream.models.verify import check_known_sounds
+
+        try:
+            check_known_sounds(target, entry.check)
+        except ModelError as error:
+            target.unlink()
+            raise ModelError(str(error), where=entry.name, hint=hint) from error
     shutil.rmtree(file.parent, ignore_errors=True)
     return target
-
-
-def _check(entry: Published, target: Path) -> None:
-    """Raise ModelError, and delete the weights, if they do not do what their authors say."""
-    from costream.models.verify import check_known_sounds
-
-    try:
-        check_known_sounds(target, entry.check)
-    except ModelError as error:
-        target.unlink()
-        hint = f"the download is kept; costream models remove {entry.name} deletes it"
-        raise ModelError(str(error), where=entry.name, hint=hint) from error
 
 
 def _download(entry: Published, file: Path) -> None:

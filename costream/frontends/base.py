@@ -59,7 +59,7 @@ def load_frontend(name: str, **arguments: Any) -> nn.Module:
     kind = frontend_class(name)
     try:
         return kind(**arguments)
+    except ModelError:
+        raise
     except Exception as error:  # a class that is given numbers of a file may raise anything
-        if isinstance(error, ModelError):
-            raise
         raise ModelError(f"frontend {name!r} does not take these arguments ({error})") from error

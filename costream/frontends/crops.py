@@ -156,8 +156,23 @@ class CentreCrop(_ImageFrontend):
         return self.forward(images)
 
 
+class _NormedImages(_ImageFrontend):
+    """Base of frontends that normalise each colour as for ImageNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean: Tensor
+        self.deviation: Tensor
+        for name, values in (("mean", IMAGENET_MEAN), ("deviation", IMAGENET_STD)):
+            self.register_buffer(name, torch.tensor(values).view(3, 1, 1), persistent=False)
+
+    def normalised(self, images: Tensor) -> Tensor:
+        """Return images [B, 3, h, w] from 0 to 255, normalised."""
+        return (images.to(self.mean.dtype) - self.mean) / self.deviation
+
+
 @frontend("pixels", order=3)
-class Pixels(_ImageFrontend):
+class Pixels(_NormedImages):
     """Normalises images and pads them to whole patches. It has no weights.
 
     ``box`` is the width and height that images are fitted into; ``patch``: side of a token in
@@ -172,10 +187,6 @@ class Pixels(_ImageFrontend):
         if patch < 1 or width < 1 or height < 1:
             raise ValueError(f"patch {patch} and box {width}x{height} must be positive")
         self.box, self.patch = (int(width), int(height)), int(patch)
-        self.mean: Tensor
-        self.deviation: Tensor
-        for name, values in (("mean", IMAGENET_MEAN), ("deviation", IMAGENET_STD)):
-            self.register_buffer(name, torch.tensor(values).view(3, 1, 1), persistent=False)
 
     def prepare(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return an image, uint8 [h, w, 3], as uint8 [3, h, w].
@@ -190,13 +201,12 @@ class Pixels(_ImageFrontend):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return images, uint8 [B, 3, h, w], normalised and padded: float [B, 3, H, W]."""
-        normed = (images.to(self.mean.dtype) - self.mean) / self.deviation
         height, width = images.shape[2:]
-        return F.pad(normed, (0, -width % self.patch, 0, -height % self.patch))
+        return F.pad(self.normalised(images), (0, -width % self.patch, 0, -height % self.patch))
 
 
 @frontend("resized", order=12)
-class Resized(_ImageFrontend):
+class Resized(_NormedImages):
     """Resizes images to whole patches and normalises them: no padding. It has no weights.
 
     The shorter side becomes ``short`` pixels, unless the longer one would exceed ``long``; then
@@ -210,10 +220,6 @@ class Resized(_ImageFrontend):
             raise ValueError(f"patch {patch}, short {short} and long {long} must ascend from 1")
         self.short, self.long, self.patch = int(short), int(long), int(patch)
         self.box = (self.long, self.long)
-        self.mean: Tensor
-        self.deviation: Tensor
-        for name, values in (("mean", IMAGENET_MEAN), ("deviation", IMAGENET_STD)):
-            self.register_buffer(name, torch.tensor(values).view(3, 1, 1), persistent=False)
 
     def size_of(self, height: int, width: int) -> tuple[int, int]:
         """Return height and width of the network's input for an image of this size."""
@@ -229,4 +235,4 @@ class Resized(_ImageFrontend):
         size = self.size_of(*images.shape[2:])
         if size != images.shape[2:]:
             images = F.interpolate(images, size, mode="bilinear", antialias=True)
-        return (images.to(self.mean.dtype) - self.mean) / self.deviation
+        return self.normalised(images)

@@ -18,11 +18,12 @@ from costream.importers.base import has_tensors, importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import (
-    BATCH_NORM,
     COUNTER,
     ImportedNetwork,
     TensorRule,
     apply,
+    fold_norm,
+    normed_convolution,
     shape_of,
 )
 from costream.models.movinet import PAPER, RATE_HZ, SIZES, WINDOW, MoViNet, crop_arguments
@@ -72,12 +73,8 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
     rules = []
     for ours, theirs in normed.items():
         shape = shapes[f"{ours}.weight"]
-        given = (*shape, 1) if len(shape) == 3 else shape
-        rules.append(TensorRule(f"{ours}.weight", (f"{theirs}.conv2d.weight",), given))
-        rules += [
-            TensorRule(f"{ours}.{end} of norm", (f"{theirs}.norm.{end}",), shape[:1])
-            for end in BATCH_NORM
-        ]
+        stored = (*shape, 1) if len(shape) == 3 else shape
+        rules += normed_convolution(ours, f"{theirs}.conv2d", f"{theirs}.norm", shape, stored)
     for ours, theirs in plain.items():
         shape = shapes[f"{ours}.weight"]
         rules.append(TensorRule(f"{ours}.weight", (f"{theirs}.weight",), (*shape, 1, 1)))
@@ -88,7 +85,9 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
     named = apply(rules, tensors, [name for name in tensors if name.endswith(COUNTER)])
     out: dict[str, Tensor] = {}
     for ours in normed:
-        out |= _fold(ours, named)
+        is_last = ours.endswith(".project")
+        alpha = named[f"{ours.removesuffix('project')}alpha"].double() if is_last else 1.0
+        out |= fold_norm(ours, named, _EPS, alpha)
     for ours in plain:
         out[f"{ours}.weight"] = named[f"{ours}.weight"].flatten(1)
         out[f"{ours}.bias"] = named[f"{ours}.bias"]
@@ -131,15 +130,3 @@ def _sizes(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Any], list[str]]:
             return {**arguments, "hidden": hidden}, names
     known = ", ".join(SIZES)
     raise ModelError(f"the checkpoint does not fit: its blocks are those of none of {known}")
-
-
-def _fold(ours: str, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return weight and bias of a convolution with its batch norm, and alpha, folded in."""
-    gamma, beta, mean, variance = (named[f"{ours}.{end} of norm"].double() for end in BATCH_NORM)
-    scale = gamma / (variance + _EPS).sqrt()
-    bias, weight = beta - mean * scale, named[f"{ours}.weight"].double()
-    if ours.endswith(".project"):
-        alpha = named[f"{ours.removesuffix('project')}alpha"].double()
-        scale, bias = scale * alpha, bias * alpha
-    weight = weight * scale.view(-1, *[1] * (weight.dim() - 1))
-    return {f"{ours}.weight": weight.float(), f"{ours}.bias": bias.float()}

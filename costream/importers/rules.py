@@ -148,6 +148,34 @@ def norm(ours: str, theirs: str, width: int) -> list[TensorRule]:
     return [TensorRule(f"{ours}.{p}", (f"{theirs}.{p}",), (width,)) for p in ("weight", "bias")]
 
 
+def normed_convolution(
+    ours: str, conv: str, norm: str, shape: tuple[int, ...], stored: tuple[int, ...] | None = None
+) -> list[TensorRule]:
+    """Return the rules of a convolution without bias and the batch norm after it, to be folded.
+
+    ``conv`` and ``norm``: their names; ``stored``: shape of the weights there, if another one.
+    """
+    return [
+        TensorRule(f"{ours}.weight", (f"{conv}.weight",), stored or shape),
+        *(TensorRule(f"{ours}.norm.{end}", (f"{norm}.{end}",), shape[:1]) for end in BATCH_NORM),
+    ]
+
+
+def fold_norm(
+    ours: str, named: Mapping[str, Tensor], epsilon: float, factor: Tensor | float = 1.0
+) -> dict[str, Tensor]:
+    """Return weight and bias of a ``normed_convolution``, its norm and a factor folded in.
+
+    They are computed in double precision.
+    """
+    gamma, beta, mean, variance = (named[f"{ours}.norm.{end}"].double() for end in BATCH_NORM)
+    scale = gamma / (variance + epsilon).sqrt()
+    weight = named[f"{ours}.weight"].double()
+    weight = weight * (scale * factor).view(-1, *[1] * (weight.dim() - 1))
+    bias = (beta - mean * scale) * factor
+    return {f"{ours}.weight": weight.float(), f"{ours}.bias": bias.float()}
+
+
 def shape_of(tensors: Mapping[str, Tensor], name: str, dims: int) -> tuple[int, ...]:
     """Return the shape of a tensor; ModelError unless it exists and has ``dims`` dimensions."""
     if name not in tensors:

@@ -17,11 +17,12 @@ from costream.importers.base import importer
 from costream.importers.config import ImportSettings
 from costream.importers.pickles import ForeignCheckpoint
 from costream.importers.rules import (
-    BATCH_NORM,
     COUNTER,
     ImportedNetwork,
     TensorRule,
     apply,
+    fold_norm,
+    normed_convolution,
     shape_of,
 )
 from costream.models.yamnet import HOP_FRAMES, PAPER, RATE_HZ, STRIDES, YamNet
@@ -76,16 +77,12 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
     ]
     for ours, theirs in pairs.items():
         shape = shapes[f"{ours}.weight"]
-        rules.append(TensorRule(f"{ours}.weight", (f"{theirs}.conv.weight",), shape))
-        rules += [
-            TensorRule(f"{ours}.{end} of bn", (f"{theirs}.bn.{end}",), shape[:1])
-            for end in BATCH_NORM
-        ]
+        rules += normed_convolution(ours, f"{theirs}.conv", f"{theirs}.bn", shape)
     named = apply(rules, tensors, [name for name in tensors if name.endswith(COUNTER)])
     return ImportedNetwork(
         "yamnet",
         {"num_classes": classes, "hop_frames": HOP_FRAMES, "widths": widths},
-        {name: value for ours in pairs for name, value in _fold(ours, named).items()}
+        {name: value for ours in pairs for name, value in fold_norm(ours, named, _EPS).items()}
         | {name: named[name] for name in ("classifier.weight", "classifier.bias")},
         classes,
         paper=PAPER,
@@ -96,14 +93,6 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
         delay_steps=0.5,
         timeline=TIMELINE,
     )
-
-
-def _fold(ours: str, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return weight and bias of a convolution with its batch norm folded in."""
-    gamma, beta, mean, variance = (named[f"{ours}.{end} of bn"].double() for end in BATCH_NORM)
-    scale = gamma / (variance + _EPS).sqrt()
-    weight = named[f"{ours}.weight"].double() * scale[:, None, None, None]
-    return {f"{ours}.weight": weight.float(), f"{ours}.bias": (beta - mean * scale).float()}
 
 
 def _is_keras_stem(name: str) -> bool:

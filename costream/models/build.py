@@ -69,9 +69,9 @@ def new_network(card: Card) -> nn.Module:
         )
     try:
         network: nn.Module = MODELS.load(card.architecture)(**card.arguments)
+    except ModelError:
+        raise
     except Exception as error:  # a class that is given numbers of a file may raise anything
-        if isinstance(error, ModelError):
-            raise
         raise ModelError(
             f"the card's arguments do not fit {card.architecture} ({error})"
         ) from error

@@ -123,8 +123,9 @@ def _targets(options: Options) -> dict[str, Path]:
         targets = {uri: output / f"{name_of(uri)}{FEATURE_SUFFIX}" for uri in sources}
     if len(set(targets.values())) < len(sources):
         raise UsageError("several sources would write the same file", where=output)
+    for folder in {target.parent for target in targets.values()}:
+        check_outputs((), folder, "", overwrite=True)
     for target in targets.values():
-        check_outputs((), target.parent, "", overwrite=True)
         if target.exists() and not options.overwrite:
             raise exists_error(target)
     return targets

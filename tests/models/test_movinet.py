@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from costream.importers import movinet as importer
+from costream.importers.rules import BATCH_NORM
 from costream.importers.run import import_files
 from costream.labels.names import KINETICS600
 from costream.models.build import build, save_model
@@ -65,7 +66,7 @@ def folded_exactly(net: MoViNet, tensors: dict[str, Tensor]) -> MoViNet:
             if f"{name}.{their}.norm.bias" in tensors:
                 names[f"blocks.{k}.{ours}"] = f"{name}.{their}"
     for ours, their in names.items():
-        norm = {end: tensors[f"{their}.norm.{end}"] for end in importer.BATCH_NORM}
+        norm = {end: tensors[f"{their}.norm.{end}"] for end in BATCH_NORM}
         scale = norm["weight"] / (norm["running_var"] + 1e-3).sqrt()
         bias = norm["bias"] - norm["running_mean"] * scale
         if ours.endswith("project"):
