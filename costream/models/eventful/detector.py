@@ -10,12 +10,13 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from costream.checkpoints.card import Card
-from costream.frontends.crops import Pixels
+from costream.frontends.crops import Pixels, Resized
 from costream.models.base import StepResult
 from costream.models.eventful.rcnn import Detections
+from costream.models.eventful.vitdet import FrameDetector
 from costream.models.gated import GatedModelBase, TokenState, check_single_stream
 from costream.nn.boxes import clip_boxes
 from costream.nn.eventful.gates import Operations
@@ -80,16 +81,13 @@ class ObjectState(TokenState):
         self.load_tensors(other.tensors())
 
 
-class ObjectModel(GatedModelBase[Any, Any, ObjectState]):
-    """Network and frontend of one weight file, ready to step; implements ``GatedModel``.
-
-    The network has the methods of ``ViTDet`` that are used here.
-    """
+class ObjectModel(GatedModelBase[FrameDetector, Pixels | Resized, ObjectState]):
+    """Network and frontend of one weight file, ready to step; implements ``GatedModel``."""
 
     frontend_type: ClassVar[type] = Pixels
 
     def __init__(
-        self, card: Card, network: nn.Module, frontend: nn.Module | None, **settings: Any
+        self, card: Card, network: FrameDetector, frontend: Pixels | Resized | None, **settings: Any
     ) -> None:
         """Take over the modules, see ``GatedModelBase``."""
         super().__init__(card, network, frontend, **settings)
@@ -99,9 +97,9 @@ class ObjectModel(GatedModelBase[Any, Any, ObjectState]):
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
 
     @staticmethod
-    def count_classes(network: Any) -> int:
+    def count_classes(network: FrameDetector) -> int:
         """Return the number of classes of a network."""
-        return int(network.classes)
+        return network.classes
 
     def init_state(self, batch_size: int = 1) -> ObjectState:
         """Return an initial state. ValueError for more than one stream: each has its own state."""
@@ -123,7 +121,7 @@ class ObjectModel(GatedModelBase[Any, Any, ObjectState]):
             raise ValueError("the cost of a step is unknown before the first frame")
         height, width = self._grid(*state.frame_size)
         count = min(count, height * width)
-        return state.rest_macs + int(self.network.count_macs(height, width, count))
+        return state.rest_macs + self.network.count_macs(height, width, count)
 
     @torch.inference_mode()
     def step(self, items: Sequence[Data], state: ObjectState) -> StepResult:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -76,6 +77,63 @@ class ViTDetState(State):
     view: ViewState | None  # None: feature maps are computed in full
 
 
+class FrameDetector(nn.Module, ABC):
+    """Base of networks that find objects in frames cut into patches.
+
+    ``patch``: side of a patch in pixels; ``classes``: number of classes.
+    """
+
+    patch: int
+    classes: int
+    embedding: PatchEmbedding
+
+    @abstractmethod
+    def init_state(self, batch_size: int, height: int, width: int) -> Any:
+        """Return the initial state of streams of frames of this size, in pixels."""
+
+    @abstractmethod
+    def view_step(self, tokens: Tensor, state: Any, policy: Any, operations: Operations) -> Any:
+        """Take the tokens [B, h, w, D] of the next frame of every stream.
+
+        Return what ``detect`` takes. ``policy``: which tokens are computed.
+        """
+
+    @abstractmethod
+    def detect(
+        self, view: Any, size: tuple[int, int], operations: Operations | None = None
+    ) -> list[Detections]:
+        """Return the objects in images of this ``size``, height and width in pixels."""
+
+    @abstractmethod
+    def count_macs(self, height: int, width: int, updated: int | None = None) -> int:
+        """Return the cost of ``view_step`` for one stream of frames of this size, in tokens.
+
+        ``updated``: tokens that pass every gate; None: the stream begins.
+        """
+
+    def forward_step(
+        self, pictures: Tensor, state: Any, policy: Any, operations: Operations | None = None
+    ) -> list[Detections]:
+        """Take the next frame of every stream, [B, 3, H, W], return its objects.
+
+        ``policy``: which tokens are computed, see ``view_step``. ``operations``: counts the
+        operations.
+        """
+        operations = Operations() if operations is None else operations
+        view = self.view_step(self.embed(pictures, operations), state, policy, operations)
+        return self.detect(view, (pictures.shape[2], pictures.shape[3]), operations)
+
+    def embed(self, pictures: Tensor, operations: Operations | None = None) -> Tensor:
+        """Return tokens [B, h, w, D]. ValueError for sides that are not multiples of ``patch``."""
+        self.check_size(*pictures.shape[2:])
+        return cast(Tensor, self.embedding(pictures, operations))
+
+    def check_size(self, height: int, width: int) -> None:
+        """Raise ValueError unless these are multiples of ``patch``."""
+        if height % self.patch or width % self.patch:
+            raise ValueError(f"{width}x{height} pixels are not multiples of {self.patch}")
+
+
 @register_model(
     "vitdet",
     order=17,
@@ -94,7 +152,7 @@ class ViTDetState(State):
     listed=21,
     architecture="vitdet",
 )
-class ViTDet(nn.Module):
+class ViTDet(FrameDetector):
     """A plain vision transformer, a feature pyramid, proposals and box heads.
 
     Li et al., "Exploring plain vision transformer backbones for object detection" (ECCV 2022),
@@ -170,34 +228,13 @@ class ViTDet(nn.Module):
 
     def init_state(self, batch_size: int, height: int, width: int) -> ViTDetState:
         """Return the initial state of streams of frames of this size, in pixels."""
-        self._check(height, width)
+        self.check_size(height, width)
         size = (height // self.patch, width // self.patch)
         backbone, view = self.backbone.init_state(batch_size, *size), None
         if self.gate_maps:
             like = backbone.tensors()["blocks.0.qkv.reference"][0, 0]
             view = init_view_state(self.pyramid, batch_size, *size, like)
         return ViTDetState(backbone, view)
-
-    def forward_step(
-        self,
-        pictures: Tensor,
-        state: ViTDetState,
-        policy: Policy | Sequence[Policy],
-        operations: Operations | None = None,
-    ) -> list[Detections]:
-        """Take the next frame of every stream, [B, 3, H, W], return its objects.
-
-        ``policy``: which tokens are computed, see ``view_step``. ``operations``: counts the
-        operations.
-        """
-        operations = Operations() if operations is None else operations
-        view = self.view_step(self.embed(pictures, operations), state, policy, operations)
-        return self.detect(view, (pictures.shape[2], pictures.shape[3]), operations)
-
-    def embed(self, pictures: Tensor, operations: Operations | None = None) -> Tensor:
-        """Return tokens [B, h, w, D]. ValueError for sides that are not multiples of ``patch``."""
-        self._check(*pictures.shape[2:])
-        return cast(Tensor, self.embedding(pictures, operations))
 
     def view(self, tokens: Tensor, operations: Operations | None = None) -> View:
         """Return feature maps and anchor predictions for encoded tokens [B, h, w, D]."""
@@ -251,10 +288,6 @@ class ViTDet(nn.Module):
         layout = self.pyramid.layout(height, width)
         total += self.pyramid.count_macs(height, width, updated)
         return total + self.proposal_generator.count_macs(layout, updated)
-
-    def _check(self, height: int, width: int) -> None:
-        if height % self.patch or width % self.patch:
-            raise ValueError(f"{width}x{height} pixels are not multiples of {self.patch}")
 
 
 # Feature maps and proposals of video, updated where tokens have changed.

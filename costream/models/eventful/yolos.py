@@ -16,7 +16,7 @@ from costream.frontends.crops import Resized
 from costream.models.eventful.backbone import BackboneState, GatedBlocks, PositionEncoding
 from costream.models.eventful.detector import ObjectModel, Size
 from costream.models.eventful.rcnn import Detections
-from costream.models.eventful.vitdet import PatchEmbedding
+from costream.models.eventful.vitdet import FrameDetector, PatchEmbedding
 from costream.models.spec import register_model
 from costream.nn.eventful.block import EventfulBlock
 from costream.nn.eventful.gates import Operations, Policy
@@ -65,7 +65,7 @@ def _paper(name: str) -> dict[str, Any]:
     bench="costream.bench.published:published_steps_table",
     **_paper("yolos-small"),
 )
-class Yolos(GatedBlocks):
+class Yolos(FrameDetector, GatedBlocks):
     """Patches and detection tokens attend to one another; each detection token becomes a box.
 
     Tokens are a class token, the patches row by row, and the detection tokens. In video, gates
@@ -141,26 +141,9 @@ class Yolos(GatedBlocks):
 
     def init_state(self, batch_size: int, height: int, width: int) -> BackboneState:
         """Return the initial state of streams of frames of this size, in pixels."""
-        self._check(height, width)
+        self.check_size(height, width)
         tokens = height // PATCH * (width // PATCH) + self.always
-        return super().init_state(batch_size, 1, tokens)
-
-    def forward_step(
-        self,
-        pictures: Tensor,
-        state: BackboneState,
-        policy: Policy,
-        operations: Operations | None = None,
-    ) -> list[Detections]:
-        """Take the next frame of every stream, [B, 3, H, W], return its objects."""
-        operations = Operations() if operations is None else operations
-        view = self.view_step(self.embed(pictures, operations), state, policy, operations)
-        return self.detect(view, (pictures.shape[2], pictures.shape[3]), operations)
-
-    def embed(self, pictures: Tensor, operations: Operations | None = None) -> Tensor:
-        """Return the patches [B, h, w, D]. ValueError for sides that are no multiples of them."""
-        self._check(*pictures.shape[2:])
-        return cast(Tensor, self.embedding(pictures, operations))
+        return GatedBlocks.init_state(self, batch_size, 1, tokens)
 
     @torch.no_grad()
     def view_step(
@@ -216,10 +199,6 @@ class Yolos(GatedBlocks):
 
     def _last(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.norm(x[:, 0, 1 - self.always :]))
-
-    def _check(self, height: int, width: int) -> None:
-        if height % PATCH or width % PATCH:
-            raise ValueError(f"{width}x{height} pixels are not multiples of {PATCH}")
 
 
 class TokenTable(nn.Module):
