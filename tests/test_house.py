@@ -23,7 +23,7 @@ from kit.paths import ROOT
 
 # Every part may import these, and they import none but one another.
 COMMON = {"errors", "version", "layouts", "records", "registry", "clock", "formatting", "costs"}
-COMMON |= {"tables", "settings", "hysteresis", "budget", "locks", "pickles"}
+COMMON |= {"tables", "settings", "hysteresis", "budget", "locks", "pickles", "urls"}
 # part -> parts it may import besides itself and COMMON
 MAY = {
     "nn": set(),

@@ -7,7 +7,6 @@ HTTPS_PROXY, NO_PROXY) or the system.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import http.client
 import json
@@ -25,9 +24,9 @@ from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
-from urllib.parse import unquote_to_bytes, urlsplit
 
 from costream.errors import ModelError, OutputError, redact
+from costream.urls import split_login
 from costream.version import __version__
 
 _T = TypeVar("_T")
@@ -117,12 +116,10 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 def _request(url: str, headers: dict[str, str]) -> urllib.request.Request:
     """Return a request, with the login of the URL as a header. ValueError if it is invalid."""
-    parts = urlsplit(url)
-    login, at, host = parts.netloc.rpartition("@")
-    request = urllib.request.Request(parts._replace(netloc=host).geturl(), headers=headers)
-    if at:
-        code = base64.b64encode(unquote_to_bytes(login)).decode()
-        request.add_unredirected_header("Authorization", f"Basic {code}")
+    bare, login = split_login(url)
+    request = urllib.request.Request(bare, headers=headers)
+    if login is not None:
+        request.add_unredirected_header("Authorization", login)
     return request
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import urllib.error
 import urllib.request
 from functools import lru_cache
 from http.client import HTTPException
 from posixpath import splitext
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import av
 from av.container import InputContainer
 
 from costream.errors import SourceError, display_name
+from costream.urls import split_login
 from costream.version import __version__
 
 MEDIA_SUFFIXES = tuple(
@@ -73,13 +73,10 @@ def _states_a_file(uri: str) -> bool:
 
 def _head_request(uri: str) -> urllib.request.Request:
     """Return a request for the headers alone, with the login in the URL as a header."""
-    parts = urlsplit(uri)
-    login, at, host = parts.netloc.rpartition("@")
-    bare = urlunsplit(parts._replace(netloc=host))
+    bare, login = split_login(uri)
     headers = {"User-Agent": f"costream/{__version__}"}
-    if at:
-        token = base64.b64encode(unquote(login).encode()).decode()
-        headers["Authorization"] = f"Basic {token}"
+    if login is not None:
+        headers["Authorization"] = login
     return urllib.request.Request(bare, headers=headers, method="HEAD")
 
 
