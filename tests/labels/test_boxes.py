@@ -134,3 +134,11 @@ def test_numbers_that_are_not_finite(number, data, tmp_path):
     (data / "a.txt").write_text(f"0 .5 .5 .1 .1\n0 .5 .5 {number} .1\n", "utf-8")
     with pytest.raises(UsageError, match=r"a\.txt, line 2: .*a number is not finite"):
         read_boxes(data, data)
+
+
+@pytest.mark.parametrize("file", ["classes.txt", "a.txt", "boxes.json"])
+def test_text_that_is_not_utf_8(file, data, tmp_path):
+    (data / "classes.txt").write_text("car\n", "utf-8")
+    (data / file).write_bytes("Führerhaus\n".encode("latin-1"))
+    with pytest.raises(UsageError, match=rf"{file}: is not text in UTF-8"):
+        read_boxes(data, data / file if file == "boxes.json" else data)

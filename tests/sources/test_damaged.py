@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from costream.sources.base import SourceOptions
 from costream.sources.media.audio import AudioSource
 from costream.sources.media.packets import REPORT_EVERY_S, DecodeErrors
 from costream.sources.media.video import VideoSource
+from costream.sources.registry import expand
 from kit.media import busy, chirps, make_sound, make_video, read_number, rotten, truncated
 from kit.reading import Contents, contents
 
@@ -220,6 +222,18 @@ def test_a_folder_and_a_missing_file(tmp_path: Path) -> None:
     for path, message in ((tmp_path, "a folder; name the files"), (tmp_path / "x", "no such file")):
         with pytest.raises(SourceError, match=message):
             VideoSource(str(path)).open()
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="needs sockets in folders")
+def test_what_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket, as /dev/tty without a terminal, is there but cannot be opened."""
+    monkeypatch.chdir(tmp_path)  # names of sockets are short
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("a.mp4")
+        with pytest.raises(SourceError, match=r"^a\.mp4: cannot be read \("):
+            expand("a.mp4")
+        with pytest.raises(SourceError, match=r"^a\.mp4: cannot be read \("):
+            VideoSource("a.mp4").open()
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs the permissions of POSIX")

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from costream.errors import UsageError
+from costream.labels.collector import read_text
 
 log = logging.getLogger("costream")
 
@@ -45,7 +46,7 @@ def read_coco(path: Path, *, video: str | None = None, group: str | None = None)
     error and its place.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8-sig"))
+        document = json.loads(read_text(path))
         clips: dict[Any, Any] = {("clip", v["id"]): v for v in document.get("videos", ())}
         found = _boxes(document, path)
         streams: dict[Any, list[tuple[Image, Any]]] = {}
@@ -152,8 +153,7 @@ def class_names(folder: Path) -> list[str]:
             where=folder,
             hint=f"put {NAMES[0]}, with one name per line, into this folder or above it",
         )
-    text = path.read_text(encoding="utf-8-sig")
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return [line.strip() for line in read_text(path).split("\n") if line.strip()]
 
 
 def read_lines(path: Path, names: Sequence[str]) -> Rectangles:
@@ -162,7 +162,7 @@ def read_lines(path: Path, names: Sequence[str]) -> Rectangles:
     Raises UsageError that names the line of an invalid box.
     """
     found = Rectangles()
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
+    for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"

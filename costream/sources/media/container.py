@@ -55,8 +55,12 @@ def check_file(path: str) -> None:
 def read_head(path: str, size: int) -> bytes:
     """Return the first bytes of a file, at most ``size``; raises as ``check_file``."""
     check_file(path)
-    with open(path, "rb") as file:
-        return file.read(size)
+    try:
+        with open(path, "rb") as file:
+            return file.read(size)
+    except OSError as error:  # a device, or a file that has just gone
+        reason = f"cannot be read ({error.strerror})"
+        raise SourceError(reason, where=display_name(path)) from error
 
 
 def open_container(
