@@ -118,7 +118,8 @@ def test_signals_finalise_files(tmp_path, endless, number, code):
 def test_signals_from_the_first_moment_on_leave_silently(number, code, after_s):
     """The moment: when the interpreter has started, and a console script has been imported."""
     script = (
-        "import sys; from costream.__main__ import entry; sys.argv[1:] = ['detect', '-']\n"
+        "import signal, sys; from costream.__main__ import entry; sys.argv[1:] = ['detect', '-']\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # the tests may run under nohup
         "def told(what, about):\n"
         "    if what == 'import' and about[0] == 'click': print('importing', flush=True)\n"
         "sys.addaudithook(told)\n"
