@@ -15,7 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
 # How long an example takes says nothing on a machine that does other things too.
-settings.register_profile("costream", deadline=None)
+settings.register_profile("costream", deadline=None, max_examples=50)
 settings.load_profile("costream")
 
 

@@ -275,7 +275,7 @@ def test_long_runs_take_constant_memory(
     sinks = make_sinks([format], tmp_path, NAME)
     ms = StageTimes(1.0, 1.0, 1.0, 1.0)
     boxes = tuple(Box(k, k, k + 1 / 3, k + 1 / 7, 0.5, "person") for k in range(20))
-    count = 1500 if format in OF_OBJECTS else 5000
+    count = 1000 if format in OF_OBJECTS else 2000
     for sink in sinks:
         sink.open(run.header)
     tracemalloc.start()
@@ -283,7 +283,7 @@ def test_long_runs_take_constant_memory(
         for i in range(count):
             found = Objects(i, i / 10, i, i, boxes)
             step = found if format in OF_OBJECTS else Prediction(i, i / 10, i, i, (("walk", 0.5),))
-            segment = Segment(i / 10, i / 10 + 0.1, 500 * "w", 0.5)
+            segment = Segment(i / 10, i / 10 + 0.1, 1300 * "w", 0.5)
             for sink in sinks:
                 for record in (step, segment, Compute(i, i / 10, 1, 2, ms)):
                     sink.write(record)
