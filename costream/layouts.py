@@ -11,7 +11,9 @@ import difflib
 import errno
 import math
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,26 @@ class Layout:
         place = {name: k for k, name in enumerate(self.joints)}
         return tuple(place.get(_other_side(name), k) for k, name in enumerate(self.joints))
 
+    def only(self, seen: Collection[int]) -> Layout:
+        """Return the layout of these joints alone, each bone leading to the next one seen."""
+        order, parents = sorted(seen), dict(self.bones)
+        above: dict[int, int] = {}
+        for joint in order:
+            parent = parents.get(joint)
+            while parent is not None and parent not in seen:
+                parent = parents.get(parent)
+            if parent is not None:
+                above[joint] = parent
+        centre = next(joint for joint in order if joint not in above)
+        place = {joint: k for k, joint in enumerate(order)}
+        return Layout(
+            f"{self.name} without {len(self.joints) - len(order)}",
+            tuple(self.joints[joint] for joint in order),
+            tuple((place[j], place[above.get(j, centre)]) for j in order if j != centre),
+            place[centre],
+            tuple(self.headings[joint] for joint in order) if self.headings else (),
+        )
+
 
 def find_layout(name: str) -> Layout:
     """Return the layout of this name, or the one declared by a TOML file.
@@ -48,17 +70,28 @@ def find_layout(name: str) -> Layout:
     names: ``LHand = "left hand"``), ``bones`` (pairs of names, child and parent) and optionally
     ``centre`` (default: the joint without a parent). Raise UsageError if it is invalid.
     """
-    layout = LAYOUTS.get(name.lower())
+    known = {**LAYOUTS, **marker_sets()}
+    layout = known.get(name.lower())
     if layout is not None:
         return layout
     if name.lower().endswith(".toml") or os.path.isfile(name):
         return _declared(Path(name))
-    close = difflib.get_close_matches(name.lower(), LAYOUTS, 1)
+    close = difflib.get_close_matches(name.lower(), known, 1)
     raise UsageError(
         f"there is no joint layout {name!r}",
         hint=(f"did you mean {close[0]}? " if close else "")
-        + f"there are {', '.join(LAYOUTS)}, or a TOML file",
+        + f"there are {', '.join(known)}, or a TOML file",
     )
+
+
+@cache
+def marker_sets() -> dict[str, Layout]:
+    """Return the layouts of the markers and bones of motion capture, by name.
+
+    Unlike those of ``LAYOUTS``, whose joints may be numbered, they are known by names only.
+    """
+    tables = read_toml(Path(__file__).with_name("marker_sets.toml"), "is missing")
+    return {name: _from_table(table, name) for name, table in tables.items()}
 
 
 def joint_mapping(source: Layout, target: Layout) -> tuple[tuple[int, ...], ...]:
@@ -173,9 +206,16 @@ def _layout(name: str, joints: str, bones: str, centre: int, headings: str = "")
 # exist or can be derived. "*" stands for the side of the joint.
 JOINT_SUBSTITUTES: dict[str, tuple[tuple[str, ...], ...]] = {
     "hips": (("left hip", "right hip"),),
-    "neck": (("left shoulder", "right shoulder"),),
+    # The joint is below the markers of the pelvis, by about a fifth of the way to the knee.
+    "hip": (("* front pelvis", "* back pelvis", "* front pelvis", "* back pelvis", "* knee"),),
+    "neck": (("upper back", "breastbone"), ("left shoulder", "right shoulder")),
     "upper neck": (("neck", "head"),),
-    "head": (("left ear", "right ear"), ("nose",)),
+    "head": (
+        ("left front head", "right front head", "left back head", "right back head"),
+        ("left head side", "right head side"),
+        ("left ear", "right ear"),
+        ("nose",),
+    ),
     "head top": (("head",),),
     "nose": (("head",),),
     "lower spine": (("hips", "mid spine"),),
@@ -183,14 +223,16 @@ JOINT_SUBSTITUTES: dict[str, tuple[tuple[str, ...], ...]] = {
     "chest": (("mid spine", "neck"),),
     "clavicle": (("neck", "* shoulder"),),
     "shoulder": (("* clavicle",),),
-    "wrist": (("* hand",),),
+    "elbow": (("* inner elbow", "* outer elbow"), ("* outer elbow",)),
+    "wrist": (("* inner wrist", "* outer wrist"), ("* outer wrist",), ("* hand",)),
     "hand": (("* index", "* pinky"), ("* wrist",)),
     "knuckles": (("* hand",),),
     "hand tip": (("* index",), ("* hand",)),
     "thumb": (("* hand",),),
     "index": (("* hand tip",),),
     "pinky": (("* hand tip",),),
-    "ankle": (("* foot",),),
+    "knee": (("* inner knee", "* outer knee"), ("* outer knee",)),
+    "ankle": (("* inner ankle", "* outer ankle"), ("* outer ankle",), ("* foot",)),
     "foot": (("* toes",), ("* ankle",)),
     "toes": (("* foot",),),
     "small toe": (("* toes",),),

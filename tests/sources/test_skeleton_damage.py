@@ -125,7 +125,10 @@ def test_cut_off(tmp_path: Path) -> None:
         (b"", "the file is empty"),
         (b"\n\n", "this table is empty"),
         (b"frame,hips_x,hips_y,hips_z\n", "headings but no rows"),
-        (b"name,age,town,job\nA,3,B,C\n", r"no joints in it; .*--columns"),
+        (
+            b"name,age,town,job\nA,3,B,C\n",
+            r"no joints in its columns \(name, age, town, job\); .*--columns",
+        ),
         (b"frame,hips_x,hips_z,neck_x\n1,2,3,4\n", "no columns for y"),
         ("frame,hips_x\n".encode("utf-16"), "this is not UTF-8 text"),
         (b"frame,0_x,0_y,9_x,9_y\n0,1,1,1,1\n", "numbered from 0 to 9 with gaps"),

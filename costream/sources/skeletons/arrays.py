@@ -37,7 +37,7 @@ _SHAPES = "(N, C, T, V, M), (C, T, V, M), (M, T, V, C), (T, M, V, C), (T, V, C) 
 
 
 def pyskl_recordings(path: str) -> dict[str, Mapping[str, Any]]:
-    """Return the recordings of a pyskl pickle by name; empty if it contains something else.
+    """Return the recordings of a pickle of pyskl, MMAction2 or MMPose by name, if it is one.
 
     Cached together with the pickle. Raises SourceError like ``load_pickle``.
     """
@@ -55,6 +55,8 @@ def _recordings(path: str, _mtime_ns: int, _size: int) -> dict[str, Mapping[str,
         content = [content]
     if not isinstance(content, list):
         return {}
+    if content and all(isinstance(each, Mapping) and "keypoints" in each for each in content):
+        return {"poses": {"poses": content}}  # MMPose, a frame each
     return {
         str(entry.get("frame_dir", k)): entry
         for k, entry in enumerate(content)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from costream.errors import SourceError, UsageError
 from costream.layouts import BODY_25, COCO_17, OPENPOSE_18, Layout
+from costream.sources.file import first_of
 from costream.sources.skeletons.joint_names import (
     LAYOUT_BY_JOINT_COUNT,
     find_joints,
@@ -156,7 +157,8 @@ def interpret_headings(cells: Sequence[str], columns: Columns | None, where: str
                 headings[k], found = Heading(column.role, has_unit=True), True
         if not found:
             raise SourceError(
-                f"there is no column {column.heading!r}, which --columns names", where=where
+                f"there is no column {column.heading!r}, which --columns names ({_quoted(cells)})",
+                where=where,
             )
     return headings
 
@@ -206,9 +208,13 @@ def make_schema(
     columns: Columns | None,
     layout: Layout | None,
     joints: Sequence[str],
+    cells: Sequence[str],
     where: str,
 ) -> TableSchema:
-    """Return the plan of a table. ``joints``: for long tables, joint names in the first rows."""
+    """Return the plan of a table. ``joints``: for long tables, joint names in the first rows.
+
+    ``cells``: the first row, to be quoted in messages.
+    """
     long = is_long(headings)
     names = list(joints if long else dict.fromkeys(h.joint for h in headings if h.joint))
     names = [
@@ -216,14 +222,16 @@ def make_schema(
     ]
     if not names:
         raise SourceError(
-            "there are no joints in it",
+            f"there are no joints in its columns ({_quoted(cells)})",
             where=where,
             hint="headings like left_wrist_x, x0, or joint and x are known; others need --columns",
         )
     axes = [a for a in AXES if any(h.role == a and (long or h.joint) for h in headings)]
     if axes not in (["x", "y"], ["x", "y", "z"]):
         lacking = [a for a in AXES[:2] if a not in axes]
-        raise SourceError(f"it has no columns for {' and '.join(lacking)}", where=where)
+        raise SourceError(
+            f"it has no columns for {' and '.join(lacking)} ({_quoted(cells)})", where=where
+        )
     found_layout, index = find_joints(names, layout, where)
     rows = [("", 0)] if long else [(name, index[name]) for name in names if name in index]
     size = 1 if long else len(found_layout.joints)
@@ -293,6 +301,11 @@ def _axis(headings: Sequence[Heading], role: str, joint: str, where: str) -> int
 def _score(headings: Sequence[Heading], joint: str) -> int:
     ranked = [(h.rank, k) for k, h in enumerate(headings) if h.role == "score" and h.joint == joint]
     return min(ranked)[1] if ranked else -1
+
+
+def _quoted(cells: Sequence[str]) -> str:
+    """Return the columns of a table for a message."""
+    return first_of((cell.strip() or "(empty)" for cell in cells), 8)
 
 
 def _one(headings: Sequence[Heading], role: str) -> int:

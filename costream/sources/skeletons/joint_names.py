@@ -6,7 +6,17 @@ import re
 from collections.abc import Mapping, Sequence
 
 from costream.errors import SourceError
-from costream.layouts import COCO_17, KINECT_20, LAYOUTS, MEDIAPIPE_33, OPENPOSE_18, Layout
+from costream.layouts import (
+    BODY_15,
+    COCO_17,
+    KINECT_20,
+    LAYOUTS,
+    MEDIAPIPE_33,
+    OPENPOSE_18,
+    Layout,
+    joint_mapping,
+    marker_sets,
+)
 from costream.sources.file import first_of
 
 # Layouts identified by the number of joints; 25 joints may be ntu-25 or body-25.
@@ -117,7 +127,8 @@ def find_joints(
                 hint="a layout in a TOML file can declare the headings that tables use",
             )
         return layout, found
-    candidates = [(joint_index(known, names), known) for known in LAYOUTS.values()]
+    all_known = (*LAYOUTS.values(), *marker_sets().values())
+    candidates = [(joint_index(known, names), known) for known in all_known]
     whole = [c for c in candidates if len(c[0]) == len(c[1].joints)]
     if whole:
         found, best = max(whole, key=lambda c: len(c[1].joints))
@@ -126,11 +137,32 @@ def find_joints(
     if fitting:
         found, best = max(fitting, key=lambda c: -len(c[1].joints))
         return best, found
-    raise SourceError(
-        f"its joints ({first_of(names)}) match none of the known layouts",
-        where=where,
-        hint="give --layout NAME, or declare the layout in a TOML file",
-    )
+    bodies = [(len(c[0]), -len(c[1].joints), k) for k, c in enumerate(candidates) if _is_body(*c)]
+    if not bodies:
+        known = first_of(max((c[0] for c in candidates), key=len)) or "none"
+        raise SourceError(
+            f"its joints ({first_of(names, 12)}) are not those of a whole body in any known layout "
+            f"(recognised: {known})",
+            where=where,
+            hint="declare them in a file, joints.toml: bones = [...] and [joints] with one line "
+            f'for each, {names[0]} = "left wrist"; and give --layout joints.toml '
+            "(costream help skeletons)",
+        )
+    found, best_layout = candidates[max(bodies)[2]]
+    part = best_layout.only(set(found.values()))
+    place = {best_layout.joints.index(joint): k for k, joint in enumerate(part.joints)}
+    return part, {name: place[k] for name, k in found.items()}
+
+
+def _is_body(found: Mapping[str, int], layout: Layout) -> bool:
+    """Return whether the joints that were found are enough for those that all systems share."""
+    if len(found) < 2:
+        return False
+    try:
+        joint_mapping(layout.only(set(found.values())), BODY_15)
+    except SourceError:
+        return False
+    return True
 
 
 def _numbered(

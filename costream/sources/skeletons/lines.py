@@ -12,7 +12,14 @@ from costream.sources.media.container import Readable
 
 DELIMITERS = ",;\t"
 
-TextFormat = Literal["table", "json", "ntu"]
+TextFormat = Literal["table", "deeplabcut", "json", "ntu", "bvh", "trc", "mot"]
+# Texts that are read although some characters may not be UTF-8: names of people and places.
+_BY_SUFFIX: dict[str, TextFormat] = {
+    ".bvh": "bvh",
+    ".trc": "trc",
+    ".mot": "mot",
+    ".sto": "mot",
+}
 
 
 class Lines:
@@ -67,11 +74,20 @@ def is_text(head: bytes) -> bool:
 
 def text_format(head: bytes, name: str = "") -> TextFormat | None:
     """Return the likely skeleton format of a file that starts with ``head``, or None."""
-    if name.lower().endswith((".csv", ".tsv")):
+    line = first_line(head)
+    if line.replace(";", ",").replace("\t", ",").startswith("scorer,"):
+        return "deeplabcut"
+    name = name.lower()
+    if name.endswith((".csv", ".tsv")):
         return "table"
     if not is_text(head):
-        return None
-    line = first_line(head)
+        return next((kind for end, kind in _BY_SUFFIX.items() if name.endswith(end)), None)
+    if line.upper() == "HIERARCHY":
+        return "bvh"
+    if line.startswith("PathFileType"):
+        return "trc"
+    if name.endswith((".mot", ".sto")):
+        return "mot"
     if line.startswith(("{", "[")):
         return "json"
     if line.isdecimal():
@@ -85,6 +101,14 @@ def first_line(head: bytes) -> str:
         if not is_comment(line):
             return line.strip()
     return ""
+
+
+def delimiter_of(line: str) -> str:
+    """Return the delimiter of a table's line; a comma beside others may be in the numbers."""
+    for delimiter in "\t;":
+        if line.count(delimiter) > 1 or (delimiter in line and "," not in line):
+            return delimiter
+    return ","
 
 
 def decimal(text: str) -> float:

@@ -31,43 +31,15 @@ _BY_COUNT = {len(layout.joints): layout for layout in (OPENPOSE_18, BODY_25)}
 _BAD_FRAME = "malformed frame(s), left out"
 
 
-def read_kinetics(text: str, rate_hz: float | None, where: str) -> SkeletonRecording:
+def read_kinetics(frames: Sequence[Any], whole: bool, rate_hz: float | None) -> SkeletonRecording:
     """Open Kinetics-skeleton JSON: x, y as fractions of the image, centred, y up; 18 joints.
 
-    Frames are numbered from 1. Raises SourceError if it is something else.
+    Frames are numbered from 1. ``whole``: whether nothing follows them that cannot be read.
     """
-    frames, whole = _frames(text)
-    if not frames:
-        if '"people"' in text[:1000]:
-            what, hint = "this is one frame of OpenPose keypoints", "give the folder of all frames"
-        else:
-            what, hint = "this JSON holds no skeletons", "Kinetics-skeleton JSON has data: [...]"
-        raise SourceError(what, where=where, hint=hint)
     rate = rate_hz or KINETICS_RATE_HZ
     numbers = [n for frame in frames if isinstance(n := _get(frame, "frame_index"), int)]
     duration_s = max(numbers) / rate if numbers else None
     return SkeletonRecording(OPENPOSE_18, 2, rate, duration_s, _kinetics(frames, rate, whole))
-
-
-def _frames(text: str) -> tuple[list[Any], bool]:
-    """Return the frames and True; of a truncated file those before the cut and False."""
-    try:
-        frames = _get(json.loads(text), "data")
-        return (frames if isinstance(frames, list) else []), True
-    except (ValueError, RecursionError):
-        pass
-    found = re.search(r'"data"\s*:\s*\[\s*', text)
-    frames, decoder = [], json.JSONDecoder()
-    at = found.end() if found else len(text)
-    while at < len(text):
-        try:
-            frame, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            break
-        frames.append(frame)
-        gap = re.compile(r"\s*,?\s*").match(text, at)
-        at = gap.end() if gap else at
-    return frames, False
 
 
 def _kinetics(frames: Sequence[Any], rate_hz: float, whole: bool) -> Iterator[Event]:

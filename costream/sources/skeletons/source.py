@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -28,10 +29,16 @@ from costream.sources.file import HEAD_BYTES, FileSource, file_name, first_of, r
 from costream.sources.media.container import check_file
 from costream.sources.media.packets import DecodeErrors
 from costream.sources.skeletons.arrays import pyskl_recordings, read_annotation, read_array
+from costream.sources.skeletons.bvh import read_bvh
+from costream.sources.skeletons.c3d import read_c3d
+from costream.sources.skeletons.deeplabcut import read_deeplabcut
+from costream.sources.skeletons.freemocap import is_freemocap, read_freemocap, table_take
+from costream.sources.skeletons.hdf5 import HDF5_MAGIC, read_hdf5
 from costream.sources.skeletons.headings import parse_columns
 from costream.sources.skeletons.lines import Lines, text_format
 from costream.sources.skeletons.ntu import read_ntu
-from costream.sources.skeletons.openpose import keypoint_files, read_kinetics, read_openpose
+from costream.sources.skeletons.openpose import keypoint_files, read_openpose
+from costream.sources.skeletons.opensim import read_mot, read_trc
 from costream.sources.skeletons.persons import (
     Event,
     PersonFrame,
@@ -40,8 +47,17 @@ from costream.sources.skeletons.persons import (
     Slots,
     TruncatedRecording,
 )
+from costream.sources.skeletons.pose_json import read_pose_json, read_pose_list
 from costream.sources.skeletons.table import read_table
+from costream.sources.skeletons.take import Take, read_take
 
+# Texts that are read as a whole.
+_TAKES: dict[str, Callable[[Iterable[str], float | None, str], Take]] = {
+    "bvh": read_bvh,
+    "deeplabcut": read_deeplabcut,
+    "mot": read_mot,
+    "trc": read_trc,
+}
 # Frames read when a table is opened: they show whether its times make sense.
 TRIED = 2
 
@@ -68,11 +84,13 @@ class SkeletonSource(FileSource):
         """Return whether these are skeletons; of arrays, a layout in the options says so."""
         if path is not None and os.path.isdir(path):
             return bool(keypoint_files(path))
+        if _is_binary(head, path):
+            return True
         if not has_arrays(head, path):
             return text_format(head, path or "") is not None
         if path is not None and is_pickle(head, path):
             return bool(pyskl_recordings(path))
-        return options.layout is not None
+        return options.layout is not None or is_freemocap(path)
 
     @staticmethod
     def names(head: bytes, path: str) -> list[str]:
@@ -163,21 +181,39 @@ class SkeletonSource(FileSource):
         if self._file is None and os.path.isdir(path):
             return read_openpose(path, layout, rate_hz, where)
         file, head = self._open_file(path)
+        given = path if self._file is None else None
+        if _is_binary(head, given):
+            content = io.BytesIO(read_all(file)) if given is None else file
+            read = read_hdf5 if head.startswith(HDF5_MAGIC) else read_c3d
+            return read_take(read(content, rate_hz, where), layout, columns, where)
         if head.startswith((NUMPY_MAGIC, ZIP_MAGIC)):
             content, whole = load_arrays(path, None if self._file is None else read_all(file))
             clip = int(name) if name is not None and name.isdecimal() else 0
             array = _only(content, where)
+            if layout is None and is_freemocap(given):
+                return _cut(
+                    read_take(read_freemocap(array, rate_hz, where), None, columns, where), whole
+                )
             return _cut(read_array(array, layout, columns, rate_hz, where, clip), whole)
         format_ = text_format(head, path)
         if format_ == "json":
-            return read_kinetics(read_all(file).decode("utf-8-sig", "replace"), rate_hz, where)
+            text = read_all(file).decode("utf-8-sig", "replace")
+            return read_pose_json(text, layout, columns, rate_hz, where)
+        if format_ in _TAKES:
+            take = _TAKES[format_](Lines(file), rate_hz, where)
+            return read_take(take, layout, columns, where)
         if format_ == "ntu":
             return read_ntu(Lines(file), rate_hz, where)
         if format_ == "table" or self._file is not None:
             name = path if self._file is None else None
             recording = read_table(Lines(file), layout, columns, rate_hz, where, name)
+            if layout is None and is_freemocap(given) and recording.axes == 3:
+                return read_take(table_take(recording), None, None, where)
             return recording if name is None else _tried(recording)
-        return read_annotation(_entry(path, name), layout, rate_hz, where)
+        entry = _entry(path, name)
+        if "poses" in entry:
+            return read_pose_list(entry["poses"], layout, columns, rate_hz, where)
+        return read_annotation(entry, layout, rate_hz, where)
 
     def _open_file(self, path: str) -> tuple[Any, bytes]:
         """Return the file to read from, and its first bytes."""
@@ -221,6 +257,11 @@ def _cut(recording: SkeletonRecording, whole: bool) -> SkeletonRecording:
         return recording
     end = TruncatedRecording("the file is cut off after this frame")
     return replace(recording, events=itertools.chain(recording.events, [end]))
+
+
+def _is_binary(head: bytes, path: str | None) -> bool:
+    """Return whether this is an HDF5 or C3D file; the latter is known by its name."""
+    return head.startswith(HDF5_MAGIC) or (path or "").lower().endswith(".c3d")
 
 
 def _only(content: Any, where: str) -> Any:

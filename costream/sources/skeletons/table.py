@@ -14,7 +14,7 @@ import numpy as np
 from costream.clock import parse_time
 from costream.errors import SourceError, UsageError
 from costream.layouts import Layout
-from costream.sources.file import require_rate
+from costream.sources.file import first_of, require_rate
 from costream.sources.skeletons.headings import (
     IMAGE_LAYOUTS,
     TIMES,
@@ -31,9 +31,9 @@ from costream.sources.skeletons.headings import (
     ordered_headings,
 )
 from costream.sources.skeletons.lines import (
-    DELIMITERS,
     Lines,
     decimal,
+    delimiter_of,
     is_comment,
     is_valid,
     last_line,
@@ -71,7 +71,7 @@ def read_table(
         raise SourceError("this table is empty", where=where)
     if "\0" in first or "\ufffd" in first[:2]:
         raise SourceError("this is not UTF-8 text", where=where, hint="save it as UTF-8")
-    delimiter = max(DELIMITERS, key=first.count)
+    delimiter = delimiter_of(first)
     head = _cells(first, delimiter)
     rows: Iterator[list[str]] = (_cells(line, delimiter) for line in text)
     headed = is_header(head)
@@ -84,7 +84,7 @@ def read_table(
         when = [k for k, h in enumerate(headings) if h.role in ("frame", *TIMES)]
         rows = itertools.chain(begin, rows)
         begin, joints = _first_moment(rows, joint_column(headings), when, len(headings))
-    plan = make_schema(headings, columns, layout, joints, where)
+    plan = make_schema(headings, columns, layout, joints, head, where)
     if plan.time < 0:
         require_rate(rate_hz, where, "its frames" if plan.frame >= 0 else "its rows")
 
@@ -110,7 +110,7 @@ def _headings(
         return ordered_headings(columns, len(head), layout, where)
     if headed and not is_counted(head):
         return interpret_headings(head, columns, where)
-    return ordered_headings(_guess(len(head), layout, where), len(head), layout, where)
+    return ordered_headings(_guess(head, layout, where), len(head), layout, where)
 
 
 def number(cell: str) -> float:
@@ -129,14 +129,19 @@ def _cells(line: str, delimiter: str) -> list[str]:
     return line.split(delimiter)
 
 
-def _guess(count: int, layout: Layout | None, where: str) -> Columns:
+def _guess(head: list[str], layout: Layout | None, where: str) -> Columns:
     """Return the columns of a table without headings, if they are unambiguous."""
+    count = len(head)
     hint = "describe them: --layout NAME --columns x,y,z (or frame,x,y,z; x,y,score; ...)"
     each, left = divmod(count, len(layout.joints)) if layout is not None else (0, 0)
     unsure = left or (each == 3 and layout in IMAGE_LAYOUTS)
     roles = {2: ("x", "y"), 3: ("x", "y", "z"), 4: ("x", "y", "z", "score")}.get(each)
     if roles is None or unsure:
-        raise SourceError(f"the {count} columns have no headings", where=where, hint=hint)
+        raise SourceError(
+            f"the {count} columns have no headings (the first row is {first_of(head, 4)})",
+            where=where,
+            hint=hint,
+        )
     return Columns(tuple(Column(role) for role in roles))
 
 

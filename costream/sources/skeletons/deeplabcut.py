@@ -1,0 +1,98 @@
+"""Reading of DeepLabCut's tables: CSV with three lines of headings, four with individuals."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from costream.errors import SourceError
+from costream.sources.file import first_of, require_rate
+from costream.sources.skeletons.lines import delimiter_of
+from costream.sources.skeletons.persons import Event, SkippedData
+from costream.sources.skeletons.table import number
+from costream.sources.skeletons.take import Numbers, Take, frames_of
+
+LEVELS = ("scorer", "individuals", "bodyparts", "coords")
+_COORDS = ("x", "y", "z", "likelihood")
+_BAD_ROW = "malformed row(s), left out"
+
+
+def read_deeplabcut(lines: Iterable[str], rate_hz: float | None, where: str) -> Take:
+    """Return the take of a CSV of DeepLabCut, in pixels, y down; three axes of a triangulated one.
+
+    The first column counts the frames; of labelled pictures the rows do. Raises SourceError if
+    the headings are not DeepLabCut's, UsageError without a rate.
+    """
+    text = iter(lines)
+    levels: dict[str, list[str]] = {}
+    delimiter = ","
+    for line in text:
+        delimiter = delimiter if levels else delimiter_of(line)
+        cells = [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter), [])]
+        if not cells or cells[0] not in LEVELS:
+            raise SourceError(
+                f"after {', '.join(levels)} a line begins with {first_of(cells, 1)!r}, not coords",
+                where=where,
+            )
+        levels[cells[0]] = cells
+        if cells[0] == "coords":
+            break
+    if "coords" not in levels or "bodyparts" not in levels:
+        raise SourceError("the headings of this DeepLabCut table are cut off", where=where)
+    columns = list(zip(*(levels.get(n, ()) for n in LEVELS if n in levels), strict=False))
+    first = next((k for k, c in enumerate(levels["coords"]) if c in _COORDS), len(columns))
+    rate = require_rate(rate_hz, where)
+    rows, times, bad = [], [], 0
+    for line in filter(str.strip, text):
+        cells = next(csv.reader([line], delimiter=delimiter), [])
+        try:
+            if len(cells) != len(columns):
+                raise ValueError("another number of cells")
+            rows.append([number(cell) for cell in cells[first:]])
+        except ValueError:
+            bad += 1
+        else:
+            frame = cells[0].strip()
+            times.append((int(frame) if frame.isdecimal() else len(rows) - 1) / rate)
+    if not rows:
+        raise SourceError("there are no rows in this DeepLabCut table", where=where)
+    return columns_take(columns[first:], np.array(rows, float), times, rate, bad, where)
+
+
+def columns_take(
+    columns: Sequence[Sequence[str]],
+    rows: Numbers,
+    times_s: Sequence[float],
+    rate_hz: float,
+    bad: int,
+    where: str,
+) -> Take:
+    """Return the take of rows [T, K] whose columns are (scorer, [individual,] part, coordinate).
+
+    ``bad``: number of rows that were left out. Raises SourceError if there is no x and y.
+    """
+    place = {
+        tuple(column[-3:] if len(column) > 3 else ("", *column[-2:])): k
+        for k, column in enumerate(columns)
+    }
+    axes = [axis for axis in "xyz" if any(column[-1] == axis for column in columns)]
+    parts = list(dict.fromkeys(part for _, part, axis in place if axis in axes))
+    if axes not in (["x", "y"], ["x", "y", "z"]) or not parts:
+        raise SourceError(
+            f"its coordinates are {first_of(dict.fromkeys(c[-1] for c in columns))}, not x and y",
+            where=where,
+        )
+    persons = list(dict.fromkeys(person for person, _, _ in place))
+    more = np.concatenate([rows, np.full((len(rows), 1), np.nan)], 1)  # the last: a column it lacks
+    index = [
+        [[place.get((person, part, axis), -1) for axis in (*axes, "likelihood")] for part in parts]
+        for person in persons
+    ]
+    values = more[:, np.array(index)]
+    has_scores = any(column[-1] == "likelihood" for column in columns)
+    scores = values[..., -1] if has_scores else None
+    events: list[Event] = [SkippedData(_BAD_ROW)] * bad
+    events += frames_of(values[..., :-1], times_s, scores, persons)
+    return Take(tuple(parts), len(axes), events, rate_hz, tilted=True)

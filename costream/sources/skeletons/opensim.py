@@ -1,0 +1,202 @@
+"""Reading of OpenSim's text files: markers (TRC), and motions and storages (MOT, STO)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from costream.errors import SourceError
+from costream.sources.file import first_of, require_rate
+from costream.sources.skeletons.bvh import rotations
+from costream.sources.skeletons.lines import decimal
+from costream.sources.skeletons.persons import Event, SkippedData
+from costream.sources.skeletons.table import number
+from costream.sources.skeletons.take import Numbers, Take, frames_of, split_subjects
+
+_BAD_ROW = "malformed row(s), left out"
+
+
+def read_trc(lines: Iterable[str], rate_hz: float | None, where: str) -> Take:
+    """Return the take of a TRC file: five lines of headings, then frame, time and x, y, z.
+
+    The frame numbers count if the rate is given, else the times. Raises SourceError if the
+    headings cannot be read.
+    """
+    text = iter(lines)
+    head = [line.split("\t") for line, _ in zip(text, range(5), strict=False)]
+    if len(head) < 5 or len(head[3]) < 3 or not head[3][0].strip().lower().startswith("frame"):
+        raise SourceError("the headings of this TRC file are cut off or damaged", where=where)
+    own_hz = _own_rate(head[1], head[2])
+    # A name stands above the first of its three columns.
+    starts = [k for k, name in enumerate(head[3]) if k > 1 and name.strip()]
+    names, subjects = split_subjects([head[3][k].strip() for k in starts])
+    width = starts[-1] + 3 if starts else 0
+    if not names:
+        raise SourceError("there are no markers in this TRC file", where=where)
+    rate = rate_hz or own_hz
+    times, places, bad = [], [], 0
+    for line in text:
+        if not line.strip():
+            continue
+        cells = [cell.strip() for cell in line.split("\t")]
+        try:
+            time_s = decimal(cells[1]) if not rate_hz else (float(cells[0]) - 1) / rate_hz
+            row = [number(cell) for cell in [*cells, *[""] * width][:width][2:]]
+        except (ValueError, IndexError):
+            bad += 1
+            continue
+        times.append(time_s)
+        places.append([row[k - 2 : k + 1] for k in starts])
+    if not times:
+        raise SourceError("there are no frames in this TRC file", where=where)
+    markers = _by_subject(np.array(places, float), subjects)
+    return Take(
+        names,
+        3,
+        [*[SkippedData(_BAD_ROW)] * bad, *frames_of(markers, times, keys=list(subjects))],
+        rate,
+        tilted=True,
+    )
+
+
+def _own_rate(names: list[str], values: list[str]) -> float | None:
+    for name, value in zip(names, values, strict=False):
+        if name.strip() == "DataRate":
+            try:
+                rate = decimal(value.strip())
+            except ValueError:
+                return None
+            return rate if 0 < rate < 1e6 else None
+    return None
+
+
+def _by_subject(places: Numbers, subjects: dict[str, list[int]]) -> Numbers:
+    """Return markers [T, K, C] as [T, M, V, C], NaN where a subject lacks one."""
+    more = np.concatenate([places, np.full((len(places), 1, places.shape[2]), np.nan)], 1)
+    return np.stack([more[:, place] for place in subjects.values()], 1)
+
+
+# Motions.
+
+# The skeleton on which the angles of a motion act: Rajagopal et al. (2016), unscaled; metres,
+# x forward, y up, z right. Only proportions matter. Of the left side z is negated.
+_HIP = (-0.056, -0.078, 0.077)
+_THIGH, _SHANK = (0.0, -0.409, 0.0), (0.0, -0.4, 0.0)
+_BACK = (-0.101, 0.082, 0.0)
+_SHOULDER, _NECK, _HEAD = (0.003, 0.372, 0.170), (0.0, 0.4, 0.0), (0.02, 0.6, 0.0)
+_UPPER_ARM, _FOREARM = (0.013, -0.286, 0.0), (0.0, -0.249, 0.0)
+_NEEDED = ("pelvis_tilt", "hip_flexion_r", "hip_flexion_l", "knee_angle_r", "knee_angle_l")
+_JOINTS = ("hips", "neck", "head")
+_SIDE = ("shoulder", "elbow", "wrist", "hip", "knee", "ankle")
+
+
+def read_mot(lines: Iterable[str], rate_hz: float | None, where: str) -> Take:
+    """Return the take of a MOT or STO file: lines up to ``endheader``, headings, rows.
+
+    Places are read as they are (``torso_X``, ``torso_Y``, ``torso_Z``); the angles of OpenSim's
+    full-body models move a skeleton of common proportions. Raises SourceError, quoting the columns,
+    for others.
+    """
+    text = iter(lines)
+    degrees = True
+    for line in text:
+        key, _, value = line.strip().partition("=")
+        if key.strip().lower() == "indegrees":
+            degrees = value.strip().lower() != "no"
+        if line.strip().lower() == "endheader":
+            break
+    headings = next((line.split() for line in text if line.strip()), [])
+    if len(headings) < 2 or headings[0].lower() != "time":
+        raise SourceError("this file has no column time after endheader", where=where)
+    rows, bad = _table(text, len(headings))
+    if not len(rows):
+        raise SourceError("there are no rows in this file", where=where)
+    values = dict(zip(headings, rows.T, strict=True))
+    times = rows[:, 0]
+    if rate_hz:
+        times = np.arange(len(rows)) / require_rate(rate_hz, where)
+    points = [
+        h[:-2] for h in headings if h[-2:] == "_X" and {h[:-2] + "_Y", h[:-2] + "_Z"} <= set(values)
+    ]
+    if len(points) > 3:
+        names = tuple(points)
+        places = np.stack([np.stack([values[f"{n}_{a}"] for a in "XYZ"], 1) for n in names], 1)
+    elif all(name in values for name in _NEEDED):
+        names = (*_JOINTS, *(f"{side} {part}" for side in ("right", "left") for part in _SIDE))
+        places = _posed(values, np.pi / 180 if degrees else 1.0, len(rows))
+    else:
+        raise SourceError(
+            f"its columns ({first_of(headings, 8)}) are neither places of joints nor the angles of "
+            "a full body",
+            where=where,
+            hint=f"angles need {', '.join(_NEEDED)}; or give the markers: a .trc file",
+        )
+    events: list[Event] = [SkippedData(_BAD_ROW)] * bad
+    return Take(names, 3, [*events, *frames_of(places[:, None], times.tolist())], rate_hz)
+
+
+def _table(text: Iterator[str], width: int) -> tuple[Numbers, int]:
+    rows, bad = [], 0
+    for line in filter(str.strip, text):
+        try:
+            row = [number(cell) for cell in line.split()]
+        except ValueError:
+            row = []
+        if len(row) == width and np.isfinite(row[0]) and not np.isinf(row).any():
+            rows.append(row)
+        else:
+            bad += 1
+    return np.array(rows, float).reshape(len(rows), width), bad
+
+
+def _posed(values: dict[str, Numbers], unit: float, count: int) -> Numbers:
+    """Return the joints [T, 15, 3] of the skeleton in the poses that the angles give."""
+
+    def angle(name: str, sign: float = 1.0) -> Numbers:
+        return sign * unit * values.get(name, np.zeros(count))
+
+    def turned(*steps: tuple[int, Numbers]) -> Numbers:
+        turn = np.tile(np.eye(3), (count, 1, 1))
+        for axis, by in steps:
+            turn = turn @ rotations(axis, by)
+        return turn
+
+    def at(
+        place: Numbers, turn: Numbers, offset: tuple[float, ...], mirror: float = 1.0
+    ) -> Numbers:
+        return place + turn @ (np.array(offset) * (1, 1, mirror))
+
+    pelvis = np.stack([values.get(f"pelvis_t{a}", np.zeros(count)) for a in "xyz"], 1)
+    frame = turned(
+        (2, angle("pelvis_tilt")), (0, angle("pelvis_list")), (1, angle("pelvis_rotation"))
+    )
+    back = at(pelvis, frame, _BACK)
+    torso = frame @ turned(
+        (2, angle("lumbar_extension")), (0, angle("lumbar_bending")), (1, angle("lumbar_rotation"))
+    )
+    sides = []
+    middle = np.zeros((count, 3))
+    for side, m in (("r", 1.0), ("l", -1.0)):
+        arm = torso @ turned(
+            (2, angle(f"arm_flex_{side}")),
+            (0, angle(f"arm_add_{side}", m)),
+            (1, angle(f"arm_rot_{side}", m)),
+        )
+        shoulder = at(back, torso, _SHOULDER, m)
+        elbow = at(shoulder, arm, _UPPER_ARM, m)
+        forearm = arm @ turned((2, angle(f"elbow_flex_{side}")))
+        hip = at(pelvis, frame, _HIP, m)
+        leg = frame @ turned(
+            (2, angle(f"hip_flexion_{side}")),
+            (0, angle(f"hip_adduction_{side}", m)),
+            (1, angle(f"hip_rotation_{side}", m)),
+        )
+        knee = at(hip, leg, _THIGH, m)
+        # Knees bend one way; older models count it negative.
+        shank = leg @ turned((2, -np.abs(angle(f"knee_angle_{side}"))))
+        wrist, ankle = at(elbow, forearm, _FOREARM, m), at(knee, shank, _SHANK, m)
+        sides += [shoulder, elbow, wrist, hip, knee, ankle]
+        middle += hip / 2
+    trunk = [middle, at(back, torso, _NECK), at(back, torso, _HEAD)]
+    return np.stack([*trunk, *sides], 1)
