@@ -141,6 +141,39 @@ def test_kinetics_missing_joints_and_people(tmp_path: Path) -> None:
     assert not frames(items)[1].scores.any()
 
 
+def test_kinetics_with_more_people_than_slots(tmp_path: Path) -> None:
+    """Each frame has the two best-scored of the first five, as in ST-GCN's reader."""
+    rng = np.random.default_rng(2)
+    x = (clip(OPENPOSE_18, 12, axes=2, persons=6, seed=3) / 40).round(4)
+    path = kinetics(tmp_path / "a.json", x)
+    content = json.loads(path.read_text())
+    scores = rng.uniform(0.1, 1, (12, 6, 18)).round(3)
+    scores[3, :, 4] = 0
+    for t, frame in enumerate(content["data"]):
+        for m, person in enumerate(frame["skeleton"]):
+            person["score"] = scores[t, m].tolist()
+        if t == 5:
+            frame["skeleton"] = frame["skeleton"][:1]
+    path.write_text(json.dumps(content))
+    # feeder_kinetics.py: data [3, T, M, V] of the first five, sorted by the sum of scores
+    data = np.zeros((3, 12, 5, 18))
+    data[:2] = (x[:, :5] - 0.5).transpose(3, 0, 1, 2) * np.array((1, -1)).reshape(2, 1, 1, 1)
+    data[2] = scores[:, :5]
+    data[:, 5, 1:] = 0
+    data[:2, data[2] == 0] = 0
+    order = (-data[2].sum(axis=2)).argsort(axis=1)
+    expected = np.stack([data[:, t, m] for t, m in enumerate(order)], 1)[:, :, :2]
+    found = frames(read(path)[1])
+    places = np.stack([f.joints for f in found]).transpose(3, 0, 1, 2)
+    assert np.allclose(places, expected[:2], atol=1e-6)
+    assert np.allclose(np.stack([f.scores for f in found]), expected[2])
+    # With a slot for each, persons are followed.
+    followed = np.stack([f.joints for f in frames(read(path, persons=6)[1])])
+    assert np.allclose(followed[0].any(2), True)
+    seen = [np.linalg.norm(np.diff(followed[6:, m], axis=0), axis=-1).max() for m in range(6)]
+    assert max(seen) < 0.05
+
+
 def test_kinetics_damage(tmp_path: Path) -> None:
     path = kinetics(tmp_path / "a.json", clip(OPENPOSE_18, 6, axes=2) / 20)
     content = json.loads(path.read_text())

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,28 +26,42 @@ from costream.sources.skeletons.persons import (
 )
 
 KINETICS_RATE_HZ = 30.0
+_CONSIDERED = 5  # persons of a frame, in the order of the file
 _KEYPOINTS = re.compile(r"(.*?)_?([0-9]+)_keypoints\.json")
 _BY_COUNT = {len(layout.joints): layout for layout in (OPENPOSE_18, BODY_25)}
 
 _BAD_FRAME = "malformed frame(s), left out"
 
 
-def read_kinetics(frames: Sequence[Any], whole: bool, rate_hz: float | None) -> SkeletonRecording:
+def read_kinetics(
+    frames: Sequence[Any], whole: bool, rate_hz: float | None, slots: int
+) -> SkeletonRecording:
     """Open Kinetics-skeleton JSON: x, y as fractions of the image, centred, y up; 18 joints.
 
-    Frames are numbered from 1. ``whole``: whether nothing follows them that cannot be read.
+    Frames are numbered from 1. ``whole``: whether nothing follows them that cannot be read. If a
+    frame has more persons than ``slots``, slot k of every frame has the person with the k-th
+    highest score among the first five, as in ST-GCN and what was trained with its reader.
     """
     rate = rate_hz or KINETICS_RATE_HZ
     numbers = [n for frame in frames if isinstance(n := _get(frame, "frame_index"), int)]
     duration_s = max(numbers) / rate if numbers else None
-    return SkeletonRecording(OPENPOSE_18, 2, rate, duration_s, _kinetics(frames, rate, whole))
+    people = [_get(frame, "skeleton") for frame in frames]
+    ranked = any(isinstance(each, list) and len(each) > slots for each in people)
+    events = _kinetics(frames, rate, whole, slots if ranked else None)
+    return SkeletonRecording(OPENPOSE_18, 2, rate, duration_s, events)
 
 
-def _kinetics(frames: Sequence[Any], rate_hz: float, whole: bool) -> Iterator[Event]:
+def _kinetics(
+    frames: Sequence[Any], rate_hz: float, whole: bool, best: int | None
+) -> Iterator[Event]:
+    """Yield the frames; ``best``: with only so many persons, ordered by their scores."""
     for frame in frames:
         try:
             number = frame["frame_index"]
             people = [_kinetics_body(person) for person in frame["skeleton"]]
+            if best is not None:
+                order = sorted(people[:_CONSIDERED], key=lambda body: -float(body.scores.sum()))
+                people = [replace(body, key=rank) for rank, body in enumerate(order[:best])]
             moment = PersonFrame((int(number) - 1) / rate_hz, tuple(people))
         except (KeyError, TypeError, ValueError):
             yield SkippedData(_BAD_FRAME)

@@ -47,12 +47,18 @@ _Frame = tuple[float, list[Person]]  # number or time, joints in the file's orde
 
 
 def read_pose_json(
-    text: str, layout: Layout | None, columns: Columns | None, rate_hz: float | None, where: str
+    text: str,
+    layout: Layout | None,
+    columns: Columns | None,
+    rate_hz: float | None,
+    where: str,
+    slots: int,
 ) -> SkeletonRecording:
     """Open what a pose estimator has written for a video.
 
-    Picture coordinates have y down; MediaPipe's are those of its world where it has them. Raises
-    SourceError, quoting what is in it, for other JSON; UsageError without a rate or times.
+    ``slots``: number of persons that are wanted. Picture coordinates have y down; MediaPipe's are
+    those of its world where it has them. Raises SourceError, quoting what is in it, for other
+    JSON; UsageError without a rate or times.
     """
     content, whole = _content(text)
     frames, names = _frames(content)
@@ -65,7 +71,7 @@ def read_pose_json(
             hint = "read are MMPose, AlphaPose, MediaPipe and Kinetics-skeleton"
         raise SourceError(what, where=where, hint=hint)
     if isinstance(frames[0], Mapping) and "skeleton" in frames[0]:
-        return read_kinetics(frames, whole, rate_hz)
+        return read_kinetics(frames, whole, rate_hz, slots)
     return read_take(_take(frames, names, whole, rate_hz, where), layout, columns, where)
 
 

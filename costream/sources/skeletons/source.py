@@ -198,7 +198,7 @@ class SkeletonSource(FileSource):
         format_ = text_format(head, path)
         if format_ == "json":
             text = read_all(file).decode("utf-8-sig", "replace")
-            return read_pose_json(text, layout, columns, rate_hz, where)
+            return read_pose_json(text, layout, columns, rate_hz, where, options.persons)
         if format_ in _TAKES:
             take = _TAKES[format_](Lines(file), rate_hz, where)
             return read_take(take, layout, columns, where)
