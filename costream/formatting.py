@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from costream.errors import UsageError, printable
 from costream.errors import clean as clean  # beside the other ways to show things
-from costream.records import THRESHOLD, Compute, Head, Summary
+from costream.records import THRESHOLD, Compute, Head, Segment, Summary
 
 _MOST_NAMES = 12  # in one message
 
@@ -182,3 +182,10 @@ def parse_formats(values: Iterable[str], known: Iterable[str]) -> tuple[str, ...
             hint = f"choose from {', '.join(known)}"
             raise UsageError(f"there is no format {name!r}", where="--format", hint=hint)
     return tuple(names)
+
+
+def named(segment: Segment) -> str:
+    """Return the label of a segment, with the number of the person if it is not the first."""
+    if segment.person is None or segment.person == 1:
+        return segment.label
+    return f"{segment.label} (person {segment.person})"

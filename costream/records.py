@@ -30,11 +30,7 @@ LOW = 0.6  # default lower threshold of a label, as a share of its threshold
 
 @dataclass(frozen=True)
 class VideoFrame:
-    """One decoded video frame.
-
-    ``rgb`` is converted and resized on first access, so a frame that the model's clock skips
-    costs no resize.
-    """
+    """One decoded video frame; ``rgb`` is converted and resized on first access only."""
 
     i: int  # index of the frame in decoding order, from 0
     time_s: float  # media time, seconds, the container's own clock
@@ -95,6 +91,7 @@ class SkeletonFrame:
     layout: Layout  # names and order of the joints
     pts: None = None
     places: npt.NDArray[np.float32] | None = None  # [M, V, 2] in the image, 0 to 1, y down
+    persons: tuple[int, ...] | None = None  # [M] number of the person in each slot, 0: nobody yet
 
 
 @dataclass(frozen=True)
@@ -179,6 +176,7 @@ class Header:
     heads: tuple[Head, ...] | None = None  # several models; `labels`: of all
     began: str | None = None  # live: time of day at 0 s, ISO 8601, UTC
     task: str | None = None  # of the model, if not the recognition of classes
+    persons: int | None = None  # at one time, at most, if each has predictions of its own
 
 
 @dataclass(frozen=True)
@@ -197,6 +195,7 @@ class Prediction:
     fresh: bool = True  # false: no new frame since the previous step
     model: str | None = None  # name of the head, if there are several
     familiarity: float | None = None  # 0 to 1: whether the model knows input of this kind
+    person: int | None = None  # number of the person, from 1, if each has its own predictions
 
 
 @dataclass(frozen=True)
@@ -235,6 +234,7 @@ class Segment:
     score: float  # mean probability of the label over the segment's steps
     model: str | None = None  # name of the head, if there are several
     count: int | None = None  # objects: maximum number of the label at one time
+    person: int | None = None  # number of the person, from 1
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,9 @@ def _run(
     opened = _opened(source, source_options(options, network, formats), rate_hz, name)
     queue = RecordQueue()
     files = make_sinks(formats, output, name, overwrite=options.overwrite)
-    run = SourceRun(opened, network, [queue, *files, *sinks], options, StopHandler())
+    everything = [queue, *files, *sinks]
+    handler = StopHandler()
+    run = SourceRun(opened, network, everything, options, handler, follow_persons=True)
     return RecordStream(run, queue)
 
 

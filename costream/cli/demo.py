@@ -177,7 +177,8 @@ def _run(
         sinks = make_sinks(["jsonl"], folder, sample.file, overwrite=True)
         opened = open_source(str(source), source_options(options, model, ["jsonl"]))
         views = _views(options, sample.file)
-        summary = run(opened, model, [*sinks, *views], options=options, stop=stop)
+        shown = [*sinks, *views]
+        summary = run(opened, model, shown, options=options, stop=stop, follow_persons=True)
     if not quiet:
         click.echo()
     return ExitCode(summary.exit)

@@ -40,13 +40,14 @@ class Panel(Protocol):
 class HeadPanel:
     """Panel with the best labels of a head, the time, the timeline so far and its legend.
 
-    ``name``: ``model`` of the head's records.
+    ``name``: ``model`` of the head's records. Of several persons the first is shown.
     """
 
     def __init__(self, header: Header, head: Head, name: str | None, palette: Palette) -> None:
         self._name, self._head, self._paint_of = name, head, palette.paint
         self._axis = PixelAxis(header.duration_s)
         self._top: tuple[Scored, ...] = ()
+        self._step = -1
         self._painted_s: float | None = None  # the timeline is painted up to here
         self._strip = np.zeros((_STRIP, 0, 3), np.uint8)
         self._seen: dict[str, None] = {}  # labels of the timeline, in order of appearance
@@ -56,7 +57,8 @@ class HeadPanel:
     def write(self, record: Record) -> None:
         """Store the newest scores; a gap interrupts the timeline."""
         if isinstance(record, Prediction) and record.model == self._name:
-            self._top = record.top
+            if record.i != self._step or record.person is None:
+                self._top, self._step = record.top, record.i
         elif isinstance(record, Gap):
             self._top, self._painted_s = (), None
 

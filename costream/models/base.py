@@ -83,6 +83,7 @@ class ModelInfo:
     beside: AudioFormat | None = None  # of the audio it takes in addition to frames
     # Best number of items of one stream per call of ``steps``; 1: batching gains nothing.
     chunk: int = 1
+    persons: int | None = None  # that one stream sees together; None: it takes no skeletons
     in_time: bool = False  # the streams of a batch must step together; else each is independent
 
 

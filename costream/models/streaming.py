@@ -168,6 +168,7 @@ class StreamingModel:
             sound=AudioFormat(frontend.sample_rate_hz, frontend.block) if kind == "audio" else None,
             beside=beside,
             chunk=CHUNK if kind == "audio" else 1,
+            persons=int(frontend.persons) if kind == "skeleton" else None,
             # With strides in time, or a pose tracker each.
             in_time=kind == "skeleton" or any(hasattr(p, "in_time") for p in (frontend, network)),
         )

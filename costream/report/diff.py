@@ -174,6 +174,8 @@ def _predictions(contents: Iterable[Content], digest: Digest) -> Iterator[Stretc
             digest.add(content)
             if not isinstance(content, Prediction) or not content.top:
                 continue
+            if step and content.person is not None and content.i == step[0].i:
+                continue  # another person: the first ones are compared
             if step and (content.model is None or content.i != step[0].i):
                 yield step[0].time_s, step
                 step = []

@@ -33,6 +33,7 @@ from costream.results.reader import Content, Totals, UnreadableRecord
 class Heads:
     """The heads of a run, and display names of labels: with the head's name if two share one.
 
+    Persons who have predictions of their own are heads, too, if there are several.
     Segments of objects overlap, so there each label with segments is treated as a head.
     """
 
@@ -44,6 +45,7 @@ class Heads:
         self._shared = {label for label, count in counts.items() if count > 1}
         self._by_label = header is not None and has_overlaps(header)
         self._seen: set[str] = set()  # labels that have segments
+        self._persons: set[int] = set()  # with segments
         self._owners = {
             self.shown(label, head.model): (head, label) for head in heads for label in head.labels
         }
@@ -53,6 +55,8 @@ class Heads:
         """One entry per timeline; a single None if there is only one."""
         if self._by_label:
             return tuple(label for label in self.labels(None) if label in self._seen) or (None,)
+        if len(self._persons) > 1:
+            return tuple(f"person {number}" for number in sorted(self._persons))
         return tuple(self._heads) or (None,)
 
     def shown(self, label: str, model: str | None) -> str:
@@ -74,6 +78,8 @@ class Heads:
         """Return whether a label, given by display name, is on the timeline of a head."""
         if self._by_label:
             return model is None or label == model
+        if self._persons and not self._heads:
+            return True
         owner = self._owners.get(label)
         return model is None or (owner is not None and owner[0].model == model)
 
@@ -103,6 +109,9 @@ class Heads:
         if self._by_label:
             self._seen.add(segment.label)
             return replace(segment, model=segment.label)
+        if segment.person is not None:
+            self._persons.add(segment.person)
+            return replace(segment, model=f"person {segment.person}")
         label = self.shown(segment.label, segment.model)
         return segment if label == segment.label else replace(segment, label=label)
 
@@ -262,6 +271,8 @@ class Digest:
         return self.costs.to_json()
 
     def _prediction(self, record: Prediction) -> None:
+        if record.person is not None and record.i == self._last_step:
+            return  # the curves are those of the first person
         more = record.model is not None and record.i == self._last_step  # of another head
         self._last_step = record.i
         self.steps += not more

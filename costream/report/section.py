@@ -167,6 +167,8 @@ def _how_drawn(digest: Digest) -> str:
             f"A point stands for up to {curves.most_in_a_bin()} steps: their mean and, lighter, "
             "their highest score."
         )
+    if len(digest.heads.names) > 1 and digest.header is not None and digest.header.persons:
+        sentences.append("The scores are those of the first person.")
     if digest.finds_objects:
         sentences.append("The score is that of the label's best object, 0 without an object.")
     elif not digest.all_scores:
@@ -214,6 +216,8 @@ def _card(segment: Segment, anchor: str, run: Run, palette: Palette) -> Html:
         picture = tag("img", src=Html(url), alt=alt, loading="lazy", decoding="async")
     length_s = segment.end_s - segment.start_s
     most = tag("span", f"up to {segment.count} at once") if segment.count else None
+    if len(run.digest.heads.names) > 1 and segment.person is not None:
+        most = tag("span", f"person {segment.person}")
     paint = palette.paint(segment.label)
     when = f"{short_time(segment.start_s)} – {short_time(segment.end_s)}"
     return tag(

@@ -107,6 +107,7 @@ def _header(f: Fields) -> Header:
         heads=tuple(map(_head, f["heads"])) if f.get("heads") else None,
         began=_optional(_text, f.get("began")),
         task=_optional(_text, f.get("task")),
+        persons=_optional(_whole, f.get("persons")),
     )
 
 
@@ -139,6 +140,7 @@ def _prediction(f: Fields) -> Prediction:
         fresh=f.get("fresh") is not False,
         model=_optional(_text, f.get("model")),
         familiarity=_optional(_number, f.get("familiarity")),
+        person=_optional(_whole, f.get("person")),
     )
 
 
@@ -162,7 +164,8 @@ def _segment(f: Fields) -> Segment:
     start_s, end_s = _time(f["start_s"]), _time(f["end_s"])
     most = _optional(_whole, f.get("count"))
     score, model = _number(f.get("score")), _optional(_text, f.get("model"))
-    return Segment(start_s, end_s, _text(f["label"]), score, model, most)
+    person = _optional(_whole, f.get("person"))
+    return Segment(start_s, end_s, _text(f["label"]), score, model, most, person)
 
 
 def _compute(f: Fields) -> Compute:

@@ -20,7 +20,7 @@ from costream.runtime.stop import StopHandler
 from costream.sinks.atomic import exists_error
 from costream.sinks.base import Sink
 from costream.sinks.registry import check_outputs, is_complete, make_sinks, paths_for
-from costream.sinks.tables import MergedTimeline
+from costream.sinks.tables import MergedTimeline, SegmentColumns
 from costream.sources.base import LiveSource
 from costream.sources.media.container import media_streams
 from costream.sources.registry import expand, name_of, open_source, sniff
@@ -172,8 +172,12 @@ def _table(plan: _Plan, model: Model, options: Options) -> MergedTimeline | None
     """Open the table of all segments, if one is written."""
     if plan.table is None:
         return None
-    several, objects = len(model.info.heads) > 1, model.info.card.finds_objects
-    return MergedTimeline(plan.table, overwrite=options.overwrite, heads=several, counts=objects)
+    columns = SegmentColumns(
+        heads=len(model.info.heads) > 1,
+        persons=model.info.persons == 1,
+        counts=model.info.card.finds_objects,
+    )
+    return MergedTimeline(plan.table, columns, overwrite=options.overwrite)
 
 
 def _one(
@@ -195,7 +199,7 @@ def _one(
     )
     source = open_source(uri, source_options(options, model, plan.formats))
     views = _views(options, plan, name, live=isinstance(source, LiveSource))
-    summary = run(source, model, [*sinks, *views], options=options, stop=stop)
+    summary = run(source, model, [*sinks, *views], options=options, stop=stop, follow_persons=True)
     if plan.directory is not None:
         objects = model.info.card.finds_objects
         paths = [

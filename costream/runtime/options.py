@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from costream.errors import UsageError
 from costream.models.base import GatedModel, Model
 from costream.options import Options
+from costream.runtime.persons import MOST
 from costream.sinks.registry import drawing_size, object_formats
 from costream.sources.base import SourceOptions
 
@@ -26,6 +27,7 @@ def source_options(options: Options, model: Model, formats: Sequence[str] = ()) 
         frame_rate_hz=options.rate_hz,
         layout=options.layout,
         columns=options.columns,
+        persons=MOST if model.info.persons == 1 else max(2, model.info.persons or 0),
     )
 
 

@@ -10,8 +10,9 @@ from costream.clock import ItemClock, Resampler, Tick, TickItem
 from costream.errors import CostreamError, ExitCode, SourceError
 from costream.models.base import GatedModel, Model
 from costream.options import Options
-from costream.records import Gap, Item, SourceInfo, Summary, VideoFrame
+from costream.records import Gap, Item, SkeletonFrame, SourceInfo, Summary, VideoFrame
 from costream.runtime.budget import TokenController
+from costream.runtime.persons import PersonRows
 from costream.runtime.stop import StopHandler
 from costream.runtime.writer import StreamRecorder
 from costream.sinks.base import Sink
@@ -25,14 +26,17 @@ def run(
     *,
     options: Options | None = None,
     stop: StopHandler | None = None,
+    follow_persons: bool = False,
 ) -> Summary:
     """Step ``model`` over ``source`` until it ends or ``stop`` is set, and return the summary.
 
+    ``follow_persons``: as for ``StreamRecorder``; else such a model sees whoever is there longest.
     Every opened sink is closed with that summary, whatever happens. Raises SourceError
     when the source cannot be opened or holds no data, OutputError when a sink cannot write,
     BrokenPipeError when the reader of a sink's stream has closed it.
     """
-    running = SourceRun(source, model, sinks, options or Options(), stop or StopHandler())
+    chosen, handler = options or Options(), stop or StopHandler()
+    running = SourceRun(source, model, sinks, chosen, handler, follow_persons=follow_persons)
     for _ in running.steps():
         pass
     return running.summary
@@ -58,6 +62,7 @@ class StreamRunner:
         self._chunk = 1 if info.live else model.info.chunk
         self._ticks: list[Tick] = []  # to be run together
         self.state = model.init_state(1)
+        self._persons = PersonRows(model) if recorder.follows else None
         self._controller = self._controlled()
         # Waiting for a live source is no work.
         self._now_s = time.thread_time if info.live else time.perf_counter
@@ -88,6 +93,8 @@ class StreamRunner:
             if isinstance(event, Gap):
                 self._recorder.gap(event)
                 self.state.reset([0])
+                if self._persons is not None:
+                    self._persons.reset()
             else:
                 self._recorder.fault(event)
 
@@ -104,6 +111,13 @@ class StreamRunner:
         if self._controller is not None:
             self._controller.before(self.state)
             self._recorder.budget = self._controller.step_budget
+        if self._persons is not None:
+            for tick in ticks:
+                assert isinstance(tick.item, SkeletonFrame)
+                result, numbers = self._persons.step(tick.item)
+                self._recorder.step(tick, result, decode_s, numbers)
+            self.begin()
+            return
         results = self._model.steps([tick.item for tick in ticks], self.state)
         if self._controller is not None:
             self._controller.after(results[-1])
@@ -132,10 +146,12 @@ class SourceRun:
         sinks: Sequence[Sink],
         options: Options,
         stop: StopHandler,
+        *,
+        follow_persons: bool = False,
     ) -> None:
         self.source, self.model, self.stop = source, model, stop
         self._live = source if isinstance(source, LiveSource) else None
-        self.recorder = StreamRecorder(model, options, sinks)
+        self.recorder = StreamRecorder(model, options, sinks, follow_persons=follow_persons)
         self.summary: Summary
 
     def steps(self) -> Generator[None, None, None]:

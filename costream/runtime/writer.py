@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,11 +32,13 @@ from costream.records import (
     Scored,
     SeenLabel,
     Segment,
+    SkeletonFrame,
     SourceInfo,
     StageTimes,
     Summary,
     VideoFrame,
 )
+from costream.runtime.persons import MOST
 from costream.runtime.segments import (
     IndependentSegmenter,
     PresenceSegmenter,
@@ -60,14 +62,28 @@ class _HeadTimeline:
     name: str | None  # marks its records; None where there is only one head
     timeline: Timeline
     segmenter: Segmenter | IndependentSegmenter
+    person: int | None = None  # number of the person it is about
 
 
 class StreamRecorder:
     """One stream of a run: turns the results of its steps into records for its sinks."""
 
-    def __init__(self, model: Model, options: Options, sinks: Sequence[Sink]) -> None:
-        """Raises UsageError for a label of ``options.only`` that no head of the model has."""
+    def __init__(
+        self,
+        model: Model,
+        options: Options,
+        sinks: Sequence[Sink],
+        *,
+        follow_persons: bool = False,
+    ) -> None:
+        """``follow_persons``: those of a recording, one by one, if the model sees one person.
+
+        Raises UsageError for a label of ``options.only`` that no head of the model has.
+        """
         self.model, self.options, self.sinks = model, options, sinks
+        self._may_follow = follow_persons
+        self.follows = False  # known once it is open
+        self._people: dict[int, list[_HeadTimeline]] = {}
         events = [label for head in model.info.heads for label in head.card.events]
         self.only = match_labels(options.only, events) if options.only else None
         self.open_sinks: list[Sink] = []
@@ -115,6 +131,7 @@ class StreamRecorder:
         """Write the header. SourceError when the model does not take this source."""
         notes = self.model.check(info)
         self.uri = info.uri
+        self.follows = self._may_follow and info.kind == "skeleton" and self.model.info.persons == 1
         self._set_clock(info)
         header = self._header(info, notes)
         for sink in self.sinks:
@@ -123,19 +140,23 @@ class StreamRecorder:
 
     def _set_clock(self, info: SourceInfo) -> None:
         """Set the step rate and the timelines, once the kind of the source is known."""
-        card, options = self.model.info.card, self.options
+        card = self.model.info.card
         # For skeletons, a given rate is that of the recording, whose frames may have no times.
-        given = None if info.kind == "skeleton" else options.rate_hz
+        given = None if info.kind == "skeleton" else self.options.rate_hz
         self.rate_hz = given or card.rate_hz
         # A network's delay is a number of steps, whatever the duration of a step.
         self.scale = card.rate_hz / self.rate_hz
-        several = len(self.model.info.heads) > 1
-        self.timelines = []
+        self.timelines = self._new_timelines()
+
+    def _new_timelines(self, person: int | None = None) -> list[_HeadTimeline]:
+        """Return empty timelines, one per head."""
+        several, out = len(self.model.info.heads) > 1, []
         for head in self.model.info.heads:
             name = head.card.name if several else None
-            timeline = options.timeline(head.card)
+            timeline = self.options.timeline(head.card)
             segmenter = self._segmenter(head.card, timeline)
-            self.timelines.append(_HeadTimeline(head, name, timeline, segmenter))
+            out.append(_HeadTimeline(head, name, timeline, segmenter, person))
+        return out
 
     def _segmenter(self, card: Card, timeline: Timeline) -> Segmenter | IndependentSegmenter:
         rate_hz, delay_s = self.rate_hz / self.model.info.stride, card.delay_s * self.scale
@@ -146,13 +167,15 @@ class StreamRecorder:
         return Segmenter(card.labels, timeline, rate_hz, delay_s, card.background, self.only)
 
     def step(
-        self, tick: Tick, result: StepResult, decode_s: float
+        self, tick: Tick, result: StepResult, decode_s: float, persons: Sequence[int] = ()
     ) -> npt.NDArray[np.float64] | None:
-        """Write the records for the model's result of a tick (B = 1).
+        """Write the records for the model's result of a tick (B = 1, or a row for each person).
 
-        Return the scores behind the timeline, [C] of all heads concatenated; None when the step
-        has no output.
+        Return the scores behind the timeline, [C] of all heads concatenated, of the first person;
+        None when the step has no output.
         """
+        if self.follows:
+            self._meet(persons)
         self.first_s = tick.time_s if self.first_s is None else self.first_s
         self.last_s = tick.time_s
         self.macs += result.macs
@@ -182,31 +205,48 @@ class StreamRecorder:
         if result.familiarity is not None and result.probabilities is not None:
             unfamiliar = self._is_unfamiliar(result.probabilities[0], result.familiarity[0])
             self.unfamiliar = (self.unfamiliar or 0) + unfamiliar
-        for number, entry in enumerate(self.timelines):
+        for row, number, entry in self._entries():
             if isinstance(entry.segmenter, PresenceSegmenter):
                 found = () if result.objects is None else result.objects[0]
                 boxes = [box for box in found if is_among(box.label, self.only)]
                 self.write(self._objects(step, tick, boxes, entry))
                 self._emit(entry, entry.segmenter.push_boxes(tick.time_s, boxes))
-            elif result.probabilities is not None and not (self.options.wait and result.warmup[0]):
-                probabilities = result.probabilities[0, entry.head.columns]
-                self.write(self._prediction(step, tick, probabilities, result, number))
+            elif result.probabilities is not None and not (
+                self.options.wait and result.warmup[row]
+            ):
+                probabilities = result.probabilities[row, entry.head.columns]
+                self.write(self._prediction(step, tick, result, row, number, entry))
                 self._emit(entry, entry.segmenter.push(tick.time_s, probabilities))
             else:
                 continue
-            if entry.segmenter.smoother.scores is not None:
+            if entry.segmenter.smoother.scores is not None and row == 0:
                 scores.append(entry.segmenter.smoother.scores)
         self.write(compute)
         self._draw(tick, result)
         self._sink_s = time.perf_counter() - began
         return np.concatenate(scores) if scores else None
 
+    def _meet(self, persons: Sequence[int]) -> None:
+        """Begin timelines of new persons, and end those of persons who have left."""
+        for number in [number for number in self._people if number not in persons]:
+            for entry in self._people.pop(number):
+                self._emit(entry, entry.segmenter.flush())
+        known = self._people
+        self._people = {n: known.get(n) or self._new_timelines(n) for n in persons}
+        self.timelines = next(iter(self._people.values()))
+
+    def _entries(self) -> Iterator[tuple[int, int, _HeadTimeline]]:
+        """Yield row of the result, number of the head and timeline, for each person."""
+        for row, timelines in enumerate(self._people.values() or [self.timelines]):
+            for number, entry in enumerate(timelines):
+                yield row, number, entry
+
     def gap(self, gap: Gap) -> None:
         """Take a gap in the data; the caller resets the model's state of this stream."""
         self.gaps += 1
         if self._tracker is not None:
             self._tracker.reset()
-        for entry in self.timelines:
+        for _, _, entry in self._entries():
             self._emit(entry, entry.segmenter.gap(gap.start_s, gap.end_s))
         self.write(gap)
 
@@ -240,7 +280,7 @@ class StreamRecorder:
 
     def flush(self) -> None:
         """End the open segments of the timeline."""
-        for entry in self.timelines:
+        for _, _, entry in self._entries():
             self._emit(entry, entry.segmenter.flush())
 
     def write(self, record: Record) -> None:
@@ -285,6 +325,8 @@ class StreamRecorder:
     def _draw(self, tick: Tick, result: StepResult) -> None:
         if self._pictures:
             skeleton = None if result.skeletons is None else result.skeletons[0]
+            if isinstance(tick.item, SkeletonFrame):
+                skeleton = tick.item  # with everybody
             spectrum = None if result.spectra is None else result.spectra[0]
             updated = None if result.updated is None else result.updated[0]
             picture = Picture(tick.time_s, tick.item, skeleton, spectrum, updated)
@@ -306,18 +348,22 @@ class StreamRecorder:
         self,
         step: int,
         tick: Tick,
-        probabilities: npt.NDArray[np.float32],
         result: StepResult,
+        row: int,
         number: int,
+        entry: _HeadTimeline,
     ) -> Prediction:
-        """Return the prediction of the head of this number."""
-        entry = self.timelines[number]
+        """Return the prediction of a row of the result by the head of this number."""
+        assert result.probabilities is not None
+        probabilities = result.probabilities[row, entry.head.columns]
         labels = entry.head.card.labels
-        top = self.top[entry.name] = self._top(probabilities, labels)
-        future = None if result.anticipation is None else result.anticipation[0]
+        top = self._top(probabilities, labels)
+        if row == 0:
+            self.top[entry.name] = top
+        future = None if result.anticipation is None else result.anticipation[row]
         familiarity = None
         if result.familiarity is not None and entry.head.card.familiarity is not None:
-            familiarity = float(result.familiarity[0, number])
+            familiarity = float(result.familiarity[row, number])
         return Prediction(
             i=step,
             time_s=tick.time_s,
@@ -328,10 +374,11 @@ class StreamRecorder:
             anticipation=(
                 None if future is None else tuple(self._top(row, labels) for row in future)
             ),
-            warmup=result.warmup[0],
+            warmup=result.warmup[row],
             fresh=tick.fresh,
             model=entry.name,
             familiarity=familiarity,
+            person=entry.person,
         )
 
     def _is_unfamiliar(
@@ -359,7 +406,7 @@ class StreamRecorder:
             known = self.seen.get(segment.label)
             count = 1 if known is None else known.count + 1
             self.seen[segment.label] = SeenLabel(segment.label, count, segment.end_s)
-            self.write(segment if entry.name is None else replace(segment, model=entry.name))
+            self.write(replace(segment, model=entry.name, person=entry.person))
 
     def _header(self, info: SourceInfo, notes: Mapping[str, object]) -> Header:
         card, options, several = self.model.info.card, self.options, len(self.timelines) > 1
@@ -393,6 +440,7 @@ class StreamRecorder:
             heads=tuple(self._head(entry) for entry in self.timelines) if several else None,
             began=None if info.began_s is None else utc(info.began_s),
             task=card.task,
+            persons=MOST if self.follows else None,
         )
 
     def _head(self, entry: _HeadTimeline) -> Head:

@@ -41,7 +41,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 @output_file("eaf", about="timeline as ELAN annotations", order=9)
 class Elan(TextSink):
-    """EAF with one tier per head and one annotation per segment; its value is the label.
+    """EAF with one tier per head, or person; an annotation per segment has its label.
 
     Where labels may overlap there is one tier per label: annotations of a tier must not overlap.
     """
@@ -56,6 +56,7 @@ class Elan(TextSink):
         self._model = header.model
         heads = [h.model for h in header.heads] if header.heads else [None]
         by_label = has_overlaps(header)
+        heads = heads if header.persons is None else []
         self._timelines = Timelines(header.labels if by_label else heads, by_label=by_label)
         super().open(header)
         media = _media(header, self._out.path)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from pathlib import PurePath
 
+from costream.formatting import named
 from costream.records import Header, Record, Segment
 from costream.sinks.atomic import TextOutput
 from costream.sinks.base import TextSink, output_file
@@ -30,7 +31,7 @@ class Audacity(TextSink):
     def write(self, record: Record) -> None:
         """Write a segment; other records are ignored."""
         if isinstance(record, Segment):
-            line = f"{record.start_s:.6f}\t{record.end_s:.6f}\t{one_line(record.label)}\n"
+            line = f"{record.start_s:.6f}\t{record.end_s:.6f}\t{one_line(named(record))}\n"
             self._out.write(line, flush=True)
 
 
@@ -65,7 +66,7 @@ class Raven(TextSink):
             [
                 *(str(self._rows), "Spectrogram 1", str(self._channel), self._source),
                 *(f"{record.start_s:.6f}", f"{record.end_s:.6f}", _LOW_HZ, _HIGH_HZ),
-                *(record.label, score),
+                *(named(record), score),
                 *([record.model or ""] if self._has_heads else []),
             ]
         )
@@ -99,7 +100,7 @@ class Rttm(TextSink):
             return
         when = f"{record.start_s:.6f} {record.end_s - record.start_s:.6f}"
         score = f"{record.score:.6f}" if math.isfinite(record.score) else _NOTHING
-        name = f"{_NOTHING} {_NOTHING} {_field(record.label)} {score} {_NOTHING}"
+        name = f"{_NOTHING} {_NOTHING} {_field(named(record))} {score} {_NOTHING}"
         self._out.write(f"SPEAKER {self._file} {self._channel} {when} {name}\n", flush=True)
 
 

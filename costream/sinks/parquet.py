@@ -12,7 +12,7 @@ from costream.sinks.atomic import BinaryFile
 
 _GROUP_ROWS = 1 << 16  # rows buffered in memory before they are written
 _TYPES = {
-    **dict.fromkeys(("i", "frame", "pts", "id"), "int64"),
+    **dict.fromkeys(("i", "frame", "pts", "id", "person"), "int64"),
     **dict.fromkeys(("warmup", "fresh"), "bool"),
 }
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 from costream.clock import format_time
+from costream.formatting import named
 from costream.records import Header, Record, Segment, Summary, dumps, has_overlaps, plain
 from costream.sinks.atomic import Spool, TextOutput
 from costream.sinks.base import TextSink, output_file
@@ -34,7 +35,7 @@ class Subtitles(TextSink):
 
     def open(self, header: Header) -> None:
         """Write the start of the file."""
-        if header.heads is not None:
+        if header.heads is not None or header.persons is not None:
             self._waiting = Timelines()
         elif has_overlaps(header):
             self._waiting = Timelines(by_label=True)
@@ -63,7 +64,7 @@ class Subtitles(TextSink):
         start_s = max(0.0, segment.start_s)
         end_s = max(segment.end_s, start_s + 1e-3)  # players refuse empty cues
         times = " --> ".join(format_time(s, self._decimal) for s in (start_s, end_s))
-        label = self._escape(" ".join(segment.label.split()))
+        label = self._escape(" ".join(named(segment).split()))
         text = f"{label} ({round(100 * segment.score)} %)"
         self._out.write(f"{self._cues}\n{times}\n{text}\n\n", flush=True)
 
@@ -93,7 +94,7 @@ def webvtt(out: TextOutput) -> Subtitles:
 
 
 class Timelines:
-    """One timeline per head. The segments of a head arrive in order and never overlap.
+    """One timeline per head or person. Its segments arrive in order and never overlap.
 
     ``heads``: names that are listed even without a segment. ``by_label``: only the segments of a
     label never overlap; each label has a timeline, and takes the place of a head below.
@@ -112,11 +113,13 @@ class Timelines:
     def add(self, segment: Segment) -> None:
         """Store a segment."""
         head = segment.label if self._by_label else segment.model
+        if segment.person is not None:
+            head = " ".join(filter(None, (head, f"person {segment.person}")))
         if head not in self._spools:
             self._spools[head] = Spool()
         times = (segment.start_s, segment.end_s)
         row = (*times, segment.label, segment.score, segment.model, segment.count)
-        self._spools[head].add(dumps(plain(row)) + "\n")
+        self._spools[head].add(dumps(plain((*row, segment.person))) + "\n")
         self._counts[head] = self.count(head) + 1
 
     def count(self, head: str | None) -> int:

@@ -81,22 +81,23 @@ class _Table(TextSink):
 class PredictionTable(_Table):
     """Table with one row per step, and per head if there are several.
 
-    The columns are those of the first prediction: ``model`` with several heads,
-    PREDICTION_COLUMNS, ``label_2, score_2, ...`` for the further ranks, ``ahead_1_label,
-    ahead_1_score, ...`` (best label of each future step) if the model anticipates, and
-    ``p(LABEL)`` for each label if all scores are requested.
+    The columns are those of the first prediction: ``model`` with several heads, ``person`` where
+    each has predictions of its own, PREDICTION_COLUMNS, ``label_2, score_2, ...`` for the further
+    ranks, ``ahead_1_label, ahead_1_score, ...`` (best label of each future step) if the model
+    anticipates, and ``p(LABEL)`` for each label if all scores are requested.
     """
 
     def __init__(self, out: TextOutput) -> None:
         super().__init__(out)
         self._labels: tuple[str, ...] = ()
         self._heads: dict[str, tuple[str, ...]] | None = None
+        self._persons = False
         self._columns: PredictionColumns | None = None
 
     def open(self, header: Header) -> None:
         """Store the labels; the columns follow from the first prediction."""
         super().open(header)
-        self._labels = header.labels
+        self._labels, self._persons = header.labels, header.persons is not None
         if header.heads is not None:
             self._heads = {head.model: head.labels for head in header.heads}
 
@@ -108,7 +109,8 @@ class PredictionTable(_Table):
         scores = record.scores or ()
         columns = self._columns or self._head(record.top, future, scores)
         row = (record.i, record.time_s, record.frame, record.pts, record.warmup, record.fresh)
-        self._rows.add(columns.row(row, record.top, future, scores, record.model))
+        named = record.model, record.person
+        self._rows.add(columns.row(row, record.top, future, scores, *named))
 
     def close(self, summary: Summary) -> None:
         """Finish; a run without predictions leaves only the column names."""
@@ -122,7 +124,9 @@ class PredictionTable(_Table):
         future: Sequence[Scored] = (),
         scores: Sequence[float] = (),
     ) -> PredictionColumns:
-        self._columns = PredictionColumns(self._labels, self._heads, top, future, scores)
+        self._columns = PredictionColumns(
+            self._labels, self._heads, top, future, scores, persons=self._persons
+        )
         self._rows.add(self._columns.names())
         return self._columns
 
@@ -150,33 +154,45 @@ def object_cells(box: Box) -> tuple[Any, ...]:
 
 @output_file("timeline.csv", format="csv", order=3)
 class TimelineTable(_Table):
-    """Table with one row per segment; its first column is ``model`` if there are several heads.
+    """Table with one row per segment; its columns are ``SegmentColumns``."""
 
-    Its last is ``count`` for objects: their maximum number at one time.
-    """
-
-    def __init__(self, out: TextOutput) -> None:
-        super().__init__(out)
-        self._has_heads = self._counts = False
+    _columns: SegmentColumns
 
     def open(self, header: Header) -> None:
         """Write the column names."""
         super().open(header)
-        self._has_heads, self._counts = header.heads is not None, finds_objects(header)
-        model, count = ["model"] * self._has_heads, ["count"] * self._counts
-        self._rows.add((*model, *TIMELINE_COLUMNS, *count), flush=True)
+        self._columns = SegmentColumns(
+            heads=header.heads is not None,
+            persons=header.persons is not None,
+            counts=finds_objects(header),
+        )
+        self._rows.add(self._columns.names(), flush=True)
 
     def write(self, record: Record) -> None:
         """Write a segment; other records have their own tables."""
         if isinstance(record, Segment):
-            model, count = [record.model] * self._has_heads, [record.count] * self._counts
-            self._rows.add((*model, *_segment_cells(record), *count), flush=True)
+            self._rows.add(self._columns.row(record), flush=True)
 
 
-def _segment_cells(segment: Segment) -> tuple[Any, ...]:
-    """Return a segment as the TIMELINE_COLUMNS."""
-    length_s = segment.end_s - segment.start_s
-    return segment.start_s, segment.end_s, length_s, segment.label, segment.score
+class SegmentColumns:
+    """Columns of a timeline: ``model`` and ``person`` if there are several, TIMELINE_COLUMNS.
+
+    Its last is ``count`` for objects: their maximum number at one time.
+    """
+
+    def __init__(self, *, heads: bool, persons: bool, counts: bool) -> None:
+        self._named = ["model"] * heads + ["person"] * persons
+        self._counts = ["count"] * counts
+
+    def names(self) -> list[str]:
+        """Return the names of the columns."""
+        return [*self._named, *TIMELINE_COLUMNS, *self._counts]
+
+    def row(self, segment: Segment) -> list[Any]:
+        """Return a segment as a row."""
+        times = (segment.start_s, segment.end_s, segment.end_s - segment.start_s)
+        named, counts = ([getattr(segment, n) for n in c] for c in (self._named, self._counts))
+        return [*named, *times, segment.label, segment.score, *counts]
 
 
 class MergedTimeline:
@@ -185,13 +201,12 @@ class MergedTimeline:
     Its columns are ``source``, then those of TimelineTable. ``path`` is complete after ``finish``.
     """
 
-    def __init__(self, path: Path, *, overwrite: bool, heads: bool, counts: bool) -> None:
-        """``heads``: the model has several; ``counts``: it finds objects. Opens the file."""
+    def __init__(self, path: Path, columns: SegmentColumns, *, overwrite: bool) -> None:
+        """Open the file."""
         self.path, self.segments = path, 0
-        self._heads, self._counts, self._source = heads, counts, ""
+        self._columns, self._source = columns, ""
         self._rows = CsvRows(AtomicFile(path, overwrite=overwrite))
-        model, count = ["model"] * heads, ["count"] * counts
-        self._rows.open(("source", *model, *TIMELINE_COLUMNS, *count))
+        self._rows.open(("source", *columns.names()))
 
     def open(self, header: Header) -> None:
         """Start a run."""
@@ -200,8 +215,7 @@ class MergedTimeline:
     def write(self, record: Record) -> None:
         """Write a segment; other records are ignored."""
         if isinstance(record, Segment):
-            model, count = [record.model] * self._heads, [record.count] * self._counts
-            self._rows.add((self._source, *model, *_segment_cells(record), *count), flush=True)
+            self._rows.add((self._source, *self._columns.row(record)), flush=True)
             self.segments += 1
 
     def close(self, summary: Summary) -> None:
@@ -242,7 +256,8 @@ class PredictionColumns:
 
     ``labels``: those of the header. ``heads``: labels of each head by its name; None for a single
     head, and then there is no column ``model``. A label of two heads has one column. ``top``,
-    ``future`` and ``scores``: those of the first prediction.
+    ``future`` and ``scores``: those of the first prediction. ``persons``: there is a column for
+    the number of the person.
     """
 
     def __init__(
@@ -252,8 +267,10 @@ class PredictionColumns:
         top: Sequence[Any] = (),
         future: Sequence[Any] = (),
         scores: Sequence[float] = (),
+        *,
+        persons: bool = False,
     ) -> None:
-        self._has_heads = heads is not None
+        self._named = ["model"] * (heads is not None) + ["person"] * persons
         self._ranks, self._ahead = max(1, len(top)), len(future)
         self._scored: tuple[str, ...] = ()
         self._places: dict[str | None, list[int]] = {}
@@ -269,7 +286,7 @@ class PredictionColumns:
         """Return the names of the columns."""
         ranks, ahead = range(2, self._ranks + 1), range(1, self._ahead + 1)
         return [
-            *(["model"] if self._has_heads else []),
+            *self._named,
             *PREDICTION_COLUMNS,
             *(f"{name}_{k}" for k in ranks for name in ("label", "score")),
             *(f"ahead_{k}_{name}" for k in ahead for name in ("label", "score")),
@@ -283,13 +300,15 @@ class PredictionColumns:
         future: Pairs,
         scores: Sequence[float],
         model: str | None,
+        person: int | None,
     ) -> list[Any]:
         """Return the row of a prediction; ``fixed`` are its values up to ``fresh``."""
         probabilities: list[Any] = [None] * len(self._scored)
         for place, score in zip(self._places.get(model, ()), scores, strict=False):
             probabilities[place] = score
         best, later = _flat(top, self._ranks), _flat(future, self._ahead)
-        return [*([model] if self._has_heads else []), *fixed, *best, *later, *probabilities]
+        named = [{"model": model, "person": person}[name] for name in self._named]
+        return [*named, *fixed, *best, *later, *probabilities]
 
 
 def _flat(pairs: Pairs, count: int) -> list[Any]:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from costream.formatting import clean, cost_line, nothing_found, opens_at, saving_line, short_time
+from costream.formatting import (
+    clean,
+    cost_line,
+    named,
+    nothing_found,
+    opens_at,
+    saving_line,
+    short_time,
+)
 from costream.records import Head, Header, Record, Segment, Summary, finds_objects, heads_of
 from costream.sinks.atomic import TextOutput
 from costream.sinks.base import TextSink, output_file
@@ -17,8 +25,8 @@ _WIDEST = 40  # of labels; longer ones move the score of their row
 class TextTable(TextSink):
     """The timeline that ends a run on a terminal, as plain text without escape sequences.
 
-    Rows are written as they arrive; those of several heads, and of objects, are stored until the
-    end, because they must be in order.
+    Rows are written as they arrive; those of several heads, of objects, and of persons are stored
+    until the end, because they must be in order.
     """
 
     def __init__(self, out: TextOutput) -> None:
@@ -36,7 +44,7 @@ class TextTable(TextSink):
         self._of_objects = finds_objects(header)
         self._heads = heads_of(header)
         self._has_own = any(opens_at(h, label) for h in self._heads.values() for label in h.labels)
-        if self._has_heads or self._of_objects:
+        if self._has_heads or self._of_objects or header.persons is not None:
             self._waiting = Timelines(by_label=self._of_objects)
         end_s = header.options.get("end_s") or header.duration_s
         time = len(short_time(_LONG_S if end_s is None else end_s, 2))
@@ -74,7 +82,7 @@ class TextTable(TextSink):
             self._row("start", "end", "length", "model", "label", "max", "score", "opens at")
         times = (short_time(segment.start_s, 2), short_time(segment.end_s, 2))
         length = f"{segment.end_s - segment.start_s:.2f} s"
-        model, label = clean(segment.model or ""), clean(segment.label)
+        model, label = clean(segment.model or ""), clean(named(segment))
         own = opens_at(self._heads.get(segment.model), segment.label)
         self._row(
             *times, length, model, label, str(segment.count or ""), f"{segment.score:.2f}", own

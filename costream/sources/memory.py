@@ -253,7 +253,8 @@ class _Skeletons(_Timed):
         for slot, person in enumerate(placed):
             if person is not None:
                 joints[slot], scores[slot] = person.joints, person.scores
-        yield SkeletonFrame(i, at_s, joints, scores, self._layout)
+        numbers = tuple(self._slots.numbers)
+        yield SkeletonFrame(i, at_s, joints, scores, self._layout, persons=numbers)
 
     @staticmethod
     def _checked(value: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -66,10 +66,11 @@ class PlainLines:
 def _line(state: RunState, now_s: float) -> str:
     time_s = 0.0 if state.time_s is None else state.time_s
     parts = [f"t={time_s:.1f} s", times(state.x_realtime(now_s))]
-    for head_state in state.head_states.values():
+    for name, head_state in state.head_states.items():
         if head_state.top:
             label, score = head_state.top[0]
-            parts.append(f"{clean(label)} {score:.2f}")
+            who = f"{name}: " if name and state.header.persons is not None else ""
+            parts.append(f"{who}{clean(label)} {score:.2f}")
     if state.object_state is not None:
         parts.append(state.object_state.words or "nothing")
         compute = state.object_state.compute

@@ -84,6 +84,9 @@ class FinalTimeline:
             table.add_column(name, justify="right", no_wrap=True)
         if self._has_heads:
             table.add_column("model", no_wrap=True)
+        several = len({segment.person for segment in self._segments}) > 1
+        if several:
+            table.add_column("person", justify="right", no_wrap=True)
         table.add_column("label", overflow="fold")
         if self._of_objects:
             table.add_column("max", justify="right", no_wrap=True)
@@ -93,7 +96,7 @@ class FinalTimeline:
             table.add_column("opens at", justify="right", no_wrap=True)
         mark = "● " if is_unicode(self._console) else "* "
         segments: Iterable[Segment] = self._segments
-        if self._has_heads or self._overlaps:  # segments may arrive out of order
+        if self._has_heads or self._overlaps or several:  # segments may arrive out of order
             segments = sorted(segments, key=lambda s: s.start_s)
         for s in segments:
             start, end = short_time(s.start_s, 2), short_time(s.end_s, 2)
@@ -102,8 +105,13 @@ class FinalTimeline:
             most = [str(s.count or "")] if self._of_objects else []
             style = self._palette.paint(s.label).style
             label = Text.assemble((mark, style), clean(s.label))
+            person = [str(s.person or "")] if several else []
             own = [Text(self._own(s), "dim")] if has_own else []
-            table.add_row(start, end, *length, *model, label, *most, f"{s.score:.2f}", *own)
+            table.add_row(
+                *(start, end, *length),
+                *(*model, *person, label),
+                *(*most, f"{s.score:.2f}", *own),
+            )
         return table
 
     def _own(self, segment: Segment) -> str:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from costream.errors import OutputError
-from costream.records import Box, plain
+from costream.records import Box, Segment, plain
 from costream.sinks.atomic import AtomicFile
 from costream.sinks.parquet import ParquetRows
 from costream.sinks.tables import (
     OBJECT_COLUMNS,
     PREDICTION_COLUMNS,
-    TIMELINE_COLUMNS,
     CsvRows,
     PredictionColumns,
+    SegmentColumns,
     object_cells,
 )
 
@@ -158,29 +158,31 @@ def _csv_rows(path: Path) -> CsvRows:
 
 
 class _SegmentRows:
-    """Segments as rows, with the column ``model`` if the first one's run has several heads."""
+    """Segments as rows, with the columns of the first one's run."""
 
     def __init__(self, rows: CsvRows, *, counts: bool) -> None:
         self._rows, self._counts = rows, counts
-        self._models: bool | None = None  # None: no row yet
+        self._columns: SegmentColumns | None = None  # no row yet
 
     def add(self, name: str, record: dict[str, Any], header: dict[str, Any]) -> None:
-        if self._models is None:
-            self._open(models=bool(header.get("heads")))
-        length_s = record["end_s"] - record["start_s"]
-        row = (record["start_s"], record["end_s"], length_s, record["label"], record["score"])
-        model = [record.get("model")] if self._models else []
-        self._rows.add((name, *model, *row, *([record.get("count")] * self._counts)))
+        columns = self._columns or self._open(header)
+        known = {f.name: record.get(f.name) for f in fields(Segment)}
+        segment = Segment(**known)
+        self._rows.add((name, *columns.row(segment)))
 
     def finish(self) -> None:
-        if self._models is None:
-            self._open(models=False)
+        if self._columns is None:
+            self._open({})
         self._rows.finish()
 
-    def _open(self, *, models: bool) -> None:
-        self._models = models
-        count = ["count"] * self._counts
-        self._rows.open(("name", *(["model"] if models else []), *TIMELINE_COLUMNS, *count))
+    def _open(self, header: dict[str, Any]) -> SegmentColumns:
+        self._columns = SegmentColumns(
+            heads=bool(header.get("heads")),
+            persons=header.get("persons") is not None,
+            counts=self._counts,
+        )
+        self._rows.open(("name", *self._columns.names()))
+        return self._columns
 
 
 class _ObjectRows:
@@ -220,10 +222,13 @@ class _PredictionRows:
         if columns is None:
             heads = header.get("heads")
             labels = {head["model"]: head["labels"] for head in heads} if heads else None
-            columns = PredictionColumns(header["labels"], labels, top, future, scores)
+            persons = header.get("persons") is not None
+            given = (header["labels"], labels, top, future, scores)
+            columns = PredictionColumns(*given, persons=persons)
             self._open(columns)
         fixed = [record[key] for key in PREDICTION_COLUMNS[:6]]
-        self._rows.add([name, *columns.row(fixed, top, future, scores, record.get("model"))])
+        named = record.get("model"), record.get("person")
+        self._rows.add([name, *columns.row(fixed, top, future, scores, *named)])
 
     def finish(self) -> None:
         if self._columns is None:

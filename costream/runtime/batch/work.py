@@ -175,7 +175,7 @@ def _process(
         source: Source = open_source(path, source_options(work.options, model, work.formats))
         source = _CheckedSource(source, model, None if path == task.uri else task.uri)
         sinks = [watch, *_sinks(work, task.name)]
-        summary = run(source, model, sinks, options=work.options, stop=stop)
+        summary = run(source, model, sinks, options=work.options, stop=stop, follow_persons=True)
     except Exception as error:
         if stop.requested:
             discard(work, task.name)

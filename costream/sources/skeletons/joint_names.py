@@ -139,7 +139,7 @@ def find_joints(
         return best, found
     bodies = [(len(c[0]), -len(c[1].joints), k) for k, c in enumerate(candidates) if _is_body(*c)]
     if not bodies:
-        known = first_of(max((c[0] for c in candidates), key=len)) or "none"
+        known = first_of(max(candidates, key=lambda c: len(c[0]))[0]) or "none"
         raise SourceError(
             f"its joints ({first_of(names, 12)}) are not those of a whole body in any known layout "
             f"(recognised: {known})",

@@ -97,10 +97,15 @@ class Slots:
     Persons with a key keep the slot of that key. Others take the slot of the nearest person of
     the previous frame, nearest pair first. New persons take the first free slot, highest total
     score first; without a free slot they are left out.
+
+    ``numbers``: of the persons who have, or last had, each slot, from 1 in order of appearance; 0
+    for a slot that nobody has had.
     """
 
     def __init__(self, size: int) -> None:
         """``size``: number of slots."""
+        self.numbers = [0] * size
+        self._newest = 0
         self._last: list[Person | None] = [None] * size
         self._seen_s = [-math.inf] * size
 
@@ -116,6 +121,8 @@ class Slots:
             if free is None:
                 break
             taken[free] = body
+            self._newest += 1
+            self.numbers[free] = self._newest
         for slot, body in taken.items():
             self._last[slot], self._seen_s[slot] = body, moment.time_s
         return [taken.get(slot) for slot in range(len(self._last))]

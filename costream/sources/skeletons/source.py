@@ -238,7 +238,8 @@ def _frame(
     for slot, body in enumerate(placed):
         if body is not None:
             joints[slot], scores[slot] = body.joints, body.scores
-    return SkeletonFrame(i, moment.time_s, joints, scores, recording.layout)
+    numbers = tuple(slots.numbers)
+    return SkeletonFrame(i, moment.time_s, joints, scores, recording.layout, persons=numbers)
 
 
 def _tried(recording: SkeletonRecording) -> SkeletonRecording:

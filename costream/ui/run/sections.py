@@ -14,6 +14,7 @@ from costream.formatting import (
     budget_text,
     clean,
     counted,
+    named,
     saving,
     share_text,
     short_time,
@@ -43,6 +44,8 @@ class LineGroups:
         self._slow: dict[str, list[Text]] = {}
         self._slow_s = -math.inf  # time at which these were built
         longest = max((cell_len(clean(head)) + 1 for head in state.head_states if head), default=0)
+        if state.header.persons is not None:
+            longest = len("person 1 ")
         self._gutter = min(max(_GUTTER, longest), MOST_GUTTER)
 
     def make(self, viewport: Viewport, now_s: float) -> dict[str, list[Text]]:
@@ -166,7 +169,7 @@ class LineGroups:
         spans = [f"{short_time(s.start_s)} {dash} {short_time(s.end_s)}" for s in segments]
         sign = "×" if self._viewport.unicode else "x"
         several = [f" {sign}{s.count}" if s.count and s.count > 1 else "" for s in segments]
-        labels = [clean(s.label) + more for s, more in zip(segments, several, strict=True)]
+        labels = [clean(named(s)) + more for s, more in zip(segments, several, strict=True)]
         span_width = max(map(len, spans), default=0)
         label_width = max(map(cell_len, labels), default=0)
         lines = []

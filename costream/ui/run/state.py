@@ -49,6 +49,8 @@ class RunState:
             name: HeadState(head, header.duration_s, step_s, header.options.get("only"))
             for name, head in heads_of(header).items()
         }
+        self._people: dict[int, HeadState] = {}  # persons with predictions of their own
+        self._here: list[int] = []  # those in this step
         self.legend = Legend(Palette.of(header))
         self.label_width = max((cell_len(clean(label)) for label in header.labels), default=0)
         self.segments: deque[Segment] = deque(maxlen=8)
@@ -71,8 +73,11 @@ class RunState:
         """Add one record."""
         if isinstance(record, Prediction):
             self._tick(record.time_s)
-            if record.model in self.head_states:
-                self.head_states[record.model].predict(record, self.start_s or 0.0)
+            shown = self.head_states.get(record.model)
+            if record.person is not None:
+                shown = self._meet(record.person)
+            if shown is not None:
+                shown.predict(record, self.start_s or 0.0)
         elif isinstance(record, Objects):
             self._tick(record.time_s)
             if self.object_state is not None:
@@ -90,6 +95,15 @@ class RunState:
                 head_state.interrupt()
             if self.object_state is not None:
                 self.object_state.interrupt()
+
+    def _meet(self, person: int) -> HeadState:
+        """Return the state of a person who has a prediction in this step."""
+        self._here.append(person)
+        if person not in self._people:
+            length_s, only = self.header.duration_s, self.header.options.get("only")
+            own = HeadState(heads_of(self.header)[None], length_s, 1 / self.header.rate_hz, only)
+            self._people[person] = own
+        return self._people[person]
 
     def add_input(self, picture: Picture) -> None:
         """Add the input of the newest step: persons, objects or audio."""
@@ -122,6 +136,12 @@ class RunState:
         self._tick(record.time_s)
         if self.object_state is not None:
             self.object_state.spend(record)
+        if self._here:  # the others have left
+            self._people = {person: self._people[person] for person in self._here}
+            several = len(self._people) > 1
+            names = [f"person {person}" if several else None for person in self._here]
+            self.head_states = dict(zip(names, self._people.values(), strict=True))
+            self._here = []
         for head_state in self.head_states.values():
             head_state.end_step(record.time_s)
         weight = _NEWEST if self.steps else 1.0
