@@ -11,8 +11,9 @@ from costream.options import Options
 def command(options: Options, effective: list[str]) -> ExitCode:
     """Detect actions in video, skeletons or features, or objects in video, step by step.
 
-    SOURCE is a video file; a table of joints (.csv), a Kinect .skeleton file, Kinetics-skeleton
-    JSON, a folder of OpenPose keypoints or a pyskl pickle; features (.npy, .npz, or a
+    SOURCE is a video file; joints as a table (.csv), of motion capture (.c3d, .trc, .mot, .bvh),
+    Kinect (.skeleton) or pose estimators (.csv, .h5, .json, .pkl, or a folder of OpenPose
+    keypoints): see costream help skeletons; features (.npy, .npz, or a
     THUMOS-style pickle; FILE.pickle#NAME selects one video of it); the http URL of a media file;
     or '-' for stdin.
 
@@ -26,6 +27,7 @@ def command(options: Options, effective: list[str]) -> ExitCode:
     costream detect clip.mp4 -f table | less
     cat clip.ts | costream detect - | jq 'select(.type == "segment")'
     costream detect poses.csv -m costgcn --fps 30
+    costream detect walk.c3d -m costgcn
     costream detect street.mp4 -m eventful-vitdet --budget 40ms --track -o out -f jsonl,csv,mp4
     """
     from costream.runtime.detect import detect

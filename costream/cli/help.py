@@ -156,6 +156,14 @@ def _layouts() -> str:
     return _table(("layout", "joints", "in this order"), rows)
 
 
+def _marker_sets() -> str:
+    from costream.layouts import marker_sets
+
+    sets = marker_sets().items()
+    rows = ((f"`{name}`", len(it.joints), ", ".join(it.headings)) for name, it in sets)
+    return _table(("layout", "joints", "names in files"), rows)
+
+
 def _models() -> str:
     from costream.models.registry import list_models
     from costream.models.spec import model_summaries
@@ -213,6 +221,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "import-keys": _import_keys,
     "importers": _importers,
     "layouts": _layouts,
+    "marker_sets": _marker_sets,
     "models": _models,
     "options": _options,
     "pages": _pages,

@@ -363,9 +363,11 @@ def layout_names(
     ctx: click.Context, param: click.Parameter, word: str
 ) -> list[CompletionItem[str]]:
     """Complete layouts of joints; else files."""
-    from costream.layouts import LAYOUTS
+    from costream.layouts import LAYOUTS, marker_sets
 
-    return in_list(dict.fromkeys(LAYOUTS, ""), word) or file_names(ctx, param, word)
+    return in_list(dict.fromkeys((*LAYOUTS, *marker_sets()), ""), word) or file_names(
+        ctx, param, word
+    )
 
 
 def in_list(values: dict[str, str], word: str) -> list[CompletionItem[str]]:

@@ -170,6 +170,8 @@ def test_mot_angles(tmp_path: Path) -> None:
     side = x[2, place["left elbow"]] - x[2, place["left shoulder"]]
     assert side[2] < -0.25  # lifted to the left, which is -z
     assert x[0, place["left hip"], 2] < x[0, place["right hip"], 2]
+    newer = {f"/jointset/any/{name}/value": values for name, values in rows.items()}
+    assert np.allclose(of_body(mot(tmp_path / "c.sto", newer)), x, atol=1e-6)
     older = {**rows, "knee_angle_r": [0, -90.0, 0]}  # older models count the knee negative
     assert np.allclose(of_body(mot(tmp_path / "b.mot", older)), x, atol=1e-6)
 
@@ -204,6 +206,9 @@ def test_bvh(tmp_path: Path, prefix: str) -> None:
     assert info.layout.startswith("motionbuilder without")
     names = [name for name, _, _ in BONES]
     layout = frames(items)[0].layout
+    one_line = (tmp_path / "a.bvh").read_text().replace("\n\t\t{", " {")
+    (tmp_path / "b.bvh").write_text(one_line)
+    assert np.array_equal(of_body(tmp_path / "b.bvh"), of_body(tmp_path / "a.bvh"))
     for t, frame in enumerate(frames(items)):
         turns: dict[str, Any] = {}
         places: dict[str, Any] = {}
@@ -402,7 +407,8 @@ def test_mediapipe_json(tmp_path: Path) -> None:
     assert np.allclose(frames(items)[5].joints[0], x[5] * (-1, -1, 1), atol=1e-5)
     tasks = [{"world_landmarks": [f["poseWorldLandmarks"]] * 2} for f in mediapipe(x)]
     tasks[2]["world_landmarks"] = []  # nobody
-    _, items = read(saved(tmp_path / "b.json", {"frames": tasks}), frame_rate_hz=25.0)
+    info, items = read(saved(tmp_path / "b.json", {"frames": tasks, "fps": 25}))
+    assert info.rate_hz == 25.0
     assert [f.scores.any(1).sum() for f in frames(items)] == [2, 2, 0, 2, 2, 2]
 
 

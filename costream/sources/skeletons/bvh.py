@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -61,9 +62,10 @@ def _hierarchy(text: Iterator[str]) -> list[_Bone]:
     bones: list[_Bone] = []
     above: list[int] = []
     inside = -1  # a bone, -1: an end site
-    for line in text:
-        words = line.split()
-        key = words[0].upper() if words else ""
+    # The brace of a bone may stand on its own line or not.
+    lines = (re.sub(r"([{}])", r"\n\1\n", line).split("\n") for line in text)
+    for words in filter(None, map(str.split, itertools.chain.from_iterable(lines))):
+        key = words[0].upper()
         if key == "MOTION":
             break
         if key in ("ROOT", "JOINT"):

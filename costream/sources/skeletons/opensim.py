@@ -112,6 +112,7 @@ def read_mot(lines: Iterable[str], rate_hz: float | None, where: str) -> Take:
     rows, bad = _table(text, len(headings))
     if not len(rows):
         raise SourceError("there are no rows in this file", where=where)
+    headings = [_coordinate(heading) for heading in headings]
     values = dict(zip(headings, rows.T, strict=True))
     times = rows[:, 0]
     if rate_hz:
@@ -134,6 +135,13 @@ def read_mot(lines: Iterable[str], rate_hz: float | None, where: str) -> Take:
         )
     events: list[Event] = [SkippedData(_BAD_ROW)] * bad
     return Take(names, 3, [*events, *frames_of(places[:, None], times.tolist())], rate_hz)
+
+
+def _coordinate(heading: str) -> str:
+    """Return the name in ``/jointset/hip_r/hip_flexion_r/value``, as newer versions write it."""
+    if not heading.endswith("/value"):
+        return heading
+    return heading.removesuffix("/value").rpartition("/")[2]
 
 
 def _table(text: Iterator[str], width: int) -> tuple[Numbers, int]:

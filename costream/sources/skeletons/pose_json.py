@@ -72,6 +72,7 @@ def read_pose_json(
         raise SourceError(what, where=where, hint=hint)
     if isinstance(frames[0], Mapping) and "skeleton" in frames[0]:
         return read_kinetics(frames, whole, rate_hz, slots)
+    rate_hz = rate_hz or _rate(content)
     return read_take(_take(frames, names, whole, rate_hz, where), layout, columns, where)
 
 
@@ -277,6 +278,12 @@ def _number(frame: Any) -> int | None:
             digits = re.findall(r"\d+", str(frame[key]))
             return int(digits[-1]) if digits and len(digits[-1]) < 15 else None
     return None
+
+
+def _rate(content: Any) -> float | None:
+    """Return the frames a second that are written beside the frames."""
+    rate = content.get("fps") if isinstance(content, Mapping) else None
+    return float(rate) if isinstance(rate, (int, float)) and 0 < rate < 1e4 else None
 
 
 def _number_of(key: object) -> int:
