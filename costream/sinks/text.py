@@ -32,7 +32,7 @@ class TextTable(TextSink):
     def __init__(self, out: TextOutput) -> None:
         super().__init__(out)
         self._kind = ""
-        self._has_heads = self._of_objects = self._has_own = self._any = False
+        self._has_heads = self._of_objects = self._persons = self._has_own = self._any = False
         self._heads: dict[str | None, Head] = {}
         self._widths: list[int] = []
         self._waiting: Timelines | None = None
@@ -41,10 +41,10 @@ class TextTable(TextSink):
         """Write the name of the source; the columns follow with the first segment."""
         super().open(header)
         self._kind, self._has_heads = header.kind, header.heads is not None
-        self._of_objects = finds_objects(header)
+        self._of_objects, self._persons = finds_objects(header), header.persons is not None
         self._heads = heads_of(header)
         self._has_own = any(opens_at(h, label) for h in self._heads.values() for label in h.labels)
-        if self._has_heads or self._of_objects or header.persons is not None:
+        if self._has_heads or self._of_objects or self._persons:
             self._waiting = Timelines(by_label=self._of_objects)
         end_s = header.options.get("end_s") or header.duration_s
         time = len(short_time(_LONG_S if end_s is None else end_s, 2))
@@ -66,6 +66,8 @@ class TextTable(TextSink):
     def close(self, summary: Summary) -> None:
         """Write stored segments, or that nothing was found, and the cost."""
         if self._waiting is not None:
+            if self._persons and len(self._waiting.heads) > 1:
+                self._widths[-1] += len(" (person 2)")
             for segment in self._waiting.merged():
                 self._segment(segment)
             self._waiting.close()

@@ -174,6 +174,8 @@ def test_persons_in_files_and_views(tmp_path: Path) -> None:
         assert shown.replace("_", " ").count("(person 2)") == sum(s.person == 2 for s in segments)
     starts = [line.split()[0] for line in text["txt"].split("\n") if "person 2" in line]
     assert starts == sorted(starts)
+    table = text["txt"].split("\n")[2:-3]
+    assert len({line.rindex(".") for line in table if line}) == 1
     shown = console.file.getvalue()
     assert "person" in shown.split("\n")[1]
     assert list(state[0].head_states) == ["person 1", "person 2"]
