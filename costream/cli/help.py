@@ -156,7 +156,7 @@ def _layouts() -> str:
     return _table(("layout", "joints", "in this order"), rows)
 
 
-def _marker_sets() -> str:
+def _markers() -> str:
     from costream.layouts import marker_sets
 
     sets = marker_sets().items()
@@ -221,7 +221,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "import-keys": _import_keys,
     "importers": _importers,
     "layouts": _layouts,
-    "marker_sets": _marker_sets,
+    "markers": _markers,
     "models": _models,
     "options": _options,
     "pages": _pages,

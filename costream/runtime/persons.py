@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from costream.models.base import Model, StepResult
-from costream.nn.state import State
 from costream.records import SkeletonFrame
+
+if TYPE_CHECKING:
+    from costream.nn.state import State
 
 MOST = 8  # persons at one time
 GONE_S = 2.0  # a person who was not seen for this long has left

@@ -107,11 +107,8 @@ class FinalTimeline:
             label = Text.assemble((mark, style), clean(s.label))
             person = [str(s.person or "")] if several else []
             own = [Text(self._own(s), "dim")] if has_own else []
-            table.add_row(
-                *(start, end, *length),
-                *(*model, *person, label),
-                *(*most, f"{s.score:.2f}", *own),
-            )
+            first = [start, end, *length]
+            table.add_row(*first, *model, *person, label, *most, f"{s.score:.2f}", *own)
         return table
 
     def _own(self, segment: Segment) -> str:

@@ -166,7 +166,7 @@ class _SegmentRows:
 
     def add(self, name: str, record: dict[str, Any], header: dict[str, Any]) -> None:
         columns = self._columns or self._open(header)
-        known = {f.name: record.get(f.name) for f in fields(Segment)}
+        known: dict[str, Any] = {f.name: record.get(f.name) for f in fields(Segment)}
         segment = Segment(**known)
         self._rows.add((name, *columns.row(segment)))
 
