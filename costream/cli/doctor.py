@@ -29,6 +29,8 @@ EXTRAS = {
     "ray": ("ray", "ray", "batches on several machines"),
     "torchaudio": ("torchaudio", "torchaudio", "audio transforms on a GPU"),
     "keras": ("h5py", "h5py", "import of Keras checkpoints (HDF5)"),
+    "h5": ("h5py", "h5py", "joints of SLEAP and DeepLabCut in HDF5"),
+    "c3d": ("c3d", "c3d", "markers of motion capture (C3D)"),
 }
 # hint for an extra whose module is installed but cannot be imported
 BROKEN = {"mic": "on Debian and Ubuntu: apt install libportaudio2"}

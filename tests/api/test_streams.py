@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import av
 import numpy as np
@@ -75,7 +76,8 @@ def test_skeletons_with_their_own_times():
         records += stream.finish()
     source.close()
     expected = costream.detect(SAMPLES / "moves.csv", model).collect()
-    assert [r for r in records if isinstance(r, Segment)] == expected.segments
+    segments = [replace(s, person=None) for s in expected.segments]  # a stream has one person
+    assert [r for r in records if isinstance(r, Segment)] == segments
 
 
 def test_several_streams_of_one_model_do_not_touch_each_other(frames, model):

@@ -99,7 +99,10 @@ def _deeplabcut(group: Any, rate_hz: float, where: str) -> Take:
         raise SourceError(
             f"the names of its columns cannot be read ({error})", where=where
         ) from None
-    rows = group["table"][()]
+    table = group["table"]
+    if table.size * table.dtype.itemsize > _MOST:
+        raise ValueError(f"a table of {table.size} rows")
+    rows = table[()]
     blocks = [name for name in rows.dtype.names if name.startswith("values_block")]
     if len(blocks) != 1 or {len(column) for column in columns} not in ({3}, {4}):
         raise SourceError(
