@@ -29,7 +29,10 @@ SLACK_S = 1e-6
 
 _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*s?", re.IGNORECASE)
 _UNITS = re.compile(
-    r"(?=[0-9.])" + "".join(rf"(?:([0-9]+(?:\.[0-9]*)?|\.[0-9]+){unit}\s*)?" for unit in "dhms"),
+    r"(?=[0-9.])"
+    + "".join(
+        rf"(?:([0-9]+(?:\.[0-9]*)?|\.[0-9]+){unit}\s*)?" for unit in ("d", "h", "m(?:in)?", "s")
+    ),
     re.IGNORECASE,
 )
 _LONGEST_TIME = 20  # characters
@@ -37,7 +40,7 @@ _CLOCK = re.compile(r"(?:([0-9]+):)?([0-9]+):([0-9]{1,2}(?:\.[0-9]*)?)")
 
 
 def parse_time(text: str) -> float:
-    """Return ``text`` in seconds: "62", "62.5", "5s", "1h30m", "2d", "1:02" or "01:02:03.456".
+    """Return ``text`` in seconds: "62", "62.5", "5s", "3min", "1h30m", "1:02" or "01:02:03.456".
 
     Raise UsageError for anything else, also if minutes or seconds after a colon exceed 59.
     """

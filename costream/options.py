@@ -8,124 +8,39 @@ commands, their help, configuration files and COSTREAM_* variables follow from t
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from costream.budget import Budget, BudgetFile, parse_budget
-from costream.clock import parse_time
-from costream.errors import UsageError
+from costream.flags import (
+    BATCH,
+    EVERY,
+    FILES,
+    LISTEN,
+    OFFLINE,
+    VIDEO,
+    WATCH,
+    flag,
+    job_count,
+    parse_places,
+    positive,
+    positive_seconds,
+    raw_format,
+    switch_flag,
+    texts_flag,
+    time_flag,
+)
+from costream.places import KINDS, Place, check_places
 from costream.records import RawAudioFormat
 from costream.settings import ColorMode
 from costream.sinks.registry import FORMATS, parse_formats
 
 if TYPE_CHECKING:
     from costream.checkpoints.card import Card, Timeline
-
-# The commands that have an option.
-LISTEN, WATCH, BATCH = ("listen",), ("watch",), ("batch",)
-FILES = ("detect", "listen", "batch")
-RUNS = (*FILES, "watch")
-VIDEO = ("detect", "batch", "watch")
-EVERY = (*RUNS, "features")
-OFFLINE = (*FILES, "features")
-
-_RAW = re.compile(r"([a-z][a-z0-9]+):([0-9]+)(?::([0-9]+))?")
-
-
-def seconds(ctx: click.Context, param: click.Parameter, value: Any) -> float | None:
-    """Parse ``62``, ``5s``, ``1h30m``, ``1:02`` or ``HH:MM:SS.mmm`` as seconds."""
-    if value is None:
-        return None
-    try:
-        return parse_time(str(value))
-    except UsageError as error:
-        raise click.BadParameter(str(error), ctx, param) from error
-
-
-def positive(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    """Raise BadParameter for zero, negative and non-finite numbers."""
-    if value is not None and not 0 < value < float("inf"):
-        raise click.BadParameter(f"{value} is not a positive number", ctx, param)
-    return value
-
-
-def _positive_seconds(ctx: click.Context, param: click.Parameter, value: Any) -> float | None:
-    limit_s = seconds(ctx, param, value)
-    if limit_s == 0:
-        raise click.BadParameter("must be greater than 0", ctx, param)
-    return limit_s
-
-
-def _raw(ctx: click.Context, param: click.Parameter, value: str | None) -> RawAudioFormat | None:
-    """Parse FORMAT:RATE[:CHANNELS]."""
-    if value is None:
-        return None
-    match = _RAW.fullmatch(value)
-    if match is None or not int(match[2]) or match[3] == "0":
-        raise click.BadParameter(f"{value!r} is not FORMAT:RATE[:CHANNELS]", ctx, param)
-    return RawAudioFormat(match[1], int(match[2]), int(match[3] or 1))
-
-
-def _jobs(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
-    if value == "auto":
-        return None
-    if not value.isdecimal() or int(value) < 1:
-        raise click.BadParameter(f"{value!r} is neither auto nor a positive integer", ctx, param)
-    return int(value)
-
-
-@dataclass(frozen=True)
-class Flag:
-    """The declaration of a field's option."""
-
-    names: tuple[str, ...]  # as for click.Option
-    commands: tuple[str, ...]  # that have it
-    identity: bool  # changes results, see Options.identity
-    parse: Callable[[Any], Any] | None  # of the value that click read; raises UsageError
-    click: dict[str, Any]  # further arguments of click.Option
-
-
-def flag(
-    names: str,
-    help: str | None = None,
-    *,
-    default: Any = None,
-    cli_default: Any = None,
-    on: tuple[str, ...] = RUNS,
-    identity: bool = True,
-    parse: Callable[[Any], Any] | None = None,
-    **arguments: Any,
-) -> Any:
-    """Return a field with the declaration of its option, for the commands ``on``.
-
-    ``cli_default``: the default of the command line, where it differs from the field's.
-    """
-    shown = default if cli_default is None else cli_default
-    if shown not in (None, ()):
-        arguments["default"] = shown
-    declaration = Flag(tuple(names.split()), on, identity, parse, {**arguments, "help": help})
-    return field(default=default, metadata={"flag": declaration})
-
-
-def _time(names: str, help: str, *, default: float | None = None, **arguments: Any) -> Any:
-    """Return a field in seconds."""
-    shown = None if default is None else f"{default:g}"
-    time: dict[str, Any] = {"type": str, "callback": seconds, "metavar": "TIME"}
-    return flag(names, help, default=default, cli_default=shown, **{**time, **arguments})
-
-
-def _texts(names: str, help: str, **arguments: Any) -> Any:
-    """Return a field whose option may be repeated."""
-    return flag(names, help, default=(), multiple=True, **arguments)
-
-
-def _switch(names: str, help: str, **arguments: Any) -> Any:
-    """Return a field that is off by default."""
-    return flag(names, help, default=False, **arguments)
 
 
 @dataclass(frozen=True)
@@ -171,7 +86,7 @@ class Options:
         on=WATCH,
         type=click.Choice(["tcp", "udp"]),
     )
-    timeout_s: float = _time(
+    timeout_s: float = time_flag(
         "--timeout",
         "A feed without data for this long is lost and reconnected.",
         default=10.0,
@@ -192,7 +107,7 @@ class Options:
         type=click.Path(dir_okay=False),
         metavar="FILE",
     )
-    realtime: bool = _switch(
+    realtime: bool = switch_flag(
         "--realtime/--no-realtime", "Accept files as feeds, played in real time.", on=WATCH
     )
     speed: float = flag(
@@ -205,27 +120,27 @@ class Options:
         on=WATCH,
         type=click.Choice(["drop", "block"]),
     )
-    max_lag_s: float = _time("--max-lag", "Drop steps that wait longer.", default=2.0, on=WATCH)
+    max_lag_s: float = time_flag("--max-lag", "Drop steps that wait longer.", default=2.0, on=WATCH)
 
     # Alerts of feeds; a list of feeds may have its own, so they are parsed with it
-    on: tuple[str, ...] = _texts(
+    on: tuple[str, ...] = texts_flag(
         "--on",
         "Alert rule: 'LABEL>=0.8 for 2s', 'gap>=10s', 'lost'. Repeatable.",
         on=WATCH,
         envvar=None,
         metavar="RULE",
     )
-    run: tuple[str, ...] = _texts(
+    run: tuple[str, ...] = texts_flag(
         "--run",
         "Run this command at an alert, without a shell.",
         on=WATCH,
         envvar=None,
         metavar="COMMAND",
     )
-    post: tuple[str, ...] = _texts(
+    post: tuple[str, ...] = texts_flag(
         "--post", "Post alerts to this URL as JSON.", on=WATCH, envvar=None, metavar="URL"
     )
-    append: tuple[str, ...] = _texts(
+    append: tuple[str, ...] = texts_flag(
         "--append",
         "Append alerts to this file as JSON lines.",
         on=WATCH,
@@ -281,7 +196,7 @@ class Options:
         identity=False,
         metavar="FOLDER|FILE.csv|-",
     )
-    formats: tuple[str, ...] = _texts(
+    formats: tuple[str, ...] = texts_flag(
         "-f --format formats",
         f"Comma-separated, repeatable: {', '.join(FORMATS)}.  [default with -o: jsonl]",
         on=FILES,
@@ -291,9 +206,11 @@ class Options:
     )
 
     # What is read
-    start_s: float = _time("--start", "Start time (seconds or HH:MM:SS).", default=0.0, on=OFFLINE)
-    end_s: float | None = _time("--end", "End time.", on=OFFLINE)
-    duration_s: float | None = _time(
+    start_s: float = time_flag(
+        "--start", "Start time (seconds or HH:MM:SS).", default=0.0, on=OFFLINE
+    )
+    end_s: float | None = time_flag("--end", "End time.", on=OFFLINE)
+    duration_s: float | None = time_flag(
         "--duration", "Length to process, instead of --end.", on=OFFLINE, identity=False
     )
     rate_hz: float | None = flag(
@@ -328,15 +245,15 @@ class Options:
         "Probability that opens a segment, for every label.",
         type=click.FloatRange(0, 1, min_open=True),
     )
-    min_length_s: float | None = _time("--min-length", "Drop shorter segments (seconds).")
-    min_gap_s: float | None = _time(
+    min_length_s: float | None = time_flag("--min-length", "Drop shorter segments (seconds).")
+    min_gap_s: float | None = time_flag(
         "--min-gap", "Merge segments of a label closer than this (seconds)."
     )
-    only: tuple[str, ...] = _texts(  # a variable would be split at the spaces of labels
+    only: tuple[str, ...] = texts_flag(  # a variable would be split at the spaces of labels
         "--only", "Segments of these labels only: a,b*; repeatable.", envvar=None, metavar="LABEL"
     )
     top_k: int = flag("--top-k", "Labels in each prediction.", default=3, type=click.IntRange(1))
-    scores: bool = _switch("--scores/--no-scores", "Write every class probability.")
+    scores: bool = switch_flag("--scores/--no-scores", "Write every class probability.")
 
     # The network
     tokens: int | None = flag(
@@ -353,8 +270,32 @@ class Options:
         parse=parse_budget,
         metavar="40ms|20GMAC|0.5x|@FILE",
     )
-    track: bool = _switch("--track/--no-track", "Objects: assign track ids.", on=VIDEO)
-    wait: bool = _switch("--wait/--no-wait", "No output before the model's window is full.")
+    track: bool = switch_flag("--track/--no-track", "Objects: assign track ids.", on=VIDEO)
+    zone: tuple[Place, ...] = texts_flag(
+        "--zone",
+        "Objects: a polygon to watch, in parts of the picture or pixels. Repeatable.",
+        on=VIDEO,
+        envvar=None,
+        parse=partial(parse_places, "zone"),
+        metavar="NAME='X,Y ...'",
+    )
+    line: tuple[Place, ...] = texts_flag(
+        "--line",
+        "Objects: a line whose crossings are counted. Repeatable.",
+        on=VIDEO,
+        envvar=None,
+        parse=partial(parse_places, "line"),
+        metavar="NAME='X,Y ...'",
+    )
+    mask: tuple[Place, ...] = texts_flag(
+        "--mask",
+        "Video: a polygon that the model does not see. Repeatable.",
+        on=VIDEO,
+        envvar=None,
+        parse=partial(parse_places, "mask"),
+        metavar="NAME='X,Y ...'",
+    )
+    wait: bool = switch_flag("--wait/--no-wait", "No output before the model's window is full.")
     device: str = flag(
         "--device", "Where the model runs.", default="auto", on=EVERY, metavar="auto|cpu|cuda:N|mps"
     )
@@ -374,10 +315,10 @@ class Options:
     )
 
     # Existing files, and what is shown
-    overwrite: bool = _switch(
+    overwrite: bool = switch_flag(
         "--overwrite/--no-overwrite", "Replace existing results.", on=OFFLINE, identity=False
     )
-    skip_existing: bool = _switch(
+    skip_existing: bool = switch_flag(
         "--skip-existing/--no-skip-existing", "Keep complete results.", on=FILES, identity=False
     )
     live: bool = flag(
@@ -397,22 +338,22 @@ class Options:
         identity=False,
         count=True,
     )
-    quiet: bool = _switch(
+    quiet: bool = switch_flag(
         "-q --quiet", "Only errors on stderr.", on=EVERY, identity=False, is_flag=True
     )
     raw: RawAudioFormat | None = flag(
         "--raw",
         "Format of raw samples on stdin and pipes: s16le:48000:2.",
         on=LISTEN,
-        callback=_raw,
+        callback=raw_format,
         metavar="FORMAT:RATE[:CHANNELS]",
     )
 
     # Batches
-    include: tuple[str, ...] = _texts(
+    include: tuple[str, ...] = texts_flag(
         "--include", "Process only matching inputs; repeatable.", on=BATCH, metavar="GLOB"
     )
-    exclude: tuple[str, ...] = _texts(
+    exclude: tuple[str, ...] = texts_flag(
         "--exclude", "Skip matching inputs; repeatable.", on=BATCH, metavar="GLOB"
     )
     jobs: int | None = flag(  # None: as many as cores and memory allow
@@ -420,7 +361,7 @@ class Options:
         "Worker processes, one thread each; auto: as many as cores and memory allow.",
         cli_default="auto",
         on=BATCH,
-        callback=_jobs,
+        callback=job_count,
         metavar="N|auto",
     )
     engine: Literal["local", "ray"] = flag(
@@ -436,21 +377,23 @@ class Options:
         on=BATCH,
         metavar="HOST:PORT",
     )
-    file_timeout_s: float | None = _time(
+    file_timeout_s: float | None = time_flag(
         "--timeout-per-file",
         "Abort a file that takes longer.",
         on=BATCH,
-        callback=_positive_seconds,
+        callback=positive_seconds,
     )
-    fail_fast: bool = _switch("--fail-fast/--no-fail-fast", "Stop at the first failure.", on=BATCH)
+    fail_fast: bool = switch_flag(
+        "--fail-fast/--no-fail-fast", "Stop at the first failure.", on=BATCH
+    )
     limit: int | None = flag(
         "--limit", "Process only the first N inputs.", on=BATCH, type=click.IntRange(1), metavar="N"
     )
-    dry_run: bool = _switch("--dry-run", "Print what would be done.", on=BATCH, is_flag=True)
-    hash: bool = _switch(
+    dry_run: bool = switch_flag("--dry-run", "Print what would be done.", on=BATCH, is_flag=True)
+    hash: bool = switch_flag(
         "--hash/--no-hash", "Identify inputs by content, not by size and time.", on=BATCH
     )
-    timings: bool = _switch(
+    timings: bool = switch_flag(
         "--timings/--no-timings", "Write wall-clock times into the results.", on=BATCH
     )
     predictions: Literal["csv", "parquet", "none"] = flag(
@@ -467,11 +410,21 @@ class Options:
         return -1 if self.quiet else self.verbose
 
     @property
+    def places(self) -> tuple[Place, ...]:
+        """Zones, lines and masks. UsageError when two have one name."""
+        return check_places((*self.zone, *self.line, *self.mask), "--zone, --line, --mask")
+
+    def with_places(self, places: Iterable[Place]) -> Options:
+        """Return these options with other zones, lines and masks."""
+        by = {kind: tuple(place for place in places if place.kind == kind) for kind in KINDS}
+        return replace(self, zone=by["zone"], line=by["line"], mask=by["mask"])
+
+    @property
     def recorded(self) -> dict[str, Any]:
         """The options that a run's header has in addition to the range and the timeline."""
         values: dict[str, Any] = {"dtype": self.dtype, "channel": self.channel}
         values |= {"tokens": self.tokens, "budget": self.budget and self.budget.text}
-        values |= {"track": self.track or None}
+        values |= {"track": self.track or None, "places": self.places or None}
         return {name: value for name, value in values.items() if value is not None}
 
     @property
@@ -483,7 +436,8 @@ class Options:
             if declared and declared.identity and {"detect", "listen"} & {*declared.commands}:
                 values[each.name] = getattr(self, each.name)
         values |= {"budget": self.budget and self.budget.text}
-        return values if self.only else {k: v for k, v in values.items() if k != "only"}
+        later = ("only", "zone", "line", "mask")  # absent when not given: known batches stay known
+        return {k: v for k, v in values.items() if v or k not in later}
 
     def timeline(self, card: Card) -> Timeline:
         """Return the card's timeline with this run's overrides."""

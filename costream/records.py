@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
+from costream.places import Crossing, ZoneEvent
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -200,7 +202,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Box:
-    """A detected object. As JSON: [x1, y1, x2, y2, score, label], and its id if it has one."""
+    """A detected object. As JSON: [x1, y1, x2, y2, score, label], then id and zones if any."""
 
     x1: float  # left edge, pixels of the source's upright frame
     y1: float  # top edge
@@ -209,6 +211,7 @@ class Box:
     score: float  # probability
     label: str  # what it is
     id: int | None = None  # track id (--track)
+    zones: tuple[str, ...] = ()  # names of the zones that it stands in
 
 
 @dataclass(frozen=True)
@@ -220,7 +223,7 @@ class Objects:
     time_s: float  # what follows was known at this time
     frame: int  # index of the source frame
     pts: int | None  # its time stamp in time-base units
-    boxes: tuple[Box, ...]  # [[x1, y1, x2, y2, score, label], ...], and the id with --track
+    boxes: tuple[Box, ...]  # [[x1, y1, x2, y2, score, label], ...], then the id, and zones
 
 
 @dataclass(frozen=True)
@@ -285,6 +288,8 @@ class Alert:
     score: float  # of the label when it fired
     since_s: float  # start of the time in which the condition held
     clip: str | None = None  # file name of the recording of the seconds around it
+    place: str | None = None  # zone or line of the rule
+    id: int | None = None  # track id of the object
 
 
 @dataclass(frozen=True)
@@ -324,7 +329,9 @@ class Summary:
     unfamiliar_s: float | None = None  # of ``media_s``, below the limit of familiarity
 
 
-Record: TypeAlias = Prediction | Objects | Segment | Compute | Gap | Fault | Alert
+Record: TypeAlias = (
+    Prediction | Objects | Segment | Compute | Gap | Fault | Alert | ZoneEvent | Crossing
+)
 AnyRecord: TypeAlias = Header | Record | Summary
 
 
@@ -369,7 +376,8 @@ def plain(value: Any) -> Any:
         return [plain(v) for v in value]
     if isinstance(value, Box):
         box = (value.x1, value.y1, value.x2, value.y2, value.score, value.label)
-        return [plain(v) for v in (box if value.id is None else (*box, value.id))]
+        more = (value.id, value.zones) if value.zones else (value.id,)
+        return [plain(v) for v in (box if value.id is None else (*box, *more))]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     return value
@@ -378,61 +386,6 @@ def plain(value: Any) -> Any:
 # "connecting": not open yet; "live": receiving data; "stalled": open, but no data for a while;
 # "waiting": lost, will be retried; "lost": given up; "ended": finished, or stopped
 FeedState = Literal["connecting", "live", "stalled", "waiting", "lost", "ended"]
-
-
-@dataclass(frozen=True)
-class SeenLabel:
-    """How often one feed has shown a label, and when it last did."""
-
-    label: str
-    count: int  # finished segments
-    last_s: float  # media time of the end of the last one
-
-
-@dataclass(frozen=True)
-class FeedStatus:
-    """Status of one feed at one time. Totals count from the start of the watch."""
-
-    name: str  # base of its file names
-    source: str  # redacted
-    state: FeedState  # see the dashboard
-    message: str = ""  # why it is not live; one line, redacted
-    age_s: float | None = None  # since its newest frame or block arrived
-    away_s: float | None = None  # since the start, if none has arrived yet
-    time_s: float | None = None  # media time of its newest step
-    frames_hz: float = 0.0  # recent frames or blocks per second
-    steps_hz: float = 0.0  # recent steps per second
-    steps: int = 0  # steps of the model
-    lag_s: float = 0.0  # of its newest step: now minus frame time
-    dropped: int = 0  # steps skipped to keep up
-    reconnects: int = 0  # reconnections after a lost connection
-    gaps: int = 0  # periods without data
-    errors: int = 0  # errors of the source
-    alerts: int = 0  # alerts that fired
-    top: tuple[Scored, ...] = ()  # newest prediction, best first
-    active: str | None = None  # label at or above the threshold now, not the background
-    network_ms: float = 0.0  # per step, its share of the newest steps, frontend included
-    macs: int = 0  # multiply-accumulates
-    dense_macs: int = 0  # of the same results without continual inference
-    seen: tuple[SeenLabel, ...] = ()  # in order of appearance
-
-
-@dataclass(frozen=True)
-class WatchStatus:
-    """Status of all feeds at one time."""
-
-    version: str  # of costream
-    model: str  # name of the model card
-    began: str  # ISO 8601, UTC: start of the watch
-    now: str  # time of this status
-    uptime_s: float  # time since then
-    feeds: tuple[FeedStatus, ...]  # one a feed, see below
-    alerts: tuple[tuple[str, Alert], ...] = ()  # the newest ones, oldest first: feed and alert
-    load: float = 0.0  # recent share of the time in which the network was busy
-    memory_mb: float = 0.0  # resident
-    failed_actions: int = 0  # of alerts
-    strips: dict[str, tuple[str | None, ...]] = field(default_factory=dict)  # labels by second
-    labels: tuple[str, ...] = ()  # of the model, without the background
 
 
 PixelSize: TypeAlias = tuple[int, int]  # width, height

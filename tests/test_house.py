@@ -22,7 +22,18 @@ from kit.paths import ROOT
 
 # Every part may import these, and they import none but one another.
 COMMON = {"errors", "version", "layouts", "records", "registry", "clock", "formatting", "costs"}
-COMMON |= {"tables", "settings", "hysteresis", "budget", "locks", "pickles", "urls"}
+COMMON |= {
+    "tables",
+    "settings",
+    "hysteresis",
+    "budget",
+    "locks",
+    "pickles",
+    "urls",
+    "places",
+    "status",
+    "flags",
+}
 # part -> parts it may import besides itself and COMMON
 MAY = {
     "nn": set(),

@@ -63,6 +63,8 @@ def test_every_record_has_its_own_type_name():
         "error",
         "summary",
         "alert",
+        "zone",
+        "crossing",
     }
 
 

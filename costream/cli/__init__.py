@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "listen": ("costream.cli.listen", "Recognise music genres and sounds in files or with --mic."),
     "watch": ("costream.cli.watch", "Monitor live feeds, cameras and microphones, with alerts."),
+    "zones": ("costream.cli.zones", "Show a frame with a grid, to draw zones, lines and masks on."),
     "batch": ("costream.cli.batch", "Process whole folders to files and tables, resumable."),
     "models": ("costream.cli.models", "List, show, fetch, import and verify models and weights."),
     "features": ("costream.cli.features", "Write feature files of video or audio."),

@@ -14,8 +14,8 @@ import click
 from costream.cli import SuggestingGroup
 from costream.cli.options import file_names, json_option, model_names
 from costream.errors import UsageError
+from costream.flags import seconds
 from costream.models.spec import model_benches
-from costream.options import seconds
 from costream.sinks.atomic import write_file
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ MANUAL = Path(__file__).parent.parent / "manual"
 _PLACEHOLDER = re.compile(r"^\{\{([a-z-]+) ?(.*?)\}\}$", re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]+\]\((\w+)\.md\)")
 _TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "tuple": "array"}
-_TYPES |= {"FeedState": "string", "dict": "object"}
+_TYPES |= {"FeedState": "string", "Kind": "string", "dict": "object"}
 
 
 @click.command()
@@ -125,10 +125,10 @@ def _options(name: str) -> str:
 
 
 def _fields(name: str) -> str:
-    """Return the fields of a dataclass of ``costream.records`` in their JSON form."""
-    from costream import records
+    """Return the fields of a record, or of a status, in their JSON form."""
+    from costream import records, status
 
-    kind: Any = getattr(records, name)
+    kind: Any = getattr(records, name, None) or vars(status)[name]
     comments, rows = _comments(kind), []
     for field in fields(kind):
         first = re.split(r"[\[ ]", str(field.type))[0]

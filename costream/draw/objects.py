@@ -1,4 +1,4 @@
-"""Bounding boxes on images, with label, score and track id."""
+"""Bounding boxes on images, with label, score and track id, and places."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from costream.draw.canvas import DARK, Canvas, fill
+from costream.draw.canvas import DARK, GREY, Canvas, draw_line, fill
 from costream.draw.palette import Color, Paint, rgb_of
 from costream.draw.text import line_height, text_width, write
+from costream.places import Place
 from costream.records import Box, PixelSize
 
 # Translucent grid of the tokens that a step has computed.
@@ -56,6 +57,38 @@ def token_side(updated: npt.NDArray[np.bool_], seen: PixelSize) -> int:
 def _edges(count: int, page: int, seen: int, side: int, most: int) -> list[int]:
     """Return where the tokens along a side of the page begin, and where the last one ends."""
     return [min(round(k * side * page / seen), page, most) for k in range(count + 1)]
+
+
+_PLACES: dict[str, Color] = {"zone": (255, 214, 10), "line": (255, 95, 86), "mask": GREY}
+
+
+def draw_places(
+    canvas: Canvas, places: Sequence[Place], source: PixelSize, page: PixelSize
+) -> None:
+    """Draw zones, lines and masks with their names; sizes as for ``draw_boxes``.
+
+    A line has a stroke at its middle, to the side where "in" leads.
+    """
+    pen, size = max(1.5, min(page) / 300), max(9, round(min(page) / 40))
+    for place in places:
+        points = place.within(source) * page
+        color = _PLACES[place.kind]
+        ends = points[1:] if place.kind == "line" else np.roll(points, -1, 0)
+        paths = list(zip(points, ends, strict=False))
+        if place.kind == "line":
+            start, end = paths[len(paths) // 2]
+            middle, along = (start + end) / 2, end - start
+            to_right = np.array([-along[1], along[0]]) / max(1e-9, float(np.hypot(*along)))
+            paths.append((middle, middle + to_right * min(page) / 20))
+        for width, ink in ((pen + 2, DARK), (pen, color)):
+            for start, end in paths:
+                draw_line(canvas, start, end, ink, width)
+        x, y = points[points.sum(1).argmin()].round().astype(int).tolist()
+        edge, height = size // 3, line_height(size) + 2
+        width = text_width(place.name, size) + 2 * edge
+        x, y = max(0, min(x, page[0] - width)), max(0, min(y, page[1] - height))
+        fill(canvas, x, y, width, height, DARK)
+        write(canvas, x + edge, y + 1, place.name, color, size)
 
 
 def draw_boxes(

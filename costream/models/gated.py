@@ -16,8 +16,9 @@ from costream.models.base import ModelHead, ModelInfo, StepResult
 from costream.models.fitting import check_source
 from costream.models.streaming import find_device, find_dtype, synchronize
 from costream.nn.eventful.block import use_bfloat16_products
-from costream.nn.eventful.gates import PerGateTokens, RecordedPolicy, TopTokens
+from costream.nn.eventful.gates import OnlyTokens, PerGateTokens, RecordedPolicy, TopTokens
 from costream.nn.state import State
+from costream.places import Place
 from costream.records import Data, SourceInfo, VideoFrame
 
 Pace: TypeAlias = Callable[[int], int]  # index of a gate -> tokens that it may pass
@@ -27,18 +28,22 @@ Pace: TypeAlias = Callable[[int], int]  # index of a gate -> tokens that it may 
 class TokenState(State):
     """State of one stream, and how many tokens to update.
 
-    ``tokens`` and ``pace`` are settings, not memory: a copy has them, and they are retained by a
-    reset and when the state of another stream is copied in.
+    ``tokens``, ``pace`` and ``masks`` are settings, not memory: a copy has them, and they are
+    retained by a reset and when the state of another stream is copied in.
     """
 
     tokens: int | None = None  # updated per step, at most; None: all
     pace: Pace | None = None  # called for the number at every gate instead
+    masks: frozenset[Place] = frozenset()  # parts of the picture that are painted over
 
-    def policy(self, count: int) -> RecordedPolicy:
-        """Return the policy that selects among the ``count`` tokens of a step."""
-        if self.pace is not None:
-            return RecordedPolicy(PerGateTokens(self.pace), count)
-        return RecordedPolicy(TopTokens(count if self.tokens is None else self.tokens), count)
+    def policy(self, count: int, seen: Tensor | None = None) -> RecordedPolicy:
+        """Return the policy that selects among the ``count`` tokens of a step.
+
+        ``seen``: those that may be selected, int64 [n], ascending; None: all.
+        """
+        tokens = count if self.tokens is None else self.tokens
+        policy = TopTokens(tokens) if self.pace is None else PerGateTokens(self.pace)
+        return RecordedPolicy(policy if seen is None else OnlyTokens(policy, seen), count)
 
 
 N = TypeVar("N", bound=nn.Module)

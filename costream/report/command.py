@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from costream import formatting
 from costream.errors import ExitCode, SourceError, UsageError, display_name, say
+from costream.places import places_of
 from costream.report.digest import Digest
 from costream.report.markup import Html
 from costream.report.overview import MissingResult, Report, read_failures
@@ -254,7 +255,8 @@ class ReportBuilder:
         if not self._several:
             most = min(most, _MOST_PICTURES_ALL - self._pictures)
         first = digest.segments[: max(0, most)]
-        taken = take(media, sorted({s.start_s for s in first}))
+        places = () if digest.header is None else places_of(digest.header.options)
+        taken = take(media, sorted({s.start_s for s in first}), places)
         self._pictures += len(taken.pictures)
         if len(first) < len(digest.segments):
             note = f"Pictures are shown for the first {len(first)} segments. {taken.note}"

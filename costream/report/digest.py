@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.costs import CostTotals
+from costream.places import Crossing, ZoneEvent
 from costream.records import (
     STAGES,
     Alert,
@@ -159,6 +160,29 @@ class LabelStats:
 
 
 @dataclass
+class PlaceStats:
+    """Statistics of one label in one zone, or at one line."""
+
+    ins: int = 0
+    outs: int = 0
+    dwell_s: float = 0.0  # of all that have left
+    longest_s: float = 0.0
+    most: int | None = None  # at once, in a zone
+
+    def add(self, event: ZoneEvent | Crossing) -> None:
+        """Count an event."""
+        if isinstance(event, Crossing):
+            self.ins += event.direction == "in"
+            self.outs += event.direction == "out"
+            return
+        self.ins += event.event == "enter"
+        self.outs += event.event == "leave"
+        self.dwell_s += event.dwell_s if event.event == "leave" else 0.0
+        self.longest_s = max(self.longest_s, event.dwell_s)
+        self.most = max(self.most or 0, event.now)
+
+
+@dataclass
 class Digest:
     """Content of one run. Lists hold the first records only; the counts are complete."""
 
@@ -177,6 +201,7 @@ class Digest:
     fault_count: int = 0
     alerts: list[Alert] = field(default_factory=list)
     alert_count: int = 0
+    visits: dict[tuple[str, str], PlaceStats] = field(default_factory=dict)  # by place, label
     damages: list[UnreadableRecord] = field(default_factory=list)
     damage_count: int = 0
     broken_off: bool = False  # the results are truncated, as after a crash
@@ -223,6 +248,9 @@ class Digest:
             self.alerts += [content][: MOST_TROUBLES - len(self.alerts)]
         elif isinstance(content, Objects):
             self._objects(content)
+        elif isinstance(content, (ZoneEvent, Crossing)):
+            place = content.zone if isinstance(content, ZoneEvent) else content.line
+            self.visits.setdefault((place, content.label), PlaceStats()).add(content)
         else:
             self._trouble(content)
 

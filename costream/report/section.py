@@ -55,8 +55,8 @@ def section(run: Run, palette: Palette, *, alone: bool) -> Html:
     head = tag("header", tag("h1" if alone else "h2", name(run.title)), _who(run))
     parts = [
         *(head, facts(digest), _timeline(run, palette), _segments(run, palette)),
-        *(_labels(digest, palette), cost_section(digest), _alerts(digest)),
-        *(_troubles(digest), _settings(digest)),
+        *(_labels(digest, palette), _places(digest), cost_section(digest)),
+        *(_alerts(digest), _troubles(digest), _settings(digest)),
     ]
     back = None if alone else tag("p", tag("a", "Back to the overview", href="#top"), class_="back")
     return tag("article", join(*parts, back), id=run.anchor, class_="run")
@@ -240,6 +240,20 @@ def _labels(digest: Digest, palette: Palette) -> Html | None:
     start_s, end_s = digest.span_s
     stats = {label: digest.stats[label] for label in _ordered(digest)}
     return tag("section", tag("h3", "Labels"), label_table(stats, palette, end_s - start_s))
+
+
+def _places(digest: Digest) -> Html | None:
+    if not digest.visits:
+        return None
+    rows: list[Sequence[Cell]] = []
+    for (place, label), it in digest.visits.items():
+        zone = it.most is not None
+        mean_s = it.dwell_s / it.outs if zone and it.outs else 0.0
+        dwells = [short_time(s) if zone else "" for s in (mean_s, it.longest_s)]
+        counts = [f"{it.ins:,}", f"{it.outs:,}", f"{it.most:,}" if it.most is not None else ""]
+        rows.append((name(place), name(label), *map(number, (*counts, *dwells))))
+    columns = ("Zone or line", "Label", "In", "Out", "Most at once", "Mean stay", "Longest")
+    return tag("section", tag("h3", "Places"), table(columns, rows, numbers=range(2, 7)))
 
 
 def _alerts(digest: Digest) -> Html | None:

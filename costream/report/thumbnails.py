@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -14,12 +14,14 @@ import numpy as np
 import numpy.typing as npt
 from av.video.reformatter import VideoReformatter
 
+from costream.draw.objects import draw_places
 from costream.errors import SourceError
+from costream.places import Place
 from costream.records import Header
 from costream.sources.base import SAME_TIME_S
 from costream.sources.media.container import NO_TIME_STAMPS, end_s, open_container, video_stream
 from costream.sources.media.packets import DecodeErrors
-from costream.sources.media.picture import LazyImage
+from costream.sources.media.picture import LazyImage, Orientation, display_size
 from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
 
 BOX = (240, 180)  # pixels; a card is about half as wide
@@ -57,14 +59,17 @@ def find_media(header: Header | None, result: Path) -> Path | str:
     return f"The source ({header.source}) is not there any more, so there are no pictures."
 
 
-def take(media: Path, times: Iterable[float]) -> Thumbnails:
-    """Return a picture of the video for each of the times, in ascending order, if available."""
+def take(media: Path, times: Iterable[float], places: Sequence[Place] = ()) -> Thumbnails:
+    """Return a picture of the video for each of the times, in ascending order, if available.
+
+    ``places`` are drawn on each.
+    """
     pictures: dict[float, str] = {}
     failed = 0
     try:
         with _Shots(os.fspath(media)) as shots:
             for time_s in times:
-                rgb = shots.at(time_s)
+                rgb = shots.at(time_s, places)
                 if rgb is None:
                     failed += 1
                 else:
@@ -103,7 +108,7 @@ class _Shots:
             self._decoder.close()
         self._container.close()
 
-    def at(self, time_s: float) -> npt.NDArray[np.uint8] | None:
+    def at(self, time_s: float, places: Sequence[Place]) -> npt.NDArray[np.uint8] | None:
         """Return the frame at a time, uint8 [H, W, 3] within BOX; None if it cannot be read."""
         if time_s > self._end_s + _NEAR_S:
             return None
@@ -112,7 +117,10 @@ class _Shots:
             if frame is None or abs(frame.time_s - time_s) > _NEAR_S:
                 return None
             aspect = self._stream.sample_aspect_ratio
-            return LazyImage(frame.picture, self._scaler, BOX, aspect)()
+            rgb = LazyImage(frame.picture, self._scaler, BOX, aspect)()
+            size = Orientation.of(frame.picture).turn(display_size(frame.picture, aspect))
+            draw_places(rgb, places, size, (rgb.shape[1], rgb.shape[0]))
+            return rgb
         except (av.FFmpegError, ValueError):
             return None
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
+from costream.places import read_event
 from costream.records import (
     STAGES,
     Alert,
@@ -157,7 +159,9 @@ def _objects(f: Fields) -> Objects:
 def _box(values: Any) -> Box:
     *numbers, label = values[:6]
     x1, y1, x2, y2, score = map(_number, numbers)
-    return Box(x1, y1, x2, y2, score, _text(label), _whole(values[6]) if values[6:] else None)
+    number = _whole(values[6]) if values[6:] else None
+    zones = tuple(map(_text, values[7])) if values[7:] else ()
+    return Box(x1, y1, x2, y2, score, _text(label), number, zones)
 
 
 def _segment(f: Fields) -> Segment:
@@ -220,6 +224,8 @@ def _alert(f: Fields) -> Alert:
         score=_number(f.get("score")),
         since_s=_time(f.get("since_s", f["time_s"])),
         clip=_optional(_text, f.get("clip")),
+        place=_optional(_text, f.get("place")),
+        id=_optional(_whole, f.get("id")),
     )
 
 
@@ -248,5 +254,7 @@ _BUILDERS: dict[str, Callable[[Fields], AnyRecord]] = {
     "gap": _gap,
     "error": _fault,
     "alert": _alert,
+    "zone": partial(read_event, "zone"),
+    "crossing": partial(read_event, "crossing"),
     "summary": _summary,
 }

@@ -47,12 +47,14 @@ def check_options(
     ``shares``: a budget may be a share of real time, for which any model is suitable.
     """
     unfit: dict[str, str] = {}
+    _ = options.places  # raises if two have one name
     if not gated:
         values = {"--tokens": options.tokens, "--budget": None if shares else options.budget}
         named = [name for name, value in values.items() if value is not None]
         unfit |= dict.fromkeys(named, "is not token-gated")
     if not finds_objects:
         named = ["--track"] * options.track
+        named += ["--zone"] * bool(options.zone) + ["--line"] * bool(options.line)
         named += [f"--format {name}" for name in object_formats(options.formats)]
         unfit |= dict.fromkeys(named, "does not detect objects")
     for where, why in unfit.items():

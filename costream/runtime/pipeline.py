@@ -12,6 +12,7 @@ from costream.models.base import GatedModel, Model
 from costream.options import Options
 from costream.records import Gap, Item, SkeletonFrame, SourceInfo, Summary, VideoFrame
 from costream.runtime.budget import TokenController
+from costream.runtime.masks import MaskPainter
 from costream.runtime.persons import PersonRows
 from costream.runtime.stop import StopHandler
 from costream.runtime.writer import StreamRecorder
@@ -63,6 +64,7 @@ class StreamRunner:
         self._ticks: list[Tick] = []  # to be run together
         self.state = model.init_state(1)
         self._persons = PersonRows(model) if recorder.follows else None
+        self._painter = MaskPainter(recorder.options.mask)
         self._controller = self._controlled()
         # Waiting for a live source is no work.
         self._now_s = time.thread_time if info.live else time.perf_counter
@@ -74,7 +76,7 @@ class StreamRunner:
 
     def push(self, item: Item) -> None:
         """Run the steps that an item completes. Raises like ``Sink.write``."""
-        self._take(self.clock.push(item))
+        self._take(self.clock.push(self._painter.paint(item) if self._painter.masks else item))
 
     def finish(self) -> None:
         """Run the last steps, and end the open segments."""
@@ -130,7 +132,7 @@ class StreamRunner:
         options = self._recorder.options
         if not isinstance(self._model, GatedModel):
             return None
-        self.state.tokens = options.tokens
+        self.state.tokens, self.state.masks = options.tokens, self._painter.masks
         if options.budget is None:
             return None
         return TokenController(self._model, options.budget, self._recorder.rate_hz)

@@ -19,6 +19,7 @@ from costream.records import Box
 
 # Boxes of a detector jitter, so half of an object's velocity is the previous estimate.
 _INERTIA = 0.5
+PATIENCE_S = 1.0  # how long an object may be out of sight and keep its id
 
 Corners = npt.NDArray[np.floating]  # x1, y1, x2, y2
 
@@ -58,7 +59,7 @@ class ObjectTracker:
     The ids do not depend on the order of the boxes; new boxes get ids by descending score.
     """
 
-    def __init__(self, overlap: float = 0.3, patience_s: float = 1.0) -> None:
+    def __init__(self, overlap: float = 0.3, patience_s: float = PATIENCE_S) -> None:
         self._overlap = overlap
         self._patience_s = patience_s
         self._objects: list[_Object] = []  # by id

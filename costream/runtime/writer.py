@@ -30,7 +30,6 @@ from costream.records import (
     Prediction,
     Record,
     Scored,
-    SeenLabel,
     Segment,
     SkeletonFrame,
     SourceInfo,
@@ -39,6 +38,7 @@ from costream.records import (
     VideoFrame,
 )
 from costream.runtime.persons import MOST
+from costream.runtime.presence import Event, Presence
 from costream.runtime.segments import (
     IndependentSegmenter,
     PresenceSegmenter,
@@ -47,6 +47,7 @@ from costream.runtime.segments import (
 )
 from costream.runtime.tracking import ObjectTracker
 from costream.sinks.base import PictureSink, Sink
+from costream.status import SeenLabel
 from costream.version import __version__
 
 log = logging.getLogger("costream")
@@ -75,8 +76,11 @@ class StreamRecorder:
         sinks: Sequence[Sink],
         *,
         follow_persons: bool = False,
+        counts: bool = False,
     ) -> None:
         """``follow_persons``: those of a recording, one by one, if the model sees one person.
+
+        ``counts``: rules need ``presence``, also without any place.
 
         Raises UsageError for a label of ``options.only`` that no head of the model has.
         """
@@ -105,7 +109,9 @@ class StreamRecorder:
         self.fatal = False
         self.top: dict[str | None, tuple[Scored, ...]] = {}  # newest, by head
         self.timelines: list[_HeadTimeline] = []
-        self._tracker = ObjectTracker() if options.track else None
+        placed = counts or bool(options.zone or options.line)
+        self.presence = Presence(options.places) if placed else None  # what is where
+        self._tracker = ObjectTracker() if options.track or placed else None
         self.budget: dict[str, float] = {}  # of the next steps: field of Compute, value
         self._sink_s = 0.0
 
@@ -210,6 +216,7 @@ class StreamRecorder:
                 found = () if result.objects is None else result.objects[0]
                 boxes = [box for box in found if is_among(box.label, self.only)]
                 self.write(self._objects(step, tick, boxes, entry))
+                self._tell_events(() if self.presence is None else self.presence.events)
                 self._emit(entry, entry.segmenter.push_boxes(tick.time_s, boxes))
             elif result.probabilities is not None and not (
                 self.options.wait and result.warmup[row]
@@ -246,6 +253,8 @@ class StreamRecorder:
         self.gaps += 1
         if self._tracker is not None:
             self._tracker.reset()
+        if self.presence is not None:
+            self._tell_events(self.presence.reset())
         for _, _, entry in self._entries():
             self._emit(entry, entry.segmenter.gap(gap.start_s, gap.end_s))
         self.write(gap)
@@ -279,9 +288,15 @@ class StreamRecorder:
         self.write(fault)
 
     def flush(self) -> None:
-        """End the open segments of the timeline."""
+        """End the open segments of the timeline, and the visits in zones."""
+        if self.presence is not None:
+            self._tell_events(self.presence.reset())
         for _, _, entry in self._entries():
             self._emit(entry, entry.segmenter.flush())
+
+    def _tell_events(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self.write(event)
 
     def write(self, record: Record) -> None:
         """Write a record to every open sink."""
@@ -342,6 +357,9 @@ class StreamRecorder:
         sure = tuple(box for box in boxes if box.score >= least(box.label))[:MAX_BOXES]
         if self._tracker is not None:
             sure = self._tracker.update(tick.time_s, sure)
+        if self.presence is not None and isinstance(tick.item, VideoFrame):
+            size = tick.item.size or tick.item.rgb.shape[1::-1]
+            sure = self.presence.update(tick.time_s, sure, size)
         return Objects(step, tick.time_s, tick.item.i, tick.item.pts, sure)
 
     def _prediction(

@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from costream.draw.canvas import Canvas, draw_figure
-from costream.draw.objects import draw_boxes, draw_tokens
+from costream.draw.objects import draw_boxes, draw_places, draw_tokens
 from costream.draw.palette import Palette
 from costream.draw.panels import PANEL, CostPanel, HeadPanel, Panel, empty_page
 from costream.draw.skeleton import Figure, SkeletonView, figure_in_picture
 from costream.draw.sound_page import SoundPage
+from costream.places import Place, places_of
 from costream.records import (
     AudioBlock,
     Box,
@@ -43,8 +44,8 @@ class Overlay:
     Skeletons without video are drawn on a plain page, sound is a spectrogram with several frames
     per step, and features get an empty page. Time counts from the first picture. The best labels
     of the newest prediction are below, each head in its own panel, with the timeline of what is
-    at or above its threshold. Objects have boxes with label, id and score, the computed tokens
-    are outlined, and the panel shows the cost. The sound of a media file is kept.
+    at or above its threshold. Objects have boxes with label, id and score, places and computed
+    tokens are outlined, and the panel shows the cost. The sound of a media file is kept.
     """
 
     def __init__(self, out: BinaryFile) -> None:
@@ -55,6 +56,7 @@ class Overlay:
         self._view = SkeletonView()
         self._boxes: tuple[Box, ...] = ()  # of the current step, until its picture arrives
         self._palette = Palette()
+        self._places: tuple[Place, ...] = ()
         self._sound_page: SoundPage | None = None
         self._sound: Path | None = None  # file whose sound is kept
 
@@ -62,7 +64,7 @@ class Overlay:
         """Open the file; its frame size is known with the first picture."""
         self._out.open()
         self._step_s = 1 / header.rate_hz
-        self._palette = Palette.of(header)
+        self._palette, self._places = Palette.of(header), places_of(header.options)
         if header.kind == "audio":
             self._sound_page = SoundPage(self._step_s)
         self._sound = _sound_of(header)
@@ -127,6 +129,7 @@ class Overlay:
             seen = (rgb.shape[1], rgb.shape[0])
             if updated is not None:
                 draw_tokens(above, updated, seen, size)
+            draw_places(above, self._places, picture.item.size or seen, size)
             draw_boxes(above, boxes, self._palette.paint, picture.item.size or seen, size)
         if figure is not None:
             draw_figure(above, figure, *size)

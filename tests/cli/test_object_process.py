@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
+import av
+import numpy as np
 import pytest
+from PIL import Image
 
 from costream.labels.boxes import read_boxes
 from kit.media import excerpt
@@ -13,6 +17,11 @@ from kit.object_nets import LABELS, write_model
 from kit.paths import SAMPLES
 from kit.program import start
 from kit.runs import records, refused, rows, run
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 SAMPLE = SAMPLES / "room.mp4"
 
@@ -118,6 +127,8 @@ def test_boxes_are_not_for_every_run(command: str, more: tuple[str, ...], tmp_pa
 def test_a_feed_that_is_watched(weights: Path, tmp_path: Path) -> None:
     """Its alerts go by the surest object of a label; a second watch goes on with its state."""
     options = ("-m", weights, "--tokens", 6, "--state-dir", tmp_path / "state", "--on", "*>=0.3")
+    options += ("--on", "* in all", "--on", "count(*) >= 1", "--zone", "all=0,0 1,0 1,1 0,1")
+    options += ("--status-file", tmp_path / "status.json")
     pace = ("--realtime", "--fps", 4, "--on-late", "block")
     clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)
     for _ in range(2):
@@ -132,8 +143,15 @@ def test_a_feed_that_is_watched(weights: Path, tmp_path: Path) -> None:
     objects = [line for line in first if line["type"] == "objects"]
     assert objects[0]["boxes"]
     alerts = [line for line in first if line["type"] == "alert"]
-    assert {alert["label"] for alert in alerts} <= set(LABELS)
-    assert alerts
+    assert {alert["label"] for alert in alerts} <= {*LABELS, "*"}
+    assert {alert["rule"] for alert in alerts} == {"*>=0.3", "* in all", "count(*) >= 1"}
+    assert all(box[7] == ["all"] for step in objects for box in step["boxes"])
+    visits = [line for line in first if line["type"] == "zone"]
+    enters, leaves = ([v for v in visits if v["event"] == e] for e in ("enter", "leave"))
+    assert {v["id"] for v in enters} == {box[6] for step in objects for box in step["boxes"]}
+    assert len(enters) == len(leaves)
+    status = json.loads((tmp_path / "status.json").read_text("utf-8"))
+    assert {p["place"] for p in status["feeds"][0]["places"]} == {"all"}
     later = [line["i"] for line in second if line["type"] == "objects"]
     assert later[0] == objects[-1]["i"] + 1
 
@@ -165,3 +183,30 @@ def test_how_it_is_known(weights: Path) -> None:
     assert "token-gated models cannot be combined" in several.stderr
     assert "objects in video" in run("detect", "--help").stdout
     refused(4, "", "detect", SAMPLES / "street.ogg", "-m", "tiny-objects", env=env)
+
+
+def test_a_frame_to_draw_zones_on(tmp_path: Path) -> None:
+    out = tmp_path / "room.png"
+    options = ("--zone", "bed=0.1,0.5 0.6,0.5 0.6,0.9", "--line", "door=400,0 400,480", "-o", out)
+    done = run("zones", SAMPLE, *options, "--start", 3)
+    made = tomllib.loads(done.stdout)["feed"][0]
+    assert made == {
+        "url": str(SAMPLE),
+        "zone": ["bed=0.1,0.5 0.6,0.5 0.6,0.9"],
+        "line": ["door=400,0 400,480"],
+    }
+    with Image.open(out) as picture:
+        assert picture.size == (640, 480)
+        pixels = np.asarray(picture)
+    with av.open(str(SAMPLE)) as video:
+        frame = next(f for f in video.decode(video=0) if f.time >= 3).to_ndarray(format="rgb24")
+    changed = np.abs(pixels.astype(int) - frame).max(2) > 40
+    assert changed[230:250, 400].any()  # the line
+    assert changed[:, 192].mean() > 0.3  # the grid
+    assert changed[240, 70:380].mean() > 0.8  # the upper edge of the zone
+    assert not changed[300:330, 470:500].any()
+    assert "not a point" in refused(2, "", "zones", SAMPLE, "--zone", "a=0,0 1")
+    assert "the picture is a PNG" in refused(2, "", "zones", SAMPLE, "-o", "a.jpg")
+    assert "no such file" in refused(4, "", "zones", tmp_path / "none.mp4")
+    why = refused(2, "", "detect", SAMPLE, "--zone", "a=0,0 1,0 1,1")
+    assert "--zone: cooadtr does not detect objects" in why

@@ -16,7 +16,8 @@ from costream.__main__ import main
 from costream.budget import Budget
 from costream.cli.options import run_command
 from costream.errors import ExitCode
-from costream.options import EVERY, Options, flag
+from costream.flags import EVERY, flag
+from costream.options import Options
 from costream.records import RawAudioFormat
 from kit.runs import refused, run
 

@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 import torch
 
 from costream.models.eventful.detector import ObjectModel
 from costream.options import Options
+from costream.places import Crossing, ZoneEvent, parse_place
 from costream.records import (
     OBJECT_DETECTION,
     Compute,
@@ -32,7 +34,7 @@ from costream.sinks.registry import FORMATS, make_sinks, paths_for
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 from kit.media import make_video
-from kit.object_nets import LABELS, bright_model, object_card, random_model
+from kit.object_nets import BOX, LABELS, bright_model, object_card, random_model
 from kit.streams import ItemSource, RecordSink
 
 SIZE = (224, 160)
@@ -103,6 +105,58 @@ def test_ids_through_the_frames(clip: Path) -> None:
     kept = played(clip, bright_model(), track=True)
     ids = [[box.id for box in o.boxes] for o in kept.of(Objects)]
     assert ids == [[] if 10 <= i < 16 else [1] for i in range(24)]  # away for 0.6 s
+
+
+def test_zones_and_lines_of_a_run(clip: Path, tmp_path: Path) -> None:
+    """The square goes to the right, 60 pixels a second, and is away for 0.6 s."""
+    zone = parse_place("right=0.5,0 1,0 1,1 0.5,1", "zone", "--zone")
+    line = parse_place("mid=100,0 100,160", "line", "--line")  # downwards: to the left is in
+    model, path = bright_model(), tmp_path / "street.mp4.jsonl"
+    source = open_source(str(clip), SourceOptions(box=model.info.box, drawing=(320, 240)))
+    kept = RecordSink()
+    made = make_sinks(("jsonl", "mp4"), tmp_path, "street.mp4")
+    run(source, model, [kept, *made], options=Options(zone=(zone,), line=(line,)))
+    (crossing,) = kept.of(Crossing)
+    assert (crossing.direction, crossing.id, crossing.outs) == ("out", 1, 1)
+    assert [e.event for e in kept.of(ZoneEvent)] == ["enter", "leave"]
+    # Its middle is at 40 + 60 t; it is seen again, in the zone, at 1.6 s.
+    assert crossing.time_s == pytest.approx(1.6)
+    assert [e.time_s for e in kept.of(ZoneEvent)] == pytest.approx([1.6, 2.3])
+    last = kept.of(Objects)[-1].boxes[0]
+    assert (last.id, last.zones) == (1, ("right",))
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert [row["boxes"] for row in rows if row["type"] == "objects"][-1][0][6:] == [1, ["right"]]
+    read = list(read_results(path))
+    assert [r for r in read if isinstance(r, ZoneEvent)] == [
+        replace(e, dwell_s=round(e.dwell_s, 6), time_s=round(e.time_s, 6))
+        for e in kept.of(ZoneEvent)
+    ]
+    with av.open(str(tmp_path / "street.mp4.mp4")) as movie:
+        picture = next(movie.decode(video=0)).to_ndarray(format="rgb24")
+    left, middle = (int(x * 224 / 224 * picture.shape[1] / 224) for x in (100, 112))
+    assert picture[60, left - 2 : left + 3, 0].max() > 150  # the line, on black
+    assert picture[60, middle - 2 : middle + 3, 0].max() > 150
+    with ReportBuilder([path]) as maker:
+        assert list(maker.read())
+        maker.write(AtomicFile(tmp_path / "page.html"))
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert "Zone or line" in page
+    assert ">right<" in page
+
+
+def test_what_is_masked_is_neither_seen_nor_computed(clip: Path) -> None:
+    mask = parse_place("sky=0,0 1,0 1,0.75 0,0.75", "mask", "--mask")
+    kept = played(clip, bright_model(), mask=(mask,))
+    assert not any(o.boxes for o in kept.of(Objects))  # the square is in the upper part
+    tokens = [c.tokens for c in kept.of(Compute)]
+    # 5 rows of 7 tokens of 16 pixels, of which 60 of 80 are masked: 3 rows wholly.
+    assert tokens == [35] + 23 * [14]
+    seen = RecordSink()
+    source = open_source(str(clip), SourceOptions(box=BOX))
+    run(source, bright_model(), [seen], options=Options(mask=(mask,), tokens=6))
+    assert [c.tokens for c in seen.of(Compute)] == [35] + 23 * [6]
+    turned = parse_place("all=0,0 224,0 224,160 0,160", "mask", "--mask")
+    assert {c.tokens for c in played(clip, bright_model(), mask=(turned,)).of(Compute)} == {0, 35}
 
 
 def test_a_gap_forgets_objects_but_not_how_many_tokens() -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from costream.errors import UsageError
-from costream.records import Alert, FeedStatus, WatchStatus
+from costream.records import Alert
 from costream.runtime.watch import status as module
 from costream.runtime.watch.status import StatusFile
+from costream.status import FeedStatus, WatchStatus
 from kit.watched import feed, many, watch
 
 ALERT = Alert(9.0, "falling>=0.8 for 2s", "falling", 0.92, 7.0)

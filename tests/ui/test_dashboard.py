@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.draw.palette import Palette
-from costream.records import Alert, FeedState, FeedStatus, WatchStatus
+from costream.places import PlaceCount
+from costream.records import Alert, FeedState
+from costream.status import FeedStatus, WatchStatus
 from costream.ui.run.glyphs import Legend
 from costream.ui.screen import Viewport
 from costream.ui.watch.dashboard import Board, Dashboard
@@ -146,6 +148,19 @@ def test_alerts_stand_below_the_newest_first() -> None:
     assert "7 alerts" in lines[-7]
     assert len([line for line in lines if "fall 0.90 (fall>=0.8), clip door-1.mkv" in line]) == 5
     assert all(re.match(r"\d\d:\d\d:\d\d  door  fall", line) for line in lines[-5:])
+
+
+def test_places_have_a_line_while_there_is_room() -> None:
+    places = (
+        PlaceCount("hall", "zone", "person", 2, 5, 3),
+        PlaceCount("yard", "zone", "car", 0, 1, 1),
+        PlaceCount("gate", "line", "car", 0, 3, 1),
+    )
+    status = watch(feed(places=places), feed("yard"))
+    assert "door  hall 2 person, gate 3 in 1 out car" in shown(status)
+    full = many(18)
+    there = replace(full, feeds=tuple(replace(f, places=places) for f in full.feeds))
+    assert shown(there) == shown(full)  # rows and alerts come first
 
 
 def test_labels_keep_their_letters_and_colours() -> None:

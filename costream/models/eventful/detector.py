@@ -6,9 +6,10 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +22,8 @@ from costream.models.gated import GatedModelBase, TokenState, check_single_strea
 from costream.nn.boxes import clip_boxes
 from costream.nn.eventful.gates import Operations
 from costream.nn.state import State, zeros
-from costream.records import Box, Data, VideoFrame
+from costream.places import Place, covered
+from costream.records import Box, Data, PixelSize, VideoFrame
 
 Size = tuple[int, int]  # height, width
 
@@ -136,9 +138,10 @@ class ObjectModel(GatedModelBase[FrameDetector, Pixels | Resized, ObjectState]):
         network, size = self.network, (pictures.shape[2], pictures.shape[3])
         tokens = network.embed(pictures, rest)
         height, width = tokens.shape[1:3]
-        gates = state.policy(height * width)
+        place = self.place(frame, size)
+        gates = state.policy(height * width, self._seen(state.masks, frame, place, size))
         view = network.view_step(tokens, state.network_for(*size), gates, gated)
-        boxes = self._boxes(network.detect(view, size, rest)[0], frame, self.place(frame, size))
+        boxes = self._boxes(network.detect(view, size, rest)[0], frame, place)
         updated = gates.updated.view(height, width).cpu().numpy()
         state.rest_macs = rest.total
         return StepResult(
@@ -156,6 +159,15 @@ class ObjectModel(GatedModelBase[FrameDetector, Pixels | Resized, ObjectState]):
 
     def _grid(self, height: int, width: int) -> Size:
         return height // self.network.patch, width // self.network.patch
+
+    def _seen(
+        self, masks: frozenset[Place], frame: VideoFrame, place: Size, size: Size
+    ) -> Tensor | None:
+        """Return the tokens that are not wholly under masks, int64 [n]; None: all."""
+        if not masks:
+            return None
+        source = place[::-1] if frame.size is None else frame.size
+        return _seen_tokens(masks, source, place, size, self.network.patch)
 
     def place(self, frame: VideoFrame, size: Size) -> Size:
         """Return height and width of the frame in the network's input, which is of ``size``."""
@@ -175,6 +187,22 @@ class ObjectModel(GatedModelBase[FrameDetector, Pixels | Resized, ObjectState]):
             for (x1, y1, x2, y2), score, label in rows
             if x1 < x2 and y1 < y2
         )
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _seen_tokens(
+    masks: frozenset[Place], source: PixelSize, place: Size, size: Size, patch: int
+) -> Tensor:
+    """Return the tokens of a picture of ``size`` that are not wholly masked, int64 [n].
+
+    The frame, whose own width and height are ``source``, is in the part ``place`` of it.
+    """
+    hidden = np.zeros(size, np.bool_)
+    hidden[: place[0], : place[1]] = covered(masks, *place, source)
+    height, width = size[0] // patch, size[1] // patch
+    whole = hidden[: height * patch, : width * patch].reshape(height, patch, width, patch)
+    return torch.from_numpy(np.flatnonzero(~whole.all((1, 3))))
 
 
 def _check_row(rows: Sequence[int]) -> None:

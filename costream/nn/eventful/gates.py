@@ -198,6 +198,19 @@ class PerGateTokens:
         return _largest(errors, count)
 
 
+@dataclass(frozen=True)
+class OnlyTokens:
+    """Those of ``tokens``, int64 [n] and ascending, that ``policy`` chooses among them."""
+
+    policy: Policy
+    tokens: Tensor
+
+    def choose(self, errors: Tensor) -> Tensor:
+        """Return the chosen indices."""
+        tokens = self.tokens.to(errors.device)
+        return tokens[self.policy.choose(errors[tokens])]
+
+
 class RecordedPolicy:
     """Chooses as ``policy`` does and records the first choice, that among the input tokens.
 

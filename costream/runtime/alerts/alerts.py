@@ -21,6 +21,7 @@ from costream.records import Alert, FeedState
 from costream.runtime.alerts.actions import AlertEvent, AppendLine, PostJson, RunCommand
 from costream.runtime.alerts.rules import Rule, RuleEvaluator, RuleLabels, parse_rule
 from costream.runtime.alerts.worker import Action, ActionWorker, LogLimiter
+from costream.runtime.presence import Presence
 from costream.sinks.rotation import clip_stem
 from costream.sources.live.clip_buffer import SUFFIX, PacketRing
 
@@ -54,12 +55,20 @@ class Alerts:
         self._workers: dict[tuple[str, str], ActionWorker] = {}
         self._names: deque[str] = deque(maxlen=_NAMES)  # recent; may not exist as files yet
 
-    def add(self, feed: str, options: AlertOptions, classes: RuleLabels) -> None:
+    def add(
+        self,
+        feed: str,
+        options: AlertOptions,
+        classes: RuleLabels,
+        places: Mapping[str, str] | None = None,
+    ) -> None:
         """Add a feed. UsageError when a rule does not fit the labels, or clips have no folder.
+
+        ``places``: kinds of its zones and lines by name; None: it can have none.
 
         Actions that several feeds share run one after the other.
         """
-        evaluators = tuple(RuleEvaluator(rule, classes) for rule in options.on)
+        evaluators = tuple(RuleEvaluator(rule, classes, places) for rule in options.on)
         if options.clips is not None and self._folder is None:
             raise UsageError("clips need a folder", where="--clips", hint="name one with -o")
         actions = options.actions()
@@ -76,11 +85,19 @@ class Alerts:
         return self._feeds[feed].ring
 
     def push(
-        self, feed: str, time_s: float, probabilities: npt.NDArray[np.floating]
+        self,
+        feed: str,
+        time_s: float,
+        probabilities: npt.NDArray[np.floating],
+        presence: Presence | None = None,
     ) -> list[Alert]:
-        """Take a step of a feed (``probabilities``: [C], all heads); return alerts to record."""
+        """Take a step of a feed (``probabilities``: [C], all heads); return alerts to record.
+
+        ``presence``: what is in its zones, for rules about places.
+        """
         to = self._feeds[feed]
-        alerts = [a for evaluator in to.evaluators for a in evaluator.push(time_s, probabilities)]
+        given = (time_s, probabilities, presence)
+        alerts = [alert for evaluator in to.evaluators for alert in evaluator.push(*given)]
         return [self._take(feed, alert, alert.time_s) for alert in alerts]
 
     def gap(self, feed: str) -> None:

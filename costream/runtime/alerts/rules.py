@@ -3,10 +3,14 @@
 A rule is one line::
 
     LABEL [>= P | > P] [for TIME] [until P2] [every TIME]
+    LABEL [not] in ZONE [for TIME] [every TIME]
+    LABEL crosses LINE [in | out] [every TIME]
+    count(LABEL [in ZONE]) >= N [for TIME] [every TIME]
     gap >= TIME [every TIME]
     lost [for TIME] [every TIME]
 
-* ``LABEL`` is a label of the model, quoted if it contains ``>`` or a keyword of the rule syntax;
+* ``LABEL`` is a label of the model, quoted if it contains ``>`` or a keyword of the rule syntax, as
+  ``ZONE`` and ``LINE`` are;
   ``*`` is any label but the background, as if the rule were written once for each.
 * It fires once the label's probability, smoothed as for the timeline, has been at least ``P``
   (default: the label's segment threshold) at every step for ``TIME`` (default 0: at the first
@@ -14,6 +18,10 @@ A rule is one line::
 * It fires again only after the probability fell below ``P2`` (default: 0.6 of ``P``) or after a
   gap in the data, and at most once per ``every`` (default 30 s) on one feed. An alert suppressed
   by ``every`` fires when that time is over, if its condition still holds.
+* ``in`` fires once an object of the label has been in the zone for ``TIME``, for each object once;
+  ``not in`` once no such object has been there for ``TIME``, and again after one was; ``count``
+  once so many are there at once. ``crosses`` fires for each object that crosses the line; there the
+  default of ``every`` is 0.
 * ``gap`` fires once the feed has delivered no data for ``TIME``; ``lost`` when its connection is
   lost or cannot be made, or has been down for ``TIME``. Either fires again only after data have
   arrived, and ``every`` applies to it too.
@@ -25,7 +33,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -35,11 +43,16 @@ import numpy.typing as npt
 from costream.checkpoints.card import Card, Timeline
 from costream.clock import SLACK_S, parse_time
 from costream.errors import UsageError
+from costream.places import Crossing
 from costream.records import LOW, Alert, FeedState
+from costream.runtime.presence import Presence
 
 EVERY_S = 30.0
+_MOST = 1000  # objects that a rule counts to
 ANY = "*"
-_WORDS = ("for", "until", "every")
+_WORDS = ("for", "until", "every", "in", "crosses")
+PLACED = ("in", "crosses", "count")
+_COUNT = re.compile(r"\s*count\s*\((?P<what>[^()]*)\)\s*(?=>)")
 _AWAY: tuple[FeedState, ...] = ("waiting", "lost")
 _TOKEN = re.compile(r"\s*(?:(\"[^\"]*\"|'[^']*')|(>=|>)|([^\s>\"'][^\s>]*))")
 
@@ -49,13 +62,17 @@ class Rule:
     """A parsed rule."""
 
     text: str
-    kind: Literal["label", "gap", "lost"]
-    label: str = ""  # for kind "label"; ANY: any but the background
+    kind: Literal["label", "gap", "lost", "in", "crosses", "count"]
+    label: str = ""  # ANY: any but the background
     above: float | None = None  # probability; None: the label's segment threshold
     strict: bool = False  # "above" is exclusive (>, not >=)
     for_s: float = 0.0
     until: float | None = None  # probability; None: LOW times the threshold
     every_s: float = EVERY_S
+    place: str = ""  # zone or line; "" for a count in the whole picture
+    absent: bool = False  # "not in"
+    direction: str | None = None  # of "crosses": in or out; None: either
+    number: int = 0  # of "count"
     where: str = field(default="--on", compare=False)  # it was given, for messages
 
 
@@ -140,7 +157,15 @@ class _Parser:
 
     def rule(self) -> Rule:
         first = self._tokens[0]
+        if match := _COUNT.match(self._text):
+            return self._counted(match)
         label = self._label()
+        if label.endswith(" not") and self._peek.text == "in":
+            label, absent = label.removesuffix(" not"), True
+        else:
+            absent = False
+        if self._peek.kind == "word" and self._peek.text in PLACED:
+            return self._placed(label, absent)
         if first.kind == "word" and label == "gap":
             self._take("operator", ">=", "'>=' and a time: gap>=10s")
             at = self._peek
@@ -156,6 +181,37 @@ class _Parser:
             above = self._probability()
         rule = Rule(self._text, "label", label, above, strict)
         return self._ended(rule, "for", "until")
+
+    def _placed(self, label: str, absent: bool) -> Rule:
+        """Return the rest of "LABEL in ..." and "LABEL crosses ..."."""
+        if self._advance().text == "in":
+            return self._ended(
+                Rule(self._text, "in", label, place=self._name(), absent=absent), "for"
+            )
+        rule = Rule(self._text, "crosses", label, place=self._name(), every_s=0.0)
+        word = self._peek.text
+        if self._peek.kind == "word" and (word == "in" or word == "out"):
+            self._advance()
+            rule = replace(rule, direction=word)
+        return self._ended(rule)
+
+    def _counted(self, match: re.Match[str]) -> Rule:
+        """Return the rule whose count(...) was matched."""
+        inner = _Parser(match["what"], self._where)
+        label = inner._label()
+        zone = ""
+        if inner._peek.kind == "word" and inner._peek.text == "in":
+            inner._advance()
+            zone = inner._name()
+        if inner._peek.kind != "end":
+            raise inner._error(inner._peek, "'in' and a zone, or ')'")
+        self._next = next(k for k, token in enumerate(self._tokens) if token.at >= match.end())
+        strict = self._advance().text == ">"
+        token = self._take("word", None, "a number, as in 10")
+        if not token.text.isdecimal() or not 0 < int(token.text) + strict <= _MOST:
+            raise self._error(token, "a whole number from 1 on")
+        rule = Rule(self._text, "count", label, place=zone, number=int(token.text) + strict)
+        return self._ended(rule, "for")
 
     def _ended(self, rule: Rule, *allowed: str) -> Rule:
         """Return ``rule`` with the clauses up to its end: ``allowed`` ones and "every"."""
@@ -173,16 +229,20 @@ class _Parser:
                 rule = replace(rule, every_s=self._time())
         return rule
 
-    def _label(self) -> str:
+    def _name(self) -> str:
+        """Return the name of a zone or line."""
+        return self._label("the name of a zone or line", ("out",))
+
+    def _label(self, wanted: str = "a label, 'gap' or 'lost'", ends: Sequence[str] = ()) -> str:
         if self._peek.kind == "quoted":
             label = self._advance().text
         else:
             words = []
-            while self._peek.kind == "word" and self._peek.text not in _WORDS:
+            while self._peek.kind == "word" and self._peek.text not in (*_WORDS, *ends):
                 words.append(self._advance().text)
             label = " ".join(words)
         if not label:
-            raise self._error(self._peek, "a label, 'gap' or 'lost'")
+            raise self._error(self._peek, wanted)
         return label
 
     def _probability(self) -> float:
@@ -258,20 +318,40 @@ class RuleEvaluator:
     Times are those of the feed and never decrease.
     """
 
-    def __init__(self, rule: Rule, classes: RuleLabels) -> None:
-        """UsageError when the rule does not fit the labels."""
+    def __init__(
+        self, rule: Rule, classes: RuleLabels, places: Mapping[str, str] | None = None
+    ) -> None:
+        """``places``: kinds of the feed's zones and lines by name; None: there can be none.
+
+        UsageError when the rule does not fit the labels or the places.
+        """
         self.rule = rule
-        self._targets = targets(rule, classes) if rule.kind == "label" else ()
+        named = targets(rule, classes) if rule.kind not in ("gap", "lost") else ()
+        if rule.kind in PLACED:
+            _check_place(rule, places)
+        self._targets = named if rule.kind == "label" else ()
+        self._label = None if rule.label == ANY else rule.label
+        self._told: set[int] = set()  # objects in the zone for which it has fired
         self._watched = tuple(_Watched() for _ in self._targets)
         self._away = _Watched()
+        self._there = _Watched()  # of "not in" and "count"
         self._fired_s = -math.inf
 
-    def push(self, time_s: float, probabilities: npt.NDArray[np.floating]) -> list[Alert]:
+    def push(
+        self,
+        time_s: float,
+        probabilities: npt.NDArray[np.floating],
+        presence: Presence | None = None,
+    ) -> list[Alert]:
         """Take one step (``probabilities``: [C]) and return the alerts that fire.
+
+        ``presence``: what is in the zones since this step, for rules about places.
 
         Of several labels that could fire in one step only the best does, as ``every`` applies to
         the whole rule; with ``every 0`` all do.
         """
+        if presence is not None and self.rule.kind in PLACED:
+            return self._in_places(time_s, presence)
         due: list[tuple[float, RuleTarget, _Watched]] = []
         for target, watched in zip(self._targets, self._watched, strict=True):
             score = float(probabilities[target.index])
@@ -292,8 +372,9 @@ class RuleEvaluator:
 
     def gap(self) -> None:
         """Take a gap in the data: conditions start over and may fire again."""
-        for watched in self._watched:
+        for watched in (*self._watched, self._there):
             watched.since_s, watched.armed = None, True
+        self._told.clear()
 
     def state(self, now_s: float, state: FeedState, age_s: float | None) -> list[Alert]:
         """Take the state of the feed and return the alerts that fire.
@@ -302,7 +383,7 @@ class RuleEvaluator:
         while no data arrive.
         """
         away, rule = self._away, self.rule
-        if rule.kind == "label" or state == "ended":
+        if rule.kind not in ("gap", "lost") or state == "ended":
             return []
         if rule.kind == "gap":
             away.since_s = 0.0 if age_s is None else now_s - age_s
@@ -315,15 +396,67 @@ class RuleEvaluator:
             return []
         return self._fire(away, now_s, rule.kind, 1.0)
 
+    def _in_places(self, time_s: float, presence: Presence) -> list[Alert]:
+        """Return the alerts of a rule about places."""
+        rule = self.rule
+        if rule.kind == "crosses":
+            crossed = [
+                event
+                for event in presence.events
+                if isinstance(event, Crossing)
+                and event.line == rule.place
+                and self._label in (None, event.label)
+                and rule.direction in (None, event.direction)
+            ]
+            return [
+                alert
+                for event in crossed
+                for alert in self._fire(_Watched(time_s), time_s, event.label, 1.0, event.id)
+            ]
+        if rule.kind == "count" or rule.absent:
+            count = presence.count(self._label, rule.place or None)
+            holds = count >= rule.number if rule.kind == "count" else count == 0
+            there = self._there
+            if not holds:
+                there.since_s, there.armed = None, True
+            elif there.since_s is None:
+                there.since_s = time_s
+            return self._fire(there, time_s, rule.label, 1.0) if self._holds(there, time_s) else []
+        visits = presence.visits(rule.place, self._label)
+        self._told &= visits.keys()
+        alerts = []
+        for number, visit in visits.items():
+            watched = _Watched(visit.since_s, number not in self._told and visit.out_s is None)
+            if self._holds(watched, time_s):
+                alerts += self._fire(watched, time_s, visit.label, visit.score, number)
+                if not watched.armed:
+                    self._told.add(number)
+        return alerts
+
     def _holds(self, watched: _Watched, time_s: float) -> bool:
         since_s = watched.since_s
         return (
             watched.armed and since_s is not None and time_s - since_s >= self.rule.for_s - SLACK_S
         )
 
-    def _fire(self, watched: _Watched, time_s: float, label: str, score: float) -> list[Alert]:
+    def _fire(
+        self, watched: _Watched, time_s: float, label: str, score: float, number: int | None = None
+    ) -> list[Alert]:
         if time_s - self._fired_s < self.rule.every_s - SLACK_S or watched.since_s is None:
             return []
         self._fired_s = time_s
         watched.armed = False
-        return [Alert(time_s, self.rule.text, label, score, watched.since_s)]
+        place = self.rule.place or None
+        since_s = watched.since_s
+        return [Alert(time_s, self.rule.text, label, score, since_s, place=place, id=number)]
+
+
+def _check_place(rule: Rule, places: Mapping[str, str] | None) -> None:
+    """Raise UsageError unless there is the zone or line of a rule."""
+    where, wanted = f"{rule.where} {rule.text!r}", "line" if rule.kind == "crosses" else "zone"
+    if places is None:
+        raise UsageError("the model does not detect objects, which have places", where=where)
+    known = [name for name, kind in places.items() if kind == wanted]
+    if rule.place and rule.place not in known:
+        hint = f"there are {', '.join(known)}" if known else f"give it with --{wanted} NAME=X,Y ..."
+        raise UsageError(f"there is no {wanted} {rule.place!r}", where=where, hint=hint)

@@ -13,12 +13,13 @@ import numpy.typing as npt
 
 from costream.errors import CostreamError, ExitCode, SourceError
 from costream.models.base import StepResult
-from costream.records import Fault, FeedState, FeedStatus, Gap
+from costream.records import Fault, FeedState, Gap
 from costream.runtime.watch.feed import Feed, FeedEvent, Rate, ReadyStep, SourceEnded, SourceOpened
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.state_dir import SavedState, Snapshot
 from costream.runtime.writer import StreamRecorder
 from costream.sources.base import Connection
+from costream.status import FeedStatus
 
 log = logging.getLogger("costream")
 
@@ -218,6 +219,7 @@ class FeedChannel:
             macs=recorder.macs,
             dense_macs=recorder.dense_macs,
             seen=tuple(recorder.seen.values()),
+            places=() if recorder.presence is None else recorder.presence.counts(),
         )
 
     def _state(self, connection: Connection, age_s: float | None, now_s: float) -> FeedState:

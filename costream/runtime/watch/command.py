@@ -19,12 +19,12 @@ from costream.clock import resample, tick_per_item
 from costream.errors import CostreamError, ExitCode, UsageError
 from costream.models.base import GatedModel, Model
 from costream.options import Options
-from costream.records import WatchStatus
 from costream.runtime.alerts.alerts import Alerts
-from costream.runtime.alerts.rules import RuleLabels
+from costream.runtime.alerts.rules import PLACED, RuleLabels
 from costream.runtime.budget import TokenController
 from costream.runtime.detect import load_checked
-from costream.runtime.options import source_options
+from costream.runtime.masks import MaskPainter
+from costream.runtime.options import check_model_options, source_options
 from costream.runtime.setup import logging_to
 from costream.runtime.stop import StopHandler
 from costream.runtime.watch.channel import FeedChannel
@@ -45,6 +45,7 @@ from costream.sinks.rotation import Rotation
 from costream.sources.base import ConnectionOptions, LiveSource
 from costream.sources.pipe import PipeSource
 from costream.sources.registry import open_source
+from costream.status import WatchStatus
 from costream.ui.console import live_allowed, stderr_console
 from costream.ui.watch.dashboard import Dashboard
 from costream.ui.watch.lines import WatchLines
@@ -169,7 +170,9 @@ class WatchRun:
         )
         self._channels = [self._channel(row, spec) for row, spec in enumerate(specs)]
         self._overview = StatusCollector(model.info, self._channels)
-        rows = FeedStates(model, len(specs), options.tokens, _throttles(options, model, specs))
+        masks = [frozenset(p for p in spec.places if p.kind == "mask") for spec in specs]
+        throttles = _throttles(options, model, specs)
+        rows = FeedStates(model, len(specs), options.tokens, throttles, masks)
         self._loop = Loop(model, rows, self._channels, self._share, self._alerts, self._overview)
         self._shown_s = self._saved_s = self._durable_s = 0.0
 
@@ -205,7 +208,7 @@ class WatchRun:
             self._finish(self.exit_code)
 
     def _channel(self, row: int, spec: FeedSpec) -> FeedChannel:
-        options, model = self._options, self._model
+        options, model = self._options.with_places(spec.places), self._model
         reading = replace(
             source_options(options, model, ()),
             channel=spec.channel or options.channel,
@@ -217,7 +220,8 @@ class WatchRun:
                 keeper=self._alerts.ring(spec.name),
             ),
         )
-        track = StreamRecorder(model, options, self._sinks(options, spec.name))
+        counts = any(rule.kind in PLACED for rule in spec.alerts.on)
+        track = StreamRecorder(model, options, self._sinks(options, spec.name), counts=counts)
         clock: Clock = tick_per_item
         if model.info.sound is None:
             clock = partial(
@@ -231,11 +235,12 @@ class WatchRun:
         kept_s = options.max_lag_s + (0.0 if block else BURST_S)
         size = max(1, min(most, math.ceil(kept_s * track.rate_hz)))
         buffer = Buffer(size, options.max_lag_s, block=block, arrived=self._arrived)
+        painter = MaskPainter(options.mask)
         source = open_source(spec.uri, reading)
         if not isinstance(source, (LiveSource, PipeSource)):
             hint = "play it with --realtime, or use: costream detect"
             raise UsageError("this is a file, not a live feed", where=spec.shown, hint=hint)
-        return FeedChannel(spec, row, Feed(spec.name, source, clock, buffer), track)
+        return FeedChannel(spec, row, Feed(spec.name, source, clock, buffer, painter), track)
 
     def _periodic(self, now_s: float) -> None:
         """Do the periodic work besides the steps."""
@@ -301,9 +306,12 @@ def _alerts(options: Options, specs: Sequence[FeedSpec], model: Model) -> Alerts
     """Return the alerts of all feeds. UsageError for rules that do not fit the model's labels."""
     folder = None if options.output in (None, "-") else Path(str(options.output))
     alerts = Alerts(folder)
+    objects = model.info.card.finds_objects
     classes = RuleLabels.of((head.card, options.timeline(head.card)) for head in model.info.heads)
     for spec in specs:
-        alerts.add(spec.name, spec.alerts, classes)
+        check_model_options(options.with_places(spec.places), model, shares=True)
+        places = {place.name: place.kind for place in spec.places} if objects else None
+        alerts.add(spec.name, spec.alerts, classes, places)
     return alerts
 
 

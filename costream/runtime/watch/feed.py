@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from costream.clock import Tick, TickItem
 from costream.records import AudioBlock, Fault, Gap, Item, SourceInfo, VideoFrame
+from costream.runtime.masks import MaskPainter
 from costream.sources.base import Connection, LiveSource, Source
 
 log = logging.getLogger("costream")
@@ -26,7 +27,14 @@ class Feed:
     thread that is stuck in a library is abandoned when the program ends.
     """
 
-    def __init__(self, name: str, source: Source, clock: Clock, buffer: Buffer) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: Source,
+        clock: Clock,
+        buffer: Buffer,
+        painter: MaskPainter | None = None,
+    ) -> None:
         self.source, self.buffer = source, buffer
         self._live = source if isinstance(source, LiveSource) else None
         self.offset_s = 0.0
@@ -36,7 +44,7 @@ class Feed:
         self._begun_s: float | None = None  # time.monotonic() of the first item since a gap
         self._apart_s = (0.0, 0.0)  # media time between the last three items
         self._item_s = self._tick_s = math.nan  # media time of the newest item and tick
-        self._clock = clock
+        self._clock, self._painter = clock, painter or MaskPainter(())
         self._thread = Thread(target=self._run, name=f"feed {name}", daemon=True)
 
     @property
@@ -117,7 +125,7 @@ class Feed:
                 apart_s = item.time_s - self._item_s
                 self._apart_s = (self._apart_s[1], apart_s if apart_s > 0 else 0.0)
                 self._item_s = item.time_s
-            yield item
+            yield self._painter.paint(item)
 
     def _ready(self, tick: Tick, spent_s: float) -> ReadyStep:
         now_s, item, apart_s = time.monotonic(), tick.item, tick.time_s - self._tick_s

@@ -33,6 +33,7 @@ from urllib.parse import quote, unquote_to_bytes
 from costream.clock import parse_time
 from costream.errors import UsageError, display_name
 from costream.options import Options
+from costream.places import KINDS, Kind, Place, check_places, parse_place
 from costream.runtime.alerts.actions import SECRET_VARIABLES
 from costream.runtime.alerts.alerts import KEYS, AlertOptions, read_options
 from costream.settings import read_toml
@@ -42,7 +43,7 @@ Transport = Literal["tcp", "udp"]
 LIST = ".toml"  # file extension of a list of feeds
 _PASSWORDS = ("password", "password-env", "password-file")
 _TRANSPORTS: tuple[Transport, ...] = ("tcp", "udp")
-_SHARED = ("user", *_PASSWORDS, "channel", "transport", "timeout", *KEYS)
+_SHARED = ("user", *_PASSWORDS, "channel", "transport", "timeout", *KINDS, *KEYS)
 _OWN = ("name", "url", *_SHARED)
 _NO_FILE_NAME = re.compile(r"[\x00-\x1f/\\:*?\"<>|]|^[.\s]|[.\s]$|^$|.{101}")
 
@@ -58,6 +59,7 @@ class FeedSpec:
     channel: int | None = None  # audio channel, from 1
     transport: Transport | None = None
     timeout_s: float | None = None
+    places: tuple[Place, ...] = ()  # zones, lines and masks
 
 
 def read_feeds(options: Options) -> tuple[FeedSpec, ...]:
@@ -68,6 +70,7 @@ def read_feeds(options: Options) -> tuple[FeedSpec, ...]:
     """
     flags: dict[str, Any] = {key: getattr(options, key) for key in KEYS}
     flags["password-file"] = options.password_file
+    flags |= {kind: getattr(options, kind) for kind in KINDS}
     entries = [entry for text in options.sources for entry in _entries(text, flags)]
     taken: dict[str, str] = {}
     for entry in entries:
@@ -143,7 +146,23 @@ class _Entry:
         if channel is not None and (type(channel) is not int or channel < 1):
             raise self.error("channel", f"{channel!r} is not a whole number from 1 on")
         alerts = read_options(self.settings, self._of_key)
-        return FeedSpec(name, uri, display_name(uri), alerts, channel, transport, self._timeout_s())
+        places = tuple(place for kind in KINDS for place in self._places(kind))
+        check_places(places, self.where)
+        timeout_s = self._timeout_s()
+        return FeedSpec(name, uri, display_name(uri), alerts, channel, transport, timeout_s, places)
+
+    def _places(self, kind: Kind) -> tuple[Place, ...]:
+        """Return the zones, lines or masks: those of the command line are parsed already."""
+        value = self.settings.get(kind) or ()
+        values = (value,) if isinstance(value, str) else value
+        if not isinstance(values, (list, tuple)) or not all(
+            isinstance(each, (str, Place)) for each in values
+        ):
+            raise self.error(kind, "must be a string or a list of strings")
+        where = self._of_key(kind)
+        return tuple(
+            each if isinstance(each, Place) else parse_place(each, kind, where) for each in values
+        )
 
     def error(self, key: str, what: str) -> UsageError:
         """Return an error about the value of ``key``."""

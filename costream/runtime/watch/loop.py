@@ -8,6 +8,7 @@ from threading import Condition
 from typing import Any
 
 from costream.models.base import GatedModel, Model, StepResult
+from costream.places import Place
 from costream.records import Alert, Data, Gap
 from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.budget import TokenController
@@ -118,7 +119,8 @@ class Loop:
                 channel.recorder.budget = self.rows.step_budget(channel.row) or part
                 scores = channel.step(ready, result)
                 if scores is not None:
-                    for alert in self._alerts.push(channel.spec.name, ready.tick.time_s, scores):
+                    name, presence = channel.spec.name, channel.recorder.presence
+                    for alert in self._alerts.push(name, ready.tick.time_s, scores, presence):
                         self.record_alert(channel, alert)
                 # The shorter of two: a single slow step must not drop all that wait.
                 seconds, known_s = time.monotonic() - taken_s, self._step_s.get(channel.row, 0.0)
@@ -145,10 +147,11 @@ class FeedStates:
         count: int,
         tokens: int | None = None,
         throttles: Sequence[TokenController] | None = None,
+        masks: Sequence[frozenset[Place]] = (),
     ) -> None:
         """``tokens``: for a token-gated model, most tokens computed per frame; None: all.
 
-        ``throttles``: the controller of that number, for each row.
+        ``throttles``: the controller of that number, for each row; ``masks``: those of each row.
         """
         self._model, self._count = model, count
         self._throttles = throttles
@@ -157,8 +160,9 @@ class FeedStates:
             [model.init_state(1) for _ in range(count)] if alone else [model.init_state(count)]
         )
         if isinstance(model, GatedModel):
-            for state in self._states:
+            for row, state in enumerate(self._states):
                 state.tokens = tokens
+                state.masks = masks[row] if masks else frozenset()
 
     def step(self, rows: Sequence[int], items: Sequence[Data]) -> list[StepResult]:
         """Step these rows, in ascending order, with one item each; return their results."""

@@ -18,7 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, get_args
 
 from costream.errors import UsageError, redact
-from costream.records import FeedState, FeedStatus, WatchStatus
+from costream.records import FeedState
+from costream.status import FeedStatus, WatchStatus
 
 _PLAIN = "text/plain; charset=utf-8"
 _ADDRESS = re.compile(r"(?:(?P<host>[^\[\]:]+|\[[0-9A-Fa-f:.%]+\]):)?(?P<port>[0-9]{1,5})")

@@ -16,9 +16,10 @@ from typing import Any
 from costream.clock import utc
 from costream.errors import UsageError, redact
 from costream.models.base import ModelInfo
-from costream.records import SCHEMA, Alert, WatchStatus, plain, to_json
+from costream.records import SCHEMA, Alert, plain, to_json
 from costream.runtime.watch.channel import FeedChannel
 from costream.sinks.atomic import part_path
+from costream.status import WatchStatus
 from costream.version import __version__
 
 _ALERTS = 20

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from costream.draw.palette import Palette
 from costream.formatting import counted
-from costream.records import Alert, FeedStatus, WatchStatus
+from costream.records import Alert
+from costream.status import FeedStatus, WatchStatus
 from costream.ui.run.glyphs import Legend
 from costream.ui.screen import Screen, Viewport
 from costream.ui.watch.lines import NewAlerts
@@ -94,12 +95,15 @@ class Board:
         more = [_more(left_out, viewport)] if left_out else []
         spare = viewport.height - _FIXED - len(shown) - len(more)
         alerts = self._alert_lines(viewport)
+        places = _place_lines(shown, viewport)[: max(0, spare - len(alerts))]
+        spare -= len(places)
         table, strips = self._feeds(status, shown, viewport, spare - min(1, len(alerts)))
         spare -= len(strips)
         del alerts[max(0, spare) :]
         spare -= len(alerts)
         title = _title(status, viewport)
-        lines = _spaced([[title], [*table, *more], strips, [_totals(status)], alerts], spare)
+        groups = [[title], [*table, *more], places, strips, [_totals(status)], alerts]
+        lines = _spaced(groups, spare)
         if viewport.height < _FIXED + 2:  # the most important lines only
             lines = [title, *table[1:]]
         for line in lines:
@@ -207,6 +211,24 @@ def _more(left_out: Sequence[FeedStatus], viewport: Viewport) -> Text:
     dots = "…" if viewport.unicode else "..."
     is_bad = any(feed.state == "lost" for feed in left_out)
     return Text(f"{dots} and {len(left_out)} more, {what}", "red" if is_bad else "dim")
+
+
+def _place_lines(feeds: Sequence[FeedStatus], viewport: Viewport) -> list[Text]:
+    """Return a line for each feed with places: ``door  hall 2 person, gate 3 in 1 out car``."""
+    lines = []
+    for feed in feeds:
+        parts = [
+            f"{count.place} {count.now} {count.label}"
+            if count.kind == "zone"
+            else f"{count.place} {count.ins} in {count.outs} out {count.label}"
+            for count in feed.places
+            if count.now or count.kind == "line"
+        ]
+        if parts:
+            name = display_text(feed.name, unicode=viewport.unicode)
+            text = display_text(", ".join(parts), unicode=viewport.unicode)
+            lines.append(Text.assemble((name, "bold"), f"  {text}"))
+    return lines
 
 
 def _title(status: WatchStatus, viewport: Viewport) -> Text:

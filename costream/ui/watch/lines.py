@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from costream.records import Alert, FeedState, FeedStatus, WatchStatus
+from costream.records import Alert, FeedState
+from costream.status import FeedStatus, WatchStatus
 from costream.ui.console import PLAIN_S, print_line
 from costream.ui.watch.rows import age, alert_line, display_text, print_totals, status_line
 

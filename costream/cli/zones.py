@@ -1,0 +1,98 @@
+"""``costream zones``: a frame with a grid and places, to find the corners of zones on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+import click
+
+from costream.cli.options import option
+from costream.errors import ExitCode, SourceError, UsageError, display_name, printable
+from costream.flags import parse_places, seconds
+from costream.places import KINDS, Place, check_places
+from costream.records import Fault, VideoFrame
+
+
+def _places(ctx: click.Context, param: click.Parameter, value: Iterable[str]) -> tuple[Place, ...]:
+    kind = next(kind for kind in KINDS if kind == param.name)
+    return parse_places(kind, value)
+
+
+_place = partial(option, multiple=True, envvar=None, callback=_places, metavar="NAME='X,Y ...'")
+
+
+@click.command(no_args_is_help=True)
+@click.argument("source", metavar="VIDEO|URL")
+@_place("--zone", help="Draw this polygon. Repeatable.")
+@_place("--line", help="Draw this line. Repeatable.")
+@_place("--mask", help="Draw this polygon as a mask. Repeatable.")
+@option("--start", callback=seconds, metavar="TIME", help="Take the frame at this time.")
+@option("--timeout", default="10", callback=seconds, metavar="TIME", help="Wait so long for a URL.")
+@option(
+    *("-o", "--output"),
+    default="zones.png",
+    type=click.Path(dir_okay=False),
+    metavar="FILE.png",
+    help="The picture to write.",
+)
+def command(
+    source: str,
+    zone: tuple[Place, ...],
+    line: tuple[Place, ...],
+    mask: tuple[Place, ...],
+    start: float | None,
+    timeout: float,
+    output: str,
+) -> ExitCode:
+    """Write one frame as PNG, with a grid and the given places, and print them as TOML.
+
+    Read the corners off the grid: parts of the picture at its upper and left edges, pixels at the
+    others. Repeat with --zone, --line and --mask until they are where they should be, and paste the
+    TOML into a list of feeds.
+
+    \b
+    costream zones rtsp://cam1/live
+    costream zones rtsp://cam1/live --zone 'door=0.1,0.2 0.4,0.2 0.4,0.9'
+    """
+    from costream.sinks.snapshot import write_grid
+
+    if not output.lower().endswith(".png"):
+        raise UsageError("the picture is a PNG", where=f"-o {output}", hint="name it zones.png")
+    places = check_places((*zone, *line, *mask), "--zone, --line, --mask")
+    frame = _frame(source, start or 0.0, timeout)
+    write_grid(Path(output), frame.rgb, places)
+    width, height = frame.rgb.shape[1], frame.rgb.shape[0]
+    lines = [f"# {width} x {height} pixels: {output}", "[[feed]]"]
+    lines.append(f"url = {json.dumps(display_name(source), ensure_ascii=False)}")
+    for kind, given in (("zone", zone), ("line", line), ("mask", mask)):
+        if given:
+            rows = (f"    {json.dumps(str(place), ensure_ascii=False)}," for place in given)
+            lines += [f"{kind} = [", *rows, "]"]
+    click.echo(printable("\n".join(lines)))
+    return ExitCode.OK
+
+
+def _frame(uri: str, start_s: float, timeout_s: float) -> VideoFrame:
+    """Return the first frame from a time on. SourceError when there is none."""
+    from costream.sources.base import ConnectionOptions, SourceOptions
+    from costream.sources.registry import open_source
+
+    connecting = ConnectionOptions(timeout_s=timeout_s, retries=0)
+    reading = SourceOptions(start_s=start_s, connecting=connecting)
+    source, why = open_source(uri, reading), "it holds no picture"
+    try:
+        source.open()
+        for item in source.items():
+            if isinstance(item, VideoFrame):
+                _ = item.rgb  # before the decoder is closed
+                return item
+            if isinstance(item, Fault):
+                why = item.message
+                if item.fatal:
+                    break
+    finally:
+        source.close()
+    raise SourceError(why, where=display_name(uri))
