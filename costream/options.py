@@ -157,6 +157,20 @@ class Options:
         metavar="[BEFORE,AFTER]",
     )
 
+    snapshots: str | None = flag(
+        "--snapshots",
+        "Save the picture of each alert in this folder, with boxes and places.",
+        on=WATCH,
+        type=click.Path(file_okay=False),
+        metavar="FOLDER",
+    )
+    mqtt: str | None = flag(
+        "--mqtt",
+        "Publish states, alerts and snapshots to this broker, for Home Assistant too.",
+        on=WATCH,
+        metavar="mqtt[s]://HOST[:PORT][/PREFIX]",
+    )
+
     # Files of a watch
     rotate: str | None = flag(
         "--rotate",

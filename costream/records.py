@@ -288,6 +288,7 @@ class Alert:
     score: float  # of the label when it fired
     since_s: float  # start of the time in which the condition held
     clip: str | None = None  # file name of the recording of the seconds around it
+    snapshot: str | None = None  # file name of the picture of that step
     place: str | None = None  # zone or line of the rule
     id: int | None = None  # track id of the object
 

@@ -21,6 +21,7 @@ from costream.version import __version__
 
 # extra -> (package on PyPI, module to import, purpose)
 EXTRAS = {
+    "mqtt": ("paho-mqtt", "paho", "messages to an MQTT broker"),
     "mic": ("sounddevice", "sounddevice", "microphone"),
     "pose": ("mediapipe", "mediapipe", "skeletons from video, Python up to 3.12"),
     "flow": ("opencv-python-headless", "cv2", "optical flow"),

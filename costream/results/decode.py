@@ -224,6 +224,7 @@ def _alert(f: Fields) -> Alert:
         score=_number(f.get("score")),
         since_s=_time(f.get("since_s", f["time_s"])),
         clip=_optional(_text, f.get("clip")),
+        snapshot=_optional(_text, f.get("snapshot")),
         place=_optional(_text, f.get("place")),
         id=_optional(_whole, f.get("id")),
     )

@@ -37,6 +37,7 @@ from costream.records import (
     Summary,
     VideoFrame,
 )
+from costream.runtime.alerts.snapshots import Scene
 from costream.runtime.persons import MOST
 from costream.runtime.presence import Event, Presence
 from costream.runtime.segments import (
@@ -109,11 +110,19 @@ class StreamRecorder:
         self.fatal = False
         self.top: dict[str | None, tuple[Scored, ...]] = {}  # newest, by head
         self.timelines: list[_HeadTimeline] = []
+        self._places = options.places
         placed = counts or bool(options.zone or options.line)
-        self.presence = Presence(options.places) if placed else None  # what is where
+        self.presence = Presence(self._places) if placed else None  # what is where
         self._tracker = ObjectTracker() if options.track or placed else None
         self.budget: dict[str, float] = {}  # of the next steps: field of Compute, value
         self._sink_s = 0.0
+        self._boxes: tuple[Box, ...] = ()  # of the newest step
+
+    def scene(self, item: Data) -> Scene | None:
+        """Return what the newest step, whose input this was, saw; None if that is no picture."""
+        if not isinstance(item, VideoFrame):
+            return None
+        return Scene(item, self._boxes, self._places)
 
     @property
     def active(self) -> str | None:
@@ -360,6 +369,7 @@ class StreamRecorder:
         if self.presence is not None and isinstance(tick.item, VideoFrame):
             size = tick.item.size or tick.item.rgb.shape[1::-1]
             sure = self.presence.update(tick.time_s, sure, size)
+        self._boxes = sure
         return Objects(step, tick.time_s, tick.item.i, tick.item.pts, sure)
 
     def _prediction(

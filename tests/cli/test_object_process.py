@@ -12,11 +12,12 @@ import pytest
 from PIL import Image
 
 from costream.labels.boxes import read_boxes
+from kit.broker import Broker, Listener, needs_broker
 from kit.media import excerpt
 from kit.object_nets import LABELS, write_model
 from kit.paths import SAMPLES
 from kit.program import start
-from kit.runs import records, refused, rows, run
+from kit.runs import records, refused, rows, run, wait_until
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -183,6 +184,27 @@ def test_how_it_is_known(weights: Path) -> None:
     assert "token-gated models cannot be combined" in several.stderr
     assert "objects in video" in run("detect", "--help").stdout
     refused(4, "", "detect", SAMPLES / "street.ogg", "-m", "tiny-objects", env=env)
+
+
+@needs_broker
+def test_a_watch_publishes_and_takes_pictures(weights: Path, tmp_path: Path) -> None:
+    clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)
+    options = ("-m", weights, "--zone", "all=0,0 1,0 1,1 0,1", "--on", "* in all", "-o", tmp_path)
+    pace = ("--realtime", "--fps", 4, "--on-late", "block", "--snapshots", tmp_path / "pictures")
+    with Broker(tmp_path) as broker, Listener(broker) as heard:
+        url = f"mqtt://127.0.0.1:{broker.port}"
+        done = run("watch", clip, *options, *pace, "--mqtt", url)
+        wait_until(lambda: heard.newest("costream/status") == b"offline")
+        alert = json.loads(heard.newest("costream/door.mp4/alert") or "")
+        events = [json.loads(text) for text in heard.all("costream/door.mp4/event")]
+        picture = heard.newest("costream/door.mp4/snapshot")
+    assert "MQTT" not in done.stderr
+    lines = records(tmp_path / "door.mp4.jsonl")
+    (told,) = (line for line in lines if line["type"] == "alert")
+    assert Path(alert["snapshot"]) == tmp_path / "pictures" / told["snapshot"]
+    assert Path(alert["snapshot"]).read_bytes() == picture
+    visits = [{**line, "feed": "door.mp4"} for line in lines if line["type"] == "zone"]
+    assert [event for event in events if event["type"] == "zone"] == visits
 
 
 def test_a_frame_to_draw_zones_on(tmp_path: Path) -> None:

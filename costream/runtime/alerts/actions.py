@@ -31,9 +31,10 @@ from urllib.request import (
 
 from costream.errors import OutputError, UsageError, redact
 from costream.records import Alert, to_json
+from costream.runtime.alerts.snapshots import AlertPicture
 
 COMMAND_TIMEOUT_S = 30.0
-NAMES = ("feed", "label", "score", "time", "clip", "rule")  # AlertEvent.values
+NAMES = ("feed", "label", "score", "time", "clip", "rule", "snapshot")  # AlertEvent.values
 _PLACE = re.compile("{(" + "|".join(NAMES) + ")}")
 _LIKE_PLACE = re.compile("(?<![$])({[a-z_]+})")  # ${home} is a shell's
 SECRET_VARIABLES: set[str] = set()  # names of those with passwords, which no program inherits
@@ -49,6 +50,7 @@ class AlertEvent:
     at: str  # time of firing, ISO 8601, UTC
     alert: Alert
     clip: Path | None = None  # the file with the seconds around it
+    snapshot: AlertPicture | None = None
 
     @cached_property
     def values(self) -> dict[str, str]:
@@ -60,7 +62,13 @@ class AlertEvent:
             "time": self.at,
             "clip": "" if self.clip is None else str(self.clip),
             "rule": self.alert.rule,
+            "snapshot": "" if self._picture is None else str(self._picture),
         }
+
+    @property
+    def _picture(self) -> Path | None:
+        """The file of the snapshot."""
+        return None if self.snapshot is None else self.snapshot.path
 
     @cached_property
     def json(self) -> str:
@@ -68,7 +76,25 @@ class AlertEvent:
         record: dict[str, Any] = {"feed": self.feed, "at": self.at, **to_json(self.alert)}
         if self.clip is not None:
             record["clip"] = str(self.clip)
+        if self._picture is not None:
+            record["snapshot"] = str(self._picture)
+            record["snapshot_url"] = self._picture.resolve().as_uri()
         return json.dumps(record, ensure_ascii=False, allow_nan=False)
+
+
+class SaveSnapshot:
+    """The action that writes the snapshots of alerts, so that failures are counted and told."""
+
+    name = "snapshots"
+    wants_clip = False
+
+    def do(self, event: AlertEvent) -> None:
+        """Write the snapshot of an alert, if it has one. OutputError when that fails."""
+        if event.snapshot is not None:
+            event.snapshot.save()
+
+    def cancel(self) -> None:
+        """Do nothing: a picture takes no time."""
 
 
 class AppendLine:

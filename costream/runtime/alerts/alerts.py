@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -18,8 +18,16 @@ import numpy.typing as npt
 from costream.clock import parse_time, utc
 from costream.errors import UsageError
 from costream.records import Alert, FeedState
-from costream.runtime.alerts.actions import AlertEvent, AppendLine, PostJson, RunCommand
+from costream.runtime.alerts.actions import (
+    AlertEvent,
+    AppendLine,
+    PostJson,
+    RunCommand,
+    SaveSnapshot,
+)
 from costream.runtime.alerts.rules import Rule, RuleEvaluator, RuleLabels, parse_rule
+from costream.runtime.alerts.snapshots import SUFFIX as PICTURE_SUFFIX
+from costream.runtime.alerts.snapshots import AlertPicture, Scene
 from costream.runtime.alerts.worker import Action, ActionWorker, LogLimiter
 from costream.runtime.presence import Presence
 from costream.sinks.rotation import clip_stem
@@ -48,9 +56,20 @@ class Alerts:
     All methods are called by one thread; the buffers from ``ring`` are used by reader threads.
     """
 
-    def __init__(self, clips: Path | None = None) -> None:
-        """``clips``: the folder for clips; None: no feed may ask for them."""
-        self._folder = clips
+    def __init__(
+        self,
+        clips: Path | None = None,
+        snapshots: Path | None = None,
+        actions: Sequence[Action] = (),
+    ) -> None:
+        """``clips``: the folder for clips; None: no feed may ask for them.
+
+        ``snapshots``: the folder for pictures; None: they are not written. ``actions``: those of
+        all feeds, besides their own.
+        """
+        self._folder, self._snapshots = clips, snapshots
+        writing = [SaveSnapshot()] if snapshots is not None else []
+        self._common = tuple(ActionWorker(action) for action in (*writing, *actions))
         self._feeds: dict[str, _Feed] = {}
         self._workers: dict[tuple[str, str], ActionWorker] = {}
         self._names: deque[str] = deque(maxlen=_NAMES)  # recent; may not exist as files yet
@@ -75,7 +94,7 @@ class Alerts:
         for key, action in actions.items():
             if key not in self._workers:
                 self._workers[key] = ActionWorker(action)
-        workers = tuple(self._workers[key] for key in actions)
+        workers = (*self._common, *(self._workers[key] for key in actions))
         span = options.clips
         ring = None if span is None else PacketRing(span.before_s + _LATE_S)
         self._feeds[feed] = _Feed(evaluators, workers, span, ring)
@@ -90,15 +109,20 @@ class Alerts:
         time_s: float,
         probabilities: npt.NDArray[np.floating],
         presence: Presence | None = None,
+        scene: Scene | None = None,
     ) -> list[Alert]:
         """Take a step of a feed (``probabilities``: [C], all heads); return alerts to record.
 
-        ``presence``: what is in its zones, for rules about places.
+        ``presence``: what is in its zones, for rules about places; ``scene``: for snapshots.
         """
         to = self._feeds[feed]
         given = (time_s, probabilities, presence)
         alerts = [alert for evaluator in to.evaluators for alert in evaluator.push(*given)]
-        return [self._take(feed, alert, alert.time_s) for alert in alerts]
+        return [self._take(feed, alert, alert.time_s, scene) for alert in alerts]
+
+    def holding(self, feed: str) -> dict[str, bool]:
+        """Return for each rule of a feed whether its condition holds now."""
+        return {e.rule.text: e.holding for e in self._feeds[feed].evaluators}
 
     def gap(self, feed: str) -> None:
         """Take a gap in the data of a feed."""
@@ -118,7 +142,11 @@ class Alerts:
     def failed(self) -> int:
         """Actions that failed or were dropped, and clips that were not written."""
         clips = sum(feed.ring.failed for feed in self._feeds.values() if feed.ring is not None)
-        return clips + sum(worker.failed + worker.dropped for worker in self._workers.values())
+        return clips + sum(worker.failed + worker.dropped for worker in self._all_workers)
+
+    @property
+    def _all_workers(self) -> tuple[ActionWorker, ...]:
+        return (*self._common, *self._workers.values())
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Finish clips and actions; cancel those that take longer than ``timeout_s``."""
@@ -128,19 +156,22 @@ class Alerts:
             ring.close(0.0)  # start ending all of them at once
         for ring in rings:
             ring.close(max(0.0, until_s - time.monotonic()))
-        for worker in self._workers.values():
+        for worker in self._all_workers:
             worker.finish()
-        for worker in self._workers.values():
+        for worker in self._all_workers:
             worker.close(until_s)
 
-    def _take(self, feed: str, alert: Alert, at_s: float) -> Alert:
+    def _take(self, feed: str, alert: Alert, at_s: float, scene: Scene | None = None) -> Alert:
         """Start the clip and actions for an alert about time ``at_s``; return it as recorded."""
         to = self._feeds[feed]
         now = datetime.now(timezone.utc)
-        event = AlertEvent(feed, utc(now.timestamp()), alert)
+        snapshot = self._snapshot(feed, now, alert.label, scene)
+        if snapshot is not None and snapshot.path is not None:
+            alert = replace(alert, snapshot=snapshot.path.name)
+        event = AlertEvent(feed, utc(now.timestamp()), alert, snapshot=snapshot)
         log.info("%s: %s: %s %.2f", feed, alert.rule, alert.label, alert.score)
         if self._folder is not None and to.ring is not None and to.span is not None:
-            path = self._folder / self._name(feed, now, alert.label)
+            path = self._folder / self._name(self._folder, feed, now, alert.label, SUFFIX)
             done = partial(_start, to.workers, event, wants_clip=True)
             if to.ring.save(path, at_s, to.span.before_s, to.span.after_s, done):
                 _start(to.workers, event, path, wants_clip=False)
@@ -152,13 +183,24 @@ class Alerts:
             worker.put(event)
         return alert
 
-    def _name(self, feed: str, now: datetime, label: str) -> str:
-        """Return a unique file name for a clip."""
+    def _snapshot(
+        self, feed: str, now: datetime, label: str, scene: Scene | None
+    ) -> AlertPicture | None:
+        """Return the snapshot of an alert; None without a picture, or if nobody wants it."""
+        if scene is None or not self._common:
+            return None
+        folder = self._snapshots
+        if folder is None:
+            return AlertPicture(scene, None)
+        return AlertPicture(scene, folder / self._name(folder, feed, now, label, PICTURE_SUFFIX))
+
+    def _name(self, folder: Path, feed: str, now: datetime, label: str, suffix: str) -> str:
+        """Return a unique name for a file in a folder."""
         stem = clip_stem(feed, now, label)
-        name, number = f"{stem}{SUFFIX}", 1
-        while name in self._names or (self._folder is not None and (self._folder / name).exists()):
+        name, number = f"{stem}{suffix}", 1
+        while name in self._names or (folder / name).exists():
             number += 1
-            name = f"{stem}~{number}{SUFFIX}"
+            name = f"{stem}~{number}{suffix}"
         self._names.append(name)
         return name
 

@@ -48,6 +48,7 @@ from costream.records import LOW, Alert, FeedState
 from costream.runtime.presence import Presence
 
 EVERY_S = 30.0
+PULSE_S = 2.0
 _MOST = 1000  # objects that a rule counts to
 ANY = "*"
 _WORDS = ("for", "until", "every", "in", "crosses")
@@ -332,10 +333,11 @@ class RuleEvaluator:
         self._targets = named if rule.kind == "label" else ()
         self._label = None if rule.label == ANY else rule.label
         self._told: set[int] = set()  # objects in the zone for which it has fired
+        self.holding = False  # whether its condition holds now; of crossings: for PULSE_S
         self._watched = tuple(_Watched() for _ in self._targets)
         self._away = _Watched()
         self._there = _Watched()  # of "not in" and "count"
-        self._fired_s = -math.inf
+        self._fired_s = self._crossed_s = -math.inf
 
     def push(
         self,
@@ -364,6 +366,7 @@ class RuleEvaluator:
                 watched.since_s = time_s
             if self._holds(watched, time_s):
                 due.append((score, target, watched))
+        self.holding = any(self._lasts(watched, time_s) for watched in self._watched)
         due.sort(key=lambda one: -one[0])
         alerts: list[Alert] = []
         for score, target, watched in due:
@@ -375,6 +378,8 @@ class RuleEvaluator:
         for watched in (*self._watched, self._there):
             watched.since_s, watched.armed = None, True
         self._told.clear()
+        if self.rule.kind not in ("gap", "lost"):
+            self.holding = False
 
     def state(self, now_s: float, state: FeedState, age_s: float | None) -> list[Alert]:
         """Take the state of the feed and return the alerts that fire.
@@ -392,6 +397,7 @@ class RuleEvaluator:
             away.since_s, away.armed = None, True
         elif state in _AWAY and away.since_s is None:  # it stays lost during retries
             away.since_s = now_s
+        self.holding = self._lasts(away, now_s)
         if not self._holds(away, now_s):
             return []
         return self._fire(away, now_s, rule.kind, 1.0)
@@ -408,6 +414,8 @@ class RuleEvaluator:
                 and self._label in (None, event.label)
                 and rule.direction in (None, event.direction)
             ]
+            self._crossed_s = time_s if crossed else self._crossed_s
+            self.holding = time_s - self._crossed_s < PULSE_S
             return [
                 alert
                 for event in crossed
@@ -421,12 +429,14 @@ class RuleEvaluator:
                 there.since_s, there.armed = None, True
             elif there.since_s is None:
                 there.since_s = time_s
+            self.holding = self._lasts(there, time_s)
             return self._fire(there, time_s, rule.label, 1.0) if self._holds(there, time_s) else []
         visits = presence.visits(rule.place, self._label)
         self._told &= visits.keys()
-        alerts = []
+        alerts, self.holding = [], False
         for number, visit in visits.items():
             watched = _Watched(visit.since_s, number not in self._told and visit.out_s is None)
+            self.holding = self.holding or self._lasts(watched, time_s)
             if self._holds(watched, time_s):
                 alerts += self._fire(watched, time_s, visit.label, visit.score, number)
                 if not watched.armed:
@@ -434,10 +444,12 @@ class RuleEvaluator:
         return alerts
 
     def _holds(self, watched: _Watched, time_s: float) -> bool:
+        return watched.armed and self._lasts(watched, time_s)
+
+    def _lasts(self, watched: _Watched, time_s: float) -> bool:
+        """Return whether a condition has held for long enough, may it fire again or not."""
         since_s = watched.since_s
-        return (
-            watched.armed and since_s is not None and time_s - since_s >= self.rule.for_s - SLACK_S
-        )
+        return since_s is not None and time_s - since_s >= self.rule.for_s - SLACK_S
 
     def _fire(
         self, watched: _Watched, time_s: float, label: str, score: float, number: int | None = None

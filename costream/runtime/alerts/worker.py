@@ -115,6 +115,8 @@ class ActionWorker:
     def _run(self) -> None:
         while (event := self._next()) is not None:
             try:
+                if event.snapshot is not None:
+                    event.snapshot.jpeg()  # the file is there before anybody hears of it
                 self.action.do(event)
             except OutputError as error:
                 self.failed += 1

@@ -21,6 +21,7 @@ from costream.models.base import GatedModel, Model
 from costream.options import Options
 from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.alerts.rules import PLACED, RuleLabels
+from costream.runtime.alerts.snapshots import BOX
 from costream.runtime.budget import TokenController
 from costream.runtime.detect import load_checked
 from costream.runtime.masks import MaskPainter
@@ -31,6 +32,7 @@ from costream.runtime.watch.channel import FeedChannel
 from costream.runtime.watch.feed import Buffer, Clock, Feed
 from costream.runtime.watch.feed_list import FeedSpec, read_feeds
 from costream.runtime.watch.loop import FeedStates, Loop, TimeShare
+from costream.runtime.watch.mqtt import MqttPublisher
 from costream.runtime.watch.prometheus import Metrics
 from costream.runtime.watch.state_dir import StateDirectory
 from costream.runtime.watch.status import StatusCollector, StatusFile
@@ -117,6 +119,8 @@ def status_exports(options: Options) -> list[WatchView]:
         views.append(StatusFile(Path(options.status_file)))
     if options.metrics is not None:
         views.append(Metrics(options.metrics))
+    if options.mqtt is not None:
+        views.append(MqttPublisher(options.mqtt))
     return views
 
 
@@ -164,12 +168,13 @@ class WatchRun:
         self.exit_code = ExitCode.BUG
         self._arrived = Condition()
         self._share = TimeShare(_share(options, model))
-        self._alerts = _alerts(options, specs, model)
+        self._broker = next((view for view in views if isinstance(view, MqttPublisher)), None)
+        self._alerts = _alerts(options, specs, model, self._broker)
         self._state_directory = (
             None if options.state_dir is None else StateDirectory(Path(options.state_dir), model)
         )
         self._channels = [self._channel(row, spec) for row, spec in enumerate(specs)]
-        self._overview = StatusCollector(model.info, self._channels)
+        self._overview = StatusCollector(model.info, self._channels, self._alerts)
         masks = [frozenset(p for p in spec.places if p.kind == "mask") for spec in specs]
         throttles = _throttles(options, model, specs)
         rows = FeedStates(model, len(specs), options.tokens, throttles, masks)
@@ -188,6 +193,8 @@ class WatchRun:
                     channel.resume(saved)
                     if time.time() - saved.saved_s <= RESUME_S:
                         self._loop.rows.put(channel.row, saved.state)
+        if self._broker is not None:
+            self._broker.begin([c.spec for c in self._channels], self._model.info.card.name)
         try:
             with self._stop.while_running(lambda: None):  # the loop polls the stop event itself
                 for channel in self._channels:
@@ -212,6 +219,7 @@ class WatchRun:
         reading = replace(
             source_options(options, model, ()),
             channel=spec.channel or options.channel,
+            drawing=BOX if options.snapshots or options.mqtt else None,
             connecting=ConnectionOptions(
                 timeout_s=spec.timeout_s or options.timeout_s,
                 retries=options.retries,
@@ -221,7 +229,10 @@ class WatchRun:
             ),
         )
         counts = any(rule.kind in PLACED for rule in spec.alerts.on)
-        track = StreamRecorder(model, options, self._sinks(options, spec.name), counts=counts)
+        sinks = self._sinks(options, spec.name)
+        if self._broker is not None:
+            sinks.append(self._broker.sink(spec.name))
+        track = StreamRecorder(model, options, sinks, counts=counts)
         clock: Clock = tick_per_item
         if model.info.sound is None:
             clock = partial(
@@ -258,7 +269,8 @@ class WatchRun:
             self._save_states(AHEAD, durable=durable)
 
     def _show(self) -> None:
-        status = self._overview.status(self._share.load, self._alerts.failed)
+        lost = 0 if self._broker is None else self._broker.dropped
+        status = self._overview.status(self._share.load, self._alerts.failed + lost)
         for channel, feed in zip(self._channels, status.feeds, strict=True):
             if channel.recorder.open_sinks:
                 for alert in self._alerts.state(feed.name, channel.now_s, feed.state, feed.age_s):
@@ -302,10 +314,13 @@ class WatchRun:
         return ExitCode.INPUT if any(channel.lost for channel in self._channels) else ExitCode.OK
 
 
-def _alerts(options: Options, specs: Sequence[FeedSpec], model: Model) -> Alerts:
+def _alerts(
+    options: Options, specs: Sequence[FeedSpec], model: Model, broker: MqttPublisher | None
+) -> Alerts:
     """Return the alerts of all feeds. UsageError for rules that do not fit the model's labels."""
     folder = None if options.output in (None, "-") else Path(str(options.output))
-    alerts = Alerts(folder)
+    snapshots = None if options.snapshots is None else Path(options.snapshots)
+    alerts = Alerts(folder, snapshots, () if broker is None else (broker,))
     objects = model.info.card.finds_objects
     classes = RuleLabels.of((head.card, options.timeline(head.card)) for head in model.info.heads)
     for spec in specs:

@@ -119,8 +119,9 @@ class Loop:
                 channel.recorder.budget = self.rows.step_budget(channel.row) or part
                 scores = channel.step(ready, result)
                 if scores is not None:
-                    name, presence = channel.spec.name, channel.recorder.presence
-                    for alert in self._alerts.push(name, ready.tick.time_s, scores, presence):
+                    about = (channel.recorder.presence, channel.recorder.scene(ready.tick.item))
+                    name, time_s = channel.spec.name, ready.tick.time_s
+                    for alert in self._alerts.push(name, time_s, scores, *about):
                         self.record_alert(channel, alert)
                 # The shorter of two: a single slow step must not drop all that wait.
                 seconds, known_s = time.monotonic() - taken_s, self._step_s.get(channel.row, 0.0)

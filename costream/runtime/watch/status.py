@@ -9,6 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from costream.clock import utc
 from costream.errors import UsageError, redact
 from costream.models.base import ModelInfo
 from costream.records import SCHEMA, Alert, plain, to_json
+from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.watch.channel import FeedChannel
 from costream.sinks.atomic import part_path
 from costream.status import WatchStatus
@@ -28,8 +30,8 @@ _ALERTS = 20
 class StatusCollector:
     """Collects the status of a watch; adds one strip cell per second to each channel."""
 
-    def __init__(self, model: ModelInfo, channels: Sequence[FeedChannel]) -> None:
-        self._model, self._channels = model.card.name, channels
+    def __init__(self, model: ModelInfo, channels: Sequence[FeedChannel], rules: Alerts) -> None:
+        self._model, self._channels, self._rules = model.card.name, channels, rules
         events = (x for h in model.heads for x in h.card.labels if x != h.card.background)
         self._labels = tuple(events)
         self._began_s, self._start_s = time.time(), time.monotonic()
@@ -43,7 +45,10 @@ class StatusCollector:
     def status(self, load: float, failed_actions: int) -> WatchStatus:
         """Return the current status."""
         now_s = time.monotonic()
-        feeds = tuple(channel.status(now_s) for channel in self._channels)
+        feeds = tuple(
+            replace(channel.status(now_s), rules=self._rules.holding(channel.spec.name))
+            for channel in self._channels
+        )
         while self._strip_s + 1.0 <= now_s:
             self._strip_s += 1.0
             for channel, feed in zip(self._channels, feeds, strict=True):

@@ -1,0 +1,69 @@
+"""Snapshots: the picture of the step at which an alert fired, with boxes and places, as JPEG."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from costream.errors import OutputError
+from costream.places import Place
+from costream.records import Box, VideoFrame
+from costream.sinks.atomic import part_path
+from costream.sinks.snapshot import jpeg_of
+
+SUFFIX = ".jpg"
+BOX = (1280, 720)  # a picture is at most as large
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a step saw: its frame, the objects in it, and the places of its feed."""
+
+    frame: VideoFrame
+    boxes: tuple[Box, ...]
+    places: tuple[Place, ...]
+
+
+class AlertPicture:
+    """A scene as JPEG. It is drawn once, by the first thread that wants it.
+
+    ``path``: where it is written; None: nowhere.
+    """
+
+    def __init__(self, scene: Scene, path: Path | None) -> None:
+        self.path = path
+        self._scene: Scene | None = scene
+        self._lock = threading.Lock()  # guards the rest
+        self._jpeg = b""
+        self._problem: str | None = None  # that it could not be written
+
+    def jpeg(self) -> bytes:
+        """Return the picture, after it has been written. Never raises for the writing."""
+        with self._lock:
+            scene, self._scene = self._scene, None
+            if scene is not None:
+                frame = scene.frame
+                rgb = frame.rgb if frame.drawing is None else frame.drawing()
+                source = frame.size or (rgb.shape[1], rgb.shape[0])
+                self._jpeg = jpeg_of(rgb, source, scene.boxes, scene.places)
+                self._write()
+            return self._jpeg
+
+    def save(self) -> None:
+        """Write the file, if that has not been done. OutputError when it could not be written."""
+        self.jpeg()
+        if self._problem is not None:
+            raise OutputError(f"cannot be written ({self._problem})", where=self.path)
+
+    def _write(self) -> None:
+        if self.path is None:
+            return
+        part = part_path(self.path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(self._jpeg)
+            os.replace(part, self.path)
+        except OSError as error:
+            self._problem = error.strerror or type(error).__name__

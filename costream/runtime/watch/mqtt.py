@@ -1,0 +1,322 @@
+"""``--mqtt``: states, alerts, events and snapshots of a watch for a broker and Home Assistant.
+
+Topics below PREFIX (default: costream), where FEED, ZONE and LINE are percent-encoded:
+
+* ``status``: online or offline, the last will; ``FEED/available``: whether the feed is live
+* ``FEED/label``, ``FEED/zone/ZONE``, ``FEED/line/LINE``, ``FEED/rule/N``, ``FEED/snapshot``:
+  states, retained, sent when they change and all again at each connection (so QoS 0 is enough)
+* ``FEED/alert``, ``FEED/event``: JSON of each alert, and of each segment, visit and crossing, with
+  QoS 1; while the broker is away, QUEUE of them wait
+
+The descriptions for Home Assistant are below ``homeassistant/`` ("MQTT discovery").
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import ssl
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from costream.errors import UsageError, clean, redact
+from costream.places import Crossing, PlaceCount, ZoneEvent
+from costream.records import Header, Record, Segment, Summary, dumps, to_json
+from costream.runtime.alerts.actions import SECRET_VARIABLES, AlertEvent
+from costream.runtime.alerts.worker import LogLimiter
+from costream.runtime.watch.feed_list import FeedSpec
+from costream.status import FeedStatus, WatchStatus
+from costream.version import __version__
+
+USER, PASSWORD = "COSTREAM_MQTT_USER", "COSTREAM_MQTT_PASSWORD"
+QUEUE = 1000  # alerts and events that wait for the broker
+KEEP_ALIVE_S = 30
+CLOSE_S = 1.5  # most time to say goodbye
+RETRY_S = (1, 30)  # between attempts to connect, growing
+_PORTS = {"mqtt": 1883, "mqtts": 8883}
+_PREFIX = "costream"
+_DISCOVERY = "homeassistant"
+_LONGEST = 255  # characters of a state of Home Assistant
+_NO_TOPIC = re.compile(r"[+#\x00-\x1f]|^\$|^/|//|/$|^$")
+log = logging.getLogger("costream")
+
+
+class MqttPublisher:
+    """Publishes to one broker, from a thread of its own; no method ever waits for it.
+
+    It is a view of the watch (``show``), an action of every alert (``do``), and makes a sink for
+    the records of each feed.
+    """
+
+    wants_clip = False
+
+    def __init__(self, url: str) -> None:
+        """UsageError when ``url`` is not one of a broker, or paho-mqtt is not installed."""
+        try:
+            from paho.mqtt import client as mqtt
+            from paho.mqtt.enums import CallbackAPIVersion
+        except ImportError as error:
+            hint = "pip install 'costream[mqtt]'"
+            raise UsageError("needs the extra mqtt", where="--mqtt", hint=hint) from error
+        parts, host, port, self._prefix = _parsed(url)
+        self.name = f"MQTT to {host}:{port}"
+        self.dropped = 0  # alerts and events for which there was no room
+        self._done = int(mqtt.MQTT_ERR_SUCCESS), int(mqtt.MQTT_ERR_NO_CONN)
+        self._feeds: Sequence[FeedSpec] = ()
+        self._model = ""
+        self._states: dict[str, str | bytes] = {}  # by topic
+        self._sent: dict[str, str | bytes] = {}  # since the connection was made
+        self._lock = threading.RLock()  # guards the two
+        self._connected = self._closed = False
+        self._drops, self._troubles = LogLimiter(), LogLimiter()
+        self._trouble = ""  # why there is no connection, as told last
+        client = self._client = mqtt.Client(CallbackAPIVersion.VERSION2)
+        client.max_queued_messages_set(QUEUE)
+        client.reconnect_delay_set(*RETRY_S)
+        client.will_set(f"{self._prefix}/status", "offline", 1, retain=True)
+        SECRET_VARIABLES.add(PASSWORD)
+        user = unquote(parts.username or "") or os.environ.get(USER)
+        password = unquote(parts.password or "") or os.environ.get(PASSWORD)
+        if user:
+            client.username_pw_set(user, password)
+        if parts.scheme == "mqtts":
+            client.tls_set_context(ssl.create_default_context())
+        client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
+        client.on_connect_fail = self._on_connect_fail
+        client.connect_async(host, port, KEEP_ALIVE_S)
+
+    def begin(self, feeds: Sequence[FeedSpec], model: str) -> None:
+        """Connect, and describe these feeds whenever there is a connection."""
+        self._feeds, self._model = feeds, model
+        self._client.loop_start()
+
+    def show(self, status: WatchStatus) -> None:
+        """Publish the states that have changed."""
+        for feed in status.feeds:
+            for topic, value in _states(feed).items():
+                self._state(f"{topic_part(feed.name)}/{topic}", value)
+
+    def do(self, event: AlertEvent) -> None:
+        """Publish an alert, and its snapshot as the state of the feed's picture."""
+        base = topic_part(event.feed)
+        if event.snapshot is not None:
+            self._state(f"{base}/snapshot", event.snapshot.jpeg())
+        self._publish(f"{base}/alert", event.json)
+
+    def cancel(self) -> None:
+        """Do nothing: publishing takes no time."""
+
+    def sink(self, feed: str) -> EventSink:
+        """Return a sink that publishes the events of a feed."""
+        return EventSink(self, feed)
+
+    def event(self, feed: str, text: str) -> None:
+        """Publish an event of a feed."""
+        self._publish(f"{topic_part(feed)}/event", text)
+
+    def close(self) -> None:
+        """Say that the watch has ended, and disconnect; what waits is dropped. May be repeated."""
+        if self._closed:
+            return
+        self._closed = True
+        ending = threading.Thread(target=self._end, daemon=True)
+        ending.start()
+        ending.join(CLOSE_S)
+
+    def _end(self) -> None:
+        if self._connected:
+            last = self._client.publish(f"{self._prefix}/status", "offline", retain=True)
+            with suppress(ValueError, RuntimeError):  # the broker has left
+                last.wait_for_publish(CLOSE_S)
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _publish(self, topic: str, text: str) -> None:
+        data = text.encode("utf-8", "backslashreplace")
+        info = self._client.publish(f"{self._prefix}/{topic}", data, qos=1)
+        if int(info.rc) not in self._done:
+            self.dropped += 1
+            self._drops.warn(f"{self.name}: {QUEUE} messages wait already, a new one was dropped")
+
+    def _state(self, topic: str, value: str | bytes) -> None:
+        with self._lock:
+            self._states[topic] = value
+            if self._connected and self._sent.get(topic) != value:
+                self._sent[topic] = value
+                self._client.publish(f"{self._prefix}/{topic}", value, retain=True)
+
+    def _on_connect(self, client: Any, _: Any, __: Any, reason: Any, ___: Any) -> None:
+        if reason.is_failure:
+            self._tell(f"refused: {str(reason).lower()}")
+            return
+        if self._trouble:
+            log.warning("%s: connected again", self.name)
+        self._trouble = ""
+        for topic, payload in descriptions(self._feeds, self._prefix, self._model):
+            client.publish(f"{_DISCOVERY}/{topic}/config", dumps(payload), retain=True)
+        client.publish(f"{self._prefix}/status", "online", retain=True)
+        with self._lock:
+            self._connected = True
+            self._sent.clear()
+            for topic, value in self._states.items():
+                self._state(topic, value)
+
+    def _on_disconnect(self, _: Any, __: Any, ___: Any, reason: Any, ____: Any) -> None:
+        was, self._connected = self._connected, False
+        if was and not self._closed:
+            self._tell(f"the connection was lost ({str(reason).lower()})")
+
+    def _on_connect_fail(self, *_: Any) -> None:
+        error = sys.exc_info()[1]
+        reason = getattr(error, "verify_message", "") or getattr(error, "strerror", "") or error
+        self._tell(str(reason).lower())
+
+    def _tell(self, trouble: str) -> None:
+        """Log why there is no connection: once, and at intervals, as it is tried again."""
+        self._connected = False
+        if self._closed:
+            return
+        text = f"{self.name}: {trouble}, trying again"
+        if trouble != self._trouble:
+            self._troubles = LogLimiter()
+        self._trouble = trouble
+        self._troubles.warn(text)
+
+
+class EventSink:
+    """Publishes the segments, visits and crossings of one feed as JSON, as in its file."""
+
+    def __init__(self, publisher: MqttPublisher, feed: str) -> None:
+        self._publisher, self._feed = publisher, feed
+
+    def open(self, header: Header) -> None:
+        """Do nothing: the feed has been described."""
+
+    def write(self, record: Record) -> None:
+        """Publish a record that is an event."""
+        if isinstance(record, (Segment, ZoneEvent, Crossing)):
+            self._publisher.event(self._feed, dumps({**to_json(record), "feed": self._feed}))
+
+    def close(self, summary: Summary) -> None:
+        """Do nothing: the publisher ends with the watch."""
+
+
+def _parsed(url: str) -> tuple[Any, str, int, str]:
+    """Return the parts of a URL, its host, port and prefix."""
+    hint = "write mqtt://HOST, mqtts://HOST:PORT or mqtt://HOST/PREFIX"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in _PORTS or parts.query or parts.fragment:
+        # An invalid URL cannot be redacted, and may hold a password.
+        raise UsageError("not the URL of a broker", where="--mqtt", hint=hint)
+    prefix = unquote(parts.path).strip("/") or _PREFIX
+    if _NO_TOPIC.search(prefix):
+        raise UsageError(f"{prefix!r} cannot begin a topic", where="--mqtt", hint=hint)
+    return parts, host, port or _PORTS[parts.scheme], prefix
+
+
+def topic_part(text: str) -> str:
+    """Return a name as one level of a topic: percent-encoded, so that none means another."""
+    return quote(text.encode("utf-8", "surrogateescape"), safe=" ()@=,;!'")
+
+
+def _slug(text: str) -> str:
+    """Return a name for ids of Home Assistant; different names have different ones."""
+    slug = re.sub(r"[^A-Za-z0-9-]+", "_", text)[:40]
+    return (
+        slug
+        if slug == text
+        else f"{slug}_{hashlib.sha1(text.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    )
+
+
+def shown(text: str) -> str:
+    """Return a text as a state: on one line, without credentials, as long as a state may be."""
+    return clean(redact(text))[:_LONGEST]
+
+
+def _states(feed: FeedStatus) -> dict[str, str]:
+    """Return the states of a feed by topic."""
+    live = feed.state == "live"
+    states = {"available": "online" if live else "offline"}
+    if live:
+        states["label"] = shown(feed.active or "none")
+    by_place: defaultdict[tuple[str, str], list[PlaceCount]] = defaultdict(list)
+    for count in feed.places:
+        by_place[count.kind, count.place].append(count)
+    for (kind, place), counts in by_place.items():
+        names = ("now", "ins", "outs") if kind == "zone" else ("ins", "outs")
+        sums = {name: sum(getattr(count, name) for count in counts) for name in names}
+        labels = {count.label: count.now if kind == "zone" else count.ins for count in counts}
+        states[f"{kind}/{topic_part(place)}"] = json.dumps({**sums, "labels": labels})
+    for number, holds in enumerate(feed.rules.values(), 1):
+        states[f"rule/{number}"] = "ON" if holds else "OFF"
+    return states
+
+
+def descriptions(
+    feeds: Iterable[FeedSpec], prefix: str, model: str
+) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Yield the topics and payloads that describe the feeds to Home Assistant."""
+    watch = _slug(prefix)
+    for feed in feeds:
+        node, base = f"{watch}_{_slug(feed.name)}", f"{prefix}/{topic_part(feed.name)}"
+        common: dict[str, Any] = {
+            "availability": [{"topic": f"{prefix}/status"}, {"topic": f"{base}/available"}],
+            "availability_mode": "all",
+            "device": {
+                "identifiers": [node],
+                "name": shown(feed.name),
+                "manufacturer": "costream",
+                "model": model,
+                "sw_version": __version__,
+            },
+            "origin": {"name": "costream", "sw_version": __version__},
+        }
+        entities: list[tuple[str, str, dict[str, Any]]] = [
+            ("sensor", "label", {"name": "Label", "state_topic": f"{base}/label"}),
+            (
+                "image",
+                "snapshot",
+                {
+                    "name": "Snapshot",
+                    "image_topic": f"{base}/snapshot",
+                    "content_type": "image/jpeg",
+                    "availability": [{"topic": f"{prefix}/status"}],
+                },
+            ),
+        ]
+        for place in feed.places:
+            topic = f"{base}/{place.kind}/{topic_part(place.name)}"
+            counts: dict[str, tuple[str, str]] = {
+                "zone": ("now", "measurement"),
+                "line": ("ins", "total_increasing"),
+            }
+            if place.kind not in counts:
+                continue
+            value, state_class = counts[place.kind]
+            entity = {
+                "name": shown(place.name),
+                "state_topic": topic,
+                "value_template": f"{{{{ value_json.{value} }}}}",
+                "json_attributes_topic": topic,
+                "state_class": state_class,
+            }
+            entities.append(("sensor", f"{place.kind}_{_slug(place.name)}", entity))
+        for number, text in enumerate(dict.fromkeys(rule.text for rule in feed.alerts.on), 1):
+            entity = {"name": shown(text), "state_topic": f"{base}/rule/{number}"}
+            entities.append(("binary_sensor", f"rule_{number}", entity))
+        for component, name, own in entities:
+            unique = {"unique_id": f"{node}_{name}"}
+            yield f"{component}/{node}/{name}", {**common, **unique, **own}
