@@ -1,9 +1,11 @@
 """Multi-object tracking: ids for boxes across the frames of a stream.
 
-SORT (Bewley et al., "Simple online and realtime tracking", 2016) in its simplest form: an object
-moves at the constant velocity of its centre and keeps its size, and boxes are matched to objects
-of the same label by intersection over union. The matching is greedy, the best overlap first: after
-non-maximum suppression few boxes compete for an object, so an optimal one hardly ever differs.
+As SORT (Bewley et al., "Simple online and realtime tracking", 2016), without its Kalman filter: an
+object moves on along the line that fits where its centre was lately (as OC-SORT, Cao et al., 2023,
+trusts observations more than a filter), and keeps its size. Boxes are matched to objects of the
+same label by intersection over union, both made larger by as much as one may have moved unseen
+(C-BIoU, Yang et al., 2023). The matching is greedy, the best overlap first: after non-maximum
+suppression few boxes compete for an object, so an optimal one hardly ever differs.
 """
 
 from __future__ import annotations
@@ -17,36 +19,48 @@ import numpy.typing as npt
 from costream.clock import SLACK_S
 from costream.records import Box
 
-# Boxes of a detector jitter, so half of an object's velocity is the previous estimate.
-_INERTIA = 0.5
-PATIENCE_S = 1.0  # how long an object may be out of sight and keep its id
+_HISTORY_S = 0.6  # of the places that a line is fitted to
+_PRIOR = 0.01  # squared seconds: how sure it is at first that an object stands
+_SPREAD = 0.35  # of an object's size (root of its area): so far it may get a second, if unseen
+PATIENCE_S = 1.5  # how long an object may be out of sight and keep its id
 
 Corners = npt.NDArray[np.floating]  # x1, y1, x2, y2
 
 
 @dataclass
 class _Object:
-    """An object: its last box, and the velocity of its centre in pixels per second."""
+    """An object: its boxes of late, and the velocity of their centre."""
 
     id: int
     label: str
-    corners: Corners  # [4]
+    corners: Corners  # [4], at seen_s
     seen_s: float
-    speed: npt.NDArray[np.float64] | None = None  # [2]; None: seen once
+    history: list[tuple[float, Corners]]  # before and at seen_s
+    speed: npt.NDArray[np.float64]  # [2], pixels per second
+
+    @classmethod
+    def new(cls, number: int, label: str, corners: Corners, time_s: float) -> _Object:
+        """Return an object that is seen for the first time."""
+        return cls(number, label, corners, time_s, [(time_s, corners)], np.zeros(2))
 
     def at(self, time_s: float) -> Corners:
         """Return its predicted box at ``time_s``."""
-        if self.speed is None:
-            return self.corners
         return self.corners + np.tile(self.speed * (time_s - self.seen_s), 2)
+
+    def spread(self, time_s: float, before_s: float) -> float:
+        """Return the pixels by which it may be elsewhere; ``before_s``: the step before."""
+        unseen_s = (time_s if len(self.history) == 1 else before_s) - self.seen_s
+        return _SPREAD * float(np.sqrt(_areas(self.corners[None])[0])) * max(0.0, unseen_s)
 
     def update(self, time_s: float, corners: Corners) -> None:
         """Update it with the box observed at ``time_s``."""
-        if time_s > self.seen_s:
-            shift = (corners - self.corners).reshape(2, 2).mean(0) / (time_s - self.seen_s)
-            if self.speed is not None:
-                shift = _INERTIA * self.speed + (1 - _INERTIA) * shift
-            self.speed = shift
+        since_s = time_s - _HISTORY_S - SLACK_S
+        self.history = [entry for entry in self.history if entry[0] >= since_s]
+        self.history.append((time_s, corners))
+        times = np.array([entry[0] for entry in self.history])
+        centres = np.stack([entry[1].reshape(2, 2).mean(0) for entry in self.history])
+        around = times - times.mean()
+        self.speed = around @ centres / (around @ around + _PRIOR)
         self.corners, self.seen_s = corners, time_s
 
 
@@ -64,6 +78,7 @@ class ObjectTracker:
         self._patience_s = patience_s
         self._objects: list[_Object] = []  # by id
         self._ids = 0  # assigned so far
+        self._before_s = -np.inf  # time of the step before
 
     def reset(self) -> None:
         """Forget the objects, as after a gap; later boxes get new ids."""
@@ -77,13 +92,14 @@ class ObjectTracker:
         ranked = [boxes[k] for k in order]
         corners = corners_of(ranked)
         matches = self._assign(time_s, ranked, corners)
+        self._before_s = time_s
         ids: dict[int, int] = {}
         for k, (place, box) in enumerate(zip(order, ranked, strict=True)):
             if k in matches:
                 matches[k].update(time_s, corners[k])
             else:
                 self._ids += 1
-                matches[k] = _Object(self._ids, box.label, corners[k], time_s)
+                matches[k] = _Object.new(self._ids, box.label, corners[k], time_s)
                 self._objects.append(matches[k])
             ids[place] = matches[k].id
         return tuple(replace(box, id=ids[place]) for place, box in enumerate(boxes))
@@ -92,7 +108,7 @@ class ObjectTracker:
         """Match boxes to known objects, by index of the box; ``corners``: [n, 4]."""
         if not self._objects:
             return {}
-        shared = pairwise_iou(np.stack([known.at(time_s) for known in self._objects]), corners)
+        shared = np.concatenate([self._overlaps(known, time_s, corners) for known in self._objects])
         labels = np.array([known.label for known in self._objects])
         shared[labels[:, None] != np.array([box.label for box in boxes])] = -1
         which, of = np.nonzero(shared >= self._overlap)
@@ -104,6 +120,11 @@ class ObjectTracker:
                 free.remove(known)
                 matches[box] = self._objects[known]
         return matches
+
+    def _overlaps(self, known: _Object, time_s: float, corners: Corners) -> Corners:
+        """Return the overlap [1, n] of an object with boxes [n, 4]."""
+        spread = known.spread(time_s, self._before_s) * np.array([-1, -1, 1, 1])
+        return pairwise_iou(known.at(time_s)[None] + spread, corners + spread)
 
 
 def corners_of(boxes: Sequence[Box]) -> Corners:

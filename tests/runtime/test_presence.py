@@ -86,7 +86,7 @@ def test_visits_and_counts_are_those_of_the_scene(seed: int) -> None:
             inside = {300 <= path[k][0] <= 700 for k in range(start - 1, start + length + 1)}
             sides = {path[k][0] >= 500 for k in range(start - 1, start + length + 1)}
             steady = (
-                len({path[k + 1][0] - path[k][0] for k in range(start - 3, start + length)}) == 1
+                len({path[k + 1][0] - path[k][0] for k in range(start - 7, start + length)}) == 1
             )
             if len(inside) == len(sides) == 1 and steady:
                 hidden[number] |= set(range(start, start + length))

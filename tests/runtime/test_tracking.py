@@ -68,6 +68,47 @@ def test_patience(unseen: int, same: bool) -> None:
     assert [ids(still, 0, box(5)), ids(still, 7, box(7))] == [[1], [1]]
 
 
+def crossing(
+    rng: random.Random, rate_hz: float, *, meet: bool
+) -> list[tuple[float, list[tuple[int, Box]]]]:
+    """Two persons walk towards one another, as a detector that trembles sees them, with who is who.
+
+    They swing their arms; one is behind the other, or (not ``meet``) a pillar, for up to a second.
+    """
+    tall, hidden_s = rng.uniform(120, 260), rng.uniform(0.3, 1.0)
+    speeds = (rng.uniform(0.35, 0.9) * tall, -rng.uniform(0.35, 0.9) * tall)  # 0.6 to 1.5 m/s
+    lines = (400.0, 400 + rng.uniform(-0.06, 0.06) * tall)
+    steps = []
+    for k in range(int(8 * rate_hz)):
+        time_s, seen = k / rate_hz, []
+        for who in (0, 1):
+            if abs(time_s - 4) <= hidden_s / 2 and who == int(meet):
+                continue
+            swing = np.sin(2 * np.pi * 1.8 * time_s + 2 * who)
+            x = 640 + speeds[who] * (time_s - 4) + (0 if meet or not who else 1.1 * tall)
+            half, noise = 0.19 * tall * (1 + 0.12 * swing), 0.015 * tall
+            corners = (x - half, lines[who] - tall, x + half, lines[who])
+            trembling = (value + rng.gauss(0, noise) for value in corners)
+            seen.append((who, Box(*trembling, min(1.0, max(0.3, rng.gauss(0.8, 0.08))), "person")))
+        steps.append((time_s, seen))
+    return steps
+
+
+@pytest.mark.parametrize("rate_hz", [4, 8, 16])
+def test_persons_who_are_hidden_as_they_cross_keep_their_ids(rate_hz: float) -> None:
+    kept = 0
+    for seed in range(24):
+        tracker, ids = ObjectTracker(), ({}, {})  # type: ignore[var-annotated]
+        for time_s, seen in crossing(random.Random(seed), rate_hz, meet=seed % 2 == 0):
+            boxes = tracker.update(time_s, [b for _, b in seen])
+            for (who, _), b in zip(seen, boxes, strict=True):
+                ids[who][time_s] = b.id
+        before = [{number for at, number in own.items() if 0.6 < at < 3} for own in ids]
+        after = [{number for at, number in own.items() if at > 6} for own in ids]
+        kept += before == after and [len(b) for b in before] == [1, 1] and before[0] != before[1]
+    assert kept >= 0.95 * 24
+
+
 def test_what_is_another_object() -> None:
     tracker = ObjectTracker(overlap=0.3)
     assert ids(tracker, 0, box(0)) == [1]
