@@ -253,6 +253,21 @@ class Options:
         metavar="N",
     )
 
+    levels: Literal["dB", "dBA"] | None = flag(
+        "--levels",
+        "Sound: write the level of each step, of dBA also A-weighted.",
+        on=("listen", "watch"),
+        type=click.Choice(["dB", "dBA"]),
+    )
+    full_scale_db: float = flag(
+        "--full-scale",
+        "Sound: level of the loudest sound that the microphone can tell, in dB.",
+        default=0.0,
+        on=("listen", "watch"),
+        type=float,
+        metavar="DB",
+    )
+
     # Timeline and predictions
     threshold: float | None = flag(
         "--threshold",
@@ -450,7 +465,14 @@ class Options:
             if declared and declared.identity and {"detect", "listen"} & {*declared.commands}:
                 values[each.name] = getattr(self, each.name)
         values |= {"budget": self.budget and self.budget.text}
-        later = ("only", "zone", "line", "mask")  # absent when not given: known batches stay known
+        later = (
+            "only",
+            "zone",
+            "line",
+            "mask",
+            "levels",
+            "full_scale_db",
+        )  # absent when not given: known batches stay known
         return {k: v for k, v in values.items() if v or k not in later}
 
     def timeline(self, card: Card) -> Timeline:

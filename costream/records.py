@@ -291,6 +291,17 @@ class Alert:
     snapshot: str | None = None  # file name of the picture of that step
     place: str | None = None  # zone or line of the rule
     id: int | None = None  # track id of the object
+    level_db: float | None = None  # rules about the sound level: how loud it was
+
+
+@dataclass(frozen=True)
+class Level:
+    """The sound level of a step (``--levels``), in dB of full scale, plus ``--full-scale``."""
+
+    type: ClassVar[str] = "level"
+    time_s: float  # as in its prediction
+    db: float  # root mean square, at least 96 below full scale
+    dba: float | None = None  # the same A-weighted (--levels dBA)
 
 
 @dataclass(frozen=True)
@@ -331,7 +342,7 @@ class Summary:
 
 
 Record: TypeAlias = (
-    Prediction | Objects | Segment | Compute | Gap | Fault | Alert | ZoneEvent | Crossing
+    Prediction | Objects | Segment | Compute | Gap | Fault | Alert | ZoneEvent | Crossing | Level
 )
 AnyRecord: TypeAlias = Header | Record | Summary
 

@@ -44,6 +44,7 @@ class FeedStatus:
     dense_macs: int = 0  # of the same results without continual inference
     seen: tuple[SeenLabel, ...] = ()  # in order of appearance
     places: tuple[PlaceCount, ...] = ()  # objects in zones and over lines
+    level_db: float | None = None  # of its sound, if it is measured
     rules: dict[str, bool] = field(default_factory=dict)  # whether the condition of each holds
 
 

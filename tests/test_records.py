@@ -65,6 +65,7 @@ def test_every_record_has_its_own_type_name():
         "alert",
         "zone",
         "crossing",
+        "level",
     }
 
 

@@ -21,6 +21,7 @@ from costream.records import (
     Gap,
     Head,
     Header,
+    Level,
     Objects,
     Prediction,
     Segment,
@@ -251,7 +252,7 @@ class Digest:
         elif isinstance(content, (ZoneEvent, Crossing)):
             place = content.zone if isinstance(content, ZoneEvent) else content.line
             self.visits.setdefault((place, content.label), PlaceStats()).add(content)
-        else:
+        elif not isinstance(content, Level):
             self._trouble(content)
 
     @property

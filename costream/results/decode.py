@@ -22,6 +22,7 @@ from costream.records import (
     Gap,
     Head,
     Header,
+    Level,
     Objects,
     Prediction,
     Scored,
@@ -227,7 +228,12 @@ def _alert(f: Fields) -> Alert:
         snapshot=_optional(_text, f.get("snapshot")),
         place=_optional(_text, f.get("place")),
         id=_optional(_whole, f.get("id")),
+        level_db=_optional(_number, f.get("level_db")),
     )
+
+
+def _level(f: Fields) -> Level:
+    return Level(_time(f["time_s"]), _number(f["db"]), _optional(_number, f.get("dba")))
 
 
 def _summary(f: Fields) -> Summary:
@@ -255,6 +261,7 @@ _BUILDERS: dict[str, Callable[[Fields], AnyRecord]] = {
     "gap": _gap,
     "error": _fault,
     "alert": _alert,
+    "level": _level,
     "zone": partial(read_event, "zone"),
     "crossing": partial(read_event, "crossing"),
     "summary": _summary,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +25,7 @@ from costream.records import (
     Gap,
     Head,
     Header,
+    Level,
     Objects,
     Picture,
     Prediction,
@@ -38,6 +39,7 @@ from costream.records import (
     VideoFrame,
 )
 from costream.runtime.alerts.snapshots import Scene
+from costream.runtime.levels import LevelMeter
 from costream.runtime.persons import MOST
 from costream.runtime.presence import Event, Presence
 from costream.runtime.segments import (
@@ -77,11 +79,11 @@ class StreamRecorder:
         sinks: Sequence[Sink],
         *,
         follow_persons: bool = False,
-        counts: bool = False,
+        needs: Collection[str] = (),
     ) -> None:
         """``follow_persons``: those of a recording, one by one, if the model sees one person.
 
-        ``counts``: rules need ``presence``, also without any place.
+        ``needs``: of rules: "places" (``presence``), "dB" or "dBA" (``meter``).
 
         Raises UsageError for a label of ``options.only`` that no head of the model has.
         """
@@ -111,12 +113,18 @@ class StreamRecorder:
         self.top: dict[str | None, tuple[Scored, ...]] = {}  # newest, by head
         self.timelines: list[_HeadTimeline] = []
         self._places = options.places
-        placed = counts or bool(options.zone or options.line)
+        placed = "places" in needs or bool(options.zone or options.line)
         self.presence = Presence(self._places) if placed else None  # what is where
         self._tracker = ObjectTracker() if options.track or placed else None
         self.budget: dict[str, float] = {}  # of the next steps: field of Compute, value
         self._sink_s = 0.0
         self._boxes: tuple[Box, ...] = ()  # of the newest step
+        units = {*needs, options.levels}
+        self.meter = (
+            LevelMeter(options.full_scale_db, weighted="dBA" in units)
+            if units & {"dB", "dBA"}
+            else None
+        )
 
     def scene(self, item: Data) -> Scene | None:
         """Return what the newest step, whose input this was, saw; None if that is no picture."""
@@ -216,6 +224,7 @@ class StreamRecorder:
             **self.budget,
         )
         began = time.perf_counter()
+        self._measure(tick)
         scores: list[npt.NDArray[np.float64]] = []
         if result.familiarity is not None and result.probabilities is not None:
             unfamiliar = self._is_unfamiliar(result.probabilities[0], result.familiarity[0])
@@ -257,9 +266,20 @@ class StreamRecorder:
             for number, entry in enumerate(timelines):
                 yield row, number, entry
 
+    def _measure(self, tick: Tick) -> None:
+        """Measure the sound of a step, and write its level if that is wanted."""
+        meter, sound = self.meter, self.model.info.sound or self.model.info.beside
+        if meter is None or sound is None:
+            return
+        meter.update(tick.time_s, tick.item, sound.rate_hz)
+        if self.options.levels is not None and meter.db is not None:
+            self.write(Level(tick.time_s, meter.db, meter.dba))
+
     def gap(self, gap: Gap) -> None:
         """Take a gap in the data; the caller resets the model's state of this stream."""
         self.gaps += 1
+        if self.meter is not None:
+            self.meter.reset()
         if self._tracker is not None:
             self._tracker.reset()
         if self.presence is not None:

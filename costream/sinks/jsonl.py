@@ -6,6 +6,7 @@ from costream.records import (
     AnyRecord,
     Compute,
     Header,
+    Level,
     Objects,
     Prediction,
     Record,
@@ -43,5 +44,5 @@ class JsonLines(TextSink):
         super().close(summary)
 
     def _line(self, record: AnyRecord) -> None:
-        event = not isinstance(record, (Prediction, Objects, Compute))
+        event = not isinstance(record, (Prediction, Objects, Compute, Level))
         self._out.write(dumps({**to_json(record), **self._feed}) + "\n", flush=event)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from costream.checkpoints.card import Card, Timeline
 from costream.errors import UsageError
 from costream.records import Alert
-from costream.runtime.alerts.rules import Rule, RuleEvaluator, RuleLabels, parse_rule, targets
+from costream.runtime.alerts.evaluator import RuleEvaluator
+from costream.runtime.alerts.rules import Rule, RuleLabels, parse_rule, targets
 
 CLASSES = RuleLabels(("nothing", "walk", "fall"), (0.5, 0.5, 0.5), frozenset({0}))
 

@@ -11,7 +11,8 @@ import pytest
 from costream.errors import UsageError
 from costream.places import Crossing, ZoneEvent, parse_place
 from costream.records import Alert, Box
-from costream.runtime.alerts.rules import Rule, RuleEvaluator, RuleLabels, parse_rule
+from costream.runtime.alerts.evaluator import RuleEvaluator
+from costream.runtime.alerts.rules import Rule, RuleLabels, parse_rule
 from costream.runtime.presence import Presence
 from costream.runtime.tracking import ObjectTracker
 

@@ -25,10 +25,12 @@ from costream.runtime.alerts.actions import (
     RunCommand,
     SaveSnapshot,
 )
-from costream.runtime.alerts.rules import Rule, RuleEvaluator, RuleLabels, parse_rule
+from costream.runtime.alerts.evaluator import RuleEvaluator
+from costream.runtime.alerts.rules import Rule, RuleLabels, parse_rule
 from costream.runtime.alerts.snapshots import SUFFIX as PICTURE_SUFFIX
 from costream.runtime.alerts.snapshots import AlertPicture, Scene
 from costream.runtime.alerts.worker import Action, ActionWorker, LogLimiter
+from costream.runtime.levels import LevelMeter
 from costream.runtime.presence import Presence
 from costream.sinks.rotation import clip_stem
 from costream.sources.live.clip_buffer import SUFFIX, PacketRing
@@ -110,13 +112,15 @@ class Alerts:
         probabilities: npt.NDArray[np.floating],
         presence: Presence | None = None,
         scene: Scene | None = None,
+        meter: LevelMeter | None = None,
     ) -> list[Alert]:
         """Take a step of a feed (``probabilities``: [C], all heads); return alerts to record.
 
-        ``presence``: what is in its zones, for rules about places; ``scene``: for snapshots.
+        ``presence``: what is in its zones, for rules about places; ``scene``: for snapshots;
+        ``meter``: how loud it is.
         """
         to = self._feeds[feed]
-        given = (time_s, probabilities, presence)
+        given = (time_s, probabilities, presence, meter)
         alerts = [alert for evaluator in to.evaluators for alert in evaluator.push(*given)]
         return [self._take(feed, alert, alert.time_s, scene) for alert in alerts]
 

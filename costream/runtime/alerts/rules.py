@@ -6,6 +6,8 @@ A rule is one line::
     LABEL [not] in ZONE [for TIME] [every TIME]
     LABEL crosses LINE [in | out] [every TIME]
     count(LABEL [in ZONE]) >= N [for TIME] [every TIME]
+    level >= N dB [for TIME] [every TIME]
+    any sound [for TIME] [every TIME]
     gap >= TIME [every TIME]
     lost [for TIME] [every TIME]
 
@@ -22,6 +24,8 @@ A rule is one line::
   ``not in`` once no such object has been there for ``TIME``, and again after one was; ``count``
   once so many are there at once. ``crosses`` fires for each object that crosses the line; there the
   default of ``every`` is 0.
+* ``level`` fires once the sound was so loud (``dBA``: A-weighted) at every step for ``TIME``, and
+  again after it was less; ``any sound`` once it was LOUD_DB above the ambient level.
 * ``gap`` fires once the feed has delivered no data for ``TIME``; ``lost`` when its connection is
   lost or cannot be made, or has been down for ``TIME``. Either fires again only after data have
   arrived, and ``every`` applies to it too.
@@ -33,28 +37,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
-
 from costream.checkpoints.card import Card, Timeline
-from costream.clock import SLACK_S, parse_time
+from costream.clock import parse_time
 from costream.errors import UsageError
-from costream.places import Crossing
-from costream.records import LOW, Alert, FeedState
-from costream.runtime.presence import Presence
+from costream.records import LOW
 
 EVERY_S = 30.0
-PULSE_S = 2.0
 _MOST = 1000  # objects that a rule counts to
+_LOUDEST_DB = 200.0
 ANY = "*"
 _WORDS = ("for", "until", "every", "in", "crosses")
+HEARD = ("level", "sound")
+LOUD_DB = 12.0
+_LEVEL = re.compile(r"(?P<number>[-+]?[0-9.]+)(?P<unit>dBA?)?", re.IGNORECASE)
 PLACED = ("in", "crosses", "count")
 _COUNT = re.compile(r"\s*count\s*\((?P<what>[^()]*)\)\s*(?=>)")
-_AWAY: tuple[FeedState, ...] = ("waiting", "lost")
 _TOKEN = re.compile(r"\s*(?:(\"[^\"]*\"|'[^']*')|(>=|>)|([^\s>\"'][^\s>]*))")
 
 
@@ -63,7 +64,7 @@ class Rule:
     """A parsed rule."""
 
     text: str
-    kind: Literal["label", "gap", "lost", "in", "crosses", "count"]
+    kind: Literal["label", "gap", "lost", "in", "crosses", "count", "level", "sound"]
     label: str = ""  # ANY: any but the background
     above: float | None = None  # probability; None: the label's segment threshold
     strict: bool = False  # "above" is exclusive (>, not >=)
@@ -74,7 +75,16 @@ class Rule:
     absent: bool = False  # "not in"
     direction: str | None = None  # of "crosses": in or out; None: either
     number: int = 0  # of "count"
+    level: float = 0.0  # of "level"
+    unit: Literal["dB", "dBA"] = "dB"
     where: str = field(default="--on", compare=False)  # it was given, for messages
+
+    @property
+    def needs(self) -> str:
+        """What a stream has to measure for it: "places", "dB" or "dBA"; '' if nothing."""
+        if self.kind in PLACED:
+            return "places"
+        return self.unit if self.kind in HEARD else ""
 
 
 @dataclass(frozen=True)
@@ -176,6 +186,10 @@ class _Parser:
             return self._ended(Rule(self._text, "gap", for_s=for_s))
         if first.kind == "word" and label == "lost":
             return self._ended(Rule(self._text, "lost"), "for")
+        if first.kind == "word" and label == "level" and self._peek.kind == "operator":
+            return self._level()
+        if first.kind == "word" and label == "any sound":
+            return self._ended(Rule(self._text, "sound", "any sound"), "for")
         above, strict = None, False
         if self._peek.kind == "operator":
             strict = self._advance().text == ">"
@@ -195,6 +209,23 @@ class _Parser:
             self._advance()
             rule = replace(rule, direction=word)
         return self._ended(rule)
+
+    def _level(self) -> Rule:
+        """Return the rest of "level >= 70dB"."""
+        self._take("operator", ">=", "'>=' and a level: level>=70dB")
+        token = self._take("word", None, "a level, as in 70dB")
+        text = token.text
+        if self._peek.text.lower() in ("db", "dba"):
+            text += self._advance().text
+        match = _LEVEL.fullmatch(text)
+        try:
+            level = float(match["number"]) if match is not None else math.nan
+        except ValueError:
+            level = math.nan
+        if match is None or not abs(level) <= _LOUDEST_DB:
+            raise self._error(token, "a level, as in 70dB or -30dBA")
+        unit: Literal["dB", "dBA"] = "dBA" if (match["unit"] or "").lower() == "dba" else "dB"
+        return self._ended(Rule(self._text, "level", "level", level=level, unit=unit), "for")
 
     def _counted(self, match: re.Match[str]) -> Rule:
         """Return the rule whose count(...) was matched."""
@@ -303,172 +334,3 @@ class _Parser:
             where=f"{self._where} {self._text!r}, column {token.at + 1}",
             hint="as in: fall>=0.8 for 2s",
         )
-
-
-@dataclass
-class _Watched:
-    """A condition: the time since which it holds, and whether it may fire."""
-
-    since_s: float | None = None  # None: it does not hold
-    armed: bool = True
-
-
-class RuleEvaluator:
-    """Evaluates one rule on one feed; a pure function of the feed's data so far.
-
-    Times are those of the feed and never decrease.
-    """
-
-    def __init__(
-        self, rule: Rule, classes: RuleLabels, places: Mapping[str, str] | None = None
-    ) -> None:
-        """``places``: kinds of the feed's zones and lines by name; None: there can be none.
-
-        UsageError when the rule does not fit the labels or the places.
-        """
-        self.rule = rule
-        named = targets(rule, classes) if rule.kind not in ("gap", "lost") else ()
-        if rule.kind in PLACED:
-            _check_place(rule, places)
-        self._targets = named if rule.kind == "label" else ()
-        self._label = None if rule.label == ANY else rule.label
-        self._told: set[int] = set()  # objects in the zone for which it has fired
-        self.holding = False  # whether its condition holds now; of crossings: for PULSE_S
-        self._watched = tuple(_Watched() for _ in self._targets)
-        self._away = _Watched()
-        self._there = _Watched()  # of "not in" and "count"
-        self._fired_s = self._crossed_s = -math.inf
-
-    def push(
-        self,
-        time_s: float,
-        probabilities: npt.NDArray[np.floating],
-        presence: Presence | None = None,
-    ) -> list[Alert]:
-        """Take one step (``probabilities``: [C]) and return the alerts that fire.
-
-        ``presence``: what is in the zones since this step, for rules about places.
-
-        Of several labels that could fire in one step only the best does, as ``every`` applies to
-        the whole rule; with ``every 0`` all do.
-        """
-        if presence is not None and self.rule.kind in PLACED:
-            return self._in_places(time_s, presence)
-        due: list[tuple[float, RuleTarget, _Watched]] = []
-        for target, watched in zip(self._targets, self._watched, strict=True):
-            score = float(probabilities[target.index])
-            score = score if math.isfinite(score) else 0.0
-            if score < target.until:
-                watched.armed = True
-            if not (score > target.above or (score == target.above and not self.rule.strict)):
-                watched.since_s = None
-            elif watched.since_s is None:
-                watched.since_s = time_s
-            if self._holds(watched, time_s):
-                due.append((score, target, watched))
-        self.holding = any(self._lasts(watched, time_s) for watched in self._watched)
-        due.sort(key=lambda one: -one[0])
-        alerts: list[Alert] = []
-        for score, target, watched in due:
-            alerts += self._fire(watched, time_s, target.label, score)
-        return alerts
-
-    def gap(self) -> None:
-        """Take a gap in the data: conditions start over and may fire again."""
-        for watched in (*self._watched, self._there):
-            watched.since_s, watched.armed = None, True
-        self._told.clear()
-        if self.rule.kind not in ("gap", "lost"):
-            self.holding = False
-
-    def state(self, now_s: float, state: FeedState, age_s: float | None) -> list[Alert]:
-        """Take the state of the feed and return the alerts that fire.
-
-        ``age_s``: time since its newest data; None: never any data. Call it regularly, also
-        while no data arrive.
-        """
-        away, rule = self._away, self.rule
-        if rule.kind not in ("gap", "lost") or state == "ended":
-            return []
-        if rule.kind == "gap":
-            away.since_s = 0.0 if age_s is None else now_s - age_s
-            away.armed = away.armed or now_s - away.since_s < rule.for_s - SLACK_S
-        elif state == "live":
-            away.since_s, away.armed = None, True
-        elif state in _AWAY and away.since_s is None:  # it stays lost during retries
-            away.since_s = now_s
-        self.holding = self._lasts(away, now_s)
-        if not self._holds(away, now_s):
-            return []
-        return self._fire(away, now_s, rule.kind, 1.0)
-
-    def _in_places(self, time_s: float, presence: Presence) -> list[Alert]:
-        """Return the alerts of a rule about places."""
-        rule = self.rule
-        if rule.kind == "crosses":
-            crossed = [
-                event
-                for event in presence.events
-                if isinstance(event, Crossing)
-                and event.line == rule.place
-                and self._label in (None, event.label)
-                and rule.direction in (None, event.direction)
-            ]
-            self._crossed_s = time_s if crossed else self._crossed_s
-            self.holding = time_s - self._crossed_s < PULSE_S
-            return [
-                alert
-                for event in crossed
-                for alert in self._fire(_Watched(time_s), time_s, event.label, 1.0, event.id)
-            ]
-        if rule.kind == "count" or rule.absent:
-            count = presence.count(self._label, rule.place or None)
-            holds = count >= rule.number if rule.kind == "count" else count == 0
-            there = self._there
-            if not holds:
-                there.since_s, there.armed = None, True
-            elif there.since_s is None:
-                there.since_s = time_s
-            self.holding = self._lasts(there, time_s)
-            return self._fire(there, time_s, rule.label, 1.0) if self._holds(there, time_s) else []
-        visits = presence.visits(rule.place, self._label)
-        self._told &= visits.keys()
-        alerts, self.holding = [], False
-        for number, visit in visits.items():
-            watched = _Watched(visit.since_s, number not in self._told and visit.out_s is None)
-            self.holding = self.holding or self._lasts(watched, time_s)
-            if self._holds(watched, time_s):
-                alerts += self._fire(watched, time_s, visit.label, visit.score, number)
-                if not watched.armed:
-                    self._told.add(number)
-        return alerts
-
-    def _holds(self, watched: _Watched, time_s: float) -> bool:
-        return watched.armed and self._lasts(watched, time_s)
-
-    def _lasts(self, watched: _Watched, time_s: float) -> bool:
-        """Return whether a condition has held for long enough, may it fire again or not."""
-        since_s = watched.since_s
-        return since_s is not None and time_s - since_s >= self.rule.for_s - SLACK_S
-
-    def _fire(
-        self, watched: _Watched, time_s: float, label: str, score: float, number: int | None = None
-    ) -> list[Alert]:
-        if time_s - self._fired_s < self.rule.every_s - SLACK_S or watched.since_s is None:
-            return []
-        self._fired_s = time_s
-        watched.armed = False
-        place = self.rule.place or None
-        since_s = watched.since_s
-        return [Alert(time_s, self.rule.text, label, score, since_s, place=place, id=number)]
-
-
-def _check_place(rule: Rule, places: Mapping[str, str] | None) -> None:
-    """Raise UsageError unless there is the zone or line of a rule."""
-    where, wanted = f"{rule.where} {rule.text!r}", "line" if rule.kind == "crosses" else "zone"
-    if places is None:
-        raise UsageError("the model does not detect objects, which have places", where=where)
-    known = [name for name, kind in places.items() if kind == wanted]
-    if rule.place and rule.place not in known:
-        hint = f"there are {', '.join(known)}" if known else f"give it with --{wanted} NAME=X,Y ..."
-        raise UsageError(f"there is no {wanted} {rule.place!r}", where=where, hint=hint)

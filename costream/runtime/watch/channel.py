@@ -219,6 +219,7 @@ class FeedChannel:
             macs=recorder.macs,
             dense_macs=recorder.dense_macs,
             seen=tuple(recorder.seen.values()),
+            level_db=None if recorder.meter is None else recorder.meter.db,
             places=() if recorder.presence is None else recorder.presence.counts(),
         )
 

@@ -20,7 +20,7 @@ from costream.errors import CostreamError, ExitCode, UsageError
 from costream.models.base import GatedModel, Model
 from costream.options import Options
 from costream.runtime.alerts.alerts import Alerts
-from costream.runtime.alerts.rules import PLACED, RuleLabels
+from costream.runtime.alerts.rules import RuleLabels
 from costream.runtime.alerts.snapshots import BOX
 from costream.runtime.budget import TokenController
 from costream.runtime.detect import load_checked
@@ -194,7 +194,9 @@ class WatchRun:
                     if time.time() - saved.saved_s <= RESUME_S:
                         self._loop.rows.put(channel.row, saved.state)
         if self._broker is not None:
-            self._broker.begin([c.spec for c in self._channels], self._model.info.card.name)
+            info = self._model.info
+            specs = [channel.spec for channel in self._channels]
+            self._broker.begin(specs, info.card.name, sound=info.sound is not None)
         try:
             with self._stop.while_running(lambda: None):  # the loop polls the stop event itself
                 for channel in self._channels:
@@ -228,11 +230,13 @@ class WatchRun:
                 keeper=self._alerts.ring(spec.name),
             ),
         )
-        counts = any(rule.kind in PLACED for rule in spec.alerts.on)
+        needs = {need for rule in spec.alerts.on if (need := rule.needs)}
+        if self._broker is not None and model.info.sound is not None:
+            needs.add("dB")
         sinks = self._sinks(options, spec.name)
         if self._broker is not None:
             sinks.append(self._broker.sink(spec.name))
-        track = StreamRecorder(model, options, sinks, counts=counts)
+        track = StreamRecorder(model, options, sinks, needs=needs)
         clock: Clock = tick_per_item
         if model.info.sound is None:
             clock = partial(
@@ -327,6 +331,10 @@ def _alerts(
         check_model_options(options.with_places(spec.places), model, shares=True)
         places = {place.name: place.kind for place in spec.places} if objects else None
         alerts.add(spec.name, spec.alerts, classes, places)
+        heard = [rule for rule in spec.alerts.on if rule.kind in ("level", "sound")]
+        if heard and model.info.sound is None and model.info.beside is None:
+            where = f"{heard[0].where} {heard[0].text!r}"
+            raise UsageError(f"{model.info.card.name} does not take sound", where=where)
     return alerts
 
 

@@ -119,7 +119,8 @@ class Loop:
                 channel.recorder.budget = self.rows.step_budget(channel.row) or part
                 scores = channel.step(ready, result)
                 if scores is not None:
-                    about = (channel.recorder.presence, channel.recorder.scene(ready.tick.item))
+                    recorder = channel.recorder
+                    about = (recorder.presence, recorder.scene(ready.tick.item), recorder.meter)
                     name, time_s = channel.spec.name, ready.tick.time_s
                     for alert in self._alerts.push(name, time_s, scores, *about):
                         self.record_alert(channel, alert)

@@ -3,8 +3,9 @@
 Topics below PREFIX (default: costream), where FEED, ZONE and LINE are percent-encoded:
 
 * ``status``: online or offline, the last will; ``FEED/available``: whether the feed is live
-* ``FEED/label``, ``FEED/zone/ZONE``, ``FEED/line/LINE``, ``FEED/rule/N``, ``FEED/snapshot``:
-  states, retained, sent when they change and all again at each connection (so QoS 0 is enough)
+* ``FEED/label``, ``FEED/level``, ``FEED/zone/ZONE``, ``FEED/line/LINE``, ``FEED/rule/N``,
+  ``FEED/snapshot``: states, retained, sent when they change and all again at each connection (so
+  QoS 0 is enough)
 * ``FEED/alert``, ``FEED/event``: JSON of each alert, and of each segment, visit and crossing, with
   QoS 1; while the broker is away, QUEUE of them wait
 
@@ -71,7 +72,7 @@ class MqttPublisher:
         self.dropped = 0  # alerts and events for which there was no room
         self._done = int(mqtt.MQTT_ERR_SUCCESS), int(mqtt.MQTT_ERR_NO_CONN)
         self._feeds: Sequence[FeedSpec] = ()
-        self._model = ""
+        self._model, self._sound = "", False
         self._states: dict[str, str | bytes] = {}  # by topic
         self._sent: dict[str, str | bytes] = {}  # since the connection was made
         self._lock = threading.RLock()  # guards the two
@@ -93,9 +94,12 @@ class MqttPublisher:
         client.on_connect_fail = self._on_connect_fail
         client.connect_async(host, port, KEEP_ALIVE_S)
 
-    def begin(self, feeds: Sequence[FeedSpec], model: str) -> None:
-        """Connect, and describe these feeds whenever there is a connection."""
-        self._feeds, self._model = feeds, model
+    def begin(self, feeds: Sequence[FeedSpec], model: str, *, sound: bool = False) -> None:
+        """Connect, and describe these feeds whenever there is a connection.
+
+        ``sound``: the model listens, so there are levels.
+        """
+        self._feeds, self._model, self._sound = feeds, model, sound
         self._client.loop_start()
 
     def show(self, status: WatchStatus) -> None:
@@ -160,7 +164,9 @@ class MqttPublisher:
         if self._trouble:
             log.warning("%s: connected again", self.name)
         self._trouble = ""
-        for topic, payload in descriptions(self._feeds, self._prefix, self._model):
+        for topic, payload in descriptions(
+            self._feeds, self._prefix, self._model, sound=self._sound
+        ):
             client.publish(f"{_DISCOVERY}/{topic}/config", dumps(payload), retain=True)
         client.publish(f"{self._prefix}/status", "online", retain=True)
         with self._lock:
@@ -252,6 +258,8 @@ def _states(feed: FeedStatus) -> dict[str, str]:
     states = {"available": "online" if live else "offline"}
     if live:
         states["label"] = shown(feed.active or "none")
+        if feed.level_db is not None:
+            states["level"] = f"{feed.level_db:.0f}"
     by_place: defaultdict[tuple[str, str], list[PlaceCount]] = defaultdict(list)
     for count in feed.places:
         by_place[count.kind, count.place].append(count)
@@ -266,7 +274,7 @@ def _states(feed: FeedStatus) -> dict[str, str]:
 
 
 def descriptions(
-    feeds: Iterable[FeedSpec], prefix: str, model: str
+    feeds: Iterable[FeedSpec], prefix: str, model: str, *, sound: bool = False
 ) -> Iterable[tuple[str, dict[str, Any]]]:
     """Yield the topics and payloads that describe the feeds to Home Assistant."""
     watch = _slug(prefix)
@@ -297,6 +305,15 @@ def descriptions(
                 },
             ),
         ]
+        if sound:
+            level = {
+                "name": "Sound level",
+                "state_topic": f"{base}/level",
+                "device_class": "sound_pressure",
+                "unit_of_measurement": "dB",
+                "state_class": "measurement",
+            }
+            entities.append(("sensor", "level", level))
         for place in feed.places:
             topic = f"{base}/{place.kind}/{topic_part(place.name)}"
             counts: dict[str, tuple[str, str]] = {
