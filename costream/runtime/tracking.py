@@ -29,38 +29,43 @@ Corners = npt.NDArray[np.floating]  # x1, y1, x2, y2
 
 @dataclass
 class _Object:
-    """An object: its boxes of late, and the velocity of their centre."""
+    """An object: its last box, where its centre was of late, and the velocity of that."""
 
     id: int
     label: str
     corners: Corners  # [4], at seen_s
     seen_s: float
-    history: list[tuple[float, Corners]]  # before and at seen_s
-    speed: npt.NDArray[np.float64]  # [2], pixels per second
+    history: list[tuple[float, float, float]]  # time, x and y of its centre, up to seen_s
+    speed: tuple[float, float] = (0.0, 0.0)  # pixels per second
 
     @classmethod
     def new(cls, number: int, label: str, corners: Corners, time_s: float) -> _Object:
         """Return an object that is seen for the first time."""
-        return cls(number, label, corners, time_s, [(time_s, corners)], np.zeros(2))
+        return cls(number, label, corners, time_s, [(time_s, *_centre(corners))])
 
-    def at(self, time_s: float) -> Corners:
-        """Return its predicted box at ``time_s``."""
-        return self.corners + np.tile(self.speed * (time_s - self.seen_s), 2)
+    def shift(self, time_s: float) -> tuple[float, float, float, float]:
+        """Return by how much its corners are predicted to have moved at ``time_s``."""
+        x, y = (part * (time_s - self.seen_s) for part in self.speed)
+        return x, y, x, y
 
     def spread(self, time_s: float, before_s: float) -> float:
         """Return the pixels by which it may be elsewhere; ``before_s``: the step before."""
         unseen_s = (time_s if len(self.history) == 1 else before_s) - self.seen_s
-        return _SPREAD * float(np.sqrt(_areas(self.corners[None])[0])) * max(0.0, unseen_s)
+        if unseen_s <= 0:
+            return 0.0
+        return _SPREAD * float(np.sqrt(_areas(self.corners[None])[0])) * unseen_s
 
     def update(self, time_s: float, corners: Corners) -> None:
         """Update it with the box observed at ``time_s``."""
         since_s = time_s - _HISTORY_S - SLACK_S
         self.history = [entry for entry in self.history if entry[0] >= since_s]
-        self.history.append((time_s, corners))
-        times = np.array([entry[0] for entry in self.history])
-        centres = np.stack([entry[1].reshape(2, 2).mean(0) for entry in self.history])
-        around = times - times.mean()
-        self.speed = around @ centres / (around @ around + _PRIOR)
+        self.history.append((time_s, *_centre(corners)))
+        mean_s = sum(entry[0] for entry in self.history) / len(self.history)
+        around = [entry[0] - mean_s for entry in self.history]
+        scale = sum(a * a for a in around) + _PRIOR
+        x = sum(a * entry[1] for a, entry in zip(around, self.history, strict=True))
+        y = sum(a * entry[2] for a, entry in zip(around, self.history, strict=True))
+        self.speed = x / scale, y / scale
         self.corners, self.seen_s = corners, time_s
 
 
@@ -108,7 +113,13 @@ class ObjectTracker:
         """Match boxes to known objects, by index of the box; ``corners``: [n, 4]."""
         if not self._objects:
             return {}
-        shared = np.concatenate([self._overlaps(known, time_s, corners) for known in self._objects])
+        predicted = np.stack([known.corners for known in self._objects])
+        predicted += np.array([known.shift(time_s) for known in self._objects])
+        shared = pairwise_iou(predicted, corners)
+        for row, one in enumerate(self._objects):
+            if spread := one.spread(time_s, self._before_s):
+                larger = spread * np.array([-1, -1, 1, 1])
+                shared[row] = pairwise_iou(predicted[row, None] + larger, corners + larger)[0]
         labels = np.array([known.label for known in self._objects])
         shared[labels[:, None] != np.array([box.label for box in boxes])] = -1
         which, of = np.nonzero(shared >= self._overlap)
@@ -121,15 +132,15 @@ class ObjectTracker:
                 matches[box] = self._objects[known]
         return matches
 
-    def _overlaps(self, known: _Object, time_s: float, corners: Corners) -> Corners:
-        """Return the overlap [1, n] of an object with boxes [n, 4]."""
-        spread = known.spread(time_s, self._before_s) * np.array([-1, -1, 1, 1])
-        return pairwise_iou(known.at(time_s)[None] + spread, corners + spread)
-
 
 def corners_of(boxes: Sequence[Box]) -> Corners:
     """Return the corners of boxes, float64 [n, 4]."""
     return np.array([(b.x1, b.y1, b.x2, b.y2) for b in boxes], np.float64).reshape(-1, 4)
+
+
+def _centre(corners: Corners) -> tuple[float, float]:
+    x1, y1, x2, y2 = corners.tolist()
+    return (x1 + x2) / 2, (y1 + y2) / 2
 
 
 def pairwise_iou(boxes: Corners, others: Corners) -> Corners:
