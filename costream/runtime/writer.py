@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from costream.checkpoints.card import UNTRAINED, Card, Timeline
-from costream.clock import Tick, utc
+from costream.checkpoints.card import Card, Timeline
+from costream.clock import Tick
 from costream.errors import CostreamError, ExitCode
 from costream.hysteresis import is_among, match_labels
 from costream.models.base import Model, ModelHead, StepResult
@@ -23,8 +23,6 @@ from costream.records import (
     Data,
     Fault,
     Gap,
-    Head,
-    Header,
     Level,
     Objects,
     Picture,
@@ -39,6 +37,7 @@ from costream.records import (
     VideoFrame,
 )
 from costream.runtime.alerts.snapshots import Scene
+from costream.runtime.header import make_header
 from costream.runtime.levels import LevelMeter
 from costream.runtime.persons import MOST
 from costream.runtime.presence import Event, Presence
@@ -51,7 +50,6 @@ from costream.runtime.segments import (
 from costream.runtime.tracking import ObjectTracker
 from costream.sinks.base import PictureSink, Sink
 from costream.status import SeenLabel
-from costream.version import __version__
 
 log = logging.getLogger("costream")
 
@@ -156,7 +154,16 @@ class StreamRecorder:
         self.uri = info.uri
         self.follows = self._may_follow and info.kind == "skeleton" and self.model.info.persons == 1
         self._set_clock(info)
-        header = self._header(info, notes)
+        header = make_header(
+            self.model,
+            self.options,
+            info,
+            notes,
+            [(entry.head, entry.timeline) for entry in self.timelines],
+            rate_hz=self.rate_hz,
+            only=self.only,
+            persons=MOST if self.follows else None,
+        )
         for sink in self.sinks:
             sink.open(header)
             self.open_sinks.append(sink)
@@ -455,56 +462,6 @@ class StreamRecorder:
             count = 1 if known is None else known.count + 1
             self.seen[segment.label] = SeenLabel(segment.label, count, segment.end_s)
             self.write(replace(segment, model=entry.name, person=entry.person))
-
-    def _header(self, info: SourceInfo, notes: Mapping[str, object]) -> Header:
-        card, options, several = self.model.info.card, self.options, len(self.timelines) > 1
-        end = options.end_s if info.duration_s is None else info.duration_s
-        if options.end_s is not None and end is not None:
-            end = min(end, options.end_s)
-        return Header(
-            version=__version__,
-            model=card.name,
-            weights_sha256=self.model.info.weights_sha256,
-            labels=card.labels,
-            background=card.background,
-            rate_hz=self.rate_hz,
-            delay_s=card.delay_s * self.scale,
-            source=info.uri,
-            kind=info.kind,
-            duration_s=None if end is None else max(0.0, end - options.start_s),
-            options={
-                "start_s": options.start_s,
-                "end_s": options.end_s,
-                "top_k": options.top_k,
-                "wait": options.wait,
-                "timeline": options.timeline(card),
-                "temperature": card.temperature,
-                **({} if card.familiarity is None else {"familiar": card.familiarity.limit}),
-                **({} if self.only is None else {"only": self.only}),
-                **({"weights": UNTRAINED} if card.untrained else {}),
-                **options.recorded,
-                **notes,
-            },
-            heads=tuple(self._head(entry) for entry in self.timelines) if several else None,
-            began=None if info.began_s is None else utc(info.began_s),
-            task=card.task,
-            persons=MOST if self.follows else None,
-        )
-
-    def _head(self, entry: _HeadTimeline) -> Head:
-        card, timeline = entry.head.card, entry.timeline
-        return Head(
-            card.name,
-            entry.head.weights_sha256,
-            card.labels,
-            card.background,
-            card.delay_s * self.scale,
-            timeline.threshold,
-            timeline.thresholds,
-            timeline.smooth_s,
-            card.temperature,
-            None if card.familiarity is None else card.familiarity.limit,
-        )
 
 
 def _sum(total: int | None, part: int | None) -> int | None:

@@ -1,0 +1,81 @@
+"""The header record of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from costream.checkpoints.card import UNTRAINED, Timeline
+from costream.clock import utc
+from costream.models.base import Model, ModelHead
+from costream.options import Options
+from costream.records import Head, Header, SourceInfo
+from costream.version import __version__
+
+
+def make_header(
+    model: Model,
+    options: Options,
+    info: SourceInfo,
+    notes: Mapping[str, object],
+    timelines: Sequence[tuple[ModelHead, Timeline]],
+    *,
+    rate_hz: float,
+    only: Sequence[str] | None,
+    persons: int | None,
+) -> Header:
+    """Return the header of a run of ``model`` over a source.
+
+    ``notes``: what the model says of this source. ``timelines``: each classifier head and how its
+    timeline is drawn. ``rate_hz``: steps a second. ``only``: labels of the timeline, None: all.
+    ``persons``: the most who are followed, None: they are not.
+    """
+    card = model.info.card
+    scale = card.rate_hz / rate_hz
+    end = options.end_s if info.duration_s is None else info.duration_s
+    if options.end_s is not None and end is not None:
+        end = min(end, options.end_s)
+    return Header(
+        version=__version__,
+        model=card.name,
+        weights_sha256=model.info.weights_sha256,
+        labels=card.labels,
+        background=card.background,
+        rate_hz=rate_hz,
+        delay_s=card.delay_s * scale,
+        source=info.uri,
+        kind=info.kind,
+        duration_s=None if end is None else max(0.0, end - options.start_s),
+        options={
+            "start_s": options.start_s,
+            "end_s": options.end_s,
+            "top_k": options.top_k,
+            "wait": options.wait,
+            "timeline": options.timeline(card),
+            "temperature": card.temperature,
+            **({} if card.familiarity is None else {"familiar": card.familiarity.limit}),
+            **({} if only is None else {"only": only}),
+            **({"weights": UNTRAINED} if card.untrained else {}),
+            **options.recorded,
+            **notes,
+        },
+        heads=tuple(_head(*each, scale) for each in timelines) if len(timelines) > 1 else None,
+        began=None if info.began_s is None else utc(info.began_s),
+        task=card.task,
+        persons=persons,
+    )
+
+
+def _head(head: ModelHead, timeline: Timeline, scale: float) -> Head:
+    card = head.card
+    return Head(
+        card.name,
+        head.weights_sha256,
+        card.labels,
+        card.background,
+        card.delay_s * scale,
+        timeline.threshold,
+        timeline.thresholds,
+        timeline.smooth_s,
+        card.temperature,
+        None if card.familiarity is None else card.familiarity.limit,
+    )
