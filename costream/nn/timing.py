@@ -210,7 +210,7 @@ class DelayState(ClockedState):
     frames: Tensor  # [B, n, ..., C]
 
 
-class Delay(ContinualModule):
+class TemporalDelay(ContinualModule):
     """Delay of ``steps`` steps that passes every ``stride``-th frame from frame 0 on.
 
     A residual beside a convolution needs the delay of the kernel's centre, (K - 1) * dilation -
@@ -271,12 +271,19 @@ class Delay(ContinualModule):
         return 0
 
 
-def in_order(frames: Tensor, count: int) -> Tensor:
-    """Return a copy of a ring [B, n, ...] from the oldest to the newest of ``count`` frames."""
-    return torch.roll(frames, -(count % max(1, frames.shape[1])), 1)
+def in_order(frames: Tensor, count: int, axis: int = 1) -> Tensor:
+    """Return a copy of a ring [B, n, ...] from the oldest to the newest of ``count`` frames.
+
+    ``axis``: dimension of the n slots.
+    """
+    return torch.roll(frames, -(count % max(1, frames.shape[axis])), axis)
 
 
-def store(frames: Tensor, rows: Tensor, count: int) -> None:
-    """Store the last n of ``rows`` [B, n + T, ...] in a ring [B, n, ...] with ``count`` frames."""
-    if slots := frames.shape[1]:
-        frames.copy_(torch.roll(rows[:, -slots:], count % slots, 1))
+def store(frames: Tensor, rows: Tensor, count: int, axis: int = 1) -> None:
+    """Store the last n of ``rows`` [B, n + T, ...] in a ring [B, n, ...] with ``count`` frames.
+
+    ``axis``: dimension of the n slots.
+    """
+    if slots := frames.shape[axis]:
+        newest = rows.narrow(axis, rows.shape[axis] - slots, slots)
+        frames.copy_(torch.roll(newest, count % slots, axis))

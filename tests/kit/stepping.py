@@ -50,3 +50,39 @@ def check(block: Any, x: Tensor, expected: Tensor, chunks: list[int]) -> None:
     torch.testing.assert_close(stepped, expected, rtol=0, atol=1e-12)
     chunked = by_chunks(block, x, fresh(block, x), chunks)
     torch.testing.assert_close(chunked, expected, rtol=0, atol=1e-12)
+
+
+def check_part(part: Any, clip: Tensor, chunks: list[int], *, atol: float = 1e-9) -> None:
+    """Steps, chunks and a stream that joins late give what the part gives for a clip, in float64.
+
+    Outputs come at the steps that ``part.timing`` says, and at no others.
+    """
+    axis, out_axis = part.axis, getattr(part, "out_axis", part.axis)
+    whole, count = part(clip), part.timing.count_outputs(clip.shape[axis])
+    frame = clip.select(axis, 0)
+    state = part.init_state(len(clip), frame)
+    outs = {t: part.forward_step(x, state) for t, x in enumerate(clip.unbind(axis))}
+    given = {t: out for t, out in outs.items() if out is not None}
+    assert list(given) == list(range(max(0, part.delay), clip.shape[axis], part.stride))
+    state, done, pieces, k = part.init_state(len(clip), frame), 0, [], 0
+    while done < clip.shape[axis]:
+        size = min(max(1, chunks[k % len(chunks)]), clip.shape[axis] - done)
+        pieces.append(part.forward_steps(clip.narrow(axis, done, size), state))
+        done, k = done + size, k + 1
+    chunked = torch.cat(pieces, out_axis)
+    assert chunked.shape[out_axis] == count == len(given)
+    if not given:
+        return
+    stepped = torch.stack(list(given.values()), out_axis)
+    torch.testing.assert_close(chunked, stepped, rtol=0, atol=atol)
+    common = min(count, whole.shape[out_axis])
+    assert common or not whole.numel()
+    cut = whole.narrow(out_axis, 0, common)
+    torch.testing.assert_close(stepped.narrow(out_axis, 0, common), cut, rtol=0, atol=atol)
+    state = part.init_state(len(clip), frame)
+    for x in clip.unbind(axis)[: part.stride * 3]:
+        part.forward_step(x, state)
+    state.reset([len(clip) - 1])
+    late = [part.forward_step(x, state) for x in clip.unbind(axis)]
+    late = [out[-1:] for t, out in enumerate(late) if out is not None and t >= part.delay]
+    torch.testing.assert_close(torch.stack(late, out_axis), stepped[-1:], rtol=0, atol=atol)

@@ -18,7 +18,7 @@ from torch import Tensor
 from costream.nn.convolution import TemporalConvolution
 from costream.nn.pooling import TemporalMax, TemporalMean
 from costream.nn.state import State
-from costream.nn.timing import Delay, Timing, hide_unstarted, in_parallel, in_sequence
+from costream.nn.timing import TemporalDelay, Timing, hide_unstarted, in_parallel, in_sequence
 from kit.stepping import by_chunks, by_steps, check, chunkings, fresh, places
 
 # Blocks of which each does something of its own with the clock; the width of all is 3.
@@ -26,8 +26,8 @@ BLOCKS: dict[str, Callable[[], Any]] = {
     "convolution": lambda: TemporalConvolution(3, 3, 5, padding=2),
     "strided, dilated": lambda: TemporalConvolution(3, 3, 3, stride=2, dilation=2, padding=2),
     "kernel of one": lambda: TemporalConvolution(3, 3, 1, stride=2),
-    "delay": lambda: Delay(4),
-    "strided delay": lambda: Delay(5, 2),
+    "delay": lambda: TemporalDelay(4),
+    "strided delay": lambda: TemporalDelay(5, 2),
     "mean": lambda: TemporalMean(7, zeros=2),
     "partial mean": lambda: TemporalMean(7, partial=True),
     "maximum": lambda: TemporalMax(3, padding=1),
@@ -47,7 +47,7 @@ def of(timing: Timing) -> tuple[int, int, int]:
 def skeleton_layers(strides: list[int], padding: int) -> Timing:
     """Ten blocks of a convolution of 9 and the residual beside it, delayed by 4."""
     blocks = [
-        in_parallel(TemporalConvolution(1, 1, 9, stride=s, padding=padding), Delay(4, s))
+        in_parallel(TemporalConvolution(1, 1, 9, stride=s, padding=padding), TemporalDelay(4, s))
         for s in strides
     ]
     return in_sequence(*blocks)
@@ -72,11 +72,13 @@ def test_skeleton_networks_without_padding() -> None:
 
 def test_branches_of_several_dilations_have_the_delay_of_the_widest() -> None:
     branches = [
-        in_sequence(Delay(4 - d), TemporalConvolution(1, 1, 3, dilation=d, padding=d, stride=2))
+        in_sequence(
+            TemporalDelay(4 - d), TemporalConvolution(1, 1, 3, dilation=d, padding=d, stride=2)
+        )
         for d in (1, 2, 3, 4)
     ]
-    pooled = in_sequence(Delay(3), TemporalMax(3, 2, padding=1))
-    plain = in_sequence(Delay(4), TemporalConvolution(1, 1, 1, stride=2))
+    pooled = in_sequence(TemporalDelay(3), TemporalMax(3, 2, padding=1))
+    plain = in_sequence(TemporalDelay(4), TemporalConvolution(1, 1, 1, stride=2))
     block = in_parallel(*branches, pooled, plain)
     assert of(block) == values(rf=9, padding=4, delay=4)
     assert block.stride == 2
@@ -93,7 +95,7 @@ def test_branches_of_several_dilations_have_the_delay_of_the_widest() -> None:
     ],
 )
 def test_x3d(blocks: int, frames: int, expected: tuple[int, int, int]) -> None:
-    block = in_parallel(Timing(3, 1), Delay(1))
+    block = in_parallel(Timing(3, 1), TemporalDelay(1))
     assert of(in_sequence(Timing(5, 2), *[block] * blocks, TemporalMean(frames))) == expected
 
 
@@ -110,9 +112,9 @@ def test_slow_and_i3d() -> None:
 
 def test_branches_that_never_meet_are_refused() -> None:
     with pytest.raises(ValueError, match="different steps"):
-        in_parallel(Delay(1, 2), Delay(2, 2))
+        in_parallel(TemporalDelay(1, 2), TemporalDelay(2, 2))
     with pytest.raises(ValueError, match="different steps"):
-        in_parallel(Delay(2, 2), Delay(2))
+        in_parallel(TemporalDelay(2, 2), TemporalDelay(2))
 
 
 @given(st.integers(1, 50), st.data(), st.integers(1, 5), st.integers(0, 200))
@@ -236,7 +238,7 @@ def test_streams_leave_and_join(block: Any) -> None:
 
 
 def test_streams_of_different_clocks_do_not_step_together() -> None:
-    delay, x = Delay(3), torch.zeros(1, 9, 2)
+    delay, x = TemporalDelay(3), torch.zeros(1, 9, 2)
     states = [fresh(delay, x) for _ in range(2)]
     by_steps(delay, x, states[0])
     by_steps(delay, x[:, :4], states[1])
@@ -277,7 +279,7 @@ def test_a_state_keeps_no_gradient(block: Any) -> None:
 
 
 PEERS = [
-    *((continual.Delay(n), Delay(n)) for n in (1, 4)),
+    *((continual.Delay(n), TemporalDelay(n)) for n in (1, 4)),
     *((continual.AvgPool1d(n, 1), TemporalMean(n)) for n in (1, 3, 8)),
     *(
         (
@@ -322,8 +324,8 @@ def test_costs_are_of_one_step() -> None:
         (TemporalMean, {"window": 0}),
         (TemporalMean, {"window": 3, "zeros": 3}),
         (TemporalMean, {"window": 3, "zeros": 1, "partial": True}),
-        (Delay, {"steps": -1}),
-        (Delay, {"steps": 3, "stride": 0}),
+        (TemporalDelay, {"steps": -1}),
+        (TemporalDelay, {"steps": 3, "stride": 0}),
     ],
 )
 def test_sizes_that_make_no_sense_are_refused(build: Callable[..., Any], options: Any) -> None:
@@ -391,19 +393,19 @@ def test_hiding_leaves_streams_alone_that_have_begun() -> None:
 def test_output_number_j_is_frame_j_times_the_stride(
     steps: int, stride: int, place: tuple[int, ...], length: int, chunks: list[int]
 ) -> None:
-    delay = Delay(steps, stride)
+    delay = TemporalDelay(steps, stride)
     x = torch.randn(2, length, *place, 3, dtype=torch.float64)
     assert torch.equal(delay(x), x[:, ::stride])
     check(delay, x, x[:, : max(0, length - steps) : stride], chunks)
 
 
 def test_frames_that_a_stride_discards_are_not_kept() -> None:
-    delay = Delay(8, 4)
+    delay = TemporalDelay(8, 4)
     assert delay.init_state(2, (5, 3), torch.zeros(1)).frames.shape == (2, 3, 5, 3)
 
 
 def test_an_output_stays_as_it_is_and_the_past_lasts_one_step() -> None:
-    delay = Delay(2)
+    delay = TemporalDelay(2)
     states = [delay.init_state(1, (1,), torch.zeros(1)) for _ in range(2)]
     frames = torch.arange(20.0).view(-1, 1, 1)
     kept = [delay.forward_step(x, states[0]) for x in frames]
@@ -418,7 +420,7 @@ def test_an_output_stays_as_it_is_and_the_past_lasts_one_step() -> None:
 
 
 def test_a_frame_may_be_changed_after_its_step() -> None:
-    delay = Delay(1)
+    delay = TemporalDelay(1)
     state, x = delay.init_state(1, (2,), torch.zeros(1)), torch.ones(1, 2)
     delay.forward_step(x, state)
     x.zero_()

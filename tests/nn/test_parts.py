@@ -1,0 +1,278 @@
+"""Parts and their compositions: a stream gives what a clip gives, whatever is composed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import continual
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import costream.nn as co
+from kit.stepping import check_part, chunkings
+
+WIDTH = 4  # of random networks, at every place, so that any of them can follow any other
+
+
+@st.composite
+def layers(draw: Any) -> Any:
+    """A layer over [B, 4, T, 3] with memory, or one without."""
+    kind = draw(st.sampled_from(["conv", "conv", "max", "avg", "delay", "pad", "mean", "plain"]))
+    kernel, dilation = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    stride, reach = draw(st.sampled_from([1, 1, 1, 2, 3])), (kernel - 1) * dilation
+    padding = draw(st.integers(0, reach // 2 if kind == "max" else reach))
+    if kind == "conv":
+        joints, groups = draw(st.sampled_from([1, 3])), draw(st.sampled_from([1, 2, 4]))
+        sizes = {"stride": (stride, 1), "padding": (padding, joints // 2)}
+        options = {"dilation": (dilation, 1), "groups": groups}
+        return co.Conv2d(WIDTH, WIDTH, (kernel, joints), **sizes, **options)
+    if kind == "max":
+        padding = min(padding, kernel // 2)
+        return co.MaxPool2d((kernel, 1), (stride, 1), (padding, 0), (dilation, 1))
+    if kind == "avg":
+        return co.AvgPool2d((kernel, 1), (stride, 1), (min(padding, kernel // 2), 0))
+    if kind == "delay":
+        return draw(st.sampled_from([co.Delay(kernel), co.Skip(kernel - 1, stride)]))
+    if kind == "pad":
+        return co.Sequential(
+            co.Pad(reach), co.Conv2d(WIDTH, WIDTH, (kernel, 1), dilation=(dilation, 1))
+        )
+    if kind == "mean":
+        return co.RunningMean(kernel)
+    plain = [
+        nn.BatchNorm2d(WIDTH),
+        nn.ReLU(),
+        co.Linear(WIDTH, WIDTH),
+        nn.Conv2d(WIDTH, WIDTH, (3, 1)),
+    ]
+    return draw(st.sampled_from(plain))
+
+
+def _compose(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    several = st.lists(inner, min_size=1, max_size=3)
+    reductions = st.sampled_from(["sum", "mul", "max"])
+
+    def build(kind: str, modules: list[Any], reduce: str) -> Any:
+        strides = {co.as_part(module).stride for module in modules}
+        if kind == "branches" and len(strides) == 1:
+            return co.Parallel(*modules, reduce=reduce)
+        if kind == "residual" and strides == {1}:
+            return co.Residual(co.Sequential(*modules), reduce=reduce)
+        return co.Sequential(*modules)
+
+    kinds = st.sampled_from(["sequence", "residual", "branches"])
+    return st.builds(build, kinds, several, reductions)
+
+
+networks = st.recursive(layers(), _compose, max_leaves=7)
+
+
+def _check_random(net: Any, chunks: list[int], seed: int) -> None:
+    torch.manual_seed(seed)
+    part = co.as_part(net).double().eval()
+    for parameter in part.parameters():
+        parameter.data.uniform_(-1, 1).div_(parameter[0].numel() ** 0.5)
+    length = min(part.receptive_field + 4 * part.stride + 3, 400)
+    clip = torch.randn(2, WIDTH, length, 3, dtype=torch.float64)
+    if part(clip).shape[2]:
+        check_part(part, clip, chunks)
+
+
+@settings(max_examples=25)
+@given(net=networks, chunks=chunkings, seed=st.integers(0, 99))
+def test_random_graphs(net, chunks, seed):
+    _check_random(net, chunks, seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=500)
+@given(net=networks, chunks=chunkings, seed=st.integers(0, 99))
+def test_five_hundred_random_graphs(net, chunks, seed):
+    _check_random(net, chunks, seed)
+
+
+def _norm_relu(module: nn.Module, channels: int) -> Any:
+    return co.Sequential(module, nn.BatchNorm3d(channels), nn.ReLU())
+
+
+# The compositions of continual-inference's README, in these parts, narrower.
+README = {
+    "residual": lambda: co.Residual(co.Conv3d(8, 8, kernel_size=3, padding=1)),
+    "explicit residual": lambda: co.Sequential(
+        co.Broadcast(2),
+        co.Parallel(co.Conv3d(8, 8, kernel_size=3, padding=1), co.Delay(0), reduce=None),
+        co.Reduce("sum"),
+    ),
+    "mb_conv": lambda: co.Residual(
+        co.Sequential(
+            co.Conv3d(8, 16, kernel_size=(1, 1, 1)),
+            nn.BatchNorm3d(16),
+            nn.ReLU6(),
+            co.Conv3d(16, 16, kernel_size=(3, 3, 3), padding=(1, 1, 1), groups=16),
+            nn.ReLU6(),
+            co.Conv3d(16, 8, kernel_size=(1, 1, 1)),
+            nn.BatchNorm3d(8),
+        )
+    ),
+    "squeeze and excitation": lambda: co.Residual(
+        co.Sequential(
+            OrderedDict(
+                pool=co.RunningMean(7, dims=(-2, -1)),
+                down=co.Conv3d(8, 2, kernel_size=1),
+                act1=nn.ReLU(),
+                up=co.Conv3d(2, 8, kernel_size=1),
+                act2=nn.Sigmoid(),
+            )
+        ),
+        reduce="mul",
+    ),
+    "inception": lambda: co.Parallel(
+        co.Conv3d(8, 4, kernel_size=1),
+        co.Sequential(
+            _norm_relu(co.Conv3d(8, 4, kernel_size=1), 4),
+            _norm_relu(co.Conv3d(4, 6, kernel_size=3, padding=1), 6),
+        ),
+        co.Sequential(
+            _norm_relu(co.Conv3d(8, 2, kernel_size=1), 2),
+            _norm_relu(co.Conv3d(2, 3, kernel_size=5, padding=2), 3),
+        ),
+        co.Sequential(
+            co.MaxPool3d(kernel_size=(1, 3, 3), padding=(0, 1, 1), stride=1),
+            _norm_relu(co.Conv3d(8, 3, kernel_size=1), 3),
+        ),
+        reduce="concat",
+    ),
+    "strided branches": lambda: co.Parallel(  # a block of R3D: 3 steps and 0, and a stride of 2
+        co.Sequential(
+            co.Conv3d(8, 4, 3, stride=(2, 1, 1), padding=1), co.Conv3d(4, 8, 3, padding=1)
+        ),
+        co.Conv3d(8, 8, 1, stride=(2, 1, 1)),
+    ),
+    "average": lambda: co.AvgPool3d((4, 2, 2), (1, 2, 2)),
+    "maximum": lambda: co.MaxPool3d((3, 2, 2), (2, 2, 2), (1, 1, 0)),
+}
+
+
+@pytest.mark.parametrize("name", README)
+def test_compositions(name):
+    net = README[name]().double().eval()
+    check_part(net, torch.randn(2, 8, 19, 5, 5, dtype=torch.float64), [3, 1, 6])
+
+
+ROWS = {
+    "gru": lambda: co.GRU(8, 5, 2),
+    "lstm": lambda: co.LSTM(8, 5, batch_first=True),
+    "rnn": lambda: co.RNN(8, 5),
+    "tcn": lambda: co.Sequential(
+        nn.Conv1d(8, 8, 3, dilation=8), nn.LayerNorm(8), co.GRU(8, 4), nn.Linear(4, 2)
+    ),
+    "pad": lambda: co.Sequential(nn.Conv1d(8, 8, 3), co.GRU(8, 8), co.Pad(4), nn.Conv1d(8, 2, 5)),
+    "encoder": lambda: co.Sequential(
+        nn.Conv1d(8, 8, 3, padding=1), co.Encoder(co.EncoderConfig(8, 2, 8, 2, 6)), nn.Linear(8, 3)
+    ),
+    "deep": lambda: co.Residual(co.DeepEncoder(co.EncoderConfig(8, 2, 8, 3, 5), rotary=True)),
+    "conditional": lambda: co.Conditional(lambda x: bool(x.mean() > 0), nn.Conv1d(8, 8, 1)),
+    "constant": lambda: co.Sequential(lambda x: 2 * x + 1, co.Conv1d(8, 8, 2)),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows(name):
+    net = ROWS[name]().double().eval()
+    check_part(net, torch.randn(2, 8, 31, dtype=torch.float64), [2, 1, 7])
+
+
+def test_costs_and_repetition():
+    net = co.Sequential(
+        nn.Conv3d(3, 4, (3, 3, 3), stride=(2, 1, 1), padding=1), nn.Flatten(3), co.RunningMean(4)
+    )
+    frame = torch.randn(1, 3, 6, 6)
+    assert net.count_macs(frame) == 4 * 3 * 27 * 36 // 2
+    assert net.receptive_field == 3 + 2 * 3
+    assert (net.delay, net.stride) == (1, 2)
+    with pytest.raises(ValueError, match=r"give one: init_state\(batch_size, frame\)"):
+        net.init_state(2)
+    assert co.Conv1d(8, 8, 3).count_macs() == co.Conv1d(8, 8, 3).init_state().empty.shape[1] * 24
+
+
+def test_weights_are_those_of_torch():
+    plain = nn.Sequential(nn.Conv1d(3, 5, 3), nn.ReLU(), nn.GRU(5, 2))
+    ours = co.Sequential(OrderedDict(plain.named_children()))
+    assert ours.state_dict().keys() == plain.state_dict().keys()
+    assert all(a is b for a, b in zip(ours.parameters(), plain.parameters(), strict=True))
+    clip = torch.randn(1, 3, 12)
+    state = ours.init_state()
+    before = ours.forward_steps(clip, state.clone())
+    with torch.no_grad():
+        plain[0].weight.mul_(2)
+    assert not torch.equal(before, ours.forward_steps(clip, state))
+
+
+def test_states_are_saved_and_go_on():
+    net = README["strided branches"]()
+    clip = torch.randn(2, 8, 16, 4, 4)
+    state = net.init_state(2, clip[:, :, 0])
+    net.forward_steps(clip[:, :, :7], state)
+    other = net.init_state(2, clip[:, :, 0])
+    other.load_tensors({name: t.clone() for name, t in state.tensors().items()})
+    expected = net.forward_steps(clip[:, :, 7:], state)
+    torch.testing.assert_close(net.forward_steps(clip[:, :, 7:], other), expected)
+
+
+OURS_AND_THEIRS = [
+    (co.Conv1d(4, 4, 3), continual.Conv1d(4, 4, 3)),
+    (co.Conv1d(4, 4, 3, padding=1), continual.Conv1d(4, 4, 3, padding=1)),
+    (co.AvgPool1d(3, 1), continual.AvgPool1d(3, 1)),
+    (co.MaxPool1d(4, 1), continual.MaxPool1d(4, 1)),
+    (
+        co.Residual(nn.Conv1d(4, 4, 3)),
+        continual.Residual(continual.Conv1d(4, 4, 3), residual_shrink=True),
+    ),
+    (
+        co.Sequential(nn.Conv1d(4, 4, 3), nn.ReLU(), nn.Conv1d(4, 4, 5)),
+        continual.Sequential(continual.Conv1d(4, 4, 3), nn.ReLU(), continual.Conv1d(4, 4, 5)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs"), OURS_AND_THEIRS)
+def test_same_as_continual_inference(ours, theirs):
+    """Clips give the same outputs with the same weights, and receptive fields agree."""
+    theirs.eval()
+    pairs = zip(ours.parameters(), theirs.parameters(), strict=True)
+    for own, other in pairs:
+        own.data.copy_(other)
+    clip = torch.randn(1, 4, 20)
+    assert ours.receptive_field == theirs.receptive_field
+    torch.testing.assert_close(ours.eval()(clip), theirs.forward(clip))
+    state = ours.init_state(1, clip[:, :, 0])
+    expected = [theirs.forward_step(frame) for frame in clip.unbind(2)]
+    expected = [x for x in expected if isinstance(x, Tensor)]
+    stepped = ours.forward_steps(clip, state)
+    newest = min(len(expected), stepped.shape[2])
+    torch.testing.assert_close(stepped[:, :, -newest:], torch.stack(expected[-newest:], 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: co.Parallel(nn.Conv1d(1, 1, 1), nn.Conv1d(1, 1, 1, stride=2)), "strides"),
+        (lambda: co.Residual(nn.Conv1d(1, 1, 1, stride=2)), "shortcut"),
+        (lambda: co.GRU(2, 2, bidirectional=True), "bidirectional=False"),
+        (lambda: co.Conv1d(1, 1, 3, padding=1, padding_mode="circular"), "zeros"),
+        (lambda: co.Conv1d(1, 1, 2, padding="same"), "even kernel"),
+        (lambda: co.AvgPool1d(3, 1, 1, count_include_pad=False), "count_include_pad"),
+        (lambda: co.Parallel(nn.ReLU(), reduce="median"), "is not one of"),
+        (lambda: co.Sequential(co.Broadcast(2), nn.ReLU()), "Reduce must follow"),
+        (lambda: co.Sequential(co.Broadcast(2)), "Reduce must follow"),
+        (lambda: co.Conditional(bool, nn.Conv1d(1, 1, 3)), "delay 2"),
+        (lambda: co.Delay(-1), "at least 0"),
+    ],
+)
+def test_refusals(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
