@@ -9,6 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from costream.nn.attention import RetroactiveAttention, SingleOutputAttention
     from costream.nn.block import EncoderConfig
+    from costream.nn.continual import Continual, ConversionReport
+    from costream.nn.conversion import convert
     from costream.nn.deepcot import DeepEncoder
     from costream.nn.encoder import Encoder
     from costream.nn.layers import (
@@ -25,13 +27,15 @@ if TYPE_CHECKING:
         MaxPool2d,
         MaxPool3d,
         Rows,
+        RunningMax,
         RunningMean,
+        WindowedAttention,
     )
     from costream.nn.network import (
         Broadcast,
         Conditional,
-        Network,
         Parallel,
+        PartGraph,
         Reduce,
         Residual,
         Sequential,
@@ -39,22 +43,27 @@ if TYPE_CHECKING:
     )
     from costream.nn.parts import Delay, LayerNorm, Linear, Pad, Part, Skip, Stateless
     from costream.nn.position import RecyclingPositions, RotaryPositions
+    from costream.nn.rules import APPROXIMATIONS, ConversionError
     from costream.nn.state import State
 
 _HOME = {
     "attention": "RetroactiveAttention SingleOutputAttention",
     "block": "EncoderConfig",
+    "continual": "Continual ConversionReport",
+    "conversion": "convert",
     "deepcot": "DeepEncoder",
     "encoder": "Encoder",
     "layers": "AvgPool1d AvgPool2d AvgPool3d Conv1d Conv2d Conv3d GRU LSTM"
-    " MaxPool1d MaxPool2d MaxPool3d RNN Rows RunningMean",
-    "network": "Broadcast Conditional Network Parallel Reduce Residual Sequential as_part",
+    " MaxPool1d MaxPool2d MaxPool3d RNN Rows RunningMax RunningMean WindowedAttention",
+    "network": "Broadcast Conditional Parallel PartGraph Reduce Residual Sequential as_part",
     "parts": "Delay LayerNorm Linear Pad Part Skip Stateless",
     "position": "RecyclingPositions RotaryPositions",
+    "rules": "APPROXIMATIONS ConversionError",
     "state": "State",
 }
 _MODULES = {name: module for module, names in _HOME.items() for name in names.split()}
 __all__ = [
+    "APPROXIMATIONS",
     "GRU",
     "LSTM",
     "RNN",
@@ -63,9 +72,12 @@ __all__ = [
     "AvgPool3d",
     "Broadcast",
     "Conditional",
+    "Continual",
     "Conv1d",
     "Conv2d",
     "Conv3d",
+    "ConversionError",
+    "ConversionReport",
     "DeepEncoder",
     "Delay",
     "Encoder",
@@ -75,23 +87,26 @@ __all__ = [
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
-    "Network",
     "Pad",
     "Parallel",
     "Part",
+    "PartGraph",
     "RecyclingPositions",
     "Reduce",
     "Residual",
     "RetroactiveAttention",
     "RotaryPositions",
     "Rows",
+    "RunningMax",
     "RunningMean",
     "Sequential",
     "SingleOutputAttention",
     "Skip",
     "State",
     "Stateless",
+    "WindowedAttention",
     "as_part",
+    "convert",
 ]
 
 

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.nn.parts import Layer, Part, PartState, Windowed, empty_shape
+from costream.nn.parts import Layer, Part, PartState, Windowed, frames_of, room
 from costream.nn.pooling import TemporalMean
 from costream.nn.state import State, zeros
-from costream.nn.timing import Timing, kernel_timing
+from costream.nn.timing import Timing, in_order, kernel_timing, store
 
 
 class _Convolution(Layer, Windowed):
@@ -228,20 +228,31 @@ class RunningMean(Part):
         """Return the means [B, C, T, ...] at every frame of a clip."""
         return self.mean(self._in_space(x).movedim(self.axis, 1)).movedim(1, self.axis)  # type: ignore[no-any-return]
 
-    def start(self, batch_size: int, frame: Tensor) -> MeanPoolState:
-        """Return the initial state of streams of frames like ``frame`` [1, C, ...]."""
-        clip = self._in_space(frame.unsqueeze(self.axis))
-        shape = clip.squeeze(self.axis).shape[1:]
-        empty = clip.new_zeros(batch_size, *empty_shape(clip, self.axis)[1:])
+    def start(self, batch_size: int, clip: Tensor) -> MeanPoolState:
+        """Return the initial state; ``clip``: one frame of one stream, [1, C, 1, ...]."""
+        clip = self._in_space(clip)
+        shape = self._rows(clip, len(clip)).shape[2:]
+        mean = self.mean.init_state(batch_size, shape, clip)
         return MeanPoolState(
-            zeros(batch_size), empty, self.mean.init_state(batch_size, shape, clip)
+            zeros(batch_size), room(batch_size, clip, self.axis, 0, merged=True), mean
         )
 
     def advance(self, x: Tensor, state: MeanPoolState) -> Tensor | None:
         """Take T frames, return the means at each."""
-        rows = self._in_space(x).movedim(self.axis, 1)
+        x = self._in_space(x)
+        rows = self._rows(x, len(x) // len(state.clock))
         out = self.mean.forward_steps(rows, state.mean)  # type: ignore[arg-type]
-        return out.movedim(1, self.axis) if out.shape[1] else None
+        if not out.shape[1]:
+            return None
+        if out.dim() > x.dim():
+            return out.movedim(1, self.axis + 1).flatten(0, 1)
+        return out.movedim(1, self.axis)
+
+    def _rows(self, x: Tensor, merged: int) -> Tensor:
+        """Return clips [B m, C, T, ...] as rows [B, T, m, C, ...], without m if it is 1."""
+        if merged == 1:
+            return x.movedim(self.axis, 1)
+        return torch.unflatten(x, 0, (-1, merged)).movedim(self.axis + 1, 1)
 
     def _in_space(self, x: Tensor) -> Tensor:
         return x.mean(self.dims, keepdim=True) if self.dims else x
@@ -251,7 +262,7 @@ class RunningMean(Part):
 class RecurrentState(PartState):
     """State of a recurrent layer: h, or h and c, of its L layers."""
 
-    hidden: tuple[Tensor, ...]  # [B, L, H]
+    hidden: tuple[Tensor, ...]  # [B, m, L, H]; m: rows that are merged with the batch, or 1
 
 
 class _Recurrent(Layer):
@@ -271,23 +282,21 @@ class _Recurrent(Layer):
         """Return a frame [1, I]."""
         return self.frame_of(1, self.layer.input_size)
 
-    def start(self, batch_size: int, frame: Tensor) -> RecurrentState:
-        """Return the initial state of streams of frames like ``frame`` [1, I]."""
-        with torch.no_grad():
-            out, hidden = self._run(frame.unsqueeze(self.axis), None)
-        shapes = [(batch_size, h.shape[0], h.shape[2]) for h in hidden]
-        empty = zeros(*empty_shape(out, self.axis), like=out)
+    def start(self, batch_size: int, clip: Tensor) -> RecurrentState:
+        """Return the initial state; ``clip``: one frame of one stream, [1, I, 1]."""
+        out, hidden = self._run(clip, None)
+        held = [zeros(batch_size, h.shape[1], h.shape[0], h.shape[2], like=h) for h in hidden]
+        empty = out.new_zeros([0 if k == self.axis else n for k, n in enumerate(out.shape)])
         if self.axis:
-            empty = zeros(batch_size, *empty.shape[1:], like=out)
-        else:
-            empty = zeros(0, batch_size, out.shape[2], like=out)
-        return RecurrentState(zeros(batch_size), empty, tuple(zeros(*s, like=out) for s in shapes))
+            empty = room(batch_size, out, self.axis, 0, merged=True)
+        return RecurrentState(zeros(batch_size), empty, tuple(held))
 
     def advance(self, x: Tensor, state: RecurrentState) -> Tensor:
         """Take T frames, return as many."""
-        out, hidden = self._run(x, tuple(h.transpose(0, 1).contiguous() for h in state.hidden))
-        for held, new in zip(state.hidden, hidden, strict=True):
-            held.copy_(new.detach().transpose(0, 1))
+        views = [h.flatten(0, 1).transpose(0, 1) for h in state.hidden]
+        out, hidden = self._run(x, tuple(view.contiguous() for view in views))
+        for view, new in zip(views, hidden, strict=True):
+            view.copy_(new.detach())
         return out
 
     def _run(
@@ -351,10 +360,9 @@ class Rows(Part):
         like = next(iter(self.parameters()), None)
         return None if width is None or like is None else zeros(1, width, like=like)
 
-    def start(self, batch_size: int, frame: Tensor) -> BlockState:
-        """Return the initial state of streams of frames like ``frame`` [1, d]."""
-        out = self(frame.unsqueeze(self.axis))
-        empty = zeros(batch_size, *empty_shape(out, self.axis)[1:], like=out)
+    def start(self, batch_size: int, clip: Tensor) -> BlockState:
+        """Return the initial state; ``clip``: one frame of one stream, [1, d, 1]."""
+        empty = room(batch_size, self(clip), self.axis, 0)
         return BlockState(zeros(batch_size), empty, self.block.init_state(batch_size))
 
     def advance(self, x: Tensor, state: BlockState) -> Tensor:
@@ -364,3 +372,90 @@ class Rows(Part):
             return cast(Tensor, out.unsqueeze(self.axis))
         out = self.block.forward_steps(x.movedim(self.axis, 1), state.block)
         return cast(Tensor, out.movedim(1, self.axis))
+
+
+class RunningMax(Windowed):
+    """Maximum over the last ``window`` frames, from the first frame on; as ``RunningMean``."""
+
+    fill = -torch.inf
+
+    def __init__(self, window: int, dims: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        self.dims, self.timing = dims, Timing(window, window - 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the maxima [B, C, T, ...] at every frame of a clip."""
+        x = self.before(x)
+        sides = [0, 0] * (x.dim() - self.axis - 1) + [self.padding, 0]
+        return self.over(F.pad(x, sides, value=self.fill), False)
+
+    def before(self, x: Tensor) -> Tensor:
+        """Return the maxima of each frame."""
+        return x.amax(self.dims, keepdim=True) if self.dims else x
+
+    def over(self, rows: Tensor, taps: bool) -> Tensor:
+        """Return the maxima of the windows of ``rows``."""
+        return rows.unfold(self.axis, self.receptive_field, 1).amax(-1)
+
+
+@dataclass
+class KeysState(PartState):
+    """Keys and values of the last n steps: those of step t are in slot t mod n."""
+
+    rows: Tensor  # [B, h, n, 2 e], or [B, m, h, n, 2 e]: see ``room``
+    steps: Tensor  # int64 [B]
+
+
+class WindowedAttention(Part):
+    """``F.scaled_dot_product_attention`` of each step to the last ``window`` of them.
+
+    Queries, keys and values are clips [B, h, T, e].
+    """
+
+    axis = 2
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self.window, self.timing = window, Timing(window, window - 1)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Return the rows [B, h, T, e] of a clip."""
+        age = torch.arange(q.shape[-2])[:, None] - torch.arange(k.shape[-2])
+        seen = (age >= 0) & (age < self.window)
+        return F.scaled_dot_product_attention(q, k, v, seen.to(q.device))
+
+    def start(  # type: ignore[override]
+        self, batch_size: int, q: Tensor, k: Tensor, v: Tensor
+    ) -> KeysState:
+        """Return the initial state; queries, keys, values: one frame of one stream."""
+        rows = room(batch_size, torch.cat([k, v], -1), self.axis, self.window)
+        empty = room(batch_size, q, self.axis, 0, merged=True)
+        return KeysState(zeros(batch_size), empty, rows, zeros(batch_size))
+
+    def advance(  # type: ignore[override]
+        self, q: Tensor, state: KeysState, k: Tensor, v: Tensor
+    ) -> Tensor:
+        """Take T frames, return as many."""
+        axis, n, count = self.axis, self.window, q.shape[self.axis]
+        held, new = frames_of(state.rows, q.dim()), torch.cat([k, v], -1).detach()
+        time, before = state.tick(count), state.steps.clone()
+        state.steps += count
+        if count == 1:
+            held.narrow(axis, time % n, 1).copy_(new)
+            rows, mask = held, None
+            if int(before.min()) + 1 < n:
+                age = (time - torch.arange(n)) % n
+                mask = (age <= before[:, None])[:, None]  # [B, 1, n]
+        else:
+            rows = torch.cat([in_order(held, time, axis), new], axis)
+            store(held, rows, time + count, axis)
+            age = n + torch.arange(count)[:, None] - torch.arange(n + count)
+            start = n - before[:, None, None]
+            mask = (age >= 0) & (age < n) & (torch.arange(n + count) >= start)
+        if mask is not None:
+            merged = len(q) // len(before)
+            mask = mask.repeat_interleave(merged, 0)
+            mask = mask.view(len(mask), *[1] * (q.dim() - 3), *mask.shape[1:])
+            mask = mask.to(q.device)
+        keys, values = torch.split(rows, [k.shape[-1], v.shape[-1]], -1)
+        return F.scaled_dot_product_attention(q, keys, values, mask)

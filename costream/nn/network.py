@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from costream.nn import layers, parts
-from costream.nn.parts import Part, PartState, Stateless, empty_shape
+from costream.nn.parts import Part, PartState, Stateless, frames_of, room
 from costream.nn.state import State, zeros
 from costream.nn.timing import ClockedState, Timing, in_order, in_sequence, store
 
@@ -48,7 +48,8 @@ class QueueState(ClockedState):
     The clock counts those that have come.
     """
 
-    frames: Tensor  # [B, C, n, ...]
+    frames: Tensor  # [B, C, n, ...], or [B, m, C, n, ...]: see ``room``
+    rank: int  # dimensions of the clips
 
 
 @dataclass
@@ -64,7 +65,7 @@ class Join(Part):
     Args:
         reduce: of clips [B, C, T, ...]: "sum", "mul", "max", "concat" (of channels), or a function
             that treats every frame alone.
-        branches: their timing. ``axes``: their dimension of time; None for no time at all.
+        branches: their timing, None for a value without time. ``axes``: their dimension of time.
     """
 
     def __init__(
@@ -72,12 +73,14 @@ class Join(Part):
         reduce: str | Callable[..., Tensor],
         branches: Sequence[Timing | None],
         axes: Sequence[int] | None = None,
+        out_axis: int = 2,
     ) -> None:
         super().__init__()
         if isinstance(reduce, str) and reduce not in REDUCTIONS:
             raise ValueError(f"reduce {reduce!r} is not one of {sorted(REDUCTIONS)}")
         self.reduce = REDUCTIONS[reduce] if isinstance(reduce, str) else reduce
         self.axes = [2] * len(branches) if axes is None else list(axes)
+        self.axis = out_axis
         self.result = paired(*[b for b in branches if b is not None])
         self.slots = [
             None if b is None else -((b.delay - self.result.delay) // b.stride) for b in branches
@@ -92,14 +95,14 @@ class Join(Part):
             cut[k] = clips[k].narrow(self.axes[k], 0, count)
         return self.reduce(*cut)
 
-    def init_queues(self, batch_size: int, clips: Sequence[Any], empty: Tensor) -> JoinState:
-        """Return the initial state; ``clips``: of any length of each branch."""
+    def start(self, batch_size: int, *clips: Any) -> JoinState:
+        """Return the initial state; ``clips``: of one frame of one stream, of each branch."""
+        empty = room(batch_size, self(*clips), self.out_axis, 0, merged=True)
         queues = []
         for clip, axis, slots in zip(clips, self.axes, self.slots, strict=True):
             if slots is not None:
-                shape = [slots if k == axis else n for k, n in enumerate(clip.shape)]
-                frames = zeros(batch_size, *shape[1:], like=clip)
-                queues.append(QueueState(zeros(batch_size), frames))
+                held = room(batch_size, clip, axis, slots)
+                queues.append(QueueState(zeros(batch_size), held, clip.dim()))
         return JoinState(zeros(batch_size), empty, tuple(queues))
 
     def join(self, xs: Sequence[Any], state: JoinState) -> Tensor | None:
@@ -111,7 +114,9 @@ class Join(Part):
         count = min(h + n for h, n in zip(held, came, strict=True))
         ready = list(xs)
         for k, queue, waiting in zip(timed, state.queues, held, strict=True):
-            ready[k] = _through(xs[k], queue.frames, self.axes[k], done, waiting, count)
+            if self.slots[k]:
+                frames = frames_of(queue.frames, queue.rank)
+                ready[k] = _through(xs[k], frames, self.axes[k], done, waiting, count)
         if not count:
             return None
         state.tick(count)
@@ -123,8 +128,6 @@ def _through(
 ) -> Tensor | None:
     """Put ``x`` behind the frames that wait in a queue, take ``count`` from its front."""
     slots = frames.shape[axis]
-    if not slots:
-        return x
     if x is not None and x.shape[axis] == 1 and count <= 1:
         out = x if not waiting else frames.narrow(axis, done % slots, 1)
         if count and waiting:
@@ -145,20 +148,21 @@ class Node(NamedTuple):
 
     part: Part
     inputs: tuple[int, ...]
-    timing: Timing  # of its outputs, in steps of the network
+    slot: int  # of its state in that of the network; -1 without
+    timing: Timing | None  # of its outputs, in steps of the network; None without time
     first: int  # the step at which a stream's first input reaches it
     start: int  # the step of its first output that is more than padding
 
 
 @dataclass
-class NetworkState(PartState):
+class PartGraphState(PartState):
     """States of the nodes, and what each stream has seen."""
 
     steps: Tensor  # int64 [B], since its reset
     nodes: tuple[State, ...]
 
 
-class Network(Part):
+class PartGraph(Part):
     """A graph of parts; the last node is its output.
 
     Streams that were reset in a running batch, or joined it, start where the others are: whatever a
@@ -169,16 +173,27 @@ class Network(Part):
     def __init__(self) -> None:
         super().__init__()
         self._nodes: list[Node] = []
+        self._slots = 0
 
-    def add(self, part: Part, *inputs: int) -> int:
-        """Add a node and return its number."""
-        sources = [self._nodes[k - 1].timing if k else Timing() for k in inputs]
-        timing = part.result if isinstance(part, Join) else in_sequence(sources[0], part)
-        first = min(self._nodes[k - 1].start if k else 0 for k in inputs)
-        start = first if isinstance(part, parts.Pad) else max(first, timing.delay)
-        self._nodes.append(Node(part, inputs, timing, first, start))
-        self.timing = timing
+    def add(self, part: Part, *inputs: int, timed: bool = True) -> int:
+        """Add a node and return its number. ``timed``: its outputs are frames."""
+        sources = [t for k in inputs if (t := self.timing_of(k)) is not None]
+        timing: Timing | None = None
+        if timed and sources:
+            self.timing = timing = (
+                part.result if isinstance(part, Join) else in_sequence(sources[0], part)
+            )
+        first = min((self._nodes[k - 1].start if k else 0 for k in inputs), default=0)
+        start = first if isinstance(part, parts.Pad) else max(first, timing.delay if timing else 0)
+        slot = -1
+        if type(part).start is not Part.start:
+            slot, self._slots = self._slots, self._slots + 1
+        self._nodes.append(Node(part, inputs, slot, timing, first, start))
         return len(self._nodes)
+
+    def timing_of(self, number: int) -> Timing | None:
+        """Return the timing of a node's outputs, or of the network's input, which is number 0."""
+        return self._nodes[number - 1].timing if number else Timing()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs [B, C', T', ...] of a clip [B, C, T, ...]."""
@@ -190,48 +205,56 @@ class Network(Part):
     def example(self) -> Tensor | None:
         """Return a frame of the only shape that this network takes, or None."""
         for node in self._nodes:
-            if not node.inputs[0] and (frame := node.part.example()) is not None:
+            if node.inputs[:1] == (0,) and (frame := node.part.example()) is not None:
                 return frame
         return None
 
-    def start(self, batch_size: int, frame: Tensor) -> NetworkState:
-        """Return the initial state of streams of frames like ``frame`` [1, C, ...]."""
-        values, states = [frame.unsqueeze(self.axis)], []
+    def start(self, batch_size: int, clip: Tensor) -> PartGraphState:
+        """Return the initial state; ``clip``: one frame of one stream, [1, C, 1, ...]."""
+        values: list[Any] = [clip]
+        states: list[State] = []
         for node in self._nodes:
-            clips = [values[k] for k in node.inputs]
-            if isinstance(node.part, Join):
-                out = node.part(*clips)
-                empty = zeros(batch_size, *empty_shape(out, self.axis)[1:], like=out)
-                state: PartState = node.part.init_queues(batch_size, clips, empty)
-            else:
-                state = node.part.start(batch_size, clips[0].squeeze(self.axis))
-                shape = [1 if k in (0, self.axis) else n for k, n in enumerate(state.empty.shape)]
-                out = zeros(*shape, like=state.empty)
+            part, clips = node.part, [values[k] for k in node.inputs]
+            if node.slot < 0:
+                values.append(part(*clips))
+                continue
+            state = part.start(batch_size, *clips)
             states.append(state)
-            values.append(out)
-        empty = zeros(batch_size, *empty_shape(values[-1], self.axis)[1:], like=values[-1])
-        return NetworkState(zeros(batch_size), empty, zeros(batch_size), tuple(states))
+            merged = state.empty.shape[0] // batch_size
+            shape = [1 if k == part.out_axis else n for k, n in enumerate(state.empty.shape)]
+            values.append(zeros(merged, *shape[1:], like=state.empty))
+        empty = room(batch_size, values[-1], self.out_axis, 0, merged=True)
+        return PartGraphState(zeros(batch_size), empty, zeros(batch_size), tuple(states))
 
-    def advance(self, x: Tensor, state: NetworkState) -> Tensor | None:
+    def advance(self, x: Tensor, state: PartGraphState) -> Tensor | None:
         """Take T frames [B, C, T, ...], return the outputs of these steps, if any."""
         count, steps = x.shape[self.axis], state.steps.tolist()
         young = min(steps) < state.peek() and any(min(steps) <= n.first for n in self._nodes)
         if young and count > 1:
             outs = [self.advance(frame, state) for frame in torch.split(x, 1, self.axis)]
             given = [out for out in outs if out is not None]
-            return torch.cat(given, self.axis) if given else None
+            return torch.cat(given, self.out_axis) if given else None
         state.tick(count)
         state.steps += count
-        values: list[Tensor | None] = [x]
-        for node, own in zip(self._nodes, state.nodes, strict=True):
+        values: list[Any] = [x]
+        for node in self._nodes:
+            part: Any = node.part
             inputs = [values[k] for k in node.inputs]
-            if isinstance(node.part, Join):
-                values.append(node.part.join(inputs, own))  # type: ignore[arg-type]
+            own: Any = None if node.slot < 0 else state.nodes[node.slot]
+            if isinstance(part, Join):
+                values.append(part.join(inputs, own))
+            elif any(value is None for value in inputs):
+                values.append(None)
+            elif own is None:
+                values.append(part(*inputs))
             else:
-                values.append(None if inputs[0] is None else node.part.advance(inputs[0], own))
-            if young and (rows := [row for row, n in enumerate(steps) if n < node.first]):
-                own.reset(rows)
-        return values[-1]
+                values.append(part.advance(*inputs[:1], own, *inputs[1:]))
+            if young and own is not None:
+                rows = [row for row, n in enumerate(steps) if n < node.first]
+                if rows:
+                    own.reset(rows)
+        out: Tensor | None = values[-1]
+        return out
 
     def _chain(self, modules: Iterable[nn.Module | Callable[..., Any]]) -> int:
         """Add modules one after another and return the last node."""
@@ -258,11 +281,10 @@ class Network(Part):
         return at
 
     def _reduce(self, reduce: str | Callable[..., Tensor], at: tuple[int, ...]) -> int:
-        branches = [self._nodes[k - 1].timing if k else Timing() for k in at]
-        return self.add(Join(reduce, branches), *at)
+        return self.add(Join(reduce, [self.timing_of(k) for k in at]), *at)
 
 
-class Sequential(Network):
+class Sequential(PartGraph):
     """Parts one after another; parameters are named as in ``torch.nn.Sequential``.
 
     Ordinary layers of ``torch.nn`` are taken as ``as_part`` says.
@@ -280,7 +302,7 @@ class Sequential(Network):
         self._chain(self._modules.values())  # type: ignore[arg-type]
 
 
-class Parallel(Network):
+class Parallel(PartGraph):
     """Branches of one input, whose outputs are joined.
 
     Args:
@@ -313,7 +335,7 @@ class Reduce(nn.Module):
         self.reduce = reduce
 
 
-class Residual(Network):
+class Residual(PartGraph):
     """The sum of a module and its input, which waits for it.
 
     Beside a module without padding in time, whose clips are shorter, it is the centred frame that
@@ -363,11 +385,11 @@ class Conditional(Part):
         ways = {bool(self.predicate(frame)) for frame in torch.split(x, 1, self.axis)}
         if len(ways) == 1:
             return (self.true if ways.pop() else self.false)(x)  # type: ignore[no-any-return]
-        return self.forward_steps(x, self.start(len(x), x.select(self.axis, 0)[:1]))
+        return self.forward_steps(x, self.start(len(x), x[:1].narrow(self.axis, 0, 1)))
 
-    def start(self, batch_size: int, frame: Tensor) -> ConditionalState:
-        """Return the initial state of streams of frames like ``frame`` [1, C, ...]."""
-        states = self.true.start(batch_size, frame), self.false.start(batch_size, frame)
+    def start(self, batch_size: int, clip: Tensor) -> ConditionalState:
+        """Return the initial state; ``clip``: one frame of one stream, [1, C, 1, ...]."""
+        states = self.true.start(batch_size, clip), self.false.start(batch_size, clip)
         return ConditionalState(zeros(batch_size), states[0].empty.clone(), states)
 
     def advance(self, x: Tensor, state: ConditionalState) -> Tensor:

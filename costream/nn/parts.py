@@ -61,12 +61,17 @@ class Part(ContinualModule):
                 " give one: init_state(batch_size, frame)"
             )
         with torch.no_grad():
-            return self.start(batch_size, frame[:1])
+            return self.start(batch_size, frame[:1].unsqueeze(self.axis))
 
     def forward_step(self, x: Tensor, state: Any) -> Tensor | None:
         """Take a frame [B, C, ...] of every stream, return the newest output or None."""
         out = self.advance(x.unsqueeze(self.axis), state)
-        return None if out is None else out.squeeze(self.axis)
+        return None if out is None else out.squeeze(self.out_axis)
+
+    @property
+    def out_axis(self) -> int:
+        """Dimension of time in outputs for clips."""
+        return self.axis
 
     def forward_steps(self, x: Tensor, state: Any) -> Tensor:
         """Take T frames [B, C, T, ...], return what T steps would, [B, C, T', ...]."""
@@ -96,9 +101,12 @@ class Part(ContinualModule):
         """Return a frame of the only shape that this part takes, or None."""
         return None
 
-    def start(self, batch_size: int, frame: Tensor) -> Any:
-        """Return the initial state of streams of frames like ``frame`` [1, C, ...]."""
-        return PartState(zeros(batch_size), self.empty(batch_size, frame))
+    def start(self, batch_size: int, clip: Tensor) -> Any:
+        """Return the initial state; ``clip``: one frame of one stream, [1, C, 1, ...].
+
+        Its first dimension is longer where a converted network merges others with the batch.
+        """
+        return PartState(zeros(batch_size), self.empty(batch_size, clip))
 
     def advance(self, x: Tensor, state: Any) -> Tensor | None:
         """Take T frames [B, C, T, ...], return the outputs of these steps, None if there are none.
@@ -107,19 +115,33 @@ class Part(ContinualModule):
         """
         raise NotImplementedError
 
-    def empty(self, batch_size: int, frame: Tensor) -> Tensor:
-        """Return no outputs, [B, C, 0, ...]; one output is computed, and forgotten."""
-        count = self.receptive_field
-        clip = frame.unsqueeze(self.axis).expand(
-            *frame.shape[: self.axis], count, *frame.shape[self.axis :]
-        )
-        out = self(clip)
-        return zeros(batch_size, *empty_shape(out, self.axis)[1:], like=out)
+    def empty(self, batch_size: int, clip: Tensor) -> Tensor:
+        """Return no outputs, [B, C, 0, ...]; one output is computed, and forgotten.
+
+        ``clip``: as for ``start``.
+        """
+        sizes = list(clip.shape)
+        sizes[self.axis] = self.receptive_field
+        return room(batch_size, self(clip.expand(sizes)), self.axis, 0, merged=True)
 
 
-def empty_shape(out: Tensor, axis: int) -> list[int]:
-    """Return the shape of ``out`` without frames."""
-    return [0 if k == axis else n for k, n in enumerate(out.shape)]
+def room(batch_size: int, clip: Tensor, axis: int, slots: int, merged: bool = False) -> Tensor:
+    """Return zeros for ``slots`` frames of streams like the one of ``clip`` [1, C, T, ...].
+
+    The shape is [B, C, n, ...]; [B, m, C, n, ...] if the first dimension of ``clip`` is m > 1, or
+    with ``merged`` [B m, C, n, ...].
+    """
+    shape = [slots if k == axis else n for k, n in enumerate(clip.shape)]
+    if shape[0] == 1:
+        shape = shape[1:]
+    elif merged:
+        batch_size, shape = batch_size * shape[0], shape[1:]
+    return zeros(batch_size, *shape, like=clip)
+
+
+def frames_of(held: Tensor, dims: int) -> Tensor:
+    """Return frames [B, C, n, ...] or [B, m, C, n, ...] as a view with so many dimensions."""
+    return held if held.dim() == dims else held.flatten(0, 1)
 
 
 class Stateless(Part):
@@ -248,18 +270,16 @@ class Windowed(Part):
         """Return the outputs over ``rows`` [B, C, r + ..., ...], or one over its K taps."""
         raise NotImplementedError
 
-    def start(self, batch_size: int, frame: Tensor) -> WindowedState:
-        """Return the initial state of streams of frames like ``frame`` [1, C, ...]."""
-        kept = self.before(frame.unsqueeze(self.axis))
-        shape = [batch_size, *kept.shape[1:]]
-        shape[self.axis] = self.receptive_field - 1
+    def start(self, batch_size: int, clip: Tensor) -> WindowedState:
+        """Return the initial state; ``clip``: one frame of one stream, [1, C, 1, ...]."""
+        frames = room(batch_size, self.before(clip), self.axis, self.receptive_field - 1)
         seen = zeros(batch_size) if self.fill else None
-        empty = self.empty(batch_size, frame)
-        return WindowedState(zeros(batch_size), empty, zeros(*shape, like=kept), seen)
+        return WindowedState(zeros(batch_size), self.empty(batch_size, clip), frames, seen)
 
     def advance(self, x: Tensor, state: WindowedState) -> Tensor | None:
         """Take T frames [B, C, T, ...], return the outputs of these steps, if any."""
-        x, axis, frames, timing = self.before(x), self.axis, state.frames, self.timing
+        x, axis, timing = self.before(x), self.axis, self.timing
+        frames = frames_of(state.frames, x.dim())
         check_shape(
             [*x.shape[:axis], *x.shape[axis + 1 :]],
             [*frames.shape[:axis], *frames.shape[axis + 1 :]],
@@ -267,7 +287,7 @@ class Windowed(Part):
         count, slots = x.shape[axis], frames.shape[axis]
         if state.seen is not None:
             for row in (row for row, n in enumerate(state.seen.tolist()) if not n):
-                frames[row] = self.fill
+                state.frames[row] = self.fill
             state.seen += count
         time = state.tick(count)
         first, stop = timing.next_output(time) - time, count
@@ -332,12 +352,9 @@ class Skip(Part):
         """Return the frames [B, C, T', ...] that are left of a clip."""
         return x[(slice(None),) * self.axis + (slice(self.delay, None, self.stride),)]
 
-    def start(self, batch_size: int, frame: Tensor) -> PartState:
-        """Return the initial state of streams of frames like ``frame`` [1, C, ...]."""
-        shape = list(frame.shape)
-        shape[0] = batch_size
-        shape.insert(self.axis, 0)
-        return PartState(zeros(batch_size), zeros(*shape, like=frame))
+    def start(self, batch_size: int, clip: Tensor) -> PartState:
+        """Return the initial state; ``clip``: one frame of one stream, [1, C, 1, ...]."""
+        return PartState(zeros(batch_size), room(batch_size, clip, self.axis, 0, merged=True))
 
     def advance(self, x: Tensor, state: PartState) -> Tensor | None:
         """Take T frames, return those that are not skipped."""

@@ -80,7 +80,8 @@ def check_part(part: Any, clip: Tensor, chunks: list[int], *, atol: float = 1e-9
     cut = whole.narrow(out_axis, 0, common)
     torch.testing.assert_close(stepped.narrow(out_axis, 0, common), cut, rtol=0, atol=atol)
     state = part.init_state(len(clip), frame)
-    for x in clip.unbind(axis)[: part.stride * 3]:
+    laps = min(3, clip.shape[axis] // part.stride)
+    for x in clip.unbind(axis)[: part.stride * laps]:
         part.forward_step(x, state)
     state.reset([len(clip) - 1])
     late = [part.forward_step(x, state) for x in clip.unbind(axis)]

@@ -28,8 +28,8 @@ from costream.nn.pooling import MeanState
 from costream.nn.state import State, zeros
 from costream.nn.timing import (
     ClockedState,
-    Delay,
     DelayState,
+    TemporalDelay,
     Timing,
     check_shape,
     hide_unstarted,
@@ -261,7 +261,7 @@ class FoldedBlock:
         if block.residual is not None:
             folded = scale_and_shift(block.residual.bn)
             self.beside, more = fold_convolution(block.residual.t_conv, *folded)
-        delay = Delay(block.residual_delay, block.stride) if block.has_residual else None
+        delay = TemporalDelay(block.residual_delay, block.stride) if block.has_residual else None
         self.delay, self.in_width = delay, block.in_width
         self.temporal: FoldedTemporal
         if isinstance(block.tcn, BranchedTemporalUnit):

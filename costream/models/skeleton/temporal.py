@@ -14,7 +14,7 @@ from costream.nn.convolution import ConvolutionState, TemporalConvolution
 from costream.nn.graph import fold_convolution, scale_and_shift
 from costream.nn.pooling import MaxState, TemporalMax
 from costream.nn.state import State
-from costream.nn.timing import TemporalDelay, DelayState, hide_unstarted
+from costream.nn.timing import DelayState, TemporalDelay, hide_unstarted
 
 
 class FoldedTemporal(Protocol):
@@ -152,7 +152,9 @@ class FoldedBranches:
         self.units: list[Any] = [*self.convs, self.max]
         reach = max(DILATIONS) if unit.padding == "same" else 0
         self.delays = [TemporalDelay(max(0, reach - d)) for d in (*DILATIONS, 1)]
-        self.delays.append(TemporalDelay(reach, unit.stride))  # of the last branch: of the frame itself
+        self.delays.append(
+            TemporalDelay(reach, unit.stride)
+        )  # of the last branch: of the frame itself
         norm, _, out = unit.transform
         self.scale, self.shift = scale_and_shift(cast(nn.BatchNorm2d, norm))
         scale, shift = scale_and_shift(unit.bn)

@@ -1,0 +1,508 @@
+"""Conversion of any network to one that takes its clips frame by frame.
+
+The network is traced (``torch.fx``) and run on a random clip and on one of twice its length, in
+double precision. Where time is, is seen by which sizes have changed. Each operation is then one of
+
+- a layer with memory, for which there is a rule (``rules``);
+- an operation that treats every frame alone. That is tested: given one frame of its inputs, it
+  must return that frame of its outputs. It is called as it is, on as many frames as there are;
+- from where the network sees one frame only, such as a mean over the clip, on: its *head*, which
+  is called on each frame;
+- anything else: refused.
+
+Branches wait for one another (``network``). At last the result is run itself, by clip and by steps.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from costream.nn.continual import (
+    Call,
+    Continual,
+    ConversionReport,
+    ConvertedLayer,
+    FrameHead,
+    Placeholder,
+)
+from costream.nn.network import Join, PartGraph
+from costream.nn.parts import Part
+from costream.nn.rules import APPROXIMATIONS, ConversionError, Operation, advice, attribute, rule_of
+from costream.nn.tracing import (
+    TimeDimension,
+    Tracer,
+    analysed,
+    find_axis,
+    method,
+    random_like,
+    take,
+    title,
+)
+
+
+def convert(
+    module: nn.Module,
+    example: Tensor,
+    time_axis: int = 2,
+    *,
+    approximate: Iterable[str] = (),
+    window: int | None = None,
+) -> Continual:
+    """Return a network that takes the clips of ``module`` frame by frame, with its weights.
+
+    Args:
+        module: is traced in evaluation mode; it must return one tensor.
+        example: a clip [B, ..., T, ...] with a usual number of frames; its numbers do not matter.
+        time_axis: dimension of T, not the first.
+        approximate: names of ``APPROXIMATIONS`` that are allowed.
+        window: steps of a window of attention; those of the example, if left out.
+
+    Raises ConversionError, which names the layer and says what to change, for a network that
+    cannot be continual, and ValueError for unknown approximations.
+    """
+    if unknown := set(approximate) - set(APPROXIMATIONS):
+        raise ValueError(f"approximate: {sorted(unknown)} are not among {sorted(APPROXIMATIONS)}")
+    if not 0 < time_axis < example.dim():
+        raise ValueError(f"time_axis {time_axis} of a clip {tuple(example.shape)}: 1 or more")
+    with torch.no_grad():
+        builder = _Builder(module, example[:1], time_axis, frozenset(approximate), window)
+        checked = builder.build(builder.root)
+        report = builder.check(checked)
+        net = builder.build(module)
+    net._report = report
+    return net
+
+
+@dataclass
+class _Value:
+    """What is known of the value of a traced node."""
+
+    number: int  # of the node in the network, or in the head
+    short: Any  # for the example, or in the head for one frame
+    long: Any = None  # for twice as many frames
+    frame: Any = None  # for one frame, where it is not a clip
+    axis: TimeDimension | None = None
+    frames: tuple[int, int] = (0, 0)
+    head: bool = False
+    sequence: bool = False  # of a layer that returns several
+    each: tuple[TimeDimension, ...] = ()  # of a tuple of clips
+    once: bool = False  # one frame for a whole clip
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the ordinary network sees one frame here, if it is a clip."""
+        return self.axis is None or self.once or self.frames[0] == 1
+
+
+class _Builder:
+    """Conversion of one network: a plan of nodes, made from a copy of it."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        example: Tensor,
+        axis: int,
+        allowed: frozenset[str],
+        window: int | None,
+    ) -> None:
+        self.root, self.axis, self.allowed = analysed(module), axis, allowed
+        self.window = window or example.shape[axis]
+        self.example = random_like(example)
+        tracer = Tracer()
+        try:
+            graph = tracer.trace(self.root)
+        except Exception as error:
+            raise ConversionError(
+                f"{type(module).__name__} cannot be traced: {error}",
+                hint="its forward must not depend on values or sizes; see torch.fx",
+            ) from error
+        self.plan: list[tuple[Callable[[nn.Module], Part], tuple[int, ...], bool]] = []
+        self.calls: list[tuple[Callable[[nn.Module], Call], tuple[Any, ...]]] = []
+        self.inputs: list[_Value] = []  # of the head
+        self.network = Continual(self.root, axis, self.example.select(axis, 0))
+        self.entries: list[ConvertedLayer] = []
+        self.values: dict[fx.Node, _Value] = {}
+        for node in graph.nodes:
+            try:
+                self._visit(node)
+            except (ConversionError, ValueError) as error:
+                raise ConversionError(str(error), where=self._name(node)) from error
+
+    # The graph.
+
+    def _name(self, node: fx.Node) -> str:
+        if node.op == "call_module":
+            layer = self.root.get_submodule(str(node.target))
+            return f"{node.target} ({type(layer).__name__})"
+        inside = [path for path, _ in node.meta.get("nn_module_stack", {}).values() if path]
+        return ": ".join([*inside[-1:], title(node.target)])
+
+    def _visit(self, node: fx.Node) -> None:
+        if node.op == "placeholder":
+            self._placeholder(node)
+        elif node.op == "output":
+            self._output(node)
+        elif node.op == "get_attr":
+            path, value = str(node.target), attribute(self.root, str(node.target))
+            self._constant(node, lambda root: attribute(root, path), value)
+        else:
+            self._operation(node)
+
+    def _placeholder(self, node: fx.Node) -> None:
+        if not self.values:
+            double = torch.cat([self.example, random_like(self.example)], self.axis)
+            frames = self.example.shape[self.axis]
+            self.values[node] = _Value(
+                0, self.example, double, None, TimeDimension(self.axis), (frames, 2 * frames)
+            )
+            return
+        if not node.args:
+            raise ConversionError("a second input", hint="convert a module that takes one clip")
+        self._constant(node, lambda root: node.args[0], node.args[0])
+
+    def _constant(self, node: fx.Node, find: Callable[[nn.Module], Any], value: Any) -> None:
+        number = self._add(lambda root: Call(lambda: find(root), (), {}), (), timed=False)
+        self.values[node] = _Value(number, value, value, value)
+
+    def _operation(self, node: fx.Node) -> None:
+        inputs = [self.values[n] for n in node.all_input_nodes]
+        if any(v.sequence for v in inputs):
+            if node.target is not operator.getitem or node.args[1] != 0:
+                raise ConversionError(
+                    "takes the state of a recurrent layer or the weights of attention",
+                    hint="take its outputs, [0]",
+                )
+            self.values[node] = replace(inputs[0], sequence=False)
+            return
+        if any(v.head for v in inputs):
+            self._in_head(node)
+            return
+        if inputs and inputs[0].each:
+            self._pick(node, inputs[0])
+            return
+        if any(v.axis for v in inputs):
+            change = self._change(node)
+            if change is not None:
+                self._apply(node, change)
+                return
+        self._alone(node)
+
+    def _pick(self, node: fx.Node, held: _Value) -> None:
+        """Take one of a tuple of clips."""
+        if node.target is not operator.getitem:
+            raise ConversionError("it takes several clips", hint="take them one by one")
+        make, _ = self._call(node, None)
+        number, k = self._add(make, (held.number,)), int(node.args[1])  # type: ignore[arg-type]
+        short, long, axis = held.short[k], held.long[k], held.each[k]
+        self.values[node] = replace(held, number=number, short=short, long=long, axis=axis, each=())
+
+    def _change(self, node: fx.Node) -> Any:
+        """Return what the rule of a node says, if it has one."""
+        module = None
+        if node.op == "call_module":
+            module = self.root.get_submodule(str(node.target))
+        rule = rule_of(module, node.target)
+        first = self.values.get(node.args[0]) if node.args else None  # type: ignore[arg-type]
+        if rule is None or first is None or first.axis is None or first.axis.outer != 1:
+            return None
+        if first.short.shape[first.axis.dim] != first.frames[0]:
+            return None
+        paths = {
+            k: str(a.target)
+            for k, a in enumerate(node.args)
+            if isinstance(a, fx.Node) and a.op == "get_attr"
+        }
+        operation = Operation(
+            self.root,
+            module,
+            str(node.target) if module is not None else node.target,
+            self._map(node.args, "short"),
+            self._map(node.args, "long"),
+            self._map(node.kwargs, "short"),
+            first.axis.dim,
+            self.window,
+            self.allowed,
+            paths,
+        )
+        return rule(operation)
+
+    def _apply(self, node: fx.Node, change: Any) -> None:
+        source = self.values[node.args[0]]  # type: ignore[index]
+        if change.newest:
+            self._note(node, "newest frame")
+            self._in_head(node, newest=True)
+            return
+        sources = [source]
+        if change.several:
+            sources = [self.values[a] for a in node.args[:3]]  # type: ignore[index]
+            if len({(s.axis, self.network.timing_of(s.number)) for s in sources}) > 1:
+                raise ConversionError("queries, keys and values come at different steps")
+        number = self._add(change.make, tuple(s.number for s in sources))
+        part = self.network._nodes[-1].part
+        short, long = (part(*[getattr(s, x) for s in sources]) for x in ("short", "long"))
+        axis = TimeDimension(part.out_axis)
+        frames = short.shape[axis.dim], long.shape[axis.dim]
+        if frames[0] < 1 or frames[1] < 2:
+            raise ConversionError("no frame arrives here", hint="give a longer example clip")
+        value = _Value(number, short, long, None, axis, frames, once=change.once)
+        value.sequence = _several(node, self.root)
+        self._note(node, _part_name(part), change.note, change.approximation)
+        if not change.then:
+            self.values[node] = value
+            return
+        first, self.values[node.args[0]] = source, value  # type: ignore[index]
+        try:
+            if change.index is not None:
+                self._alone(node, arguments=(node.args[0], change.index))
+            else:
+                self._in_head(node)
+        finally:
+            self.values[node.args[0]] = first  # type: ignore[index]
+
+    def _alone(self, node: fx.Node, arguments: Any = None) -> None:
+        """Take an operation that treats every frame alone."""
+        make, inputs = self._call(node, arguments)
+        timed = [v for v in inputs if v.axis is not None]
+        call = make(self.root)
+        if not timed:
+            number = self._add(make, tuple(v.number for v in inputs), timed=False)
+            values = (call(*[getattr(v, x) for v in inputs]) for x in ("short", "long", "frame"))
+            self.values[node] = _Value(number, *values)
+            return
+        shared = (min(v.frames[0] for v in timed), min(v.frames[1] for v in timed))
+        once = all(v.is_one for v in timed)
+        try:
+            short = call(*_cut(inputs, "short", shared[0], 0, shared[0]))
+            long = call(*_cut(inputs, "long", shared[1], 0, shared[1]))
+            frame = call(*_cut(inputs, "long", shared[1], shared[1] - 1, 1))
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            short = long = frame = None
+        numbers = tuple(v.number for v in inputs)
+        each = isinstance(short, tuple | list) and all(isinstance(x, Tensor) for x in short)
+        if short is not None and not each and not isinstance(short, Tensor):
+            number = self._add(make, numbers, timed=False)
+            self.values[node] = _Value(number, short, long, frame)
+            return
+        axes = [
+            find_axis(*xs, shared) if all(isinstance(x, Tensor) for x in xs) else None
+            for xs in (zip(short, long, frame, strict=False) if each else [(short, long, frame)])
+        ]
+        axis = axes[0] if axes else None
+        if axis is None or None in axes:
+            if not once:
+                raise ConversionError(
+                    "it does not treat every frame alone", hint=advice(self._name(node))
+                )
+            self._in_head(node)
+            return
+        timings = [None if v.axis is None else self.network.timing_of(v.number) for v in inputs]
+        if len({t for t in timings if t is not None}) > 1:
+            if any(v.axis.outer > 1 for v in timed if v.axis) or axis.outer > 1:
+                raise ConversionError("branches of unequal delay whose time is merged")
+            dims, out = [v.axis.dim if v.axis else 0 for v in inputs], axis.dim
+            number = self._add(lambda root: Join(make(root), timings, dims, out), numbers)
+            self._note(node, "waits for the slower branch")
+        else:
+            number = self._add(make, numbers)
+        value = _Value(number, short, long, None, axis, shared, once=all(v.once for v in timed))
+        if each:
+            value.each = tuple(axes)  # type: ignore[arg-type]
+        self.values[node] = value
+
+    def _in_head(self, node: fx.Node, newest: bool = False, whole: bool = False) -> None:
+        """Take an operation on one frame of the clip; ``whole``: the frame of its result itself."""
+        make, inputs = (_same, [self.values[node]]) if whole else self._call(node, None)
+        places, values = [], []
+        for v in inputs:
+            if v.head:
+                places.append(("call", v.number))
+                values.append(v.short)
+                continue
+            if not v.is_one and not newest:
+                raise ConversionError(
+                    "frames meet what was taken of the whole clip",
+                    hint="keep its time dimension, with keepdim=True and 1x1 convolutions",
+                )
+            known = [k for k, held in enumerate(self.inputs) if held.number == v.number]
+            if not known:
+                self.inputs.append(v)
+            places.append(("input", known[0] if known else len(self.inputs) - 1))
+            last = v.frames[0] - 1
+            values.append(v.short if v.axis is None else _cut([v], "short", last + 1, last, 1)[0])
+        self.calls.append((make, tuple(places)))
+        out = make(self.root)(*values)
+        self.values[node] = _Value(len(self.calls) - 1, out, head=True)
+
+    def _call(
+        self, node: fx.Node, arguments: Any
+    ) -> tuple[Callable[[nn.Module], Call], list[_Value]]:
+        """Return what makes the call of a node, and its inputs."""
+        order: list[fx.Node] = []
+
+        def place(a: fx.Node) -> Placeholder:
+            if a not in order:
+                order.append(a)
+            return Placeholder(order.index(a))
+
+        given = node.args if arguments is None else arguments
+        args, kwargs = fx.node.map_arg(given, place), fx.node.map_arg(node.kwargs, place)
+        args, kwargs = tuple(args), dict(kwargs)
+        target, op = node.target, node.op
+
+        def make(root: nn.Module) -> Call:
+            function: Any = target
+            if op == "call_module":
+                function = root.get_submodule(str(target))
+            elif op == "call_method":
+                function = getattr(torch.Tensor, str(target), None) or method(str(target))
+            return Call(function, args, kwargs)
+
+        return make, [self.values[n] for n in order]
+
+    def _map(self, spec: Any, name: str) -> Any:
+        return fx.node.map_arg(spec, lambda n: getattr(self.values[n], name))
+
+    def _add(
+        self, make: Callable[[nn.Module], Part], inputs: tuple[int, ...], timed: bool = True
+    ) -> int:
+        self.plan.append((make, inputs, timed))
+        return self.network.add(make(self.root), *inputs, timed=timed)
+
+    def _note(self, node: fx.Node, became: str, note: str = "", approximation: str = "") -> None:
+        delay = self.network.timing.delay
+        name = self._name(node)
+        layer, _, operation = name.rpartition(": ") if ": " in name else name.partition(" ")
+        self.entries.append(
+            ConvertedLayer(layer, operation.strip("()"), became, delay, note, approximation)
+        )
+
+    def _output(self, node: fx.Node) -> None:
+        out = node.args[0]
+        if not isinstance(out, fx.Node):
+            raise ConversionError(
+                "it returns several values", hint="convert a module that returns one tensor"
+            )
+        value = self.values[out]
+        if value.is_one and self._is_merged(value):
+            self._in_head(out, whole=True)
+            value = self.values[out]
+        if value.head:
+            self._close_head(value)
+            self.network._out_axis = 1
+        elif value.axis is None:
+            raise ConversionError("its output does not depend on the clip")
+        elif self._is_merged(value):
+            raise ConversionError(
+                "time is merged with another dimension in its output", hint="separate them"
+            )
+        else:
+            self.network._out_axis = value.axis.dim
+            if value.number != len(self.plan):
+                self._add(_same, (value.number,))
+        if self.network.delay < 0:
+            raise ConversionError("outputs come before frame 0: more is padded than is needed")
+
+    @staticmethod
+    def _is_merged(value: _Value) -> bool:
+        return value.axis is not None and value.short.shape[value.axis.dim] != value.frames[0]
+
+    def _close_head(self, value: _Value) -> None:
+        inputs, calls = self.inputs, self.calls[: value.number + 1]
+        timings = [None if v.axis is None else self.network.timing_of(v.number) for v in inputs]
+        axes = [v.axis for v in inputs]
+
+        def make(root: nn.Module) -> Part:
+            head = FrameHead(axes)
+            lead = inputs[head.lead]
+            assert lead.axis is not None
+            head.merged = lead.short.shape[lead.axis.dim] // lead.frames[0]
+            for build, places in calls:
+                at = tuple(k + (len(inputs) if kind == "call" else 0) for kind, k in places)
+                head.calls.append((build(root), at))
+            if len({t for t in timings if t is not None}) > 1:
+                return Join(head, timings, [a.dim if a else 0 for a in axes], 1)
+            part = Call(head, tuple(map(Placeholder, range(len(inputs)))), {})
+            part.axis = 1
+            return part
+
+        self._add(make, tuple(v.number for v in inputs))
+
+    # The result.
+
+    def build(self, root: nn.Module) -> Continual:
+        """Return the network with the layers of ``root``."""
+        frame = self.example.select(self.axis, 0).to(torch.get_default_dtype())
+        net = Continual(root, self.axis, torch.zeros_like(frame))
+        for make, inputs, timed in self.plan:
+            net.add(make(root), *inputs, timed=timed)
+        net._out_axis = self.network._out_axis
+        return net
+
+    def check(self, net: Continual) -> ConversionReport:
+        """Run the network on a clip and step by step; ConversionError if they differ."""
+        report = ConversionReport(self.entries)
+        exact = not any(e.approximation for e in self.entries)
+        length = max(self.example.shape[self.axis], net.delay + 2 * net.stride + 2)
+        clip = torch.cat([self.example] * (-(-length // self.example.shape[self.axis])), self.axis)
+        clip = random_like(clip.narrow(self.axis, 0, length))
+        whole, state = net(clip), net.init_state(1, clip.select(self.axis, 0))
+        half = length // 2
+        steps = [net.forward_step(x, state) for x in clip.unbind(self.axis)[:half]]
+        done = [x.unsqueeze(net.out_axis) for x in steps if x is not None]
+        rest = net.forward_steps(clip.narrow(self.axis, half, length - half), state)
+        stepped = torch.cat([*done, rest], net.out_axis)
+        common = min(stepped.shape[net.out_axis], whole.shape[net.out_axis])
+        report.error = _difference(*(x.narrow(net.out_axis, 0, common) for x in (stepped, whole)))
+        own, wanted = net(self.example), self.root(self.example)
+        if own.dim() != wanted.dim():  # the head's outputs: the last is that of the whole clip
+            own = own.select(1, -1)
+        elif own.shape != wanted.shape:
+            n = min(own.shape[net.out_axis], wanted.shape[net.out_axis])
+            own, wanted = (x.narrow(net.out_axis, 0, n) for x in (own, wanted))
+        change = _difference(own, wanted)
+        report.change = None if exact else change
+        if report.error > 1e-6 or (exact and change > 1e-6):
+            raise ConversionError(
+                f"the check failed: clip against steps {report.error:.1e}, against the network"
+                f" itself {change:.1e}",
+                hint="please report this network",
+            )
+        return report
+
+
+def _same(root: nn.Module) -> Call:
+    """Return the identity."""
+    return Call(lambda x: x, (Placeholder(0),), {})
+
+
+def _difference(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max() / b.abs().max().clamp(min=1e-12)) if a.numel() else 0.0
+
+
+def _cut(values: Sequence[_Value], name: str, shared: int, start: int, count: int) -> list[Any]:
+    """Return the values, and of clips ``count`` of their first ``shared`` frames."""
+    cut = []
+    for v in values:
+        clip = getattr(v, name)
+        if v.axis is None:
+            cut.append(v.frame if count == 1 and shared > 1 else clip)
+            continue
+        frames = v.frames[name == "long"]
+        cut.append(clip if count == frames else take(clip, v.axis, frames, start, count))
+    return cut
+
+
+def _part_name(part: Part) -> str:
+    layer = part._nodes[-1].part if isinstance(part, PartGraph) else part
+    return f"{type(layer).__name__}, {layer.receptive_field} frames"
+
+
+def _several(node: fx.Node, root: nn.Module) -> bool:
+    module = root.get_submodule(str(node.target)) if node.op == "call_module" else None
+    return isinstance(module, nn.RNNBase | nn.MultiheadAttention)

@@ -1,0 +1,456 @@
+"""Rules of conversion: the continual form of each operation that takes more than one frame.
+
+An operation without a rule is taken as it is if it treats every frame alone; ``conversion`` tests
+that. A rule changes an operation, or says why it cannot be continual and what to change.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.errors import ModelError
+from costream.nn import layers
+from costream.nn.attention import SingleOutputAttention
+from costream.nn.block import EncoderConfig
+from costream.nn.deepcot import DeepEncoder
+from costream.nn.network import PartGraph, kind_of
+from costream.nn.parts import Pad, Part, Skip
+
+# What may be asked for where the exact continual form does not exist, or has a delay.
+APPROXIMATIONS = {
+    "running mean": "means and maxima over a whole clip are over the frames of its length so far",
+    "windowed attention": "attention to a whole clip is to the window of steps before; in a stack"
+    " of layers each has a window of its own inputs (DeepCoT)",
+    "causal padding": "layers that pad both ends of a clip pad only its beginning: no delay",
+}
+
+
+class ConversionError(ModelError):
+    """A network cannot be continual; the message names the layer and what to change."""
+
+
+@dataclass
+class Operation:
+    """An operation of a traced network that takes a clip first."""
+
+    root: nn.Module  # the network
+    module: nn.Module | None  # the layer, if it is one
+    target: Any  # its path, or the function, or the name of the method
+    args: tuple[Any, ...]  # with the values of the example clip
+    longer: tuple[Any, ...]  # with those of a longer one
+    kwargs: dict[str, Any]
+    axis: int  # of time
+    window: int  # steps of a window
+    allowed: frozenset[str]  # approximations
+    paths: dict[int, str] = field(default_factory=dict)  # of parameters: argument -> path
+
+    @property
+    def clip(self) -> Tensor:
+        """The first argument."""
+        clip: Tensor = self.args[0]
+        return clip
+
+    @property
+    def frames(self) -> int:
+        """Number of frames of the clip here."""
+        return self.clip.shape[self.axis]
+
+    def need(self, name: str, what: str) -> None:
+        """Raise ConversionError unless this approximation is allowed."""
+        if name not in self.allowed:
+            raise ConversionError(what, hint=f"allow it: approximate=[{name!r}]")
+
+    def argument(self, k: int, name: str, default: Any = None) -> Any:
+        """Return an argument by position or name."""
+        return self.args[k] if len(self.args) > k else self.kwargs.get(name, default)
+
+
+@dataclass
+class Change:
+    """What becomes of an operation.
+
+    ``make``: returns the part from the network whose layers it shares. ``then``: the operation
+    itself follows, on each frame of the part's outputs; ``newest``: on each frame.
+    """
+
+    make: Callable[[nn.Module], Part] | None
+    note: str = ""
+    approximation: str = ""  # its name, if it is not exact
+    then: bool = False
+    newest: bool = False
+    several: bool = False  # its inputs are all clips
+    once: bool = False  # for a clip it gives one frame
+    index: tuple[Any, ...] | None = None  # what remains of an index
+
+
+Rule = Callable[[Operation], Change | None]
+
+
+def _kernel(op: Operation, make: Callable[[nn.Module], Part]) -> Change | None:
+    """A convolution or a pooling; with causal padding after as many zeros as it pads at the end."""
+    part = make(op.root)
+    if part.receptive_field == 1 and part.stride == 1:
+        return None
+    late = part.padding if "causal padding" in op.allowed else 0
+    if not late:
+        return Change(make)
+
+    def padded(root: nn.Module) -> Part:
+        pad, network = Pad(late), PartGraph()
+        pad.axis = network.axis = op.axis
+        network.add(make(root), network.add(pad, 0))
+        return network
+
+    return Change(padded, f"{late} frames later than trained", "causal padding")
+
+
+def _layer(op: Operation) -> Change | None:
+    """A layer of torch that is a part."""
+    kind, path, axis, layer = kind_of(op.module), op.target, op.axis, op.module  # type: ignore[arg-type]
+    if isinstance(layer, nn.RNNBase):
+        if op.clip.dim() != 3 or axis != int(layer.batch_first):
+            return None
+        if len(op.args) > 1 or op.kwargs:
+            raise ConversionError("it starts from a given state", hint="leave the state out")
+        kind.of(layer, axis)
+    elif not hasattr(layer, "kernel_size") or _has_no_time(op):
+        return None
+    else:
+        return _kernel(op, lambda root: kind.of(root.get_submodule(path), axis))
+    return Change(lambda root: kind.of(root.get_submodule(path), axis))
+
+
+def _has_no_time(op: Operation) -> bool:
+    """Return whether a convolution or pooling has all of its dimensions within a frame."""
+    if op.axis == 1:
+        raise ConversionError("time is its channels", hint="make time a dimension of its own")
+    return op.axis == 0
+
+
+class _Convolving(SimpleNamespace):
+    """A call of ``F.conv1d`` and its like, as a layer."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        sizes = (self.stride, self.padding, self.dilation, self.groups)
+        out: Tensor = self.function(x, self.weight, self.bias, *sizes)
+        return out
+
+
+def _function(kind: Any, names: str) -> Rule:
+    """Return the rule of a function that is a layer of torch with these arguments."""
+
+    def rule(op: Operation) -> Change | None:
+        if _has_no_time(op):
+            return None
+        given: dict[str, Any] = dict(zip(names.split(), op.args[1:], strict=False)) | op.kwargs
+        axis, paths = op.axis, op.paths
+        if "weight" not in given:
+            layer = kind.kind(**{k: v for k, v in given.items() if k != "return_indices"})
+            return _kernel(op, lambda root: kind.of(layer, axis))
+        if 1 not in paths:
+            raise ConversionError("its weights are computed", hint="make them a parameter")
+        dims = given["weight"].dim() - 2
+        rest = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1} | given
+        settings = {k: _tuple(rest[k], dims) for k in ("stride", "padding", "dilation")}
+        settings |= {"kernel_size": tuple(given["weight"].shape[2:]), "padding_mode": "zeros"}
+        settings |= {
+            "function": op.target,
+            "groups": rest["groups"],
+            "_parameters": {},
+            "_buffers": {},
+        }
+
+        def make(root: nn.Module) -> Part:
+            bias = attribute(root, paths[2]) if 2 in paths else None
+            layer: Any = _Convolving(weight=attribute(root, paths[1]), bias=bias, **settings)
+            return kind.of(layer, axis)  # type: ignore[no-any-return]
+
+        return _kernel(op, make)
+
+    return rule
+
+
+def _tuple(value: Any, dims: int) -> Any:
+    if isinstance(value, str):
+        return value
+    values = tuple(value) if isinstance(value, tuple | list) else (value,)
+    return values * dims if len(values) == 1 else values
+
+
+def attribute(root: nn.Module, path: str) -> Any:
+    """Return a parameter or a buffer by its path."""
+    owner, _, name = path.rpartition(".")
+    return getattr(root.get_submodule(owner), name)
+
+
+def _over(op: Operation, dims: Any, kind: Any, keeps: bool) -> Change | None:
+    """A mean or a maximum over dimensions of which time is one."""
+    rank = op.clip.dim()
+    every = range(rank) if dims is None else dims if isinstance(dims, tuple | list) else (dims,)
+    reduced = {d % rank for d in every}
+    if op.axis not in reduced:
+        return None
+    if 0 in reduced:
+        raise ConversionError("it is over the streams of a batch", hint="name its dimensions")
+    op.need("running mean", f"it is over all {op.frames} frames of the clip")
+    others = tuple(sorted(d - rank for d in reduced if d != op.axis))
+    axis, window = op.axis, op.frames
+
+    def make(root: nn.Module) -> Part:
+        part: Part = kind(window, others)
+        part.axis = axis
+        return part
+
+    note = f"running over {window} frames"
+    return Change(make, note, "running mean", then=not keeps, once=True)
+
+
+def _reduction(kind: Any) -> Rule:
+    def rule(op: Operation) -> Change | None:
+        return _over(op, op.argument(1, "dim"), kind, bool(op.argument(2, "keepdim", False)))
+
+    return rule
+
+
+def _adaptive(kind: Any, dims: int) -> Rule:
+    """Pooling to a given size."""
+
+    def rule(op: Operation) -> Change | None:
+        size = op.module.output_size if op.module is not None else op.argument(1, "output_size")
+        sizes, first = _tuple(size, dims), op.clip.dim() - dims
+        k = op.axis - first
+        if k < 0 or sizes[k] is None:
+            return None
+        if sizes[k] != 1 or any(
+            n not in (1, op.clip.shape[first + i]) for i, n in enumerate(sizes)
+        ):
+            raise ConversionError(f"it pools to {sizes}", hint="pool to 1, or with a kernel")
+        ones = tuple(first + i for i, n in enumerate(sizes) if n == 1)
+        return _over(op, ones, kind, True)
+
+    return rule
+
+
+def _pad(op: Operation) -> Change | None:
+    """Padding: in time it is part of the next layer's."""
+    layer: Any = op.module
+    sides = list(layer.padding if layer is not None else op.argument(1, "pad"))
+    mode = op.argument(2, "mode", "constant") if layer is None else "constant"
+    value = layer.value if layer is not None else op.argument(3, "value") or 0.0
+    k = op.clip.dim() - 1 - op.axis
+    left, right = sides[2 * k : 2 * k + 2] if 2 * k < len(sides) else (0, 0)
+    if not left and not right:
+        return None
+    if mode != "constant" or value or any(sides[: 2 * k] + sides[2 * k + 2 :]):
+        raise ConversionError("it pads more than zeros in time", hint="pad other dimensions apart")
+    skip, axis = max(0, -left), op.axis
+
+    def make(root: nn.Module) -> Part:
+        part = Skip(skip) if skip else Pad(left, right)
+        part.axis = axis
+        return part
+
+    return Change(make)
+
+
+def _index(op: Operation) -> Change | None:
+    """Slices and indices: frames are left out from the beginning; the end never comes."""
+    given = op.args[1] if isinstance(op.args[1], tuple) else (op.args[1],)
+    longer = op.longer[1] if isinstance(op.longer[1], tuple) else (op.longer[1],)
+    if any(isinstance(i, Tensor) for i in given):
+        return None
+    at = [k for k, i in enumerate(given) if i is Ellipsis]
+    if at:
+        missing = op.clip.dim() - sum(i is not None and i is not Ellipsis for i in given)
+        fill = (slice(None),) * missing
+        given = given[: at[0]] + fill + given[at[0] + 1 :]
+        longer = longer[: at[0]] + fill + longer[at[0] + 1 :]
+    places = [k for k, i in enumerate(given) if i is not None]
+    if op.axis >= len(places):
+        return None
+    k = places[op.axis]
+    item, far = given[k], longer[k]
+    if item == slice(None):
+        return None
+    n, m = op.frames, op.longer[0].shape[op.axis]
+    if isinstance(item, int):
+        if item == -1 or item - n == far - m == -1:
+            return Change(None, newest=True)
+        raise ConversionError(f"it takes frame {item} of the clip", hint="take the newest, -1")
+    start, step = item.start or 0, item.step or 1
+    end = 0 if item.stop is None else item.stop if item.stop < 0 else item.stop - n
+    end_far = 0 if far.stop is None else far.stop if far.stop < 0 else far.stop - m
+    if start < 0 or step < 0 or start != (far.start or 0) or end != end_far:
+        raise ConversionError(
+            f"it takes frames {item.start}:{item.stop} of the clip",
+            hint="a stream has no end and goes on: leave frames out from the beginning only",
+        )
+    rest = (*given[:k], slice(None), *given[k + 1 :])
+    axis = op.axis
+
+    def make(root: nn.Module) -> Part:
+        part = Skip(start, step)
+        part.axis = axis
+        return part
+
+    plain = all(i == slice(None) for i in rest)
+    return Change(make, then=not plain, index=None if plain else rest)
+
+
+def _attention(op: Operation) -> Change | None:
+    """``F.scaled_dot_product_attention`` over time."""
+    axis, window = op.axis, op.window
+    if axis != op.clip.dim() - 2:
+        return None
+    op.need("windowed attention", f"it attends to all {op.frames} steps of the clip")
+
+    def make(root: nn.Module) -> Part:
+        part = layers.WindowedAttention(window)
+        part.axis = axis
+        return part
+
+    return Change(make, f"window of {window} steps", "windowed attention", several=True)
+
+
+def _multihead(op: Operation) -> Change | None:
+    """``nn.MultiheadAttention``, as self-attention over time."""
+    layer: Any = op.module
+    path, axis, window = op.target, op.axis, op.window
+    if axis != int(layer.batch_first):
+        return None
+    if any(x is not op.clip for x in op.args[:3]) or not layer._qkv_same_embed_dim or layer.bias_k:
+        raise ConversionError("it is not self-attention", hint="queries, keys, values of one input")
+    op.need("windowed attention", f"it attends to all {op.frames} steps of the clip")
+    return Change(
+        lambda root: layers.Rows(attention_of(root.get_submodule(path), window), axis),
+        f"window of {window} steps",
+        "windowed attention",
+    )
+
+
+def attention_of(layer: Any, window: int) -> SingleOutputAttention:
+    """Return attention to a window that shares the weights of ``nn.MultiheadAttention``."""
+    bias = layer.in_proj_bias is not None
+    own = SingleOutputAttention(
+        layer.embed_dim, layer.num_heads, window, qkv_bias=bias, out_bias=bias
+    )
+    own._parameters = {"in_proj_weight": layer.in_proj_weight, "in_proj_bias": layer.in_proj_bias}
+    own.out_proj = layer.out_proj
+    return own.train(layer.training)
+
+
+def _encoder(op: Operation) -> Change | None:
+    """``nn.TransformerEncoder`` and its layer, over time."""
+    module: Any = op.module
+    path, axis, window = op.target, op.axis, op.window
+    first = module.layers[0] if isinstance(module, nn.TransformerEncoder) else module
+    if axis != int(first.self_attn.batch_first):
+        return None
+    op.need("windowed attention", f"it attends to all {op.frames} steps of the clip")
+    return Change(
+        lambda root: layers.Rows(encoder_of(root.get_submodule(path), window), axis),
+        f"window of {window} steps a layer",
+        "windowed attention",
+    )
+
+
+def encoder_of(module: Any, window: int) -> DeepEncoder:
+    """Return a DeepCoT encoder that shares the weights of ``nn.TransformerEncoder``."""
+    whole = isinstance(module, nn.TransformerEncoder)
+    blocks: list[Any] = list(module.layers) if whole else [module]
+    first, norm = blocks[0], module.norm if whole else None
+    names = {F.gelu: "gelu", F.relu: "relu", torch.relu: "relu"}
+    if first.activation not in names:
+        raise ConversionError("its activation is not known", hint="use 'gelu' or 'relu'")
+    attention = first.self_attn
+    config = EncoderConfig(
+        attention.embed_dim, attention.num_heads, first.linear1.out_features, len(blocks), window,
+        norm_first=first.norm_first, activation=names[first.activation],
+        qkv_bias=attention.in_proj_bias is not None, out_bias=attention.out_proj.bias is not None,
+        final_norm=norm is not None,
+    )  # fmt: skip
+    encoder = DeepEncoder(config)
+    encoder.norm = norm
+    for own, block in zip(encoder._blocks, blocks, strict=True):
+        own.self_attn = attention_of(block.self_attn, window)
+        for name in ("linear1", "linear2", "norm1", "norm2"):
+            setattr(own, name, getattr(block, name))
+    return encoder.train(module.training)
+
+
+_POOL = "kernel_size stride padding"
+_CONV = "weight bias stride padding dilation groups"
+LAYERS: dict[type[nn.Module], Rule] = {
+    nn.AdaptiveAvgPool1d: _adaptive(layers.RunningMean, 1),
+    nn.AdaptiveAvgPool2d: _adaptive(layers.RunningMean, 2),
+    nn.AdaptiveAvgPool3d: _adaptive(layers.RunningMean, 3),
+    nn.AdaptiveMaxPool1d: _adaptive(layers.RunningMax, 1),
+    nn.AdaptiveMaxPool2d: _adaptive(layers.RunningMax, 2),
+    nn.AdaptiveMaxPool3d: _adaptive(layers.RunningMax, 3),
+    nn.ConstantPad1d: _pad,
+    nn.ConstantPad2d: _pad,
+    nn.ConstantPad3d: _pad,
+    nn.MultiheadAttention: _multihead,
+    nn.TransformerEncoder: _encoder,
+    nn.TransformerEncoderLayer: _encoder,
+}
+FUNCTIONS: dict[Any, Rule] = {
+    F.conv1d: _function(layers.Conv1d, _CONV),
+    F.conv2d: _function(layers.Conv2d, _CONV),
+    F.conv3d: _function(layers.Conv3d, _CONV),
+    F.max_pool1d: _function(layers.MaxPool1d, f"{_POOL} dilation ceil_mode"),
+    F.max_pool2d: _function(layers.MaxPool2d, f"{_POOL} dilation ceil_mode"),
+    F.max_pool3d: _function(layers.MaxPool3d, f"{_POOL} dilation ceil_mode"),
+    F.avg_pool1d: _function(layers.AvgPool1d, f"{_POOL} ceil_mode count_include_pad"),
+    F.avg_pool2d: _function(layers.AvgPool2d, f"{_POOL} ceil_mode count_include_pad"),
+    F.avg_pool3d: _function(layers.AvgPool3d, f"{_POOL} ceil_mode count_include_pad"),
+    F.adaptive_avg_pool1d: _adaptive(layers.RunningMean, 1),
+    F.adaptive_avg_pool2d: _adaptive(layers.RunningMean, 2),
+    F.adaptive_avg_pool3d: _adaptive(layers.RunningMean, 3),
+    F.adaptive_max_pool1d: _adaptive(layers.RunningMax, 1),
+    F.adaptive_max_pool2d: _adaptive(layers.RunningMax, 2),
+    F.adaptive_max_pool3d: _adaptive(layers.RunningMax, 3),
+    F.scaled_dot_product_attention: _attention,
+    F.pad: _pad,
+    operator.getitem: _index,
+    torch.mean: _reduction(layers.RunningMean),
+    torch.amax: _reduction(layers.RunningMax),
+    "mean": _reduction(layers.RunningMean),
+    "amax": _reduction(layers.RunningMax),
+}
+_ADVICE = (
+    (("norm",), "its statistics are over time; use a batch norm, or a layer norm over channels"),
+    (("softmax", "matmul", "bmm", "einsum", "attention"), "for attention use"
+     " F.scaled_dot_product_attention or nn.MultiheadAttention with approximate="
+     "['windowed attention'], or co.to_deepcot"),
+    (("view", "reshape", "flatten", "permute", "transpose", "unfold"), "it mixes time with other"
+     " dimensions; keep time a dimension of its own"),
+    (("flip", "roll", "sort", "cumsum", "cumprod"), "it does not read a clip from the beginning"
+     " on with a finite memory"),
+    (("interpolate", "upsample", "transpose"), "frames cannot come faster than they are taken"),
+    (("mean", "sum", "std", "var", "max", "min", "norm"), "it is over a whole clip; use a mean,"
+     " with approximate=['running mean']"),
+)  # fmt: skip
+
+
+def rule_of(module: nn.Module | None, target: Any) -> Rule | None:
+    """Return the rule of a layer, a function or the name of a method."""
+    if module is None:
+        return FUNCTIONS.get(target)
+    if kind_of(module) is not None:
+        return _layer
+    return next((rule for kind, rule in LAYERS.items() if isinstance(module, kind)), None)
+
+
+def advice(name: str) -> str:
+    """Return what to change where an operation of this name mixes frames."""
+    found = (text for names, text in _ADVICE if any(part in name.lower() for part in names))
+    return next(found, "use layers that treat frames alone, convolutions, pooling or attention")

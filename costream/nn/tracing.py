@@ -1,0 +1,91 @@
+"""Tracing: graphs of networks, copies to analyse, and where time is in their values."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+
+from costream.nn.rules import rule_of
+
+
+class Tracer(fx.Tracer):
+    """A tracer that stops at layers of torch, and at those with a rule."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Return whether a module is taken as one operation."""
+        if isinstance(m, nn.Sequential | nn.ModuleList):
+            return False
+        leaf: bool = super().is_leaf_module(m, module_qualified_name)
+        return leaf or rule_of(m, None) is not None
+
+
+def analysed(module: nn.Module) -> nn.Module:
+    """Return a copy in double precision whose parameters all matter: constant ones are changed."""
+    root = copy.deepcopy(module).eval().double()
+    for parameter in root.parameters():
+        if parameter.numel() < 2 or parameter.min() == parameter.max():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return root
+
+
+class TimeDimension(NamedTuple):
+    """Where time is: dimension ``dim`` has ``outer`` times T times what is left."""
+
+    dim: int
+    outer: int = 1
+
+
+def take(clip: Tensor, axis: TimeDimension, frames: int, start: int, count: int) -> Tensor:
+    """Return ``count`` of the frames of a clip."""
+    if axis.outer * frames == clip.shape[axis.dim] and axis.outer == 1:
+        return clip.narrow(axis.dim, start, count)
+    rows = torch.unflatten(clip, axis.dim, (axis.outer, frames, -1))
+    rows = rows.narrow(axis.dim + 1, start, count)
+    return rows.flatten(axis.dim, axis.dim + 2)
+
+
+def find_axis(
+    short: Tensor, long: Tensor, frame: Any, frames: tuple[int, int]
+) -> TimeDimension | None:
+    """Return where time is in results for clips of two lengths and for the last frame of one.
+
+    None if that frame of the result is not the result for that frame.
+    """
+    if not isinstance(frame, Tensor) or not short.dim() == long.dim() == frame.dim():
+        return None
+    sizes = list(zip(short.shape, long.shape, frame.shape, strict=True))
+    changed = [d for d, (_, b, c) in enumerate(sizes) if b != c]
+    if len(changed) != 1:
+        return None
+    dim = changed[0]
+    a, b, merged = sizes[dim]
+    if (a, b) != (merged * frames[0], merged * frames[1]):
+        return None
+    for outer in range(1, merged + 1):
+        if merged % outer == 0:
+            axis = TimeDimension(dim, outer)
+            part = take(long, axis, frames[1], frames[1] - 1, 1)
+            if torch.allclose(part, frame, rtol=1e-7, atol=1e-9):
+                return axis
+    return None
+
+
+def random_like(clip: Tensor) -> Tensor:
+    """Return random numbers in double precision, or whole numbers as they are."""
+    if clip.is_floating_point():
+        return torch.randn(clip.shape, dtype=torch.float64, device=clip.device)
+    return clip
+
+
+def title(target: Any) -> str:
+    """Return the name of a function or a method."""
+    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
+
+
+def method(name: str) -> Callable[..., Any]:
+    """Return a function that calls a method of its first argument."""
+    return lambda x, *args, **kwargs: getattr(x, name)(*args, **kwargs)
