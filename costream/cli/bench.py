@@ -95,6 +95,17 @@ def steps(
 
 
 @command.command()
+@click.option("--rounds", type=_SIZE, default=5, show_default=True, help=_REPETITIONS)
+@_threads
+@json_option
+def convert(rounds: int, threads: int, as_json: bool) -> None:
+    """Time a step of networks converted by costream.nn.convert against their clips."""
+    from costream.bench.conversion import conversion_table
+
+    show([conversion_table(rounds, threads)], as_json)
+
+
+@command.command()
 @json_option
 def ops(as_json: bool) -> None:
     """Count the operations of the networks, by the papers' and by costream's method."""

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from costream.nn.conversion import convert
     from costream.nn.deepcot import DeepEncoder
     from costream.nn.encoder import Encoder
+    from costream.nn.encoder_layers import to_deepcot
+    from costream.nn.eventful.gates import AboveThreshold, TopShare, TopTokens
+    from costream.nn.eventful.transfer import to_eventful
     from costream.nn.layers import (
         GRU,
         LSTM,
@@ -53,6 +56,9 @@ _HOME = {
     "conversion": "convert",
     "deepcot": "DeepEncoder",
     "encoder": "Encoder",
+    "encoder_layers": "to_deepcot",
+    "eventful.gates": "AboveThreshold TopShare TopTokens",
+    "eventful.transfer": "to_eventful",
     "layers": "AvgPool1d AvgPool2d AvgPool3d Conv1d Conv2d Conv3d GRU LSTM"
     " MaxPool1d MaxPool2d MaxPool3d RNN Rows RunningMax RunningMean WindowedAttention",
     "network": "Broadcast Conditional Parallel PartGraph Reduce Residual Sequential as_part",
@@ -67,6 +73,7 @@ __all__ = [
     "GRU",
     "LSTM",
     "RNN",
+    "AboveThreshold",
     "AvgPool1d",
     "AvgPool2d",
     "AvgPool3d",
@@ -104,9 +111,13 @@ __all__ = [
     "Skip",
     "State",
     "Stateless",
+    "TopShare",
+    "TopTokens",
     "WindowedAttention",
     "as_part",
     "convert",
+    "to_deepcot",
+    "to_eventful",
 ]
 
 

@@ -16,8 +16,8 @@ Branches wait for one another (``network``). At last the result is run itself, b
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -36,13 +36,14 @@ from costream.nn.parts import Part
 from costream.nn.rules import APPROXIMATIONS, ConversionError, Operation, advice, attribute, rule_of
 from costream.nn.tracing import (
     TimeDimension,
-    Tracer,
+    TracedValue,
     analysed,
+    cut,
     find_axis,
     method,
     random_like,
-    take,
     title,
+    trace,
 )
 
 
@@ -79,27 +80,6 @@ def convert(
     return net
 
 
-@dataclass
-class _Value:
-    """What is known of the value of a traced node."""
-
-    number: int  # of the node in the network, or in the head
-    short: Any  # for the example, or in the head for one frame
-    long: Any = None  # for twice as many frames
-    frame: Any = None  # for one frame, where it is not a clip
-    axis: TimeDimension | None = None
-    frames: tuple[int, int] = (0, 0)
-    head: bool = False
-    sequence: bool = False  # of a layer that returns several
-    each: tuple[TimeDimension, ...] = ()  # of a tuple of clips
-    once: bool = False  # one frame for a whole clip
-
-    @property
-    def is_one(self) -> bool:
-        """Whether the ordinary network sees one frame here, if it is a clip."""
-        return self.axis is None or self.once or self.frames[0] == 1
-
-
 class _Builder:
     """Conversion of one network: a plan of nodes, made from a copy of it."""
 
@@ -114,9 +94,8 @@ class _Builder:
         self.root, self.axis, self.allowed = analysed(module), axis, allowed
         self.window = window or example.shape[axis]
         self.example = random_like(example)
-        tracer = Tracer()
         try:
-            graph = tracer.trace(self.root)
+            graph = trace(self.root)
         except Exception as error:
             raise ConversionError(
                 f"{type(module).__name__} cannot be traced: {error}",
@@ -124,15 +103,19 @@ class _Builder:
             ) from error
         self.plan: list[tuple[Callable[[nn.Module], Part], tuple[int, ...], bool]] = []
         self.calls: list[tuple[Callable[[nn.Module], Call], tuple[Any, ...]]] = []
-        self.inputs: list[_Value] = []  # of the head
+        self.inputs: list[TracedValue] = []  # of the head
         self.network = Continual(self.root, axis, self.example.select(axis, 0))
         self.entries: list[ConvertedLayer] = []
-        self.values: dict[fx.Node, _Value] = {}
+        self.values: dict[fx.Node, TracedValue] = {}
         for node in graph.nodes:
             try:
                 self._visit(node)
             except (ConversionError, ValueError) as error:
                 raise ConversionError(str(error), where=self._name(node)) from error
+            for used in node.all_input_nodes:  # clips are large
+                value = self.values[used]
+                if list(used.users)[-1] is node and all(value is not v for v in self.inputs):
+                    value.short = value.long = None
 
     # The graph.
 
@@ -158,7 +141,7 @@ class _Builder:
         if not self.values:
             double = torch.cat([self.example, random_like(self.example)], self.axis)
             frames = self.example.shape[self.axis]
-            self.values[node] = _Value(
+            self.values[node] = TracedValue(
                 0, self.example, double, None, TimeDimension(self.axis), (frames, 2 * frames)
             )
             return
@@ -168,7 +151,7 @@ class _Builder:
 
     def _constant(self, node: fx.Node, find: Callable[[nn.Module], Any], value: Any) -> None:
         number = self._add(lambda root: Call(lambda: find(root), (), {}), (), timed=False)
-        self.values[node] = _Value(number, value, value, value)
+        self.values[node] = TracedValue(number, value, value, value)
 
     def _operation(self, node: fx.Node) -> None:
         inputs = [self.values[n] for n in node.all_input_nodes]
@@ -193,7 +176,7 @@ class _Builder:
                 return
         self._alone(node)
 
-    def _pick(self, node: fx.Node, held: _Value) -> None:
+    def _pick(self, node: fx.Node, held: TracedValue) -> None:
         """Take one of a tuple of clips."""
         if node.target is not operator.getitem:
             raise ConversionError("it takes several clips", hint="take them one by one")
@@ -250,7 +233,7 @@ class _Builder:
         frames = short.shape[axis.dim], long.shape[axis.dim]
         if frames[0] < 1 or frames[1] < 2:
             raise ConversionError("no frame arrives here", hint="give a longer example clip")
-        value = _Value(number, short, long, None, axis, frames, once=change.once)
+        value = TracedValue(number, short, long, None, axis, frames, once=change.once)
         value.sequence = _several(node, self.root)
         self._note(node, _part_name(part), change.note, change.approximation)
         if not change.then:
@@ -273,21 +256,21 @@ class _Builder:
         if not timed:
             number = self._add(make, tuple(v.number for v in inputs), timed=False)
             values = (call(*[getattr(v, x) for v in inputs]) for x in ("short", "long", "frame"))
-            self.values[node] = _Value(number, *values)
+            self.values[node] = TracedValue(number, *values)
             return
         shared = (min(v.frames[0] for v in timed), min(v.frames[1] for v in timed))
         once = all(v.is_one for v in timed)
         try:
-            short = call(*_cut(inputs, "short", shared[0], 0, shared[0]))
-            long = call(*_cut(inputs, "long", shared[1], 0, shared[1]))
-            frame = call(*_cut(inputs, "long", shared[1], shared[1] - 1, 1))
+            short = call(*cut(inputs, "short", shared[0], 0, shared[0]))
+            long = call(*cut(inputs, "long", shared[1], 0, shared[1]))
+            frame = call(*cut(inputs, "long", shared[1], shared[1] - 1, 1))
         except (RuntimeError, ValueError, IndexError, TypeError):
             short = long = frame = None
         numbers = tuple(v.number for v in inputs)
         each = isinstance(short, tuple | list) and all(isinstance(x, Tensor) for x in short)
         if short is not None and not each and not isinstance(short, Tensor):
             number = self._add(make, numbers, timed=False)
-            self.values[node] = _Value(number, short, long, frame)
+            self.values[node] = TracedValue(number, short, long, frame)
             return
         axes = [
             find_axis(*xs, shared) if all(isinstance(x, Tensor) for x in xs) else None
@@ -310,7 +293,9 @@ class _Builder:
             self._note(node, "waits for the slower branch")
         else:
             number = self._add(make, numbers)
-        value = _Value(number, short, long, None, axis, shared, once=all(v.once for v in timed))
+        value = TracedValue(
+            number, short, long, None, axis, shared, once=all(v.once for v in timed)
+        )
         if each:
             value.each = tuple(axes)  # type: ignore[arg-type]
         self.values[node] = value
@@ -334,14 +319,14 @@ class _Builder:
                 self.inputs.append(v)
             places.append(("input", known[0] if known else len(self.inputs) - 1))
             last = v.frames[0] - 1
-            values.append(v.short if v.axis is None else _cut([v], "short", last + 1, last, 1)[0])
+            values.append(v.short if v.axis is None else cut([v], "short", last + 1, last, 1)[0])
         self.calls.append((make, tuple(places)))
         out = make(self.root)(*values)
-        self.values[node] = _Value(len(self.calls) - 1, out, head=True)
+        self.values[node] = TracedValue(len(self.calls) - 1, out, head=True)
 
     def _call(
         self, node: fx.Node, arguments: Any
-    ) -> tuple[Callable[[nn.Module], Call], list[_Value]]:
+    ) -> tuple[Callable[[nn.Module], Call], list[TracedValue]]:
         """Return what makes the call of a node, and its inputs."""
         order: list[fx.Node] = []
 
@@ -405,14 +390,15 @@ class _Builder:
             self.network._out_axis = value.axis.dim
             if value.number != len(self.plan):
                 self._add(_same, (value.number,))
+        self.result = value.short
         if self.network.delay < 0:
             raise ConversionError("outputs come before frame 0: more is padded than is needed")
 
     @staticmethod
-    def _is_merged(value: _Value) -> bool:
+    def _is_merged(value: TracedValue) -> bool:
         return value.axis is not None and value.short.shape[value.axis.dim] != value.frames[0]
 
-    def _close_head(self, value: _Value) -> None:
+    def _close_head(self, value: TracedValue) -> None:
         inputs, calls = self.inputs, self.calls[: value.number + 1]
         timings = [None if v.axis is None else self.network.timing_of(v.number) for v in inputs]
         axes = [v.axis for v in inputs]
@@ -448,7 +434,7 @@ class _Builder:
         """Run the network on a clip and step by step; ConversionError if they differ."""
         report = ConversionReport(self.entries)
         exact = not any(e.approximation for e in self.entries)
-        length = max(self.example.shape[self.axis], net.delay + 2 * net.stride + 2)
+        length = max(net.delay + net.stride + 2, min(self.example.shape[self.axis], 48))
         clip = torch.cat([self.example] * (-(-length // self.example.shape[self.axis])), self.axis)
         clip = random_like(clip.narrow(self.axis, 0, length))
         whole, state = net(clip), net.init_state(1, clip.select(self.axis, 0))
@@ -459,10 +445,9 @@ class _Builder:
         stepped = torch.cat([*done, rest], net.out_axis)
         common = min(stepped.shape[net.out_axis], whole.shape[net.out_axis])
         report.error = _difference(*(x.narrow(net.out_axis, 0, common) for x in (stepped, whole)))
-        own, wanted = net(self.example), self.root(self.example)
-        if own.dim() != wanted.dim():  # the head's outputs: the last is that of the whole clip
-            own = own.select(1, -1)
-        elif own.shape != wanted.shape:
+        own, wanted = self.result, self.root(self.example)
+        wanted = wanted[0] if isinstance(wanted, tuple) else wanted
+        if own.shape != wanted.shape:
             n = min(own.shape[net.out_axis], wanted.shape[net.out_axis])
             own, wanted = (x.narrow(net.out_axis, 0, n) for x in (own, wanted))
         change = _difference(own, wanted)
@@ -483,19 +468,6 @@ def _same(root: nn.Module) -> Call:
 
 def _difference(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max() / b.abs().max().clamp(min=1e-12)) if a.numel() else 0.0
-
-
-def _cut(values: Sequence[_Value], name: str, shared: int, start: int, count: int) -> list[Any]:
-    """Return the values, and of clips ``count`` of their first ``shared`` frames."""
-    cut = []
-    for v in values:
-        clip = getattr(v, name)
-        if v.axis is None:
-            cut.append(v.frame if count == 1 and shared > 1 else clip)
-            continue
-        frames = v.frames[name == "long"]
-        cut.append(clip if count == frames else take(clip, v.axis, frames, start, count))
-    return cut
 
 
 def _part_name(part: Part) -> str:

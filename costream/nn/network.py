@@ -174,6 +174,7 @@ class PartGraph(Part):
         super().__init__()
         self._nodes: list[Node] = []
         self._slots = 0
+        self._last_use: dict[int, int] = {}  # of a node's value
 
     def add(self, part: Part, *inputs: int, timed: bool = True) -> int:
         """Add a node and return its number. ``timed``: its outputs are frames."""
@@ -189,6 +190,7 @@ class PartGraph(Part):
         if type(part).start is not Part.start:
             slot, self._slots = self._slots, self._slots + 1
         self._nodes.append(Node(part, inputs, slot, timing, first, start))
+        self._last_use |= dict.fromkeys(inputs, len(self._nodes))
         return len(self._nodes)
 
     def timing_of(self, number: int) -> Timing | None:
@@ -197,10 +199,14 @@ class PartGraph(Part):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs [B, C', T', ...] of a clip [B, C, T, ...]."""
-        values = [x]
-        for node in self._nodes:
+        values: list[Any] = [x]
+        for number, node in enumerate(self._nodes, 1):
             values.append(node.part(*[values[k] for k in node.inputs]))
-        return values[-1]
+            for k in node.inputs:
+                if self._last_use[k] == number:  # a clip is large
+                    values[k] = None
+        out: Tensor = values[-1]
+        return out
 
     def example(self) -> Tensor | None:
         """Return a frame of the only shape that this network takes, or None."""

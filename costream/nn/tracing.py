@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +23,18 @@ class Tracer(fx.Tracer):
             return False
         leaf: bool = super().is_leaf_module(m, module_qualified_name)
         return leaf or rule_of(m, None) is not None
+
+
+def trace(root: nn.Module) -> fx.Graph:
+    """Return the graph of a network, which may be a single layer."""
+    if rule_of(root, None) is None:
+        return Tracer().trace(root)
+    graph = fx.Graph()
+    out = graph.create_node("call_module", "", (graph.placeholder("x"),))
+    if isinstance(root, nn.RNNBase):
+        out = graph.call_function(operator.getitem, (out, 0))
+    graph.output(out)
+    return graph
 
 
 def analysed(module: nn.Module) -> nn.Module:
@@ -46,6 +60,40 @@ def take(clip: Tensor, axis: TimeDimension, frames: int, start: int, count: int)
     rows = torch.unflatten(clip, axis.dim, (axis.outer, frames, -1))
     rows = rows.narrow(axis.dim + 1, start, count)
     return rows.flatten(axis.dim, axis.dim + 2)
+
+
+@dataclass
+class TracedValue:
+    """What is known of the value of a traced node."""
+
+    number: int  # of the node in the network, or in the head
+    short: Any  # for the example, or in the head for one frame
+    long: Any = None  # for twice as many frames
+    frame: Any = None  # for one frame, where it is not a clip
+    axis: TimeDimension | None = None
+    frames: tuple[int, int] = (0, 0)
+    head: bool = False
+    sequence: bool = False  # of a layer that returns several
+    each: tuple[TimeDimension, ...] = ()  # of a tuple of clips
+    once: bool = False  # one frame for a whole clip
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the ordinary network sees one frame here, if it is a clip."""
+        return self.axis is None or self.once or self.frames[0] == 1
+
+
+def cut(values: Sequence[TracedValue], name: str, shared: int, start: int, count: int) -> list[Any]:
+    """Return the values, and of clips ``count`` of their first ``shared`` frames."""
+    cut = []
+    for v in values:
+        clip = getattr(v, name)
+        if v.axis is None:
+            cut.append(v.frame if count == 1 and shared > 1 else clip)
+            continue
+        frames = v.frames[name == "long"]
+        cut.append(clip if count == frames else take(clip, v.axis, frames, start, count))
+    return cut
 
 
 def find_axis(

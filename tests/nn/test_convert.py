@@ -66,6 +66,7 @@ ZOO: dict[str, tuple[Any, tuple[int, ...], int, tuple[str, ...], int]] = {
         lambda: nn.Sequential(plain.ConformerBlock(), plain.ConformerBlock()), ROWS, 1, WINDOW, 6,
     ),
     "transformer": (_transformer, (1, 12, 4), 1, WINDOW, 0),
+    "gru": (lambda: nn.GRU(8, 4, batch_first=True), ROWS, 1, (), 0),
     "attention": (plain.SelfAttention, ROWS, 1, WINDOW, 0),
     "frame then time": (plain.FrameThenTime, (1, 6, 3, 8, 8), 1, (), 0),
 }  # fmt: skip

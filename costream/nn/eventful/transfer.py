@@ -1,0 +1,154 @@
+"""Plain vision transformers of other libraries, computing only the tokens that have changed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from costream.nn.encoder_layers import EncoderLayer, find_layers, match
+from costream.nn.eventful.block import EventfulBlock, EventfulBlockState
+from costream.nn.eventful.gates import Operations, Policy, TopShare
+from costream.nn.rules import ConversionError
+from costream.nn.state import State, zeros
+
+
+@dataclass
+class EventfulState(State):
+    """State of a network of eventful blocks."""
+
+    steps: Tensor  # int64 [B], frames since the start
+    blocks: tuple[EventfulBlockState, ...]
+
+
+class _Step:
+    """What the blocks of a network are given while it takes a frame; ``state`` None: a clip."""
+
+    state: EventfulState | None = None
+    policy: Policy
+    operations: Operations
+    fresh: Sequence[bool]
+    tokens = 0  # of the last frame
+
+
+class _Gated(nn.Module):
+    """An eventful block in the place of a layer, whose further arguments are ignored."""
+
+    def __init__(self, block: EventfulBlock, number: int, step: _Step, several: bool) -> None:
+        super().__init__()
+        self.block, self.number, self.step, self.several = block, number, step, several
+
+    def forward(self, x: Tensor, *_: Any, **__: Any) -> Any:
+        step, row = self.step, x.unsqueeze(1)  # tokens as a picture of one row
+        step.tokens = x.shape[1]
+        if step.state is None:
+            out = self.block(row)
+        else:
+            state = step.state.blocks[self.number]
+            out = self.block.forward_step(row, state, step.fresh, step.policy, step.operations)
+        return (out.squeeze(1),) if self.several else out.squeeze(1)
+
+
+class EventfulTransformer(nn.Module):
+    """A network whose encoder layers compute the tokens that have changed (``to_eventful``).
+
+    Embedding and head are the network's own, and are computed in full. ``operations``: those of
+    the blocks in the last step.
+    """
+
+    def __init__(self, model: nn.Module, layers: Sequence[EncoderLayer], policy: Policy) -> None:
+        super().__init__()
+        self._step, self.policy = _Step(), policy
+        memo: dict[int, Any] = {}
+        self._blocks = []
+        with torch.no_grad():
+            for k, layer in enumerate(layers):
+                block = _block(layer)
+                self._blocks.append(block)
+                several = isinstance(layer.call(layer.out.weight[None]), tuple)
+                memo[id(layer.module)] = _Gated(block, k, self._step, several)
+        self.model = copy.deepcopy(model, memo)
+        self.operations = Operations()
+
+    def forward(self, x: Tensor) -> Any:
+        """Return the network's output for frames [B, ...], computed in full."""
+        self._step.state = None
+        return self.model(x)
+
+    def init_state(self, batch_size: int, frame: Tensor) -> EventfulState:
+        """Return the initial state of streams of frames like ``frame`` [*, ...]."""
+        with torch.no_grad():
+            self(frame[:1])
+        tokens = self._step.tokens
+        blocks = tuple(block.init_state(batch_size, 1, tokens) for block in self._blocks)
+        return EventfulState(zeros(batch_size), blocks)
+
+    @torch.no_grad()
+    def forward_step(self, x: Tensor, state: EventfulState, policy: Policy | None = None) -> Any:
+        """Take a frame [B, ...] of every stream, return the network's output.
+
+        The first frame of a stream is computed in full. ``policy``: for this frame, which tokens
+        each gate passes.
+        """
+        step, self.operations = self._step, Operations()
+        step.policy, step.operations = policy or self.policy, self.operations
+        step.fresh, step.state = [not n for n in state.steps.tolist()], state
+        state.steps += 1
+        try:
+            return self.model(x)
+        finally:
+            step.state = None
+
+    def count_macs(self, updated: int | None = None) -> int:
+        """Return the operations of the blocks for a frame of which every gate passes ``updated``.
+
+        None: all tokens. For frames of the size of the last one.
+        """
+        return sum(block.count_macs(1, self._step.tokens, updated) for block in self._blocks)
+
+
+def _block(layer: EncoderLayer) -> EventfulBlock:
+    """Return an eventful block with the weights of a layer."""
+    options, order = match(layer)
+    if not options["norm_first"] or options["activation"] != "gelu":
+        raise ConversionError(
+            "is not a block of a plain ViT", where=layer.name, hint="norms first, and GELU"
+        )
+    block = EventfulBlock(layer.width, layer.heads, None)
+    linear = [copy.deepcopy(x) for x in (layer.out, layer.down)]
+    for own, scale in zip(linear, layer.scales, strict=False):
+        own.weight.mul_(scale[:, None])
+        own.bias.mul_(scale)
+    block.qkv.weight.copy_(torch.cat(tuple(m.weight for m in layer.qkv)))
+    zero = layer.out.weight.new_zeros(layer.width)
+    biases: list[Tensor] = [zero if m.bias is None else m.bias for m in layer.qkv]
+    if layer.has_bias:
+        block.qkv.bias.copy_(torch.cat(biases))
+    else:
+        block.qkv.bias.zero_()
+    block.projection, block.mlp_2 = linear
+    block.mlp_1 = layer.up
+    block.input_layer_norm, block.mlp_layer_norm = layer.norms[order], layer.norms[1 - order]
+    return block.to(layer.out.weight).eval()
+
+
+def to_eventful(model: nn.Module, policy: Policy | None = None) -> EventfulTransformer:
+    """Return a plain vision transformer that computes only the tokens that have changed.
+
+    When all tokens pass, the outputs are those of the network. Class tokens and registers are
+    gated like the others.
+
+    Args:
+        model: DeiT, DINOv2, SigLIP, ViT and others of their structure, of transformers or timm,
+            with softmax attention among all tokens and any head; see ``encoder_layers``.
+        policy: which tokens pass; a quarter of them if left out. Each step may have its own.
+
+    Raises ConversionError for networks without such layers, and those with windows, relative
+    positions or norms after their branches.
+    """
+    layers = find_layers(model)
+    return EventfulTransformer(model, layers, policy or TopShare(0.25)).eval()
