@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -15,7 +16,12 @@ from costream.nn.fast import gelu, layer_norm, linear
 
 A = TypeVar("A", bound=MultiheadAttention, covariant=True)
 # gelu is the exact form, with erf
-ACTIVATIONS = {"gelu": gelu, "relu": torch.relu, "none": torch.positive}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": torch.relu,
+    "none": torch.positive,
+}
 
 
 @dataclass(frozen=True)

@@ -132,19 +132,23 @@ def match(layer: EncoderLayer) -> tuple[dict[str, Any], int]:
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConversionError(f"takes more than rows: {error}", where=layer.name) from error
         wanted = wanted[0] if isinstance(wanted, tuple) else wanted
-        for first, order, activation in product((True, False), (0, 1), ("gelu", "relu")):
-            options = {"norm_first": first, "activation": activation}
-            options["qkv_bias"] = layer.has_bias
+        best: tuple[float, dict[str, Any], int] = (torch.inf, {}, 0)
+        for first, order, activation in product((True, False), (0, 1), ACTIVATIONS):
+            options = {"norm_first": first, "activation": activation, "qkv_bias": layer.has_bias}
             config = config_of(layer, 1, 1, options)
             block = EncoderBlock(MultiheadAttention(*config.size, **config.attention), config)
             block = block.to(x).eval()
             layer.load(block, order)
-            if (block(x) - wanted).abs().max() <= _TOLERANCE * wanted.abs().max():
-                return options, order
-    names = " or ".join(a for a in ACTIVATIONS if a != "none")
-    raise ConversionError(
-        "is not an encoder layer with softmax attention", where=layer.name, hint=f"with {names}"
-    )
+            off = float((block(x) - wanted).abs().max() / wanted.abs().max())
+            if off < best[0]:
+                best = off, options, order
+    if best[0] > _TOLERANCE:
+        raise ConversionError(
+            "is not an encoder layer with softmax attention",
+            where=layer.name,
+            hint=f"the nearest differs by {best[0]:.1e}",
+        )
+    return best[1:]
 
 
 def config_of(

@@ -34,7 +34,15 @@ class _Convolution(Layer, Windowed):
     def over(self, rows: Tensor, taps: bool) -> Tensor:
         """Return the convolution of ``rows``, without padding in time."""
         layer, k, weight = self.layer, self.axis - 2, self.layer.weight
-        if taps and k == 0 and weight.dim() > 3:
+        if taps and k == 0 and weight.dim() == 5 and layer.groups == weight.shape[0] > 1:
+            # Depthwise: K convolutions of a frame, up to 12 times as fast as conv3d.
+            frames, parts = rows.unbind(2), weight.unbind(2)
+            sizes = (layer.stride[1:], self._sides[1:], layer.dilation[1:], layer.groups)
+            out = F.conv2d(frames[0], parts[0], layer.bias, *sizes)
+            for frame, part in zip(frames[1:], parts[1:], strict=True):
+                out += F.conv2d(frame, part, None, *sizes)
+            return out.unsqueeze(2)
+        if taps and k == 0 and weight.dim() > 3 and layer.groups == 1:
             # K frames of C channels are one frame of C K: up to 2.5 times as fast as conv3d.
             out = _WITHOUT_TIME[weight.dim()](
                 rows.flatten(1, 2),

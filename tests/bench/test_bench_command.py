@@ -25,6 +25,18 @@ def test_ops_prints_a_table_or_json() -> None:
     assert plain[3]["rows"][0]["eventful"] == plain[3]["rows"][0]["eventful published"] == 467.4
 
 
+def test_converted_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from costream.bench import conversion
+
+    wavenet = next(case for case in conversion.CASES if case.name.startswith("WaveNet"))
+    case = wavenet._replace(shape=(1, 64, 20), small=(1, 64, 20))
+    monkeypatch.setattr(conversion, "CASES", (case,))
+    options = ["convert", "--rounds", "1", "--json"]
+    (table,) = json.loads(CliRunner().invoke(command, options, catch_exceptions=False).stdout)
+    assert table["rows"][0]["frames"] == 20
+    assert float(table["rows"][0]["error"]) < 1e-9
+
+
 def test_steps_of_one_encoder() -> None:
     options = ["steps", "-d", "16", "--heads", "2", "-n", "6", "-L", "2", "--rounds", "1", "--json"]
     (table,) = json.loads(CliRunner().invoke(command, options, catch_exceptions=False).stdout)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,6 +118,7 @@ class EventfulBlock(nn.Module):
         self.mlp_layer_norm = nn.LayerNorm(dim, eps=1e-6)
         self.mlp_1 = nn.Linear(dim, mlp_ratio * dim)
         self.mlp_2 = nn.Linear(mlp_ratio * dim, dim)
+        self.activate: Callable[[Tensor], Tensor] = F.gelu
         # Any, because the kinds take different arguments
         self.attention: Any = (
             WindowAttention(variant.skip_windows) if window else UPDATES[variant.update]()
@@ -261,7 +262,7 @@ class EventfulBlock(nn.Module):
         return _linear(layer, rows)
 
     def _feedforward(self, rows: Tensor) -> Tensor:
-        return _linear(self.mlp_2, F.gelu(_linear(self.mlp_1, rows)))
+        return _linear(self.mlp_2, self.activate(_linear(self.mlp_1, rows)))
 
 
 def _linear(layer: nn.Linear, rows: Tensor) -> Tensor:

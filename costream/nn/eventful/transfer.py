@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from costream.nn.block import ACTIVATIONS
 from costream.nn.encoder_layers import EncoderLayer, find_layers, match
 from costream.nn.eventful.block import EventfulBlock, EventfulBlockState
 from costream.nn.eventful.gates import Operations, Policy, TopShare
@@ -114,10 +115,8 @@ class EventfulTransformer(nn.Module):
 def _block(layer: EncoderLayer) -> EventfulBlock:
     """Return an eventful block with the weights of a layer."""
     options, order = match(layer)
-    if not options["norm_first"] or options["activation"] != "gelu":
-        raise ConversionError(
-            "is not a block of a plain ViT", where=layer.name, hint="norms first, and GELU"
-        )
+    if not options["norm_first"]:
+        raise ConversionError("its norms come last", where=layer.name, hint="as a ViT, first")
     block = EventfulBlock(layer.width, layer.heads, None)
     linear = [copy.deepcopy(x) for x in (layer.out, layer.down)]
     for own, scale in zip(linear, layer.scales, strict=False):
@@ -131,7 +130,7 @@ def _block(layer: EncoderLayer) -> EventfulBlock:
     else:
         block.qkv.bias.zero_()
     block.projection, block.mlp_2 = linear
-    block.mlp_1 = layer.up
+    block.mlp_1, block.activate = layer.up, ACTIVATIONS[options["activation"]]
     block.input_layer_norm, block.mlp_layer_norm = layer.norms[order], layer.norms[1 - order]
     return block.to(layer.out.weight).eval()
 
