@@ -95,7 +95,15 @@ class LazyGroup(SuggestingGroup):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
-def cli() -> None:
+@click.option(
+    "--code",
+    type=click.Path(exists=True, dir_okay=False),
+    multiple=True,
+    metavar="FILE.py",
+    help="Run this Python file first: what it registers (networks, frontends, sources, formats)"
+    " is known to the command. See 'costream help adding'; repeatable.",
+)
+def cli(code: tuple[str, ...]) -> None:
     """Continual inference networks on video, audio and skeletons.
 
     Every step is computed once: the same result as recomputing the window, for a fraction of
@@ -106,3 +114,20 @@ def cli() -> None:
     costream detect clip.mp4 -o out -f csv,srt  the same as files
     costream listen --mic                       music and sounds from the microphone
     """
+    for path in code:
+        _run_code(path)
+
+
+def _run_code(path: str) -> None:
+    """Run a Python file of the user's. Raises UsageError if it fails."""
+    from pathlib import Path
+    from runpy import run_path
+
+    from costream.errors import CostreamError, UsageError
+
+    try:
+        run_path(path, run_name=Path(path).stem)
+    except CostreamError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{type(error).__name__}: {error}", where=path) from error

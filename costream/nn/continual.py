@@ -30,12 +30,13 @@ class Call(Part):
     def __init__(self, function: Callable[..., Any], arguments: Any, options: Any) -> None:
         super().__init__()
         self.function, self.arguments, self.options = function, arguments, options
-        self.plain = not options and arguments == tuple(map(Placeholder, range(len(arguments))))
+        self.plain = arguments == tuple(map(Placeholder, range(len(arguments))))
+        self.fixed = not any(isinstance(x, Placeholder | tuple | list) for x in options.values())
 
     def forward(self, *values: Any) -> Any:
         """Return the operation of these values."""
-        if self.plain:
-            return self.function(*values)
+        if self.plain and self.fixed:
+            return self.function(*values, **self.options)
 
         def value(x: Any) -> Any:
             return values[x.number] if isinstance(x, Placeholder) else x

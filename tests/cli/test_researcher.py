@@ -127,3 +127,32 @@ def test_cotrans_listens_through_vggish(tmp_path):
     with torch.no_grad():
         expected = network(front(blocks)).logits[0].softmax(-1).numpy()
     np.testing.assert_allclose([p["scores"] for p in found], expected, atol=1e-5)
+
+
+CODE = """
+import torch
+import costream.nn as co
+from costream.models.converted import ContinualClassifier
+from costream.models.spec import register_model
+
+
+@register_model("my-tcn", arguments={"input_width": 3, "num_classes": 2})
+class MyTcn(ContinualClassifier):
+    def __init__(self, input_width, num_classes):
+        convolution = torch.nn.Conv1d(input_width, num_classes, 5, padding=2)
+        super().__init__(co.convert(convolution, torch.zeros(1, input_width, 16)))
+"""
+
+
+def test_a_network_of_ones_own_code(tmp_path):
+    (tmp_path / "my.py").write_text(CODE)
+    (tmp_path / "broken.py").write_text("raise KeyError('oops')")
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(30, 3)).astype("f4"))
+    run("--code", "my.py", "models", "init", "my-tcn", "-o", "mine.safetensors", cwd=tmp_path)
+    options = ("-m", "mine.safetensors", "--scores")
+    done = run("--code", "my.py", "detect", "rows.npy", *options, cwd=tmp_path)
+    found = records(done.stdout, "prediction")
+    assert len(found) == 28  # two steps later than the rows
+    assert "unknown architecture" in run("detect", "rows.npy", *options, cwd=tmp_path, code=5).stderr
+    broken = run("--code", "broken.py", "detect", "rows.npy", cwd=tmp_path, code=2)
+    assert "broken.py: KeyError" in broken.stderr
