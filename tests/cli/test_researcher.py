@@ -153,6 +153,7 @@ def test_a_network_of_ones_own_code(tmp_path):
     done = run("--code", "my.py", "detect", "rows.npy", *options, cwd=tmp_path)
     found = records(done.stdout, "prediction")
     assert len(found) == 28  # two steps later than the rows
-    assert "unknown architecture" in run("detect", "rows.npy", *options, cwd=tmp_path, code=5).stderr
+    unknown = run("detect", "rows.npy", *options, cwd=tmp_path, code=5)
+    assert "unknown architecture" in unknown.stderr
     broken = run("--code", "broken.py", "detect", "rows.npy", cwd=tmp_path, code=2)
     assert "broken.py: KeyError" in broken.stderr

@@ -40,7 +40,8 @@ def _movinet() -> nn.Module:
 
 def _transformer() -> nn.Module:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True)
-    return nn.Sequential(nn.Linear(4, 8), nn.TransformerEncoder(layer, 2), nn.Linear(8, 3))
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return nn.Sequential(nn.Linear(4, 8), encoder, nn.Linear(8, 3))
 
 
 VIDEO, SOUND, ROWS = (1, 3, 8, 8, 8), (1, 4, 40), (1, 12, 8)
