@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from costream.errors import UsageError, printable
 from costream.errors import clean as clean  # beside the other ways to show things
-from costream.records import THRESHOLD, Compute, Head, Segment, Summary
+from costream.records import THRESHOLD, Compute, Head, Header, Segment, Summary
 
 _MOST_NAMES = 12  # in one message
 
@@ -113,15 +113,18 @@ def saving_line(summary: Summary) -> str:
     return f"same answer as recomputing the window; network {network}{both}"
 
 
-def unfamiliar_line(summary: Summary) -> str:
+def unfamiliar_line(header: Header | None, summary: Summary) -> str:
     """Return the line on input of kinds that the model does not know; '' if there was none.
 
-    ``unfamiliar for 12.5 s of 60.0 s: what is said of it is not to be trusted``
+    ``unfamiliar for 12.5 s of 60.0 s: what is said of it is not to be trusted``, or the hint of
+    the model's card.
     """
     if not summary.unfamiliar_s:
         return ""
     times_s = f"{summary.unfamiliar_s:.1f} s of {summary.media_s:.1f} s"
-    return f"unfamiliar for {times_s}: what is said of it is not to be trusted"
+    hint = None if header is None else header.options.get("unfamiliar")
+    told = clean(hint) if isinstance(hint, str) else "what is said of it is not to be trusted"
+    return f"unfamiliar for {times_s}: {told}"
 
 
 def opens_at(head: Head | None, label: str) -> str:

@@ -54,6 +54,7 @@ class Familiarity:
     scale: float  # change of the energy that multiplies the odds by e
     limit: float = 0.5  # below it, the labels are not to be trusted
     rest: str | None = None  # the event that is everything else, if there is one: left out
+    hint: str = ""  # what to tell the user below the limit: what was learnt, what to use instead
 
 
 @dataclass(frozen=True)

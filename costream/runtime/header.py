@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from costream.checkpoints.card import UNTRAINED, Timeline
+from costream.checkpoints.card import UNTRAINED, Familiarity, Timeline
 from costream.clock import utc
 from costream.models.base import Model, ModelHead
 from costream.options import Options
@@ -53,6 +53,7 @@ def make_header(
             "timeline": options.timeline(card),
             "temperature": card.temperature,
             **({} if card.familiarity is None else {"familiar": card.familiarity.limit}),
+            **_hints(head.card.familiarity for head, _ in timelines),
             **({} if only is None else {"only": only}),
             **({"weights": UNTRAINED} if card.untrained else {}),
             **options.recorded,
@@ -63,6 +64,12 @@ def make_header(
         task=card.task,
         persons=persons,
     )
+
+
+def _hints(known: Iterable[Familiarity | None]) -> dict[str, str]:
+    """Return what to tell of unfamiliar input, where a card says so."""
+    hints = dict.fromkeys(each.hint for each in known if each is not None and each.hint)
+    return {"unfamiliar": "; ".join(hints)} if hints else {}
 
 
 def _head(head: ModelHead, timeline: Timeline, scale: float) -> Head:

@@ -119,12 +119,13 @@ def calibrate(
     *,
     examples: Mapping[str, int] | None = None,
     overlap: float = OVERLAP,
+    least_threshold: float = 0.0,
 ) -> Calibration:
     """Choose temperature and timeline on groups of streams of equal weight.
 
     ``labels``: names of the columns, the background first. ``rate_hz``: rows per second.
     ``start``: initial settings. ``examples``: number of distinct examples of each label in the
-    streams; default: their true segments.
+    streams; default: their true segments. ``least_threshold``: of any label.
 
     The F1 of segments is never below that of ``start`` at temperature 1.
     """
@@ -133,13 +134,14 @@ def calibrate(
     own = [
         k for k in labels[1:] if events >= MIN_EXAMPLES and counts.get(k, 0) >= MIN_LABEL_EXAMPLES
     ]
+    changes = list(_changes(own, rate_hz, least_threshold))
     about = (labels, rate_hz, overlap)
     before = segment_f1(groups, start, *about)
     temperature = best_temperature(groups) if events >= MIN_EXAMPLES else 1.0
-    after, timeline = _climb(_at(groups, temperature), start, own, *about)
+    after, timeline = _climb(_at(groups, temperature), start, changes, *about)
     if after < before:
         temperature = 1.0
-        after, timeline = _climb(groups, start, own, *about)
+        after, timeline = _climb(groups, start, changes, *about)
     how = _how(temperature, timeline, (before, after), events)
     return Calibration(temperature, timeline, start, (before, after), how)
 
@@ -196,14 +198,13 @@ def _at(groups: Sequence[Group], temperature: float) -> list[Group]:
 def _climb(
     groups: Sequence[Group],
     start: Timeline,
-    own: Sequence[str],
+    changes: Sequence[Callable[[Timeline], Timeline]],
     labels: Sequence[str],
     rate_hz: float,
     overlap: float,
 ) -> tuple[float, Timeline]:
-    """Return the best F1 and its timeline; labels in ``own`` may get thresholds of their own."""
+    """Return the best F1 that such changes lead to, and its timeline."""
     best, timeline = segment_f1(groups, start, labels, rate_hz, overlap), start
-    changes = list(_changes(own, rate_hz))
     vain = 0  # tries since the last gain
     for change in islice(cycle(changes), _ROUNDS * len(changes)):
         changed, vain = change(timeline), vain + 1
@@ -215,9 +216,12 @@ def _climb(
     return best, timeline
 
 
-def _changes(own: Sequence[str], rate_hz: float) -> Iterator[Callable[[Timeline], Timeline]]:
-    """Yield the changes to try, one setting after the other."""
-    for threshold in _THRESHOLDS:
+def _changes(
+    own: Sequence[str], rate_hz: float, least_threshold: float
+) -> Iterator[Callable[[Timeline], Timeline]]:
+    """Yield the changes to try, one setting after the other; only ``own`` labels get thresholds."""
+    thresholds = [threshold for threshold in _THRESHOLDS if threshold >= least_threshold]
+    for threshold in thresholds:
         yield partial(_opened, threshold=threshold)
     for share in _LOWS:
         yield partial(_closed, share=share)
@@ -228,7 +232,7 @@ def _changes(own: Sequence[str], rate_hz: float) -> Iterator[Callable[[Timeline]
     for steps in _SMOOTH_STEPS:
         yield partial(replace, smooth_s=steps / rate_hz)
     for label in own:
-        for threshold in _THRESHOLDS:
+        for threshold in thresholds:
             yield partial(_own, label=label, threshold=threshold)
 
 

@@ -58,7 +58,7 @@ class PlainLines:
         """Print the totals of the run."""
         if self._state is not None and self._last:
             about = cost_line(summary, self._state.header.kind), saving_line(summary)
-            for line in (unfamiliar_line(summary), *about):
+            for line in (unfamiliar_line(self._state.header, summary), *about):
                 if line:
                     print_line(self._console, f"{self._name}: {line}")
 

@@ -43,6 +43,7 @@ class FinalTimeline:
         self._console = console
         self._name = clean(name)
         self._kind = ""
+        self._header: Header | None = None
         self._has_heads = self._of_objects = self._overlaps = False
         self._heads: dict[str | None, Head] = {}
         self._palette = Palette()
@@ -52,6 +53,7 @@ class FinalTimeline:
     def open(self, header: Header) -> None:
         """Store the kind of source and the kind of model."""
         self._kind, self._has_heads = header.kind, header.heads is not None
+        self._header = header
         self._of_objects, self._overlaps = finds_objects(header), has_overlaps(header)
         self._heads, self._palette = heads_of(header), Palette.of(header)
 
@@ -73,7 +75,7 @@ class FinalTimeline:
             line = f"The first {self._count - _MOST} segments are left out; -o writes them all."
             print_line(self._console, line)
         about = cost_line(summary, self._kind), saving_line(summary)
-        for line in (unfamiliar_line(summary), *about):
+        for line in (unfamiliar_line(self._header, summary), *about):
             if line:
                 print_line(self._console, line, "dim")
 

@@ -19,7 +19,7 @@ from kit.runs import run
 from kit.sound_nets import write
 
 LABELS = ("dog", "rain", "other", "silence")
-KNOWN = Familiarity(centre=0.4, scale=0.5, limit=0.6, rest="other")
+KNOWN = Familiarity(centre=0.4, scale=0.5, limit=0.6, rest="other", hint="unlike streets")
 
 
 @pytest.fixture
@@ -62,6 +62,7 @@ def test_records_have_it(folder) -> None:
     header, summary = records[0], records[-1]
     steps = [r for r in records if r["type"] == "prediction"]
     assert header["options"]["familiar"] == 0.6
+    assert header["options"]["unfamiliar"] == "unlike streets"
     assert all(0 < r["familiarity"] < 1 for r in steps)
     strange = [r["familiarity"] < 0.6 and r["top"][0][0] != "silence" for r in steps]
     assert summary["unfamiliar_s"] == pytest.approx(sum(strange) / 4)

@@ -143,6 +143,11 @@ def test_flicker_and_a_shy_label_are_cured_for_others_too() -> None:
     figures = f"F1 of segments {chosen.f1[1]:.2f}, {chosen.f1[0]:.2f} with the initial settings."
     assert figures in chosen.how
     assert f"temperature ({chosen.temperature:g})" in chosen.how
+    high = calibrate(
+        [[acted(40, 0)]], LABELS, RATE_HZ, Timeline(), examples=counts, least_threshold=0.8
+    )
+    thresholds = high.timeline.threshold, *high.timeline.thresholds.values()
+    assert set(thresholds) <= {Timeline().threshold, 0.8}
 
 
 def test_what_is_right_already_stays() -> None:

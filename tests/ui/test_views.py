@@ -214,6 +214,9 @@ def test_the_timeline_names_the_model_of_each_segment_in_order_of_time() -> None
     strange = timeline(*segments, header=HEADS, summary=replace(SUMMARY, unfamiliar_s=12.5))
     told = "unfamiliar for 12.5 s of 75.0 s: what is said of it is not to be trusted"
     assert strange[4] == told
+    hinting = replace(HEADS, options={**HEADS.options, "unfamiliar": "unlike a studio"})
+    strange = timeline(*segments, header=hinting, summary=replace(SUMMARY, unfamiliar_s=12.5))
+    assert strange[4] == "unfamiliar for 12.5 s of 75.0 s: unlike a studio"
 
 
 def test_very_long_timelines_keep_the_end() -> None:

@@ -158,9 +158,11 @@ class LineGroups:
         length_s = max(0.0, time_s - head_state.head.delay_s - current.since_s)
         short = f"  for {length_s:.1f} s"
         ends = ("", short, f"{short}, since {short_time(current.since_s)}")
-        line = self._named(name).append(
-            f" {clean(current.label)} ", self._state.legend.block(current.label)
-        )
+        style = self._state.legend.block(current.label)
+        if not head_state.familiar:
+            hint = clean(str(self._state.header.options.get("unfamiliar", "unfamiliar")))
+            ends, style = ("", f"{short}, unfamiliar", f"{short}, {hint}"), "dim"
+        line = self._named(name).append(f" {clean(current.label)} ", style)
         return self._longest(*(line.copy().append(end) for end in ends))
 
     def _before(self) -> list[Text]:
