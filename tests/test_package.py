@@ -17,7 +17,7 @@ import pytest
 from kit.paths import ROOT, WEIGHTS
 from kit.program import NOWHERE, environment
 
-SAMPLES = {"room.mp4", "street.ogg", "band.ogg", "moves.csv"}
+SAMPLES = {"room.mp4", "corridor.mp4", "street.ogg", "band.ogg", "moves.csv"}
 MISSING = [name for name in ("hatchling", "build") if find_spec(name) is None]
 pytestmark = pytest.mark.skipif(
     bool(MISSING), reason=f"needs {' and '.join(MISSING)}: pip install hatchling build"

@@ -15,10 +15,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from costream.checkpoints.card import Familiarity
 from costream.errors import CostreamError, UsageError
 
 Rows = npt.NDArray[np.float32]  # [N, F]
 TREES = 400  # of the tree ensemble
+UNFAMILIAR = 0.05  # share of what is known that is below the limit of familiarity
 
 
 def parser(name: str, packs: str = "", steps: int = 0) -> argparse.ArgumentParser:
@@ -105,3 +107,29 @@ def forest(
     predictions = np.zeros((len(held_out), classes), np.float32)
     predictions[:, trees.classes_] = trees.predict_proba(held_out)
     return predictions
+
+
+def fitted_familiarity(
+    inside: npt.NDArray[np.float64], outside: npt.NDArray[np.float64]
+) -> Familiarity:
+    """Return the familiarity that tells the energies of what is known from those of others best.
+
+    Logistic regression of one variable, both kinds with the same weight.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    truth = np.repeat([1, 0], [len(inside), len(outside)])
+    model = LogisticRegression(class_weight="balanced", C=1e3)
+    model.fit(np.concatenate([inside, outside])[:, None], truth)
+    scale = 1 / max(float(model.coef_[0, 0]), 1e-3)
+    centre = -float(model.intercept_[0]) * scale
+    familiar = 1 / (1 + np.exp(-(inside - centre) / scale))
+    limit = min(0.5, float(np.quantile(familiar, UNFAMILIAR)))
+    return Familiarity(round(centre, 3), round(scale, 3), round(limit, 2))
+
+
+def separation(inside: npt.NDArray[np.float64], outside: npt.NDArray[np.float64]) -> float:
+    """Return the area under the ROC curve of ``inside`` above ``outside``."""
+    ranks = np.concatenate([inside, outside]).argsort().argsort()[: len(inside)] + 1
+    above = ranks.sum() - len(inside) * (len(inside) + 1) / 2
+    return float(above / (len(inside) * len(outside)))

@@ -15,12 +15,29 @@ from costream.models.verify import verify
 from kit.data_packs import packs
 from weights.recipes.action import train as action
 from weights.recipes.action.data import merge, read_pack, split_of
+from weights.recipes.action.places import read_homes
 from weights.recipes.action.rendering.figure import LABELS
 
 
 @pytest.fixture(scope="module")
 def pack():
     return packs("fir_action.tar") / "fir_action.tar"
+
+
+@pytest.fixture(scope="module")
+def folder():
+    return packs("fir_action.tar", "actions_video.tar", "images_det.tar", "samples.tar")
+
+
+def test_falls_in_homes_are_labelled(folder):
+    clips = read_homes(folder / "actions_video.tar", (32, 24), 8.0, "val")
+    assert sorted(c.name[3:7] for c in clips) == ["adl_", "fall", "fall", "fall"]
+    for clip in clips:
+        told = [LABELS[k] for k in dict.fromkeys(clip.labels) if k >= 0]
+        assert told[-2:] == (["fall", "lie"] if "fall" in clip.name else ["sit"])
+    (long,) = (c for c in clips if c.name == "s2_fall_12.mp4")
+    assert long.frames.shape == (98, 3, 24, 32)
+    assert LABELS[long.labels[8 * 8]] == "fall"  # 6.9 s to 9.07 s
 
 
 def test_read_pack(pack):
@@ -46,29 +63,33 @@ def test_both_rooms_and_all_labels_are_on_each_side(pack):
 
 
 @pytest.mark.slow
-def test_whole_recipe(pack, tmp_path, monkeypatch):
+def test_whole_recipe(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(action, "ROUNDS", 1)
     videos = ("20200626_154313", "20200628_145326", "20200626_175151")
     size = action.ActionRecipeSize(
         steps=2,
+        place_steps=2,
         joint_steps=1,
         head_steps=2,
         bank=2,
         last_bank=2,
         scenes=1,
+        before=1,
+        every=40,
         movements=3,
         moving=1,
         check_scenes=1,
         only=videos,
         trees=2,
     )
-    video = action.load(pack, size, 0)
+    video = action.load(folder, size, 0)
     for part in fields(video):
-        clips = [
-            replace(c, frames=c.frames[::8], labels=c.labels[::8])
-            for c in getattr(video, part.name)
-        ]
-        video = replace(video, **{part.name: clips})
+        if part.name != "places":
+            clips = [
+                replace(c, frames=c.frames[::8], labels=c.labels[::8])
+                for c in getattr(video, part.name)
+            ]
+            video = replace(video, **{part.name: clips})
     written = action.make(video, size, 0, tmp_path)
     assert [p.name for p in written] == [
         "cooadtr.safetensors", "cooadtr-b2.safetensors", "oadtr.safetensors"]  # fmt: skip
@@ -83,12 +104,19 @@ def test_whole_recipe(pack, tmp_path, monkeypatch):
             "per-frame classifier",
             "tree ensemble",
         }
+        assert card.familiarity is not None
+        assert min(card.timeline.threshold, *card.timeline.thresholds.values(), 1.0) >= 0.4
         text = path.with_suffix(".md").read_text("utf-8")
         assert card.licence in text
         assert "| majority |" in text
     before = read_weights(written[0]).tensors
-    assert action.recalibrate(video, size, 1, tmp_path, heads=True) == written
+    assert action.remake(video, size, 1, tmp_path, "frontend") == written
     after = read_weights(written[0])
     changed = [name for name, t in after.tensors.items() if not torch.equal(t, before[name])]
     assert {name.partition(".")[0] for name in changed} == {"network"}
     assert "tree ensemble" in after.card.metrics["test"]
+    action.remake(video, size, 1, tmp_path, "start")
+    started = read_weights(written[0])
+    moved = [n for n, t in started.tensors.items() if not torch.equal(t, after.tensors[n])]
+    assert {name.partition(".")[0] for name in moved} == {"network", "frontend"}
+    assert not list(tmp_path.glob("*.partial"))

@@ -20,6 +20,7 @@ from weights.recipes.action.rendering.render import (
 from weights.recipes.action.rendering.scenes import (
     UP,
     VISIBLE,
+    clips_before,
     random_scene,
     rendered_clip,
     rendered_clips,
@@ -106,6 +107,20 @@ def test_who_cannot_be_seen_is_background():
     differs = (np.abs(clip.frames - empty).max(1) > 12).mean((1, 2))
     assert (clip.labels[differs < 0.1 * VISIBLE] == 0).all()
     assert (clip.labels[differs > 0.05] > 0).all()
+
+
+def test_people_before_a_picture_are_what_changes_in_it():
+    picture = np.full((3, 30, 40), 90, np.uint8)
+    found = clips_before([picture] * 4, 3, 1.0, (32, 24))
+    again = clips_before([picture], 3, 1.0, (32, 24))[0]
+    assert np.array_equal(found[0].frames, again.frames)
+    for clip in found:
+        changed = (np.abs(clip.frames.astype(int) - clip.frames[0]).max(1) > 24).mean((1, 2))
+        assert clip.frames.shape[1:] == (3, 24, 32)
+        assert np.ptp(clip.frames[0]) == 0  # as the picture, and nobody is in view
+        assert (changed[clip.labels == 0] < 0.01).all()
+        assert changed.max() > 0.01
+    assert {LABELS[k] for clip in found for k in clip.labels} >= {"background", "walk"}
 
 
 def test_rendered_clips_differ_and_repeat():

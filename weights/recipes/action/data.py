@@ -19,6 +19,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import av
 import numpy as np
@@ -108,6 +109,18 @@ def _decode(path: Path, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(np.stack(pictures).transpose(0, 3, 1, 2))
 
 
+class Drawn(Protocol):
+    """A source of random pieces of video for training."""
+
+    def draw(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return frames float32 [T, 3, H, W] and target probabilities [T, C]."""
+
+    def moment(
+        self, rng: np.random.Generator, lags: Sequence[int]
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return frames of a moment and before it, its target, and the mask of persons if known."""
+
+
 class Sampler:
     """Random sampler of pieces of clips; rare labels are oversampled.
 
@@ -122,7 +135,9 @@ class Sampler:
         self._targets = [soften(clip, classes, rate_hz) for clip in clips]
         owner = np.concatenate([np.full(len(c.labels), k) for k, c in enumerate(clips)])
         frame = np.concatenate([np.arange(len(c.labels)) for c in clips])
-        label = np.concatenate([c.labels for c in clips])
+        label = np.concatenate(
+            [c.labels if c.target is None else _likeliest(c.target, c.labels) for c in clips]
+        )
         self._places = [np.stack((owner[label == k], frame[label == k]), 1) for k in range(classes)]
         weight = np.sqrt([len(p) for p in self._places])
         self._weight = weight / weight.sum()
@@ -138,11 +153,11 @@ class Sampler:
         before = rng.integers(0, self._steps) * speed
         start = np.clip(frame - before, 0, max(0, len(clip.labels) - self._steps * speed))
         # Nearest frame not newer than the tick, as in the clock.
-        index = np.minimum(
-            (start + speed * np.arange(self._steps)).astype(int), len(clip.labels) - 1
-        )
+        times = (start + speed * np.arange(self._steps)).astype(int)
+        index = np.minimum(times, len(clip.labels) - 1)
         frames, _ = distort(torch.from_numpy(clip.frames[index]), rng, clip.overhead)
-        return frames, self._targets[owner][torch.from_numpy(index)]
+        inside = torch.from_numpy(times == index)
+        return frames, self._targets[owner][torch.from_numpy(index)] * inside[:, None]
 
     def moment(
         self, rng: np.random.Generator, lags: Sequence[int]
@@ -171,8 +186,16 @@ def figure_mask(clip: LabelledClip, frame: int) -> Tensor | None:
     return torch.from_numpy((difference > 24).astype(np.float32))
 
 
+def _likeliest(target: Sequence[float], labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.full_like(labels, int(np.argmax(target)))
+
+
 def soften(clip: LabelledClip, classes: int, rate_hz: float) -> Tensor:
     """Return target probabilities [T, C]: labels smoothed over their time uncertainty."""
+    if clip.target is not None:
+        row = torch.zeros(classes)
+        row[: len(clip.target)] = torch.tensor(clip.target)
+        return row.expand(len(clip.labels), -1)
     known = clip.labels != UNSCORED
     hard = np.eye(classes)[np.where(known, clip.labels, 0)] * known[:, None]
     sigma = max(0.5 * clip.blur_s * rate_hz, 1e-3)

@@ -22,11 +22,13 @@ from costream.evaluation.metrics.frames import (
 from costream.frontends.tdn import TemporalDifferenceNet
 from costream.training.optim import (
     Optimizer,
+    RandomState,
     Schedule,
+    TrainingCheckpoint,
     fastest_autocast,
     freeze_batchnorm,
 )
-from weights.recipes.action.data import Sampler
+from weights.recipes.action.data import Drawn
 from weights.recipes.action.rendering.scenes import LabelledClip
 from weights.recipes.common import soft_cross_entropy
 
@@ -37,20 +39,23 @@ SETTLED = 0.85  # share of the steps after which BatchNorm statistics are fixed
 def train_frontend(
     frontend: TemporalDifferenceNet,
     head: nn.Module,
-    samplers: Sequence[Sampler],
+    samplers: Sequence[Drawn],
     schedule: Schedule,
     seed: int,
     title: str,
+    settled: float = SETTLED,
+    partial: TrainingCheckpoint | None = None,
 ) -> None:
     """Train a frontend with a linear layer on single moments: their label and person mask.
 
     Moments of many clips are more informative than one clip, whose frames are alike. Rendered
-    video provides the masks.
+    video and pictures provide the masks. ``settled``: share of the steps after which BatchNorm
+    statistics are fixed. With a ``partial``, training resumes from it.
     """
     rng, products = np.random.default_rng(seed), fastest_autocast()
-    bar = Optimizer([frontend, head], schedule, title)
+    bar = Optimizer([frontend, head], schedule, title, partial, {"random": RandomState(rng)})
     for step in bar:
-        if step == int(SETTLED * schedule.steps):
+        if step >= int(settled * schedule.steps):
             freeze_batchnorm(frontend)
         frames, targets, masks, known = moments(samplers, schedule.batch, frontend.lags, rng)
         with products:
@@ -64,7 +69,7 @@ def train_frontend(
 def train(
     frontend: TemporalDifferenceNet,
     heads: Sequence[nn.Module],
-    samplers: Sequence[Sampler],
+    samplers: Sequence[Drawn],
     schedule: Schedule,
     seed: int,
     title: str,
@@ -89,7 +94,7 @@ def train(
 
 
 def moments(
-    samplers: Sequence[Sampler], count: int, lags: Sequence[int], rng: np.random.Generator
+    samplers: Sequence[Drawn], count: int, lags: Sequence[int], rng: np.random.Generator
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return ``count`` moments of each sampler.
 
@@ -106,9 +111,7 @@ def moments(
     return torch.stack(frames), torch.stack(targets), torch.stack(masks), torch.tensor(known)
 
 
-def batch(
-    samplers: Sequence[Sampler], clips: int, rng: np.random.Generator
-) -> tuple[Tensor, Tensor]:
+def batch(samplers: Sequence[Drawn], clips: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
     """Return frames float32 [B, T, 3, H, W], 0..255, and targets [B, T, K]."""
     frames, targets = [], []
     for sampler in samplers:

@@ -10,18 +10,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from costream.checkpoints.card import Card, Familiarity, Timeline
+from costream.checkpoints.card import Card, Timeline
 from costream.labels.recording import UNSCORED
 from costream.training.calibration import StreamPredictions, at_temperature, best_temperature
 from weights.recipes.action.loop import logits
 from weights.recipes.audio.data import NO_MUSIC, OTHER, SoundClip, genre_label, sound_label
 from weights.recipes.audio.pieces import LabelOf
 from weights.recipes.audio.scores import QUIET, RATE_HZ, Rows, shown, speech_scores
+from weights.recipes.common import fitted_familiarity, separation
 
 _SURE = 0.7  # least share of the main sound of a mixture, to count as its label
 _THRESHOLDS = (0.3, 0.4, 0.5, 0.6)  # above it, too little is shown
 _LOW = 0.6  # of the threshold
-_UNFAMILIAR = 0.05  # share of the known clips below the limit
 _LENGTHS_S = (3, 10, 30)
 
 
@@ -65,7 +65,7 @@ def calibrated(
     some = [replace(card.timeline, threshold=t, low=round(_LOW * t, 3)) for t in _THRESHOLDS]
     card = replace(card, timeline=max(some, key=gain))
     inside, outside = _inside_and_outside(card, head, validation, noises)
-    return replace(card, familiarity=_fitted(inside, outside))
+    return replace(card, familiarity=replace(fitted_familiarity(inside, outside), rest=OTHER))
 
 
 def _inside_and_outside(
@@ -87,30 +87,6 @@ def energies(card: Card, head: nn.Module, given: Sequence[Tensor]) -> npt.NDArra
     counted = torch.tensor([label in card.events and label != OTHER for label in card.labels])
     rows = (logits(head, x[None])[0][:, counted].logsumexp(-1) for x in given)
     return np.array([float(x.mean()) for x in rows])
-
-
-def _fitted(inside: npt.NDArray[np.float64], outside: npt.NDArray[np.float64]) -> Familiarity:
-    """Return the familiarity that tells the energies of known sounds from those of others best.
-
-    Logistic regression of one variable, both kinds with the same weight.
-    """
-    from sklearn.linear_model import LogisticRegression
-
-    truth = np.repeat([1, 0], [len(inside), len(outside)])
-    model = LogisticRegression(class_weight="balanced", C=1e3)
-    model.fit(np.concatenate([inside, outside])[:, None], truth)
-    scale = 1 / max(float(model.coef_[0, 0]), 1e-3)
-    centre = -float(model.intercept_[0]) * scale
-    familiar = 1 / (1 + np.exp(-(inside - centre) / scale))
-    limit = min(0.5, float(np.quantile(familiar, _UNFAMILIAR)))
-    return Familiarity(round(centre, 3), round(scale, 3), round(limit, 2), OTHER)
-
-
-def separation(inside: npt.NDArray[np.float64], outside: npt.NDArray[np.float64]) -> float:
-    """Return the area under the ROC curve of ``inside`` above ``outside``."""
-    ranks = np.concatenate([inside, outside]).argsort().argsort()[: len(inside)] + 1
-    above = ranks.sum() - len(inside) * (len(inside) + 1) / 2
-    return float(above / (len(inside) * len(outside)))
 
 
 @torch.inference_mode()

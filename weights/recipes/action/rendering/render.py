@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from weights.recipes.action.rendering.figure import Act, Vector, joints
+from weights.recipes.action.rendering.figure import LABELS, Act, Vector, joints
 
 Colour = tuple[float, float, float]
+GAMMA = 1.1  # of the brightness of a rendered image
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class RenderedScene:
     acts: tuple[Act, ...]
     ground: tuple[tuple[float, float, float, float, float], ...] = field(default=())
     # (x0, y0, x1, y1, height) of surfaces a figure can be above, for the shadow
+    others: tuple[RenderedScene, ...] = ()  # of whom only look and acts count
 
     @property
     def length_s(self) -> float:
@@ -62,21 +64,35 @@ class RenderedScene:
 
 
 def render(
-    scene: RenderedScene, rate_hz: float, samples: int = 2
+    scene: RenderedScene, rate_hz: float, samples: int = 2, backdrop: Image | None = None
 ) -> Iterator[tuple[npt.NDArray[np.uint8], str, float]]:
-    """Yield (image uint8 [H, W, 3], label, share of the image the figure covers) per frame."""
+    """Yield (image uint8 [H, W, 3], label, share of the image the figure covers) per frame.
+
+    ``backdrop``: a picture [H, W, 3], 0..1, in place of the room, whose furniture hides nothing.
+    """
     empty, depth, flat = cast(scene.room, scene.camera, samples)
-    begun, k = 0.0, 0
+    if backdrop is not None:
+        empty, depth = backdrop, np.full_like(depth, np.inf)
     for i in range(int(scene.length_s * rate_hz)):
-        t = i / rate_hz
-        while k + 1 < len(scene.acts) and t >= begun + scene.acts[k].length_s:
-            begun += scene.acts[k].length_s
-            k += 1
-        act = scene.acts[k]
-        image = empty.copy()
-        covered = draw(image, depth, flat, scene, act.play(t - begun))
-        share = covered / depth.size
-        yield np.round(np.clip(image, 0, 1) ** (1 / 1.1) * 255).astype(np.uint8), act.label, share
+        image, shares = empty.copy(), dict[str, float]()
+        for one in (*scene.others, scene):
+            act, since_s = _act_at(one, i / rate_hz)
+            if act.label != LABELS[0]:  # else nobody is there
+                covered = draw(image, depth, flat, one, act.play(since_s)) / depth.size
+                shares[act.label] = max(covered, shares.get(act.label, 0.0))
+        label = max(shares, key=lambda k: shares[k], default=LABELS[0])
+        picture = np.round(np.clip(image, 0, 1) ** (1 / GAMMA) * 255).astype(np.uint8)
+        yield picture, label, shares.get(label, 0.0)
+
+
+def _act_at(scene: RenderedScene, time_s: float) -> tuple[Act, float]:
+    """Return the act at a time, the last one after the end, and the time since its begin."""
+    begun = 0.0
+    for act in scene.acts:
+        if time_s < begun + act.length_s or act is scene.acts[-1]:
+            break
+        begun += act.length_s
+    return act, time_s - begun
 
 
 def draw(

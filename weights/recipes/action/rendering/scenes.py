@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from weights.recipes.action.rendering.figure import AZIMUTH, LABELS, Movement, X, Y
+from weights.recipes.action.rendering.figure import AZIMUTH, LABELS, Act, Movement, X, Y
 from weights.recipes.action.rendering.render import (
+    GAMMA,
     Appearance,
     Camera,
     Colour,
     Cuboid,
+    Image,
     RenderedScene,
     Room,
     render,
@@ -25,6 +27,7 @@ from weights.recipes.action.rendering.script import Script
 
 # Share of the image that a visible figure covers at least.
 VISIBLE = 0.002
+_PASSING = 0.35  # share of scenes before pictures in which people only walk by
 
 
 @dataclass(frozen=True)
@@ -37,14 +40,19 @@ class LabelledClip:
     blur_s: float  # time uncertainty of the labels
     overhead: bool = True  # ceiling view: any rotation is plausible
     rendered: bool = False  # the first frame is empty; what differs from it is the figure
+    target: tuple[float, ...] | None = None  # shares of the labels, where ``labels`` are not known
 
 
 def rendered_clip(
-    scene: RenderedScene, rate_hz: float, name: str, classes: Sequence[str] = LABELS
+    scene: RenderedScene,
+    rate_hz: float,
+    name: str,
+    classes: Sequence[str] = LABELS,
+    backdrop: Image | None = None,
 ) -> LabelledClip:
     """Render one scene; frames without a visible figure are background."""
     frames, labels = [], []
-    for picture, label, share in render(scene, rate_hz):
+    for picture, label, share in render(scene, rate_hz, backdrop=backdrop):
         frames.append(picture.transpose(2, 0, 1))
         labels.append(classes.index(label if share >= VISIBLE else "background"))
     overhead = bool(scene.camera.axes[2, 2] < -0.85)
@@ -67,6 +75,54 @@ def rendered_clips(
     bar = tqdm(range(count), desc="rendering", file=sys.stderr, disable=None, leave=False)
     scenes = (random_scene(rng, *size, movements) for _ in bar)
     return [rendered_clip(s, rate_hz, f"rendered {k}", classes) for k, s in enumerate(scenes)]
+
+
+def clips_before(
+    pictures: Sequence[npt.NDArray[np.uint8]], seed: int, rate_hz: float, size: tuple[int, int]
+) -> list[LabelledClip]:
+    """Render a scene before each of these pictures, uint8 [3, h, w], seen from anywhere.
+
+    In one of three, up to four people do no more than walk by.
+    """
+    bar = tqdm(pictures, desc="rendering", file=sys.stderr, disable=None, leave=False)
+    out = []
+    for k, picture in enumerate(bar):
+        rng = np.random.default_rng([seed, k])
+        scene = random_scene(rng, *size)
+        scene = replace(scene, camera=_view(rng, *size))
+        if rng.random() < _PASSING:
+            acts = [_walk_by(rng) for _ in range(int(rng.integers(1, 5)))]
+            walkers = [replace(scene, look=random_look(rng), acts=act) for act in acts]
+            scene = replace(walkers[0], others=tuple(walkers[1:]))
+        backdrop = (picture[:, : size[1], : size[0]].transpose(1, 2, 0) / 255) ** GAMMA
+        out.append(rendered_clip(scene, rate_hz, f"before {k}", backdrop=backdrop))
+    return out
+
+
+def _view(rng: np.random.Generator, width: int, height: int) -> Camera:
+    """Return a camera at any height of a room or a street, near or far."""
+    around, away = rng.uniform(-0.5, 1.2), rng.uniform(2.2, 7.0)
+    target = np.array([rng.uniform(1.6, 2.4), rng.uniform(1.4, 2.4), rng.uniform(0.4, 1.1)])
+    at = target + away * np.array([math.sin(around), -math.cos(around), 0.0])
+    at[2] = rng.uniform(0.8, 3.4)
+    tilt = UP + np.array([*rng.normal(0, 0.03, 2), 0])
+    return Camera.looking(at, target, rng.uniform(42, 80), width, height, tilt)
+
+
+def _walk_by(rng: np.random.Generator) -> tuple[Act, ...]:
+    """Return the acts of somebody who crosses the view again and again, or comes near."""
+    side = rng.choice([-1.0, 1.0])
+    start = (2 + side * rng.uniform(3, 7), rng.uniform(-0.5, 4))
+    script = Script(rng, (0, 0, 0.45, 0), (0, 0, 0.4, 0), start)
+    script.away(rng.uniform(0, 5))
+    while sum(act.length_s for act in script.acts) < 40:
+        side = -side
+        if rng.random() < 0.3:
+            script.walk(rng.uniform(1, 3), rng.uniform(0, 4), rng.uniform(0.6, 1.6))
+            script.stand(rng.uniform(0.5, 4))
+        script.walk(2 + side * rng.uniform(3, 7), rng.uniform(-0.5, 4), rng.uniform(0.6, 2.2))
+        script.away(rng.uniform(0, 4))
+    return tuple(script.acts)
 
 
 UP = np.array([0.0, 0.0, 1.0])
