@@ -10,6 +10,7 @@ from costream.formatting import (
     opens_at,
     saving_line,
     short_time,
+    unfamiliar_line,
 )
 from costream.records import Head, Header, Record, Segment, Summary, finds_objects, heads_of
 from costream.sinks.atomic import TextOutput
@@ -32,6 +33,7 @@ class TextTable(TextSink):
     def __init__(self, out: TextOutput) -> None:
         super().__init__(out)
         self._kind = ""
+        self._header: Header | None = None
         self._has_heads = self._of_objects = self._persons = self._has_own = self._any = False
         self._heads: dict[str | None, Head] = {}
         self._widths: list[int] = []
@@ -41,6 +43,7 @@ class TextTable(TextSink):
         """Write the name of the source; the columns follow with the first segment."""
         super().open(header)
         self._kind, self._has_heads = header.kind, header.heads is not None
+        self._header = header
         self._of_objects, self._persons = finds_objects(header), header.persons is not None
         self._heads = heads_of(header)
         self._has_own = any(opens_at(h, label) for h in self._heads.values() for label in h.labels)
@@ -74,7 +77,8 @@ class TextTable(TextSink):
         if not self._any:
             empty = nothing_found(self._kind, objects=self._of_objects)
             self._out.write(f"{empty if summary.steps else 'Nothing was read.'}\n")
-        for line in filter(None, (cost_line(summary, self._kind), saving_line(summary))):
+        about = cost_line(summary, self._kind), saving_line(summary)
+        for line in filter(None, (unfamiliar_line(self._header, summary), *about)):
             self._out.write(f"{line}\n")
         super().close(summary)
 

@@ -102,7 +102,7 @@ def test_what_cannot_be_completed(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        (action, "--pack"),
+        (action, "not the fir_action pack"),
         (audio, "the teacher is missing"),
         (objects, "the teacher is missing"),
         (skeleton, "the training motions are missing"),
@@ -111,10 +111,7 @@ def test_what_cannot_be_completed(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_recipe_without_its_packs_is_one_line(
     train: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    packs = (
-        ("--pack", str(tmp_path / "none.tar")) if train is action else ("--packs", str(tmp_path))
-    )
-    assert train.main([*packs, "--output", str(tmp_path)]) == 2
+    assert train.main(["--packs", str(tmp_path), "--output", str(tmp_path)]) == 2
     errors = capsys.readouterr().err
     assert message in errors
     assert errors.count("\n") == 1

@@ -136,6 +136,15 @@ def test_the_room_shows_every_action_where_it_is() -> None:
     assert [s.label for s in long if s.label == "fall"] == ["fall"]
 
 
+def test_a_corridor_is_told_from_a_room() -> None:
+    """Nothing was learnt from such a place: few labels, no falls, and a line that says so."""
+    played = run("detect", SAMPLES / "corridor.mp4", "-f", "table", "-q").stdout
+    assert "unlike what cooadtr learnt from (rooms seen by a fixed camera)" in played
+    assert not any(f" {label} " in played for label in ("stand up", "fall", "lie"))
+    assert play("room.mp4").records[-1]["unfamiliar_s"] < 1.0
+
+
 def test_the_samples_are_small() -> None:
+    assert (SAMPLES / "corridor.mp4").stat().st_size < 500_000
     assert (SAMPLES / "room.mp4").stat().st_size < 1_500_000
     assert (SAMPLES / "moves.csv").stat().st_size < 1_000_000

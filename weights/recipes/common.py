@@ -110,11 +110,14 @@ def forest(
 
 
 def fitted_familiarity(
-    inside: npt.NDArray[np.float64], outside: npt.NDArray[np.float64]
+    inside: npt.NDArray[np.float64],
+    outside: npt.NDArray[np.float64],
+    unfamiliar: float = UNFAMILIAR,
 ) -> Familiarity:
     """Return the familiarity that tells the energies of what is known from those of others best.
 
-    Logistic regression of one variable, both kinds with the same weight.
+    Logistic regression of one variable, both kinds with the same weight. ``unfamiliar``: share of
+    what is known that is below the limit.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -124,7 +127,7 @@ def fitted_familiarity(
     scale = 1 / max(float(model.coef_[0, 0]), 1e-3)
     centre = -float(model.intercept_[0]) * scale
     familiar = 1 / (1 + np.exp(-(inside - centre) / scale))
-    limit = min(0.5, float(np.quantile(familiar, UNFAMILIAR)))
+    limit = min(0.5, float(np.quantile(familiar, unfamiliar)))
     return Familiarity(round(centre, 3), round(scale, 3), round(limit, 2))
 
 

@@ -42,6 +42,7 @@ HINT = (
     "unlike what {} learnt from (rooms seen by a fixed camera): labels may mean nothing;"
     " for 600 everyday actions: costream models fetch movinet-a0"
 )
+_UNFAMILIAR = 0.1  # share of the steps with somebody in a known room
 # Labels that passers-by and people in pictures may have; their others are false.
 _POSSIBLE = [LABELS.index(label) for label in ("walk", "sit")]
 Rows = npt.NDArray[np.float32]  # [T, K]
@@ -92,7 +93,7 @@ def calibrated(
     )
     inside = np.concatenate([_acting(told[title], clips) for title, clips in rooms.items()])
     outside = np.concatenate([_energies(rows) for title in elsewhere for rows in told[title]])
-    familiarity = fitted_familiarity(inside, outside)
+    familiarity = fitted_familiarity(inside, outside, _UNFAMILIAR)
     return replace(
         card,
         split=f"{card.split} {chosen.how}",

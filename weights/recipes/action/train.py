@@ -17,7 +17,7 @@ metrics are recomputed. The training on all places resumes after an interruption
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -181,8 +181,12 @@ def remake(
     The metrics of their baselines are retained.
     """
     networks: dict[str, nn.Module] = {}
+    kept: dict[str, dict[str, Any]] = {}
     for name in NETWORKS:
         weights = read_weights(folder / f"{name}.safetensors")
+        if keep == "weights":
+            texts = "description", "trained_on", "limits", "licence"
+            kept[name] = {text: getattr(weights.card, text) for text in texts}
         networks[name], frontend = build(weights.card, weights.tensors)
         networks[name].eval()
     others = {
@@ -194,7 +198,7 @@ def remake(
         train_places(frontend, video, size, seed, folder)
     if keep != "weights":
         networks = train_temporal(frontend.eval(), mixture(video), size, seed)
-    return write(video, frontend.eval(), networks, others, folder)
+    return write(video, frontend.eval(), networks, others, folder, kept)
 
 
 def write(
@@ -203,10 +207,12 @@ def write(
     networks: dict[str, nn.Module],
     others: dict[str, dict[str, Any]],
     folder: Path,
+    kept: Mapping[str, dict[str, Any]] | None = None,
 ) -> list[Path]:
     """Calibrate each network, score and write all; return the files.
 
-    ``others``: metrics of the baselines, by part of the video and name.
+    ``others``: metrics of the baselines, by part of the video and name. ``kept``: texts of the
+    cards that stay, by name of the network.
     """
     places = video.places
     parts = {**video.held_out, **places.elsewhere, **places.test}
@@ -218,7 +224,8 @@ def write(
     cards, results = {}, {}
     for name, logits in told.items():
         chosen_on = {**logits, "validation": [*logits["validation"], *logits[HOME]]}
-        card = calibrated(make_card(name, *NETWORKS[name]), chosen_on, rooms, places.elsewhere)
+        card = replace(make_card(name, *NETWORKS[name]), **(kept or {}).get(name, {}))
+        card = calibrated(card, chosen_on, rooms, places.elsewhere)
         results[name] = scored(card, logits, video.held_out)
         notes = falls(card, logits[HOME], places.home), described(card, logits, video.test, places)
         cards[name] = replace(card, split=" ".join((card.split, *notes)))
