@@ -179,6 +179,7 @@ def test_a_broker_that_is_killed_and_comes_back(
             assert numbers == list(range(50))
             wait_until(lambda: heard.newest("costream/door/label") == b"sit")
         assert "connected again" in caplog.text
+        wait_until(lambda: not publisher._client._out_messages)  # the broker has confirmed them
         broker.kill()
         between.cut()
         for number in range(3):
