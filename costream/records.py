@@ -435,6 +435,7 @@ class SourceInfo:
     size: tuple[int, int] | None = None  # upright width, height of the frames
     width: int | None = None  # features: values per row
     layout: str | None = None  # skeletons: name of the joint layout
+    joints: Layout | None = None  # and the layout, if it may be none of the known ones
     axes: int | None = None  # skeletons: coordinates per joint, 2 or 3
     beside: bool = False  # sound accompanies the video
     silent: str | None = None  # why it does not, if known

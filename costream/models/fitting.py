@@ -117,7 +117,7 @@ def _check_skeleton(card: Card, frontend: Any, info: SourceInfo) -> None:
     if info.layout is None or info.axes is None:
         return
     try:
-        layout = find_layout(info.layout)
+        layout = info.joints or find_layout(info.layout)
     except UsageError:
         return  # a custom layout: the first frame carries it and is checked
     frontend.check(layout, info.axes, card.name)

@@ -135,6 +135,16 @@ def test_sources_that_do_not_fit(source: SourceInfo, message: str) -> None:
         made().check(source)
 
 
+def test_layouts_that_have_no_name_are_checked_too() -> None:
+    part = NTU_25.only([k for k, joint in enumerate(NTU_25.joints) if "thumb" not in joint])
+    made().check(info("skeleton", layout=part.name, joints=part, axes=3))
+    with pytest.raises(SourceError, match="2 axes"):
+        made().check(info("skeleton", layout=part.name, joints=part, axes=2))
+    less = NTU_25.only([k for k, joint in enumerate(NTU_25.joints) if "knee" not in joint])
+    with pytest.raises(SourceError, match="no left knee, right knee"):
+        made().check(info("skeleton", layout=less.name, joints=less, axes=3))
+
+
 def test_a_layout_that_lacks_joints_is_refused() -> None:
     model = made(layout="ntu-25", normalise="ntu")
     model.check(info("skeleton", layout="body-15", axes=3))  # hands stand in for finger tips

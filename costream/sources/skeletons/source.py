@@ -120,6 +120,7 @@ class SkeletonSource(FileSource):
             duration_s=recording.duration_s,
             rate_hz=recording.rate_hz,
             layout=recording.layout.name,
+            joints=recording.layout,
             axes=recording.axes,
         )
 
