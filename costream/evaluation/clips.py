@@ -15,7 +15,15 @@ from costream.evaluation.metrics.frames import (
     frame_accuracy,
     mean_average_precision,
 )
-from costream.evaluation.metrics.sequences import class_table, confused, fuse, pool, top_k
+from costream.evaluation.metrics.sequences import (
+    class_table,
+    confused,
+    fuse,
+    pool,
+    timeline_shares,
+    top1_by_rivals,
+    top_k,
+)
 from costream.evaluation.predictions import run_alone, run_concatenated
 from costream.evaluation.settings import EvaluateSettings, card_of, load, progress, source_options
 from costream.labels.examples import Example, fit_labels, to_examples
@@ -49,13 +57,20 @@ def measure(
     """
     names = model.info.card.labels
     options = source_options(settings, model)
-    predictions = []
+    found = []
     for example in progress(examples, "examples"):
-        predictions.append(run_alone(model, example, options, settings.rate_hz, stop).probabilities)
+        found.append(run_alone(model, example, options, settings.rate_hz, stop))
         if stop.requested:
             return {}
+    predictions = [each.probabilities for each in found]
     labels = np.array([names.index(e.label) for e in examples])
     background = model.info.card.background
+    rivals = top1_by_rivals(
+        fuse(predictions, "mean"), labels, None if background is None else names.index(background)
+    )
+    told = timeline_shares(
+        [each.segments for each in found], [e.label for e in examples], background
+    )
     left_out = background is not None and background not in {e.label for e in examples}
     if left_out:
         # No example is of the background: classify among the actions only.
@@ -67,7 +82,11 @@ def measure(
         "background": model.info.card.background,
         "examples": len(examples),
         **({"left_out": background} if left_out else {}),
-        "sequences": sequence_scores(predictions, labels, [e.group for e in examples], names),
+        "sequences": {
+            **sequence_scores(predictions, labels, [e.group for e in examples], names),
+            **rivals,
+        },
+        "timeline": told,
     }
     groups = group_scores(predictions, labels, [e.group for e in examples])
     if groups is not None:
@@ -83,7 +102,7 @@ def sequence_scores(
     """Return the metrics of sequences [T, K] with these labels [N].
 
     The interval resamples groups, or sequences if there are too few groups: it then does not
-    cover differences between people.
+    cover differences between people. ``of_groups`` is the number of groups if sequences share one.
     """
     mean, vote, last = (
         fuse(predictions, "mean"),
@@ -103,6 +122,7 @@ def sequence_scores(
         "top1": top_k(mean, labels),
         "top1_95": list(bootstrap(redraw, len(members))),
         "top1_95_over": over,
+        **({"of_groups": len(set(groups))} if len(set(groups)) < len(groups) else {}),
         "top5": top_k(mean, labels, 5),
         "top1_vote": top_k(vote, labels),
         "top1_last": top_k(last, labels),

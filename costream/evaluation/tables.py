@@ -37,7 +37,7 @@ def clip_tables(result: dict[str, Any]) -> list[Table]:
     """Return the tables of accuracy, classes and confusion."""
     one = result["sequences"]
     matrix = confusion_table(one["confusion"], result["labels"], list(one["classes"]))
-    return [_accuracy(result), _classes(result), *matrix]
+    return [_accuracy(result), *_shown(result), _classes(result), *matrix]
 
 
 def _accuracy(result: dict[str, Any]) -> Table:
@@ -48,7 +48,10 @@ def _accuracy(result: dict[str, Any]) -> Table:
         ("majority vote of its steps", one["top1_vote"], None),
         ("last step", one["top1_last"], one["top5_last"]),
     ]
-    notes = [f"top-1 of the mean: 95 % interval over {one['top1_95_over']} {low:.3f} to {high:.3f}"]
+    notes = [f"top-1 of the mean: 95 % interval over {interval_units(one)} {low:.3f} to {high:.3f}"]
+    if "top1_own" in one:
+        among = [f"{words} {one[key]:.3f}" for key, words in RIVALS.items() if key in one]
+        notes += textwrap.wrap(f"top-1 of the mean, {', '.join(among)}", _WIDTH)
     if "groups" in result:
         groups = result["groups"]
         rows += [
@@ -65,9 +68,54 @@ def _accuracy(result: dict[str, Any]) -> Table:
             f" accuracy {frames['accuracy']:.3f}"
         )
         notes += textwrap.wrap(_disagreement(result), _WIDTH)
+    notes += textwrap.wrap(_unseen(result), _WIDTH)
     title = f"{result['model']} on {result['data']}: {result['examples']} examples"
     columns = ("scores of an example", "top-1", "top-5")
     return Table(title, columns, tuple(rows), tuple(notes), decimals=3)
+
+
+# Of top-1: what competes with the right class.
+RIVALS = {
+    "top1_own": "among the classes of the examples",
+    "top1_all": "among all classes but the background",
+    "top1_background": "with the background competing",
+}
+
+
+def interval_units(one: dict[str, Any]) -> str:
+    """Return what the interval of sequences was resampled over, in words."""
+    over, groups = str(one["top1_95_over"]), one.get("of_groups")
+    if over != "sequences" or groups is None:
+        return over
+    return f"sequences (of {counted(groups, 'group')}, whose differences it leaves out)"
+
+
+def timeline_table(title: str, rows: Sequence[tuple[str, dict[str, float]]]) -> Table:
+    """Return the table of what timelines of sequences of one class each show."""
+    columns = (title, "right label somewhere", "right label longest", "some wrong", "nothing")
+    keys = ("right", "longest", "wrong", "nothing")
+    cells = tuple((name, *(number(shares[k]) for k in keys)) for name, shares in rows)
+    return Table("What the timeline shows", columns, cells, decimals=3)
+
+
+def _shown(result: dict[str, Any]) -> list[Table]:
+    told = result.get("timeline")
+    return [] if told is None else [timeline_table("share of the examples", [("all", told)])]
+
+
+def _unseen(result: dict[str, Any]) -> str:
+    """Return why the timeline shows less than top-1 promises, if it shows much less; else ""."""
+    top1, told = result["sequences"]["top1"], result.get("timeline")
+    if told is None or not top1 - told["right"] > _DISAGREE:
+        return ""
+    name, with_it = result["background"], result["sequences"].get("top1_background", top1)
+    start = f"The timeline shows the right label of {told['right']:.3f} of the examples only:"
+    if top1 - with_it > _DISAGREE / 2:
+        return (
+            f"{start} top-1 ({top1:.3f}) is among the other classes, and '{name}' wins often"
+            f" (top-1 with it {with_it:.3f}). A lower --threshold of detect opens more."
+        )
+    return f"{start} the scores of the best label are often below its --threshold, or short."
 
 
 def _disagreement(result: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from costream.checkpoints.card import Card
+from costream.evaluation.tables import interval_units, timeline_table
 
 Table = Callable[[dict[str, dict[str, Any]], Sequence[str]], list[str]]  # models, labels: lines
 
@@ -56,11 +57,12 @@ def _sample(card: Card) -> list[str]:
 
 
 _NAMES = {
-    "top1": "top-1",
+    "top1": "top-1 among the set's labels",
     "top5": "top-5",
     "top1_vote": "top-1 of votes",
     "top1_last": "top-1 at the end",
-    "top1_all": "top-1 among all labels",
+    "top1_all": "top-1 among all labels but the background",
+    "top1_background": "top-1, background competing",
     "sequence_mAP": "mAP",
     "mAP": "frame mAP",
 }
@@ -79,7 +81,13 @@ def sequence_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> 
     for model, scores in models.items():
         lines.append(f"| {model} | {' | '.join(_cell(scores.get(n)) for n in names)} |")
     low, high = first["top1_95"]
-    lines += ["", f"Top-1: 95 % interval over {first['top1_95_over']} {low:.3f} to {high:.3f}."]
+    lines += ["", f"Top-1: 95 % interval over {interval_units(first)} {low:.3f} to {high:.3f}."]
+    told = [(model, m["timeline"]) for model, m in models.items() if "timeline" in m]
+    if told:
+        shown = timeline_table("the timeline of a sequence shows", told)
+        lines += ["", f"| {' | '.join(shown.columns)} |", "|---" * len(shown.columns) + "|"]
+        rows = ([str(name), *map(_cell, cells)] for name, *cells in shown.rows)
+        lines += [f"| {' | '.join(row)} |" for row in rows]
     if "groups" in first:
         parts = [f"{g} {v['top1']:.3f} ({v['sequences']})" for g, v in first["groups"].items()]
         lines += ["", f"By group: {', '.join(parts)}."]
@@ -95,5 +103,5 @@ def sequence_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> 
     return lines
 
 
-def _cell(value: float | int | None) -> str:
-    return "-" if value is None else str(value) if isinstance(value, int) else f"{value:.3f}"
+def _cell(value: str | float | None) -> str:
+    return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -53,6 +53,12 @@ def test_metrics_are_those_of_scikit_learn(result, by_hand):
     told = [found["classes"][name]["average_precision"] for name in data_skeleton.ACTS]
     assert told == pytest.approx(each, abs=5e-5)
     assert found["sequence_mAP"] == pytest.approx(np.mean(each), abs=1e-6)
+    whole = np.stack([r.mean(0) for r in rows])
+    assert found["top1_own"] == pytest.approx((whole[:, 1:].argmax(1) == labels - 1).mean())
+    assert found["top1_all"] == pytest.approx(found["top1"])
+    assert found["top1_background"] == pytest.approx((whole.argmax(1) == labels).mean())
+    told = result["timeline"]
+    assert told["longest"] <= told["right"] <= 1 - told["nothing"]
     counts = np.array(found["confusion"])
     assert counts.shape == (4, 4)
     assert counts.sum(1).tolist() == [0, 3, 3, 3]
@@ -68,6 +74,8 @@ def test_streams_hold_every_step_of_every_example(result):
 
 def test_text_names_model_classes_and_figures(weights, motions):
     done = run("evaluate", "-m", weights, "--data", motions, "--joined", 0)
+    assert "What the timeline shows" in done.stdout
+    assert "with the background competing" in done.stdout
     for word in ("tiny", "9 examples", "top-1", "vote", "recall", "Confusion", *data_skeleton.ACTS):
         assert word in done.stdout
     assert "streams" not in done.stdout

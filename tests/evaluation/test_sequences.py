@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.evaluation.clips import group_scores, sequence_scores
-from costream.evaluation.metrics.sequences import class_table, confused, fuse, pool, top_k
+from costream.evaluation.metrics.sequences import (
+    class_table,
+    confused,
+    fuse,
+    pool,
+    timeline_shares,
+    top1_by_rivals,
+    top_k,
+)
+from costream.evaluation.tables import interval_units
+from costream.records import Segment
 
 NAMES = ("walk", "wave", "bend", "kick")
 
@@ -182,3 +192,32 @@ def test_few_groups_do_not_feign_certainty():
     assert result["top1_95_over"] == "sequences"
     assert low < 0.87
     assert high > 0.93
+    assert interval_units(result) == "sequences (of 2 groups, whose differences it leaves out)"
+
+
+def test_top1_names_what_competes():
+    scores = np.array([[0.5, 0.3, 0.1, 0.1], [0.1, 0.5, 0.3, 0.1], [0.2, 0.1, 0.3, 0.4]])
+    labels = np.array([1, 1, 2])  # class 0 is the background, class 3 never occurs
+    found = top1_by_rivals(scores, labels, 0)
+    assert found == {"top1_own": 1.0, "top1_all": 2 / 3, "top1_background": 1 / 3}
+    assert list(top1_by_rivals(scores, labels)) == ["top1_own", "top1_all"]
+    of_it = top1_by_rivals(scores, np.array([0, 1, 2]), 0)
+    assert of_it["top1_all"] == of_it["top1_background"] == 2 / 3
+
+
+def test_what_timelines_show():
+    def shown(*parts):
+        return [Segment(start, end, label, 0.9) for start, end, label in parts]
+
+    timelines = [
+        shown((0, 2, "walk")),
+        shown((0, 1, "bend"), (1, 1.6, "walk"), (2, 2.6, "walk")),  # 1.2 s in two parts
+        shown((0, 2, "bend"), (2, 3, "walk")),
+        shown((0, 2, "kick")),
+        shown(),
+        shown((0, 1, "kick")),  # of the background
+    ]
+    names = ["walk", "walk", "walk", "walk", "walk", "background"]
+    found = timeline_shares(timelines, names, "background")
+    assert found == {"right": 0.6, "longest": 0.4, "wrong": 0.6, "nothing": 0.2}
+    assert np.isnan(timeline_shares([], [])["right"])

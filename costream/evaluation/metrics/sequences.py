@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from costream.evaluation.metrics import Floats, Integers
 from costream.evaluation.metrics.frames import average_precisions, confusion
+from costream.records import Segment
 
 Fusion = Literal["mean", "vote", "last"]
 
@@ -52,6 +53,49 @@ def top_k(scores: Floats, labels: Integers, k: int = 1) -> float:
         return float("nan")
     best = np.argsort(-np.asarray(scores), axis=1, kind="stable")[:, :k]
     return float((best == np.asarray(labels)[:, None]).any(1).mean())
+
+
+def top1_by_rivals(
+    scores: Floats, labels: Integers, background: int | None = None
+) -> dict[str, float]:
+    """Return top-1 by the classes that compete, the same in evaluations and cards.
+
+    ``top1_own``: those of the sequences only; ``top1_all``: all but the ``background``, unless
+    some sequence is of it; ``top1_background``: all, the background too, if there is one.
+    """
+    rows = np.asarray(scores, np.float64)
+    own = np.zeros(rows.shape[1], bool)
+    own[np.unique(labels)] = True
+    events = np.ones_like(own)
+    if background is not None:
+        events[background] = own[background]
+    out = {
+        "top1_own": top_k(np.where(own, rows, -1.0), labels),
+        "top1_all": top_k(np.where(events, rows, -1.0), labels),
+    }
+    return out if background is None else out | {"top1_background": top_k(rows, labels)}
+
+
+def timeline_shares(
+    timelines: Sequence[Sequence[Segment]], names: Sequence[str], background: str | None = None
+) -> dict[str, float]:
+    """Return what the timelines of sequences of one class each show, as shares of them.
+
+    ``right``: the right label somewhere; ``longest``: it is shown longer than any other;
+    ``wrong``: some other label, too or alone; ``nothing``: no label. Sequences of the
+    ``background`` do not count. ``names``: the label of each. NaN without sequences.
+    """
+    counts = []
+    for segments, name in zip(timelines, names, strict=True):
+        if name == background:
+            continue
+        shown: dict[str, float] = {}
+        for s in segments:
+            shown[s.label] = shown.get(s.label, 0.0) + s.end_s - s.start_s
+        longest = max(shown, key=lambda label: shown[label], default=None)
+        counts.append((name in shown, longest == name, bool(set(shown) - {name}), not shown))
+    shares = np.mean(counts, 0).tolist() if counts else [float("nan")] * 4
+    return dict(zip(("right", "longest", "wrong", "nothing"), shares, strict=True))
 
 
 def class_table(

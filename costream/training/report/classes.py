@@ -9,6 +9,7 @@ import numpy as np
 
 from costream.checkpoints.card import Timeline
 from costream.evaluation.metrics.calibration import calibration_error, reliability
+from costream.evaluation.tables import interval_units
 from costream.records import LOW
 from costream.report.markup import Html, name, tag
 from costream.report.tables import Cell, number, table
@@ -71,7 +72,7 @@ def _facts(report: SequenceReport) -> Html:
     if report.validation:
         own = report.validation[report.card.name]
         low, high = own["top1_95"]
-        over = f"95 % interval over {own['top1_95_over']} {low:.2f} to {high:.2f}"
+        over = f"95 % interval over {interval_units(own)} {low:.2f} to {high:.2f}"
         right = share_text(round(own["top1"] * own["sequences"]), own["sequences"])
         cards.insert(0, ("Top-1", right, over))
     if report.calibration is not None:

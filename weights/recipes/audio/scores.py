@@ -60,7 +60,7 @@ def score(
 ) -> dict[str, Any]:
     """Return the metrics of clips of one set, with predictions among that set's labels.
 
-    ``top1_all``: with predictions among all labels.
+    ``top1_background``: with predictions among all labels, those that stand for nothing too.
     """
     names = np.array([label_of(clip) or "" for clip in clips])
     own = sorted(set(names.tolist()))
@@ -71,7 +71,7 @@ def score(
     )
     best = np.array([labels[p.mean(0).argmax()] for p in predictions])
     everything = float((best == names).mean())
-    return {"sequences": len(clips), **result, "top1_all": everything}
+    return {"sequences": len(clips), **result, "top1_background": everything}
 
 
 def majority(
