@@ -20,12 +20,14 @@ import torch
 
 from costream.checkpoints.card import Card, Timeline
 from costream.evaluation.clips import sequence_scores, stream_scores
-from costream.evaluation.metrics.sequences import top_k
+from costream.evaluation.metrics.sequences import fuse, timeline_shares, top1_by_rivals, top_k
 from costream.frontends.joints import JointStreams
 from costream.labels.recording import BACKGROUND
 from costream.layouts import BODY_15
 from costream.models.build import save_model
 from costream.models.skeleton.network import SkeletonNet
+from costream.records import Segment
+from costream.runtime.segments import Segmenter
 from costream.training.card_text import card_text, sequence_table
 from costream.training.optim import Schedule
 from costream.training.skeleton.augment import Augmenter, Variety
@@ -60,6 +62,7 @@ NETWORK: dict[str, Any] = {
 # The per-frame baseline: the same blocks without temporal context.
 PER_FRAME: dict[str, Any] = {**NETWORK, "kernel": 1, "pool": 1}
 STREAM_STEPS = 80
+TIMELINE = Timeline(threshold=0.3, low=0.18, min_length_s=0.5, min_gap_s=0.6)
 
 
 @dataclass(frozen=True)
@@ -150,8 +153,8 @@ def score(
 ) -> dict[str, Any]:
     """Return the metrics on motions of a pack, with predictions among its ``own`` labels.
 
-    ``top1_all``: among all labels but the background. Frame metrics are on streams of ten
-    directly consecutive motions.
+    ``top1_all``: among all labels but the background, ``top1_background``: with it. Frame metrics
+    are on streams of ten directly consecutive motions.
     """
     columns = [labels.index(label) for label in own]
     predictions = predict(network, frontend, motions)
@@ -159,13 +162,17 @@ def score(
     groups = np.array([m.group for m in motions])
     truth = np.array([own.index(name) for name in names])
     result = sequence_scores([p[:, columns] for p in predictions], truth, list(groups), own)
-    best_of_all = np.array([labels[1 + p.mean(0)[1:].argmax()] for p in predictions])
+    indices = np.array([labels.index(name) for name in names])
+    rivals = top1_by_rivals(fuse(predictions), indices, labels.index(BACKGROUND))
+    told = [_timeline(p, labels, RATE_HZ / network.stride) for p in predictions]
     best = np.array([own[p[:, columns].mean(0).argmax()] for p in predictions])
     streams = _streams(network, frontend, motions, columns, own, seed)
     return {
         "sequences": len(motions),
         **result,
-        "top1_all": float((best_of_all == names).mean()),
+        "top1_all": rivals["top1_all"],
+        "top1_background": rivals["top1_background"],
+        "timeline": timeline_shares(told, names.tolist()),
         "groups": {
             name: {
                 "sequences": int((groups == name).sum()),
@@ -176,6 +183,14 @@ def score(
         "mAP": streams["mAP"],
         "average_precision": streams["average_precision"],
     }
+
+
+def _timeline(
+    predictions: npt.NDArray[np.floating], labels: Sequence[str], rate_hz: float
+) -> list[Segment]:
+    segmenter = Segmenter(labels, TIMELINE, rate_hz, background=BACKGROUND)
+    found = [s for i, row in enumerate(predictions) for s in segmenter.push(i / rate_hz, row)]
+    return [*found, *segmenter.flush()]
 
 
 def _streams(
@@ -231,7 +246,7 @@ def _card(labels: Sequence[str], metrics: dict[str, Any]) -> Card:
         background=BACKGROUND,
         frontend="joints",
         frontend_arguments=FRONTEND,
-        timeline=Timeline(threshold=0.3, low=0.18, min_length_s=0.5, min_gap_s=0.6),
+        timeline=TIMELINE,
         description=(
             "What one person does, from joints in space (Kinect, MediaPipe, motion capture):"
             " gestures, exercises, walking, running, waving."
@@ -266,8 +281,14 @@ def _card(labels: Sequence[str], metrics: dict[str, Any]) -> Card:
             " without a pause are labelled much worse (frame mAP) than whole motions, and in two"
             " sets worse than by a network that sees single steps, which has nothing to forget."
             " Running in a quiet style is taken for walking, hammering and pickup throw for like"
-            " motions, a sore lower back for a stretch. Probabilities are low, being shared by 42"
-            " labels. Joints in pictures (2-D) do not fit. Not for medical use or safety."
+            " motions, a sore lower back for a stretch. The background wins over many motions, of"
+            " which the timeline then shows nothing. On sets that it never saw, in the classes that"
+            " it shares with them if like names are merged (UTKinect 4, Florence 3D 4, UTD-MHAD 15,"
+            " NW-UCLA 2; 907 motions), top-1 is 0.82, 0.92, 0.53 and 0.71 among these classes, but"
+            " 0.40, 0.00, 0.15 and 0.11 with the background competing, and the timeline shows the"
+            " right label of 0.43, 0.11, 0.32 and 0.10: expect this of data of your own."
+            " Probabilities are low, being shared by 42 labels. Joints in pictures (2-D) do not"
+            " fit. Not for medical use or safety."
         ),
         licence=(
             "Research use only: MSR-Action3D (Microsoft Research, research use), GTU3D (no"
