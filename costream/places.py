@@ -18,16 +18,18 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from costream.errors import UsageError
 
+if TYPE_CHECKING:  # commands that run nothing start without NumPy
+    import numpy as np
+    import numpy.typing as npt
+
+    Points = npt.NDArray[np.float64]  # [n, 2]: x, y in parts of the picture
+
 Kind = Literal["zone", "line", "mask"]
 PixelSize = tuple[int, int]  # width, height
-Points = npt.NDArray[np.float64]  # [n, 2]: x, y in parts of the picture
 KINDS: tuple[Kind, ...] = ("zone", "line", "mask")
 EDGE = 1e-9  # so far from an edge, in parts of the picture, is on it
 PAINT = 114  # of masks, in all three colours
@@ -52,6 +54,8 @@ class Place:
 
     def within(self, size: PixelSize) -> Points:
         """Return its points [n, 2] as parts of a picture of this width and height."""
+        import numpy as np
+
         points = np.array(self.points, np.float64)
         return points / size if self.pixels else points
 
@@ -95,7 +99,11 @@ def places_of(options: Mapping[str, Any]) -> tuple[Place, ...]:
             continue
         try:
             points = tuple((float(x), float(y)) for x, y in value["points"])
-            if value["kind"] in KINDS and points and np.isfinite(points).all():
+            if (
+                value["kind"] in KINDS
+                and points
+                and all(math.isfinite(n) for point in points for n in point)
+            ):
                 name, pixels = str(value["name"]), value.get("pixels") is True
                 found.append(Place(name, value["kind"], points, pixels))
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -108,6 +116,8 @@ def places_of(options: Mapping[str, Any]) -> tuple[Place, ...]:
 
 def contains(polygon: Points, points: Points) -> npt.NDArray[np.bool_]:
     """Return which points [n, 2] are in a polygon [m, 2], or on its edge: bool [n]."""
+    import numpy as np
+
     start, end = polygon, np.roll(polygon, -1, 0)
     x, y = points[:, :1], points[:, 1:]
     along = end - start  # [m, 2]
@@ -168,6 +178,8 @@ def covered(
 
     ``size``: that of the source's picture, of which this one may be a smaller copy.
     """
+    import numpy as np
+
     hidden = np.zeros((rows, columns), np.bool_)
     x = (np.arange(columns) + 0.5) / columns
     for mask in masks:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from costream.places import (
     Crossing,
     Place,
     PlaceCount,
-    Points,
     ZoneEvent,
     contains,
     crossings,
@@ -27,6 +27,9 @@ from costream.places import (
 )
 from costream.records import Box, PixelSize
 from costream.runtime.tracking import PATIENCE_S
+
+if TYPE_CHECKING:
+    from costream.places import Points
 
 OUT_S = 0.5
 DWELL_S = 10.0  # between two records of one object in one zone

@@ -187,7 +187,7 @@ def test_labels_after_the_end_of_a_film(tmp_path, caplog):
 
 def test_the_labels_of_the_samples():
     found = {Path(r.source).name: r for r in read_recordings(SAMPLES, SAMPLES)}
-    assert set(found) == {"band.ogg", "moves.csv", "room.mp4", "street.ogg"}
+    assert set(found) == {"band.ogg", "corridor.mp4", "moves.csv", "room.mp4", "street.ogg"}
     assert found["room.mp4"].labels[1].label == "walk"
     assert all(not list(r.unlabelled()) for r in found.values())
 

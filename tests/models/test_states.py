@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+import costream.nn as co
 from costream.frontends.base import load_frontend
 from costream.frontends.joints import JointStreams
 from costream.frontends.vggish import VGGish
@@ -31,8 +32,10 @@ from costream.models.skeleton.window import WindowSkeletonNet
 from costream.models.streaming import ModelState
 from costream.models.video3d import WindowVideoNet
 from costream.models.yamnet import YamNet
+from costream.nn.deepcot import DeepState
 from costream.nn.eventful.block import VARIANTS
 from costream.nn.eventful.gates import TopTokens
+from costream.nn.eventful.transfer import EventfulState
 from costream.nn.state import State
 from costream.nn.timing import ClockedState
 from kit import foreign_sound, movinet_clip, video_nets
@@ -93,6 +96,45 @@ class Tubelets(torch.nn.Module):
         return self.net.forward_step(x, state, TopTokens(4))
 
 
+class Framed(torch.nn.Module):
+    """A network that learns the shape of its frames from one, which it is given here."""
+
+    def __init__(self, net: Any, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.net, self.frame = net, torch.zeros(1, *shape)
+
+    def init_state(self, batch_size: int) -> State:
+        return self.net.init_state(batch_size, frame=self.frame)
+
+    def forward_step(self, x: Tensor, state: Any) -> Any:
+        return self.net.forward_step(x, state)
+
+
+def parts() -> Framed:
+    encoder = co.Encoder(co.EncoderConfig(8, 2, 16, depth=2, window=6))
+    net = co.Sequential(
+        co.Residual(co.Conv1d(8, 8, 3, padding=1)),
+        co.GRU(8, 8),
+        co.RunningMean(4),
+        co.Conditional(lambda x: bool(x.mean() > 0), co.Conv1d(8, 8, 1), co.Linear(8, 8)),
+        encoder,
+    )
+    return Framed(net, (8,))
+
+
+class Attends(torch.nn.Module):
+    """Attention of clips [B, T, 8] without an encoder layer around it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.unsqueeze(1)
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x).squeeze(1)
+
+
+def converted() -> Framed:
+    example, wanted = torch.zeros(1, 12, 8), ["windowed attention"]
+    return Framed(co.convert(Attends(), example, 1, approximate=wanted, window=5), (8,))
+
+
 # name -> a network or frontend, and the shape of what a stream of it is given a step
 KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "cooadtr": (lambda: CoOadTR(10, 5, depth=1, **TRANSFORMER), (10,)),
@@ -142,6 +184,8 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
         for variant in VARIANTS
         if VARIANTS[variant].pool == 1
     },
+    "parts": (parts, (8,)),
+    "converted": (converted, (8,)),
     **{f"eventful, {variant}": (partial(Gated, variant), (6, 8, 16)) for variant in VARIANTS},
 }
 EVERY = pytest.mark.parametrize("name", sorted(KINDS))
@@ -234,6 +278,8 @@ def test_every_kind_of_state_is_tested() -> None:
         every.update(new)
     # Those of models with gates are of one stream only: tests/models/test_{objects,actions}.py.
     untested = {k for k in every if k.__module__.startswith("costream")} - seen
+    # Those of converted encoders are tuples of others.
+    untested -= {DeepState, EventfulState}
     assert untested == {ActionState, ClockedState, TokenState, ObjectState, ViTDetState, ViewState}
 
 
