@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import json
 import os
+import pkgutil
 import resource
 import runpy
 import signal
@@ -22,16 +24,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-_LOADED = (
-    "av",
-    "numpy",
-    "torch",
-    "costream.cli.batch",
-    "costream.cli.detect",
-    "costream.cli.listen",
-    "costream.cli.watch",
-    "costream.models.registry",
-    "costream.runtime.detect",
+_LOADED = ("av", "numpy.random", "safetensors.torch", "torch")
+_ROOMS = (
+    "checkpoints",
+    "cli",
+    "frontends",
+    "importers",
+    "labels",
+    "models",
+    "runtime",
+    "sinks",
+    "sources",
 )
 
 
@@ -104,6 +107,19 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return data
 
 
+def _load() -> None:
+    """Load what most runs load."""
+    import costream
+
+    for name in _LOADED:
+        importlib.import_module(name)
+    for room in _ROOMS:
+        for module in pkgutil.walk_packages(
+            [f"{costream.__path__[0]}/{room}"], f"costream.{room}."
+        ):
+            importlib.import_module(module.name)
+
+
 def _serve(connection: socket.socket) -> None:
     """Fork for every request, until nobody can ask any more."""
     while True:
@@ -156,8 +172,7 @@ def _become_the_program(args: list[str], env: dict[str, str], cwd: str, fds: lis
 
 
 if __name__ == "__main__":
-    for _name in _LOADED:
-        __import__(_name)
+    _load()
     gc.freeze()  # so that forks do not write to what they share
     with suppress(KeyboardInterrupt, EOFError), socket.socket(fileno=int(sys.argv[1])) as _asked:
         _serve(_asked)

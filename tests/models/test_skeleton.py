@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -355,3 +357,12 @@ def test_frames_of_another_shape_are_told() -> None:
             net.forward_step(x[:, 0], state)
         with pytest.raises(ValueError, match=r"state for \(2, 2, 5, 2\)"):
             net.forward_steps(x, state)
+
+
+def test_a_model_is_built_without_sympy() -> None:
+    """Some operations on the device "meta" load it: a third of a second at each start."""
+    code = (
+        "import sys; from costream.models.registry import load_model\n"
+        "load_model('costgcn'); sys.exit('sympy' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

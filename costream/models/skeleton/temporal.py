@@ -86,9 +86,10 @@ def continual_convolution(
         conv = TemporalConvolution(
             in_width, out_width, kernel, stride=stride, dilation=dilation, padding=pads
         )
-    conv = conv.to(weight.dtype).to_empty(device=weight.device).requires_grad_(False)
-    conv.weight.copy_(weight)
-    cast(Tensor, conv.bias).copy_(bias)
+    # Not by "to_empty", which loads SymPy: a third of a second at the start of a program.
+    rows = weight.detach().permute(2, 1, 0).clone(memory_format=torch.contiguous_format)
+    conv.weight = nn.Parameter(rows.permute(2, 1, 0), requires_grad=False)
+    conv.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
     return conv
 
 
