@@ -13,5 +13,6 @@ def split_login(url: str) -> tuple[str, str | None]:
     """
     parts = urlsplit(url)
     login, at, host = parts.netloc.rpartition("@")
-    token = base64.b64encode(unquote_to_bytes(login)).decode()
+    user, _, password = login.partition(":")
+    token = base64.b64encode(unquote_to_bytes(f"{user}:{password}")).decode()
     return parts._replace(netloc=host).geturl(), f"Basic {token}" if at else None

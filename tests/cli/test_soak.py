@@ -39,7 +39,8 @@ class Usage:
     """What the process holds at a time of ``time.time()``."""
 
     time_s: float
-    resident: int  # bytes
+    resident: int  # bytes; with pages of files, which are mapped by and by and can be given back
+    own: int  # bytes that are no pages of files, in memory or swapped out
     threads: int
     descriptors: int
 
@@ -109,8 +110,14 @@ def test_an_hour_with_a_fault_a_minute(tmp_path: Path) -> None:
 
 def usage(process: psutil.Process) -> Usage:
     with process.oneshot():
-        memory = process.memory_info().rss
-        return Usage(time.time(), memory, process.num_threads(), process.num_fds())
+        resident = process.memory_info().rss
+        threads, descriptors = process.num_threads(), process.num_fds()
+    status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    sizes = {
+        line.split(":")[0]: line.split()[1] for line in status if line.startswith(("Rss", "Vm"))
+    }
+    own = 1024 * (int(sizes["RssAnon"]) + int(sizes["VmSwap"]))
+    return Usage(time.time(), resident, own, threads, descriptors)
 
 
 def check_records(name: str, log: Path, faults: list[float]) -> None:
@@ -144,8 +151,8 @@ def check_usage(used: list[Usage]) -> None:
         )
         assert median(last) <= median(first), what
     hours = np.array([(each.time_s - later[0].time_s) / 3600 for each in later])
-    slope = float(np.polyfit(hours, [each.resident / 1e6 for each in later], 1)[0])
-    print(
-        f"{slope:+.2f} MB an hour, {later[0].resident / 1e6:.1f} to {later[-1].resident / 1e6:.1f}"
-    )
+    for what in ("resident", "own"):
+        sizes = [getattr(each, what) / 1e6 for each in later]
+        slope = float(np.polyfit(hours, sizes, 1)[0])
+        print(f"{what}: {slope:+.2f} MB an hour, {sizes[0]:.1f} to {sizes[-1]:.1f}")
     assert slope * min(hours[-1], 1.0) < 0.5  # of less than an hour: that much in all of it

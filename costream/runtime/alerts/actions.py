@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import http.client
 import json
@@ -20,7 +19,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from urllib.request import (
     HTTPHandler,
     HTTPRedirectHandler,
@@ -32,6 +31,7 @@ from urllib.request import (
 from costream.errors import OutputError, UsageError, redact
 from costream.records import Alert, to_json
 from costream.runtime.alerts.snapshots import AlertPicture
+from costream.urls import split_login
 
 COMMAND_TIMEOUT_S = 30.0
 NAMES = ("feed", "label", "score", "time", "clip", "rule", "snapshot")  # AlertEvent.values
@@ -249,11 +249,10 @@ class PostJson:
         host = f"[{host}]" if ":" in host else host
         place = host if port is None else f"{host}:{port}"
         self.name = f"POST to {parts.scheme}://{place}"
-        self._url = parts._replace(netloc=place, fragment="").geturl()
+        self._url, login = split_login(parts._replace(fragment="").geturl())
         self._headers = {"Content-Type": "application/json", "User-Agent": "costream"}
-        if parts.username is not None:
-            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            self._headers["Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
+        if login:
+            self._headers["Authorization"] = login
         self._timeout_s, self._pauses_s = timeout_s, pauses_s
         self._cancelled = threading.Event()
         self._connections = _Connections()
