@@ -115,19 +115,6 @@ def cli(code: tuple[str, ...]) -> None:
     costream listen --mic                       music and sounds from the microphone
     """
     for path in code:
-        _run_code(path)
+        from costream.user_code import run_code
 
-
-def _run_code(path: str) -> None:
-    """Run a Python file of the user's. Raises UsageError if it fails."""
-    from pathlib import Path
-    from runpy import run_path
-
-    from costream.errors import CostreamError, UsageError
-
-    try:
-        run_path(path, run_name=Path(path).stem)
-    except CostreamError:
-        raise
-    except Exception as error:
-        raise UsageError(f"{type(error).__name__}: {error}", where=path) from error
+        run_code(path)

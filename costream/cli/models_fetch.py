@@ -29,6 +29,7 @@ from costream.importers.config import KEYS, ImportSettings, check_published, rea
 from costream.locks import try_lock
 from costream.models.registry import find_weights
 from costream.runtime.stop import StopHandler, Stopped
+from costream.user_code import split_spec
 
 
 @click.command("fetch")
@@ -265,6 +266,12 @@ def _keys() -> str:
     metavar="KEY=VALUE",
     help="Setting that the checkpoint does not contain, if not the published one; repeatable.",
 )
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Checkpoint for the network of FILE.py:FUNCTION.",
+)
 @click.option("--overwrite/--no-overwrite", default=False, help="Replace existing weights.")
 def import_command(
     checkpoints: tuple[Path, ...],
@@ -272,6 +279,7 @@ def import_command(
     name: str | None,
     output: Path | None,
     pairs: tuple[str, ...],
+    weights: Path | None,
     overwrite: bool,
 ) -> None:
     """Convert a foreign checkpoint; prints the written file.
@@ -286,23 +294,51 @@ def import_command(
     was trained with it. A video network is combined with its TSN: give MMAction2's checkpoints of
     RGB and flow too. Those alone become a model for 'costream features'. ViViT takes the temporal
     encoder from a second checkpoint, tuned for fewer tokens.
+
+    FILE.py:FUNCTION runs that file and makes the network that its function builds continual; see
+    'costream help adding'.
     """
     config = read_pairs(pairs)
     ImportSettings(config, KEYS)  # reports a typo before torch is imported
-    for checkpoint in checkpoints:
+    own = split_spec(str(checkpoints[0])) if len(checkpoints) == 1 else None
+    if weights is not None and own is None:
+        raise UsageError("is for the network of FILE.py:FUNCTION", where="--weights")
+    for checkpoint in checkpoints if own is None else ():
         if not checkpoint.is_file():
             raise ModelError("there is no such file", where=checkpoint)
     if len(checkpoints) > 1 and not (name or output):
         raise UsageError("several checkpoints become one model: give its --name")
-    name = name or (output or checkpoints[0]).stem
+    name = name or (output or (checkpoints[0] if own is None else own[0])).stem
     if not name or set(name) & set("/\\"):
         raise UsageError(f"--name {name!r}: not a file name")
     target = output or cache_folder() / f"{name}{SUFFIX}"
     check_weight_file(target, f"-o {target}")
     if target.exists() and not overwrite:
         raise UsageError("exists already", where=target, hint="use --name, -o or --overwrite")
-    convert(checkpoints, name, config, target, form)
+    if own is None:
+        convert(checkpoints, name, config, target, form)
+    else:
+        _convert_own(*own, weights, name, config, target)
     print_path(target)
+
+
+def _convert_own(
+    file: Path,
+    function: str,
+    weights: Path | None,
+    name: str,
+    config: Mapping[str, str],
+    target: Path,
+) -> None:
+    """Write the weight file of a user's network. Raises as ``import_user_network``."""
+    from costream.checkpoints.file import write_weights
+    from costream.importers.user_network import import_user_network
+
+    card, tensors, report = import_user_network(file, function, weights, name, config)
+    write_weights(target, card, tensors)
+    for line in report.splitlines():
+        say(line)
+    say(f"{name}: {card.description} Run it with: costream --code {file} ... -m {name}")
 
 
 def convert(

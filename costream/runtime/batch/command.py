@@ -32,6 +32,7 @@ from costream.sinks.parquet import require_parquet
 from costream.sinks.registry import check_outputs
 from costream.ui.console import live_allowed, print_line, stderr_console
 from costream.ui.progress import BatchProgress, BatchState
+from costream.user_code import code_files
 
 log = logging.getLogger("costream")
 _MOST_REASONS = 4  # for skipping inputs, shown at the end
@@ -56,7 +57,7 @@ class _Batch:
         check_options(options, finds_objects=finds_objects, gated=gated)
         if options.only:
             match_labels(options.only, self.weights.events)
-        self.work = BatchJob(_absolute(options), self.weights.weights_sha256)
+        self.work = BatchJob(_absolute(options), self.weights.weights_sha256, code_files())
         self.output = self.work.folder
         self.journal = BatchJournal(self.output)
         self.fatal: CostreamError | None = None

@@ -53,6 +53,7 @@ from costream.sources.features.arrays import split_video
 from costream.sources.media.container import media_streams
 from costream.sources.media.remote import MEDIA_SUFFIXES
 from costream.sources.registry import open_source, sniff
+from costream.user_code import run_code
 
 log = logging.getLogger("costream")
 RECORDS = f"{PRIVATE}/records"  # folder for records when "jsonl" is not an output format
@@ -69,6 +70,7 @@ class BatchJob:
 
     options: Options  # with absolute paths
     weights_sha256: str  # of the weights that every worker must load
+    code: tuple[str, ...] = ()  # Python files of the user's that every worker runs first
 
     @property
     def folder(self) -> Path:
@@ -132,6 +134,8 @@ def load(work: BatchJob) -> Model:
     from costream.models.fitting import check_classifier
 
     os.environ["OMP_NUM_THREADS"] = str(work.options.threads)
+    for path in work.code:
+        run_code(path)
     model = load_model(work.options)
     check_classifier(model.info.card)
     if model.info.weights_sha256 != work.weights_sha256:

@@ -1,0 +1,165 @@
+"""Networks that a function of a user's file builds, converted when they are loaded.
+
+A weight file names the file and the function; the file is run only if the user asks for it
+(``costream --code FILE.py``). What a network takes is told by the shape of its example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from costream.errors import ModelError
+from costream.models.converted import ContinualClassifier
+from costream.models.oad.cooadtr import OadOutput
+from costream.models.spec import register_model
+from costream.nn.continual import Continual
+from costream.nn.conversion import convert
+from costream.nn.network import PartGraphState
+from costream.nn.rules import ConversionError
+from costream.user_code import function_of
+
+MEL_BANDS, MEL_RATE_HZ, MEL_HOP = 64, 100, 25  # of the frontend "logmel": frames a second, a step
+RATE_HZ = 10.0
+# The layout of a skeleton with so many joints.
+_LAYOUTS = {15: "body-15", 17: "coco-17", 18: "openpose-18", 25: "ntu-25", 33: "mediapipe-33"}
+_OWN = ("time_axis", "frontend", "frontend_arguments")  # of the plan; the others: of ``convert``
+_OPTIONS = {"approximate", "window", *_OWN}
+SHAPES = (
+    "[1, T, D] (rows; with time_axis 2: [1, D, T]), [1, 3, T, H, H] (pictures), [1, 1, 64, T]"
+    " (mel), [1, 2 or 3, T, V] or [1, 2 or 3, T, V, M] (M skeletons of"
+    f" {', '.join(map(str, _LAYOUTS))} joints)"
+)
+
+
+@dataclass(frozen=True)
+class UserPlan:
+    """What a user's function returned, and what follows from the shape of its example."""
+
+    module: nn.Module
+    example: Tensor
+    time_axis: int
+    input: str  # "rows", "pictures", "mel", "skeleton" or "skeletons"
+    frontend: str | None
+    frontend_arguments: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)  # of ``convert``
+
+    def converted(self) -> Continual:
+        """Return the continual form. Raises ModelError for a network that has none."""
+        try:
+            return convert(self.module.eval(), self.example, self.time_axis, **self.options)
+        except (ConversionError, ValueError) as error:
+            raise ModelError(f"the network cannot be made continual: {error}") from error
+
+
+def user_plan(file: str, function: str) -> UserPlan:
+    """Return the plan of a function, which returns a module, an example clip and maybe options.
+
+    These are ``approximate`` and ``window`` of ``convert``, and ``time_axis``, ``frontend`` and
+    ``frontend_arguments`` in place of those that follow from the example.
+
+    Raises ModelError for a file that was not run, and for other results.
+    """
+    made = function_of(file, function)()
+    where = f"{file}:{function}"
+    module, example, *more = made if isinstance(made, tuple) else (made, None)
+    options = dict(more[0]) if more and isinstance(more[0], Mapping) else {}
+    if not isinstance(module, nn.Module) or not isinstance(example, Tensor) or len(more) > 1:
+        raise ModelError("does not return a module and an example clip", where=where)
+    if unknown := options.keys() - _OPTIONS:
+        raise ModelError(f"unknown options: {', '.join(sorted(unknown))}", where=where)
+    plan = _planned(module, example, where)
+    chosen = {name: options.pop(name) for name in _OWN if name in options}
+    return replace(plan, **chosen, options=options)
+
+
+def _planned(module: nn.Module, example: Tensor, where: str) -> UserPlan:
+    """Return how a network with this example is fed; ModelError if the shape does not tell."""
+    match tuple(example.shape[1:]):
+        case (_, _):
+            return UserPlan(module, example, 1, "rows", None)
+        case (1, bands, _) if bands == MEL_BANDS:
+            return UserPlan(module, example, 3, "mel", "logmel", {"hop_frames": MEL_HOP})
+        case (2 | 3 as axes, _, joints) if joints in _LAYOUTS:
+            return UserPlan(module, example, 2, "skeleton", "joints", _joints(axes, joints, 1))
+        case (2 | 3 as axes, _, joints, persons) if joints in _LAYOUTS and persons < joints:
+            arguments = _joints(axes, joints, persons)
+            return UserPlan(module, example, 2, "skeletons", "joints", arguments)
+        case (3, _, height, width) if height == width:
+            arguments = {"size": height, "short_side": round(height * 8 / 7)}
+            return UserPlan(module, example, 2, "pictures", "crop", arguments)
+    shape = list(example.shape)
+    raise ModelError(f"an example {shape}: not one of {SHAPES}", where=where)
+
+
+def _joints(axes: int, joints: int, persons: int) -> dict[str, Any]:
+    return {"layout": _LAYOUTS[joints], "axes": axes, "persons": persons}
+
+
+@register_model("user-network")
+class UserNetwork(ContinualClassifier):
+    """The converted network of a user's function.
+
+    ``num_classes``: of its outputs. ``frame_macs``: multiply-accumulates of a frame, which take
+    seconds to count. ``input_width``: of its rows, if it takes such.
+    """
+
+    def __init__(
+        self,
+        file: str,
+        function: str,
+        num_classes: int,
+        frame_macs: int,
+        input_width: int | None = None,
+    ) -> None:
+        plan = user_plan(file, function)
+        super().__init__(plan.converted())
+        self.input, self.num_classes, self.frame_macs = plan.input, num_classes, frame_macs
+        if plan.input == "mel":
+            self.hop = int(plan.frontend_arguments["hop_frames"])
+            if self.hop % self.stride:
+                raise ModelError(f"a stride of {self.stride} frames does not divide {self.hop}")
+            self.stride = 1  # from the last output of a step to that of the next
+
+    def forward_step(self, x: Tensor, state: PartGraphState) -> OadOutput | None:
+        """Take a token of every stream, return logits [B, K], or None where there is none yet.
+
+        Of sound, a token is the frames of a step [B, F, 64]; while there is no output, its logits
+        are zeros.
+        """
+        if self.input == "mel":
+            out = self.forward_steps(x[:, None], state)
+            return OadOutput(out.logits[:, 0], None)
+        if self.input == "skeleton":
+            x = x[:, 0].transpose(1, 2)  # [B, P, V, C] -> [B, C, V]
+        elif self.input == "skeletons":
+            x = x.permute(0, 3, 2, 1)
+        return super().forward_step(x, state)
+
+    def forward_steps(self, x: Tensor, state: PartGraphState) -> OadOutput:
+        """Take T tokens of sound [B, T, F, 64] of every stream, return logits [B, T, K]."""
+        axis, rows = self.network.out_axis, []
+        for token in x.unbind(1):
+            out = self.network.forward_steps(token.transpose(1, 2)[:, None], state)
+            count = out.shape[axis]
+            rows.append(
+                out.select(axis, count - 1) if count else x.new_zeros(len(x), self.num_classes)
+            )
+        return OadOutput(torch.stack(rows, 1), None)
+
+    def warmup(self, state: PartGraphState, ago: int = 0) -> tuple[bool, ...]:
+        """Return for each stream whether it has fewer frames than an output depends on."""
+        return super().warmup(state, ago * self.hop if self.input == "mel" else ago)
+
+    def count_macs(self) -> int:
+        """Return the multiply-accumulates of a step of one stream."""
+        return self.frame_macs * (self.hop if self.input == "mel" else 1)
+
+    @property
+    def dense_macs(self) -> int:
+        """Multiply-accumulates of all frames that an output depends on."""
+        return self.window * self.frame_macs
