@@ -19,6 +19,7 @@ from costream.frontends.vggish import VGGish
 from costream.models.eventful.classifier import ActionState
 from costream.models.eventful.detector import ObjectState
 from costream.models.eventful.vitdet import ViewState, ViTDetState
+from costream.models.eventful.yolos import Yolos
 from costream.models.gated import TokenState
 from costream.models.movinet import MoViNet
 from costream.models.oad.conystrom import CoNystrom
@@ -34,7 +35,7 @@ from costream.models.video3d import WindowVideoNet
 from costream.models.yamnet import YamNet
 from costream.nn.deepcot import DeepState
 from costream.nn.eventful.block import VARIANTS
-from costream.nn.eventful.gates import TopTokens
+from costream.nn.eventful.gates import Operations, TopTokens
 from costream.nn.eventful.transfer import EventfulState
 from costream.nn.state import State
 from costream.nn.timing import ClockedState
@@ -80,6 +81,20 @@ class Gated(torch.nn.Module):
 
     def forward_step(self, x: Tensor, state: Any) -> Tensor:
         return self.net.forward_step(x, state, TopTokens(9))
+
+
+class Patches(torch.nn.Module):
+    """A YOLOS of the patches of frames of one size, with a policy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Yolos([1, 2], 16, 2, depth=2, detections=3, position_size=[6, 8])
+
+    def init_state(self, batch_size: int) -> State:
+        return self.net.init_state(batch_size, 96, 128)
+
+    def forward_step(self, x: Tensor, state: Any) -> Tensor:
+        return self.net.view_step(x, state, TopTokens(9), Operations())
 
 
 class Tubelets(torch.nn.Module):
@@ -184,6 +199,7 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
         for variant in VARIANTS
         if VARIANTS[variant].pool == 1
     },
+    "yolos": (Patches, (6, 8, 16)),
     "parts": (parts, (8,)),
     "converted": (converted, (8,)),
     **{f"eventful, {variant}": (partial(Gated, variant), (6, 8, 16)) for variant in VARIANTS},

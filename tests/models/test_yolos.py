@@ -101,13 +101,28 @@ def test_a_patch_that_changes_is_seen_and_the_rest_is_not_computed(tmp_path: Pat
     assert counted.total < 0.5 * net.count_macs(10, 10)
 
 
+@pytest.mark.parametrize("updated", [None, 7, 24])
+def test_a_step_costs_what_is_said(updated: int | None, tmp_path: Path) -> None:
+    net = imported(yolos(), tmp_path / "yolos.pth")
+    state, count = net.init_state(1, 64, 96), 24 if updated is None else updated
+    frames = torch.randn(1 if updated is None else 2, 1, 3, 64, 96)
+    for frame in frames:
+        counted = Operations()
+        net.view_step(net.embed(frame), state, TopTokens(count), counted)
+    assert counted.total == pytest.approx(net.count_macs(4, 6, updated), rel=0.02)
+
+
 def test_its_size_and_cost_are_those_published() -> None:
     with torch.device("meta"):
         tiny = Yolos(COCO_CATEGORIES, **SIZES["yolos-tiny"])
         small = Yolos(COCO_CATEGORIES, **SIZES["yolos-small"])
     assert round(sum(p.numel() for p in tiny.parameters()) / 1e6, 1) == 6.5
+    tokens = 480 // 16 * 848 // 16 + 101
+    published = [12 * net.blocks[0].count_macs(1, tokens) / 1e9 for net in (tiny, small)]
+    assert published == [pytest.approx(22, rel=0.03), pytest.approx(62, rel=0.03)]
     macs = [net.count_macs(480 // 16, 848 // 16) / 1e9 for net in (tiny, small)]
-    assert macs == [pytest.approx(22, rel=0.03), pytest.approx(62, rel=0.03)]
+    # of the last block, only the detection tokens are computed
+    assert macs == [pytest.approx(20.6, rel=0.01), pytest.approx(58.2, rel=0.01)]
 
 
 @pytest.mark.parametrize(

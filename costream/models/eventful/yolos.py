@@ -7,6 +7,7 @@ Detection" (NeurIPS 2021).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import torch
@@ -18,8 +19,10 @@ from costream.models.eventful.detector import ObjectModel, Size
 from costream.models.eventful.rcnn import Detections
 from costream.models.eventful.vitdet import FrameDetector, PatchEmbedding
 from costream.models.spec import register_model
-from costream.nn.eventful.block import EventfulBlock
-from costream.nn.eventful.gates import Operations, Policy
+from costream.nn.eventful.attention import TokenGrid, attend_rows, count_dense_attention
+from costream.nn.eventful.block import VARIANTS, EventfulBlock, GatedState
+from costream.nn.eventful.gates import Operations, Policy, pass_tokens
+from costream.nn.state import State, zeros
 from costream.records import OBJECT_DETECTION, VideoFrame
 
 PAPER = "https://arxiv.org/abs/2106.00666"
@@ -105,7 +108,12 @@ class Yolos(FrameDetector, GatedBlocks):
         self.embedding = PatchEmbedding(dim, PATCH)
         size = (position_size[0], position_size[1])
         self.start = TokenTable(dim, size, detections)
-        self.blocks = nn.ModuleList(EventfulBlock(dim, heads, None) for _ in range(depth))
+        self.blocks = nn.ModuleList(
+            EventfulBlock(dim, heads, None, variant=VARIANTS["rows"])
+            if number < depth
+            else FinalBlock(dim, heads, detections)
+            for number in range(1, depth + 1)
+        )
         self.middle = nn.ModuleList(
             TokenTable(dim, size, detections) for _ in range(depth - 1 if middle else 0)
         )
@@ -198,7 +206,76 @@ class Yolos(FrameDetector, GatedBlocks):
         return x + cast(TokenTable, self.middle[k]).table(*size)
 
     def _last(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.norm(x[:, 0, 1 - self.always :]))
+        return cast(Tensor, self.norm(x[:, 0]))
+
+
+@dataclass
+class FinalState(State):
+    """State of a ``FinalBlock``."""
+
+    qkv: GatedState
+
+
+class FinalBlock(EventfulBlock):
+    """A last block, of which only the ``count`` last tokens are wanted: [B, 1, count, D].
+
+    Queries, keys and values are those of all tokens; what comes after them is not.
+    """
+
+    def __init__(self, dim: int, heads: int, count: int) -> None:
+        super().__init__(dim, heads, None, variant=VARIANTS["rows"])
+        self.count = count
+
+    def forward(self, x: Tensor, operations: Operations | None = None) -> Tensor:
+        """Return the wanted tokens of frames [B, 1, N, D], computed in full."""
+        operations = Operations() if operations is None else operations
+        rows = x.flatten(1, 2)
+        operations.count_linear(rows[..., 0].numel(), self.qkv)
+        return self._finish(rows, self.qkv(self.input_layer_norm(rows)), operations)
+
+    def init_state(  # type: ignore[override]
+        self, batch_size: int, height: int, width: int
+    ) -> FinalState:
+        """Return the initial state of ``batch_size`` streams of frames of this size."""
+        shape, like = (batch_size, height * width), self.input_layer_norm.weight
+        qkv = (zeros(*shape, width, like=like) for width in (self.dim, 3 * self.dim))
+        return FinalState(GatedState(*qkv))
+
+    def forward_step(
+        self,
+        x: Tensor,
+        state: Any,
+        fresh: Sequence[bool],
+        policy: Policy,
+        operations: Operations,
+    ) -> Tensor:
+        """Take the tokens [B, 1, N, D] of a frame of every stream, return the wanted ones."""
+        rows, gate = x.flatten(1, 2), state.qkv
+        normed = self.input_layer_norm(rows)
+        chosen = pass_tokens(normed, gate.reference, fresh, policy, operations)
+        chosen.put(self._project(self.qkv, chosen.take(normed), operations), gate.buffer)
+        return self._finish(rows, gate.buffer, operations)
+
+    def count_macs(
+        self, height: int, width: int, updated: int | None = None, columns: int | None = None
+    ) -> int:
+        """Return the operations of a step of one stream, see ``EventfulBlock``."""
+        count, d, hidden = height * width, self.dim, self.mlp_1.out_features
+        passed, gate = (count, 0) if updated is None else (updated, count * d)
+        after = d * d + 2 * d * hidden + d + hidden + d + 2 * count * d + 2 * d
+        return passed * 3 * (d * d + d) + gate + self.count * after
+
+    def _finish(self, rows: Tensor, qkv: Tensor, operations: Operations) -> Tensor:
+        """Return the wanted tokens [B, 1, count, D] for tokens and their projections."""
+        frame = TokenGrid(1, rows.shape[1], self.heads, products=qkv.dtype, relative=False)
+        wanted = torch.arange(rows.shape[1], device=rows.device)[-self.count :]
+        attended = torch.stack([attend_rows(one, wanted, frame, None) for one in qkv])
+        count_dense_attention(frame, self.dim, 1, operations, attended[..., 0].numel())
+        out = rows[:, -self.count :] + self._project(self.projection, attended, operations)
+        for layer in (self.mlp_1, self.mlp_2):
+            operations.count_linear(out[..., 0].numel(), layer)
+        operations.add += 2 * out.numel()
+        return (out + self._feedforward(self.mlp_layer_norm(out)))[:, None]
 
 
 class TokenTable(nn.Module):

@@ -110,6 +110,84 @@ class DenseAttention:
         return attend_frame(qkv, frame, position)
 
 
+@dataclass
+class RowState(State):
+    """Attention of every token when it was last computed, and whose turn it is."""
+
+    attended: Tensor  # [B, N, D]
+    turn: Tensor  # the token of each stream with which the next turn begins, int64 [B]
+
+
+class RowAttention:
+    """Attention of the tokens that pass, over all current keys, and of others in turn.
+
+    The rest keep theirs, so of N tokens M + N / ``every`` are computed, in 2 (M + N / every) N D
+    multiply-accumulates. No token's attention is older than ``every`` frames, and when the scene
+    freezes, all follow it. ``every`` None: no turns.
+    """
+
+    def __init__(self, every: int | None = 16) -> None:
+        self.every = every
+
+    def init_state(self, batch_size: int, frame: TokenGrid, like: Tensor) -> RowState:
+        """Return the initial state of ``batch_size`` streams. ``like``: a row [..., D]."""
+        attended = zeros(batch_size, frame.tokens, like.shape[-1], like=like)
+        return RowState(attended, zeros(batch_size))
+
+    def rows(self, tokens: int, passed: int) -> int:
+        """Return about how many of ``tokens`` rows are computed when ``passed`` tokens pass."""
+        return min(tokens, passed + self._in_turn(tokens) * (tokens - passed) // tokens)
+
+    def step(
+        self,
+        qkv: Tensor,
+        new: Tensor,
+        chosen: ChosenTokens,
+        state: RowState,
+        frame: TokenGrid,
+        position: RelativePosition | None,
+        operations: Operations,
+    ) -> Tensor:
+        """Write the ``new`` rows [M, 3 D] into ``qkv`` [B, N, 3 D], return attention [B, N, D].
+
+        The result is the state's own memory.
+        """
+        chosen.put(new, qkv)
+        for stream, rows in enumerate(qkv.unbind(0)):
+            tokens, attended = chosen.tokens[stream], state.attended[stream]
+            if len(tokens) == frame.tokens:
+                count_dense_attention(frame, attended.shape[1], 1, operations)
+                attended.copy_(attend_frame(rows[None], frame, position)[0])
+                continue
+            turn = torch.arange(self._in_turn(frame.tokens), device=tokens.device)
+            turn = (turn + state.turn[stream]) % frame.tokens
+            state.turn[stream] += len(turn)
+            mask = torch.zeros(frame.tokens, dtype=torch.bool, device=tokens.device)
+            tokens = mask.index_fill_(0, torch.cat([tokens, turn]), True).nonzero().flatten()
+            count_dense_attention(frame, attended.shape[1], 1, operations, len(tokens))
+            out = attend_rows(rows, tokens, frame, position)
+            attended.index_copy_(0, tokens.to(attended.device), out)
+        return state.attended
+
+    def _in_turn(self, tokens: int) -> int:
+        return -(-tokens // self.every) if self.every else 0
+
+
+def attend_rows(
+    qkv: Tensor, tokens: Tensor, frame: TokenGrid, position: RelativePosition | None
+) -> Tensor:
+    """Return the attention [M, D] of some of the tokens for rows ``qkv`` [N, 3 D]."""
+    q = torch.unflatten(qkv[:, : qkv.shape[1] // 3].index_select(0, tokens), 1, (frame.heads, -1))
+    bias = None
+    if position is not None:
+        y, x = position.of_tokens(q, tokens, frame.height, frame.width)
+        bias = (y[..., None] + x[..., None, :]).flatten(2).to(frame.products)[None]
+    k, v = (torch.unflatten(part, 1, (frame.heads, -1)) for part in frame.keys_values(qkv))
+    q, k, v = (part.to(frame.products).transpose(0, 1)[None] for part in (q, k, v))
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    return out[0].transpose(0, 1).flatten(1).to(qkv.dtype)
+
+
 def attend_frame(qkv: Tensor, frame: TokenGrid, position: RelativePosition | None) -> Tensor:
     """Return the attention [B, N, D] of all tokens for rows ``qkv`` [B, N, 3 D]; differentiable.
 
@@ -135,10 +213,13 @@ def attend_frame(qkv: Tensor, frame: TokenGrid, position: RelativePosition | Non
 
 
 def count_dense_attention(
-    frame: TokenGrid, width: int, streams: int, operations: Operations
+    frame: TokenGrid, width: int, streams: int, operations: Operations, rows: int | None = None
 ) -> None:
-    """Count the operations of attention among all tokens, D = ``width``."""
-    rows = streams * frame.tokens
+    """Count the operations of attention to all keys, D = ``width``.
+
+    ``rows``: tokens of all streams whose attention is computed; None: all.
+    """
+    rows = streams * frame.tokens if rows is None else rows
     operations.product += 2 * rows * frame.keys * width
     operations.position += rows * width * sum(frame.positions)
     operations.add += frame.added * frame.heads * rows * frame.keys

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from costream.nn.eventful.attention import (
     DenseAttention,
     RelativePosition,
+    RowAttention,
     TokenGrid,
     TokenWindows,
     WindowAttention,
@@ -25,7 +26,12 @@ from costream.nn.eventful.exact_update import ExactUpdate, PaperUpdate
 from costream.nn.eventful.gates import ChosenTokens, Operations, Policy, pass_tokens
 from costream.nn.state import State, zeros
 
-UPDATES = {"exact": ExactUpdate, "dense": DenseAttention, "paper": PaperUpdate}
+UPDATES = {
+    "exact": ExactUpdate,
+    "rows": RowAttention,
+    "dense": DenseAttention,
+    "paper": PaperUpdate,
+}
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class EventfulVariant:
     """Configuration of the attention updates between frames.
 
     Args:
-        update: among all tokens of a frame: "exact", "dense" or "paper".
+        update: among all tokens of a frame: a name of ``UPDATES``.
         skip_windows: windows without a changed token are not recomputed.
         remember_all: gates compare with the last frame, not with the tokens that last passed.
         pool: keys and values among all tokens are means over ``pool`` x ``pool`` tokens.
@@ -50,6 +56,7 @@ class EventfulVariant:
 # Those of Dutson et al. compute only what their operation counts include.
 VARIANTS = {
     "exact": EventfulVariant(gate_maps=True),
+    "rows": EventfulVariant("rows", gate_maps=True),
     "eventful": EventfulVariant("paper", skip_windows=False),
     "token-wise": EventfulVariant("dense", skip_windows=False),
     "stgt": EventfulVariant("dense", skip_windows=False, remember_all=True),
@@ -215,6 +222,8 @@ class EventfulBlock(nn.Module):
         full = n * keys * (2 * d + added) + n * along
         if updated is None or self.variant.update == "dense":
             return total + full
+        if self.variant.update == "rows":
+            return total + full // n * self.attention.rows(n, m)
         if self.variant.update == "paper":
             products = m * keys * d + 3 * n * mk * d
             adds = (self.heads + added) * n * keys + keys * d + mk * d + 2 * n * d
@@ -258,7 +267,7 @@ class EventfulBlock(nn.Module):
         return out
 
     def _project(self, layer: nn.Linear, rows: Tensor, operations: Operations) -> Tensor:
-        operations.count_linear(len(rows), layer)
+        operations.count_linear(rows[..., 0].numel(), layer)
         return _linear(layer, rows)
 
     def _feedforward(self, rows: Tensor) -> Tensor:

@@ -39,7 +39,8 @@ class ChosenTokens:
         if self.places is None:
             buffer.copy_(rows.view(buffer.shape))
         else:
-            buffer.view(-1, buffer.shape[2])[self.places] = rows
+            places = self.places.to(buffer.device)  # those of meta tensors are elsewhere
+            buffer.view(-1, buffer.shape[2]).index_copy_(0, places, rows)
 
     def split(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the rows of each stream."""
