@@ -28,6 +28,8 @@ _OPTIONAL: dict[str, type | tuple[type, ...]] = {
     "import": dict,
     "note": str,
     "check": dict,
+    "task": str,
+    "also": list,
 }
 _LONGEST_NAME = 200  # bytes; with what is added to it, 255
 _DIGESTS = ("sha256", "sha256_prefix", "md5_prefix")
@@ -50,6 +52,13 @@ class Published:
     # known sound (``models.verify.KNOWN_SOUNDS``) -> a label among its ten best; empty: unchecked
     check: Mapping[str, str] = field(default_factory=dict)
     by_hand: str | None = None  # the file to download from a page that only a browser opens
+    task: str = ""  # as in the card of what is imported; empty: not a model by itself
+    also: tuple[Published, ...] = ()  # further files of one model: streams of skeletons
+
+    @property
+    def total_megabytes(self) -> float:
+        """About the size of all its files."""
+        return self.megabytes + sum(part.megabytes for part in self.also)
 
     @property
     def file(self) -> str:
@@ -97,10 +106,20 @@ def _entry(name: str, table: Any, where: str) -> Published:
         table.get("note", ""),
         {key: str(value) for key, value in table.get("check", {}).items()},
         table.get("by_hand"),
+        table.get("task", ""),
+        tuple(_part(name, table, part, where) for part in table.get("also", ())),
     )
     if not _is_file_name(entry.file):
         raise ModelError(f"url is {entry.url!r}: not the address of a file", where=where)
     return entry
+
+
+def _part(name: str, whole: dict[str, Any], part: Any, where: str) -> Published:
+    """Return a further file of an entry, a table with a ``url`` and a digest."""
+    if not isinstance(part, dict) or part.keys() - {"url", *_DIGESTS}:
+        raise ModelError(f"also is invalid: {part!r}", where=where, hint="known: url, sha256")
+    shared = {key: whole[key] for key in ("megabytes", "licence", "source")}
+    return _entry(name, {**shared, **part}, where)
 
 
 def _digest(table: dict[str, Any], where: str) -> tuple[str | None, str]:

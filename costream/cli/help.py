@@ -178,7 +178,7 @@ def _published() -> str:
     from costream.checkpoints.store import published
 
     rows = (
-        (f"`{name}`", f"{each.megabytes:g}", each.licence, each.source)
+        (f"`{name}`", f"{each.total_megabytes:g}", each.licence, each.source)
         for name, each in published().items()
     )
     return _table(("name", "MB", "licence", "source"), rows)

@@ -65,7 +65,7 @@ def fetch_command(
         if name not in known:
             raise UsageError(f"no published checkpoint {name!r}", hint=suggest_names(name, known))
     wanted = [known[name] for name in dict.fromkeys(names)]
-    missing = [e for e in wanted if not (target_of(e).exists() or download_of(e).exists())]
+    missing = [e for e in wanted if not (target_of(e).exists() or _downloaded(e))]
     for entry in missing:
         if entry.by_hand is not None:
             raise UsageError(f"{entry.name} must be downloaded manually", hint=_by_hand(entry))
@@ -88,20 +88,26 @@ def download_of(entry: Published) -> Path:
     return downloads_folder() / entry.name / entry.file
 
 
+def _downloaded(entry: Published) -> bool:
+    return all(download_of(part).exists() for part in (entry, *entry.also))
+
+
 def _fetch(entry: Published) -> Path:
     target, file = target_of(entry), download_of(entry)
     if target.exists():
         say(f"{entry.name}: already downloaded")
         return target
-    if not file.exists():
-        _download(entry, file)
+    files = [file, *(download_of(part) for part in entry.also)]
+    for part, path in zip((entry, *entry.also), files, strict=True):
+        if not path.exists():
+            _download(part, path)
     if entry.config is None:
         say(f"{entry.name}: {entry.note}".rstrip(": "))
         return file
     about = {"licence": entry.licence, "trained_on": entry.source}
     hint = f"the download is kept; costream models remove {entry.name} deletes it"
     try:
-        convert([file], entry.name, {**about, **entry.config}, target)
+        convert(files, entry.name, {**about, **entry.config}, target)
     except (ModelError, UsageError) as error:
         what = f"cannot be imported ({error})"
         raise ModelError(what, where=entry.name, hint=hint) from error
@@ -154,7 +160,7 @@ def _ask(entry: Published) -> None:
     about = f"{entry.name} ({entry.source}): {licence}"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(about, hint="accept it with --accept-licence")
-    question = f"{about}. Fetch {entry.megabytes:g} MB and accept that?"
+    question = f"{about}. Fetch {entry.total_megabytes:g} MB and accept that?"
     if not click.confirm(message(question), err=True):
         raise UsageError(f"the licence of {entry.name} was not accepted: nothing was fetched")
 

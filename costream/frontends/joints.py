@@ -104,6 +104,11 @@ class JointStreams(nn.Module):
         self.register_buffer("parents", torch.tensor(starts), persistent=False)
         self._conversions: dict[Layout, npt.NDArray[np.intp] | None] = {}
 
+    @property
+    def in_picture(self) -> bool:
+        """Whether the joints are places in a picture, see ``FixedScaling``."""
+        return self.axes == 2 and self.normalise in IMAGE_SCALES
+
     def check(self, layout: Layout, axes: int, model: str = "the model") -> None:
         """Raise SourceError if skeletons of this layout with ``axes`` axes are not supported."""
         if axes < self.axes:

@@ -83,11 +83,12 @@ class PoseTracker:
     """Detects up to ``persons`` persons in the frames of one stream, each in a slot of its own.
 
     With one person, the most visible one is tracked, and detected again only when lost. With
-    more, detection runs on each frame, which costs about half as much again.
+    more, detection runs on each frame, which costs about half as much again. ``in_picture``: the
+    joints are places in the picture instead of metres.
     """
 
-    def __init__(self, persons: int = 1) -> None:
-        self._persons = persons
+    def __init__(self, persons: int = 1, in_picture: bool = False) -> None:
+        self._persons, self._in_picture = persons, in_picture
         self._landmarker: Any = None
         self._frames_with_persons = 0
         self._clock_ms = -1
@@ -96,8 +97,9 @@ class PoseTracker:
     def find(self, frame: VideoFrame) -> SkeletonFrame:
         """Return the persons in a frame as a SkeletonFrame of layout mediapipe-33.
 
-        Joints are MediaPipe's world landmarks, three axes, metres, the hips at the origin; scores
-        are its visibility. SourceError if MediaPipe does not work here.
+        Joints are MediaPipe's world landmarks, three axes, metres, the hips at the origin; or two
+        axes, x 0 to 1 and y 0 to -1 in the picture. Scores are its visibility. SourceError if
+        MediaPipe does not work here.
         """
         persons = self._detect(frame)
         shape = (self._persons, len(MEDIAPIPE_33.joints))
@@ -107,13 +109,15 @@ class PoseTracker:
             joints[slot], scores[slot] = person.joints, person.scores
             places[slot] = person.places
             self._last[slot] = (frame.time_s, person.middle)
+        if self._in_picture:
+            joints = places * np.array((1, -1), np.float32)
         return SkeletonFrame(frame.i, frame.time_s, joints, scores, MEDIAPIPE_33, places=places)
 
     def close(self) -> None:
         """Release the networks; the next frame starts afresh."""
         if self._landmarker is not None:
             self._landmarker.close()
-        self.__init__(self._persons)  # type: ignore[misc]
+        self.__init__(self._persons, self._in_picture)  # type: ignore[misc]
 
     def _detect(self, frame: VideoFrame) -> list[DetectedPerson]:
         with quiet_stderr(self._frames_with_persons < _FIRST):
@@ -155,8 +159,8 @@ class PoseTracker:
 class PoseTrackers:
     """The trackers of a batch of streams, created at the first frame."""
 
-    def __init__(self, batch_size: int, persons: int) -> None:
-        self._trackers = [PoseTracker(persons) for _ in range(batch_size)]
+    def __init__(self, batch_size: int, persons: int, in_picture: bool = False) -> None:
+        self._trackers = [PoseTracker(persons, in_picture) for _ in range(batch_size)]
 
     def find(self, frames: Sequence[VideoFrame]) -> list[SkeletonFrame]:
         """Return the persons in one frame of every stream."""

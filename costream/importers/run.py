@@ -39,6 +39,7 @@ _DATA_SETS = {
     (TASK, 600): "kinetics-600",
     (TASK, 97): "epic-verbs",
     ("skeleton action recognition", 60): "ntu-60",
+    ("skeleton action recognition", 120): "ntu-120",
     ("skeleton action recognition", 400): "kinetics-400",
 }
 # Streams of skeletons by the names of published files: a word of it, or pyskl's whole name.
@@ -219,7 +220,8 @@ def _convert(
 def _suggest_by_name(settings: ImportSettings, path: Path) -> None:
     """Suggest what the name of a file says: a published checkpoint, or a stream of skeletons."""
     for entry in published().values():
-        if entry.file == path.name and entry.config:
+        files = [part.file for part in (entry, *entry.also)]
+        if path.name in files and entry.config:
             values = {key: KEYS[key][0](text) for key, text in entry.config.items()}
             settings.suggest(values, f"the published settings of {entry.name}")
     stream = _stream_of(path)

@@ -261,6 +261,32 @@ NTU60 = Labels(
     None,
     30.0,
 )
+# The actions of NTU RGB+D 120: the same, and sixty more.
+NTU120 = Labels(
+    (
+        *NTU60.names,
+        *("put on headphone", "take off headphone", "shoot at the basket", "bounce ball"),
+        *("tennis bat swing", "juggling table tennis balls", "hush (quiet)", "flick hair"),
+        *("thumb up", "thumb down", "make ok sign", "make victory sign", "staple book"),
+        *("counting money", "cutting nails", "cutting paper (using scissors)"),
+        *("snapping fingers", "open bottle", "sniff (smell)", "squat down", "toss a coin"),
+        *("fold paper", "ball up paper", "play magic cube", "apply cream on face"),
+        *("apply cream on hand back", "put on bag", "take off bag", "put something into a bag"),
+        *("take something out of a bag", "open a box", "move heavy objects", "shake fist"),
+        *("throw up cap/hat", "hands up (both hands)", "cross arms", "arm circles"),
+        *("arm swings", "running on the spot", "butt kicks (kick backward)", "cross toe touch"),
+        *("side kick", "yawn", "stretch oneself", "blow nose"),
+        *("hit other person with something", "wield knife towards other person"),
+        *("knock over other person (hit with body)", "grab other person's stuff"),
+        *("shoot at other person with a gun", "step on foot", "high-five", "cheers and drink"),
+        *("carry something with other person", "take a photo of other person"),
+        *("follow other person", "whisper in other person's ear"),
+        *("exchange things with other person", "support somebody with hand"),
+        "finger-guessing game (playing rock-paper-scissors)",
+    ),
+    None,
+    30.0,
+)
 
 
 def _shipped(file: str, background: str | None = None) -> Labels:
@@ -282,6 +308,7 @@ KNOWN = {
     "kinetics-400": KINETICS400,
     "epic-verbs": EPIC_VERBS,
     "ntu-60": NTU60,
+    "ntu-120": NTU120,
     "audioset-521": AUDIOSET_521,
     "fineaction": FINEACTION,
     "kinetics-600": KINETICS600,

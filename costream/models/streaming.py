@@ -342,7 +342,8 @@ class StreamingModel:
         if not frames:
             return tuple(item for item in items if isinstance(item, SkeletonFrame)) or None
         if state.poses is None:
-            state.poses = PoseTrackers(len(items), self.frontend.persons)
+            front = self.frontend
+            state.poses = PoseTrackers(len(items), front.persons, front.in_picture)
         return tuple(state.poses.find(frames))
 
     def see(self, items: Sequence[Data], state: ModelState) -> Tensor:

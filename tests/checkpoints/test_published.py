@@ -43,6 +43,11 @@ def test_the_table_that_comes_with_costream() -> None:
         assert set(entry.check) <= set(KNOWN_SOUNDS)
         assert entry.digest in entry.url
         assert entry.config is not None or entry.note, name
+        assert (entry.config is None) == (not entry.task), name
+        for part in entry.also:
+            assert part.algorithm is not None, name
+            assert part.digest in part.url
+            assert part.file != entry.file
         check_published(entry.config or {}, name)
 
 
@@ -77,6 +82,9 @@ def test_every_key(tmp_path: Path) -> None:
         (ENTRY.replace("/net.pth", "/.."), "not the address of a file"),
         (ENTRY.replace("[net]", "['../net']"), "not a valid file name"),
         (ENTRY + 'by_hand = "../x"', "not the address of a file"),
+        (ENTRY + "also = [1]", "also is invalid: 1"),
+        (ENTRY + 'also = [{url = "https://h/a.pth", note = "n"}]', "also is invalid"),
+        (ENTRY + 'also = [{sha256_prefix = "ab"}]', "missing key 'url'"),
         (ENTRY + 'sha256 = "abc"', "sha256: not the digest of a file"),
         (ENTRY + 'sha256_prefix = ""', "sha256_prefix: not the digest"),
         (ENTRY + 'md5_prefix = "xyz"', "md5_prefix: not the digest"),

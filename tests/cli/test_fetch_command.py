@@ -16,10 +16,18 @@ import torch
 
 from costream.checkpoints.file import read_card
 from kit.foreign_actions import foreign
+from kit.foreign_skeletons import Pyskl
 from kit.foreign_sound import yamnet
 from kit.program import COSTREAM, LIMIT_S, environment, start
 from kit.runs import refused, run, wait_until
 from kit.weight_server import PIECE, Reply, WeightServer
+
+
+def toml(value: Any) -> str:
+    """Return a value as TOML writes it."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {toml(v)}' for key, v in value.items())}}}"
+    return f"[{', '.join(map(toml, value))}]" if isinstance(value, list) else json.dumps(value)
 
 
 class Place:
@@ -39,11 +47,7 @@ class Place:
         entry = {"url": url, "megabytes": 1, "licence": "MIT", "source": "a test", **more}
         lines = [f"[{name}]"]
         for key, value in entry.items():
-            if isinstance(value, dict):
-                pairs = ", ".join(f"{k} = {json.dumps(v)}" for k, v in value.items())
-                lines.append(f"{key} = {{{pairs}}}")
-            else:
-                lines.append(f"{key} = {json.dumps(value)}")
+            lines.append(f"{key} = {toml(value)}")
         with self.table.open("a" if append else "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
 
@@ -107,6 +111,26 @@ def test_fetched_imported_found_and_removed(place: Place, checkpoint: bytes) -> 
     assert not file.exists()
     done = place.models("remove", "kitchen", "--yes", code=5)
     assert "unknown model 'kitchen'" in done.stderr
+
+
+def test_streams_of_several_files_become_one_model(place: Place) -> None:
+    torch.save({"state_dict": Pyskl(plus=True).w}, place.home / "net.pth")
+    content = (place.home / "net.pth").read_bytes()
+    sha256 = hashlib.sha256(content).hexdigest()
+    with WeightServer(content) as server:
+        also = {"url": server.url("net_bone.pth"), "sha256": sha256}
+        place.write("two", server.url("net_joint.pth"), **{"import": {}}, also=[also])
+        done = place.fetch("two", "--accept-licence")
+        assert len(server.asked) == 2
+        wrong = {**also, "sha256": "0" * 64}
+        place.write("half", server.url("net_joint.pth"), **{"import": {}}, also=[wrong])
+        done_badly = place.fetch("half", "--accept-licence", code=5)
+        assert "net_bone.pth: the SHA256 of the download begins with" in done_badly.stderr
+        assert place.left() == ["net_joint.pth"]
+    card = read_card(Path(done.stdout.strip()))
+    assert card.architecture == "skeleton-ensemble"
+    assert card.frontend_arguments["streams"] == ["joint", "bone"]
+    assert json.loads(place.fetch("--json").stdout)[0]["also"][0]["url"] == wrong["url"]
 
 
 def test_weights_that_do_not_hear_what_they_should_are_refused(place: Place) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from costream.frontends.joints import JointStreams
 from costream.frontends.pose import DetectedPerson, PoseTracker, PoseTrackers, quiet_stderr
 from costream.layouts import MEDIAPIPE_33
 from costream.records import SkeletonFrame, VideoFrame
@@ -31,8 +33,10 @@ def person(x: float, y: float = 0.5, mark: float = 1.0) -> DetectedPerson:
 class Scripted(PoseTracker):
     """Finds what it is told to."""
 
-    def __init__(self, persons: int, found: list[list[DetectedPerson]]) -> None:
-        super().__init__(persons)
+    def __init__(
+        self, persons: int, found: list[list[DetectedPerson]], in_picture: bool = False
+    ) -> None:
+        super().__init__(persons, in_picture)
         self._script = found
 
     def _detect(self, frame: VideoFrame) -> list[DetectedPerson]:
@@ -72,6 +76,23 @@ def test_more_persons_than_slots() -> None:
     assert not nobody.scores.any()
     assert not nobody.joints.any()
     assert nobody.layout is MEDIAPIPE_33
+
+
+def test_joints_in_the_picture_for_networks_with_two_axes() -> None:
+    """As pyskl has them: -1 to 1 from left to right and from top to bottom, at any shape."""
+    front = JointStreams("coco-17", 2, 2, normalise="pyskl", missing="zero", score="mean")
+    assert front.in_picture
+    assert not JointStreams("coco-17", 2).in_picture
+    front.check(MEDIAPIPE_33, 2)
+    tracker = Scripted(2, [[person(0.75, 0.25)], []], in_picture=True)
+    state = front.init_state()
+    tokens, nobody = (
+        front.forward_step(torch.from_numpy(front.prepare(tracker.find(frame(i))))[None], state)
+        for i in range(2)
+    )
+    assert tokens[0, 0].tolist() == [pytest.approx([0.5, -0.5, 1.0])] * 17
+    assert not tokens[0, 1].any()
+    assert not nobody.any()
 
 
 def test_native_noise_is_kept_off_standard_error(capfd: pytest.CaptureFixture[str]) -> None:

@@ -223,7 +223,8 @@ class EventfulBlock(nn.Module):
         if updated is None or self.variant.update == "dense":
             return total + full
         if self.variant.update == "rows":
-            return total + full // n * self.attention.rows(n, m)
+            rows: int = self.attention.rows(n, m)
+            return total + full // n * rows
         if self.variant.update == "paper":
             products = m * keys * d + 3 * n * mk * d
             adds = (self.heads + added) * n * keys + keys * d + mk * d + 2 * n * d
