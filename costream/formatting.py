@@ -159,10 +159,10 @@ def budget_text(compute: Compute) -> str:
     return ""
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return names joined by commas, abbreviated after the first dozen."""
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
+def listed(names: Sequence[str], most: int = _MOST_NAMES) -> str:
+    """Return names joined by commas, abbreviated after the first ones."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def suggest_names(name: str, names: Iterable[str]) -> str:

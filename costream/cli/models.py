@@ -17,11 +17,18 @@ from costream.checkpoints.card import Card
 from costream.checkpoints.file import SUFFIX, read_card, read_header
 from costream.checkpoints.store import published
 from costream.cli import SuggestingGroup
-from costream.cli.models_fetch import fetch_command, import_command, path_command, remove_command
+from costream.cli.models_fetch import (
+    fetch_command,
+    import_command,
+    known_labels,
+    labels_text,
+    path_command,
+    remove_command,
+)
 from costream.cli.options import check_weight_file, json_option, model_names, print_json
 from costream.errors import CostreamError, ExitCode, UsageError, printable, say
 from costream.formatting import counted, listed, print_path, saving, si
-from costream.models.registry import find_weights, list_models
+from costream.models.registry import ModelEntry, find_weights, kind_of, list_models
 from costream.models.spec import architectures
 
 _WIDTH = 80  # columns of what is printed
@@ -109,30 +116,73 @@ def _settings(pairs: tuple[str, ...]) -> dict[str, Any]:
 
 @click.command("list")
 @click.option("--all", "every", is_flag=True, help="Also models without weights here.")
+@click.option(
+    "--time", "timed", is_flag=True, help="Measure a step of each on this machine (seconds each)."
+)
 @json_option
-def list_command(every: bool, as_json: bool) -> None:
-    """List the models whose weights are here.
+def list_command(every: bool, timed: bool, as_json: bool) -> None:
+    """List the models whose weights are here, by what they find.
 
-    With --all also those whose weights are "published" (costream models fetch NAME downloads
-    them), and architectures for imported or own weights ("none"). --json prints all of them, with
-    their files.
+    A line says what the weights weigh, what a step costs (multiplications, or with --time
+    milliseconds on this machine), and what the model knows. With --all also those whose weights are
+    published (costream models fetch NAME downloads them), and architectures for imported or
+    own weights. --json prints all of them, with their files.
     """
     entries = list_models()
     if as_json:
         print_json([{**dataclasses.asdict(e), "path": e.path and str(e.path)} for e in entries])
         return
     shown = [entry for entry in entries if every or entry.path is not None]
-    names = max((len(entry.name) for entry in shown), default=0)
-    origins = max((len(entry.origin or "none") for entry in shown), default=0)
-    left = max(names, len("MODEL")), max(origins, len("WEIGHTS"))
-    for name, origin, text in (
-        ("MODEL", "WEIGHTS", "DESCRIPTION"),
-        *((entry.name, entry.origin or "none", entry.summary) for entry in shown),
-    ):
-        _print_wrapped(f"{name:<{left[0]}}  {origin:<{left[1]}}  ", text)
+    groups: dict[str, list[tuple[str, str, str, str]]] = {}
+    for entry in shown:
+        kind, *row = _listed(entry, timed)
+        groups.setdefault(kind, []).append((entry.name, row[0], row[1], row[2]))
+    rows = [row for group in groups.values() for row in group]
+    left = [max(len(row[k]) for row in rows) for k in range(3)] if rows else []
+    for kind, group in sorted(groups.items(), key=lambda pair: pair[0] == _NOT_HERE):
+        click.echo(f"{kind[0].upper()}{kind[1:]}")
+        for name, weight, cost, text in group:
+            start = f"  {name:<{left[0]}}  {weight:>{left[1]}}  {cost:>{left[2]}}  "
+            _print_wrapped(start, text, 1)
     rest = len(entries) - len(shown)
     if rest:
         say(f"{rest} more without weights here: costream models list --all")
+
+
+_NOT_HERE = "networks without weights here"
+
+
+def _listed(entry: ModelEntry, timed: bool) -> tuple[str, str, str, str]:
+    """Return heading, weight, cost and what it knows."""
+    if entry.path is None:
+        known = published().get(entry.name) if entry.origin else None
+        if known is None:
+            return _NOT_HERE, "", "", entry.summary
+        how = "by hand" if known.by_hand else "to fetch"
+        return kind_of(known.task), f"{known.total_megabytes:g} MB", how, known_labels(known)
+    try:
+        card = read_card(entry.path)
+    except CostreamError as error:
+        return "damaged", "", "", str(error)
+    macs = card.costs.get("macs")
+    cost = si(macs, "MAC") if macs else ""
+    if timed:
+        cost = _step_time(entry.path)
+    text = labels_text(card.events) if card.labels else card.description or card.task
+    weight = f"{entry.path.stat().st_size / 1e6:.1f} MB"
+    return kind_of(card.task, card.frontend), weight, cost, text
+
+
+def _step_time(path: Path) -> str:
+    from costream.models.verify import step_ms
+    from costream.runtime.setup import prepare_torch
+
+    prepare_torch()
+    try:
+        ms = step_ms(path)
+    except CostreamError:  # "costream models verify" says more
+        return "cannot be run"
+    return "" if ms is None else f"{ms:.2g} ms" if ms < 10 else f"{ms:.0f} ms"
 
 
 def _print_wrapped(start: str, text: str, most: int | None = None) -> None:

@@ -23,11 +23,17 @@ from costream.cli.options import (
     published_names,
 )
 from costream.errors import ModelError, OutputError, UsageError, message, printable, redact, say
-from costream.formatting import print_path, suggest_names
+from costream.formatting import counted, listed, print_path, suggest_names
 from costream.importers.base import IMPORTERS
-from costream.importers.config import KEYS, ImportSettings, check_published, read_pairs
+from costream.importers.config import (
+    KEYS,
+    ImportSettings,
+    check_published,
+    published_labels,
+    read_pairs,
+)
 from costream.locks import try_lock
-from costream.models.registry import find_weights
+from costream.models.registry import find_weights, kind_of
 from costream.runtime.stop import StopHandler, Stopped
 from costream.user_code import split_spec
 
@@ -45,9 +51,15 @@ from costream.user_code import split_spec
     metavar="FILE.toml",
     help="List of checkpoints to use instead of costream's own.",
 )
+@click.option("--all", "every", is_flag=True, help="Without a name: list all, with their sources.")
 @click.option("--json", "as_json", is_flag=True, help="Without a name: print JSON.")
 def fetch_command(
-    names: tuple[str, ...], accept_licence: bool, offline: bool, table: Path | None, as_json: bool
+    names: tuple[str, ...],
+    accept_licence: bool,
+    offline: bool,
+    table: Path | None,
+    every: bool,
+    as_json: bool,
 ) -> None:
     """Download published checkpoints and import them; prints the files. Without a name, list them.
 
@@ -59,7 +71,10 @@ def fetch_command(
     for name, entry in known.items():
         check_published(entry.config or {}, f"{table}: [{name}]")
     if not names:
-        _print_list(known, as_json)
+        if as_json or every:
+            _print_list(known, as_json)
+        else:
+            _print_choice(known)
         return
     for name in names:
         if name not in known:
@@ -171,6 +186,35 @@ def _by_hand(entry: Published) -> str:
         f"open {entry.url} in a browser, save {entry.by_hand}, then: costream models import"
         f" {entry.by_hand} --name {entry.name}{pairs}"
     )
+
+
+def _print_choice(known: dict[str, Published]) -> None:
+    """Print what is a model by itself and is fetched without a browser, by what it finds."""
+    shown = {n: e for n, e in known.items() if e.config is not None and not e.by_hand}
+    groups: dict[str, list[Published]] = {}
+    for entry in shown.values():
+        groups.setdefault(kind_of(entry.task), []).append(entry)
+    width = max(map(len, shown), default=0)
+    for kind, entries in groups.items():
+        click.echo(f"{kind[0].upper()}{kind[1:]}")
+        for e in entries:
+            size = "here" if target_of(e).exists() else f"{e.total_megabytes:g} MB"
+            line = f"  {e.name:<{width}}  {size:>7}  {known_labels(e)}"
+            click.echo(printable(line if len(line) <= 80 else f"{line[:76].rstrip()} ..."))
+    say("fetch one: costream models fetch NAME")
+    if len(known) > len(shown):
+        say(f"{len(known) - len(shown)} more by hand or as parts: costream models fetch --all")
+
+
+def known_labels(entry: Published) -> str:
+    """Return what a published checkpoint knows, in a few words."""
+    names = published_labels(entry.config or {})
+    return labels_text(names) if names else entry.source
+
+
+def labels_text(names: Sequence[str]) -> str:
+    """Return the number of labels and the first ones."""
+    return f"{counted(len(names), 'label')}: {listed(names, 4)}"
 
 
 def _print_list(known: dict[str, Published], as_json: bool) -> None:

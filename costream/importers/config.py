@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from costream.errors import ModelError, UsageError
+from costream.labels.names import KNOWN
 
 
 def _count(text: str) -> int:
@@ -256,6 +257,12 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(_text, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def published_labels(config: Mapping[str, str]) -> list[str]:
+    """Return the labels that the settings of a published checkpoint name; empty: they do not."""
+    labels = KNOWN.get(config.get("labels", ""))
+    return [] if labels is None else [n for n in labels.names if n != labels.background]
 
 
 def check_published(config: Mapping[str, str], where: str) -> None:

@@ -13,12 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costream.checkpoints.file import SUFFIX, read_card, read_weights
-from costream.checkpoints.store import VARIABLE, published, weight_folders
+from costream.checkpoints.store import (
+    VARIABLE,
+    cache_folder,
+    published,
+    shipped_folder,
+    weight_folders,
+)
 from costream.errors import ModelError, UsageError
 from costream.formatting import suggest_names
 from costream.models.spec import model_summaries
+from costream.records import AUDIO_TAGGING, OBJECT_DETECTION
 
 if TYPE_CHECKING:
+    from costream.checkpoints.card import Card
     from costream.models.eventful.classifier import ActionModel
     from costream.models.eventful.detector import ObjectModel
     from costream.models.streaming import StreamingModel
@@ -34,6 +42,36 @@ class ModelEntry:
     summary: str
     origin: str | None  # "environment", "cache", "shipped", "published" (to be fetched) or None
     path: Path | None
+
+
+def kind_of(task: str, frontend: str | None = None) -> str:
+    """Return the heading under which models of a task, and with a frontend, are listed."""
+    if task == OBJECT_DETECTION:
+        return "objects in video"
+    if task in (AUDIO_TAGGING, "sound classification"):
+        return "sounds"
+    if frontend == "joints" or task.startswith("skeleton"):
+        return "actions of persons, from skeletons or video"
+    return "features" if task in ("features", "encoder") else "actions in video"
+
+
+def more_to_fetch(card: Card, path: Path) -> str:
+    """Return a line on what knows more than shipped weights; '' if it was returned before.
+
+    Once for each kind of model in a user's cache, and never if the cache cannot be written.
+    """
+    kind, known = kind_of(card.task, card.frontend), published().values()
+    fit = [e for e in known if e.task and not e.by_hand and kind_of(e.task) == kind]
+    if path.parent != shipped_folder() or not fit:
+        return ""
+    shown = cache_folder().parent / "hints" / fit[0].name
+    try:
+        shown.parent.mkdir(parents=True, exist_ok=True)
+        shown.touch(exist_ok=False)
+    except OSError:
+        return ""
+    size = f"{fit[0].total_megabytes:g} MB"
+    return f"Knows more: {fit[0].name} (costream models fetch {fit[0].name}, {size})."
 
 
 def list_models() -> list[ModelEntry]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from costream.records import (
 )
 
 _BEST = 10  # labels
+_TIMED = 9  # steps
 # Functions of the time in seconds, [N].
 KNOWN_SOUNDS: dict[str, Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]] = {
     "silence": np.zeros_like,
@@ -84,6 +86,23 @@ def check_known_sounds(path: Path, expected: Mapping[str, str]) -> None:
         if label not in heard:
             what = f"hears {heard[0]!r} in {name}, and not {label!r} as its authors say"
             raise ModelError(f"is not the published network, or was changed: it {what}", where=path)
+
+
+def step_ms(path: Path) -> float | None:
+    """Return the milliseconds of the quickest of some steps on noise; None: it has no classifier.
+
+    Of token-gated models all tokens are computed.
+    """
+    stored = read_weights(path)
+    if not stored.card.labels:
+        return None
+    model: Any = model_class(stored.card)(stored.card, *build(stored.card, stored.tensors))
+    state, times = model.init_state(), []
+    for item in random_items(model, _TIMED):
+        began = time.perf_counter()
+        model.step([item], state)
+        times.append(time.perf_counter() - began)
+    return 1e3 * min(times)
 
 
 def _check_parameters(*modules: nn.Module) -> None:

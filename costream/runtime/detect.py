@@ -12,6 +12,7 @@ from pathlib import Path
 from costream.errors import CostreamError, ExitCode, SourceError, UsageError, display_name
 from costream.formatting import clean
 from costream.models.base import Model
+from costream.models.registry import find_weights, more_to_fetch
 from costream.options import Options
 from costream.runtime.options import check_model_options, source_options
 from costream.runtime.pipeline import run
@@ -65,6 +66,7 @@ def detect(options: Options, effective: Sequence[str] = ()) -> ExitCode:
                 table.finish()
         if table is not None:
             _say_written(options, [table.path])
+        _say_more(options, model)
         return code
 
 
@@ -216,6 +218,17 @@ def _say_written(options: Options, paths: Sequence[Path]) -> None:
         names = ", ".join(display_name(str(path)) for path in paths[:_MOST_FILES])
         line = f"wrote {names}" + (f" and {more} more" if more > 0 else "")
         print_line(stderr_console(options.color), clean(line))
+
+
+def _say_more(options: Options, model: Model) -> None:
+    """Print once on a terminal what knows more than shipped weights, unless -q is given."""
+    if options.verbosity < 0 or not (sys.stdout.isatty() and sys.stderr.isatty()):
+        return
+    if "," in options.model:  # several models
+        return
+    line = more_to_fetch(model.info.card, find_weights(options.model, options.weights))
+    if line:
+        print_line(stderr_console(options.color), line, "dim")
 
 
 def _views(options: Options, plan: _Plan, name: str, *, live: bool) -> list[Sink]:

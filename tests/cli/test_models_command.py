@@ -90,10 +90,13 @@ def test_overviews_need_no_torch(home: Path, cache: Path, args: list[str]) -> No
         assert rows["kitchen"]["origin"] == "cache"
         assert {"cooadtr", "cooadtr-b2", "oadtr"} < rows.keys()
     elif args == ["list", "--all"]:
-        head, *lines = out.splitlines()
-        at = head.index("DESCRIPTION")
-        assert head.split()[0] == "MODEL"
-        assert next(x for x in lines if x.startswith("kitchen"))[at:].startswith("Made for a test")
+        lines = out.splitlines()
+        heads = [line for line in lines if line[0] != " "]
+        assert heads[0] == "Actions in video"
+        assert heads[-1] == "Networks without weights here"
+        assert {"Sounds", "Objects in video"} < set(heads)
+        assert any(re.fullmatch(r"  kitchen +\d\.\d MB +22 labels: class 0, .*", x) for x in lines)
+        assert any(re.fullmatch(r"  yamnet +15 MB +to fetch +521 labels: .*", x) for x in lines)
     else:
         assert out.startswith("Usage: ")
 
@@ -118,7 +121,8 @@ def test_short_lists_and_cards(home: Path, cache: Path) -> None:
     """What is here and what it is for, on 80 columns and without the paths of files."""
     own(cache / "kitchen.safetensors", limits="Not for use. " * 9, licence="MIT", background=None)
     done = models(home, "list")
-    assert {"cooadtr", "kitchen"} < {line.split(" ")[0] for line in done.stdout.splitlines()}
+    assert {"cooadtr", "kitchen"} < {line.split()[0] for line in done.stdout.splitlines()}
+    assert re.search(r"^  cooadtr +2\.3 MB +43\.5 MMAC  6 labels: walk, ", done.stdout, re.M)
     assert "miniroad" not in done.stdout
     assert str(cache) not in done.stdout
     assert re.fullmatch(r"\d+ more without weights here: costream models list --all\n", done.stderr)
@@ -132,6 +136,24 @@ def test_short_lists_and_cards(home: Path, cache: Path) -> None:
     assert "22 labels: class 0, class 1, " in cards[0]
     assert "video, 8 steps a second\nstep     43.5 MMAC of 66.7 MMAC dense" in cards[1]
     assert all(len(card.splitlines()) <= 26 for card in cards)
+
+
+def test_what_a_step_takes_here_and_what_is_damaged(home: Path, cache: Path) -> None:
+    own(cache / "kitchen.safetensors")
+    (cache / "broken.safetensors").write_bytes(b"<html>")
+    env = {**places(home)["env"], "COSTREAM_WEIGHTS": ""}
+    out = run("models", "list", "--time", env=env, cwd=home.parent).stdout
+    assert re.search(r"^  kitchen +\d\.\d MB +[\d.]+ ms  22 labels", out, re.M)
+    assert re.search(r"^Damaged\n  broken ", out, re.M)
+
+
+def test_what_can_be_fetched_in_short(home: Path) -> None:
+    done = models(home, "fetch")
+    assert re.search(r"^Sounds\n  yamnet +15 MB  521 labels: Speech, ", done.stdout, re.M)
+    assert "eventful-vid" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "costream models fetch --all\n" in done.stderr
+    assert "eventful-vid" in models(home, "fetch", "--all").stdout
 
 
 def test_import_then_verify(home: Path, cache: Path) -> None:

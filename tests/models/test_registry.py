@@ -11,11 +11,13 @@ import torch
 
 from costream.checkpoints import store
 from costream.checkpoints.card import Card
-from costream.checkpoints.store import cache_folder
+from costream.checkpoints.file import read_card
+from costream.checkpoints.store import cache_folder, shipped_folder
 from costream.errors import ExitCode, ModelError, UsageError
+from costream.models import registry
 from costream.models.build import save_model
 from costream.models.oad.cooadtr import CoOadTR
-from costream.models.registry import find_weights, list_models, load_model
+from costream.models.registry import find_weights, list_models, load_model, more_to_fetch
 from costream.models.spec import model_summaries
 
 ARGUMENTS = {
@@ -91,6 +93,23 @@ def test_the_cache_is_where_the_platform_has_it(
     monkeypatch.setattr(Path, "home", lambda: Path("/home/me"))
     monkeypatch.setattr(store.sys, "platform", platform)
     assert cache_folder() == Path(folder)
+
+
+def test_shipped_weights_say_once_what_knows_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "shipped_folder", shipped_folder)
+    monkeypatch.setattr(registry, "cache_folder", lambda: tmp_path / "weights")
+    path = shipped_folder() / "cosounds.safetensors"
+    card = read_card(path)
+    line = "Knows more: yamnet (costream models fetch yamnet, 15 MB)."
+    assert more_to_fetch(card, tmp_path / "own.safetensors") == ""
+    assert [more_to_fetch(card, path) for _ in range(2)] == [line, ""]
+    video = shipped_folder() / "cooadtr.safetensors"
+    assert "movinet-a0" in more_to_fetch(read_card(video), video)
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(registry, "cache_folder", lambda: tmp_path / "file" / "weights")
+    assert more_to_fetch(card, path) == ""
 
 
 def test_what_is_published_can_be_fetched(places: dict[str, Path]) -> None:
