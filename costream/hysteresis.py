@@ -5,6 +5,7 @@ Segments (``runtime.segments``) and the live view follow it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 
@@ -58,22 +59,29 @@ def is_among(label: str, only: Collection[str] | None) -> bool:
 def match_labels(names: Iterable[str], labels: Sequence[str]) -> tuple[str, ...]:
     """Return the labels that match any of the names, in the order of ``labels``.
 
-    Each name is a label, a glob pattern, or several of them separated by commas; case does not
-    matter. Raises UsageError for one that matches no label.
+    Each name is a label, a glob pattern, whole words of labels, or several of them separated by
+    commas; case does not matter. Words count only where no label has that name. Raises UsageError
+    for a name that matches no label.
     """
     known = {label.casefold() for label in labels}
     patterns: list[str] = []
     for name in names:
         patterns += [name] if name.strip().casefold() in known else name.split(",")
     patterns = [pattern.strip() for pattern in patterns if pattern.strip()]
-    for pattern in patterns:
-        if not any(fnmatchcase(label, pattern.casefold()) for label in known):
-            hint = suggest_names(pattern, labels)
-            raise UsageError(f"there is no label {pattern!r}", where="--only", hint=hint)
     if not patterns:
         raise UsageError("names no label", where="--only", hint=suggest_names("", labels))
-    return tuple(
-        label
-        for label in labels
-        if any(fnmatchcase(label.casefold(), pattern.casefold()) for pattern in patterns)
-    )
+    found: set[str] = set()
+    for pattern in patterns:
+        named = _named(pattern.casefold(), known)
+        if not named:
+            hint = suggest_names(pattern, labels)
+            raise UsageError(f"there is no label {pattern!r}", where="--only", hint=hint)
+        found |= named
+    return tuple(label for label in labels if label.casefold() in found)
+
+
+def _named(pattern: str, known: Collection[str]) -> set[str]:
+    """Return the labels, of those in small letters, that a pattern or its words name."""
+    exact = {label for label in known if fnmatchcase(label, pattern)}
+    words = re.escape(pattern)
+    return exact or {label for label in known if re.search(rf"(?<!\w){words}(?!\w)", label)}

@@ -26,7 +26,8 @@ from costream.importers.rules import (
     normed_convolution,
     shape_of,
 )
-from costream.models.movinet import PAPER, RATE_HZ, SIZES, WINDOW, MoViNet, crop_arguments
+from costream.models.movinet import PAPER, RATE_HZ, SIZES, MoViNet, crop_arguments
+from costream.nn.movinet import WINDOW
 from costream.nn.video3d.sizes import TASK
 
 _EPS = 1e-3  # of the batch norms

@@ -109,14 +109,18 @@ def _front(plan: ModelSpec, name: str | None, arguments: dict[str, Any]) -> _Fro
         return _FrontendSpec(module, kind, own, plan.rate_hz)
     stored = read_weights(find_weights(name))
     card = stored.card
-    _, module = build(card, stored.tensors)
+    network: Any
+    network, module = build(card, stored.tensors)
+    kind, own = card.frontend, card.frontend_arguments
+    if hasattr(network, "as_frontend"):
+        kind, module = network.as_frontend()
+        own = module.arguments
     if module is None:
         raise ModelError(f"{card.name} has no frontend")
     if arguments:
         raise ValueError(f"the frontend of {card.name} cannot be changed by arguments")
     origin = f"; the frontend is that of {card.name}"
     licence = f"Frontend of {card.name}: {card.licence}" if card.licence else ""
-    kind, own = card.frontend, card.frontend_arguments
     return _FrontendSpec(module, kind, own, card.rate_hz, origin, licence)
 
 

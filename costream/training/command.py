@@ -36,7 +36,7 @@ from costream.training.feature_cache import FeatureCache
 from costream.training.objects.trainer import ObjectTrainer
 from costream.training.skeleton.trainer import SkeletonTrainer
 from costream.training.verdict import COUNTED, share_text
-from costream.training.video.trainer import VideoTrainer
+from costream.training.video.trainer import VideoTrainer, with_new_head
 
 
 def train(settings: TrainSettings) -> ExitCode:
@@ -51,7 +51,7 @@ def train(settings: TrainSettings) -> ExitCode:
             if path.exists() and not settings.overwrite:
                 raise UsageError("already exists", where=path, hint="--overwrite replaces it")
         prepare_torch(settings.threads)
-        base = read_weights(find_weights(settings.model, settings.weights))
+        base = with_new_head(read_weights(find_weights(settings.model, settings.weights)))
         # Untrained base weights mean training from scratch, whatever was requested.
         settings = replace(settings, scratch=settings.scratch or base.card.untrained)
         trainer = trainer_of(base.card)

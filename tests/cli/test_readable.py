@@ -95,6 +95,10 @@ def test_an_unknown_label_is_refused_with_similar_ones(tmp_path, command):
 def test_labels_with_commas_and_none():
     labels = ("speech, male", "speech", "dog")
     assert match_labels(["Speech, male"], labels) == ("speech, male",)
+    sounds = ["Siren", "Civil defense siren", "Ambulance (siren)", "Telephone bell ringing"]
+    assert match_labels(["siren"], sounds) == ("Siren",)
+    assert match_labels(["ambulance", "bell"], sounds) == (sounds[2], sounds[3])
+    assert match_labels(["*siren*,telephone bell"], sounds) == tuple(sounds)
     assert match_labels(["dog,speech"], labels) == ("speech", "dog")
     for names in ([","], ["cat"], ["dog,[x]"]):
         with pytest.raises(UsageError):

@@ -28,6 +28,14 @@ from kit.tsn_nets import SMALL as SMALL_TSN
 
 TDN = {"box": (32, 24), "lags": (1, 3), "widths": (8, 8, 8, 8)}
 AUDIO = {"token_width": 16, "widths": (4,) * 7, "feature_width": 8}
+MOVINET = {
+    "size": 32,
+    "stem": 8,
+    "outputs": [8, 16],
+    "head": 24,
+    "window": 5,
+    "blocks": [[[16, 1, 5]], [[24, 3, 3], [16, 1, 3]]],
+}
 X3D = {"size": 19, "short_side": 24, "widths": (8, 12), "depths": (1, 2), "stem_width": 4}
 # name -> arguments of a small one, and the shape of an item as ``forward_step`` takes it
 SMALL: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
@@ -35,6 +43,7 @@ SMALL: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "tsn": (SMALL_TSN, (13, 32, 32)),
     "crop": ({"size": 16, "short_side": 20}, (3, 16, 16)),
     "cox3d": ({**X3D, "head": (6, 10), "pool": 4}, (3, 19, 19)),
+    "movinet": (MOVINET, (3, 32, 32)),
     "joints": ({"layout": "body-15"}, (2, 15, 4)),
     "audio": (AUDIO, (4000,)),
     "audiovisual": ({"video_arguments": TDN, "audio_arguments": AUDIO}, (3, 24, 32)),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from costream.frontends.movinet import MoViNetFeatures
 from costream.importers import movinet as importer
 from costream.importers.rules import BATCH_NORM
 from costream.importers.run import import_files
@@ -94,6 +95,34 @@ def test_the_published_sizes_are_those_of_the_paper(name: str, tmp_path: Path) -
         pytest.approx(published[name][0], abs=0.6),
         pytest.approx(published[name][1], abs=0.05),
     )
+
+
+@pytest.mark.slow
+@torch.no_grad()
+@pytest.mark.parametrize("name", SIZES)
+def test_two_hundred_frames_of_every_published_size(name: str, tmp_path: Path) -> None:
+    sizes = SIZES[name]
+    net, tensors = imported(tmp_path / "x", sizes, 600)
+    clip = torch.rand(200, 3, sizes["size"], sizes["size"], dtype=torch.float64)
+    folded_exactly(net, tensors)
+    state = net.init_state()
+    given = torch.stack([net.forward_step(frame[None], state).logits[0] for frame in clip])
+    expected = whole_clip(tensors, sizes, clip, 50)
+    torch.testing.assert_close(given, expected, rtol=1e-9, atol=1e-9)
+
+
+@torch.no_grad()
+def test_its_trunk_serves_as_a_frontend(tmp_path: Path) -> None:
+    card, net, front = random_model("movinet", "m", {**SMALL, **CROP, "num_classes": 3})
+    save_model(tmp_path / "m.safetensors", card, net, front)
+    weights = str(tmp_path / "m.safetensors")
+    made, _, trunk = random_model("cooadtr", "c", {"window": 8}, weights)
+    assert (made.frontend, made.rate_hz, made.arguments["input_width"]) == ("movinet", 5.0, 10)
+    assert isinstance(net, MoViNet)
+    assert isinstance(trunk, MoViNetFeatures)
+    clip = torch.randint(0, 256, (1, 7, 3, 44, 44), dtype=torch.uint8)
+    rows = net.eval().features(clip / 255, net.init_state())
+    torch.testing.assert_close(trunk.eval()(clip), rows)
 
 
 def test_labels_are_those_of_kinetics_600() -> None:

@@ -19,6 +19,7 @@ from costream.training.feature_cache import FeatureCache
 from costream.training.video.examples import VideoReader
 from kit import data_audio, data_video
 from kit.media import make_video
+from kit.movinet_clip import CROP, SMALL
 from kit.pages import Page
 from kit.program import costream, python
 from kit.runs import evaluate, run
@@ -182,6 +183,22 @@ def test_random_weights_learn_on_a_trained_frontend(base, classes, tmp_path):
     clip = classes / "grow" / "grow0.mp4"
     done = costream("detect", clip, "-m", path, "-f", "jsonl", "-o", "-")
     assert '"grow", 0.' in done.stdout
+
+
+def test_a_whole_network_becomes_the_frozen_frontend_of_a_new_head(classes, tmp_path):
+    sizes = [f"{key}={json.dumps(value)}" for key, value in {**SMALL, **CROP}.items()]
+    given = [word for size in sizes for word in ("--set", size)]
+    assert costream("models", "init", "movinet", *given, cwd=tmp_path).returncode == 0
+    begun, path = tmp_path / "movinet-random.safetensors", tmp_path / "own.safetensors"
+    run("train", begun, "--data", classes, "-o", path, "--steps", 30, "--no-cache")
+    card, before, after = read_card(path), read_weights(begun).tensors, read_weights(path).tensors
+    assert (card.architecture, card.frontend, card.rate_hz) == ("cooadtr", "movinet", 5.0)
+    assert card.labels == data_video.LABELS
+    kept = [name for name in after if name.startswith("frontend.trunk.")]
+    assert len(kept) > 20
+    for name in kept:
+        assert torch.equal(after[name], before[name.replace("frontend.trunk", "network")])
+    run("detect", classes / "grow" / "grow0.mp4", "-m", path, "-f", "jsonl", "-o", "-")
 
 
 def test_sound_is_no_video(base, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,12 @@ import torch
 from torch import nn
 
 from costream.checkpoints.card import Card
+from costream.checkpoints.file import Weights
 from costream.errors import UsageError
 from costream.labels.examples import Example
 from costream.labels.recording import BACKGROUND, UNSCORED
+from costream.models.build import build
+from costream.models.spec import MODELS, architectures, model_spec
 from costream.training.base import (
     Student,
     TrainingData,
@@ -47,6 +51,35 @@ STEPS, PER_EXAMPLE, MOST = 600, 12, 1200
 CHECKS = 8  # streams to validate with
 # Joint fine-tuning of frontend and network: steps, pieces per step and for validation.
 FINE_STEPS, FINE_PIECES, FINE_CHECKS = 100, 4, 12
+
+
+# Of the network on top of a frozen one: a continual transformer of one block.
+HEAD = {"embed_dim": 192, "num_heads": 4, "feedforward": 384, "window": 32}
+
+
+def with_new_head(base: Weights) -> Weights:
+    """Return the base weights of a network that can serve as a frontend: that, and no network.
+
+    Its classifier is replaced by a ``cooadtr`` without weights; other base weights stay.
+    """
+    kind = base.card.architecture
+    if kind not in architectures() or not hasattr(MODELS.load(kind), "as_frontend"):
+        return base
+    network: Any = build(base.card, base.tensors)[0]
+    name, front = network.as_frontend()
+    card = replace(
+        base.card,
+        task=model_spec("cooadtr").task,
+        architecture="cooadtr",
+        arguments={"input_width": front.token_width, "num_classes": 2, **HEAD},
+        labels=(BACKGROUND, "other"),
+        background=BACKGROUND,
+        frontend=name,
+        frontend_arguments=front.arguments,
+        delay_s=0.0,
+    )
+    tensors = {f"frontend.{key}": value for key, value in front.state_dict().items()}
+    return replace(base, card=card, tensors=tensors)
 
 
 class VideoTrainer(SequenceTrainer):
@@ -101,7 +134,8 @@ class VideoTrainer(SequenceTrainer):
         validation = validation_streams(checked, card, still, settings.seed)
         tokens = torch.cat([s.tokens[0] for s in encoded])
         spread = tokens.std(0)
-        if settings.scratch:
+        fresh = not any(name.startswith("network.") for name in workspace.base.tensors)
+        if settings.scratch or fresh:
             standardise(network, tokens)
         enough = min(MOST, STEPS + PER_EXAMPLE * len(training))
         batch = STREAMS // 2 if slides(network) else STREAMS
