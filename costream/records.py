@@ -292,6 +292,7 @@ class Alert:
     place: str | None = None  # zone or line of the rule
     id: int | None = None  # track id of the object
     level_db: float | None = None  # rules about the sound level: how loud it was
+    person: int | None = None  # number of the person, if persons are told apart
 
 
 @dataclass(frozen=True)

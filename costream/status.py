@@ -18,6 +18,16 @@ class SeenLabel:
 
 
 @dataclass(frozen=True)
+class PersonStatus:
+    """What one person does now."""
+
+    number: int  # from 1, in order of appearance
+    active: str | None  # label at or above the threshold, not the background
+    top: tuple[Scored, ...]  # newest prediction, best first
+    strip: tuple[str | None, ...] = ()  # labels by second
+
+
+@dataclass(frozen=True)
 class FeedStatus:
     """Status of one feed at one time. Totals count from the start of the watch."""
 
@@ -44,6 +54,7 @@ class FeedStatus:
     dense_macs: int = 0  # of the same results without continual inference
     seen: tuple[SeenLabel, ...] = ()  # in order of appearance
     places: tuple[PlaceCount, ...] = ()  # objects in zones and over lines
+    persons: tuple[PersonStatus, ...] | None = None  # who is there; None: nobody is told apart
     level_db: float | None = None  # of its sound, if it is measured
     rules: dict[str, bool] = field(default_factory=dict)  # whether the condition of each holds
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from costream.errors import SourceError
 from costream.layouts import find_layout
 from costream.models.base import Model
 from costream.records import Data, FeatureRow, SkeletonFrame, VideoFrame
+from costream.runtime.head_timelines import HeadTimeline, resume_smoothing, smoothed_scores
 from costream.runtime.pipeline import StreamRunner
 from costream.runtime.saved_state import UnfitStateError, read_state, write_state
 from costream.runtime.writer import StreamRecorder
@@ -30,14 +32,19 @@ def save_stream(
     path: Path, recorder: StreamRecorder, runner: StreamRunner, converter: ItemConverter
 ) -> None:
     """Write the state of a stream to a file. Raises OutputError."""
-    tensors = {_NETWORK + key: value for key, value in runner.state.tensors().items()}
+    rows, people = runner.persons, recorder.people
+    state = runner.state if rows is None or rows.state is None else rows.state
+    tensors = {_NETWORK + key: value for key, value in state.tensors().items()}
     position: dict[str, Any] = {
         "next_step": recorder.first_step + recorder.steps,
         "first_s": recorder.first_s,
         "last_s": recorder.last_s,
-        "smoothed": recorder.smoothed(),
-        "segments": [entry.segmenter.snapshot() for entry in recorder.timelines],
+        "smoothed": smoothed_scores(recorder.timelines),
+        "segments": _segments(recorder.timelines),
+        "persons": {} if rows is None else rows.position,
+        "people": [[n, smoothed_scores(own), _segments(own)] for n, own in people.items()],
         "taken": converter.taken,
+        "slots": None if converter.slots is None else converter.slots.position,
     }
     if isinstance(runner.clock, Resampler):
         ticker = runner.clock.ticker
@@ -66,14 +73,20 @@ class SavedStream:
     ) -> None:
         """Set the state of a stream that has just been opened."""
         position = self.position
-        runner.state.load_tensors(self.tensors)
+        if position["people"] and runner.persons is not None:
+            runner.persons.resume(position["persons"], self.tensors)
+        else:
+            runner.state.load_tensors(self.tensors)
         recorder.first_step = position["next_step"]
         recorder.first_s, recorder.last_s = position["first_s"], position["last_s"]
-        if position["smoothed"]:
-            recorder.go_on(position["smoothed"])
-        for entry, part in zip(recorder.timelines, position["segments"], strict=True):
-            entry.segmenter.restore(part)
+        _resume(recorder.timelines, position["smoothed"], position["segments"])
+        if position["people"]:
+            recorder.meet([number for number, _, _ in position["people"]])
+            for number, smoothed, segments in position["people"]:
+                _resume(recorder.people[number], smoothed, segments)
         converter.go_on(position["taken"], position["last_s"])
+        if converter.slots is not None:
+            converter.slots.resume(position["slots"])
         if isinstance(runner.clock, Resampler) and self.waiting:
             ticker = runner.clock.ticker
             ticker.t0_s, ticker.next = position["t0_s"], position["next"]
@@ -99,7 +112,8 @@ def load_stream(path: Path, model: Model) -> SavedStream:
             if key.startswith(_NETWORK)
         }
         saved = SavedStream(network, position, waiting)
-        model.init_state(1).load_tensors(network)  # whether they fit
+        rows = max(1, len(position["people"]))
+        model.init_state(rows).load_tensors(network)  # whether they fit
     except UnfitStateError as error:
         raise SourceError(f"this state cannot be used: {error}", where=path) from error
     except (KeyError, TypeError, ValueError) as error:
@@ -107,6 +121,20 @@ def load_stream(path: Path, model: Model) -> SavedStream:
     except OSError as error:
         raise SourceError(f"cannot be read ({error.strerror})", where=path) from error
     return saved
+
+
+def _segments(timelines: Sequence[HeadTimeline]) -> list[dict[str, Any]]:
+    """Return the open segments of each head."""
+    return [entry.segmenter.snapshot() for entry in timelines]
+
+
+def _resume(
+    timelines: Sequence[HeadTimeline], smoothed: Sequence[float], segments: Sequence[dict[str, Any]]
+) -> None:
+    """Go on with the scores and the open segments of each head."""
+    resume_smoothing(timelines, smoothed)
+    for entry, part in zip(timelines, segments, strict=True):
+        entry.segmenter.restore(part)
 
 
 def _tick(about: dict[str, Any], item: Data) -> Tick:
@@ -127,7 +155,7 @@ def _described(item: Data) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return {**about, "size": item.size}, {"rgb": torch.from_numpy(np.array(item.rgb))}
     if isinstance(item, SkeletonFrame):
         arrays = {"joints": item.joints, "scores": item.scores}
-        about["layout"] = item.layout.name
+        about |= {"layout": item.layout.name, "persons": item.persons}
     else:
         assert isinstance(item, FeatureRow)  # audio has no clock of this kind
         arrays = {"values": item.values}
@@ -146,5 +174,7 @@ def _item(about: dict[str, Any], tensors: dict[str, Tensor], prefix: str) -> Dat
         return VideoFrame(i, time_s, None, partial(np.asarray, arrays["rgb"]), size=size)
     if "joints" in arrays:
         layout = find_layout(about["layout"])
-        return SkeletonFrame(i, time_s, arrays["joints"], arrays["scores"], layout)
+        persons = None if about["persons"] is None else tuple(about["persons"])
+        given = (i, time_s, arrays["joints"], arrays["scores"], layout)
+        return SkeletonFrame(*given, persons=persons)
     return FeatureRow(i, time_s, arrays["values"])

@@ -175,7 +175,8 @@ class ModelStream:
 
     def _begin(self) -> None:
         self._queue = RecordQueue()
-        self._recorder = StreamRecorder(self._model, self._options, [self._queue, *self._sinks])
+        sinks = [self._queue, *self._sinks]
+        self._recorder = StreamRecorder(self._model, self._options, sinks, follow_persons=True)
         self._converter: ItemConverter | None = None
         self._runner: StreamRunner | None = None
         self._newest_s = float("-inf")

@@ -93,12 +93,15 @@ class PoseTracker:
         self._frames_with_persons = 0
         self._clock_ms = -1
         self._last: list[tuple[float, Numbers] | None] = [None] * persons  # time and place
+        self._numbers = [0] * persons  # of the persons in the slots
+        self._newest = 0
 
     def find(self, frame: VideoFrame) -> SkeletonFrame:
         """Return the persons in a frame as a SkeletonFrame of layout mediapipe-33.
 
         Joints are MediaPipe's world landmarks, three axes, metres, the hips at the origin; or two
-        axes, x 0 to 1 and y 0 to -1 in the picture. Scores are its visibility. SourceError if
+        axes, x 0 to 1 and y 0 to -1 in the picture. Scores are its visibility. Persons are
+        numbered from 1 on, in order of appearance. SourceError if
         MediaPipe does not work here.
         """
         persons = self._detect(frame)
@@ -111,13 +114,16 @@ class PoseTracker:
             self._last[slot] = (frame.time_s, person.middle)
         if self._in_picture:
             joints = places * np.array((1, -1), np.float32)
-        return SkeletonFrame(frame.i, frame.time_s, joints, scores, MEDIAPIPE_33, places=places)
+        about = (frame.i, frame.time_s, joints, scores, MEDIAPIPE_33)
+        return SkeletonFrame(*about, places=places, persons=tuple(self._numbers))
 
     def close(self) -> None:
-        """Release the networks; the next frame starts afresh."""
+        """Release the networks; the next frame starts afresh, but for the numbers of persons."""
         if self._landmarker is not None:
             self._landmarker.close()
+        newest = self._newest
         self.__init__(self._persons, self._in_picture)  # type: ignore[misc]
+        self._newest = newest
 
     def _detect(self, frame: VideoFrame) -> list[DetectedPerson]:
         with quiet_stderr(self._frames_with_persons < _FIRST):
@@ -153,7 +159,10 @@ class PoseTracker:
             left.remove(k)
             del known[slot], slots[slot]
         free = [slot for slot in slots if slot not in known]
-        yield from zip(free, (persons[k] for k in left), strict=False)
+        for slot, k in zip(free, left, strict=False):
+            self._newest += 1
+            self._numbers[slot] = self._newest
+            yield slot, persons[k]
 
 
 class PoseTrackers:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.checkpoints.card import Card
-from costream.records import AudioFormat, Box, Data, SkeletonFrame, SourceInfo
+from costream.records import AudioFormat, Box, Data, SkeletonFrame, SourceInfo, VideoFrame
 
 # A shipped model for each kind of source, to be named in messages.
 SHIPPED = {"audio": "cosounds", "video": "cooadtr", "skeleton": "costgcn"}
@@ -36,6 +36,9 @@ class StepResult:
     network_macs: int | None = None  # of ``macs``, without the frontend; None: inseparable
     network_dense_macs: int | None = None  # the same of ``dense_macs``
     familiarity: npt.NDArray[np.float32] | None = None  # [B, heads], NaN where a card has none
+    # [B] number of the person of each row, if the rows are persons of one stream
+    persons: tuple[int, ...] | None = None
+    nobody: bool = False  # none of them is there now
 
     def row(self, k: int) -> StepResult:
         """Return the result of one stream of the batch (B = 1), with its share of the cost."""
@@ -113,6 +116,23 @@ class Model(Protocol):
 
         Matrix products over all of them are larger and fewer; times are divided evenly.
         """
+
+
+class PersonFinder(Protocol):
+    """Finds the persons in the frames of one stream, and tells them apart."""
+
+    def find(self, frame: VideoFrame) -> SkeletonFrame:
+        """Return the persons in a frame, with their numbers."""
+
+    def close(self) -> None:
+        """Forget everybody; numbers go on."""
+
+
+class PersonModel(Model, Protocol):
+    """A model for the skeleton of one person (``info.persons`` is 1), which follows several."""
+
+    def person_finder(self, most: int) -> PersonFinder:
+        """Return a finder of up to ``most`` persons in frames."""
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ from torch import Tensor
 from costream.checkpoints.card import Card
 from costream.errors import ModelError, SourceError
 from costream.frontends.audiovisual import stack_audio_blocks
-from costream.frontends.pose import BOX, PoseTrackers
+from costream.frontends.pose import BOX, PoseTracker, PoseTrackers
 from costream.models.base import ModelHead, ModelInfo, StepResult
 from costream.models.fitting import (
     check_source,
@@ -345,6 +345,10 @@ class StreamingModel:
             front = self.frontend
             state.poses = PoseTrackers(len(items), front.persons, front.in_picture)
         return tuple(state.poses.find(frames))
+
+    def person_finder(self, most: int) -> PoseTracker:
+        """Return a finder of up to ``most`` persons in the frames of one stream."""
+        return PoseTracker(most)
 
     def see(self, items: Sequence[Data], state: ModelState) -> Tensor:
         """Take one item per stream, no feature rows, and return their tokens [B, ...]."""

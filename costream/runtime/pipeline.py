@@ -10,7 +10,7 @@ from costream.clock import ItemClock, Resampler, Tick, TickItem
 from costream.errors import CostreamError, ExitCode, SourceError
 from costream.models.base import GatedModel, Model
 from costream.options import Options
-from costream.records import Gap, Item, SkeletonFrame, SourceInfo, Summary, VideoFrame
+from costream.records import Gap, Item, SourceInfo, Summary, VideoFrame
 from costream.runtime.budget import TokenController
 from costream.runtime.masks import MaskPainter
 from costream.runtime.persons import PersonRows
@@ -63,7 +63,7 @@ class StreamRunner:
         self._chunk = 1 if info.live else model.info.chunk
         self._ticks: list[Tick] = []  # to be run together
         self.state = model.init_state(1)
-        self._persons = PersonRows(model) if recorder.follows else None
+        self.persons = PersonRows(model) if recorder.follows else None
         self._painter = MaskPainter(recorder.options.mask)
         self._controller = self._controlled()
         # Waiting for a live source is no work.
@@ -95,8 +95,8 @@ class StreamRunner:
             if isinstance(event, Gap):
                 self._recorder.gap(event)
                 self.state.reset([0])
-                if self._persons is not None:
-                    self._persons.reset()
+                if self.persons is not None:
+                    self.persons.reset()
             else:
                 self._recorder.fault(event)
 
@@ -113,11 +113,9 @@ class StreamRunner:
         if self._controller is not None:
             self._controller.before(self.state)
             self._recorder.budget = self._controller.step_budget
-        if self._persons is not None:
+        if self.persons is not None:
             for tick in ticks:
-                assert isinstance(tick.item, SkeletonFrame)
-                result, numbers = self._persons.step(tick.item)
-                self._recorder.step(tick, result, decode_s, numbers)
+                self._recorder.step(tick, self.persons.step(tick.item), decode_s)
             self.begin()
             return
         results = self._model.steps([tick.item for tick in ticks], self.state)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from costream.checkpoints.card import Card, Timeline
 from costream.clock import Tick
 from costream.errors import CostreamError, ExitCode
 from costream.hysteresis import is_among, match_labels
-from costream.models.base import Model, ModelHead, StepResult
+from costream.models.base import Model, StepResult
 from costream.options import Options
 from costream.records import (
     AudioBlock,
@@ -30,41 +30,30 @@ from costream.records import (
     Record,
     Scored,
     Segment,
-    SkeletonFrame,
     SourceInfo,
     StageTimes,
     Summary,
     VideoFrame,
 )
 from costream.runtime.alerts.snapshots import Scene
+from costream.runtime.head_timelines import (
+    HeadTimeline,
+    active_label,
+    new_timelines,
+    smoothed_scores,
+)
 from costream.runtime.header import make_header
 from costream.runtime.levels import LevelMeter
-from costream.runtime.persons import MOST
+from costream.runtime.persons import MOST, PersonScores, follows
 from costream.runtime.presence import Event, Presence
-from costream.runtime.segments import (
-    IndependentSegmenter,
-    PresenceSegmenter,
-    Segmenter,
-    best_scores,
-)
+from costream.runtime.segments import PresenceSegmenter, best_scores
 from costream.runtime.tracking import ObjectTracker
 from costream.sinks.base import PictureSink, Sink
-from costream.status import SeenLabel
+from costream.status import PersonStatus, SeenLabel
 
 log = logging.getLogger("costream")
 
 MAX_BOXES = 100  # per step
-
-
-@dataclass(frozen=True)
-class _HeadTimeline:
-    """A classifier head of the model and the timeline of its predictions."""
-
-    head: ModelHead
-    name: str | None  # marks its records; None where there is only one head
-    timeline: Timeline
-    segmenter: Segmenter | IndependentSegmenter
-    person: int | None = None  # number of the person it is about
 
 
 class StreamRecorder:
@@ -79,7 +68,7 @@ class StreamRecorder:
         follow_persons: bool = False,
         needs: Collection[str] = (),
     ) -> None:
-        """``follow_persons``: those of a recording, one by one, if the model sees one person.
+        """``follow_persons``: each by itself, if the model sees one person.
 
         ``needs``: of rules: "places" (``presence``), "dB" or "dBA" (``meter``).
 
@@ -88,7 +77,7 @@ class StreamRecorder:
         self.model, self.options, self.sinks = model, options, sinks
         self._may_follow = follow_persons
         self.follows = False  # known once it is open
-        self._people: dict[int, list[_HeadTimeline]] = {}
+        self._people: dict[int, list[HeadTimeline]] = {}
         events = [label for head in model.info.heads for label in head.card.events]
         self.only = match_labels(options.only, events) if options.only else None
         self.open_sinks: list[Sink] = []
@@ -109,7 +98,9 @@ class StreamRecorder:
         self.lag_s = 0.0
         self.fatal = False
         self.top: dict[str | None, tuple[Scored, ...]] = {}  # newest, by head
-        self.timelines: list[_HeadTimeline] = []
+        self.nobody = False  # of the persons who are followed
+        self._tops: dict[int, tuple[Scored, ...]] = {}  # newest, by person
+        self.timelines: list[HeadTimeline] = []
         self._places = options.places
         placed = "places" in needs or bool(options.zone or options.line)
         self.presence = Presence(self._places) if placed else None  # what is where
@@ -133,26 +124,23 @@ class StreamRecorder:
     @property
     def active(self) -> str | None:
         """The best label now at or above its threshold, not background; of the first such head."""
-        for entry in self.timelines:
-            card, scores = entry.head.card, entry.segmenter.smoother.scores
-            if scores is None:
-                continue
-            sure = [
-                (score, label)
-                for label, score in zip(card.labels, scores.tolist(), strict=True)
-                if label != card.background
-                and is_among(label, self.only)
-                and score >= entry.timeline.threshold_of(label)
-            ]
-            if sure:
-                return max(sure)[1]
-        return None
+        return active_label(self.timelines, self.only)
+
+    @property
+    def persons(self) -> tuple[PersonStatus, ...] | None:
+        """The persons who are there; None if they have no predictions of their own."""
+        if not self.follows or self.nobody:
+            return () if self.follows else None
+        return tuple(
+            PersonStatus(number, active_label(entries, self.only), self._tops.get(number, ()))
+            for number, entries in self._people.items()
+        )
 
     def open(self, info: SourceInfo) -> None:
         """Write the header. SourceError when the model does not take this source."""
         notes = self.model.check(info)
         self.uri = info.uri
-        self.follows = self._may_follow and info.kind == "skeleton" and self.model.info.persons == 1
+        self.follows = self._may_follow and follows(self.model)
         self._set_clock(info)
         header = make_header(
             self.model,
@@ -174,38 +162,20 @@ class StreamRecorder:
         # For skeletons, a given rate is that of the recording, whose frames may have no times.
         given = None if info.kind == "skeleton" else self.options.rate_hz
         self.rate_hz = given or card.rate_hz
-        # A network's delay is a number of steps, whatever the duration of a step.
-        self.scale = card.rate_hz / self.rate_hz
         self.timelines = self._new_timelines()
 
-    def _new_timelines(self, person: int | None = None) -> list[_HeadTimeline]:
-        """Return empty timelines, one per head."""
-        several, out = len(self.model.info.heads) > 1, []
-        for head in self.model.info.heads:
-            name = head.card.name if several else None
-            timeline = self.options.timeline(head.card)
-            segmenter = self._segmenter(head.card, timeline)
-            out.append(_HeadTimeline(head, name, timeline, segmenter, person))
-        return out
+    def _new_timelines(self, person: int | None = None) -> list[HeadTimeline]:
+        return new_timelines(self.model.info, self.options, self.rate_hz, self.only, person)
 
-    def _segmenter(self, card: Card, timeline: Timeline) -> Segmenter | IndependentSegmenter:
-        rate_hz, delay_s = self.rate_hz / self.model.info.stride, card.delay_s * self.scale
-        if card.finds_objects:
-            return PresenceSegmenter(card.labels, timeline, rate_hz, delay_s)
-        if card.multilabel:
-            return IndependentSegmenter(card.labels, timeline, rate_hz, delay_s, self.only)
-        return Segmenter(card.labels, timeline, rate_hz, delay_s, card.background, self.only)
-
-    def step(
-        self, tick: Tick, result: StepResult, decode_s: float, persons: Sequence[int] = ()
-    ) -> npt.NDArray[np.float64] | None:
+    def step(self, tick: Tick, result: StepResult, decode_s: float) -> PersonScores:
         """Write the records for the model's result of a tick (B = 1, or a row for each person).
 
-        Return the scores behind the timeline, [C] of all heads concatenated, of the first person;
-        None when the step has no output.
+        Return the scores behind the timeline, [C] of all heads concatenated, by number of the
+        person (None: of a stream as a whole); empty when the step has no output.
         """
-        if self.follows:
-            self._meet(persons)
+        if result.persons is not None:
+            self.meet(result.persons)
+            self.nobody = result.nobody
         self.first_s = tick.time_s if self.first_s is None else self.first_s
         self.last_s = tick.time_s
         self.macs += result.macs
@@ -232,7 +202,7 @@ class StreamRecorder:
         )
         began = time.perf_counter()
         self._measure(tick)
-        scores: list[npt.NDArray[np.float64]] = []
+        scores: defaultdict[int | None, list[npt.NDArray[np.float64]]] = defaultdict(list)
         if result.familiarity is not None and result.probabilities is not None:
             unfamiliar = self._is_unfamiliar(result.probabilities[0], result.familiarity[0])
             self.unfamiliar = (self.unfamiliar or 0) + unfamiliar
@@ -251,23 +221,24 @@ class StreamRecorder:
                 self._emit(entry, entry.segmenter.push(tick.time_s, probabilities))
             else:
                 continue
-            if entry.segmenter.smoother.scores is not None and row == 0:
-                scores.append(entry.segmenter.smoother.scores)
+            if entry.segmenter.smoother.scores is not None:
+                scores[entry.person].append(entry.segmenter.smoother.scores)
         self.write(compute)
         self._draw(tick, result)
         self._sink_s = time.perf_counter() - began
-        return np.concatenate(scores) if scores else None
+        return {person: np.concatenate(parts) for person, parts in scores.items()}
 
-    def _meet(self, persons: Sequence[int]) -> None:
+    def meet(self, persons: Sequence[int]) -> None:
         """Begin timelines of new persons, and end those of persons who have left."""
         for number in [number for number in self._people if number not in persons]:
+            self._tops.pop(number, None)
             for entry in self._people.pop(number):
                 self._emit(entry, entry.segmenter.flush())
         known = self._people
         self._people = {n: known.get(n) or self._new_timelines(n) for n in persons}
         self.timelines = next(iter(self._people.values()))
 
-    def _entries(self) -> Iterator[tuple[int, int, _HeadTimeline]]:
+    def _entries(self) -> Iterator[tuple[int, int, HeadTimeline]]:
         """Yield row of the result, number of the head and timeline, for each person."""
         for row, timelines in enumerate(self._people.values() or [self.timelines]):
             for number, entry in enumerate(timelines):
@@ -296,23 +267,13 @@ class StreamRecorder:
         self.write(gap)
 
     def smoothed(self) -> tuple[float, ...]:
-        """Return the state of the smoothing: the newest time, then the scores of all heads.
+        """Return the state of the smoothing; empty of persons, who are told apart anew."""
+        return () if self.follows else smoothed_scores(self.timelines)
 
-        Empty when no scores are smoothed, or before the first ones.
-        """
-        smoothers = [entry.segmenter.smoother for entry in self.timelines]
-        scores = [s.scores for s in smoothers if s.scores is not None]
-        if not scores or not any(s.smooth_s for s in smoothers):
-            return ()
-        return tuple(np.concatenate([[smoothers[0].time_s], *scores]).tolist())
-
-    def go_on(self, smoothed: Sequence[float]) -> None:
-        """Resume the smoothing from the state that ``smoothed`` returned."""
-        time_s, scores = smoothed[0], np.array(smoothed[1:])
-        for entry in self.timelines:
-            smoother, count = entry.segmenter.smoother, len(entry.head.card.labels)
-            smoother.time_s, smoother.scores = time_s, scores[:count]
-            scores = scores[count:]
+    @property
+    def people(self) -> dict[int, list[HeadTimeline]]:
+        """The timelines of each person; empty if they are not followed."""
+        return self._people
 
     def fault(self, fault: Fault) -> None:
         """Count, log and record a fault."""
@@ -376,17 +337,13 @@ class StreamRecorder:
     def _draw(self, tick: Tick, result: StepResult) -> None:
         if self._pictures:
             skeleton = None if result.skeletons is None else result.skeletons[0]
-            if isinstance(tick.item, SkeletonFrame):
-                skeleton = tick.item  # with everybody
             spectrum = None if result.spectra is None else result.spectra[0]
             updated = None if result.updated is None else result.updated[0]
             picture = Picture(tick.time_s, tick.item, skeleton, spectrum, updated)
             for sink in self._pictures:
                 sink.draw(picture)
 
-    def _objects(
-        self, step: int, tick: Tick, boxes: Sequence[Box], entry: _HeadTimeline
-    ) -> Objects:
+    def _objects(self, step: int, tick: Tick, boxes: Sequence[Box], entry: HeadTimeline) -> Objects:
         card, least = entry.head.card, entry.timeline.threshold_of
         scores = best_scores(boxes, card.labels)
         self.top[entry.name] = tuple(top for top in self._top(scores, card.labels) if top[1] > 0)
@@ -406,7 +363,7 @@ class StreamRecorder:
         result: StepResult,
         row: int,
         number: int,
-        entry: _HeadTimeline,
+        entry: HeadTimeline,
     ) -> Prediction:
         """Return the prediction of a row of the result by the head of this number."""
         assert result.probabilities is not None
@@ -415,6 +372,8 @@ class StreamRecorder:
         top = self._top(probabilities, labels)
         if row == 0:
             self.top[entry.name] = top
+        if entry.person is not None:
+            self._tops[entry.person] = top
         future = None if result.anticipation is None else result.anticipation[row]
         familiarity = None
         if result.familiarity is not None and entry.head.card.familiarity is not None:
@@ -455,7 +414,7 @@ class StreamRecorder:
         best = np.argsort(-probabilities, kind="stable")[: self.options.top_k]
         return tuple((labels[k], float(probabilities[k])) for k in best)
 
-    def _emit(self, entry: _HeadTimeline, segments: Sequence[Segment]) -> None:
+    def _emit(self, entry: HeadTimeline, segments: Sequence[Segment]) -> None:
         for segment in segments:
             self.segments += 1
             known = self.seen.get(segment.label)

@@ -37,6 +37,10 @@ class ItemConverter(Protocol):
     info: SourceInfo
     taken: int  # values so far
 
+    @property
+    def slots(self) -> Slots | None:
+        """Who is in which slot, of skeletons."""
+
     def items(self, value: npt.NDArray[Any], time_s: float | None) -> Iterator[Item]:
         """Yield the items that a value completes. ``time_s``: None: by its number and the rate.
 
@@ -89,6 +93,7 @@ class _Timed:
     def __init__(self, rate_hz: float | None) -> None:
         self._rate_hz, self._began_s = rate_hz, time.monotonic()
         self.taken = 0
+        self.slots: Slots | None = None
 
     def number(self, time_s: float | None) -> tuple[int, float]:
         """Return number and time of the next value."""
@@ -173,6 +178,7 @@ class _AudioSamples:
         self._rate_hz, self._options, self._sound = int(rate_hz), options, sound
         self._channels = self._checked(first).shape[0]
         self._cutter: AudioBlockCutter | None = None
+        self.slots: Slots | None = None
         self.taken, self._began_s = 0, 0.0
         self.info = replace(info, kind="audio")
 
@@ -233,7 +239,7 @@ class _Skeletons(_Timed):
     ) -> None:
         super().__init__(rate_hz)
         self._persons = max(1, options.persons)
-        self._slots = Slots(self._persons)
+        self.slots = self._slots = Slots(self._persons)
         joints = self._checked(first)
         self._layout = _layout(options.layout, joints.shape[1])
         self._axes = joints.shape[2]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import av
 import numpy as np
@@ -76,8 +75,26 @@ def test_skeletons_with_their_own_times():
         records += stream.finish()
     source.close()
     expected = costream.detect(SAMPLES / "moves.csv", model).collect()
-    segments = [replace(s, person=None) for s in expected.segments]  # a stream has one person
-    assert [r for r in records if isinstance(r, Segment)] == segments
+    assert [r for r in records if isinstance(r, Segment)] == list(expected.segments)
+
+
+@pytest.mark.parametrize("cut", [1, 37, 70])
+def test_persons_go_on_as_if_nothing_had_been(cut, tmp_path):
+    """Two persons, of whom one comes later; saved before and after, between two outputs too."""
+    model, random = costream.load_model("costgcn"), np.random.default_rng(0)
+    joints = random.standard_normal((90, 2, 25, 3)).cumsum(0) / 30
+    joints += random.standard_normal((2, 25, 3))
+    joints[:, 1] += 5
+    joints[:30, 1] = np.nan
+    expected = whole(model.stream(rate_hz=15, layout="ntu-25"), joints)
+    assert {r.person for r in expected if isinstance(r, Prediction)} == {1, 2}
+    first = model.stream(rate_hz=15, layout="ntu-25")
+    records = [record for frame in joints[:cut] for record in first.step(frame)]
+    first.save(tmp_path / "state")
+    second = model.stream(rate_hz=15, layout="ntu-25")
+    second.load(tmp_path / "state")
+    records += whole(second, joints[cut:])
+    assert [record for record in records if not isinstance(record, Compute)] == expected
 
 
 def test_several_streams_of_one_model_do_not_touch_each_other(frames, model):

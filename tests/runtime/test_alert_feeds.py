@@ -20,8 +20,8 @@ from kit.media import make_video
 from kit.runs import records, wait_until
 
 CLASSES = RuleLabels(("nothing", "walk", "fall"), (0.5, 0.5, 0.5), frozenset({0}))
-FALL = np.array([0.05, 0.05, 0.9], np.float32)
-NONE = np.array([0.9, 0.05, 0.05], np.float32)
+FALL = {None: np.array([0.05, 0.05, 0.9], np.float32)}
+NONE = {None: np.array([0.9, 0.05, 0.05], np.float32)}
 
 
 def play(ring, path, until_s):

@@ -137,7 +137,7 @@ def run(rule, events):
         if event is None:
             firing.gap()
         else:
-            alerts += firing.push(i / RATE_HZ, np.asarray(event, np.float32))
+            alerts += firing.push(i / RATE_HZ, {None: np.asarray(event, np.float32)})
     return alerts
 
 

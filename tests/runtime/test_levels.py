@@ -80,7 +80,7 @@ def alerts(text: str, levels: list[float]) -> list[Alert]:
     firing, found = RuleEvaluator(rule, CLASSES), []
     for number, db in enumerate(levels):
         meter.update(number / 4, tone(1000, db - 100, number, 8000), 8000)
-        found += firing.push(number / 4, np.zeros(1), meter=meter)
+        found += firing.push(number / 4, {None: np.zeros(1)}, meter=meter)
     return found
 
 

@@ -244,8 +244,8 @@ def test_snapshots_of_alerts(tmp_path: Path) -> None:
     )
     found = []
     for k in range(2):
-        found += alerts.push("door/1", 2.0 * k, np.array([0.1, 0.9]), None, scene)
-        alerts.push("door/1", 2.0 * k + 1, np.array([0.9, 0.1]), None, scene)
+        found += alerts.push("door/1", 2.0 * k, {None: np.array([0.1, 0.9])}, None, scene)
+        alerts.push("door/1", 2.0 * k + 1, {None: np.array([0.9, 0.1])}, None, scene)
     alerts.close(10.0)
     assert alerts.failed == 0
     names = [alert.snapshot for alert in found]
@@ -264,6 +264,6 @@ def test_snapshots_of_alerts(tmp_path: Path) -> None:
     assert not changed[60:100, 200:300].any()
     broken = Alerts(snapshots=log)  # a file
     broken.add("door", options, RuleLabels(("no", "fall"), (0.5, 0.5), frozenset({0})))
-    broken.push("door", 0.0, np.array([0.1, 0.9]), None, scene)
+    broken.push("door", 0.0, {None: np.array([0.1, 0.9])}, None, scene)
     broken.close(10.0)
     assert broken.failed >= 1

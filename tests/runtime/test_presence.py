@@ -22,7 +22,7 @@ BED = parse_place("bed=0,0 1000,0 1000,40 0,40", "zone", "--zone")
 GATE = parse_place("gate=0.5,1 0.5,0", "line", "--line")  # to the right is in
 PLACES = (HALL, BED, GATE)
 CLASSES = RuleLabels(("person", "car"), (0.5, 0.5), frozenset())
-NONE = np.zeros(2)
+NONE = {None: np.zeros(2)}
 
 
 def standing(x: float, y: float, number: int | None = None, label: str = "person") -> Box:

@@ -70,7 +70,8 @@ def test_feeds_that_come_and_go(name, make):
         if round_ == 10:
             rows.reset(2)
             alone[2].reset(0)
-        if round_ == 20:  # what is known of a feed goes to a new watch
+        # What is known of a feed goes to a new watch; persons are told apart anew.
+        if round_ == 20 and model.info.persons is None:
             rows, old = FeedStates(model, FEEDS), rows
             for k in range(FEEDS):
                 rows.put(k, old.take(k))

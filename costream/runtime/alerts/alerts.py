@@ -12,9 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from costream.clock import parse_time, utc
 from costream.errors import UsageError
 from costream.records import Alert, FeedState
@@ -31,6 +28,7 @@ from costream.runtime.alerts.snapshots import SUFFIX as PICTURE_SUFFIX
 from costream.runtime.alerts.snapshots import AlertPicture, Scene
 from costream.runtime.alerts.worker import Action, ActionWorker, LogLimiter
 from costream.runtime.levels import LevelMeter
+from costream.runtime.persons import PersonScores
 from costream.runtime.presence import Presence
 from costream.sinks.rotation import clip_stem
 from costream.sources.live.clip_buffer import SUFFIX, PacketRing
@@ -109,18 +107,18 @@ class Alerts:
         self,
         feed: str,
         time_s: float,
-        probabilities: npt.NDArray[np.floating],
+        scores: PersonScores,
         presence: Presence | None = None,
         scene: Scene | None = None,
         meter: LevelMeter | None = None,
     ) -> list[Alert]:
-        """Take a step of a feed (``probabilities``: [C], all heads); return alerts to record.
+        """Take a step of a feed (``scores``: of all heads); return alerts to record.
 
         ``presence``: what is in its zones, for rules about places; ``scene``: for snapshots;
         ``meter``: how loud it is.
         """
         to = self._feeds[feed]
-        given = (time_s, probabilities, presence, meter)
+        given = (time_s, scores, presence, meter)
         alerts = [alert for evaluator in to.evaluators for alert in evaluator.push(*given)]
         return [self._take(feed, alert, alert.time_s, scene) for alert in alerts]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from costream.runtime.alerts.rules import (
     targets,
 )
 from costream.runtime.levels import LevelMeter
+from costream.runtime.persons import PersonScores
 from costream.runtime.presence import Presence
 
 PULSE_S = 2.0  # for which the condition of a crossing counts as holding
@@ -36,6 +38,14 @@ class _Watched:
 
     since_s: float | None = None  # None: it does not hold
     armed: bool = True
+
+
+@dataclass
+class _Person:
+    """What a rule knows of a person, or of a stream as a whole."""
+
+    watched: tuple[_Watched, ...]  # of each target
+    fired_s: float = -math.inf
 
 
 class RuleEvaluator:
@@ -59,7 +69,7 @@ class RuleEvaluator:
         self._label = None if rule.label == ANY else rule.label
         self._told: set[int] = set()  # objects in the zone for which it has fired
         self.holding = False  # whether its condition holds now; of crossings: for PULSE_S
-        self._watched = tuple(_Watched() for _ in self._targets)
+        self._persons: dict[int | None, _Person] = {}
         self._away = _Watched()
         self._there = _Watched()  # of "not in", "count" and levels
         self._fired_s = self._crossed_s = -math.inf
@@ -67,24 +77,41 @@ class RuleEvaluator:
     def push(
         self,
         time_s: float,
-        probabilities: npt.NDArray[np.floating],
+        scores: PersonScores,
         presence: Presence | None = None,
         meter: LevelMeter | None = None,
     ) -> list[Alert]:
-        """Take one step (``probabilities``: [C]) and return the alerts that fire.
+        """Take one step and return the alerts that fire.
 
         ``presence``: what is in the zones since this step, for rules about places; ``meter``: how
         loud it is, for those about sounds.
 
-        Of several labels that could fire in one step only the best does, as ``every`` applies to
-        the whole rule; with ``every 0`` all do.
+        Of several labels of one person that could fire in one step only the best does, as ``every``
+        applies to the whole rule; with ``every 0`` all do.
         """
         if presence is not None and self.rule.kind in PLACED:
             return self._in_places(time_s, presence)
         if self.rule.kind in HEARD:
             return [] if meter is None else self._heard(time_s, meter)
+        if not self._targets or not scores:
+            return []
+        new = (_Person(tuple(_Watched() for _ in self._targets)) for _ in scores)
+        known = self._persons
+        self._persons = {n: known.get(n) or one for n, one in zip(scores, new, strict=True)}
+        alerts: list[Alert] = []
+        for number, probabilities in scores.items():
+            alerts += self._seen(time_s, number, probabilities)
+        watched = [each for person in self._persons.values() for each in person.watched]
+        self.holding = any(self._lasts(each, time_s) for each in watched)
+        return alerts
+
+    def _seen(
+        self, time_s: float, number: int | None, probabilities: npt.NDArray[np.floating]
+    ) -> list[Alert]:
+        """Return the alerts of a rule about labels, of one person."""
+        person = self._persons[number]
         due: list[tuple[float, RuleTarget, _Watched]] = []
-        for target, watched in zip(self._targets, self._watched, strict=True):
+        for target, watched in zip(self._targets, person.watched, strict=True):
             score = float(probabilities[target.index])
             score = score if math.isfinite(score) else 0.0
             if score < target.until:
@@ -95,16 +122,18 @@ class RuleEvaluator:
                 watched.since_s = time_s
             if self._holds(watched, time_s):
                 due.append((score, target, watched))
-        self.holding = any(self._lasts(watched, time_s) for watched in self._watched)
         due.sort(key=lambda one: -one[0])
         alerts: list[Alert] = []
         for score, target, watched in due:
-            alerts += self._fire(watched, time_s, target.label, score)
+            if time_s - person.fired_s >= self.rule.every_s - SLACK_S:
+                person.fired_s = time_s
+                alerts.append(self._alert(watched, time_s, target.label, score, person=number))
         return alerts
 
     def gap(self) -> None:
         """Take a gap in the data: conditions start over and may fire again."""
-        for watched in (*self._watched, self._there):
+        persons = [each for person in self._persons.values() for each in person.watched]
+        for watched in (*persons, self._there):
             watched.since_s, watched.armed = None, True
         self._told.clear()
         if self.rule.kind not in ("gap", "lost"):
@@ -163,7 +192,7 @@ class RuleEvaluator:
             return [
                 alert
                 for event in crossed
-                for alert in self._fire(_Watched(time_s), time_s, event.label, 1.0, event.id)
+                for alert in self._fire(_Watched(time_s), time_s, event.label, 1.0, id=event.id)
             ]
         if rule.kind == "count" or rule.absent:
             count = presence.count(self._label, rule.place or None)
@@ -182,7 +211,7 @@ class RuleEvaluator:
             watched = _Watched(visit.since_s, number not in self._told and visit.out_s is None)
             self.holding = self.holding or self._lasts(watched, time_s)
             if self._holds(watched, time_s):
-                alerts += self._fire(watched, time_s, visit.label, visit.score, number)
+                alerts += self._fire(watched, time_s, visit.label, visit.score, id=number)
                 if not watched.armed:
                     self._told.add(number)
         return alerts
@@ -196,22 +225,20 @@ class RuleEvaluator:
         return since_s is not None and time_s - since_s >= self.rule.for_s - SLACK_S
 
     def _fire(
-        self,
-        watched: _Watched,
-        time_s: float,
-        label: str,
-        score: float,
-        number: int | None = None,
-        level_db: float | None = None,
+        self, watched: _Watched, time_s: float, label: str, score: float, **more: Any
     ) -> list[Alert]:
         if time_s - self._fired_s < self.rule.every_s - SLACK_S or watched.since_s is None:
             return []
         self._fired_s = time_s
+        return [self._alert(watched, time_s, label, score, **more)]
+
+    def _alert(
+        self, watched: _Watched, time_s: float, label: str, score: float, **more: Any
+    ) -> Alert:
+        assert watched.since_s is not None
         watched.armed = False
-        place = self.rule.place or None
-        since_s = watched.since_s
-        more = {"place": place, "id": number, "level_db": level_db}
-        return [Alert(time_s, self.rule.text, label, score, since_s, **more)]  # type: ignore[arg-type]
+        about = {"place": self.rule.place or None, **more}
+        return Alert(time_s, self.rule.text, label, score, watched.since_s, **about)
 
 
 def _check_place(rule: Rule, places: Mapping[str, str] | None) -> None:

@@ -19,7 +19,8 @@ A rule is one line::
   one).
 * It fires again only after the probability fell below ``P2`` (default: 0.6 of ``P``) or after a
   gap in the data, and at most once per ``every`` (default 30 s) on one feed. An alert suppressed
-  by ``every`` fires when that time is over, if its condition still holds.
+  by ``every`` fires when that time is over, if its condition still holds. Where persons are told
+  apart, all this is so for each of them.
 * ``in`` fires once an object of the label has been in the zone for ``TIME``, for each object once;
   ``not in`` once no such object has been there for ``TIME``, and again after one was; ``count``
   once so many are there at once. ``crosses`` fires for each object that crosses the line; there the

@@ -8,12 +8,11 @@ import time
 from collections import deque
 from dataclasses import replace
 
-import numpy as np
-import numpy.typing as npt
-
 from costream.errors import CostreamError, ExitCode, SourceError
 from costream.models.base import StepResult
 from costream.records import Fault, FeedState, Gap
+from costream.runtime.head_timelines import resume_smoothing
+from costream.runtime.persons import PersonScores
 from costream.runtime.watch.feed import Feed, FeedEvent, Rate, ReadyStep, SourceEnded, SourceOpened
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.state_dir import SavedState, Snapshot
@@ -47,6 +46,7 @@ class FeedChannel:
         self.thinned = 0  # steps left out because the machine is too slow
         self.alerts = 0
         self.strip: deque[str | None] = deque(maxlen=STRIP_S)
+        self._strips: dict[int, deque[str | None]] = {}  # of the persons who are there
         self.began_s = time.time()
         self._resumed = False  # resumed from an earlier watch, before the first step
         self._smoothed: tuple[float, ...] = ()  # smoothing state of the earlier watch
@@ -133,7 +133,7 @@ class FeedChannel:
             self._resumed = False
             self._gap(Gap(last_s, time_s, "not running"))
             if self._smoothed:
-                self.recorder.go_on(self._smoothed)
+                resume_smoothing(self.recorder.timelines, self._smoothed)
             return None
         spaced_s = SPACED * max(ready.apart_s, 1 / self.recorder.rate_hz) / part
         begins_s = max(last_s, self._gap_end_s)
@@ -150,7 +150,7 @@ class FeedChannel:
             self.recorder.gap(gap)
         return gap
 
-    def step(self, ready: ReadyStep, result: StepResult) -> npt.NDArray[np.float64] | None:
+    def step(self, ready: ReadyStep, result: StepResult) -> PersonScores:
         """Record the network's result; return the scores of ``StreamRecorder.step``."""
         self.recorder.dropped = self.dropped
         scores = self.recorder.step(ready.tick, result, ready.decode_s)
@@ -195,7 +195,15 @@ class FeedChannel:
         """Return the status of the feed."""
         recorder, connection = self.recorder, self.feed.connection
         age_s = None if self.feed.newest_s is None else now_s - self.feed.newest_s
-        top = next(iter(recorder.top.values()), ())
+        top, active = next(iter(recorder.top.values()), ()), recorder.active
+        persons = recorder.persons
+        if persons is not None:
+            here = persons if connection.state == "live" else ()
+            strips = self._strips
+            persons = tuple(replace(p, strip=tuple(strips.get(p.number, ()))) for p in here)
+        if persons:  # what is surest of anybody
+            best = max(persons, key=lambda person: dict(person.top).get(person.active or "", 0.0))
+            top, active = best.top, best.active
         return FeedStatus(
             name=self.spec.name,
             source=self.spec.shown,
@@ -214,14 +222,27 @@ class FeedChannel:
             errors=recorder.errors,
             alerts=self.alerts,
             top=top,
-            active=recorder.active if connection.state == "live" else None,
+            active=active if connection.state == "live" else None,
             network_ms=self._network_ms,
             macs=recorder.macs,
             dense_macs=recorder.dense_macs,
             seen=tuple(recorder.seen.values()),
+            persons=persons,
             level_db=None if recorder.meter is None else recorder.meter.db,
             places=() if recorder.presence is None else recorder.presence.counts(),
         )
+
+    def add_second(self, status: FeedStatus) -> None:
+        """Add a cell to the strips of the feed and of the persons who are there."""
+        self.strip.append(status.active)
+        persons = status.persons or ()
+        new = (deque[str | None](maxlen=STRIP_S) for _ in persons)
+        known = self._strips
+        self._strips = {
+            p.number: known.get(p.number, one) for p, one in zip(persons, new, strict=True)
+        }
+        for person in persons:
+            self._strips[person.number].append(person.active)
 
     def _state(self, connection: Connection, age_s: float | None, now_s: float) -> FeedState:
         if self.lost:

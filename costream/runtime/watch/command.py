@@ -26,6 +26,7 @@ from costream.runtime.budget import TokenController
 from costream.runtime.detect import load_checked
 from costream.runtime.masks import MaskPainter
 from costream.runtime.options import check_model_options, source_options
+from costream.runtime.persons import follows
 from costream.runtime.setup import logging_to
 from costream.runtime.stop import StopHandler
 from costream.runtime.watch.channel import FeedChannel
@@ -196,7 +197,8 @@ class WatchRun:
         if self._broker is not None:
             info = self._model.info
             specs = [channel.spec for channel in self._channels]
-            self._broker.begin(specs, info.card.name, sound=info.sound is not None)
+            told = {"sound": info.sound is not None, "persons": follows(self._model)}
+            self._broker.begin(specs, info.card.name, **told)
         try:
             with self._stop.while_running(lambda: None):  # the loop polls the stop event itself
                 for channel in self._channels:
@@ -236,7 +238,7 @@ class WatchRun:
         sinks = self._sinks(options, spec.name)
         if self._broker is not None:
             sinks.append(self._broker.sink(spec.name))
-        track = StreamRecorder(model, options, sinks, needs=needs)
+        track = StreamRecorder(model, options, sinks, follow_persons=True, needs=needs)
         clock: Clock = tick_per_item
         if model.info.sound is None:
             clock = partial(

@@ -12,6 +12,7 @@ from costream.places import Place
 from costream.records import Alert, Data, Gap
 from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.budget import TokenController
+from costream.runtime.persons import PersonRows, follows
 from costream.runtime.stop import StopHandler
 from costream.runtime.watch.channel import FeedChannel
 from costream.runtime.watch.feed import ReadyStep
@@ -118,7 +119,7 @@ class Loop:
                 part = {"budget_share": self._share.part} if self._share.limited else {}
                 channel.recorder.budget = self.rows.step_budget(channel.row) or part
                 scores = channel.step(ready, result)
-                if scores is not None:
+                if scores:
                     recorder = channel.recorder
                     about = (recorder.presence, recorder.scene(ready.tick.item), recorder.meter)
                     name, time_s = channel.spec.name, ready.tick.time_s
@@ -140,7 +141,8 @@ class FeedStates:
     """One network and its state for ``count`` feeds.
 
     Any subset of feeds can step together; the state of the others is not touched. A model whose
-    streams must step in sync has a separate state per feed, and steps them one after the other.
+    streams must step in sync has a separate state per feed, and steps them one after the other; a
+    model for one person has rows for the persons of each.
     """
 
     def __init__(
@@ -158,6 +160,7 @@ class FeedStates:
         self._model, self._count = model, count
         self._throttles = throttles
         alone = model.info.in_time
+        self._persons = [PersonRows(model) for _ in range(count)] if follows(model) else None
         self._states: list[Any] = (
             [model.init_state(1) for _ in range(count)] if alone else [model.init_state(count)]
         )
@@ -168,6 +171,8 @@ class FeedStates:
 
     def step(self, rows: Sequence[int], items: Sequence[Data]) -> list[StepResult]:
         """Step these rows, in ascending order, with one item each; return their results."""
+        if self._persons is not None:
+            return [self._persons[row].step(item) for row, item in zip(rows, items, strict=True)]
         if self._model.info.in_time:
             return [self._alone(row, item) for row, item in zip(rows, items, strict=True)]
         state = self._states[0]
@@ -185,11 +190,16 @@ class FeedStates:
 
     def reset(self, row: int) -> None:
         """Reset the state of this feed."""
+        if self._persons is not None:
+            self._persons[row].reset()
         state, rows = self._at(row)
         state.reset(rows)
 
     def take(self, row: int) -> Any:
-        """Return a copy of the network's state for this feed, as the state of one stream."""
+        """Return a copy of the network's state for this feed, as the state of one stream.
+
+        Of a feed of persons it is an initial state: after a restart they are told apart anew.
+        """
         state, rows = self._at(row)
         return state.take(rows)
 

@@ -3,9 +3,9 @@
 Topics below PREFIX (default: costream), where FEED, ZONE and LINE are percent-encoded:
 
 * ``status``: online or offline, the last will; ``FEED/available``: whether the feed is live
-* ``FEED/label``, ``FEED/level``, ``FEED/zone/ZONE``, ``FEED/line/LINE``, ``FEED/rule/N``,
-  ``FEED/snapshot``: states, retained, sent when they change and all again at each connection (so
-  QoS 0 is enough)
+* ``FEED/label``, ``FEED/persons``, ``FEED/level``, ``FEED/zone/ZONE``, ``FEED/line/LINE``,
+  ``FEED/rule/N``, ``FEED/snapshot``: states, retained, sent when they change and all again at each
+  connection (so QoS 0 is enough)
 * ``FEED/alert``, ``FEED/event``: JSON of each alert, and of each segment, visit and crossing, with
   QoS 1; while the broker is away, QUEUE of them wait
 
@@ -72,7 +72,7 @@ class MqttPublisher:
         self.dropped = 0  # alerts and events for which there was no room
         self._done = int(mqtt.MQTT_ERR_SUCCESS), int(mqtt.MQTT_ERR_NO_CONN)
         self._feeds: Sequence[FeedSpec] = ()
-        self._model, self._sound = "", False
+        self._model, self._sound, self._persons = "", False, False
         self._states: dict[str, str | bytes] = {}  # by topic
         self._sent: dict[str, str | bytes] = {}  # since the connection was made
         self._lock = threading.RLock()  # guards the two
@@ -94,12 +94,14 @@ class MqttPublisher:
         client.on_connect_fail = self._on_connect_fail
         client.connect_async(host, port, KEEP_ALIVE_S)
 
-    def begin(self, feeds: Sequence[FeedSpec], model: str, *, sound: bool = False) -> None:
+    def begin(
+        self, feeds: Sequence[FeedSpec], model: str, *, sound: bool = False, persons: bool = False
+    ) -> None:
         """Connect, and describe these feeds whenever there is a connection.
 
-        ``sound``: the model listens, so there are levels.
+        ``sound``: the model listens, so there are levels; ``persons``: it tells persons apart.
         """
-        self._feeds, self._model, self._sound = feeds, model, sound
+        self._feeds, self._model, self._sound, self._persons = feeds, model, sound, persons
         self._client.loop_start()
 
     def show(self, status: WatchStatus) -> None:
@@ -165,7 +167,7 @@ class MqttPublisher:
             log.warning("%s: connected again", self.name)
         self._trouble = ""
         for topic, payload in descriptions(
-            self._feeds, self._prefix, self._model, sound=self._sound
+            self._feeds, self._prefix, self._model, sound=self._sound, persons=self._persons
         ):
             client.publish(f"{_DISCOVERY}/{topic}/config", dumps(payload), retain=True)
         client.publish(f"{self._prefix}/status", "online", retain=True)
@@ -260,6 +262,9 @@ def _states(feed: FeedStatus) -> dict[str, str]:
         states["label"] = shown(feed.active or "none")
         if feed.level_db is not None:
             states["level"] = f"{feed.level_db:.0f}"
+        if feed.persons is not None:
+            actions = {str(p.number): p.active or "none" for p in feed.persons}
+            states["persons"] = json.dumps({"now": len(actions), "actions": actions})
     by_place: defaultdict[tuple[str, str], list[PlaceCount]] = defaultdict(list)
     for count in feed.places:
         by_place[count.kind, count.place].append(count)
@@ -274,7 +279,12 @@ def _states(feed: FeedStatus) -> dict[str, str]:
 
 
 def descriptions(
-    feeds: Iterable[FeedSpec], prefix: str, model: str, *, sound: bool = False
+    feeds: Iterable[FeedSpec],
+    prefix: str,
+    model: str,
+    *,
+    sound: bool = False,
+    persons: bool = False,
 ) -> Iterable[tuple[str, dict[str, Any]]]:
     """Yield the topics and payloads that describe the feeds to Home Assistant."""
     watch = _slug(prefix)
@@ -314,6 +324,15 @@ def descriptions(
                 "state_class": "measurement",
             }
             entities.append(("sensor", "level", level))
+        if persons:
+            people = {
+                "name": "Persons",
+                "state_topic": f"{base}/persons",
+                "value_template": "{{ value_json.now }}",
+                "json_attributes_topic": f"{base}/persons",
+                "state_class": "measurement",
+            }
+            entities.append(("sensor", "persons", people))
         for place in feed.places:
             topic = f"{base}/{place.kind}/{topic_part(place.name)}"
             counts: dict[str, tuple[str, str]] = {

@@ -52,7 +52,7 @@ class StatusCollector:
         while self._strip_s + 1.0 <= now_s:
             self._strip_s += 1.0
             for channel, feed in zip(self._channels, feeds, strict=True):
-                channel.strip.append(feed.active)
+                channel.add_second(feed)
         return WatchStatus(
             version=__version__,
             model=self._model,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -108,6 +108,30 @@ class Slots:
         self._newest = 0
         self._last: list[Person | None] = [None] * size
         self._seen_s = [-math.inf] * size
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """Who has which slot, as JSON values, for ``resume``; of persons without a key."""
+        return {
+            "numbers": self.numbers,
+            "newest": self._newest,
+            "seen_s": [None if math.isinf(s) else s for s in self._seen_s],
+            "last": [
+                None if held is None else [held.joints.tolist(), held.scores.tolist()]
+                for held in self._last
+            ],
+        }
+
+    def resume(self, position: Mapping[str, Any]) -> None:
+        """Go on from a position. Raises KeyError or TypeError if it is none."""
+        self.numbers, self._newest = list(position["numbers"]), position["newest"]
+        self._seen_s = [-math.inf if s is None else s for s in position["seen_s"]]
+        self._last = [
+            None
+            if held is None
+            else Person(np.array(held[0], np.float32), np.array(held[1], np.float32))
+            for held in position["last"]
+        ]
 
     def place(self, moment: PersonFrame) -> list[Person | None]:
         """Return the person in each slot, None for empty ones."""

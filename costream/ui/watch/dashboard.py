@@ -66,6 +66,7 @@ _FEWEST_CELLS = 10  # minimum width of a strip in the row of its feed
 _RECENT_S = 60  # minimum time shown by a strip in a row
 _ROW = 100  # full width of a row; the rest goes to the strip
 _ROOM_FOR_STRIP = 60  # minimum width of a row with a strip
+_LABEL = 13  # width of a person's label
 
 
 @dataclass(frozen=True)
@@ -97,12 +98,14 @@ class Board:
         alerts = self._alert_lines(viewport)
         places = _place_lines(shown, viewport)[: max(0, spare - len(alerts))]
         spare -= len(places)
+        persons = self._person_lines(shown, viewport, max(0, spare - len(alerts)))
+        spare -= len(persons)
         table, strips = self._feeds(status, shown, viewport, spare - min(1, len(alerts)))
         spare -= len(strips)
         del alerts[max(0, spare) :]
         spare -= len(alerts)
         title = _title(status, viewport)
-        groups = [[title], [*table, *more], places, strips, [_totals(status)], alerts]
+        groups = [[title], [*table, *more], persons, places, strips, [_totals(status)], alerts]
         lines = _spaced(groups, spare)
         if viewport.height < _FIXED + 2:  # the most important lines only
             lines = [title, *table[1:]]
@@ -115,10 +118,9 @@ class Board:
         if not self._labels:
             self._legend = Legend(watch_palette(status))
         for feed in status.feeds:
-            if feed.active is not None:
-                self._labels.setdefault(feed.active)
-            seconds = status.strips.get(feed.name, ())
-            self._labels |= dict.fromkeys(label for label in seconds if label is not None)
+            seconds = [status.strips.get(feed.name, ()), *(p.strip for p in feed.persons or ())]
+            labels = [feed.active, *(label for strip in seconds for label in strip)]
+            self._labels |= dict.fromkeys(label for label in labels if label is not None)
 
     def _feeds(
         self, status: WatchStatus, feeds: Sequence[FeedStatus], viewport: Viewport, spare: int
@@ -157,17 +159,54 @@ class Board:
         longest: int,
         viewport: Viewport,
     ) -> list[Text]:
-        """Return a line for each feed, one cell per second, and the legend."""
+        """Return a line for each feed, one cell per second, and the legend.
+
+        Persons have lines of their own.
+        """
         widest = max(cell_len(display_text(feed.name, unicode=viewport.unicode)) for feed in feeds)
         name = min(widest, 24, viewport.width // 3)
         cells = min(longest, viewport.width - name - 1)
         strips = [strip[-cells:] for strip in strips]
         lines = []
         for feed, strip in zip(feeds, strips, strict=True):
+            if feed.persons:
+                continue
             line = Text(fitted(feed.name, name, unicode=viewport.unicode) + " ")
             cut = recent_strip(strip, self._legend, cells, 1, unicode=viewport.unicode)
             lines.append(line.append_text(cut))
+        strips += [person.strip for feed in feeds for person in feed.persons or ()]
         return [*lines, self._words(strips, viewport)]
+
+    def _person_lines(
+        self, feeds: Sequence[FeedStatus], viewport: Viewport, most: int
+    ) -> list[Text]:
+        """Return a line for each person: who, what with its score, and the strip; ``most``: lines.
+
+        What does not fit is counted in the last one.
+        """
+        there = [(feed, person) for feed in feeds for person in feed.persons or ()]
+        shown = there if len(there) <= most else there[: max(0, most - 1)]
+        names = [f"{feed.name} {person.number}" for feed, person in shown]
+        widest = max(
+            (cell_len(display_text(n, unicode=viewport.unicode)) for n in names), default=0
+        )
+        width = min(widest, 24, viewport.width // 3)
+        lines = []
+        for name, (_, person) in zip(names, shown, strict=True):
+            label, score = next(iter(person.top), ("", 0.0))
+            label = person.active or label
+            score = dict(person.top).get(label, score)
+            text = f"{fitted(label, _LABEL, unicode=viewport.unicode)} {score:.2f} "
+            line = Text(fitted(name, width, unicode=viewport.unicode) + " ")
+            line.append(text, "bold" if person.active else "dim")
+            cells = min(max(_RECENT_S, len(person.strip)), viewport.width - line.cell_len)
+            if cells >= _FEWEST_CELLS:
+                strip, unicode = person.strip[-cells:], viewport.unicode
+                line.append_text(recent_strip(strip, self._legend, cells, 1, unicode=unicode))
+            lines.append(line)
+        if len(shown) < len(there) and most:
+            lines.append(Text(f"and {counted(len(there) - len(shown), 'more person')}", "dim"))
+        return lines
 
     def _words(self, seconds: Sequence[Sequence[str | None]], viewport: Viewport) -> Text:
         """Return the legend of these strips."""
