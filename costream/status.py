@@ -49,6 +49,7 @@ class FeedStatus:
     alerts: int = 0  # alerts that fired
     top: tuple[Scored, ...] = ()  # newest prediction, best first
     active: str | None = None  # label at or above the threshold now, not the background
+    heads: dict[str, str | None] = field(default_factory=dict)  # of several models: each's label
     network_ms: float = 0.0  # per step, its share of the newest steps, frontend included
     macs: int = 0  # multiply-accumulates
     dense_macs: int = 0  # of the same results without continual inference

@@ -69,6 +69,7 @@ class ModelHead:
     card: Card
     weights_sha256: str
     columns: slice
+    rate_hz: float | None = None  # of its outputs, if it is not that of the steps
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def source_notes(frontend: Any, info: SourceInfo) -> dict[str, Any]:
     if source_kind(frontend) == "skeleton" and info.kind == "video":
         return {"pose": f"MediaPipe {installed_version()}, its operations are not counted"}
     if info.kind == "video" and extra_audio(frontend) is not None and not info.beside:
-        why = info.silent or "only files provide it"
+        why = info.silent or "only files and feeds provide it"
         return {"sound": f"none, its part of the tokens is zeros ({why})"}
     return {}
 

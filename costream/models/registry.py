@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from costream.checkpoints.card import Card
     from costream.models.eventful.classifier import ActionModel
     from costream.models.eventful.detector import ObjectModel
+    from costream.models.hearing import HearingModel
     from costream.models.streaming import StreamingModel
 
 log = logging.getLogger("costream")
@@ -128,11 +129,12 @@ def load_model(
     weights: str | os.PathLike[str] | None = None,
     device: str = "auto",
     dtype: str = "float32",
-) -> StreamingModel | ObjectModel | ActionModel:
+) -> StreamingModel | ObjectModel | ActionModel | HearingModel:
     """Load a model, ready to step.
 
     ``name`` and ``weights`` as for ``find_weights``; several names, separated by commas, are models
-    with the same frontend, which are then combined. ``device``: auto, cpu, cuda, cuda:N or mps;
+    with the same frontend, which are then combined, or one of pictures with others of sound, which
+    are stepped together on a source that has both. ``device``: auto, cpu, cuda, cuda:N or mps;
     ``dtype``: float32, float64, bfloat16 or float16; for token-gated models see
     ``ObjectModel`` and ``ActionModel``. Raises ModelError if weights
     are missing, damaged, or do not fit the architecture on their card, or the device is missing.
@@ -142,14 +144,19 @@ def load_model(
 
     names = [part.strip() for part in name.split(",") if part.strip()]
     if len(names) > 1:
+        from costream.models.hearing import with_sound
         from costream.models.joint import combine_models
 
         _check_folder(weights)
         models = [load_model(part, weights, device, dtype) for part in names]
-        beside = [model for model in models if isinstance(model, StreamingModel)]
-        if len(beside) < len(models):
+        alike = [model for model in models if isinstance(model, StreamingModel)]
+        sounds = [model for model in alike if model.info.sound is not None]
+        if len(sounds) == len(models) - 1:
+            (picture,) = (model for model in models if model not in sounds)
+            return with_sound(picture, sounds[0] if len(sounds) == 1 else combine_models(sounds))
+        if len(alike) < len(models):
             raise ModelError("token-gated models cannot be combined", where=name)
-        return combine_models(beside)
+        return combine_models(alike)
     path = find_weights(name, weights)
     find_device(device)  # report a wrong device before reading a large file
     stored = read_weights(path)

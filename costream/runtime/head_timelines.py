@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costream.checkpoints.card import Card, Timeline
+from costream.checkpoints.card import Timeline
 from costream.hysteresis import is_among
 from costream.models.base import ModelHead, ModelInfo
 from costream.options import Options
@@ -37,21 +37,25 @@ def new_timelines(
     for head in info.heads:
         name = head.card.name if several else None
         timeline = options.timeline(head.card)
-        segmenter = _segmenter(info, head.card, timeline, rate_hz, only)
+        segmenter = _segmenter(info, head, timeline, rate_hz, only)
         out.append(HeadTimeline(head, name, timeline, segmenter, person))
     return out
 
 
 def _segmenter(
     info: ModelInfo,
-    card: Card,
+    head: ModelHead,
     timeline: Timeline,
     rate_hz: float,
     only: tuple[str, ...] | None,
 ) -> Segmenter | IndependentSegmenter:
-    # A network's delay is a number of steps, whatever the duration of a step.
-    delay_s = card.delay_s * info.card.rate_hz / rate_hz
-    about = (card.labels, timeline, rate_hz / info.stride, delay_s)
+    card = head.card
+    if head.rate_hz is None:
+        # A network's delay is a number of steps, whatever the duration of a step.
+        delay_s, outputs_hz = card.delay_s * info.card.rate_hz / rate_hz, rate_hz / info.stride
+    else:
+        delay_s, outputs_hz = card.delay_s, min(rate_hz, head.rate_hz)
+    about = (card.labels, timeline, outputs_hz, delay_s)
     if card.finds_objects:
         return PresenceSegmenter(*about)
     if card.multilabel:

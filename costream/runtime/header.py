@@ -79,7 +79,7 @@ def _head(head: ModelHead, timeline: Timeline, scale: float) -> Head:
         head.weights_sha256,
         card.labels,
         card.background,
-        card.delay_s * scale,
+        card.delay_s * (scale if head.rate_hz is None else 1.0),
         timeline.threshold,
         timeline.thresholds,
         timeline.smooth_s,

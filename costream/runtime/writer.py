@@ -54,6 +54,7 @@ from costream.status import PersonStatus, SeenLabel
 log = logging.getLogger("costream")
 
 MAX_BOXES = 100  # per step
+SILENT_S = 2.0  # after so long without an output a head begins anew
 
 
 class StreamRecorder:
@@ -99,6 +100,7 @@ class StreamRecorder:
         self.fatal = False
         self.top: dict[str | None, tuple[Scored, ...]] = {}  # newest, by head
         self.nobody = False  # of the persons who are followed
+        self._told_s: dict[str | None, float] = {}  # newest output, by head
         self._tops: dict[int, tuple[Scored, ...]] = {}  # newest, by person
         self.timelines: list[HeadTimeline] = []
         self._places = options.places
@@ -125,6 +127,11 @@ class StreamRecorder:
     def active(self) -> str | None:
         """The best label now at or above its threshold, not background; of the first such head."""
         return active_label(self.timelines, self.only)
+
+    @property
+    def heads(self) -> dict[str, str | None]:
+        """The same for each of several heads."""
+        return {e.name: active_label([e], self.only) for e in self.timelines if e.name is not None}
 
     @property
     def persons(self) -> tuple[PersonStatus, ...] | None:
@@ -203,6 +210,7 @@ class StreamRecorder:
         began = time.perf_counter()
         self._measure(tick)
         scores: defaultdict[int | None, list[npt.NDArray[np.float64]]] = defaultdict(list)
+        told: set[int | None] = set()  # persons for whom a head has an output
         if result.familiarity is not None and result.probabilities is not None:
             unfamiliar = self._is_unfamiliar(result.probabilities[0], result.familiarity[0])
             self.unfamiliar = (self.unfamiliar or 0) + unfamiliar
@@ -217,16 +225,31 @@ class StreamRecorder:
                 self.options.wait and result.warmup[row]
             ):
                 probabilities = result.probabilities[row, entry.head.columns]
+                if np.isnan(probabilities[0]):  # this head has no output
+                    self._miss(entry, tick.time_s)
+                    continue
+                self._told_s[entry.name] = tick.time_s
                 self.write(self._prediction(step, tick, result, row, number, entry))
                 self._emit(entry, entry.segmenter.push(tick.time_s, probabilities))
             else:
                 continue
-            if entry.segmenter.smoother.scores is not None:
-                scores[entry.person].append(entry.segmenter.smoother.scores)
+            told.add(entry.person)
+        for _, _, entry in self._entries():
+            if entry.person in told:
+                known = entry.segmenter.smoother.scores
+                none = np.zeros(len(entry.head.card.labels))
+                scores[entry.person].append(none if known is None else known)
         self.write(compute)
         self._draw(tick, result)
         self._sink_s = time.perf_counter() - began
         return {person: np.concatenate(parts) for person, parts in scores.items()}
+
+    def _miss(self, entry: HeadTimeline, time_s: float) -> None:
+        """Let a head that has had no output for long, such as one of sound, begin anew."""
+        told_s = self._told_s.get(entry.name)
+        if told_s is not None and time_s - told_s > SILENT_S:
+            del self._told_s[entry.name]
+            self._emit(entry, entry.segmenter.gap(told_s, time_s))
 
     def meet(self, persons: Sequence[int]) -> None:
         """Begin timelines of new persons, and end those of persons who have left."""

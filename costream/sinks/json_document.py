@@ -35,7 +35,8 @@ class JsonDocument(TextSink):
     def __init__(self, out: TextOutput) -> None:
         super().__init__(out)
         self._totals = CostTotals()
-        self._lists = {Segment: _Rows(), Gap: _Rows(), Fault: _Rows()}
+        self._lists = {kind: _Rows() for kind in (Prediction, Segment, Gap, Fault)}
+        self._of_steps: type[Record] = Prediction
         self._steps = 0
 
     def open(self, header: Header) -> None:
@@ -44,6 +45,7 @@ class JsonDocument(TextSink):
         head = to_json(header)
         schema = dumps(head.pop("schema"))
         del head["type"]
+        self._of_steps = Objects if finds_objects(header) else Prediction
         steps = "objects" if finds_objects(header) else "predictions"
         text = f'{{\n"schema": {schema},\n"header": {dumps(head)},\n"{steps}": ['
         self._out.write(text, flush=True)
@@ -55,7 +57,7 @@ class JsonDocument(TextSink):
             return
         row = to_json(record)
         del row["type"]
-        if isinstance(record, (Prediction, Objects)):
+        if isinstance(record, self._of_steps):
             self._out.write(("\n" if self._steps == 0 else ",\n") + dumps(row))
             self._steps += 1
         elif type(record) in self._lists:
@@ -64,7 +66,10 @@ class JsonDocument(TextSink):
     def close(self, summary: Summary) -> None:
         """Write the lists, the cost and the summary, and finish."""
         self._out.write("\n]" if self._steps else "]")
-        for name, kind in (("segments", Segment), ("gaps", Gap), ("errors", Fault)):
+        names = [("segments", Segment), ("gaps", Gap), ("errors", Fault)]
+        if not self._lists[Prediction].empty:  # of sound beside objects
+            names.insert(0, ("predictions", Prediction))
+        for name, kind in names:
             self._out.write(f',\n"{name}": [')
             self._lists[kind].move_to(self._out)
             self._out.write("]")
@@ -80,15 +85,15 @@ class _Rows:
 
     def __init__(self) -> None:
         self._spool = Spool()
-        self._empty = True
+        self.empty = True
 
     def add(self, row: str) -> None:
-        self._spool.add(("\n" if self._empty else ",\n") + row)
-        self._empty = False
+        self._spool.add(("\n" if self.empty else ",\n") + row)
+        self.empty = False
 
     def move_to(self, out: TextOutput) -> None:
         for line in self._spool.lines():
             out.write(line)
         self._spool.close()
-        if not self._empty:
+        if not self.empty:
             out.write("\n")

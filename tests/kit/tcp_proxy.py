@@ -20,6 +20,7 @@ class TcpProxy:
         self._go.set()
         self._left: int | None = None  # bytes that may still come from the server
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self.accepted = 0  # connections so far
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = self._server.getsockname()[1]
         self._ended = False
@@ -70,6 +71,7 @@ class TcpProxy:
                 client.close()
                 continue
             self._pairs.append((client, server))
+            self.accepted += 1
             for source, target in ((client, server), (server, client)):
                 pump = threading.Thread(
                     target=self._pump, args=(source, target, source is server), daemon=True

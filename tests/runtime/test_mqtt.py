@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from costream.checkpoints.card import Card
 from costream.errors import UsageError
+from costream.models.base import ModelHead, ModelInfo
 from costream.places import PlaceCount, ZoneEvent, parse_place
 from costream.records import Alert, Box, VideoFrame
 from costream.runtime.alerts.actions import AlertEvent
@@ -38,12 +40,14 @@ SPECS = [
     FeedSpec(HOSTILE, "rtsp://y", "rtsp://y", read_options({})),
 ]
 EVENT = AlertEvent("door", "2026-11-22T03:00:00Z", Alert(1.0, "lost", "lost", 1.0, 0.0))
+CARD = Card("yolos-tiny", "object detection", "yolos", {}, ("person",), 4.0)
+INFO = ModelInfo(CARD, "", (ModelHead(CARD, "", slice(None)),))
 VISIT = ZoneEvent(1.0, "front door", "enter", "person", 1, 0.0, 1, 1, 0)
 
 
 def publishing(url: str) -> MqttPublisher:
     publisher = MqttPublisher(url)
-    publisher.begin(SPECS, "yolos-tiny")
+    publisher.begin(SPECS, INFO)
     return publisher
 
 

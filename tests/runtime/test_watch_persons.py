@@ -177,6 +177,9 @@ WHO = ("hall 1 ", "hall 12")
 def test_persons_for_home_assistant() -> None:
     spec = FeedSpec("hall", "rtsp://x", "rtsp://x", read_options({}))
     payloads = dict(descriptions([spec], "costream", "costgcn", persons=True))
+    several = dict(descriptions([spec], "costream", "a,b", heads=["a/b", "b"]))
+    assert several["sensor/costream_hall/label_b"]["state_topic"] == "costream/hall/label/b"
+    assert len([topic for topic in several if "label" in topic]) == 3
     entity = payloads["sensor/costream_hall/persons"]
     assert entity["state_topic"] == "costream/hall/persons"
     assert entity["value_template"] == "{{ value_json.now }}"

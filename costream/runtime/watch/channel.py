@@ -223,6 +223,7 @@ class FeedChannel:
             alerts=self.alerts,
             top=top,
             active=active if connection.state == "live" else None,
+            heads=recorder.heads if connection.state == "live" else {},
             network_ms=self._network_ms,
             macs=recorder.macs,
             dense_macs=recorder.dense_macs,

@@ -26,7 +26,6 @@ from costream.runtime.budget import TokenController
 from costream.runtime.detect import load_checked
 from costream.runtime.masks import MaskPainter
 from costream.runtime.options import check_model_options, source_options
-from costream.runtime.persons import follows
 from costream.runtime.setup import logging_to
 from costream.runtime.stop import StopHandler
 from costream.runtime.watch.channel import FeedChannel
@@ -195,10 +194,7 @@ class WatchRun:
                     if time.time() - saved.saved_s <= RESUME_S:
                         self._loop.rows.put(channel.row, saved.state)
         if self._broker is not None:
-            info = self._model.info
-            specs = [channel.spec for channel in self._channels]
-            told = {"sound": info.sound is not None, "persons": follows(self._model)}
-            self._broker.begin(specs, info.card.name, **told)
+            self._broker.begin([channel.spec for channel in self._channels], self._model.info)
         try:
             with self._stop.while_running(lambda: None):  # the loop polls the stop event itself
                 for channel in self._channels:
@@ -233,7 +229,7 @@ class WatchRun:
             ),
         )
         needs = {need for rule in spec.alerts.on if (need := rule.needs)}
-        if self._broker is not None and model.info.sound is not None:
+        if self._broker is not None and (model.info.sound or model.info.beside):
             needs.add("dB")
         sinks = self._sinks(options, spec.name)
         if self._broker is not None:

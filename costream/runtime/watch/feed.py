@@ -41,6 +41,7 @@ class Feed:
         self.rate = Rate()  # of received items
         self.newest_s: float | None = None  # time.monotonic() at which the newest data arrived
         self.delays = ArrivalDelays()
+        self._beside = False  # there is sound beside the pictures
         self._begun_s: float | None = None  # time.monotonic() of the first item since a gap
         self._apart_s = (0.0, 0.0)  # media time between the last three items
         self._item_s = self._tick_s = math.nan  # media time of the newest item and tick
@@ -90,7 +91,9 @@ class Feed:
     def _run(self) -> None:
         error: Exception | None = None
         try:
-            self.buffer.put(SourceOpened(self.source.open()))
+            info = self.source.open()
+            self._beside = info.beside
+            self.buffer.put(SourceOpened(info))
             busy_s = time.thread_time()
             for event in self._clock(self._count(self.source.items())):
                 if isinstance(event, Tick):
@@ -117,7 +120,9 @@ class Feed:
         for item in items:
             if isinstance(item, Gap):
                 self._begun_s = None
-            elif not isinstance(item, Fault):
+            elif not isinstance(item, Fault) and not (
+                self._beside and isinstance(item, AudioBlock)
+            ):
                 now_s, received_s = time.monotonic(), self.connection.received_s
                 self.newest_s = now_s if received_s is None else received_s
                 self.rate.add(now_s)

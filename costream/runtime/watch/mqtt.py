@@ -3,9 +3,9 @@
 Topics below PREFIX (default: costream), where FEED, ZONE and LINE are percent-encoded:
 
 * ``status``: online or offline, the last will; ``FEED/available``: whether the feed is live
-* ``FEED/label``, ``FEED/persons``, ``FEED/level``, ``FEED/zone/ZONE``, ``FEED/line/LINE``,
-  ``FEED/rule/N``, ``FEED/snapshot``: states, retained, sent when they change and all again at each
-  connection (so QoS 0 is enough)
+* ``FEED/label``, ``FEED/label/MODEL``, ``FEED/persons``, ``FEED/level``, ``FEED/zone/ZONE``,
+  ``FEED/line/LINE``, ``FEED/rule/N``, ``FEED/snapshot``: states, retained, sent when they change
+  and all again at each connection (so QoS 0 is enough)
 * ``FEED/alert``, ``FEED/event``: JSON of each alert, and of each segment, visit and crossing, with
   QoS 1; while the broker is away, QUEUE of them wait
 
@@ -29,6 +29,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from costream.errors import UsageError, clean, redact
+from costream.models.base import ModelInfo
 from costream.places import Crossing, PlaceCount, ZoneEvent
 from costream.records import Header, Record, Segment, Summary, dumps, to_json
 from costream.runtime.alerts.actions import SECRET_VARIABLES, AlertEvent
@@ -72,7 +73,7 @@ class MqttPublisher:
         self.dropped = 0  # alerts and events for which there was no room
         self._done = int(mqtt.MQTT_ERR_SUCCESS), int(mqtt.MQTT_ERR_NO_CONN)
         self._feeds: Sequence[FeedSpec] = ()
-        self._model, self._sound, self._persons = "", False, False
+        self._about: dict[str, Any] = {}  # for ``descriptions``
         self._states: dict[str, str | bytes] = {}  # by topic
         self._sent: dict[str, str | bytes] = {}  # since the connection was made
         self._lock = threading.RLock()  # guards the two
@@ -94,14 +95,18 @@ class MqttPublisher:
         client.on_connect_fail = self._on_connect_fail
         client.connect_async(host, port, KEEP_ALIVE_S)
 
-    def begin(
-        self, feeds: Sequence[FeedSpec], model: str, *, sound: bool = False, persons: bool = False
-    ) -> None:
-        """Connect, and describe these feeds whenever there is a connection.
-
-        ``sound``: the model listens, so there are levels; ``persons``: it tells persons apart.
-        """
-        self._feeds, self._model, self._sound, self._persons = feeds, model, sound, persons
+    def begin(self, feeds: Sequence[FeedSpec], model: ModelInfo) -> None:
+        """Connect, and describe these feeds whenever there is a connection."""
+        several = len(model.heads) > 1
+        self._feeds, self._about = (
+            feeds,
+            {
+                "model": model.card.name,
+                "heads": [head.card.name for head in model.heads] if several else [],
+                "sound": bool(model.sound or model.beside),
+                "persons": model.persons == 1,
+            },
+        )
         self._client.loop_start()
 
     def show(self, status: WatchStatus) -> None:
@@ -166,9 +171,7 @@ class MqttPublisher:
         if self._trouble:
             log.warning("%s: connected again", self.name)
         self._trouble = ""
-        for topic, payload in descriptions(
-            self._feeds, self._prefix, self._model, sound=self._sound, persons=self._persons
-        ):
+        for topic, payload in descriptions(self._feeds, self._prefix, **self._about):
             client.publish(f"{_DISCOVERY}/{topic}/config", dumps(payload), retain=True)
         client.publish(f"{self._prefix}/status", "online", retain=True)
         with self._lock:
@@ -260,6 +263,8 @@ def _states(feed: FeedStatus) -> dict[str, str]:
     states = {"available": "online" if live else "offline"}
     if live:
         states["label"] = shown(feed.active or "none")
+        for name, label in feed.heads.items():
+            states[f"label/{topic_part(name)}"] = shown(label or "none")
         if feed.level_db is not None:
             states["level"] = f"{feed.level_db:.0f}"
         if feed.persons is not None:
@@ -283,10 +288,14 @@ def descriptions(
     prefix: str,
     model: str,
     *,
+    heads: Sequence[str] = (),
     sound: bool = False,
     persons: bool = False,
 ) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Yield the topics and payloads that describe the feeds to Home Assistant."""
+    """Yield the topics and payloads that describe the feeds to Home Assistant.
+
+    ``heads``: names of several models; ``sound``: there are levels; ``persons``: told apart.
+    """
     watch = _slug(prefix)
     for feed in feeds:
         node, base = f"{watch}_{_slug(feed.name)}", f"{prefix}/{topic_part(feed.name)}"
@@ -315,6 +324,9 @@ def descriptions(
                 },
             ),
         ]
+        for name in heads:
+            entity = {"name": f"Label {name}", "state_topic": f"{base}/label/{topic_part(name)}"}
+            entities.append(("sensor", f"label_{_slug(name)}", entity))
         if sound:
             level = {
                 "name": "Sound level",

@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import av
 from av.audio.stream import AudioStream
@@ -27,6 +27,19 @@ FLUSH_S = 0.05  # packets this soon after a read that has timed out came before 
 FIRST = 3
 
 
+class SoundTaker(Protocol):
+    """Takes the sound of a connection whose pictures are read; see ``beside.SoundBeside``."""
+
+    def begin(self, container: InputContainer, stream: AudioStream | None, missing: str) -> None:
+        """Begin; ``stream``: None if there is no sound, ``missing``: why."""
+
+    def takes(self, packet: Packet[Any]) -> bool:
+        """Return whether a packet is one of sound, and take it."""
+
+    def end(self) -> None:
+        """End, before the container is closed."""
+
+
 class FeedConnection:
     """An open container and the requested stream in it, used by one thread only.
 
@@ -42,21 +55,27 @@ class FeedConnection:
         began_s: float,
         *,
         sound: bool,
+        beside: SoundTaker | None = None,
     ) -> None:
-        """Connect or raise ConnectionFailedError. ``began_s``: the zero of the keeper's times."""
+        """Connect or raise ConnectionFailedError. ``began_s``: the zero of the keeper's times.
+
+        ``sound``: read that instead of the pictures; ``beside``: gets the packets of sound, too.
+        """
         self._uri = uri
         self._connecting = connecting
         self._stop = stop
         self._began_s = began_s
-        self._sound = sound
+        self._sound, self._beside = sound, beside
         self.loss = ConnectionFailure(ENDED)
         self.container = _open(uri, connecting)
         try:
             self.stream = _choose(self.container, sound)
+            if beside is not None:
+                beside.begin(self.container, *_sound_of(self.container))
             if connecting.keeper is not None:
                 connecting.keeper.begin(self.container)
         except BaseException:
-            self.container.close()
+            self.close()
             raise
         self._patience_s = FIRST * connecting.timeout_s
         self._alive_s = self.begun_s = self.arrived_s = time.monotonic()
@@ -82,7 +101,9 @@ class FeedConnection:
                         self.loss = self._silence(now_s - self._alive_s, now_s - before_s)
                         break
                     before_s = now_s
-                if packet.stream is self.stream:
+                if self._beside is not None and self._beside.takes(packet):
+                    pass
+                elif packet.stream is self.stream:
                     if not begun and (self._sound or packet.is_keyframe):
                         begun, self.begun_s = True, time.monotonic()
                     # A read that has timed out gives what was still in the parser (RTSP).
@@ -102,6 +123,8 @@ class FeedConnection:
 
     def close(self) -> None:
         """Close the connection."""
+        if self._beside is not None:
+            self._beside.end()
         self.container.close()
 
     def _silence(self, silent_s: float, waited_s: float) -> ConnectionFailure:
@@ -144,6 +167,14 @@ def _choose(container: InputContainer, sound: bool) -> VideoStream | AudioStream
         undecodable = any(stream.codec_context is None for stream in found)
         message = str(error).removeprefix(": ")
         raise ConnectionFailedError(ConnectionFailure(message, refused=undecodable)) from error
+
+
+def _sound_of(container: InputContainer) -> tuple[AudioStream | None, str]:
+    """Return the stream of sound, or why there is none."""
+    try:
+        return audio_stream(container, ""), ""
+    except SourceError as error:
+        return None, str(error).removeprefix(": ")
 
 
 # Exponential backoff with jitter for reconnection attempts.

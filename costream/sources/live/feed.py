@@ -18,6 +18,7 @@ from costream.sources.base import (
     source,
 )
 from costream.sources.live.address import display_feed, feed_name, is_camera
+from costream.sources.live.beside import SoundBeside
 from costream.sources.live.connection import (
     Backoff,
     ConnectionFailedError,
@@ -55,7 +56,7 @@ class _Outage:
     connecting=True,
 )
 class FeedSource:
-    """Video frames or sound of a live feed.
+    """Video frames or sound of a live feed, or both.
 
     ``items`` connects; when the connection is lost, for whatever reason, it reconnects with
     growing waits and yields a Gap once the feed is back. Time is seconds since ``open``; see
@@ -90,6 +91,7 @@ class FeedSource:
         self._been_live = False
         self._received_s: float | None = None
         self._track: FeedTrack | None = None
+        self._beside: SoundBeside | None = None
         self._link: FeedConnection | None = None
 
     @staticmethod
@@ -129,6 +131,9 @@ class FeedSource:
             self._track = VideoTrack(self._options, self._where, began_s)
         else:
             self._track = AudioTrack(self._options, self._where, began_s, sound)
+        beside = None if is_camera(self._uri) else self._options.beside
+        if beside is not None:
+            self._beside = SoundBeside(self._options, self._where, began_s, beside)
         return SourceInfo(
             name=feed_name(self._uri),
             uri=self._where,
@@ -137,6 +142,8 @@ class FeedSource:
             rate_hz=None,
             live=True,
             began_s=time.time(),
+            beside=beside is not None,
+            silent="a camera has none" if is_camera(self._uri) else None,
         )
 
     def items(self) -> Iterator[Item]:
@@ -189,7 +196,9 @@ class FeedSource:
         sound = self._options.sound is not None
         try:
             link = FeedConnection(
-                self._uri, self._connecting, self._stop, track.began_s, sound=sound
+                *(self._uri, self._connecting, self._stop, track.began_s),
+                sound=sound,
+                beside=self._beside,
             )
         except ConnectionFailedError as error:
             return error.loss
@@ -200,6 +209,8 @@ class FeedSource:
                     self._received_s = link.arrived_s
                     if self._live_s is None:
                         self._arrive()
+                if self._beside is not None:
+                    yield from self._beside.take()
                 yield item
         except SourceError as error:  # its format is unusable
             return ConnectionFailure(str(error).removeprefix(f"{self._where}: "), refused=True)
