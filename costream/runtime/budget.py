@@ -186,9 +186,14 @@ class TokenController:
         """Take the result of the step and its cost (B = 1)."""
         if result.tokens is None:  # no output
             return
-        in_full = result.tokens[0] == self._model.token_count(self._state)
         ms = 1e3 * (result.frontend_s + result.network_s)
-        count = self._gates.end(ms) or self._count
+        passed = self._gates.end(ms)
+        count = passed or self._count
+        in_full = result.tokens[0] == self._model.token_count(self._state)
+        if self._state.pace is not None:  # a stream that starts has no gates, masked or not
+            in_full = in_full or passed is None
+        else:
+            in_full = in_full or result.tokens[0] > count
         foreseen = None if in_full or self._macs is None else self._macs(count)
         self._controller.observe(result.macs, ms, foreseen)
         if not self._controller.reachable and not self._warned:

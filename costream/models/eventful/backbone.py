@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from costream.nn.boxes import ChannelNorm, MapLayout, convolve, layout_of, places_affected
 from costream.nn.eventful.block import VARIANTS, EventfulBlock, EventfulBlockState
-from costream.nn.eventful.gates import Operations, Policy, distances
+from costream.nn.eventful.gates import Operations, Policy, StartPolicy, distances
 from costream.nn.state import State, zeros
 from costream.nn.timing import check_shape
 
@@ -89,24 +89,29 @@ class GatedBlocks(nn.Module):
     def _blocks(self) -> list[EventfulBlock]:
         return [cast(EventfulBlock, block) for block in self.blocks]
 
-    def begin(self, x: Tensor, state: BackboneState) -> list[bool]:
-        """Count a frame [B, h, w, D]; return of each stream whether it is computed in full."""
+    def begin(self, x: Tensor, state: BackboneState, policy: Policy) -> list[bool]:
+        """Count a frame [B, h, w, D]; return of each stream whether it is computed in full.
+
+        ``policy``: one that leaves tokens out also says which ones tell that the scene has changed.
+        """
         steps: list[int] = state.steps.tolist()
         fresh = [not t or t == self.refresh for t in steps]
         if self.scene_cut is not None and not all(fresh):
-            moved = self._moved(x, state).tolist()
-            fresh = [begins or m > self.scene_cut for begins, m in zip(fresh, moved, strict=True)]
+            moved = self._moved(x, state)
+            if isinstance(policy, StartPolicy):
+                moved = moved[:, policy.start(moved.shape[1]).to(moved.device)]
+            shares = moved.float().mean(1).tolist()
+            fresh = [begins or m > self.scene_cut for begins, m in zip(fresh, shares, strict=True)]
         state.steps.add_(1)
         state.steps[torch.tensor(fresh)] = 1
         return fresh
 
     def _moved(self, x: Tensor, state: BackboneState) -> Tensor:
-        """Return the share [B] of tokens that have changed from their reference."""
+        """Return which tokens have changed from their reference, bool [B, N]."""
         first = cast(EventfulBlockState, state.blocks[0])
         normed = self._blocks[0].input_layer_norm(x).flatten(1, 2)
         lengths = torch.linalg.vector_norm(normed, dim=-1)
-        moved: Tensor = distances(normed, first.qkv.reference) > _MOVED * lengths
-        return moved.float().mean(1)
+        return distances(normed, first.qkv.reference) > _MOVED * lengths
 
 
 class ViTDetBackbone(GatedBlocks):
@@ -190,7 +195,7 @@ class ViTDetBackbone(GatedBlocks):
         policies = policy if isinstance(policy, Sequence) else [policy] * len(self.blocks)
         operations.add += x.numel()
         x = self.position_encoding(x)
-        fresh = self.begin(x, state)
+        fresh = self.begin(x, state, policies[0])
         for block, block_state, chooses in zip(self._blocks, state.blocks, policies, strict=True):
             x = block.forward_step(
                 x, cast(EventfulBlockState, block_state), fresh, chooses, operations

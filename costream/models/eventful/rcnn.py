@@ -27,6 +27,8 @@ from costream.nn.eventful.gates import Operations
 
 RATIOS = (0.5, 1.0, 2.0)  # height over width
 PREDICTED = 5 * len(RATIOS)  # a logit and four deltas for each anchor of a place
+OBJECTNESS = len(RATIOS)  # the first of them: the logits
+NOTHING = -100.0  # logit of an anchor where nothing can be
 _THRESHOLD = 0.7
 SMALLEST = 32.0  # anchor of the largest feature map, in pixels; doubled at each next one
 

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from costream.models.eventful.backbone import BackboneState, SimplePyramid, ViTDetBackbone
 from costream.models.eventful.rcnn import (
+    NOTHING,
+    OBJECTNESS,
     PREDICTED,
     BoxHeads,
     Detections,
@@ -22,9 +24,9 @@ from costream.models.eventful.rcnn import (
     pyramid_anchors,
 )
 from costream.models.spec import register_model
-from costream.nn.boxes import ChannelNorm
+from costream.nn.boxes import ChannelNorm, MapLayout
 from costream.nn.eventful.block import VARIANTS
-from costream.nn.eventful.gates import Operations, Policy, pass_tokens
+from costream.nn.eventful.gates import Operations, Policy, StartPolicy, pass_tokens
 from costream.nn.state import State, zeros
 from costream.records import OBJECT_DETECTION
 
@@ -346,6 +348,9 @@ def update_view(
     layout = pyramid.layout(height, width)
     chosen = pass_tokens(tokens.flatten(1, 2), state.reference, fresh, policy, operations)
     for stream, own in enumerate(chosen.tokens):
+        if fresh[stream] and len(own) < height * width:  # there is nothing elsewhere
+            for kept in (state.narrow, state.rows, state.hidden):
+                kept[stream] = 0
         if not len(own):
             continue
         passed = torch.unflatten(state.reference[stream], 0, (height, width))
@@ -354,5 +359,20 @@ def update_view(
         proposals.renew(
             layout, rows, computed, state.hidden[stream], state.predicted[stream], operations
         )
+    if isinstance(policy, StartPolicy):
+        seen = policy.start(height * width)
+        state.predicted[:, _hidden_places(layout, height, width, seen), :OBJECTNESS] = NOTHING
     maps = [layout.part(state.rows, level) for level in range(len(layout.sizes))]
     return View(maps, proposals.of_anchors(layout, state.predicted))
+
+
+def _hidden_places(layout: MapLayout, height: int, width: int, seen: Tensor) -> Tensor:
+    """Return which places of the feature maps see no token of ``seen``, bool [places]."""
+    grid = torch.zeros(height * width, device=seen.device).index_fill_(0, seen, 1.0)
+    pooled = (
+        F.adaptive_max_pool2d(grid.view(1, 1, height, width), size)
+        if size[0] <= height
+        else F.interpolate(grid.view(1, 1, height, width), size)
+        for size in layout.sizes
+    )
+    return torch.cat([part.flatten() for part in pooled]) == 0

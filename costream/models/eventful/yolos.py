@@ -20,8 +20,8 @@ from costream.models.eventful.rcnn import Detections
 from costream.models.eventful.vitdet import FrameDetector, PatchEmbedding
 from costream.models.spec import register_model
 from costream.nn.eventful.attention import TokenGrid, attend_rows, count_dense_attention
-from costream.nn.eventful.block import VARIANTS, EventfulBlock, GatedState
-from costream.nn.eventful.gates import Operations, Policy, pass_tokens
+from costream.nn.eventful.block import VARIANTS, EventfulBlock, GatedState, begin_buffer
+from costream.nn.eventful.gates import Operations, Policy, StartPolicy, pass_tokens
 from costream.nn.state import State, zeros
 from costream.records import OBJECT_DETECTION, VideoFrame
 
@@ -163,7 +163,7 @@ class Yolos(FrameDetector, GatedBlocks):
         """
         size, chooses = (tokens.shape[1], tokens.shape[2]), _Around(policy, self.always - 1)
         x = self.start(tokens)
-        fresh = self.begin(x, state)
+        fresh = self.begin(x, state, chooses)
         for k, (block, kept) in enumerate(zip(self._blocks, state.blocks, strict=True)):
             x = block.forward_step(x, cast(Any, kept), fresh, chooses, operations)
             x = self._after(k, x, size)
@@ -253,6 +253,7 @@ class FinalBlock(EventfulBlock):
         rows, gate = x.flatten(1, 2), state.qkv
         normed = self.input_layer_norm(rows)
         chosen = pass_tokens(normed, gate.reference, fresh, policy, operations)
+        begin_buffer(gate.buffer, chosen, self.qkv.bias)
         chosen.put(self._project(self.qkv, chosen.take(normed), operations), gate.buffer)
         return self._finish(rows, gate.buffer, operations)
 
@@ -322,10 +323,18 @@ class _Around:
 
     def choose(self, errors: Tensor) -> Tensor:
         """Return the chosen indices."""
-        count = len(errors)
-        patches = self._policy.choose(errors[1 : count - self._last]) + 1
-        ends = torch.arange(count - self._last, count, device=errors.device)
-        return torch.cat([patches.new_zeros(1), patches, ends])
+        return self._with_ends(self._policy.choose(errors[1 : -self._last]), len(errors))
+
+    def start(self, count: int) -> Tensor:
+        """Return the tokens to compute where the stream starts."""
+        policy, patches = self._policy, count - 1 - self._last
+        if isinstance(policy, StartPolicy):
+            return self._with_ends(policy.start(patches), count)
+        return torch.arange(count)
+
+    def _with_ends(self, patches: Tensor, count: int) -> Tensor:
+        ends = torch.arange(count - self._last, count, device=patches.device)
+        return torch.cat([patches.new_zeros(1), patches + 1, ends])
 
 
 def _head(dim: int, out: int) -> nn.Sequential:

@@ -159,11 +159,14 @@ class RowAttention:
                 count_dense_attention(frame, attended.shape[1], 1, operations)
                 attended.copy_(attend_frame(rows[None], frame, position)[0])
                 continue
-            turn = torch.arange(self._in_turn(frame.tokens), device=tokens.device)
-            turn = (turn + state.turn[stream]) % frame.tokens
-            state.turn[stream] += len(turn)
-            mask = torch.zeros(frame.tokens, dtype=torch.bool, device=tokens.device)
-            tokens = mask.index_fill_(0, torch.cat([tokens, turn]), True).nonzero().flatten()
+            if chosen.fresh[stream]:
+                attended.zero_()
+            else:
+                turn = torch.arange(self._in_turn(frame.tokens), device=tokens.device)
+                turn = (turn + state.turn[stream]) % frame.tokens
+                state.turn[stream] += len(turn)
+                mask = torch.zeros(frame.tokens, dtype=torch.bool, device=tokens.device)
+                tokens = mask.index_fill_(0, torch.cat([tokens, turn]), True).nonzero().flatten()
             count_dense_attention(frame, attended.shape[1], 1, operations, len(tokens))
             out = attend_rows(rows, tokens, frame, position)
             attended.index_copy_(0, tokens.to(attended.device), out)
@@ -425,7 +428,7 @@ class WindowAttention:
         places = windows.tokens().to(device)
         for stream, rows in enumerate(qkv.unbind(0)):
             touched = places
-            if self.skip and chosen.places is not None:
+            if self.skip and chosen.places is not None and not chosen.fresh[stream]:
                 changed = torch.zeros(len(places), dtype=torch.bool, device=device)
                 changed[windows.of_tokens().to(device)[chosen.tokens[stream]]] = True
                 touched = places[changed]

@@ -171,8 +171,9 @@ class EventfulBlock(nn.Module):
     ) -> Tensor:
         """Take the tokens [B, h, w, D] of a frame of every stream, return them after the block.
 
-        ``fresh``: for each stream, whether all its tokens are computed. ``operations``: the
-        counts are added to it.
+        ``fresh``: for each stream, whether it starts, with all its tokens, or those of a
+        ``StartPolicy``: the others are keys like the padding of windows, and stay as they come.
+        ``operations``: the counts are added to it.
         """
         shape, rows = x.shape, x.flatten(1, 2)
 
@@ -182,11 +183,13 @@ class EventfulBlock(nn.Module):
 
         normed = self.input_layer_norm(rows)
         chosen = choose(normed, state.qkv)
+        begin_buffer(state.qkv.buffer, chosen, self.qkv.bias)
         new = self._project(self.qkv, chosen.take(normed), operations)
         attended = self._attend(new, chosen, state, shape, operations)
 
         chosen = choose(attended, state.projection)
         new = self._project(self.projection, chosen.take(attended), operations)
+        begin_buffer(state.projection.buffer, chosen)
         chosen.put(new, state.projection.buffer)
         rows = rows + state.projection.buffer
 
@@ -194,6 +197,7 @@ class EventfulBlock(nn.Module):
         chosen = choose(normed, state.mlp)
         operations.count_linear(sum(chosen.counts), self.mlp_1)
         operations.count_linear(sum(chosen.counts), self.mlp_2)
+        begin_buffer(state.mlp.buffer, chosen)
         chosen.put(self._feedforward(chosen.take(normed)), state.mlp.buffer)
         operations.add += 2 * rows.numel()
         return rows.add_(state.mlp.buffer).view(shape)
@@ -278,6 +282,13 @@ class EventfulBlock(nn.Module):
 def _linear(layer: nn.Linear, rows: Tensor) -> Tensor:
     """Return ``layer`` of rows, multiplied in the dtype of its weights; rows keep theirs."""
     return F.linear(rows.to(layer.weight.dtype), layer.weight, layer.bias).to(rows.dtype)
+
+
+def begin_buffer(buffer: Tensor, chosen: ChosenTokens, value: Tensor | None = None) -> None:
+    """Set the rows of streams that start without some of their tokens; None: to zeros."""
+    for stream, tokens in enumerate(chosen.tokens):
+        if chosen.fresh[stream] and len(tokens) < buffer.shape[1]:
+            buffer[stream] = 0 if value is None else value.to(buffer.dtype)
 
 
 def use_bfloat16_products(network: nn.Module) -> None:

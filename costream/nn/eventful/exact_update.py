@@ -111,10 +111,11 @@ class ExactUpdate:
         new[:, :width] *= _BITS * (width // frame.heads) ** -0.5
         for stream, rows in enumerate(chosen.split(new)):
             tokens, columns = chosen.tokens[stream], frame.columns(chosen.tokens[stream])
-            if not len(tokens):
+            fresh = chosen.fresh[stream]
+            if not (len(tokens) or fresh):
                 continue
             one = _Stream(frame, position, qkv[stream], state, stream, operations)
-            if self.renews(frame, len(tokens), len(columns), width):
+            if fresh or self.renews(frame, len(tokens), len(columns), width):
                 one.qkv[tokens] = rows
                 one.begin()
             else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ class ChosenTokens:
     """The tokens of every stream that are computed in this step."""
 
     tokens: tuple[Tensor, ...]  # of each stream, int64 [M], ascending
-    fresh: tuple[bool, ...]  # of each stream: it starts, all its tokens are chosen
+    fresh: tuple[bool, ...]  # of each stream: it starts, all tokens are chosen that may be
     places: Tensor | None  # of all of them in the rows of all streams; None: every row
 
     @property
@@ -57,16 +57,19 @@ def pass_tokens(
 ) -> ChosenTokens:
     """Choose tokens of ``x`` [B, N, C] and make them the new ``reference`` [B, N, C].
 
-    All tokens of a fresh stream pass. ``remember_all``: the reference of every token becomes its
-    value in this frame, as in STGT (Li et al., "Spatio-temporal gated transformers", 2021), which
-    therefore misses slow changes.
+    All tokens of a fresh stream pass, or those that a ``StartPolicy`` names. ``remember_all``: the
+    reference of every token becomes its value in this frame, as in STGT (Li et al.,
+    "Spatio-temporal gated transformers", 2021), which therefore misses slow changes.
     """
     count = x.shape[1]
     device = "cpu" if x.is_meta else x.device  # indices must have values even if tokens have none
     tokens = []
     for stream, begins in enumerate(fresh):
         if begins:
-            tokens.append(torch.arange(count, device=device))
+            start = policy.start(count) if isinstance(policy, StartPolicy) else torch.arange(count)
+            tokens.append(start.to(device))
+            if len(start) < count:  # those that are never computed have not changed either
+                reference[stream] = x[stream]
         else:
             tokens.append(policy.choose(distances(x[stream], reference[stream])))
             operations.gate += x[stream].numel()
@@ -150,6 +153,14 @@ class Policy(Protocol):
         """Return the chosen indices, int64 [M], ascending, for errors [N] of a stream's tokens."""
 
 
+@runtime_checkable
+class StartPolicy(Policy, Protocol):
+    """A policy that leaves tokens out where a stream starts, too."""
+
+    def start(self, count: int) -> Tensor:
+        """Return the tokens to compute, int64 [M], ascending, of ``count``."""
+
+
 @dataclass(frozen=True)
 class TopTokens:
     """The ``count`` tokens with the largest errors, or all when there are fewer."""
@@ -211,16 +222,21 @@ class OnlyTokens:
         tokens = self.tokens.to(errors.device)
         return tokens[self.policy.choose(errors[tokens])]
 
+    def start(self, count: int) -> Tensor:
+        """Return all of ``tokens``."""
+        return self.tokens
+
 
 class RecordedPolicy:
     """Chooses as ``policy`` does and records the first choice, that among the input tokens.
 
-    Without any choice all tokens were computed: the stream started.
+    Without any choice the stream started.
     """
 
     def __init__(self, policy: Policy, count: int) -> None:
         self._policy, self._count = policy, count
         self._first: Tensor | None = None
+        self._start = torch.arange(count)
 
     def choose(self, errors: Tensor) -> Tensor:
         """Return the chosen indices."""
@@ -228,12 +244,18 @@ class RecordedPolicy:
         self._first = chosen if self._first is None else self._first
         return chosen
 
+    def start(self, count: int) -> Tensor:
+        """Return the tokens to compute where the stream starts."""
+        policy = self._policy
+        chosen = policy.start(count) if isinstance(policy, StartPolicy) else torch.arange(count)
+        self._start = chosen
+        return chosen
+
     @property
     def updated(self) -> Tensor:
         """Mask of the tokens that were computed, bool [N]."""
-        if self._first is None:
-            return torch.ones(self._count, dtype=torch.bool)
-        return torch.zeros(self._count, dtype=torch.bool).index_fill_(0, self._first.cpu(), True)
+        tokens = self._start if self._first is None else self._first
+        return torch.zeros(self._count, dtype=torch.bool).index_fill_(0, tokens.cpu(), True)
 
 
 def _largest(errors: Tensor, count: int) -> Tensor:
