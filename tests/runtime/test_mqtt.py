@@ -26,6 +26,7 @@ from costream.runtime.alerts.snapshots import AlertPicture, Scene
 from costream.runtime.watch import mqtt
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.mqtt import MqttPublisher, descriptions, topic_part
+from costream.status import PersonStatus
 from kit.broker import Broker, Listener, needs_broker
 from kit.runs import records, wait_until
 from kit.tcp_proxy import TcpProxy
@@ -152,6 +153,21 @@ def test_states_alerts_and_the_will(tmp_path: Path) -> None:
         dying._client.socket().close()  # as if the process was killed
         wait_until(lambda: heard.newest("costream/status") == b"offline")
         dying.close()
+
+
+def test_hostile_labels_are_text_in_states() -> None:
+    """One line each, without credentials; models' names are one level of a topic."""
+    label = f"{HOSTILE}rtsp://me:pa55@cam/x\u2028"
+    persons = (PersonStatus(1, label, ((label, 0.9),)),)
+    counts = (PlaceCount("a/b+#", "zone", label, 1, 1, 0),)
+    status = feed(HOSTILE, active=label, heads={"a/#": label}, persons=persons, places=counts)
+    states = mqtt._states(status)
+    assert set(states) == {"available", "label", "label/a%2F%23", "persons", "zone/a%2Fb%2B%23"}
+    for text in (states["label"], states["label/a%2F%23"], states["persons"]):
+        assert "pa55" not in text
+        assert text.isprintable()
+    assert json.loads(states["persons"])["actions"].keys() == {"1"}
+    assert json.loads(states["zone/a%2Fb%2B%23"])["labels"] == {label: 1}
 
 
 @needs_broker

@@ -268,7 +268,7 @@ def _states(feed: FeedStatus) -> dict[str, str]:
         if feed.level_db is not None:
             states["level"] = f"{feed.level_db:.0f}"
         if feed.persons is not None:
-            actions = {str(p.number): p.active or "none" for p in feed.persons}
+            actions = {str(p.number): shown(p.active or "none") for p in feed.persons}
             states["persons"] = json.dumps({"now": len(actions), "actions": actions})
     by_place: defaultdict[tuple[str, str], list[PlaceCount]] = defaultdict(list)
     for count in feed.places:
