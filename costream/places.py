@@ -35,7 +35,7 @@ EDGE = 1e-9  # so far from an edge, in parts of the picture, is on it
 PAINT = 114  # of masks, in all three colours
 _LEAST = {"zone": 3, "line": 2, "mask": 3}
 _MOST_PIXELS = 1e5
-_NO_NAME = re.compile(r"[\x00-\x1f\"'()<>]|^\s|\s$|^$|.{51}")
+NO_NAME = re.compile(r"[\x00-\x1f\"'()<>]|^\s|\s$|^$|.{51}")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def parse_place(text: str, kind: Kind, where: str) -> Place:
     """Return the place ``NAME=X,Y X,Y ...``. UsageError names ``where`` it was given."""
     name, equals, rest = text.partition("=")
     hint = "write it as in: door=0.1,0.2 0.4,0.2 0.4,0.9"
-    if not equals or _NO_NAME.search(name):
+    if not equals or NO_NAME.search(name):
         raise UsageError(f"{text!r} does not begin with a name and =", where=where, hint=hint)
     points = []
     for pair in rest.replace(";", " ").split():

@@ -35,8 +35,8 @@ _place = partial(option, multiple=True, envvar=None, callback=_places, metavar="
     *("-o", "--output"),
     default="zones.png",
     type=click.Path(dir_okay=False),
-    metavar="FILE.png",
-    help="The picture to write.",
+    metavar="FILE",
+    help="The picture to write: zones.png, or zones.html to click places on it.",
 )
 def command(
     source: str,
@@ -51,19 +51,24 @@ def command(
 
     Read the corners off the grid: parts of the picture at its upper and left edges, pixels at the
     others. Repeat with --zone, --line and --mask until they are where they should be, and paste the
-    TOML into a list of feeds.
+    TOML into a list of feeds. A page (-o zones.html) has the same picture to click corners on.
 
     \b
     costream zones rtsp://cam1/live
     costream zones rtsp://cam1/live --zone 'door=0.1,0.2 0.4,0.2 0.4,0.9'
     """
-    from costream.sinks.snapshot import write_grid
+    from costream.sinks.snapshot import write_grid, write_zones_page
 
-    if not output.lower().endswith(".png"):
-        raise UsageError("the picture is a PNG", where=f"-o {output}", hint="name it zones.png")
+    suffix = Path(output).suffix.lower()
+    if suffix not in (".png", ".html"):
+        hint = "name it zones.png or zones.html"
+        raise UsageError("the picture is a PNG, or a page", where=f"-o {output}", hint=hint)
     places = check_places((*zone, *line, *mask), "--zone, --line, --mask")
     frame = _frame(source, start or 0.0, timeout)
-    write_grid(Path(output), frame.rgb, places)
+    if suffix == ".png":
+        write_grid(Path(output), frame.rgb, places)
+    else:
+        write_zones_page(Path(output), frame.rgb, places, display_name(source))
     width, height = frame.rgb.shape[1], frame.rgb.shape[0]
     lines = [f"# {width} x {height} pixels: {output}", "[[feed]]"]
     lines.append(f"url = {json.dumps(display_name(source), ensure_ascii=False)}")

@@ -1,10 +1,13 @@
-"""Still pictures: a step with its boxes and places as JPEG, and a frame with a grid as PNG."""
+"""Still pictures: a step with its boxes and places as JPEG, a frame with a grid, or to click on."""
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import os
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +18,7 @@ from costream.draw.objects import draw_boxes, draw_places
 from costream.draw.palette import Palette
 from costream.draw.text import line_height, write
 from costream.errors import OutputError
-from costream.places import Place
+from costream.places import NO_NAME, Place
 from costream.records import Box, PixelSize
 from costream.sinks.atomic import part_path
 
@@ -60,10 +63,39 @@ def write_grid(path: Path, picture: Canvas, places: Sequence[Place]) -> None:
             write(page, left + 1, top + 1, text, DARK, size)
             write(page, left, top, text, WHITE, size)
     draw_places(page, places, (width, height), (width, height))
+    out = io.BytesIO()
+    Image.fromarray(page).save(out, "PNG")
+    _write(path, out.getvalue())
+
+
+def write_zones_page(path: Path, picture: Canvas, places: Sequence[Place], source: str) -> None:
+    """Write a page with a frame on which places are clicked; ``source``: the feed's address.
+
+    It is one file, which loads nothing. OutputError when it cannot be written.
+    """
+    size = (picture.shape[1], picture.shape[0])
+    image = base64.b64encode(jpeg_of(picture, size, (), ())).decode("ascii")
+    data = {
+        "image": f"data:image/jpeg;base64,{image}",
+        "width": size[0],
+        "height": size[1],
+        "source": source,
+        "no_name": NO_NAME.pattern,
+        "places": [
+            {"name": place.name, "kind": place.kind, "points": place.within(size).tolist()}
+            for place in places
+        ],
+    }
+    text = json.dumps(data).replace("<", "\\u003c")  # nothing in it ends the script
+    page = files("costream.sinks").joinpath("zones.html").read_text("utf-8")
+    _write(path, page.replace("DATA", text, 1).encode("utf-8"))
+
+
+def _write(path: Path, data: bytes) -> None:
     part = part_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(page).save(part, "PNG")
+        part.write_bytes(data)
         os.replace(part, path)
     except OSError as error:
         reason = error.strerror or type(error).__name__
