@@ -35,7 +35,8 @@ class JsonDocument(TextSink):
     def __init__(self, out: TextOutput) -> None:
         super().__init__(out)
         self._totals = CostTotals()
-        self._lists = {kind: _Rows() for kind in (Prediction, Segment, Gap, Fault)}
+        kinds: tuple[type[Record], ...] = (Prediction, Segment, Gap, Fault)
+        self._lists = {kind: _Rows() for kind in kinds}
         self._of_steps: type[Record] = Prediction
         self._steps = 0
 
@@ -66,7 +67,11 @@ class JsonDocument(TextSink):
     def close(self, summary: Summary) -> None:
         """Write the lists, the cost and the summary, and finish."""
         self._out.write("\n]" if self._steps else "]")
-        names = [("segments", Segment), ("gaps", Gap), ("errors", Fault)]
+        names: list[tuple[str, type[Record]]] = [
+            ("segments", Segment),
+            ("gaps", Gap),
+            ("errors", Fault),
+        ]
         if not self._lists[Prediction].empty:  # of sound beside objects
             names.insert(0, ("predictions", Prediction))
         for name, kind in names:

@@ -111,7 +111,8 @@ class GatedBlocks(nn.Module):
         first = cast(EventfulBlockState, state.blocks[0])
         normed = self._blocks[0].input_layer_norm(x).flatten(1, 2)
         lengths = torch.linalg.vector_norm(normed, dim=-1)
-        return distances(normed, first.qkv.reference) > _MOVED * lengths
+        moved: Tensor = distances(normed, first.qkv.reference) > _MOVED * lengths
+        return moved
 
 
 class ViTDetBackbone(GatedBlocks):
