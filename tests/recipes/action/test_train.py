@@ -11,7 +11,7 @@ from costream.frontends.tdn import TemporalDifferenceNet
 from costream.models.oad.cooadtr import CoOadTR
 from costream.training.optim import Schedule
 from weights.recipes.action.data import Sampler
-from weights.recipes.action.loop import majority, predict, score, train, train_frontend
+from weights.recipes.action.loop import drift, majority, predict, score, train, train_frontend
 from weights.recipes.action.rendering.figure import LABELS
 from weights.recipes.action.train import future, token_bank, train_head
 from weights.recipes.common import soft_cross_entropy
@@ -46,6 +46,24 @@ def test_training_learns_and_repeats(clips):
     for one, two in zip(a, b, strict=True):
         for x, y in zip(one.parameters(), two.parameters(), strict=True):
             assert torch.equal(x, y)
+
+
+def test_what_is_known_is_kept(clips):
+    known, other = (Sampler([clip], 7, 24, 8.0) for clip in clips)
+    schedule, changes = Schedule(20, batch=8, rate=3e-3), []
+    frames = torch.from_numpy(clips[0].frames[None, ::5])
+    for kept in (0, 1):
+        frontend, _ = small()
+        before = frontend.eval()(frames)[0].detach()
+        torch.manual_seed(1)
+        train_frontend(
+            frontend, nn.Linear(32, 7), [known, other], schedule, 0, "", settled=0.0, kept=kept
+        )
+        changes.append(float(drift(frontend(frames)[0].detach(), before)))
+    assert changes[1] < 0.5 * changes[0]
+    assert drift(before, before) == 0
+    spread = before.var(0).mean().sqrt()
+    assert float(drift(before + spread, before)) == pytest.approx(1.0, rel=1e-4)
 
 
 def test_unscored_frames_do_not_count():

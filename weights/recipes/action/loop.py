@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ from weights.recipes.common import soft_cross_entropy
 
 Probabilities = npt.NDArray[np.float32]  # [T, K]
 SETTLED = 0.85  # share of the steps after which BatchNorm statistics are fixed
+KEEPING = 2.0  # weight of the change of tokens that are to stay
 
 
 def train_frontend(
@@ -45,13 +47,17 @@ def train_frontend(
     title: str,
     settled: float = SETTLED,
     partial: TrainingCheckpoint | None = None,
+    kept: int = 0,
 ) -> None:
     """Train a frontend with a linear layer on single moments: their label and person mask.
 
     Moments of many clips are more informative than one clip, whose frames are alike. Rendered
     video and pictures provide the masks. ``settled``: share of the steps after which BatchNorm
-    statistics are fixed. With a ``partial``, training resumes from it.
+    statistics are fixed. With a ``partial``, training resumes from it. ``kept``: number of
+    samplers, from the first, for whose moments the tokens are to stay as they are before the
+    training (learning without forgetting: Li and Hoiem, ECCV 2016).
     """
+    teacher = copy.deepcopy(frontend).eval() if kept else None
     rng, products = np.random.default_rng(seed), fastest_autocast()
     bar = Optimizer([frontend, head], schedule, title, partial, {"random": RandomState(rng)})
     for step in bar:
@@ -63,7 +69,18 @@ def train_frontend(
         loss = soft_cross_entropy(head(tokens.float()), targets, schedule.smoothing)
         places = F.adaptive_avg_pool2d(masks[:, None], (focus.shape[1], focus.shape[2]))[:, 0]
         pixels = F.binary_cross_entropy_with_logits(focus[known].float(), places[known])
-        bar.step(loss + 2 * pixels)
+        loss = loss + 2 * pixels
+        if teacher is not None:
+            rows = slice(kept * schedule.batch)
+            with torch.no_grad(), products:
+                before, _ = teacher.forward_moments(frames[rows])
+            loss = loss + KEEPING * drift(tokens[rows].float(), before.float())
+        bar.step(loss)
+
+
+def drift(tokens: Tensor, before: Tensor) -> Tensor:
+    """Return the mean squared change of tokens [N, D], relative to their variance before it."""
+    return (tokens - before).square().mean() / before.var(0).mean()
 
 
 def train(

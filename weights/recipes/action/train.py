@@ -9,9 +9,10 @@ on one core of 2023.
 The frontend also learns to classify random movements, which are not among the classes of the
 weights: this improves later training on custom classes.
 
-``--keep start`` trains the stored frontend on all places instead of a new one, ``--keep frontend``
-only the temporal models, and ``--keep weights`` nothing; in any case temperatures, timelines and
-metrics are recomputed. The training on all places resumes after an interruption.
+``--keep start`` trains the stored frontend and temporal models further, on all places,
+``--keep frontend`` only the temporal models, and ``--keep weights`` nothing; in any case
+temperatures, timelines and metrics are recomputed. The training on all places resumes after an
+interruption.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ from weights.recipes.common import TREES, carry_out, forest, parser, soft_cross_
 
 CLIP_STEPS = 96
 ROUNDS = 2
+KEPT = 7  # of the samplers of all places
 COMMON: dict[str, Any] = {
     "input_width": 256,
     "num_classes": len(LABELS),
@@ -96,13 +98,13 @@ class ActionRecipeSize:
     """Amounts of data and training; smaller ones serve quick tests of the recipe."""
 
     steps: int = 1400  # of the frontend alone and of the per-frame classifier, in each round
-    place_steps: int = 360  # of the frontend on all places
+    place_steps: int = 1200  # of the frontend on all places
     joint_steps: int = 50
     head_steps: int = 800
     bank: int = 100  # batches of augmented clips for the temporal model in each round
-    last_bank: int = 100  # of clips of all places, for the final temporal models
+    last_bank: int = 48  # of clips of all places, for the final temporal models
     scenes: int = 100
-    before: int = 60  # scenes before pictures
+    before: int = 16  # scenes before pictures
     movements: int = 60
     moving: int = 120  # scenes with movements
     check_scenes: int = 8
@@ -169,7 +171,9 @@ def make(video: VideoSplits, size: ActionRecipeSize, seed: int, folder: Path) ->
         }
         others[title] = {k: score(v, clips, LABELS, RATE_HZ) for k, v in rows.items()}
     train_places(frontend, video, size, seed, folder)
-    networks = train_temporal(frontend, mixture(video), size, seed)
+    networks = new_temporal(seed)
+    bank = token_bank(frontend, mixture(video), size.last_bank, 1, seed + ROUNDS)
+    train_temporal(networks, bank, size, seed)
     return write(video, frontend, networks, others, folder)
 
 
@@ -197,7 +201,8 @@ def remake(
     if keep == "start":
         train_places(frontend, video, size, seed, folder)
     if keep != "weights":
-        networks = train_temporal(frontend.eval(), mixture(video), size, seed)
+        bank = token_bank(frontend.eval(), mixture(video), size.last_bank, 1, seed + ROUNDS)
+        train_temporal(networks, bank, size, seed)
     return write(video, frontend.eval(), networks, others, folder, kept)
 
 
@@ -244,13 +249,17 @@ def write(
 
 
 def mixture(video: VideoSplits) -> list[Drawn]:
-    """Return the samplers of all places; one that occurs more often is drawn from more often."""
+    """Return the samplers of all places; one that occurs more often is drawn from more often.
+
+    The first ``KEPT`` are those of the rooms that the stored frontend knows.
+    """
     places = video.places
     rooms, rendered, before, homes, passers = _samplers(
         [video.train, video.rendered, places.before, places.homes, places.passers]
     )
     films = Films(places.stills, len(LABELS), CLIP_STEPS, (FRONTEND["box"][0], FRONTEND["box"][1]))
-    shares = (rooms, 3), (rendered, 2), (before, 2), (homes, 1), (passers, 2), (films, 3)
+    known = (rooms, KEPT - 2), (rendered, 2)
+    shares = (*known, (before, 2), (homes, 2), (passers, 2), (films, 3))
     return [sampler for sampler, share in shares for _ in range(share)]
 
 
@@ -261,14 +270,17 @@ def train_places(
     seed: int,
     folder: Path,
 ) -> None:
-    """Train a frontend on all places. Its BatchNorm statistics stay fixed."""
+    """Train a frontend on all places. What it says of rooms that it knows is to stay.
+
+    Its BatchNorm statistics stay fixed.
+    """
     torch.manual_seed(seed)
     linear = nn.Linear(frontend.token_width, len(LABELS))
-    schedule = Schedule(size.place_steps, batch=4, rate=1e-3)
+    schedule = Schedule(size.place_steps, batch=3, rate=1e-3)
     about = {"seed": seed, "size": str(size)}
     partial = TrainingCheckpoint(folder / "frontend.partial", about, overwrite=True)
     drawn = mixture(video)
-    train_frontend(frontend, linear, drawn, schedule, seed, "all places", 0.0, partial)
+    train_frontend(frontend, linear, drawn, schedule, seed, "all places", 0.0, partial, KEPT)
     partial.remove()
 
 
@@ -307,21 +319,31 @@ def train_plain(
     return plain, linear
 
 
-def train_temporal(
-    frontend: nn.Module, samplers: Sequence[Drawn], size: ActionRecipeSize, seed: int
-) -> dict[str, nn.Module]:
-    """Return the temporal models, trained on the tokens of a finished frontend."""
-    bank = token_bank(frontend, samplers, size.last_bank, 1, seed + ROUNDS)
-    # "cooadtr" learns from all steps of a clip; the others, with a window per step, from some.
-    all_steps, some = _heads(size), replace(_heads(size), steps=-(-size.head_steps // 2), batch=6)
+def new_temporal(seed: int) -> dict[str, nn.Module]:
+    """Return the temporal models with random weights."""
     networks = {}
     for name in NETWORKS:
+        torch.manual_seed(seed + SEEDS[name])
+        networks[name] = _temporal(name)
+    return networks
+
+
+def train_temporal(
+    networks: Mapping[str, nn.Module],
+    bank: tuple[Tensor, Tensor],
+    size: ActionRecipeSize,
+    seed: int,
+) -> None:
+    """Train the temporal models on the tokens [N, T, D] of a finished frontend and their targets.
+
+    "cooadtr" learns from all steps of a clip; the others, with a window per step, from some.
+    """
+    all_steps, some = _heads(size), replace(_heads(size), steps=-(-size.head_steps // 2), batch=6)
+    for name, network in networks.items():
         own = seed + SEEDS[name]
         torch.manual_seed(own)
-        networks[name] = _temporal(name)
         schedule, last = (all_steps, None) if name == "cooadtr" else (some, 8)
-        train_head(networks[name], bank, schedule, own + ROUNDS, name, last)
-    return networks
+        train_head(network, bank, schedule, own + ROUNDS, name, last)
 
 
 def _samplers(parts: Sequence[list[LabelledClip]], classes: int = len(LABELS)) -> list[Sampler]:
@@ -351,8 +373,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> list[Path]:
         size = ActionRecipeSize()
-        if options.keep:  # nothing learns movements
-            size = replace(size, moving=0)
+        if options.keep:  # what is stored knows a lot, and nothing learns movements
+            size = replace(size, moving=0, scenes=12, head_steps=320)
         if options.keep == "weights":
             size = replace(size, scenes=0, before=0)
         video = load(options.packs, size, options.seed)
