@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("sklearn")
 
-from weights.recipes.action import train as action_baselines
+from weights.recipes.action import loop as action_baselines
 from weights.recipes.action.rendering.scenes import LabelledClip
 from weights.recipes.audio import scores as sound_trees
 from weights.recipes.audio.data import SoundClip as Sound

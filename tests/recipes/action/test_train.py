@@ -11,9 +11,19 @@ from costream.frontends.tdn import TemporalDifferenceNet
 from costream.models.oad.cooadtr import CoOadTR
 from costream.training.optim import Schedule
 from weights.recipes.action.data import Sampler
-from weights.recipes.action.loop import drift, majority, predict, score, train, train_frontend
+from weights.recipes.action.loop import (
+    drift,
+    future,
+    majority,
+    predict,
+    reminded,
+    score,
+    token_bank,
+    train,
+    train_frontend,
+    train_head,
+)
 from weights.recipes.action.rendering.figure import LABELS
-from weights.recipes.action.train import future, token_bank, train_head
 from weights.recipes.common import soft_cross_entropy
 
 
@@ -64,6 +74,16 @@ def test_what_is_known_is_kept(clips):
     assert drift(before, before) == 0
     spread = before.var(0).mean().sqrt()
     assert float(drift(before + spread, before)) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_known_clips_are_half_taught_by_the_model():
+    head, bank = nn.Linear(4, 3), (torch.randn(2, 5, 4), torch.eye(3)[None, [0, 1, 2, 1, 0]])
+    targets = bank[1].repeat(2, 1, 1)
+    targets[1, 2] = 0
+    taught = reminded(head, (bank[0], targets), torch.tensor([False, True]))
+    assert torch.equal(taught[0], targets[0])
+    assert torch.allclose(2 * taught[1, 0] - targets[1, 0], head(bank[0][1, 0]).softmax(-1))
+    assert torch.equal(taught[1, 2], torch.zeros(3))
 
 
 def test_unscored_frames_do_not_count():

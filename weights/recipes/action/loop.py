@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from costream.evaluation.metrics import Integers, Mask
 from costream.evaluation.metrics.bootstrap import bootstrap
@@ -31,11 +33,15 @@ from costream.training.optim import (
 )
 from weights.recipes.action.data import Drawn
 from weights.recipes.action.rendering.scenes import LabelledClip
-from weights.recipes.common import soft_cross_entropy
+from weights.recipes.common import forest, soft_cross_entropy
 
 Probabilities = npt.NDArray[np.float32]  # [T, K]
 SETTLED = 0.85  # share of the steps after which BatchNorm statistics are fixed
 KEEPING = 2.0  # weight of the change of tokens that are to stay
+GRID = (12, 16)  # rows, columns
+LAGS = (1, 4, 16)  # frames
+_LEAF = 5  # frames per leaf at least: neighbouring frames are alike
+_EVERY = 4  # training uses every 4th frame: two per second
 
 
 def train_frontend(
@@ -147,6 +153,19 @@ def logits(head: nn.Module, tokens: Tensor, rng: np.random.Generator | None = No
     if rng is not None:
         offset = torch.from_numpy(rng.integers(0, 1 << 16, size=len(tokens)))
     return head(tokens, offset).logits  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def reminded(head: nn.Module, bank: tuple[Tensor, Tensor], known: Tensor) -> Tensor:
+    """Return the targets [N, T, K] of a bank, in known clips half of what a model says already.
+
+    ``known``: bool [N]. Steps that are ignored stay so.
+    """
+    tokens, targets = bank[0], bank[1].clone()
+    for row in known.nonzero()[:, 0]:
+        said = logits(head, tokens[row][None])[0].softmax(-1)
+        targets[row] = (targets[row] + said * targets[row].sum(-1, keepdim=True)) / 2
+    return targets
 
 
 @torch.inference_mode()
@@ -290,3 +309,98 @@ def _round(value: Any) -> float | None:
     if isinstance(value, int):
         return value  # a count
     return None if np.isnan(value) else round(float(value), 4)
+
+
+def trees(
+    training: Sequence[LabelledClip],
+    clips: Sequence[LabelledClip],
+    classes: int,
+    count: int,
+    seed: int,
+) -> list[npt.NDArray[np.float32]]:
+    """Return the probabilities [T, K] of each clip by trees trained on single frames."""
+    parts = [(features(c.frames)[::_EVERY], c.labels[::_EVERY]) for c in training]
+    labels = np.concatenate([known for _, known in parts])
+    rows = np.concatenate([some for some, _ in parts])[labels >= 0]
+    held_out = [features(c.frames) for c in clips]
+    predictions = forest(
+        rows, labels[labels >= 0], np.concatenate(held_out), classes, count, seed, leaf=_LEAF
+    )
+    return np.split(predictions, np.cumsum([len(some) for some in held_out])[:-1])
+
+
+def features(frames: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """Return the brightness of 12 x 16 cells and its change since 1, 4 and 16 frames before.
+
+    ``frames``: [T, 3, H, W]; the result is [T, 768].
+    """
+    grey = frames.mean(1, dtype=np.float32)
+    for axis, cells in zip((1, 2), GRID, strict=True):
+        size = grey.shape[axis]
+        begins = np.arange(cells) * size // cells
+        widths = np.diff([*begins, size]).astype(np.float32)
+        shape = (1, cells, 1) if axis == 1 else (1, 1, cells)
+        grey = np.add.reduceat(grey, begins, axis=axis) / widths.reshape(shape)
+    flat = grey.reshape(len(grey), -1)
+    earlier = [flat[np.maximum(np.arange(len(flat)) - lag, 0)] for lag in LAGS]
+    return np.concatenate([flat, *(flat - then for then in earlier)], 1)
+
+
+@torch.no_grad()
+def token_bank(
+    frontend: nn.Module, samplers: Sequence[Drawn], batches: int, clips: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Return augmented clips as tokens [N, T, D] with their targets [N, T, K]."""
+    rng, products = np.random.default_rng(seed), fastest_autocast()
+    tokens, targets = [], []
+    frontend.eval()
+    for _ in tqdm(range(batches), desc="tokens", file=sys.stderr, disable=None, leave=False):
+        frames, target = batch(samplers, clips, rng)
+        with products:
+            tokens.append(frontend(frames).float())
+        targets.append(target)
+    return torch.cat(tokens), torch.cat(targets)
+
+
+def train_head(
+    head: nn.Module,
+    bank: tuple[Tensor, Tensor],
+    schedule: Schedule,
+    seed: int,
+    title: str,
+    last: int | None = None,
+) -> None:
+    """Train a temporal model on tokens.
+
+    The loss covers the whole clip, or only the ``last`` steps of a random piece of it, for networks
+    in which each step has its own window; either way windows are partly filled at times. A model
+    with anticipation also learns the labels of the coming steps, with half the weight (OadTR, Wang
+    et al., ICCV 2021).
+    """
+    rng = np.random.default_rng(seed)
+    steps = bank[0].shape[1]
+    bar = Optimizer([head], schedule, title)
+    for _ in bar:
+        rows = torch.from_numpy(rng.choice(len(bank[0]), schedule.batch, replace=False))
+        length = steps if last is None else int(rng.integers(last, steps + 1))
+        begin = int(rng.integers(steps - length + 1))
+        tokens, targets = (x[rows, begin : begin + length] for x in bank)
+        offset = torch.from_numpy(rng.integers(0, 1 << 16, size=len(rows)))
+        counted = last or length
+        out = head(tokens, offset, counted)
+        loss = soft_cross_entropy(out.logits, targets[:, -counted:], schedule.smoothing)
+        if out.anticipation is not None:
+            ahead = future(targets, counted, out.anticipation.shape[2])
+            loss = loss + 0.5 * soft_cross_entropy(out.anticipation, ahead, schedule.smoothing)
+        bar.step(loss)
+
+
+def future(targets: Tensor, last: int, queries: int) -> Tensor:
+    """Return the targets [B, last, A, K] of the A steps after each of the last ones of [B, T, K].
+
+    Zeros, which are ignored, after the end of the clip.
+    """
+    steps = targets.shape[1]
+    padded = nn.functional.pad(targets, (0, 0, 0, queries))
+    times = torch.arange(steps - last, steps)[:, None] + torch.arange(1, queries + 1)
+    return padded[:, times]

@@ -17,17 +17,14 @@ interruption.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from costream.checkpoints.file import read_weights
 from costream.frontends.tdn import TemporalDifferenceNet
@@ -35,7 +32,7 @@ from costream.models.build import build, save_model
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.oad.oadtr import OadTR
 from costream.training.card_text import card_text
-from costream.training.optim import Optimizer, Schedule, TrainingCheckpoint, fastest_autocast
+from costream.training.optim import Schedule, TrainingCheckpoint
 from weights.recipes.action.cards import (
     FRONTEND,
     HOME,
@@ -49,18 +46,21 @@ from weights.recipes.action.cards import (
 )
 from weights.recipes.action.data import Drawn, Sampler, read_pack, split_of
 from weights.recipes.action.loop import (
-    batch,
     frame_table,
     majority,
     predict,
+    reminded,
     score,
+    token_bank,
     train,
     train_frontend,
+    train_head,
+    trees,
 )
 from weights.recipes.action.places import Films, Places, read_places
 from weights.recipes.action.rendering.figure import LABELS, random_movement
 from weights.recipes.action.rendering.scenes import LabelledClip, rendered_clips
-from weights.recipes.common import TREES, carry_out, forest, parser, soft_cross_entropy
+from weights.recipes.common import TREES, carry_out, parser
 
 CLIP_STEPS = 96
 ROUNDS = 2
@@ -170,11 +170,13 @@ def make(video: VideoSplits, size: ActionRecipeSize, seed: int, folder: Path) ->
             "majority": majority(video.train, clips, len(LABELS)),
         }
         others[title] = {k: score(v, clips, LABELS, RATE_HZ) for k, v in rows.items()}
-    train_places(frontend, video, size, seed, folder)
+    partial = train_places(frontend, video, size, seed, folder)
     networks = new_temporal(seed)
     bank = token_bank(frontend, mixture(video), size.last_bank, 1, seed + ROUNDS)
     train_temporal(networks, bank, size, seed)
-    return write(video, frontend, networks, others, folder)
+    written = write(video, frontend, networks, others, folder)
+    partial.remove()
+    return written
 
 
 def remake(
@@ -198,12 +200,17 @@ def remake(
         for title, scores in weights.card.metrics.items()
     }
     assert isinstance(frontend, TemporalDifferenceNet)
+    partial = None
     if keep == "start":
-        train_places(frontend, video, size, seed, folder)
+        partial = train_places(frontend, video, size, seed, folder)
     if keep != "weights":
-        bank = token_bank(frontend.eval(), mixture(video), size.last_bank, 1, seed + ROUNDS)
-        train_temporal(networks, bank, size, seed)
-    return write(video, frontend.eval(), networks, others, folder, kept)
+        drawn = mixture(video)
+        bank = token_bank(frontend.eval(), drawn, size.last_bank, 1, seed + ROUNDS)
+        train_temporal(networks, bank, size, seed, len(drawn))
+    written = write(video, frontend.eval(), networks, others, folder, kept)
+    if partial is not None:
+        partial.remove()
+    return written
 
 
 def write(
@@ -269,10 +276,11 @@ def train_places(
     size: ActionRecipeSize,
     seed: int,
     folder: Path,
-) -> None:
+) -> TrainingCheckpoint:
     """Train a frontend on all places. What it says of rooms that it knows is to stay.
 
-    Its BatchNorm statistics stay fixed.
+    Its BatchNorm statistics stay fixed. Returns the checkpoint, which serves until the weights
+    are written.
     """
     torch.manual_seed(seed)
     linear = nn.Linear(frontend.token_width, len(LABELS))
@@ -281,7 +289,7 @@ def train_places(
     partial = TrainingCheckpoint(folder / "frontend.partial", about, overwrite=True)
     drawn = mixture(video)
     train_frontend(frontend, linear, drawn, schedule, seed, "all places", 0.0, partial, KEPT)
-    partial.remove()
+    return partial
 
 
 def train_joint_frontend(
@@ -333,17 +341,21 @@ def train_temporal(
     bank: tuple[Tensor, Tensor],
     size: ActionRecipeSize,
     seed: int,
+    shares: int = 0,
 ) -> None:
     """Train the temporal models on the tokens [N, T, D] of a finished frontend and their targets.
 
     "cooadtr" learns from all steps of a clip; the others, with a window per step, from some.
+    ``shares``: clips in each batch of the bank, of models that know the rooms of ``KEPT`` of them.
     """
     all_steps, some = _heads(size), replace(_heads(size), steps=-(-size.head_steps // 2), batch=6)
     for name, network in networks.items():
         own = seed + SEEDS[name]
         torch.manual_seed(own)
         schedule, last = (all_steps, None) if name == "cooadtr" else (some, 8)
-        train_head(network, bank, schedule, own + ROUNDS, name, last)
+        known = torch.arange(len(bank[0])) % shares < KEPT if shares else None
+        own_bank = bank if known is None else (bank[0], reminded(network, bank, known))
+        train_head(network, own_bank, schedule, own + ROUNDS, name, last)
 
 
 def _samplers(parts: Sequence[list[LabelledClip]], classes: int = len(LABELS)) -> list[Sampler]:
@@ -374,7 +386,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work() -> list[Path]:
         size = ActionRecipeSize()
         if options.keep:  # what is stored knows a lot, and nothing learns movements
-            size = replace(size, moving=0, scenes=12, head_steps=320)
+            size = replace(size, moving=0, scenes=12)
         if options.keep == "weights":
             size = replace(size, scenes=0, before=0)
         video = load(options.packs, size, options.seed)
@@ -387,104 +399,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     raise SystemExit(main())
-
-
-GRID = (12, 16)  # rows, columns
-LAGS = (1, 4, 16)  # frames
-_LEAF = 5  # frames per leaf at least: neighbouring frames are alike
-_EVERY = 4  # training uses every 4th frame: two per second
-
-
-def trees(
-    training: Sequence[LabelledClip],
-    clips: Sequence[LabelledClip],
-    classes: int,
-    count: int,
-    seed: int,
-) -> list[npt.NDArray[np.float32]]:
-    """Return the probabilities [T, K] of each clip by trees trained on single frames."""
-    parts = [(features(c.frames)[::_EVERY], c.labels[::_EVERY]) for c in training]
-    labels = np.concatenate([known for _, known in parts])
-    rows = np.concatenate([some for some, _ in parts])[labels >= 0]
-    held_out = [features(c.frames) for c in clips]
-    predictions = forest(
-        rows, labels[labels >= 0], np.concatenate(held_out), classes, count, seed, leaf=_LEAF
-    )
-    return np.split(predictions, np.cumsum([len(some) for some in held_out])[:-1])
-
-
-def features(frames: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """Return the brightness of 12 x 16 cells and its change since 1, 4 and 16 frames before.
-
-    ``frames``: [T, 3, H, W]; the result is [T, 768].
-    """
-    grey = frames.mean(1, dtype=np.float32)
-    for axis, cells in zip((1, 2), GRID, strict=True):
-        size = grey.shape[axis]
-        begins = np.arange(cells) * size // cells
-        widths = np.diff([*begins, size]).astype(np.float32)
-        shape = (1, cells, 1) if axis == 1 else (1, 1, cells)
-        grey = np.add.reduceat(grey, begins, axis=axis) / widths.reshape(shape)
-    flat = grey.reshape(len(grey), -1)
-    earlier = [flat[np.maximum(np.arange(len(flat)) - lag, 0)] for lag in LAGS]
-    return np.concatenate([flat, *(flat - then for then in earlier)], 1)
-
-
-@torch.no_grad()
-def token_bank(
-    frontend: nn.Module, samplers: Sequence[Drawn], batches: int, clips: int, seed: int
-) -> tuple[Tensor, Tensor]:
-    """Return augmented clips as tokens [N, T, D] with their targets [N, T, K]."""
-    rng, products = np.random.default_rng(seed), fastest_autocast()
-    tokens, targets = [], []
-    frontend.eval()
-    for _ in tqdm(range(batches), desc="tokens", file=sys.stderr, disable=None, leave=False):
-        frames, target = batch(samplers, clips, rng)
-        with products:
-            tokens.append(frontend(frames).float())
-        targets.append(target)
-    return torch.cat(tokens), torch.cat(targets)
-
-
-def train_head(
-    head: nn.Module,
-    bank: tuple[Tensor, Tensor],
-    schedule: Schedule,
-    seed: int,
-    title: str,
-    last: int | None = None,
-) -> None:
-    """Train a temporal model on tokens.
-
-    The loss covers the whole clip, or only the ``last`` steps of a random piece of it, for networks
-    in which each step has its own window; either way windows are partly filled at times. A model
-    with anticipation also learns the labels of the coming steps, with half the weight (OadTR, Wang
-    et al., ICCV 2021).
-    """
-    rng = np.random.default_rng(seed)
-    steps = bank[0].shape[1]
-    bar = Optimizer([head], schedule, title)
-    for _ in bar:
-        rows = torch.from_numpy(rng.choice(len(bank[0]), schedule.batch, replace=False))
-        length = steps if last is None else int(rng.integers(last, steps + 1))
-        begin = int(rng.integers(steps - length + 1))
-        tokens, targets = (x[rows, begin : begin + length] for x in bank)
-        offset = torch.from_numpy(rng.integers(0, 1 << 16, size=len(rows)))
-        counted = last or length
-        out = head(tokens, offset, counted)
-        loss = soft_cross_entropy(out.logits, targets[:, -counted:], schedule.smoothing)
-        if out.anticipation is not None:
-            ahead = future(targets, counted, out.anticipation.shape[2])
-            loss = loss + 0.5 * soft_cross_entropy(out.anticipation, ahead, schedule.smoothing)
-        bar.step(loss)
-
-
-def future(targets: Tensor, last: int, queries: int) -> Tensor:
-    """Return the targets [B, last, A, K] of the A steps after each of the last ones of [B, T, K].
-
-    Zeros, which are ignored, after the end of the clip.
-    """
-    steps = targets.shape[1]
-    padded = nn.functional.pad(targets, (0, 0, 0, queries))
-    times = torch.arange(steps - last, steps)[:, None] + torch.arange(1, queries + 1)
-    return padded[:, times]
