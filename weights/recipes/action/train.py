@@ -32,7 +32,7 @@ from costream.models.build import build, save_model
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.oad.oadtr import OadTR
 from costream.training.card_text import card_text
-from costream.training.optim import Schedule, TrainingCheckpoint
+from costream.training.optim import Schedule, TrainingCheckpoint, update_average
 from weights.recipes.action.cards import (
     FRONTEND,
     HOME,
@@ -65,6 +65,7 @@ from weights.recipes.common import TREES, carry_out, parser
 CLIP_STEPS = 96
 ROUNDS = 2
 KEPT = 7  # of the samplers of all places
+MOVED = 0.7  # of the way that weights go that are trained further; chosen on validation streams
 COMMON: dict[str, Any] = {
     "input_width": 256,
     "num_classes": len(LABELS),
@@ -347,15 +348,22 @@ def train_temporal(
 
     "cooadtr" learns from all steps of a clip; the others, with a window per step, from some.
     ``shares``: clips in each batch of the bank, of models that know the rooms of ``KEPT`` of them.
+    Such models end between their weights before and after (Wortsman et al., CVPR 2022).
     """
     all_steps, some = _heads(size), replace(_heads(size), steps=-(-size.head_steps // 2), batch=6)
     for name, network in networks.items():
         own = seed + SEEDS[name]
         torch.manual_seed(own)
         schedule, last = (all_steps, None) if name == "cooadtr" else (some, 8)
-        known = torch.arange(len(bank[0])) % shares < KEPT if shares else None
-        own_bank = bank if known is None else (bank[0], reminded(network, bank, known))
+        if not shares:
+            train_head(network, bank, schedule, own + ROUNDS, name, last)
+            continue
+        known = torch.arange(len(bank[0])) % shares < KEPT
+        before = {k: v.clone() for k, v in network.state_dict().items()}
+        own_bank = bank[0], reminded(network, bank, known)
         train_head(network, own_bank, schedule, own + ROUNDS, name, last)
+        update_average(before, network, MOVED)
+        network.load_state_dict(before)
 
 
 def _samplers(parts: Sequence[list[LabelledClip]], classes: int = len(LABELS)) -> list[Sampler]:
