@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -85,7 +86,8 @@ class CostCollector:
 class PredictionCollector(CostCollector):
     """A sink that collects the records of a run or of stored results.
 
-    Predictions without all scores are ignored.
+    Predictions without all scores are ignored. Of several persons, the one who is there longest
+    counts.
     """
 
     def __init__(self) -> None:
@@ -122,7 +124,9 @@ class PredictionCollector(CostCollector):
         """Return the collected predictions. ValueError before a header was received."""
         if self.header is None:
             raise ValueError("no header")
-        width, found = len(self.header.labels), self._predictions
+        main = self._main_person()
+        width = len(self.header.labels)
+        found = [p for p in self._predictions if p.person == main]
         scores = np.array([p.scores for p in found], np.float64).reshape(-1, width)
         steps = np.array([p.i for p in found], np.int64)
         stride = int(np.diff(steps).min()) if len(steps) > 1 else 1
@@ -130,11 +134,21 @@ class PredictionCollector(CostCollector):
             np.array([p.time_s for p in found], np.float64),
             np.where(np.isfinite(scores), scores, 0.0),
             steps,
-            tuple(self._segments),
+            tuple(s for s in self._segments if s.person == main),
             stride / self.header.rate_hz,
             self.header.delay_s,
             max(self._rows, int(steps[-1]) + 1 if len(steps) else 0),
         )
+
+    def _main_person(self) -> int | None:
+        """Return the person with the most predictions, or without any the longest timeline."""
+        shares: dict[int | None, float] = defaultdict(float)
+        for prediction in self._predictions:
+            shares[prediction.person] += 1
+        if not shares:
+            for segment in self._segments:
+                shares[segment.person] += segment.end_s - segment.start_s
+        return max(shares, key=lambda person: shares[person], default=None)
 
 
 class ConcatenatedSource:

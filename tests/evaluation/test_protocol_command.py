@@ -16,7 +16,7 @@ from costream.evaluation.predictions import PredictionCollector
 from costream.labels.names import THUMOS14
 from costream.models.build import save_model
 from costream.models.oad.cooadtr import CoOadTR
-from costream.records import Header, Prediction, Summary
+from costream.records import Header, Prediction, Segment, Summary
 from kit.runs import run
 
 ROWS = {"video_test_0000004": 90, "video_test_0000006": 120}
@@ -99,3 +99,17 @@ def test_what_a_run_leaves():
     assert told.middles().tolist() == [3 / 8 - 0.125, 5 / 8 - 0.125, 9 / 8 - 0.125]
     # Without all scores there is nothing to score frames by.
     assert len(heard((3, None)).times) == 0
+
+
+def test_of_several_persons_the_one_who_is_there_longest_counts():
+    listener = PredictionCollector()
+    listener.open(Header("1", "m", "", ("a", "b"), None, 8.0, 0.0, "a", "skeleton", None, {}))
+    for step, person in ((0, 1), (0, 2), (2, 2), (4, 1), (4, 2)):
+        scores = (0.1, 0.9) if person == 2 else (0.9, 0.1)
+        listener.write(Prediction(step, step / 8, step, None, (), scores, person=person))
+        listener.write(Segment(step / 8, 1.0, f"of {person}", 0.9, person=person))
+    told = listener.predictions()
+    assert told.steps.tolist() == [0, 2, 4]
+    assert told.step_s == 0.25
+    assert told.probabilities[:, 1].tolist() == [0.9, 0.9, 0.9]
+    assert {s.label for s in told.segments} == {"of 2"}

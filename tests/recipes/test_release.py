@@ -23,7 +23,7 @@ from weights.recipes.objects import train as objects
 from weights.recipes.objects.data import read_images
 from weights.recipes.release import SAMPLES, complete, licences, main, table_of
 from weights.recipes.skeleton import train as skeleton
-from weights.recipes.skeleton.data import read_pack
+from weights.recipes.skeleton.sets import read_set
 
 SHIPPED = sorted(WEIGHTS.glob("*.safetensors"))
 MAY_BE_EMPTY = {"delay_s", "background", "familiarity"}
@@ -118,7 +118,7 @@ def test_a_recipe_without_its_packs_is_one_line(
 
 
 def test_packs_that_are_not_there(tmp_path: Path) -> None:
-    for read in (read_clips, partial(read_images, part="train"), partial(read_pack, name="bandai")):
+    for read in (read_clips, partial(read_images, part="train"), partial(read_set, name="bandai")):
         with pytest.raises(UsageError, match="--packs"):
             read(tmp_path)
 

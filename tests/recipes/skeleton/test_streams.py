@@ -1,0 +1,89 @@
+"""The fast forms of the recipe are those of the package, and what the streams are made of."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from costream.frontends.joints import JointStreams
+from costream.labels.recording import BACKGROUND
+from costream.models.skeleton.network import SkeletonNet
+from costream.training.skeleton.motions import Motion, single
+from kit.data_skeleton import act
+from weights.recipes.skeleton.clips import clip_logits
+from weights.recipes.skeleton.streams import Changes, StreamBatches
+from weights.recipes.skeleton.tokens import body_tokens
+from weights.recipes.skeleton.train import FRONTEND, NETWORK
+
+LABELS = [BACKGROUND, "bend", "wave left", "wave right"]
+MIRRORED = {"wave left": "wave right", "wave right": "wave left"}
+NOTHING = Changes(**dict.fromkeys(Changes.__dataclass_fields__, 0.0))
+
+
+def motions() -> list[Motion]:
+    acts = [("bend", "bend", 0), ("wave", "wave right", 1), ("wave", "wave right", 2)]
+    return [Motion(f"set {k}", label, "x", single(act(name, k))) for name, label, k in acts]
+
+
+def drawn(changes: Changes, seed: int = 0, count: int = 24):
+    streams = StreamBatches(motions(), LABELS, MIRRORED, changes)
+    return streams.draw(count, 48, torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("strides", [[1, 2, 1, 1], [2, 1, 2, 1]])
+def test_products_are_the_network(strides):
+    torch.manual_seed(0)
+    network = SkeletonNet(5, **{**NETWORK, "widths": [8, 12, 12, 16], "strides": strides}).double()
+    torch.nn.init.normal_(network.reading.weight)
+    other = copy.deepcopy(network)
+    x = torch.randn(3, 24, 1, 15, 9, dtype=torch.float64)
+    mine, its = clip_logits(other, x), network(x)
+    torch.testing.assert_close(mine, its)
+    weights = torch.randn_like(its)
+    (mine * weights).sum().backward()
+    (its * weights).sum().backward()
+    for (name, one), two in zip(network.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(two.grad, one.grad, rtol=1e-6, atol=1e-8, msg=name)
+    for one, two in zip(network.buffers(), other.buffers(), strict=True):
+        torch.testing.assert_close(two, one)
+
+
+def test_tokens_are_those_of_the_frontend():
+    batch = drawn(Changes(limb=1.0, flicker=0.5, away=0.5))
+    assert not batch.seen.all()
+    given = torch.cat((batch.joints, batch.seen[..., None].float()), -1)[:, :, None]
+    expected = JointStreams(**FRONTEND)(given)
+    torch.testing.assert_close(body_tokens(batch.joints, batch.seen), expected)
+
+
+def test_streams_are_drawn_again_from_their_seed():
+    one, again, other = drawn(Changes()), drawn(Changes()), drawn(Changes(), seed=1)
+    assert one.joints.equal(again.joints)
+    assert one.labels.equal(again.labels)
+    assert not one.joints.equal(other.joints)
+    assert one.joints.isfinite().all()
+
+
+def test_unchanged_motions_and_pauses():
+    batch = drawn(NOTHING)
+    assert set(batch.labels.unique().tolist()) == {0, 1, 3}
+    assert batch.seen.all()
+    begins = batch.labels[:, 0] > 0
+    assert 0 < begins.sum() < len(begins)
+    joints = dict(enumerate(m.joints[:, 0, :, :3] for m in motions()))
+    whole = [row for row, labels in enumerate(batch.labels) if (labels[:36] == 1).all()]
+    neck = joints[0][:, 1] - joints[0][:, 0]
+    for row in whole:
+        own = batch.joints[row, :36, 1] - batch.joints[row, :36, 0]
+        np.testing.assert_allclose(own.norm(dim=-1), np.linalg.norm(neck, axis=-1), rtol=1e-4)
+    assert whole
+    steps = (batch.joints[:, 1:] - batch.joints[:, :-1]).norm(dim=-1)[..., 0]
+    assert steps.max() < 0.7  # where one motion follows another, the hips go on
+
+
+def test_mirrored_motions_are_the_other_label():
+    labels = drawn(Changes(mirror=1.0)).labels.unique().tolist()
+    assert labels == [0, 1, 2]

@@ -1,0 +1,68 @@
+"""Choice of the background's weight and of the timeline, on people that nothing is learnt from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+import numpy as np
+import torch
+
+from costream.checkpoints.card import Timeline
+from costream.evaluation.metrics.sequences import timeline_shares
+from costream.frontends.joints import JointStreams
+from costream.models.skeleton.network import SkeletonNet
+from costream.training.skeleton.examples import rest
+from costream.training.skeleton.motions import Motion
+from costream.training.skeleton.trainer import predict
+from weights.recipes.skeleton.scoring import Rows, timeline_of
+
+BIASES = (0.0, -0.7, -1.4, -2.1, -2.8)  # added to the logit of the background
+THRESHOLDS = (0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+LENGTHS_S = (0.25, 0.5)
+CLOSING = 0.6  # the lower threshold, relative to the upper one
+RESTS, REST_STEPS = 60, 75  # streams of people at rest, and their length
+COST_OF_RESTS = 2.0  # of a stream at rest that shows something, relative to a wrong motion
+
+
+def calibrate(
+    network: SkeletonNet,
+    frontend: JointStreams,
+    sets: Mapping[str, Sequence[Motion]],
+    labels: Sequence[str],
+    rate_hz: float,
+    seed: int,
+) -> Timeline:
+    """Add a bias to the background's logit, which is the first, and return the timeline.
+
+    Both minimise what is shown wrongly: the share of motions with a wrong label plus that with
+    none, mean over sets, plus twice the share of people at rest with any.
+    """
+    motions = {name: predict(network, frontend, some) for name, some in sets.items()}
+    poses = [m.joints[0] for some in sets.values() for m in some if m.joints[0, 0, :, -1].all()]
+    rng = np.random.default_rng(seed)
+    chosen = rng.permutation(len(poses))[:RESTS]
+    still = [Motion("", "", "", rest(poses[k], REST_STEPS, rng)) for k in chosen]
+    quiet = predict(network, frontend, still)
+    rate_hz /= network.stride
+    best, least = (0.0, Timeline()), float("inf")
+    for bias, threshold, length_s in product(BIASES, THRESHOLDS, LENGTHS_S):
+        timeline = Timeline(threshold, round(CLOSING * threshold, 3), length_s, 0.6)
+        costs = []
+        for name, rows in motions.items():
+            told = [timeline_of(_shifted(p, bias), labels, timeline, rate_hz) for p in rows]
+            shares = timeline_shares(told, [m.label for m in sets[name]])
+            costs.append(shares["wrong"] + shares["nothing"])
+        loud = [bool(timeline_of(_shifted(p, bias), labels, timeline, rate_hz)) for p in quiet]
+        cost = float(np.mean(costs)) + COST_OF_RESTS * float(np.mean(loud))
+        if cost < least:
+            best, least = (bias, timeline), cost
+    with torch.no_grad():
+        network.fc.bias[0] += best[0]
+    return best[1]
+
+
+def _shifted(rows: Rows, bias: float) -> Rows:
+    out = np.array(rows, np.float64)
+    out[:, 0] *= np.exp(bias)
+    return out / out.sum(1, keepdims=True)

@@ -1,0 +1,318 @@
+"""Batches of streams: motions of all sets one after another, drawn for a whole batch at once."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from costream.layouts import BODY_15
+from costream.training.skeleton.motions import Motion
+from weights.recipes.skeleton.tokens import CENTRE, PARENTS, SIDES
+
+MOTIONS = 4  # of a stream at most; then it rests
+RAMP = 16  # steps after which an ongoing action should be recognisable
+BACKGROUND_WEIGHT = 0.5  # of a step without an action, in the loss
+_ARMS = [k for k, name in enumerate(BODY_15.joints) if "elbow" in name or "wrist" in name]
+_LIMBS = [[4, 5], [7, 8], [10, 11], [13, 14]]  # lower arms and legs
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Strengths of the changes of motions; lengths in mean bones (about 0.28 m)."""
+
+    speed: float = 0.35  # of the logarithm, uniform
+    warp: float = 0.1  # shift of the middle in time, relative to the length, uniform
+    bone: float = 0.12  # of the logarithm of a bone's length, the same left and right
+    tilt: float = 0.08  # radians: cameras that are not level
+    jitter: float = 0.06  # of a joint in each step
+    shift: float = 0.1  # of a joint throughout
+    sway: float = 0.03  # of people at rest; arms ten times as much when they fidget
+    slow: float = 0.15  # share of streams from cameras of 5 to 12 pictures a second
+    limb: float = 0.25  # share of streams that lose a lower arm or leg for a while
+    flicker: float = 0.12  # share of streams whose joints come and go
+    legless: float = 0.04  # share of streams of people whose legs are hidden
+    away: float = 0.05  # share of streams that lose the person for up to five steps
+    mirror: float = 0.25  # probability, if the label has a mirrored counterpart
+
+
+@dataclass(frozen=True)
+class StreamBatch:
+    """Streams: positions [B, T, V, 3], seen [B, T, V], labels int64 and weights [B, T]."""
+
+    joints: Tensor
+    seen: Tensor
+    labels: Tensor
+    weights: Tensor
+
+
+class StreamBatches:
+    """Draws batches of streams from motions; label 0 is the background between them.
+
+    Motions of a label and of a set are drawn equally often, sets of a label by the root of their
+    number. ``mirrored``: labels whose mirrored action is called otherwise, or None for those that
+    are not mirrored.
+    """
+
+    def __init__(
+        self,
+        motions: Sequence[Motion],
+        labels: Sequence[str],
+        mirrored: Mapping[str, str | None],
+        changes: Changes | None = None,
+    ) -> None:
+        self._changes = Changes() if changes is None else changes
+        filled = [_filled(m.joints[:, 0]) for m in motions]
+        self._x = torch.from_numpy(np.concatenate([x for x, _ in filled]))
+        self._seen = torch.from_numpy(np.concatenate([seen for _, seen in filled]))
+        self._length = torch.tensor([len(x) for x, _ in filled])
+        self._start = self._length.cumsum(0) - self._length
+        place = {label: k for k, label in enumerate(labels)}
+        self._label = torch.tensor([place[m.label] for m in motions])
+        twins = [mirrored.get(m.label, m.label) for m in motions]
+        self._twin = torch.tensor([-1 if t is None else place[t] for t in twins])
+        cells = [(m.label, m.name.partition(" ")[0]) for m in motions]
+        sizes, sets = Counter(cells), Counter(label for label, _ in set(cells))
+        self._chance = torch.tensor([1 / sizes[c] / math.sqrt(sets[c[0]]) for c in cells])
+        self._other = list(BODY_15.mirrored)
+        self._above = torch.tensor([_line(joint) for joint in range(len(PARENTS))])  # [V, V]
+
+    def draw(self, count: int, steps: int, generator: torch.Generator) -> StreamBatch:
+        """Return ``count`` streams of ``steps`` steps."""
+        c, chance = self._changes, _Chance(count, generator)
+        chosen = torch.multinomial(
+            self._chance, count * MOTIONS, replacement=True, generator=generator
+        ).view(count, MOTIONS)
+        whole = self._length[chosen]
+        first = (whole * chance(MOTIONS) * (chance(MOTIONS) < 0.25) / 3).long()
+        speed = (c.speed * (2 * chance(MOTIONS) - 1)).exp()
+        taken = ((whole - first) / speed).round().clamp(min=4).long()
+        rest, glide = self._gaps(chance, steps)
+        ends = torch.stack((rest + glide, taken), 2).flatten(1).cumsum(1)
+        rate = torch.where(chance(1) < c.slow, 1 / 3 + chance(1) * 0.47, 1.0)
+        true = torch.arange(steps).expand(count, steps)
+        held = (torch.floor(true * rate + 1e-4) / rate).ceil().clamp(max=steps - 1).long()
+        source = _Sources(held, ends, chosen, first, rest, glide, taken, whole)
+        warp = c.warp * (2 * chance(MOTIONS) - 1)
+        one, two, share, moving = source.frames(warp)
+        flip = (chance(MOTIONS) < c.mirror) & (self._twin[chosen] >= 0)
+        turn = 0.3 * chance.normal(MOTIONS) + 6.2832 * chance(1)
+        ways = self._ways(chosen, first, whole, flip, turn)
+        bones = (c.bone * chance.normal(len(PARENTS))).exp()
+        bones = (bones * bones[:, self._other]).sqrt()
+        x = torch.lerp(
+            self._placed(one, chosen, flip, turn, ways, bones),
+            self._placed(two, chosen, flip, turn, ways, bones),
+            share[..., None, None],
+        )
+        x = self._disturbed(x, moving, held, chance)
+        seen = self._see(one, chosen, flip) & self._see(two, chosen, flip)
+        seen = self._lose(seen, chance, steps)
+        label = torch.where(flip, self._twin[chosen], self._label[chosen])
+        kind = torch.searchsorted(ends, true.contiguous(), right=True)
+        number = (kind // 2).clamp(max=MOTIONS - 1)
+        acting = (kind % 2 == 1) & (kind < 2 * MOTIONS)
+        labels = torch.where(acting, label.gather(1, number), 0)
+        since = true - (ends - taken.repeat_interleave(2, 1))[:, 1::2].gather(1, number)
+        ramp = ((since + 1) / taken.gather(1, number).clamp(max=RAMP)).clamp(0, 1)
+        weights = torch.where(acting, ramp, BACKGROUND_WEIGHT)
+        return StreamBatch(x * seen[..., None], seen, labels, weights)
+
+    def _gaps(self, chance: _Chance, steps: int) -> tuple[Tensor, Tensor]:
+        """Return the steps of rest and of the way to the next pose before each motion."""
+        kind = chance(MOTIONS)
+        glide = (2 + 10 * chance(MOTIONS)).long() * (kind > 0.25)
+        rest = (4 + 36 * chance(MOTIONS)).long() * (kind > 0.55)
+        # Half of the streams begin with a motion, some rest throughout.
+        begins, idle = chance(1) < 0.5, chance(1) < 0.06
+        head = torch.arange(MOTIONS) == 0
+        nothing = head & begins & ~idle
+        rest = torch.where(head & idle, steps, torch.where(nothing, 0, rest))
+        return rest, torch.where(nothing, 0, glide)
+
+    def _rows(self, frame: tuple[Tensor, Tensor], chosen: Tensor) -> Tensor:
+        number, place = frame
+        return self._start[chosen].gather(1, number) + place
+
+    def _see(self, frame: tuple[Tensor, Tensor], chosen: Tensor, flip: Tensor) -> Tensor:
+        seen = self._seen[self._rows(frame, chosen)]
+        return torch.where(flip.gather(1, frame[0])[..., None], seen[..., self._other], seen)
+
+    def _placed(
+        self,
+        frame: tuple[Tensor, Tensor],
+        chosen: Tensor,
+        flip: Tensor,
+        turn: Tensor,
+        ways: Tensor,
+        bones: Tensor,
+    ) -> Tensor:
+        """Return the poses [B, T, V, 3] of these frames, of this body, where the stream is."""
+        number = frame[0]
+        x = _turned(
+            self._flipped(self._x[self._rows(frame, chosen)], flip.gather(1, number)),
+            turn.gather(1, number),
+        )
+        hips = x[:, :, CENTRE : CENTRE + 1]
+        limbs = (x - x[:, :, PARENTS]) * bones[:, None, :, None]
+        body = hips + self._above @ limbs
+        return body + ways.gather(1, number[..., None].expand(-1, -1, 3))[:, :, None]
+
+    def _flipped(self, x: Tensor, flip: Tensor) -> Tensor:
+        other = x[..., self._other, :] * x.new_tensor((-1.0, 1.0, 1.0))
+        return torch.where(flip[..., None, None], other, x)
+
+    def _ways(
+        self, chosen: Tensor, first: Tensor, whole: Tensor, flip: Tensor, turn: Tensor
+    ) -> Tensor:
+        """Return the shift [B, MOTIONS, 3] with which motions begin where the last one ended."""
+        start = self._start[chosen]
+        begin, end = (
+            _turned(self._flipped(self._x[start + place], flip), turn)[:, :, CENTRE]
+            for place in (first, whole - 1)
+        )
+        ways = -begin
+        ways[:, 1:] += (end - begin).cumsum(1)[:, :-1]
+        return ways
+
+    def _disturbed(self, x: Tensor, moving: Tensor, time: Tensor, chance: _Chance) -> Tensor:
+        """Return poses with sway and fidgeting at rest, a tilted camera and a tracker's noise."""
+        c, joints = self._changes, x.shape[2]
+        size = c.sway * (0.3 + chance(1)) * torch.ones(joints)
+        size[:, _ARMS] *= torch.where(chance(1) < 0.3, 10.0, 1.0)
+        pace, phase = 0.08 + 0.5 * chance(joints, 3), 6.3 * chance(joints, 3)
+        wave = torch.sin(time[:, :, None, None] * pace[:, None] + phase[:, None])
+        still = _eased(~moving)[..., None, None]
+        swing = wave * (size[..., None] * chance.normal(joints, 3))[:, None]
+        x = x + still * (swing - swing[:, :1])
+        nod, roll = (c.tilt * chance.normal(2)).unbind(1)
+        a, up, b = x.unbind(-1)
+        nod, roll = nod[:, None, None], roll[:, None, None]
+        a, up = a * roll.cos() - up * roll.sin(), a * roll.sin() + up * roll.cos()
+        up, b = up * nod.cos() - b * nod.sin(), up * nod.sin() + b * nod.cos()
+        x = torch.stack((a, up, b), -1)
+        fixed = c.shift * chance(1)[..., None] * chance.normal(joints, 3)
+        shaking = c.jitter * chance(1)[..., None] ** 2
+        return x + fixed[:, None] + shaking[:, None] * chance.normal(*x.shape[1:])
+
+    def _lose(self, seen: Tensor, chance: _Chance, steps: int) -> Tensor:
+        """Return which joints are seen after a tracker has lost some."""
+        c, seen, time = self._changes, seen.clone(), torch.arange(steps)
+        limb = torch.zeros(len(_LIMBS), seen.shape[2], dtype=torch.bool)
+        for row, parts in zip(limb, _LIMBS, strict=True):
+            row[parts] = True
+        which = (len(_LIMBS) * chance(1)[:, 0]).long()
+        begin, long = chance(1) * steps, 2 + chance(1) * 20
+        hidden = (time >= begin) & (time < begin + long) & (chance(1) < c.limb)
+        seen &= ~(hidden[..., None] & limb[which][:, None])
+        rate = 0.3 * chance(1) * (chance(1) < c.flicker)
+        seen &= chance(steps, seen.shape[2]) >= rate[..., None]
+        legs = (limb[2] | limb[3]) & (chance(1) < c.legless)
+        seen &= ~legs[:, None]
+        begin = 1 + chance(1) * steps
+        gone = (time >= begin) & (time < begin + 5 * chance(1)) & (chance(1) < c.away)
+        return seen & ~gone[..., None]
+
+
+class _Chance:
+    """Random numbers for each stream of a batch."""
+
+    def __init__(self, count: int, generator: torch.Generator) -> None:
+        self._count, self._generator = count, generator
+
+    def __call__(self, *shape: int) -> Tensor:
+        return torch.rand(self._count, *shape, generator=self._generator)
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(self._count, *shape, generator=self._generator)
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """Which frames of which motions a stream shows: all but ``held`` [B, T] are [B, MOTIONS]."""
+
+    held: Tensor
+    ends: Tensor  # [B, 2 MOTIONS], of each gap and each motion
+    chosen: Tensor
+    first: Tensor
+    rest: Tensor
+    glide: Tensor
+    taken: Tensor
+    whole: Tensor
+
+    def frames(
+        self, warp: Tensor
+    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Tensor, Tensor]:
+        """Return two frames of each step, the share of the second, and whether there is an action.
+
+        A frame is its motion and the place in it.
+        """
+        kind = torch.searchsorted(self.ends, self.held, right=True)
+        over = kind >= 2 * MOTIONS
+        number = (kind // 2).clamp(max=MOTIONS - 1)
+        before = (number - 1).clamp(min=0)
+        starts = torch.cat((torch.zeros_like(self.ends[:, :1]), self.ends[:, :-1]), 1)
+        since = self.held - starts.gather(1, kind.clamp(max=2 * MOTIONS - 1))
+        first, last = (v.gather(1, number) for v in (self.first, self.whole - 1))
+        share = (since / (self.taken.gather(1, number) - 1).clamp(min=1)).clamp(0, 1)
+        share = (share + warp.gather(1, number) * torch.sin(math.pi * share)).clamp(0, 1)
+        place = first + share * (last - first)
+        low = place.floor().long()
+        acting = (kind % 2 == 1) & ~over
+        rest, glide = self.rest.gather(1, number), self.glide.gather(1, number)
+        way = ((since - rest + 1) / (glide + 1)).clamp(0, 1)
+        from_first = number == 0  # nothing is before the first motion but its own first pose
+        left = torch.where(from_first, first, (self.whole - 1).gather(1, before))
+        end = torch.where(over, last, left)
+        one = (
+            torch.where(acting | over, number, before),
+            torch.where(acting, low, end),
+        )
+        two = (number, torch.where(acting, torch.minimum(low + 1, last), first))
+        two = (two[0], torch.where(over, last, two[1]))
+        part = torch.where(acting, place - low, 0.5 - 0.5 * torch.cos(math.pi * way))
+        return one, two, part, acting
+
+
+def _line(joint: int) -> list[float]:
+    """Return which bones lead from the hips to a joint, [V]."""
+    out = [0.0] * len(PARENTS)
+    while PARENTS[joint] != joint:
+        out[joint] = 1.0
+        joint = PARENTS[joint]
+    return out
+
+
+def _turned(x: Tensor, angle: Tensor) -> Tensor:
+    """Return poses [..., V, 3] turned about the vertical by angles [...]."""
+    cos, sin = angle.cos()[..., None], angle.sin()[..., None]
+    a, up, b = x.unbind(-1)
+    return torch.stack((cos * a + sin * b, up, cos * b - sin * a), -1)
+
+
+def _eased(on: Tensor) -> Tensor:
+    """Return 0 to 1, rising over a few steps after ``on`` [B, T] becomes true."""
+    rows = on.float()[:, None]
+    return torch.nn.functional.avg_pool1d(rows, 7, 1, 3, count_include_pad=False)[:, 0] * rows[:, 0]
+
+
+def _filled(joints: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return positions [T, V, 3], facing one way at first, and seen [T, V].
+
+    Joints that are not seen are where they were seen last, or first.
+    """
+    x, seen = joints[..., :-1], joints[..., -1] > 0
+    place = np.where(seen, np.arange(len(x))[:, None], -1)
+    last = np.maximum.accumulate(place, 0)
+    last = np.where(last < 0, seen.argmax(0), last)
+    x = np.take_along_axis(x, last[..., None], 0)
+    across = sum((x[:5, right] - x[:5, left])[:, 0::2].mean(0) for left, right in SIDES)
+    cos, sin = np.asarray(across) / max(float(np.hypot(*np.asarray(across))), 1e-6)
+    a, up, b = np.moveaxis(x, -1, 0)
+    turned = np.stack((cos * a + sin * b, up, cos * b - sin * a), -1)
+    return turned.astype(np.float32), seen
