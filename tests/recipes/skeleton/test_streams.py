@@ -8,15 +8,22 @@ import numpy as np
 import pytest
 import torch
 
+from costream.checkpoints.card import Timeline
 from costream.frontends.joints import JointStreams
 from costream.labels.recording import BACKGROUND
+from costream.layouts import BODY_15
+from costream.models.build import save_model
 from costream.models.skeleton.network import SkeletonNet
+from costream.records import SkeletonFrame
 from costream.training.skeleton.motions import Motion, single
 from kit.data_skeleton import act
+from weights.recipes.skeleton import pictures
+from weights.recipes.skeleton.card import card_of
 from weights.recipes.skeleton.clips import clip_logits
+from weights.recipes.skeleton.learning import start_from
 from weights.recipes.skeleton.streams import Changes, StreamBatches
 from weights.recipes.skeleton.tokens import body_tokens
-from weights.recipes.skeleton.train import FRONTEND, NETWORK
+from weights.recipes.skeleton.train import FLAT_FRONTEND, FLAT_NETWORK, FRONTEND, NETWORK
 
 LABELS = [BACKGROUND, "bend", "wave left", "wave right"]
 MIRRORED = {"wave left": "wave right", "wave right": "wave left"}
@@ -87,3 +94,40 @@ def test_unchanged_motions_and_pauses():
 def test_mirrored_motions_are_the_other_label():
     labels = drawn(Changes(mirror=1.0)).labels.unique().tolist()
     assert labels == [0, 1, 2]
+
+
+def test_a_far_camera_in_front_sees_what_the_frontend_projects(monkeypatch):
+    monkeypatch.setattr(pictures, "NEAREST", 1e5)
+    monkeypatch.setattr(pictures, "FARTHEST", 2e5)
+    monkeypatch.setattr(pictures, "PITCH", (0.0, 0.0))
+    batch, frontend = drawn(Changes()), JointStreams(**FLAT_FRONTEND)
+    x = batch.joints[0].numpy()
+    frames = [SkeletonFrame(i, i / 15, x[i : i + 1], np.ones((1, 15)), BODY_15) for i in range(48)]
+    given = torch.from_numpy(np.stack([frontend.prepare(frame) for frame in frames]))[None]
+    given[..., -1] *= torch.nn.functional.pad(batch.seen[0].float()[None, :, None], (0, 0, 0, 7))
+    tokens = pictures.picture_tokens(batch, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(tokens[:1], frontend(given), rtol=1e-3, atol=1e-3)
+
+
+def test_weights_of_space_begin_those_of_pictures(tmp_path):
+    """Without depth in its weights the network for space says the same of flat motions."""
+    torch.manual_seed(0)
+    space = SkeletonNet(len(LABELS), **NETWORK).eval()
+    torch.nn.init.normal_(space.data_bn.running_mean)
+    torch.nn.init.normal_(space.data_bn.bias)
+    with torch.no_grad():
+        for conv in (
+            *space.layers["layer1"].gcn.g_conv,
+            space.layers["layer1"].gcn.gcn_residual[0],
+        ):
+            conv.weight[:, 2::3] = 0
+    card = card_of(
+        *("costgcn", LABELS, {"num_classes": len(LABELS), **NETWORK}, FRONTEND, Timeline(), {})
+    )
+    save_model(tmp_path / "a.safetensors", card, space, JointStreams(**FRONTEND))
+    flat = SkeletonNet(len(LABELS), **FLAT_NETWORK).eval()
+    start_from(flat, LABELS, tmp_path / "a.safetensors")
+    x = torch.randn(2, 20, 1, 15, 9)
+    xy = x[..., [0, 1, 3, 4, 6, 7]] * torch.tensor([-1.0, 1.0] * 3)
+    with torch.no_grad():
+        torch.testing.assert_close(flat(xy), space(x), rtol=1e-4, atol=1e-4)

@@ -17,9 +17,9 @@ from costream.training.skeleton.motions import Motion
 from costream.training.skeleton.trainer import predict
 from weights.recipes.skeleton.scoring import Rows, timeline_of
 
-BIASES = (0.0, -0.7, -1.4, -2.1, -2.8)  # added to the logit of the background
-THRESHOLDS = (0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
-LENGTHS_S = (0.25, 0.5)
+BIASES = (0.0, -0.7, -1.4, -2.1)  # added to the logit of the background
+THRESHOLDS = (0.2, 0.3, 0.4, 0.5)
+LENGTH_S = 0.5  # of the shortest segment
 CLOSING = 0.6  # the lower threshold, relative to the upper one
 RESTS, REST_STEPS = 60, 75  # streams of people at rest, and their length
 COST_OF_RESTS = 2.0  # of a stream at rest that shows something, relative to a wrong motion
@@ -46,8 +46,8 @@ def calibrate(
     quiet = predict(network, frontend, still)
     rate_hz /= network.stride
     best, least = (0.0, Timeline()), float("inf")
-    for bias, threshold, length_s in product(BIASES, THRESHOLDS, LENGTHS_S):
-        timeline = Timeline(threshold, round(CLOSING * threshold, 3), length_s, 0.6)
+    for bias, threshold in product(BIASES, THRESHOLDS):
+        timeline = Timeline(threshold, round(CLOSING * threshold, 3), LENGTH_S, 0.6)
         costs = []
         for name, rows in motions.items():
             told = [timeline_of(_shifted(p, bias), labels, timeline, rate_hz) for p in rows]
@@ -65,4 +65,5 @@ def calibrate(
 def _shifted(rows: Rows, bias: float) -> Rows:
     out = np.array(rows, np.float64)
     out[:, 0] *= np.exp(bias)
-    return out / out.sum(1, keepdims=True)
+    out /= out.sum(1, keepdims=True)
+    return out

@@ -61,7 +61,7 @@ def _graph(unit: GraphConvolution, x: Tensor) -> Tensor:
 
 def _norm(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
     """Return the batch norm of the last dimension, whose statistics are updated in training."""
-    norm.num_batches_tracked.add_(int(norm.training))  # type: ignore[union-attr, operator]
+    norm.num_batches_tracked.add_(int(norm.training))  # type: ignore[union-attr]
     rows = F.batch_norm(
         x.flatten(0, -2),
         norm.running_mean,
@@ -94,7 +94,7 @@ class _Taps(torch.autograd.Function):
         return out.view(frames, x.shape[1], -1)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         """Return the gradients of rows and taps."""
         taps, *phases = ctx.saved_tensors
         frames, stride = len(gradient), ctx.stride

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from costream.checkpoints.file import read_weights
 from costream.models.skeleton.network import SkeletonNet
-from costream.training.optim import Optimizer, SavedState, Schedule, TrainingCheckpoint
+from costream.training.optim import Optimizer, SavedState, Schedule, Stateful, TrainingCheckpoint
 from costream.training.skeleton.loop import Average, loss
 from weights.recipes.skeleton.clips import clip_logits
 from weights.recipes.skeleton.streams import StreamBatch, StreamBatches
@@ -52,7 +52,7 @@ def learn(
     """
     chance = torch.Generator().manual_seed(seed)
     average, stride = Average(network), network.stride
-    parts = {"chance": _Chance(chance), "average": average}
+    parts: dict[str, Stateful] = {"chance": _Chance(chance), "average": average}
     optimizer = Optimizer([network], schedule, title, partial, parts)
     began, first, total = time.monotonic(), -1, 0.0
     for step in optimizer:
@@ -75,16 +75,36 @@ def learn(
 
 
 def start_from(network: SkeletonNet, labels: list[str], path: Path) -> None:
-    """Copy the weights of a file where names and shapes agree, and those of the same labels."""
+    """Copy the weights of a file where names and shapes agree, and those of the same labels.
+
+    A network for pictures gets those of one for space without depth.
+    """
     stored = read_weights(path)
     own = network.state_dict()
-    found = {k: v for k, v in stored.tensors.items() if k in own and v.shape == own[k].shape}
+    tensors = {name.removeprefix("network."): tensor for name, tensor in stored.tensors.items()}
+    if network.channels < int(stored.card.arguments["channels"]):
+        tensors |= _without_depth(tensors, network.joints)
+    found = {k: v for k, v in tensors.items() if k in own and v.shape == own[k].shape}
     known = {label: k for k, label in enumerate(stored.card.labels)}
     both = [(k, known[label]) for k, label in enumerate(labels) if label in known]
     for name in ("fc.weight", "fc.bias", "reading.weight"):
-        if name in own and name in stored.tensors and both:
-            new, old = zip(*both, strict=True)
-            rows = own[name].clone()
-            rows[list(new)] = stored.tensors[name][list(old)].to(rows.dtype)
-            found[name] = rows
+        if name in tensors and tensors[name].shape[1:] == own[name].shape[1:]:
+            found[name] = own[name].clone()
+            for new, old in both:
+                found[name][new] = tensors[name][old]
     network.load_state_dict(own | found)
+
+
+def _without_depth(tensors: dict[str, Tensor], joints: int) -> dict[str, Tensor]:
+    """Return the first layers for joint, bone and motion in x and y; in pictures x is turned."""
+    kept = [0, 1, 3, 4, 6, 7]
+    out = {}
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        rows = tensors[f"data_bn.{name}"].view(joints, -1)[:, kept].clone()
+        if name in ("weight", "running_mean"):
+            rows[:, 0::2] *= -1
+        out[f"data_bn.{name}"] = rows.flatten()
+    for name, tensor in tensors.items():
+        if name.startswith("layers.layer1.gcn.") and name.endswith("weight") and tensor.ndim == 4:
+            out[name] = tensor[:, kept]
+    return out

@@ -270,16 +270,16 @@ def read_set(folder: Path, name: str) -> list[Motion]:
             joints = resample_joints(joints, np.arange(0, length - 1 + 1e-6, speed))
         if "*" in label:
             label = label.replace("*", _busier_hand(joints))
-        out.append(Motion(f"{name} {pack['files'][k]}", label, str(groups[k]), _scaled(joints)))
+        out.append(Motion(f"{name} {pack['files'][k]}", label, str(groups[k]), scaled(joints)))
     return out
 
 
 def _joints(name: str, own: SkeletonSet, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    out = x[:, own.joints]
+    out: npt.NDArray[np.float32] = x[:, own.joints]
     if -1 in own.joints:  # no hips
         out[:, 0] = (out[:, 9] + out[:, 12]) / 2
     if name == "uiprmd":
-        out = out * np.array((-1, 1, -1), np.float32)
+        out *= np.array((-1, 1, -1), np.float32)
     return out
 
 
@@ -309,12 +309,13 @@ def _busier_hand(joints: npt.NDArray[np.float32]) -> str:
     return "left" if left > right else "right"
 
 
-def _scaled(joints: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def scaled(joints: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return the joints [T, 1, V, A + 1] of body-15 with bones of mean length 1."""
     seen = joints[:, 0, :, -1] > 0
     child, parent = (list(ends) for ends in zip(*BODY_15.bones, strict=True))
     both = seen[:, child] & seen[:, parent]
     long = np.linalg.norm(joints[:, 0, child, :-1] - joints[:, 0, parent, :-1], axis=-1)
-    out = joints.copy()
+    out: npt.NDArray[np.float32] = joints.copy()
     out[..., :-1] /= max(float(long[both].mean()) if both.any() else 1.0, 1e-3)
     return out
 

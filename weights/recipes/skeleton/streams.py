@@ -29,6 +29,7 @@ class Changes:
     speed: float = 0.35  # of the logarithm, uniform
     warp: float = 0.1  # shift of the middle in time, relative to the length, uniform
     bone: float = 0.12  # of the logarithm of a bone's length, the same left and right
+    turn: float = math.pi  # radians to both sides of facing the camera, uniform
     tilt: float = 0.08  # radians: cameras that are not level
     jitter: float = 0.06  # of a joint in each step
     shift: float = 0.1  # of a joint throughout
@@ -101,7 +102,7 @@ class StreamBatches:
         warp = c.warp * (2 * chance(MOTIONS) - 1)
         one, two, share, moving = source.frames(warp)
         flip = (chance(MOTIONS) < c.mirror) & (self._twin[chosen] >= 0)
-        turn = 0.3 * chance.normal(MOTIONS) + 6.2832 * chance(1)
+        turn = 0.3 * chance.normal(MOTIONS) + c.turn * (2 * chance(1) - 1)
         ways = self._ways(chosen, first, whole, flip, turn)
         bones = (c.bone * chance.normal(len(PARENTS))).exp()
         bones = (bones * bones[:, self._other]).sqrt()

@@ -1,9 +1,10 @@
-"""Training recipe of the shipped skeleton model: ``python -m weights.recipes.skeleton.train``.
+"""Training recipe of the shipped skeleton models: ``python -m weights.recipes.skeleton.train``.
 
 Reads the packs of nine sets, trains a causal CoST-GCN on streams of their motions, chooses the
 background's weight and the timeline on people it has not learnt from, scores it on further
 people, styles and files beside earlier weights and baselines, and writes the weights with their
-card. Seeded, and resumed from OUTPUT/costgcn.partial.
+card. ``--model costgcn-2d`` learns from projections of the same streams. Seeded, and resumed from
+OUTPUT/MODEL.partial.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ from weights.recipes.common import TREES, carry_out, parser
 from weights.recipes.skeleton.calibration import calibrate
 from weights.recipes.skeleton.card import card_of
 from weights.recipes.skeleton.learning import learn, start_from
+from weights.recipes.skeleton.pictures import flat, picture_tokens, read_films
 from weights.recipes.skeleton.scoring import SkeletonWeights, majority, score, trees
 from weights.recipes.skeleton.sets import MIRRORED, RATE_HZ, SETS, labels_of, read_set
-from weights.recipes.skeleton.streams import StreamBatches
+from weights.recipes.skeleton.streams import Changes, StreamBatches
 from weights.recipes.skeleton.tokens import body_tokens
 
+MODELS = ("costgcn", "costgcn-2d")
 FRONTEND: dict[str, Any] = {
     "layout": "body-15",
     "axes": 3,
@@ -58,6 +61,10 @@ NETWORK: dict[str, Any] = {
     "pool": 12,
     "statistics": True,
 }
+# In pictures: the same without depth, in which nobody can be turned to face the camera.
+FLAT_FRONTEND: dict[str, Any] = {**FRONTEND, "axes": 2, "heading": 0}
+FLAT_NETWORK: dict[str, Any] = {**NETWORK, "channels": 6}
+FLAT_TURN = 1.8  # radians to both sides of facing the camera that people are turned
 STREAM_STEPS = 64
 # What weights of before called actions that have another name now.
 EARLIER = {
@@ -95,48 +102,65 @@ def make(
     folder: Path,
     start: Path | None = None,
     without: Sequence[str] = (),
+    name: str = "costgcn",
 ) -> Path:
-    """Train, score and write costgcn.safetensors and .md; return the path of the weights.
+    """Train, score and write ``name``.safetensors and .md; return the path of the weights.
 
-    ``start``: earlier weights, to begin with and to compare with. ``without``: sets that nothing
-    is learnt from; all of their motions are scored whose labels other sets have.
+    ``start``: earlier weights, to begin with and, if they take the same joints, to compare with.
+    ``without``: sets that nothing is learnt from; all of their motions are scored whose labels
+    other sets have. ``name``: one of ``MODELS``.
     """
+    pictures = name == "costgcn-2d"
+    arguments, options = (FLAT_NETWORK, FLAT_FRONTEND) if pictures else (NETWORK, FRONTEND)
     data = {name: read_set(packs, name)[:: size.every] for name in SETS}
     seen = {name: motions for name, motions in data.items() if name not in without}
     labels = [BACKGROUND, *labels_of([m for motions in seen.values() for m in motions])]
     train, choosing, test = _parts(data, labels, without)
-    frontend = JointStreams(**FRONTEND)
+    frontend = JointStreams(**options)
     torch.manual_seed(seed)
-    network = SkeletonNet(len(labels), **NETWORK)
+    network = SkeletonNet(len(labels), **arguments)
     earlier = None
     if start is not None:
         start_from(network, labels, start)
-        earlier = _earlier(start, labels)
+        earlier = earlier_weights(start, labels, network.channels)
+    changes = Changes(turn=FLAT_TURN) if pictures else Changes()
+    streams = StreamBatches([m for some in train.values() for m in some], labels, MIRRORED, changes)
     learn(
         network,
-        StreamBatches([m for some in train.values() for m in some], labels, MIRRORED),
-        lambda batch, _: body_tokens(batch.joints, batch.seen),
+        streams,
+        picture_tokens if pictures else lambda batch, _: body_tokens(batch.joints, batch.seen),
         Schedule(size.steps, size.streams, rate=3e-3, decay=0.05, smoothing=0.05),
         STREAM_STEPS,
         seed,
-        "costgcn",
-        TrainingCheckpoint(folder / "costgcn.partial", _identity(size, seed, without), False),
+        name,
+        TrainingCheckpoint(folder / f"{name}.partial", _identity(name, size, seed, without), False),
     )
+    if pictures:
+        train, choosing, test = (
+            {k: flat(v) for k, v in p.items()} for p in (train, choosing, test)
+        )
     timeline = calibrate(network, frontend, choosing, labels, RATE_HZ, seed)
     weights = SkeletonWeights(network, frontend, timeline, RATE_HZ)
     metrics: dict[str, Any] = {}
-    for name, motions in test.items():
-        own = labels_of(motions if name in without else data[name])
-        rows: dict[str, Any] = {"costgcn": score(weights, motions, labels, own, seed)}
+    for place, motions in test.items():
+        own = labels_of(motions if place in without else data[place])
+        rows: dict[str, Any] = {name: score(weights, motions, labels, own, seed)}
         if earlier is not None:
             rows["earlier weights"] = score(earlier, motions, labels, own, seed)
-        if train[name]:
-            own_train = [m for m in train[name] if m.label in own]
+        if train[place]:
+            own_train = [m for m in train[place] if m.label in own]
             rows["tree ensemble"] = trees(own_train, motions, own, frontend, size.trees, seed)
             rows["majority"] = majority(own_train, motions, own)
-        metrics[f"{SETS[name].title}, {len(own)} classes"] = rows
-    card = card_of(labels, {"num_classes": len(labels), **NETWORK}, FRONTEND, timeline, metrics)
-    path = folder / "costgcn.safetensors"
+        metrics[f"{SETS[place].title}, {len(own)} classes"] = rows
+    if pictures:
+        films = read_films(packs)[:: size.every]
+        own = labels_of(films)
+        title = f"JHMDB, never seen, test part, {len(own)} classes"
+        metrics[title] = {name: score(weights, films, labels, own, seed)}
+    card = card_of(
+        name, labels, {"num_classes": len(labels), **arguments}, options, timeline, metrics
+    )
+    path = folder / f"{name}.safetensors"
     save_model(path, card, network, frontend)
     path.with_suffix(".md").write_text(card_text(card, sequence_table), encoding="utf-8")
     return path
@@ -166,12 +190,15 @@ def _parts(
     return train, choosing, test
 
 
-def _identity(size: SkeletonRecipeSize, seed: int, without: Sequence[str]) -> dict[str, Any]:
-    identity: dict[str, Any] = {"recipe": "costgcn", "steps": size.steps, "seed": seed}
+def _identity(
+    name: str, size: SkeletonRecipeSize, seed: int, without: Sequence[str]
+) -> dict[str, Any]:
+    identity: dict[str, Any] = {"recipe": name, "steps": size.steps, "seed": seed}
     return identity | ({"without": list(without)} if without else {})
 
 
-def _earlier(path: Path, labels: Sequence[str]) -> SkeletonWeights:
+def earlier_weights(path: Path, labels: Sequence[str], channels: int) -> SkeletonWeights | None:
+    """Return earlier weights in these labels, None if they take other joints."""
     model = load_model(str(path), device="cpu")
     card = model.info.card
     renamed = np.zeros((len(card.labels), len(labels)), np.float32)
@@ -181,13 +208,15 @@ def _earlier(path: Path, labels: Sequence[str]) -> SkeletonWeights:
             renamed[k, labels.index(name)] = 1
     frontend = JointStreams(**card.frontend_arguments)
     network = model.network
-    assert isinstance(network, SkeletonNet)
+    if not isinstance(network, SkeletonNet) or network.channels != channels:
+        return None
     return SkeletonWeights(network, frontend, card.timeline, card.rate_hz, renamed)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the recipe from the command line; return the exit code."""
     arguments = parser("skeleton", "folder of skel_*.npz", SkeletonRecipeSize().steps)
+    arguments.add_argument("--model", choices=MODELS, default=MODELS[0])
     arguments.add_argument("--start", type=Path, help="weights to begin with and to compare with")
     arguments.add_argument(
         "--without", action="append", default=[], choices=list(SETS), help="a set not to learn from"
@@ -197,9 +226,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> list[Path]:
         size = SkeletonRecipeSize(options.steps)
-        return [
-            make(options.packs, size, options.seed, options.output, options.start, options.without)
-        ]
+        path = make(
+            *(options.packs, size, options.seed, options.output),
+            *(options.start, options.without, options.model),
+        )
+        return [path]
 
     return carry_out(work, options.threads)
 
