@@ -7,6 +7,14 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from costream.nn.adapters.adapting import (
+        adapt,
+        adapter_state,
+        count_learnt,
+        fuse,
+        load_adapter,
+    )
+    from costream.nn.adapters.low_rank import LoRA, SPLoRA
     from costream.nn.attention import RetroactiveAttention, SingleOutputAttention
     from costream.nn.block import EncoderConfig
     from costream.nn.continual import Continual, ConversionReport
@@ -50,6 +58,8 @@ if TYPE_CHECKING:
     from costream.nn.state import State
 
 _HOME = {
+    "adapters.adapting": "adapt adapter_state count_learnt fuse load_adapter",
+    "adapters.low_rank": "LoRA SPLoRA",
     "attention": "RetroactiveAttention SingleOutputAttention",
     "block": "EncoderConfig",
     "continual": "Continual ConversionReport",
@@ -91,6 +101,7 @@ __all__ = [
     "EncoderConfig",
     "LayerNorm",
     "Linear",
+    "LoRA",
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
@@ -106,6 +117,7 @@ __all__ = [
     "Rows",
     "RunningMax",
     "RunningMean",
+    "SPLoRA",
     "Sequential",
     "SingleOutputAttention",
     "Skip",
@@ -114,8 +126,13 @@ __all__ = [
     "TopShare",
     "TopTokens",
     "WindowedAttention",
+    "adapt",
+    "adapter_state",
     "as_part",
     "convert",
+    "count_learnt",
+    "fuse",
+    "load_adapter",
     "to_deepcot",
     "to_eventful",
 ]

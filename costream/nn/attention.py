@@ -121,13 +121,20 @@ class MultiheadAttention(nn.Module):
 
         ``turns``: complex [..., e / 2], rotates the queries and keys of each row.
         """
-        weight, bias = self._parameters.values()
-        rows = F.linear(x, weight, bias)  # type: ignore[arg-type]
+        weight, bias = self._projection()
+        rows = F.linear(x, weight, bias)
         rows = torch.unflatten(rows, -1, self._split)
         if turns is not None:
             turn_pairs(rows.narrow(-3, 0, 2), turns[..., None, None, :])
         rows.select(-3, 1).mul_(self.scale)
         return rows
+
+    def _projection(self) -> tuple[Any, ...]:
+        """Return the weight and the bias of the packed projection."""
+        parameters = self._parameters
+        if len(parameters) < 2:  # the weight has an adapter
+            return self.in_proj_weight, self.in_proj_bias
+        return tuple(parameters.values())
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> Tensor:
         """Return [B, m, d] for queries [B, m, h, e], scaled keys and values [B, n, h, e].
@@ -249,11 +256,11 @@ class SingleOutputAttention(ContinualAttention):
         views = state.views or self._make_views(state)
         t = int(views.steps[0])
         views.steps[0] = t + 1
-        weight, bias = self._parameters.values()
+        weight, bias = self._projection()
         if bias is None:
-            torch.mm(x, weight.t(), out=views.projected)  # type: ignore[union-attr]
+            torch.mm(x, weight.t(), out=views.projected)
         else:
-            torch.addmm(bias, x, weight.t(), out=views.projected)  # type: ignore[union-attr]
+            torch.addmm(bias, x, weight.t(), out=views.projected)
         if turns is not None:
             turn_pairs(views.projected.view(3, self.num_heads, -1)[:2], turns)
         slot = t % self.window

@@ -96,8 +96,9 @@ class TemporalConvolution(ContinualModule):
     @property
     def matrix(self) -> Tensor:
         """Weights as [K I, O]: a view, or a copy if the memory layout of ``weight`` was changed."""
-        weight, held = self._parameters["weight"], self._matrix
-        assert weight is not None
+        weight, held = self._parameters.get("weight"), self._matrix
+        if weight is None:  # it has an adapter
+            return self.weight.permute(2, 1, 0).reshape(-1, self.out_width)
         if torch.is_grad_enabled():
             return weight.permute(2, 1, 0).reshape(-1, self.out_width)
         # Creating the view takes 5 us. It is cached while the weights stay at the same address; it

@@ -41,7 +41,10 @@ def linear(owner: nn.Module, name: str, x: Tensor) -> Tensor:
     """Return ``owner.name(x)`` for a Linear. Reading ``owner.name`` alone takes 1 us."""
     if not enabled:
         return getattr(owner, name)(x)  # type: ignore[no-any-return]
-    weight, bias = owner._modules[name]._parameters.values()  # type: ignore[union-attr]
+    parameters = owner._modules[name]._parameters  # type: ignore[union-attr]
+    if len(parameters) < 2:  # the weight has an adapter
+        return getattr(owner, name)(x)  # type: ignore[no-any-return]
+    weight, bias = parameters.values()
     return F.linear(x, weight, bias)  # type: ignore[arg-type]
 
 

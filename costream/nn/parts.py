@@ -193,6 +193,7 @@ class Layer(Part):
     def _hold(self, layer: Any) -> None:
         self.__dict__["layer"] = layer
         self._parameters, self._buffers = layer._parameters, layer._buffers
+        self._modules = layer._modules  # adapters of its weight
         self._check()
 
     def _check(self) -> None:

@@ -1,0 +1,189 @@
+"""Networks with adapters: adding them, counting what is learnt, fusing, saving the difference."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from costream.nn.adapters.low_rank import LoRA, Mask, SPLoRA
+from costream.nn.attention import MultiheadAttention
+from costream.nn.continual import Continual
+from costream.nn.convolution import TemporalConvolution, TimeFrequencyConvolution
+from costream.nn.layers import Conv1d, Conv2d, Conv3d
+from costream.nn.parts import Layer, Linear
+
+M = TypeVar("M", bound=nn.Module)
+KINDS = ("lora", "splora", "mask")
+_WEIGHTS: dict[str, tuple[type[nn.Module], ...]] = {
+    "weight": (
+        *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, Linear, Conv1d, Conv2d, Conv3d),
+        *(TemporalConvolution, TimeFrequencyConvolution),
+    ),
+    "in_proj_weight": (nn.MultiheadAttention, MultiheadAttention),
+}
+
+
+def adapt(module: M, kind: str, rank: int = 8, *, whole: Collection[str] = ()) -> M:
+    """Add an adapter to every linear layer, convolution and projection of attention, in place.
+
+    The adapted weights are frozen. Learnt are the adapters, and all other parameters as they are:
+    biases, norms, positions. Packed projections (``in_proj_weight``) have one adapter.
+
+    Args:
+        module: a network of layers of torch, of parts or of blocks of ``costream.nn``.
+        kind: "lora", "splora" (``SPLoRA``), or "mask": no adapter, but masks, and the
+            weights are learnt; the last two can be pruned.
+        rank: of the adapters.
+        whole: names of layers that are learnt whole, such as the classifier. With "splora" they
+            have masks.
+
+    Returns the module. Raises ValueError for an unknown kind, a name in ``whole`` that no layer
+    has, a network that has adapters, one without such layers, and a converted network (adapt the
+    one that it was converted from, ``fuse`` it, and convert it again).
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind {kind!r} of adapters is not one of {', '.join(KINDS)}")
+    if any(isinstance(m, Continual) for m in module.modules()):
+        raise ValueError("a converted network: adapt the network itself, fuse it, convert it again")
+    if any(True for _ in adapters(module)):
+        raise ValueError("the network has adapters; fuse them before others are added")
+    found = list(_layers(module))
+    if not found:
+        raise ValueError(f"{type(module).__name__} has no linear layer and no convolution")
+    if unknown := set(whole) - {path for path, _, _ in found}:
+        raise ValueError(f"whole: no layer is called {', '.join(sorted(unknown))}")
+    for path, owner, name in found:
+        if path not in whole:
+            _add(owner, name, kind, rank)
+        elif kind != "lora":
+            _add(owner, name, "mask", rank)
+    return module
+
+
+def _layers(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """Yield the name of each layer, the owner of its weight and the name of that."""
+    for path, layer in module.named_modules():
+        for name, kinds in _WEIGHTS.items():
+            if isinstance(layer, kinds) and getattr(layer, name, None) is not None:
+                yield path, layer.layer if isinstance(layer, Layer) else layer, name
+
+
+def _add(owner: nn.Module, name: str, kind: str, rank: int) -> None:
+    weight = getattr(owner, name)
+    groups = getattr(owner, "groups", 1)
+    adapter: nn.Module
+    if kind == "mask":
+        adapter = Mask(weight, groups)
+    else:
+        weight.requires_grad_(False)
+        adapter = (LoRA if kind == "lora" else SPLoRA)(weight, groups, rank)
+    # Its check of types and shapes would compute W_t once more for nothing.
+    parametrize.register_parametrization(owner, name, adapter, unsafe=True)
+
+
+def adapters(module: nn.Module) -> Iterator[tuple[str, nn.Module, str, LoRA | Mask]]:
+    """Yield the name of each adapted layer, its owner, the name of its weight, and the adapter."""
+    for path, layer in module.named_modules():
+        held = layer.layer if isinstance(layer, Layer) else layer
+        if not parametrize.is_parametrized(held):
+            continue
+        for name, chain in cast("dict[str, Any]", held.parametrizations).items():
+            if isinstance(chain[0], LoRA | Mask):
+                yield path, held, name, chain[0]
+
+
+def original(owner: nn.Module, name: str) -> Tensor:
+    """Return the weight W_s below an adapter."""
+    return cast(Tensor, getattr(owner.parametrizations, name).original)
+
+
+def count_learnt(module: nn.Module) -> int:
+    """Return how many numbers training changes: those of adapters by their formula, and others.
+
+    Masked rows and columns of adapters and of masked weights do not count; buffers never do.
+    """
+    total = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    for _, owner, name, adapter in adapters(module):
+        weight = original(owner, name)
+        total -= sum(p.numel() for p in adapter.parameters())
+        total -= weight.numel() if weight.requires_grad else 0
+        total += adapter.count_learnt(weight)
+    return total
+
+
+def fuse(module: M) -> M:
+    """Make W_t the weight of each layer with an adapter, in place; all parameters are learnt then.
+
+    The result has the layers and the names of parameters that it had before ``adapt``.
+    """
+    for _, owner, name, _ in list(adapters(module)):
+        with torch.no_grad():
+            parametrize.remove_parametrizations(owner, name)
+        entries = dict(owner._parameters)
+        weight = cast(nn.Parameter, entries.pop(name))
+        weight.requires_grad_()
+        owner._parameters.clear()
+        owner._parameters |= {name: weight, **entries}  # blocks rely on their order
+    return module
+
+
+def adapter_state(module: nn.Module) -> tuple[dict[str, Tensor], str]:
+    """Return what distinguishes an adapted network from its base, and the SHA-256 of that.
+
+    The tensors are those of ``state_dict`` without the frozen weights; the digest is over the
+    name, type, shape and bytes of the frozen weights. Raises ValueError for a network without
+    frozen weights.
+    """
+    frozen = _frozen(module)
+    tensors = {k: v for k, v in module.state_dict().items() if k not in frozen}
+    return tensors, _digest(frozen)
+
+
+def load_adapter(module: M, tensors: Mapping[str, Tensor], sha256: str) -> M:
+    """Add adapters to a base network as ``adapter_state`` returned them, in place.
+
+    Raises ValueError when the base has other weights than the one that was adapted, or the tensors
+    do not fit.
+    """
+    ups = {k: v for k, v in tensors.items() if k.endswith(".0.up")}
+    for path, owner, name in list(_layers(module)):
+        at = f"{path}." if path else ""
+        key = f"{at}parametrizations.{name}.0."
+        if f"{key}up" in ups:
+            kind = "splora" if f"{key}kept.rows" in tensors else "lora"
+            _add(owner, name, kind, len(ups[f"{key}up"]))
+        elif f"{key}rows" in tensors:
+            _add(owner, name, "mask", 1)
+    frozen = _frozen(module)
+    if _digest(frozen) != sha256:
+        raise ValueError("the adapter belongs to other base weights: their SHA-256 differs")
+    missing, unexpected = module.load_state_dict(dict(tensors), strict=False)
+    if wrong := sorted({*missing, *unexpected} - set(frozen)):
+        raise ValueError(f"the adapter does not fit the network: {', '.join(wrong[:3])}")
+    return module
+
+
+def _frozen(module: nn.Module) -> dict[str, Tensor]:
+    """Return the frozen weights below adapters, by their names in ``state_dict``."""
+    found = {
+        f"{path}{'.' if path else ''}parametrizations.{name}.original": original(owner, name)
+        for path, owner, name, adapter in adapters(module)
+        if isinstance(adapter, LoRA)
+    }
+    if not found:
+        raise ValueError("the network has no adapters")
+    return found
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(bytes(tensor.flatten().view(torch.uint8).numpy()))
+    return digest.hexdigest()
