@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         load_adapter,
     )
     from costream.nn.adapters.low_rank import LoRA, SPLoRA
+    from costream.nn.adapters.pruning import Pruner, gradual
     from costream.nn.attention import RetroactiveAttention, SingleOutputAttention
     from costream.nn.block import EncoderConfig
     from costream.nn.continual import Continual, ConversionReport
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 _HOME = {
     "adapters.adapting": "adapt adapter_state count_learnt fuse load_adapter",
     "adapters.low_rank": "LoRA SPLoRA",
+    "adapters.pruning": "Pruner gradual",
     "attention": "RetroactiveAttention SingleOutputAttention",
     "block": "EncoderConfig",
     "continual": "Continual ConversionReport",
@@ -109,6 +111,7 @@ __all__ = [
     "Parallel",
     "Part",
     "PartGraph",
+    "Pruner",
     "RecyclingPositions",
     "Reduce",
     "Residual",
@@ -132,6 +135,7 @@ __all__ = [
     "convert",
     "count_learnt",
     "fuse",
+    "gradual",
     "load_adapter",
     "to_deepcot",
     "to_eventful",

@@ -52,8 +52,10 @@ def test_starts_as_its_base_and_fuses(name, kind):
     _disturb(net)
     adapted = net(x)
     assert (kind == "mask") == torch.equal(adapted, base)
+    other = copy.deepcopy(net)
     co.fuse(net)
     torch.testing.assert_close(net(x), adapted, rtol=0, atol=1e-6)
+    assert torch.equal(other(x), adapted)
     assert list(net.state_dict()) == names
     assert all(p.requires_grad for p in net.parameters())
 
@@ -189,6 +191,7 @@ def test_counts_of_the_paper():
         (lambda: nn.Linear(2, 2), {"kind": "lora", "whole": ["head"]}, "head"),
         (lambda: nn.ReLU(), {"kind": "lora"}, "no linear layer"),
         (lambda: co.adapt(nn.Linear(2, 2), "lora"), {"kind": "lora"}, "fuse them"),
+        (lambda: plain.TemporalBlock(2, 2, 1), {"kind": "lora"}, "conv1 computes its weight"),
     ],
 )
 def test_wrong_arguments(make, arguments, message):

@@ -43,8 +43,8 @@ def adapt(module: M, kind: str, rank: int = 8, *, whole: Collection[str] = ()) -
             have masks.
 
     Returns the module. Raises ValueError for an unknown kind, a name in ``whole`` that no layer
-    has, a network that has adapters, one without such layers, and a converted network (adapt the
-    one that it was converted from, ``fuse`` it, and convert it again).
+    has, a network that has adapters, one without such layers or with parametrizations, and a
+    converted network (adapt the one that it was converted from, ``fuse`` it, convert it again).
     """
     if kind not in KINDS:
         raise ValueError(f"kind {kind!r} of adapters is not one of {', '.join(KINDS)}")
@@ -57,6 +57,8 @@ def adapt(module: M, kind: str, rank: int = 8, *, whole: Collection[str] = ()) -
         raise ValueError(f"{type(module).__name__} has no linear layer and no convolution")
     if unknown := set(whole) - {path for path, _, _ in found}:
         raise ValueError(f"whole: no layer is called {', '.join(sorted(unknown))}")
+    if computed := [path for path, owner, _ in found if parametrize.is_parametrized(owner)]:
+        raise ValueError(f"{computed[0]} computes its weight; remove its parametrizations first")
     for path, owner, name in found:
         if path not in whole:
             _add(owner, name, kind, rank)
@@ -122,11 +124,12 @@ def fuse(module: M) -> M:
     The result has the layers and the names of parameters that it had before ``adapt``.
     """
     for _, owner, name, _ in list(adapters(module)):
+        # Not remove_parametrizations: it takes W_t from the class, which copies share.
         with torch.no_grad():
-            parametrize.remove_parametrizations(owner, name)
+            weight = nn.Parameter(getattr(owner, name))
         entries = dict(owner._parameters)
-        weight = cast(nn.Parameter, entries.pop(name))
-        weight.requires_grad_()
+        owner.__class__ = type(owner).__bases__[0]
+        del owner._modules["parametrizations"]
         owner._parameters.clear()
         owner._parameters |= {name: weight, **entries}  # blocks rely on their order
     return module

@@ -1,0 +1,196 @@
+"""Channels of a network that can only be removed together: its dependency graph.
+
+The network is traced (``torch.fx``) and run once on an example. Beside every value there are
+*labels*: for each of its numbers the channel that it belongs to, or 0. A layer gives each of its
+outputs a channel; operations that move numbers (views, slices, concatenation) are run on the labels
+themselves; where two channels meet in one number (a residual, a gate, a depthwise or grouped
+convolution, a sum over features such as a product of queries and keys) they become one. Where a
+channel meets what cannot be without it (a layer norm, the network's output), it is fixed.
+
+What is found is then tried: channels are removed from a copy and masked in another, whose outputs
+must agree. A family of channels that fails is fixed, with the reason.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from costream.nn.adapters.adapting import fuse
+from costream.nn.adapters.labels import Labeller
+from costream.nn.tracing import Tracer, analysed
+
+
+class Side(NamedTuple):
+    """A dimension of a parameter or buffer along which channels are removed."""
+
+    path: str  # of the module
+    name: str
+    dim: int
+
+
+@dataclass
+class Unit:
+    """Channels that are removed together."""
+
+    sides: dict[Side, list[int]] = field(default_factory=dict)  # what goes along each side
+
+
+@dataclass
+class Family:
+    """Units of the same sides, at least one of which stays."""
+
+    units: list[Unit]
+    heads: list[tuple[str, str]] = field(default_factory=list)  # module, attribute: their number
+
+
+@dataclass
+class ChannelGraph:
+    """The families of a network, and the reason for each group of channels that is fixed."""
+
+    families: list[Family]
+    fixed: dict[str, str]  # layer -> reason
+
+
+def find_channels(net: nn.Module, example: Tensor) -> ChannelGraph:
+    """Return the channels of a network that can be removed together.
+
+    ``example``: an input [B, ...]; its numbers do not matter. Raises ValueError for a network that
+    ``torch.fx`` cannot trace, or without a channel that could be removed.
+    """
+    with torch.no_grad():
+        root = analysed(fuse(copy.deepcopy(net)))
+        example = example[:1].double() if example.is_floating_point() else example[:1]
+        try:
+            graph = Tracer().trace(root)
+        except Exception as error:
+            raise ValueError(f"{type(net).__name__} cannot be traced: {error}") from error
+        labeller = Labeller(root, graph)
+        labeller.run(example)
+        families, fixed = _families(labeller)
+        if not _agree(root, example, families):
+            families = [f for f in families if _can_go(root, example, f, fixed)]
+        if not any(len(f.units) > 1 for f in families):
+            reasons = "; ".join(f"{k}: {v}" for k, v in list(fixed.items())[:3])
+            raise ValueError(f"no channel of {type(net).__name__} can be removed ({reasons})")
+        return ChannelGraph(families, fixed)
+
+
+def _families(labeller: Labeller) -> tuple[list[Family], dict[str, str]]:
+    atoms, units, fixed = labeller.atoms, dict[int, Unit](), dict[str, str]()
+    for (path, name, dim), labels in labeller.sides.items():
+        for index, label in enumerate(labels.tolist()):
+            at = atoms.find(label)
+            if at in atoms.fixed or not label:
+                if dim == 0 and label:
+                    fixed[path] = atoms.fixed[at]
+                continue
+            unit = units.setdefault(at, Unit())
+            unit.sides.setdefault(Side(path, name, dim), []).append(index)
+    families: dict[frozenset[Side], Family] = {}
+    for unit in units.values():
+        families.setdefault(frozenset(unit.sides), Family([])).units.append(unit)
+    return list(families.values()), fixed
+
+
+def _can_go(root: nn.Module, example: Tensor, family: Family, fixed: dict[str, str]) -> bool:
+    """Return whether a family's units can be removed; note the attributes that count them."""
+    if _agree(root, example, [family]):
+        return True
+    family.heads = _counters(root, family)
+    if family.heads and _agree(root, example, [family]):
+        return True
+    for side in family.units[0].sides:
+        if side.dim == 0:
+            fixed[side.path] = "its size is a constant elsewhere: what is left does not run alike"
+    return False
+
+
+def _counters(root: nn.Module, family: Family) -> list[tuple[str, str]]:
+    """Return the attributes that may hold the number of a family's units: numbers of heads."""
+    found = set()
+    for side in family.units[0].sides:
+        path = side.path
+        while True:
+            for name, value in vars(root.get_submodule(path)).items():
+                if "head" in name and type(value) is int and value == len(family.units):
+                    found.add((path, name))
+            if not path or any(p == path for p, _ in found):
+                break
+            path = path.rpartition(".")[0]
+    return sorted(found)
+
+
+def _agree(root: nn.Module, example: Tensor, families: Iterable[Family]) -> bool:
+    """Return whether a network without one unit of each family is the one with masked units."""
+    gone = [(f, [f.units[len(f.units) // 2]]) for f in families if len(f.units) > 1]
+    masked, cut = copy.deepcopy(root), copy.deepcopy(root)
+    for side, indices in gather(u for _, units in gone for u in units).items():
+        tensor = getattr(masked.get_submodule(side.path), side.name)
+        if side.dim == 1:
+            tensor.index_fill_(1, torch.tensor(indices), 0)
+    remove_units(cut, gone)
+    try:
+        a, b = masked(example), cut(example)
+    except (RuntimeError, ValueError, IndexError, AssertionError):
+        return False
+    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-8, atol=1e-10)
+
+
+def gather(units: Iterable[Unit]) -> dict[Side, list[int]]:
+    """Return what goes along each side when these units go."""
+    sides: dict[Side, list[int]] = {}
+    for unit in units:
+        for side, indices in unit.sides.items():
+            sides.setdefault(side, []).extend(indices)
+    return sides
+
+
+def remove_units(root: nn.Module, gone: Iterable[tuple[Family, list[Unit]]]) -> None:
+    """Remove units of families from the parameters of a network without adapters, in place."""
+    gone = list(gone)
+    for side, indices in gather(u for _, units in gone for u in units).items():
+        layer = root.get_submodule(side.path)
+        _cut(layer, side, indices)
+    for path in {side.path for _, units in gone for u in units for side in u.sides}:
+        _resize(root.get_submodule(path))
+    for family, units in gone:
+        for path, name in family.heads:
+            module = root.get_submodule(path)
+            setattr(module, name, getattr(module, name) - len(units))
+
+
+def _cut(layer: nn.Module, side: Side, indices: list[int]) -> None:
+    tensor = getattr(layer, side.name).detach()
+    left = torch.ones(tensor.shape[side.dim], dtype=torch.bool)
+    left[indices] = False
+    kept = tensor.index_select(side.dim, left.nonzero().flatten().to(tensor.device))
+    if tensor.dim() == 4 and not tensor.is_contiguous():
+        kept = kept.contiguous(memory_format=torch.channels_last)
+    if side.name in layer._parameters:
+        gradient = cast(nn.Parameter, layer._parameters[side.name]).requires_grad
+        layer._parameters[side.name] = nn.Parameter(kept, requires_grad=gradient)
+    else:
+        layer._buffers[side.name] = kept
+
+
+def _resize(layer: Any) -> None:
+    """Make the sizes that a layer keeps those of its weight."""
+    if isinstance(layer, nn.Linear):
+        layer.out_features, layer.in_features = layer.weight.shape
+    elif isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        rows = layer.out_channels // layer.groups
+        if layer.groups > 1:
+            layer.groups = layer.weight.shape[0] // rows
+        layer.out_channels = layer.weight.shape[0]
+        layer.in_channels = layer.weight.shape[1] * layer.groups
+    elif isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        held = layer.running_mean if layer.running_mean is not None else layer.weight
+        layer.num_features = len(held)
+    elif isinstance(layer, nn.PReLU):
+        layer.num_parameters = len(layer.weight)

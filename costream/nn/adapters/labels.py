@@ -1,0 +1,377 @@
+"""Labels of channels beside the values of a traced network: see ``channels``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from costream.nn.tracing import title
+
+# Names of functions, methods and, in small letters, modules.
+_MOVES = {
+    *(
+        "view",
+        "reshape",
+        "flatten",
+        "unflatten",
+        "permute",
+        "transpose",
+        "t",
+        "movedim",
+        "swapaxes",
+    ),
+    *("unsqueeze", "squeeze", "expand", "expand_as", "contiguous", "flip", "roll"),
+    *("cat", "concat", "stack", "chunk", "split", "unbind", "narrow", "select", "getitem"),
+}
+_ELEMENTWISE = {
+    *("relu", "relu_", "relu6", "leaky_relu", "leakyrelu", "prelu", "elu", "selu", "gelu", "mish"),
+    *("silu", "silu_", "sigmoid", "logsigmoid", "tanh", "hardswish", "hardsigmoid", "hardtanh"),
+    *("softplus", "softsign", "dropout", "dropout1d", "dropout2d", "dropout3d", "identity"),
+    *("abs", "neg", "exp", "log", "sqrt", "rsqrt", "square", "pow", "clamp"),
+    *("float", "double", "to", "detach", "clone"),
+}
+_PAIRS = {
+    *("add", "add_", "iadd", "sub", "sub_", "isub", "mul", "mul_", "imul"),
+    *("truediv", "itruediv", "div", "maximum", "minimum"),
+}
+_OVER_SPACE = ("pool", "interpolate", "upsample", "pad")
+_REDUCTIONS = {"mean", "amax", "amin", "sum", "var", "std", "max", "min", "softmax", "log_softmax"}
+_PRODUCTS = {"matmul", "bmm", "mm"}
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class Atoms:
+    """Channels, numbered from 1, of which some are the same (a disjoint-set forest)."""
+
+    def __init__(self) -> None:
+        self.parents = [0]
+        self.fixed: dict[int, str] = {}  # representative -> reason
+
+    def new(self, count: int) -> Tensor:
+        """Return the numbers of new channels."""
+        start = len(self.parents)
+        self.parents += range(start, start + count)
+        return torch.arange(start, start + count)
+
+    def find(self, label: int) -> int:
+        """Return the representative of a channel."""
+        while self.parents[label] != label:
+            self.parents[label] = label = self.parents[self.parents[label]]
+        return label
+
+    def unite(self, a: Tensor, b: Tensor) -> None:
+        """Make channels one wherever both labels, of one shape, are channels."""
+        pairs = torch.stack([a.flatten(), b.flatten()], 1)
+        for x, y in torch.unique(pairs[(pairs > 0).all(1) & (a != b).flatten()], dim=0).tolist():
+            x, y = self.find(x), self.find(y)
+            if x == y:
+                continue
+            self.parents[y] = x
+            if y in self.fixed:
+                self.fixed.setdefault(x, self.fixed.pop(y))
+
+    def fix(self, labels: Tensor, reason: str) -> None:
+        """Keep these channels."""
+        for label in torch.unique(labels).tolist():
+            if label:
+                self.fixed.setdefault(self.find(label), reason)
+
+
+class Labeller(fx.Interpreter):
+    """Runs a network, and beside every value holds its labels.
+
+    ``sides``: for each module, parameter and dimension the labels along it.
+    """
+
+    def __init__(self, root: nn.Module, graph: fx.Graph) -> None:
+        super().__init__(root, graph=graph)
+        self.atoms = Atoms()
+        self.labels: dict[fx.Node, Any] = {}
+        self.sides: dict[tuple[str, str, int], Tensor] = {}
+        self.parameters: dict[fx.Node, str] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Return the value of a node, and note its labels."""
+        value = super().run_node(n)
+        self.labels[n] = self._label(n, value)
+        return value
+
+    def _label(self, node: fx.Node, value: Any) -> Any:
+        if node.op == "output":
+            self._fix(node, "it is an output of the network")
+            return None
+        if node.op == "get_attr":
+            self.parameters[node] = str(node.target)
+        name = title(node.target).lower()
+        module = None
+        if node.op == "call_module":
+            module = self.fetch_attr(str(node.target))
+            name = type(module).__name__.lower().removeprefix("parametrized")
+        given = [self.labels[a] for a in node.all_input_nodes]
+        if not any(_any(x) for x in given) and not isinstance(module, (nn.Linear, *_CONVOLUTIONS)):
+            return _none(value)
+        if isinstance(module, nn.Linear):
+            return self._linear(str(node.target), module, given[0], value)
+        if isinstance(module, _CONVOLUTIONS):
+            return self._convolution(str(node.target), module, given[0], value)
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            names = ("weight", "bias", "running_mean", "running_var")
+            return self._vectors(str(node.target), module, names, given[0])
+        if isinstance(module, nn.PReLU) and module.num_parameters > 1:
+            return self._vectors(str(node.target), module, ("weight",), given[0])
+        if name in ("flatten", "unflatten") or (module is None and name in _MOVES):
+            return self._move(node, module)
+        if name in _ELEMENTWISE:
+            return given[0]
+        if name in _PAIRS:
+            return self._meet(node, value)
+        if any(part in name for part in _OVER_SPACE):
+            return self._spread(given[0], value.shape, f"{name} over channels")
+        if name in _REDUCTIONS:
+            return self._reduce(node, name, module, given[0], value)
+        if name in _PRODUCTS or name == "einsum":
+            return self._product(node, name, value)
+        if name == "scaled_dot_product_attention":
+            return self._attention(*given[:3])
+        if name == "glu":
+            dim = module.dim if module is not None else self._argument(node, 1, "dim", -1)
+            first, second = given[0].chunk(2, dim)
+            self.atoms.unite(first, second)
+            return first
+        if isinstance(value, Tensor):
+            self._fix(node, f"{name} takes them")
+        return _none(value)
+
+    # Layers.
+
+    def _linear(self, path: str, layer: nn.Linear, labels: Tensor, value: Tensor) -> Tensor:
+        if (columns := self._along(labels, labels.dim() - 1)) is not None:
+            self._note(path, "weight", 1, columns)
+        return self._rows(path, layer).expand(value.shape)
+
+    def _convolution(self, path: str, layer: Any, labels: Tensor, value: Tensor) -> Tensor:
+        dim, groups = value.dim() - layer.weight.dim() + 1, layer.groups
+        columns = self._along(labels, dim)
+        known = (path, "weight", 0) in self.sides
+        rows = self._rows(path, layer)
+        if groups > 1:
+            own = rows.view(groups, -1)
+            if not known:  # all rows of a group are one
+                self.atoms.unite(own, own[:, :1].expand_as(own))
+            if columns is None or not (columns > 0).all():
+                self.atoms.fix(rows, "its groups take inputs that stay")
+            else:
+                inside = columns.view(groups, -1)
+                self.atoms.unite(inside, own[:, :1].expand_as(inside))
+        elif columns is not None:
+            self._note(path, "weight", 1, columns)
+        shape = [1] * value.dim()
+        shape[dim] = -1
+        return rows.view(shape).expand(value.shape)
+
+    def _rows(self, path: str, layer: nn.Module) -> Tensor:
+        """Return the channels of a layer's outputs, new ones when it is called first."""
+        if (path, "weight", 0) not in self.sides:
+            weight: Any = layer.weight
+            self._note(path, "weight", 0, self.atoms.new(len(weight)))
+            if layer.bias is not None:
+                self._note(path, "bias", 0, self.sides[path, "weight", 0])
+        return self.sides[path, "weight", 0]
+
+    def _vectors(self, path: str, layer: nn.Module, names: Iterable[str], labels: Tensor) -> Tensor:
+        """Return the labels behind a layer with numbers for each channel, dimension 1."""
+        channels = self._along(labels, 1)
+        if channels is not None:
+            for name in names:
+                if getattr(layer, name) is not None:
+                    self._note(path, name, 0, channels)
+        return labels
+
+    def _note(self, path: str, name: str, dim: int, labels: Tensor) -> None:
+        before = self.sides.setdefault((path, name, dim), labels)
+        if before is not labels:
+            self._align(before, labels, "a layer is called with other channels")
+
+    # Operations.
+
+    def _move(self, node: fx.Node, module: nn.Module | None) -> Any:
+        """Run an operation that only moves numbers on the labels."""
+        if module is not None:
+            return module(self.labels[node.all_input_nodes[0]])
+
+        def mixed(a: fx.Node) -> Any:
+            labels = self.labels[a]
+            return self.env[a] if labels is None else labels
+
+        args, kwargs = fx.node.map_arg(node.args, mixed), fx.node.map_arg(node.kwargs, mixed)
+        if node.op == "call_method":
+            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+    def _meet(self, node: fx.Node, value: Tensor) -> Tensor:
+        """Unite the channels of two or three values that are combined number by number."""
+        out = torch.zeros(value.shape, dtype=torch.int64)
+        for a in node.all_input_nodes:
+            labels = self.labels[a]
+            if isinstance(labels, Tensor) and _any(labels):
+                labels = labels.expand(value.shape)
+                self.atoms.unite(out, labels)
+                out = torch.where(out > 0, out, labels)
+        for a in node.all_input_nodes:
+            other = self.env[a]
+            if isinstance(other, Tensor):
+                self._cover(a, other.shape, self.labels[a], out)
+        return out
+
+    def _cover(self, node: fx.Node, shape: torch.Size, labels: Tensor, out: Tensor) -> None:
+        """Note a parameter beside channels; fix channels that meet what is none."""
+        behind = out.dim() - len(shape)
+        uncovered = torch.where(labels.expand(out.shape) > 0, 0, out)
+        wide = [d for d, n in enumerate(shape) if n > 1 and _varies(uncovered, behind + d)]
+        if not wide:
+            return
+        channels = self._along(out, behind + wide[0]) if len(wide) == 1 else None
+        path = self.parameters.get(node)
+        if channels is None or path is None:
+            self.atoms.fix(uncovered, "they meet what is no channel")
+            return
+        owner, _, name = path.rpartition(".")
+        self._note(owner, name, wide[0], channels)
+
+    def _spread(self, labels: Tensor, shape: torch.Size, reason: str) -> Tensor:
+        """Return the labels behind an operation that changes sizes, but not of channels."""
+        for dim, (a, b) in enumerate(zip(labels.shape, shape, strict=True)):
+            if a == b:
+                continue
+            if _varies(labels, dim):
+                self.atoms.fix(labels, reason)
+                return torch.zeros(shape, dtype=torch.int64)
+            labels = labels.narrow(dim, 0, 1)
+        return labels.expand(shape)
+
+    def _reduce(
+        self, node: fx.Node, name: str, module: Any, labels: Tensor, value: Any
+    ) -> Tensor | None:
+        dims = module.dim if module is not None else self._argument(node, 1, "dim", None)
+        every = range(labels.dim()) if dims is None else dims if _several(dims) else (dims,)
+        dims = sorted({int(d) % labels.dim() for d in every})
+        if not isinstance(value, Tensor) or (
+            name != "sum" and any(_varies(labels, d) for d in dims)
+        ):
+            self.atoms.fix(labels, f"{name} is over channels")
+            return _none(value)  # type: ignore[no-any-return]
+        if "softmax" in name:
+            return labels
+        out = self._sum(labels, dims)
+        return out if out.dim() == value.dim() else out.squeeze(tuple(dims))
+
+    def _product(self, node: fx.Node, name: str, value: Tensor) -> Tensor:
+        """Return the labels of a product of matrices: of all that meet in a sum, united."""
+        if name == "einsum":
+            equation = str(node.args[0]).replace(" ", "")
+            inputs, _, result = equation.partition("->")
+            terms, operands = inputs.split(","), list(node.all_input_nodes)
+        else:
+            operands = list(node.all_input_nodes)
+            ranks = [self.labels[a].dim() for a in operands]
+            batch = "abcdefgh"[: max(ranks) - 2]
+            terms = [
+                f"{batch[len(batch) - r + 2 :]}{m}"
+                for r, m in zip(ranks, ("xy", "yz"), strict=True)
+            ]
+            result = f"{batch}xz"
+        if "." in result or len(terms) != len(operands) or value.dim() != len(result):
+            self._fix(node, f"{name} takes them")
+            return torch.zeros(value.shape, dtype=torch.int64)
+        summed = sorted({c for term in terms for c in term} - set(result))
+        order = result + "".join(summed)
+        out = torch.zeros([1] * len(order), dtype=torch.int64)
+        for term, a in zip(terms, operands, strict=True):
+            labels = self.labels[a]
+            for d in range(labels.dim()):
+                if not _varies(labels, d):
+                    labels = labels.narrow(d, 0, 1)
+            labels = labels.permute([term.index(c) for c in order if c in term])
+            shape = iter(labels.shape)
+            labels = labels.reshape([next(shape) if c in term else 1 for c in order])
+            first, second = torch.broadcast_tensors(out, labels)  # type: ignore[no-untyped-call]
+            self.atoms.unite(first, second)
+            out = torch.where(first > 0, first, second)
+        out = self._sum(out, range(len(result), len(order)))
+        return out.reshape(out.shape[: len(result)]).expand(value.shape)
+
+    def _attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Unite the channels of each head of queries, keys and values [..., n, e]."""
+        if any(_varies(x, x.dim() - 2) for x in (q, k, v)) or q.shape[:-2] != v.shape[:-2]:
+            for x in (q, k, v):
+                self.atoms.fix(x, "attention whose heads are unlike")
+            return torch.zeros(*q.shape[:-1], v.shape[-1], dtype=torch.int64)
+        rows = torch.cat([x[..., :1, :] for x in (q, k, v)], -1)
+        self.atoms.unite(rows, rows[..., :1].expand_as(rows))
+        return v[..., :1, :].expand(*q.shape[:-1], v.shape[-1])
+
+    def _sum(self, labels: Tensor, dims: Iterable[int]) -> Tensor:
+        """Return the labels, in these dimensions of size 1, of sums over them."""
+        for d in dims:
+            first = labels.amax(d, keepdim=True)
+            if _varies(labels, d):
+                self.atoms.unite(labels, first.expand_as(labels))
+            labels = first
+        return labels
+
+    # Helpers.
+
+    def _along(self, labels: Tensor, dim: int) -> Tensor | None:
+        """Return the labels along a dimension, or None, fixed, if they also depend on others."""
+        rows = labels.movedim(dim, 0).flatten(1)
+        if bool((rows != rows[:, :1]).any()):
+            self.atoms.fix(labels, "a layer takes them in several places")
+            return None
+        return rows[:, 0].clone()
+
+    def _align(self, a: Tensor, b: Tensor, reason: str) -> None:
+        both = (a > 0) & (b > 0)
+        self.atoms.unite(a, b)
+        self.atoms.fix(torch.where(both, 0, torch.maximum(a, b)), reason)
+
+    def _fix(self, node: fx.Node, reason: str) -> None:
+        for a in node.all_input_nodes:
+            for labels in _flat(self.labels[a]):
+                self.atoms.fix(labels, reason)
+
+    def _argument(self, node: fx.Node, k: int, name: str, default: Any) -> Any:
+        found = node.args[k] if len(node.args) > k else node.kwargs.get(name, default)
+        return fx.node.map_arg(found, lambda a: self.env[a])
+
+
+def _varies(labels: Tensor, dim: int) -> bool:
+    """Return whether labels differ along a dimension."""
+    if labels.shape[dim] < 2 or labels.stride(dim) == 0:
+        return False
+    return bool((labels != labels.narrow(dim, 0, 1)).any())
+
+
+def _none(value: Any) -> Any:
+    """Return labels for a value without channels; None for what is no tensor."""
+    if isinstance(value, Tensor):
+        return torch.zeros((), dtype=torch.int64).expand(value.shape)
+    if isinstance(value, tuple | list) and any(isinstance(v, Tensor) for v in value):
+        return tuple(_none(v) for v in value)
+    return None
+
+
+def _flat(labels: Any) -> list[Tensor]:
+    if isinstance(labels, Tensor):
+        return [labels]
+    return [x for part in labels for x in _flat(part)] if isinstance(labels, tuple | list) else []
+
+
+def _any(labels: Any) -> bool:
+    return any(bool((x > 0).any()) for x in _flat(labels))
+
+
+def _several(dims: Any) -> bool:
+    return isinstance(dims, tuple | list)

@@ -1,0 +1,179 @@
+"""Structured pruning: rank channels, mask them step by step, and remove what is masked.
+
+Criteria are those of Yeom et al., "Pruning by explaining" (2021), but for relevance propagation, on
+the weights W_t that a layer has: the magnitude, the gradient, and the first-order Taylor term of
+the loss. Scores of a layer are divided by their L2 norm, so that layers can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from costream.nn.adapters.adapting import adapters, fuse, original
+from costream.nn.adapters.channels import Unit, find_channels, remove_units
+from costream.nn.adapters.low_rank import Mask, SPLoRA
+
+CRITERIA = ("magnitude", "gradient", "taylor")
+
+
+class Pruner:
+    """Structured pruning of a network with "splora" or "mask" adapters.
+
+    Channels that residuals, gates, depthwise and grouped convolutions or heads of attention tie
+    together are one unit. A layer keeps at least one of its units.
+
+    Args:
+        net: an ordinary network after ``adapt``; prune it before it is converted.
+        example: an input [B, ...] of any size that it takes; its numbers do not matter.
+        criterion: score of a unit, the mean over its rows of weights: "magnitude", sum |w|;
+            "gradient", sum |g|; "taylor", |sum w g|, for the gradient g of the loss.
+
+    Raises ValueError for an unknown criterion, a layer without masks, and a network that cannot be
+    traced or has no channel to remove; its message says why.
+    """
+
+    def __init__(self, net: nn.Module, example: Tensor, criterion: str = "taylor") -> None:
+        if criterion not in CRITERIA:
+            raise ValueError(f"criterion {criterion!r} is not one of {', '.join(CRITERIA)}")
+        self.net, self.criterion = net, criterion
+        self.graph = find_channels(net, example)
+        self._layers: dict[str, tuple[nn.Module, str, Mask]] = {}
+        for path, owner, name, adapter in adapters(net):
+            mask = adapter.kept if isinstance(adapter, SPLoRA) else adapter
+            if isinstance(mask, Mask):
+                self._layers[path] = (owner, name, mask)
+        self._families = [f for f in self.graph.families if len(f.units) > 1]
+        for side in (s for f in self._families for s in f.units[0].sides):
+            layer = net.get_submodule(side.path)
+            if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd) and (
+                side.path not in self._layers
+            ):
+                raise ValueError(f"{side.path} has no masks: adapt with 'splora' or 'mask'")
+        self._gone = [[u for u in f.units if self._is_masked(u)] for f in self._families]
+        self._seen: dict[str, Tensor] = {}  # sums over observations, for each row
+
+    @property
+    def fixed(self) -> dict[str, str]:
+        """Layers whose outputs are not pruned, at least in part, and the reason for each."""
+        return self.graph.fixed
+
+    @property
+    def density(self) -> float:
+        """Share of the weights of layers that is left."""
+        sizes = [self._size(path, 0, 0) for path in self._layers]
+        return sum(self._size(path, *self._lost(path)) for path in self._layers) / sum(sizes)
+
+    def observe(self, loss: Callable[[], Tensor]) -> None:
+        """Add the gradients of a loss to the scores; not needed for "magnitude".
+
+        ``loss``: runs the network, returns a scalar. Gradients of parameters stay as they are.
+        """
+        with torch.enable_grad(), parametrize.cached():
+            weights = {path: getattr(o, name) for path, (o, name, _) in self._layers.items()}
+            found = torch.autograd.grad(loss(), list(weights.values()), allow_unused=True)
+        for (path, weight), g in zip(weights.items(), found, strict=True):
+            if g is None:
+                continue
+            rows = g.abs() if self.criterion == "gradient" else g * weight.detach()
+            rows = rows.flatten(1).sum(1).abs()
+            self._seen[path] = self._seen[path] + rows if path in self._seen else rows
+
+    def prune(self, density: float) -> float:
+        """Mask the units of the lowest scores, over all layers; return the density reached.
+
+        What is masked stays masked. Observations are forgotten. ``density``: share of weights that
+        may stay, above 0; it is not reached where all that is left is fixed. Raises ValueError for
+        others, and if the criterion needs observations and there are none.
+        """
+        if not 0 < density <= 1:
+            raise ValueError(f"density {density}: must be above 0, at most 1")
+        ranked = sorted(self._scored(), key=lambda entry: entry[0])
+        lost = {path: self._lost(path) for path in self._layers}
+        sizes = {path: self._size(path, *lost[path]) for path in self._layers}
+        total, most = sum(sizes.values()), sum(self._size(p, 0, 0) for p in sizes) * density
+        for _, k, unit in ranked:
+            if total <= most:
+                break
+            if len(self._gone[k]) == len(self._families[k].units) - 1:
+                continue
+            self._gone[k].append(unit)
+            for path, dim, indices in self._masked(unit):
+                mask = self._layers[path][2]
+                (mask.columns if dim else mask.rows)[indices] = 0
+                lost[path][dim] += len(indices)
+                total -= sizes[path]
+                sizes[path] = self._size(path, *lost[path])
+                total += sizes[path]
+        self._seen.clear()
+        return self.density
+
+    def finish(self) -> nn.Module:
+        """Fuse the adapters, remove what is masked, in place; return the network.
+
+        It has ordinary, smaller layers, and in evaluation mode it is what the masked one was.
+        """
+        fuse(self.net)
+        with torch.no_grad():
+            remove_units(self.net, zip(self._families, self._gone, strict=True))
+        return self.net
+
+    def _scored(self) -> list[tuple[float, int, Unit]]:
+        """Return the score of each unit that is left, the number of its family, and the unit."""
+        scores = {path: self._rows(path).tolist() for path in self._layers}
+        found = []
+        for k, family in enumerate(self._families):
+            gone = {id(unit) for unit in self._gone[k]}
+            for unit in family.units:
+                if id(unit) in gone:
+                    continue
+                outputs = [(path, at) for path, dim, at in self._masked(unit) if not dim]
+                rows = [scores[path][index] for path, at in outputs for index in at]
+                found.append((sum(rows) / len(rows), k, unit))
+        return found
+
+    def _rows(self, path: str) -> Tensor:
+        """Return the scores of a layer's rows."""
+        owner, name, _ = self._layers[path]
+        if self.criterion == "magnitude":
+            rows = getattr(owner, name).detach().flatten(1).abs().sum(1)
+        elif path in self._seen:
+            rows = self._seen[path]
+        elif self._seen:
+            rows = original(owner, name).new_zeros(len(original(owner, name)))
+        else:
+            raise ValueError(f"criterion {self.criterion!r} needs observations: call observe")
+        scaled: Tensor = rows / rows.norm().clamp(min=1e-30)
+        return scaled
+
+    def _masked(self, unit: Unit) -> Iterator[tuple[str, int, list[int]]]:
+        """Yield the layer, the dimension and the indices of each mask that a unit has."""
+        for side, indices in unit.sides.items():
+            if side.path in self._layers and side.name == self._layers[side.path][1]:
+                yield side.path, side.dim, indices
+
+    def _is_masked(self, unit: Unit) -> bool:
+        rows = [self._layers[path][2].rows[at] for path, dim, at in self._masked(unit) if not dim]
+        return bool(rows) and not any(bool(row.any()) for row in rows)
+
+    def _lost(self, path: str) -> list[int]:
+        """Return how many rows and columns of a layer are masked."""
+        mask = self._layers[path][2]
+        return [int((m == 0).sum()) for m in (mask.rows, mask.columns)]
+
+    def _size(self, path: str, rows: int, columns: int) -> int:
+        """Return the numbers of a layer's weight without so many rows and columns."""
+        weight = original(*self._layers[path][:2])
+        return (len(weight) - rows) * (weight.shape[1] - columns) * weight[0, 0].numel()
+
+
+def gradual(step: int, steps: int, density: float) -> float:
+    """Return the density after ``step`` of ``steps``, from 1 to ``density``, fast at first.
+
+    The cubic schedule of Zhu, Gupta, "To prune, or not to prune" (2017).
+    """
+    left = 1 - min(max(step / steps, 0.0), 1.0)
+    return density + (1 - density) * left**3
