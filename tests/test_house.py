@@ -102,9 +102,9 @@ def test_no_public_class_name_twice():
 def test_counts_hold():
     """The tree does not grow back: raise a bound only with a reason in the change."""
     package, tests = list(sources(ROOT).values()), list((ROOT / "tests").rglob("*.py"))
-    assert len(package) <= 430
-    assert count_lines(package) <= 74_500
-    assert count_lines(tests) <= 54_500
+    assert len(package) <= 440
+    assert count_lines(package) <= 77_000
+    assert count_lines(tests) <= 55_500
     assert {p.name: n for p in package if (n := count_lines([p])) > 500} == {}
 
 

@@ -25,6 +25,7 @@ from costream.layouts import BODY_15
 from costream.models.build import save_model
 from costream.models.registry import load_model
 from costream.models.skeleton.network import SkeletonNet
+from costream.models.streaming import StreamingModel
 from costream.training.card_text import card_text, sequence_table
 from costream.training.optim import Schedule, TrainingCheckpoint
 from costream.training.skeleton.motions import Motion
@@ -200,6 +201,8 @@ def _identity(
 def earlier_weights(path: Path, labels: Sequence[str], channels: int) -> SkeletonWeights | None:
     """Return earlier weights in these labels, None if they take other joints."""
     model = load_model(str(path), device="cpu")
+    if not isinstance(model, StreamingModel):
+        return None
     card = model.info.card
     renamed = np.zeros((len(card.labels), len(labels)), np.float32)
     for k, label in enumerate(card.labels):
