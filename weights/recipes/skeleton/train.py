@@ -5,6 +5,9 @@ background's weight and the timeline on people it has not learnt from, scores it
 people, styles and files beside earlier weights and baselines, and writes the weights with their
 card. ``--model costgcn-2d`` learns from projections of the same streams. Seeded, and resumed from
 OUTPUT/MODEL.partial.
+
+``--start candidate.safetensors`` (beside this file, with its card) goes on from weights of this
+recipe that were not trained long enough to replace the shipped ones.
 """
 
 from __future__ import annotations
