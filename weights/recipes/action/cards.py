@@ -245,8 +245,9 @@ def make_card(name: str, architecture: str, arguments: dict[str, Any]) -> Card:
         " are given. Validation streams are the validation and rendered video, the clips of the"
         " third person of GMDCSA24, and pictures and cameras that nothing was learnt from; from how"
         " many clips the temporal models learn was chosen on the first two, with an earlier"
-        " frontend. Earlier weights were scored on the test videos too, and nothing was chosen by"
-        " that. Baselines have not seen the other places.",
+        " frontend. Earlier weights were scored on the test videos too; that one of them was worse"
+        " there led to training on from the stored temporal models by a part of the way, which the"
+        " validation streams chose. Baselines have not seen the other places.",
         limits="Not a fall detector and not for safety or medical use: trained on 24 short"
         " videos of people acting in four rooms, and on rendered figures. Expects one person and a"
         " camera that does not move. Falls and lying down look alike to it when the movement was"
