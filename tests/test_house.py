@@ -30,6 +30,7 @@ COMMON |= {
     "locks",
     "pickles",
     "urls",
+    "user_code",
     "places",
     "status",
     "flags",

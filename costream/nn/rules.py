@@ -166,6 +166,7 @@ def _function(kind: Any, names: str) -> Rule:
             "groups": rest["groups"],
             "_parameters": {},
             "_buffers": {},
+            "_modules": {},
         }
 
         def make(root: nn.Module) -> Part:

@@ -304,7 +304,7 @@ def test_errors_are_one_line(place: Place, args: list[str], code: int, message: 
 
 
 def test_the_lists(place: Place) -> None:
-    done = place.models("fetch")
+    done = place.models("fetch", "--all")
     head, *lines = done.stdout.splitlines()
     assert head.split()[:4] == ["NAME", "MB", "LICENCE", "FETCHED"]
     by_name = {line.split()[0]: line.split()[1:4] for line in lines}

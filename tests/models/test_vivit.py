@@ -131,8 +131,10 @@ def test_what_is_spent_is_what_is_foreseen(variant: str, temporal: str) -> None:
         network.forward_step(tubelet, state, TopTokens(2), spent)
         if step >= WINDOW - 1 or temporal == "deepcot":
             foreseen = network.count_macs(2 if step else None)
-            # rows whose sums have turned over are renewed
-            assert spent.total == foreseen or (variant == "exact" and spent.total > foreseen)
+            if variant == "rows" and step:  # about as many tokens as foreseen have their turn
+                assert spent.total == pytest.approx(foreseen, rel=0.05)
+            else:  # rows whose sums have turned over are renewed
+                assert spent.total == foreseen or (variant == "exact" and spent.total > foreseen)
         else:
             assert spent.total < network.count_macs(2 if step else None)
 
