@@ -140,7 +140,7 @@ def list_command(every: bool, timed: bool, as_json: bool) -> None:
     rows = [row for group in groups.values() for row in group]
     left = [max(len(row[k]) for row in rows) for k in range(3)] if rows else []
     for kind, group in sorted(groups.items(), key=lambda pair: pair[0] == _NOT_HERE):
-        click.echo(f"{kind[0].upper()}{kind[1:]}")
+        click.echo(kind)
         for name, weight, cost, text in group:
             start = f"  {name:<{left[0]}}  {weight:>{left[1]}}  {cost:>{left[2]}}  "
             _print_wrapped(start, text, 1)
@@ -149,7 +149,7 @@ def list_command(every: bool, timed: bool, as_json: bool) -> None:
         say(f"{rest} more without weights here: costream models list --all")
 
 
-_NOT_HERE = "networks without weights here"
+_NOT_HERE = "Networks without weights here"
 
 
 def _listed(entry: ModelEntry, timed: bool) -> tuple[str, str, str, str]:
@@ -163,7 +163,7 @@ def _listed(entry: ModelEntry, timed: bool) -> tuple[str, str, str, str]:
     try:
         card = read_card(entry.path)
     except CostreamError as error:
-        return "damaged", "", "", str(error)
+        return "Damaged", "", "", str(error)
     macs = card.costs.get("macs")
     cost = si(macs, "MAC") if macs else ""
     if timed:

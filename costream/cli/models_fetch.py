@@ -196,7 +196,7 @@ def _print_choice(known: dict[str, Published]) -> None:
         groups.setdefault(kind_of(entry.task), []).append(entry)
     width = max(map(len, shown), default=0)
     for kind, entries in groups.items():
-        click.echo(f"{kind[0].upper()}{kind[1:]}")
+        click.echo(kind)
         for e in entries:
             size = "here" if target_of(e).exists() else f"{e.total_megabytes:g} MB"
             line = f"  {e.name:<{width}}  {size:>7}  {known_labels(e)}"

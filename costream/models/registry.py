@@ -48,12 +48,12 @@ class ModelEntry:
 def kind_of(task: str, frontend: str | None = None) -> str:
     """Return the heading under which models of a task, and with a frontend, are listed."""
     if task == OBJECT_DETECTION:
-        return "objects in video"
+        return "Objects in video"
     if task in (AUDIO_TAGGING, "sound classification"):
-        return "sounds"
+        return "Sounds"
     if frontend == "joints" or task.startswith("skeleton"):
-        return "actions of persons, from skeletons or video"
-    return "features" if task in ("features", "encoder") else "actions in video"
+        return "Actions of persons, from skeletons or video"
+    return "Features" if task in ("features", "encoder") else "Actions in video"
 
 
 def more_to_fetch(card: Card, path: Path) -> str:

@@ -21,7 +21,7 @@ from costream.models.eventful.vitdet import FrameDetector, PatchEmbedding
 from costream.models.spec import register_model
 from costream.nn.eventful.attention import TokenGrid, attend_rows, count_dense_attention
 from costream.nn.eventful.block import VARIANTS, EventfulBlock, GatedState, begin_buffer
-from costream.nn.eventful.gates import Operations, Policy, StartPolicy, pass_tokens
+from costream.nn.eventful.gates import Operations, Policy, pass_tokens, start_tokens
 from costream.nn.state import State, zeros
 from costream.records import OBJECT_DETECTION, VideoFrame
 
@@ -327,10 +327,7 @@ class _Around:
 
     def start(self, count: int) -> Tensor:
         """Return the tokens to compute where the stream starts."""
-        policy, patches = self._policy, count - 1 - self._last
-        if isinstance(policy, StartPolicy):
-            return self._with_ends(policy.start(patches), count)
-        return torch.arange(count)
+        return self._with_ends(start_tokens(self._policy, count - 1 - self._last), count)
 
     def _with_ends(self, patches: Tensor, count: int) -> Tensor:
         ends = torch.arange(count - self._last, count, device=patches.device)

@@ -66,7 +66,7 @@ def pass_tokens(
     tokens = []
     for stream, begins in enumerate(fresh):
         if begins:
-            start = policy.start(count) if isinstance(policy, StartPolicy) else torch.arange(count)
+            start = start_tokens(policy, count)
             tokens.append(start.to(device))
             if len(start) < count:  # those that are never computed have not changed either
                 reference[stream] = x[stream]
@@ -161,6 +161,11 @@ class StartPolicy(Policy, Protocol):
         """Return the tokens to compute, int64 [M], ascending, of ``count``."""
 
 
+def start_tokens(policy: Policy, count: int) -> Tensor:
+    """Return the tokens that a policy computes where a stream starts: all, or fewer."""
+    return policy.start(count) if isinstance(policy, StartPolicy) else torch.arange(count)
+
+
 @dataclass(frozen=True)
 class TopTokens:
     """The ``count`` tokens with the largest errors, or all when there are fewer."""
@@ -246,10 +251,8 @@ class RecordedPolicy:
 
     def start(self, count: int) -> Tensor:
         """Return the tokens to compute where the stream starts."""
-        policy = self._policy
-        chosen = policy.start(count) if isinstance(policy, StartPolicy) else torch.arange(count)
-        self._start = chosen
-        return chosen
+        self._start = start_tokens(self._policy, count)
+        return self._start
 
     @property
     def updated(self) -> Tensor:
