@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import tempfile
 from pathlib import Path
@@ -201,7 +202,7 @@ def test_nothing_but_damaged_sound(tones: Path, tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"", "the file is empty"),
-        (os.urandom(5000), "not a video"),
+        (random.Random(0).randbytes(5000), "not a video"),
         (b"just text\n" * 500, "not a video"),
         (b"\x00\x00\x00\x18ftypisom\x00\x00\x02\x00isomiso2", "moov"),
         (b"{}", "not a video"),
