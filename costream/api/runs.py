@@ -138,7 +138,7 @@ def _run(
         formats = ()
     network = loaded(model, given).network
     check_model_options(options, network)
-    opened = _opened(source, source_options(options, network, formats), rate_hz, name)
+    opened = _opened(source, source_options(options, network, formats, stepped=True), rate_hz, name)
     queue = RecordQueue()
     files = make_sinks(formats, output, name, overwrite=options.overwrite)
     everything = [queue, *files, *sinks]

@@ -199,7 +199,7 @@ def _one(
         stream=sys.stdout,
         overwrite=options.overwrite or options.skip_existing,
     )
-    source = open_source(uri, source_options(options, model, plan.formats))
+    source = open_source(uri, source_options(options, model, plan.formats, stepped=True))
     views = _views(options, plan, name, live=isinstance(source, LiveSource))
     summary = run(source, model, [*sinks, *views], options=options, stop=stop, follow_persons=True)
     if plan.directory is not None:

@@ -12,8 +12,15 @@ from costream.sinks.registry import drawing_size, object_formats
 from costream.sources.base import SourceOptions
 
 
-def source_options(options: Options, model: Model, formats: Sequence[str] = ()) -> SourceOptions:
-    """Return the source options that the model and the output formats require."""
+def source_options(
+    options: Options, model: Model, formats: Sequence[str] = (), *, stepped: bool = False
+) -> SourceOptions:
+    """Return the source options that the model and the output formats require.
+
+    ``stepped``: ``run`` steps the model over the source, so that video files decode ahead, and
+    only what is shown.
+    """
+    rate_hz = options.rate_hz or model.info.card.rate_hz
     return SourceOptions(
         start_s=options.start_s,
         end_s=options.end_s,
@@ -21,9 +28,11 @@ def source_options(options: Options, model: Model, formats: Sequence[str] = ()) 
         sound=model.info.sound,
         beside=model.info.beside,
         channel=options.channel,
+        sampled_hz=rate_hz * model.info.frames if stepped else None,
+        ahead=stepped,
         raw=options.raw,
         drawing=drawing_size(formats),
-        rate_hz=options.rate_hz or model.info.card.rate_hz,
+        rate_hz=rate_hz,
         frame_rate_hz=options.rate_hz,
         layout=options.layout,
         columns=options.columns,

@@ -63,6 +63,9 @@ class SourceOptions:
     sound: AudioFormat | None = None  # read the sound of media in this format; None: the video
     beside: AudioFormat | None = None  # also read the sound of video files, in this format
     channel: int | None = None  # audio channel, from 1; None: the mean of all
+    sampled_hz: float | None = None  # video files: frames that no tick of this rate shows are not
+    # decoded if no other refers to them; None: all are
+    ahead: bool = False  # decode video files in a thread, some frames before they are asked for
     raw: RawAudioFormat | None = None  # read "-" and pipes as headerless samples
     connecting: ConnectionOptions | None = (
         None  # accept live feeds (URLs, cameras); None: files only

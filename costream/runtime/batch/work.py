@@ -176,7 +176,8 @@ def _process(
         model = load(work)
         if is_still(path):
             return Outcome(task.name, "skipped", "a single image")
-        source: Source = open_source(path, source_options(work.options, model, work.formats))
+        reading = source_options(work.options, model, work.formats, stepped=True)
+        source: Source = open_source(path, reading)
         source = _CheckedSource(source, model, None if path == task.uri else task.uri)
         sinks = [watch, *_sinks(work, task.name)]
         summary = run(source, model, sinks, options=work.options, stop=stop, follow_persons=True)

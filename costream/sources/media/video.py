@@ -12,6 +12,7 @@ from av.video.stream import VideoStream
 from costream.errors import SourceError, display_name
 from costream.records import Fault, Item, SourceInfo, VideoFrame
 from costream.sources.base import SAME_TIME_S, SourceOptions, source
+from costream.sources.media.ahead import ReadAhead
 from costream.sources.media.container import NO_TIME_STAMPS, end_s, open_container, video_stream
 from costream.sources.media.picture import Framer, Orientation, display_size
 from costream.sources.media.source import MediaSource
@@ -19,6 +20,8 @@ from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
 
 # Distances before the start to seek to; the second is for when the nearest keyframe fails.
 SEEK_BACK_S = (0.0, 10.0)
+# Frames that are decoded before they are asked for: at most so many, and so many bytes.
+AHEAD, AHEAD_BYTES = 16, 32 << 20
 
 
 @source("video", kind="video", order=5)
@@ -36,6 +39,7 @@ class VideoSource(MediaSource[VideoDecoder]):
 
     _stream: VideoStream | None = None
     _first: DecodedFrame | None = None
+    _ahead: ReadAhead[Item] | None = None
 
     def _prepare(self) -> None:
         self._framer = Framer(self._options)
@@ -72,6 +76,22 @@ class VideoSource(MediaSource[VideoDecoder]):
 
     def items(self) -> Iterator[Item]:
         """Yield VideoFrame items, Faults after errors, and a fatal one if the rest is lost."""
+        if not self._options.ahead or self._first is None:
+            return self._read()
+        picture = self._first.picture
+        size = max(1, picture.width * picture.height * 3 // 2)  # of most formats
+        self._ahead = ReadAhead(self._read(), max(2, min(AHEAD, AHEAD_BYTES // size)))
+        return self._ahead
+
+    def close(self) -> None:
+        """Close the file. Items already yielded stay usable."""
+        if self._ahead is not None:  # its thread uses the decoder
+            self.stop()
+            self._ahead.close()
+            self._ahead = None
+        super().close()
+
+    def _read(self) -> Iterator[Item]:
         decoder, options = self._decoder, self._options
         if decoder is None:
             return
@@ -83,6 +103,8 @@ class VideoSource(MediaSource[VideoDecoder]):
             if decoded.time_s < options.start_s - SAME_TIME_S and options.start_s > 0:
                 continue
             yield from self._damage.report(decoded.time_s, not decoded.picture.is_corrupt)
+            if i == 0:
+                decoder.begin_ticks(decoded.time_s)
             yield self._frame(i, decoded)
             i += 1
         yield from self._damage.flush()
@@ -131,7 +153,11 @@ class VideoSource(MediaSource[VideoDecoder]):
     def _decode(self, container: InputContainer, stream: VideoStream) -> DecodedFrame | None:
         """Start decoding at the current position; return the first frame."""
         damage = self._replace_decoder()
-        decoder = VideoDecoder(container, stream, damage, self._options.start_s)
+        # Motion vectors are of every frame.
+        sampled_hz = None if self._options.motion_vectors else self._options.sampled_hz
+        decoder = VideoDecoder(
+            container, stream, damage, self._options.start_s, sampled_hz=sampled_hz
+        )
         self._begin(decoder)
         self._first = next(decoder.frames, None)
         return self._first

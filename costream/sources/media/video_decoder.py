@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import av
 from av.container import InputContainer
@@ -14,13 +15,14 @@ from av.video.stream import VideoStream
 
 from costream.sources.media.container import ends_in_a_packet, origin, stated_end_s, time_base
 from costream.sources.media.packets import DecodeErrors, PacketDecoder, PacketReader, StreamDecoder
+from costream.sources.media.skipping import FrameSkipper, SkippedFrame, can_skip
 
 DEFAULT_RATE = Fraction(25)
 
 
 @dataclass(frozen=True)
 class DecodedFrame:
-    """One decoded frame with its time."""
+    """One decoded frame with its time; of one that was skipped, the picture before it."""
 
     picture: av.VideoFrame
     pts: int | None
@@ -38,18 +40,35 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
         damage: DecodeErrors,
         from_s: float,
         read: PacketReader | None = None,
+        *,
+        sampled_hz: float | None = None,
     ) -> None:
-        """``from_s``: errors before this time are not counted. ``read``: returns the packets."""
+        """``from_s``: errors before this time are not counted. ``read``: returns the packets.
+
+        ``sampled_hz``: skip frames that no tick of this rate shows, after ``begin_ticks``.
+        """
         self._container = container
         self._stream = stream
         rate = stream.average_rate or stream.guessed_rate or DEFAULT_RATE
         self.clock = MediaClock(time_base(stream), origin(container, stream), float(1 / rate))
         read = read or partial(container.demux, stream)
-        super().__init__(PacketDecoder(read, stream.decode, self.clock, damage, from_s))
+        self._skipper = None
+        decode: Callable[..., list[Any]] = stream.decode
+        by_decoding = container.format.name == "avi"  # stamps are, see _stamp
+        if sampled_hz is not None and can_skip(stream) and not by_decoding:
+            self._skipper = FrameSkipper(read, stream, self.clock.seconds, sampled_hz)
+            read, decode = self._skipper.read, self._skipper.decode
+        super().__init__(PacketDecoder(read, decode, self.clock, damage, from_s))
+
+    def begin_ticks(self, first_s: float) -> None:
+        """Tell the time of the first tick: from now on frames may be skipped."""
+        if self._skipper is not None:
+            self._skipper.begin(first_s)
 
     def _run(self) -> Generator[DecodedFrame, None, None]:
         raw = self._packets.run()
-        ahead: list[av.VideoFrame] = []  # at most one frame, if the clock had to look ahead
+        # At most one frame, if the clock had to look ahead.
+        ahead: list[av.VideoFrame | SkippedFrame] = []
 
         def peek() -> int | None:
             if not ahead:
@@ -62,7 +81,9 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
         if ends_in_a_packet(self._container):
             self._packets.count("packet(s) cut off by the end of the file", self.clock.next_s)
 
-    def _timed(self, frame: av.VideoFrame, peek: Callable[[], int | None]) -> DecodedFrame:
+    def _timed(
+        self, frame: av.VideoFrame | SkippedFrame, peek: Callable[[], int | None]
+    ) -> DecodedFrame:
         stamp = known = self._stamp(frame)
         if stamp is None and self.clock.last_s is None:
             stamp = frame.dts  # a fallback for the first frame after a seek
@@ -72,11 +93,13 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
             self._packets.count("backward clock jump(s)", time_s)
         if estimated and known is not None:
             self._packets.count("impossible time stamp(s)", time_s)
+        if isinstance(frame, SkippedFrame):
+            return DecodedFrame(frame.picture, known, time_s, estimated)
         if frame.is_corrupt:
             self._packets.count("damaged frame(s)", time_s)
         return DecodedFrame(frame, known, time_s, estimated or known is None)
 
-    def _stamp(self, frame: av.VideoFrame) -> int | None:
+    def _stamp(self, frame: av.VideoFrame | SkippedFrame) -> int | None:
         # AVI stores no presentation times; FFmpeg derives them from the decoding order, wrong
         # for B-frames. The decoding time of the packet that completed a frame always rises.
         return frame.dts if self._container.format.name == "avi" else frame.pts
