@@ -76,8 +76,8 @@ class VideoSource(MediaSource[VideoDecoder]):
 
     def items(self) -> Iterator[Item]:
         """Yield VideoFrame items, Faults after errors, and a fatal one if the rest is lost."""
-        if not self._options.ahead or self._first is None:
-            return self._read()
+        if not self._options.ahead or self._file is not None or self._first is None:
+            return self._read()  # a thread that waits for a pipe would not end
         picture = self._first.picture
         size = max(1, picture.width * picture.height * 3 // 2)  # of most formats
         self._ahead = ReadAhead(self._read(), max(2, min(AHEAD, AHEAD_BYTES // size)))
