@@ -163,6 +163,48 @@ def stream(
 
 
 @command.command()
+@click.option(
+    "-m",
+    "--model",
+    default="cooadtr",
+    show_default=True,
+    metavar="NAME|FILE",
+    shell_complete=model_names,
+)
+@_weights
+@_device
+@click.option(
+    "--streams",
+    "counts",
+    type=_SIZE,
+    multiple=True,
+    default=(1, 16, 64, 256),
+    show_default=True,
+    help="Number of streams that step together; repeatable.",
+)
+@click.option("--rounds", type=_SIZE, default=10, show_default=True, help=_REPETITIONS)
+@_threads
+@json_option
+def streams(
+    model: str,
+    weights: str | None,
+    device: str,
+    counts: tuple[int, ...],
+    rounds: int,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Time steps of many streams together: what one costs, and how many a core can take."""
+    from costream.bench.streams import streams_table
+    from costream.models.registry import load_model
+    from costream.runtime.setup import prepare_torch
+
+    prepare_torch(threads)
+    loaded = load_model(model, weights=weights, device=device)
+    show([streams_table(loaded, counts, rounds)], as_json)
+
+
+@command.command()
 @click.argument("file", metavar="FILE", shell_complete=file_names)
 @click.option("--budget", "text", default="60ms", show_default=True, metavar="40ms|2GMAC|0.5x")
 @click.option(

@@ -73,6 +73,36 @@ def test_stream_has_a_row_for_every_way() -> None:
         assert row["x real time on one core"] == pytest.approx(4 / row["CPU s"], rel=0.02)
 
 
+@pytest.mark.parametrize("model", ["costgcn", "cosounds"])
+def test_many_streams(model: str) -> None:
+    options = [
+        "streams",
+        "-m",
+        model,
+        "--streams",
+        "1",
+        "--streams",
+        "5",
+        "--rounds",
+        "2",
+        "--json",
+    ]
+    (table,) = json.loads(CliRunner().invoke(command, options, catch_exceptions=False).stdout)
+    assert [row["streams"] for row in table["rows"]] == [1, 5]
+    assert table["rows"][0]["x one alone"] == 1
+    for row in table["rows"]:
+        assert row["ms a step"] * 1e3 == pytest.approx(
+            row["us a stream"] * row["streams"], rel=0.02
+        )
+        assert row["in real time"] > 0
+        assert row["KB a stream"] == table["rows"][0]["KB a stream"] > 0
+
+
+def test_one_stream_of_a_detector() -> None:
+    with pytest.raises(UsageError, match="no streams that step together"):
+        CliRunner().invoke(command, ["streams", "-m", "eventful-vitdet"], catch_exceptions=False)
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [("missing.mp4", "no such file"), ("one.mp4", "too short"), ("rows.npy", "not a video")],
