@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -37,7 +37,8 @@ from costream.records import (
     VideoFrame,
 )
 
-CHUNK = 16  # audio blocks at once: four seconds
+# Items of a recording at once: four seconds of sound, about a second of video.
+CHUNK, CHUNK_FRAMES = 16, 8
 
 DTYPES = {
     "float32": torch.float32,
@@ -158,6 +159,7 @@ class StreamingModel:
         placed = kind in ("video", "audio")
         self.frontend: Any = self._place(frontend) if placed else frontend
         pose_box = BOX if kind == "skeleton" else None
+        together = kind == "video" and beside is None and hasattr(frontend, "forward_steps")
         self.info = ModelInfo(
             card,
             weights_sha256,
@@ -167,7 +169,7 @@ class StreamingModel:
             frames=int(getattr(frontend, "frames", 1)),
             sound=AudioFormat(frontend.sample_rate_hz, frontend.block) if kind == "audio" else None,
             beside=beside,
-            chunk=CHUNK if kind == "audio" else 1,
+            chunk=CHUNK if kind == "audio" else CHUNK_FRAMES if together else 1,
             persons=int(frontend.persons) if kind == "skeleton" else None,
             # With strides in time, or a pose tracker each.
             in_time=kind == "skeleton" or any(hasattr(p, "in_time") for p in (frontend, network)),
@@ -239,42 +241,33 @@ class StreamingModel:
         else:
             tokens = self.see(skeletons or items, state)
         synchronize(self.device)
-        seen = time.perf_counter()
-        out: NetworkOutput | None = self.network.forward_step(tokens, state.network)
-        future = None if out is None else out.anticipation
-        probabilities = None if out is None else self._probabilities(out.logits)
-        familiarity = None if out is None else self._familiarity(out.logits)
-        if probabilities is not None and skeletons is not None and self.info.card.background:
-            nobody = ~tokens.flatten(1).any(1).cpu().numpy()
-            probabilities[nobody] = np.equal(self.info.card.labels, self.info.card.background)
-        # The temperature was fitted for the present; anticipation has a classifier of its own.
-        anticipation = None if future is None else future.float().softmax(-1).cpu().numpy()
-        skip = rows and self.frontend is not None  # feature rows bypass it
-        return StepResult(
-            probabilities,
-            anticipation,
-            self.network.warmup(state.network),
-            macs=(self.network_macs if skip else self.macs) * len(items),
-            dense_macs=(self.network_dense_macs if skip else self.dense_macs) * len(items),
-            frontend_s=0.0 if rows else seen - began,
-            network_s=time.perf_counter() - seen,
-            skeletons=skeletons,
-            spectra=tuple(self._spectra(state, 1)[:, 0]) if takes_sound else None,
-            network_macs=self.network_macs * len(items),
-            network_dense_macs=self.network_dense_macs * len(items),
-            familiarity=familiarity,
-        )
+        frontend_s = 0.0 if rows else time.perf_counter() - began
+        skip = bool(rows) and self.frontend is not None  # feature rows bypass it
+        result = self._answer(tokens, state, frontend_s, skeletons, skip=skip)
+        if not takes_sound:
+            return result
+        return replace(result, spectra=tuple(self._spectra(state, 1)[:, 0]))
 
     @torch.inference_mode()
     def steps(self, items: Sequence[Data], state: ModelState) -> list[StepResult]:
         """Take T items of one stream, return the same results as T calls of ``step``.
 
-        Audio blocks go through the network together, all other items one by one.
+        Audio blocks go through frontend and network together, frames through the frontend, all
+        other items one by one.
         """
         blocks = [item for item in items if isinstance(item, AudioBlock)]
-        if len(blocks) < len(items) or len(items) == 1:
+        if len(items) == 1 or self.info.chunk == 1:
             return [self.step([item], state) for item in items]
         began = time.perf_counter()
+        if all(isinstance(item, VideoFrame) for item in items):
+            frames = torch.from_numpy(np.stack([self._prepare(item) for item in items])[None])
+            rows = self.frontend.forward_steps(frames.to(self.device), state.frontend)
+            rows = rows.to(self.device, self.dtype)
+            synchronize(self.device)
+            each_s = (time.perf_counter() - began) / len(items)
+            return [self._answer(rows[:, k], state, each_s) for k in range(len(items))]
+        if len(blocks) < len(items):
+            return [self.step([item], state) for item in items]
         given = torch.from_numpy(np.stack([b.samples for b in blocks])[None])
         given = given.to(self.device, self.dtype)
         tokens = self.frontend.forward_steps(given, state.frontend)
@@ -302,6 +295,40 @@ class StreamingModel:
             )
             for k, ago in enumerate(ages)
         ]
+
+    def _answer(
+        self,
+        tokens: Tensor,
+        state: ModelState,
+        frontend_s: float,
+        skeletons: tuple[SkeletonFrame, ...] | None = None,
+        *,
+        skip: bool = False,
+    ) -> StepResult:
+        """Take one token per stream, [B, ...]; ``skip``: the frontend had no part in them."""
+        began, count = time.perf_counter(), len(tokens)
+        out: NetworkOutput | None = self.network.forward_step(tokens, state.network)
+        future = None if out is None else out.anticipation
+        probabilities = None if out is None else self._probabilities(out.logits)
+        familiarity = None if out is None else self._familiarity(out.logits)
+        if probabilities is not None and skeletons is not None and self.info.card.background:
+            nobody = ~tokens.flatten(1).any(1).cpu().numpy()
+            probabilities[nobody] = np.equal(self.info.card.labels, self.info.card.background)
+        # The temperature was fitted for the present; anticipation has a classifier of its own.
+        anticipation = None if future is None else future.float().softmax(-1).cpu().numpy()
+        return StepResult(
+            probabilities,
+            anticipation,
+            self.network.warmup(state.network),
+            macs=(self.network_macs if skip else self.macs) * count,
+            dense_macs=(self.network_dense_macs if skip else self.dense_macs) * count,
+            frontend_s=frontend_s,
+            network_s=time.perf_counter() - began,
+            skeletons=skeletons,
+            network_macs=self.network_macs * count,
+            network_dense_macs=self.network_dense_macs * count,
+            familiarity=familiarity,
+        )
 
     def _spectra(self, state: ModelState, steps: int) -> npt.NDArray[np.float32]:
         """Return the spectrograms of the newest steps, [B, steps, frames, bands]."""

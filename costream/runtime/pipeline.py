@@ -10,7 +10,7 @@ from costream.clock import ItemClock, Resampler, Tick, TickItem
 from costream.errors import CostreamError, ExitCode, SourceError
 from costream.models.base import GatedModel, Model
 from costream.options import Options
-from costream.records import Gap, Item, SourceInfo, Summary, VideoFrame
+from costream.records import Data, Gap, Item, SourceInfo, Summary, VideoFrame
 from costream.runtime.budget import TokenController
 from costream.runtime.masks import MaskPainter
 from costream.runtime.persons import PersonRows
@@ -87,6 +87,7 @@ class StreamRunner:
     def _take(self, events: Iterable[TickItem]) -> None:
         for event in events:
             if isinstance(event, Tick):
+                _convert(event.item)
                 self._ticks.append(event)
                 if len(self._ticks) >= self._chunk:
                     self._run()
@@ -105,10 +106,6 @@ class StreamRunner:
         ticks, self._ticks = self._ticks, []
         if not ticks:
             return
-        for tick in ticks:
-            if isinstance(tick.item, VideoFrame):
-                for frame in (*tick.item.earlier, tick.item):
-                    _ = frame.rgb  # convert and resize here: it counts as decoding
         decode_s = (self._now_s() - self._waiting_since) / len(ticks)
         if self._controller is not None:
             self._controller.before(self.state)
@@ -134,6 +131,13 @@ class StreamRunner:
         if options.budget is None:
             return None
         return TokenController(self._model, options.budget, self._recorder.rate_hz)
+
+
+def _convert(item: Data) -> None:
+    """Convert and resize a frame: it counts as decoding, and its decoder's memory is free again."""
+    if isinstance(item, VideoFrame):
+        for frame in (*item.earlier, item):
+            _ = frame.rgb
 
 
 class SourceRun:
