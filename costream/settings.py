@@ -81,7 +81,7 @@ def read_toml(
         if len(text) > _LONGEST:
             raise ValueError(f"more than {_LONGEST / 1e6:g} MB")
         table: dict[str, Any] = tomllib.loads(text.decode())
-        _check_texts(table)
+        _check_values(table)
         return table
     except FileNotFoundError:
         if missing is None:
@@ -93,10 +93,12 @@ def read_toml(
         raise error_class(f"cannot be read ({error.strerror})", where=path) from error
 
 
-def _check_texts(value: Any) -> None:
-    """Raise ValueError for a text that no file, option or program can have as a name."""
+def _check_values(value: Any) -> None:
+    """Raise ValueError for a text that names nothing, or a whole number beyond TOML's 64 bits."""
     if isinstance(value, str) and "\0" in value:
         raise ValueError(f"a zero byte in {value!r:.80}")
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"a number of more than 64 bits: {value!s:.20}...")
     if isinstance(value, (dict, list)):
         for part in (*value, *(value.values() if isinstance(value, dict) else ())):
-            _check_texts(part)
+            _check_values(part)

@@ -111,20 +111,22 @@ class State:
         return states[0]._map(states, lambda parts: torch.cat(list(parts)))
 
     def _map(self: S, states: Sequence[S], join: _Join) -> S:
-        def one(parts: Sequence[object]) -> object:
-            head = parts[0]
-            if isinstance(head, State):
-                return head._map(parts, join)  # type: ignore[arg-type]
-            if isinstance(head, tuple):
-                return tuple(one(column) for column in zip(*parts, strict=True))
-            return join(parts) if isinstance(head, Tensor) else head  # type: ignore[arg-type]
-
         with torch.inference_mode(False):
             values = {
-                f.name: one([getattr(s, f.name) for s in states])
+                f.name: _joined([getattr(s, f.name) for s in states], join)
                 for f in dataclasses.fields(self)  # type: ignore[arg-type]
             }
         return type(self)(**values)
+
+
+def _joined(parts: Sequence[object], join: _Join) -> object:
+    """Return one value of a field for those of several states."""
+    head = parts[0]
+    if isinstance(head, State):
+        return head._map(parts, join)  # type: ignore[arg-type]
+    if isinstance(head, tuple):
+        return tuple(_joined(column, join) for column in zip(*parts, strict=True))
+    return join(parts) if isinstance(head, Tensor) else head  # type: ignore[arg-type]
 
 
 def _check(own: dict[str, Tensor], new: dict[str, Tensor], streams: int) -> None:

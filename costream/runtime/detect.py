@@ -14,6 +14,7 @@ from costream.formatting import clean
 from costream.models.base import Model
 from costream.models.registry import find_weights, more_to_fetch
 from costream.options import Options
+from costream.runtime.memory import settle
 from costream.runtime.options import check_model_options, source_options
 from costream.runtime.pipeline import run
 from costream.runtime.setup import load, logging_to
@@ -166,6 +167,7 @@ def load_checked(options: Options, *, shares: bool = False) -> Model:
     """Load the model. UsageError, as ``check_options``, for an option that does not apply to it."""
     model = load(options)
     check_model_options(options, model, shares=shares)
+    settle()
     log.info("%s: weights %s", model.info.card.name, model.info.weights_sha256[:12])
     return model
 

@@ -26,12 +26,14 @@ LONG = "n" * 300
         (2, "is not valid", ("listen", "-", "--raw", "s16le:" + "9" * 5000)),
         (2, "not a time", ("detect", "v.mp4", "--start", "9" * 400)),
         (2, "not valid TOML", ("detect", "v.mp4", "-c", "latin.toml")),
+        (2, "more than 64 bits", ("detect", "v.mp4", "-c", "large.toml")),
         (2, "more than 10 MB", ("detect", "v.mp4", "-c", "/dev/zero")),
         (4, "x?]0;t?.mp4: no such file", ("detect", "x\x1b]0;t\x07.mp4")),
     ],
 )
 def test_one_line(code: int, words: str, args: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes("model = 'é'".encode("latin-1"))
+    (tmp_path / "large.toml").write_text("threshold = 1" + 400 * "0", "utf-8")
     assert len(refused(code, words, *args, cwd=tmp_path)) < 1000
 
 

@@ -47,7 +47,7 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
 def retold(text: str, chance: random.Random) -> bytes:
     """Return ``text`` with numbers, words or lines changed, in one encoding or another."""
     for _ in range(chance.choice((1, 1, 2, 3))):
-        found = list(re.finditer(chance.choice((r"-?\d+(\.\d+)?", r"\w+", r"[^\n]*\n")), text))
+        found = list(re.finditer(chance.choice((r"-?\d+(\.\d+)?", r"\w+", r"(?m)^[^\n]*\n")), text))
         if not found:
             break
         place = chance.choice(found)

@@ -14,7 +14,6 @@ import json
 import os
 import pkgutil
 import resource
-import runpy
 import signal
 import socket
 import subprocess
@@ -28,10 +27,13 @@ _LOADED = ("av", "numpy.random", "safetensors.torch", "torch")
 _ROOMS = (
     "checkpoints",
     "cli",
+    "evaluation",
     "frontends",
     "importers",
     "labels",
     "models",
+    "report",
+    "results",
     "runtime",
     "sinks",
     "sources",
@@ -108,8 +110,10 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def _load() -> None:
-    """Load what most runs load."""
+    """Load what most runs load, and read what can be looked up by name."""
     import costream
+    import costream.__main__
+    from costream.registry import Registry
 
     for name in _LOADED:
         importlib.import_module(name)
@@ -118,6 +122,10 @@ def _load() -> None:
             [f"{costream.__path__[0]}/{room}"], f"costream.{room}."
         ):
             importlib.import_module(module.name)
+    ours = [module for name, module in sys.modules.items() if name.startswith("costream.")]
+    for value in [value for module in ours for value in vars(module).values()]:
+        if isinstance(value, Registry):
+            value.entries()
 
 
 def _serve(connection: socket.socket) -> None:
@@ -146,6 +154,8 @@ def _become_the_program(args: list[str], env: dict[str, str], cwd: str, fds: lis
     """Do what ``python -m costream`` does from here on; does not come back."""
     import numpy as np
 
+    import costream.__main__ as program
+
     for number, fd in enumerate(fds):
         os.dup2(fd, number)
         os.close(fd)
@@ -156,11 +166,12 @@ def _become_the_program(args: list[str], env: dict[str, str], cwd: str, fds: lis
     os.environ.update(env)
     os.chdir(cwd)
     sys.path[0] = cwd
+    sys.modules["__main__"] = program  # what further processes load
     sys.argv = ["costream", *args]
     np.random.seed()  # noqa: NPY002 (as unforeseeable as after a start)
     code = 0
     try:
-        runpy.run_module("costream", run_name="__main__", alter_sys=True)
+        program.entry()
     except SystemExit as end:
         code = int(end.code or 0)
     # The end of an interpreter, but for taking PyTorch apart, which takes a second.

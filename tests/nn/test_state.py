@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,19 @@ def test_taking_all_streams_apart_and_together_changes_nothing(depth: int) -> No
     joined = type(state).cat(parts)
     for name, tensor in state.tensors().items():
         assert torch.equal(joined.tensors()[name], tensor)
+
+
+def test_states_that_are_dropped_are_gone_at_once() -> None:
+    """A watch takes one of every feed each second: in cycles, their tensors would pile up."""
+    state = build_encoder(depth=2).init_state(4)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            type(state).cat([state.take([0]), state.clone()])
+        assert gc.collect() < 20
+    finally:
+        gc.enable()
 
 
 def test_a_state_that_does_not_fit_is_refused_and_nothing_is_changed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from pathlib import Path
@@ -286,6 +287,20 @@ def test_what_is_held_is_bounded_in_bytes(tmp_path):
     play(ring, file)
     assert not ring.save(tmp_path / "none.mkv", 9.9, 5.0, 0.0, Clips().done)
     ring.close()
+
+
+def test_streams_of_past_connections_are_freed_at_once(ring, tmp_path):
+    """Each holds 90 kB of FFmpeg's, which a cycle kept until Python looked for cycles."""
+    path = make_video(tmp_path / "v.mp4", 4)
+    play(ring, path)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            play(ring, path)
+        assert gc.collect() < 20
+    finally:
+        gc.enable()
 
 
 def test_a_clip_that_cannot_be_written_says_so(ring, tmp_path, caplog):

@@ -508,6 +508,10 @@ def test_without_the_extras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("{}", "no skeletons .nothing.; read are MMPose"),
         ('{"boxes": [], "video": 3}', "no skeletons .boxes, video."),
         ("[]", "no skeletons .a list."),
+        (
+            '{"instance_info": [{"frame_id": 1, "instances": [{"a": 1}]}]}',
+            "there are no persons in it",
+        ),
         ('[{"keypoints": []}]', "there are no persons in it|cannot"),
         (json.dumps([{"image_id": 1, "keypoints": [1, 2]}]), "there are no persons in it"),
     ],

@@ -25,6 +25,7 @@ from costream.runtime.alerts.snapshots import BOX
 from costream.runtime.budget import TokenController
 from costream.runtime.detect import load_checked
 from costream.runtime.masks import MaskPainter
+from costream.runtime.memory import give_back
 from costream.runtime.options import check_model_options, source_options
 from costream.runtime.setup import logging_to
 from costream.runtime.stop import StopHandler
@@ -57,6 +58,7 @@ log = logging.getLogger("costream")
 VIEW_S = 0.25  # interval between status updates
 SAVE_S = 1.0  # interval between savings of the network's state
 DURABLE_S = 10.0  # interval between those that survive a power failure; they wear a disk
+TIDY_S = 60.0  # interval between times at which free memory is given back
 AHEAD = 1000  # step numbers that are left out after a crash, since some of them may be used
 RESUME_S = 60.0  # a saved state is used for a restart within this time
 BUFFER_STEPS = 64  # most steps of a feed that wait for the network before the feed waits
@@ -179,7 +181,7 @@ class WatchRun:
         throttles = _throttles(options, model, specs)
         rows = FeedStates(model, len(specs), options.tokens, throttles, masks)
         self._loop = Loop(model, rows, self._channels, self._share, self._alerts, self._overview)
-        self._shown_s = self._saved_s = self._durable_s = 0.0
+        self._shown_s = self._saved_s = self._durable_s = self._tidied_s = 0.0
 
     def rounds(self) -> Generator[None, None, None]:
         """Watch to the end, pausing after each round of steps; every file is finished.
@@ -265,6 +267,9 @@ class WatchRun:
             paced = self._model.info.sound is None
             if said := self._share.overload(len(self._channels), paced=paced):
                 log.warning("%s", said)
+        if now_s - self._tidied_s >= TIDY_S:
+            self._tidied_s = now_s
+            give_back()
         if self._state_directory is not None and now_s - self._saved_s >= SAVE_S:
             durable = now_s - self._durable_s >= DURABLE_S
             self._saved_s, self._durable_s = now_s, now_s if durable else self._durable_s

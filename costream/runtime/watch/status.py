@@ -148,7 +148,7 @@ def _check(path: Path) -> None:
         raise UsageError("exists and is not a status file", where=path, hint=hint)
 
 
-_hidden = lru_cache(4096)(redact)  # strips repeat the same few labels thousands of times
+_hidden = lru_cache(512)(redact)  # strips repeat the same few labels thousands of times
 
 
 def status_json(status: WatchStatus, *, running: bool) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -291,7 +292,9 @@ class StreamTemplates:
     def __init__(self) -> None:
         # Streams of a closed container must not be accessed: copies in a file that is never
         # written preserve what a decoder needs.
-        self._held = av.open(io.BytesIO(), "w", format=_FORMAT)
+        self._held = held = av.open(io.BytesIO(), "w", format=_FORMAT)
+        # Open, it is part of a cycle, which Python may find hours later: 90 kB a connection.
+        weakref.finalize(self, held.close).atexit = False
         self._copies: dict[int, Stream] = {}
         self._telephony: dict[int, tuple[str, int, str]] = {}  # codec, rate, layout
         self._size = (0, 0)

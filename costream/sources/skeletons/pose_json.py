@@ -244,8 +244,10 @@ def _body(person: Any) -> tuple[Any, Any, str | None]:
     if isinstance(key, list):
         key = key[0] if key else None
     identity = None if key is None or key == -1 else str(key)
-    raw = next(person[k] for k in ("keypoints", "joints", "pose_keypoints_2d") if k in person)
-    values = np.array(raw, float)
+    raw = [person[k] for k in ("keypoints", "joints", "pose_keypoints_2d") if k in person]
+    if not raw:
+        raise ValueError("a person without joints")
+    values = np.array(raw[0], float)
     scores_given = person.get("keypoint_scores")
     if values.ndim == 1:
         values = values.reshape(-1, 3)
