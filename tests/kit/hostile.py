@@ -6,10 +6,10 @@ import io
 import json
 import pickle
 import random
-import shutil
 import struct
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -21,7 +21,7 @@ from costream.checkpoints.file import read_header
 from kit import data_audio, data_skeleton, data_video
 from kit.media import make_audio, make_video
 from kit.mutations import TEXTS, damaged, document, retold, revalued
-from kit.processes import Forks
+from kit.processes import Forks, Streams
 from kit.program import environment
 
 LIMITS = {"RLIMIT_CPU": 20, "RLIMIT_AS": 6 << 30, "RLIMIT_FSIZE": 1 << 28, "RLIMIT_CORE": 0}
@@ -37,6 +37,28 @@ class Case:
     files: Files
     args: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
+
+
+def _run_of(
+    case: Case, folder: Path, streams: Streams
+) -> tuple[list[str], Streams, dict[str, str], Path]:
+    home = {"XDG_CACHE_HOME": str(folder / "home"), **dict(case.env)}
+    return [*case.args], streams, environment(home), folder
+
+
+def _judge(code: int, shown: bytes, said: bytes) -> str:
+    """Return what must not happen of what a run wrote to its streams, or ''."""
+    tail = said[-300:].decode("utf-8", "replace")
+    text = said.decode("utf-8", "replace")
+    if code < 0 or code == 1:
+        return f"exit {code}: {tail!r}"
+    if code and not said:
+        return f"exit {code} without a word"
+    if "Traceback" in text:
+        return f"a traceback: {tail!r}"
+    if not all(c.isprintable() or c == "\n" for c in text) or b"\x1b" in shown:
+        return f"a control character: {tail!r} {shown[-200:]!r}"
+    return f"{len(said)} bytes of messages: {said[:200]!r}" if len(said) > LONGEST else ""
 
 
 class Hostile:
@@ -56,41 +78,53 @@ class Hostile:
         return CATEGORIES[category](self, random.Random(f"{category} {seed}"))
 
     def failure(self, case: Case) -> str:
-        """Run a case; return what happened that must not happen, or ''."""
-        folder = Path(tempfile.mkdtemp(dir=self.folder))
-        try:
-            for name, data in case.files.items():
-                (folder / name).write_bytes(data)
-            return self._run(case, folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _run(self, case: Case, folder: Path) -> str:
-        home = {"XDG_CACHE_HOME": str(folder / "home"), **dict(case.env)}
-        with (
-            tempfile.TemporaryFile() as none,
-            tempfile.TemporaryFile() as out,
-            tempfile.TemporaryFile() as err,
-        ):
+        """Run a case in a process of its own; return what happened that must not, or ''."""
+        with self._folders([case]) as ((folder,), streams):
+            _, out, err = streams
             try:
-                streams, env = (none, out, err), environment(home)
-                code = self._forks.run([*case.args], streams, env, folder, 300, LIMITS)
+                code = self._forks.run(*_run_of(case, folder, streams), 300, LIMITS)
             except TimeoutExpired:
                 return "it did not end"
             out.seek(0)
             err.seek(0)
-            shown, said = out.read(1 << 20), err.read()
-        tail = said[-300:].decode("utf-8", "replace")
-        text = said.decode("utf-8", "replace")
-        if code < 0 or code == 1:
-            return f"exit {code}: {tail!r}"
-        if code and not said:
-            return f"exit {code} without a word"
-        if "Traceback" in text:
-            return f"a traceback: {tail!r}"
-        if not all(c.isprintable() or c == "\n" for c in text) or b"\x1b" in shown:
-            return f"a control character: {tail!r} {shown[-200:]!r}"
-        return f"{len(said)} bytes of messages: {said[:200]!r}" if len(said) > LONGEST else ""
+            return _judge(code, out.read(1 << 20), err.read())
+
+    def failures(self, cases: Sequence[Case]) -> dict[int, str]:
+        """Run cases, most of them in one process; return what happened that must not, by place.
+
+        What fails or does not end there is run alone, and that is what counts.
+        """
+        doubtful = []
+        with self._folders(cases) as (folders, streams):
+            runs = [_run_of(*each, streams) for each in zip(cases, folders, strict=True)]
+            in_turn = [(args, env, str(cwd)) for args, _, env, cwd in runs]
+            self._forks.run_each(in_turn, streams, 300, LIMITS)
+            for place, folder in enumerate(folders):
+                said = {end: Path(f"{folder}.{end}") for end in ("code", "out", "err")}
+                if not said["code"].exists() or _judge(
+                    int(said["code"].read_text()),
+                    said["out"].read_bytes()[: 1 << 20],
+                    said["err"].read_bytes(),
+                ):
+                    doubtful.append(place)
+        alone = {place: self.failure(cases[place]) for place in doubtful}
+        return {place: why for place, why in alone.items() if why}
+
+    @contextmanager
+    def _folders(self, cases: Sequence[Case]) -> Iterator[tuple[list[Path], Streams]]:
+        """Make a folder with the files of each case, and files for the streams of a process."""
+        with (
+            tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as whole,
+            tempfile.TemporaryFile() as none,
+            tempfile.TemporaryFile() as out,
+            tempfile.TemporaryFile() as err,
+        ):
+            folders = [Path(whole, str(place)) for place in range(len(cases))]
+            for case, folder in zip(cases, folders, strict=True):
+                folder.mkdir()
+                for name, data in case.files.items():
+                    (folder / name).write_bytes(data)
+            yield folders, (none, out, err)
 
     def _make(self) -> None:
         """Write the files that cases are made of."""
