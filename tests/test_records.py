@@ -95,6 +95,14 @@ def test_records_cannot_be_changed():
         Segment(0.0, 1.0, "a", 0.5).label = "b"
 
 
+@pytest.mark.parametrize("changed", [{"macs": 10**300}, {"ms": {"decode": 1e308}}, {"i": 1e300}])
+def test_numbers_whose_sums_would_overflow_are_refused(changed):
+    fields = {"i": 0, "time_s": 0.0, "macs": 1, "dense_macs": 1}
+    assert from_json("compute", fields).macs == 1
+    with pytest.raises(ValueError, match=r"number \(1e\+30"):
+        from_json("compute", fields | changed)
+
+
 @pytest.mark.parametrize("name", ["budget_ms", "budget_macs", "budget_share"])
 def test_a_budget_is_written_with_its_unit_and_without(name):
     compute = Compute(0, 0.0, 10, 20, StageTimes(1, 1, 1, 1), **{name: 0.5})

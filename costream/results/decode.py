@@ -34,6 +34,7 @@ from costream.records import (
 Fields = dict[str, Any]
 _T = TypeVar("_T")
 _LATEST_S = 1e12
+_MOST = 1e30  # no sum, or product, of numbers up to this overflows
 _BUDGETS = ("budget_ms", "budget_macs", "budget_share")
 
 
@@ -74,12 +75,18 @@ def _time(value: Any) -> float:
 def _finite(value: Any) -> float:
     """Return a number for sums; 0 where it was not finite."""
     number = _number(value)
-    return number if math.isfinite(number) else 0.0
+    return _bounded(number) if math.isfinite(number) else 0.0
 
 
 def _whole(value: Any) -> int:
-    number = _number(value)  # also refuses integers that no float can hold
+    number = _bounded(_number(value))
     return value if isinstance(value, int) else int(number)
+
+
+def _bounded(number: float) -> float:
+    if not abs(number) <= _MOST:
+        raise TypeError(f"number ({number:g})")
+    return number
 
 
 def _text(value: Any) -> str:

@@ -108,6 +108,9 @@ def test_no_ntu(tmp_path: Path) -> None:
     (tmp_path / "a.skeleton").write_text("0\n")
     with pytest.raises(SourceError, match="no frames in it"):
         read(tmp_path / "a.skeleton")
+    (tmp_path / "a.skeleton").write_text("1" + 400 * "0")
+    with pytest.raises(SourceError, match=r"not a \.skeleton file"):
+        read(tmp_path / "a.skeleton")
     (tmp_path / "a.skeleton").write_text("5\nwhat\n")
     _, items = read(tmp_path / "a.skeleton")
     assert (frames(items), [f.fatal for f in faults(items)]) == ([], [True])

@@ -29,14 +29,15 @@ def read_ntu(lines: Lines, rate_hz: float | None, where: str) -> SkeletonRecordi
     Raises SourceError if it does not begin like one.
     """
     text = iter(lines)
+    rate = rate_hz or RATE_HZ
     try:
         frames = int(next(text))
-    except (ValueError, StopIteration):
+        duration_s = frames / rate
+    except (ValueError, OverflowError, StopIteration):
         raise SourceError("this is not a .skeleton file", where=where) from None
     if frames < 1:
         raise SourceError("there are no frames in it", where=where)
-    rate = rate_hz or RATE_HZ
-    return SkeletonRecording(NTU_25, 3, rate, frames / rate, _events(text, frames, rate))
+    return SkeletonRecording(NTU_25, 3, rate, duration_s, _events(text, frames, rate))
 
 
 def _events(text: Iterator[str], frames: int, rate_hz: float) -> Iterator[Event]:
