@@ -262,6 +262,17 @@ def test_more_clients_than_are_served_do_not_shut_others_out(metrics):
         client.close()
 
 
+def test_many_who_come_at_once_wait_in_line(metrics):
+    """Else the system tells them nothing, and they try again after 1 s, 3 s, 7 s."""
+    metrics.show(watch(feed()))
+    where = ("127.0.0.1", urlsplit(metrics.url).port)
+    with metrics._server._lock:  # nobody is accepted
+        waiting = [socket.create_connection(where, timeout=0.9) for _ in range(100)]
+    assert get(metrics)[0] == 200
+    for client in waiting:
+        client.close()
+
+
 def test_clients_that_leave_early_print_nothing(metrics, capfd, caplog):
     metrics.show(many(40))
     where = ("127.0.0.1", urlsplit(metrics.url).port)

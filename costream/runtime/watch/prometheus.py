@@ -28,6 +28,7 @@ _STILL_S = 5.0  # the main loop is stuck when it shows no status for this long
 _CLIENT_S = 5.0  # time limit for a client's request
 _POLL_S = 0.2  # interval at which the server checks whether to end
 _MOST_CLIENTS = 64  # simultaneous
+_MOST_WAITING = 1024  # to be accepted; one that comes when these are there tries again after 1 s
 log = logging.getLogger("costream")
 
 
@@ -106,7 +107,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False  # do not wait for clients that hang
     allow_reuse_address = os.name != "nt"  # on Windows, two programs could listen
     allow_reuse_port = False
-    request_queue_size = _MOST_CLIENTS
+    request_queue_size = _MOST_WAITING
 
     def __init__(self, where: Any, family: int, metrics: Metrics) -> None:
         self.address_family = socket.AddressFamily(family)
