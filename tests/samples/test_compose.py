@@ -49,6 +49,79 @@ def test_what_the_files_name_is_there(services: dict[str, Any]) -> None:
     assert json.loads(steps()["CMD"])[0] == "watch"
 
 
+# What an instruction may begin with, and what has to be so of its words (Docker's reference).
+KNOWN = {"FROM", "COPY", "RUN", "USER", "WORKDIR", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
+
+
+def instructions() -> list[tuple[str, str]]:
+    """All instructions of the Dockerfile in order, each on one line."""
+    lines = (FOLDER / "Dockerfile").read_text("utf-8").splitlines()
+    text = "\n".join(line for line in lines if not line.startswith("#")).replace("\\\n", " ")
+    return [tuple(line.split(None, 1)) for line in text.splitlines() if line]  # type: ignore[misc]
+
+
+def test_the_dockerfile_keeps_to_the_rules() -> None:
+    """Those of linters that matter here: known words, pinned bases, lists, no root, no caches."""
+    given = instructions()
+    assert {word for word, _ in given} <= KNOWN
+    assert given[0][0] == "FROM"
+    stages = [rest.split() for word, rest in given if word == "FROM"]
+    assert all(re.fullmatch(r"[a-z]+:[0-9.]+-slim", stage[0]) for stage in stages)
+    named = {stage[2] for stage in stages if len(stage) == 3 and stage[1] == "AS"}
+    for word, rest in given:
+        words = rest.split()
+        if word in ("ENTRYPOINT", "CMD"):
+            assert all(isinstance(one, str) for one in json.loads(rest))
+        if word == "COPY":
+            sources = [w.partition("=")[2] for w in words if w.startswith("--from=")]
+            assert set(sources) <= named
+            assert words[-1].startswith("/")
+        if word == "WORKDIR":
+            assert rest.startswith("/")
+        if word == "RUN" and "pip" in words:
+            assert "--no-cache-dir" in words
+    order = [word for word, _ in given]
+    last = len(order) - order[::-1].index("FROM")
+    assert order[last:].index("USER") < order[last:].index("ENTRYPOINT")
+    assert [order.count(w) for w in ("ENTRYPOINT", "CMD", "HEALTHCHECK")] == [1, 1, 1]
+    users = [rest for word, rest in given if word == "USER"]
+    assert users
+    assert "root" not in users
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="needs a shell")
+def test_the_steps_are_shell_lines(tmp_path: Path) -> None:
+    """Each RUN is run by sh in folders of its own, with programs that write down their words."""
+    place, wheels = tmp_path / "bin", tmp_path / "wheels"
+    place.mkdir()
+    wheels.mkdir()
+    (wheels / "costream-0.1.0-py3-none-any.whl").touch()
+    for name in ("pip", "useradd", "install", "costream"):
+        program = place / name
+        program.write_text(f'#!/bin/sh\nfor word in {name} "$@"; do echo "$word"; done\n')
+        program.chmod(0o755)
+    done = []
+    for line in (rest for word, rest in instructions() if word == "RUN"):
+        checked = subprocess.run(["sh", "-n", "-c", line], capture_output=True, check=False)
+        assert (checked.returncode, checked.stderr) == (0, b"")
+        line = line.replace("/wheels", str(wheels))
+        ran = subprocess.run(
+            ["sh", "-e", "-c", line],
+            env={"PATH": f"{place}:/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        done.append(ran.stdout.split("\n")[:-1])
+    build, fetch, user, models = done
+    assert build[:2] == ["pip", "wheel"]
+    assert build[-1] == "/src"
+    assert fetch[-2:] == ["torch<2.14", f"{wheels}/costream-0.1.0-py3-none-any.whl[mqtt]"]
+    assert user[0] == "useradd"
+    assert user[-5:] == ["install", "-d", "-o", "costream", "/data"]
+    assert models == ["costream", "models", "fetch", "yolos-tiny"]
+
+
 @needs_broker
 def test_the_watch_runs_and_is_healthy(services: dict[str, Any], tmp_path: Path) -> None:
     words = shlex.split(services["watch"]["command"])
