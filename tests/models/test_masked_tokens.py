@@ -10,8 +10,15 @@ from torch import Tensor
 
 from costream.models.eventful.vitdet import ViTDet
 from costream.models.eventful.yolos import Yolos
+from costream.nn.eventful.attention import RowAttention, TokenGrid
 from costream.nn.eventful.block import VARIANTS
-from costream.nn.eventful.gates import OnlyTokens, Operations, RecordedPolicy, TopTokens
+from costream.nn.eventful.gates import (
+    OnlyTokens,
+    Operations,
+    RecordedPolicy,
+    TopTokens,
+    pass_tokens,
+)
 from kit.eventful_nets import randomise
 from kit.object_nets import ARGUMENTS
 
@@ -94,6 +101,24 @@ def test_nothing_is_found_under_a_mask() -> None:
     logits = out.predicted[0][0].view(20, 28, -1)  # stride 4
     assert (logits[:, :12] == -100).all()
     assert (logits[:, 12:] > -50).all()
+
+
+def test_masked_tokens_have_no_turn() -> None:
+    """Nothing changes: the attention of what is seen is renewed in turn, and of nothing else."""
+    attention, frame = RowAttention(every=4), TokenGrid(1, 35, 2, relative=False)
+    state, qkv = attention.init_state(1, frame, torch.zeros(6)), torch.zeros(1, 35, 18)
+    x, reference = torch.randn(1, 35, 6), torch.zeros(1, 35, 6)
+    renewed: list[int] = []
+    for step in range(1 + 4):
+        only, operations = OnlyTokens(TopTokens(0), SEEN), Operations()
+        chosen = pass_tokens(x, reference, (step == 0,), only, operations)
+        state.attended.fill_(7.0)
+        new = torch.zeros(chosen.counts[0], 18)
+        attention.step(qkv, new, chosen, state, frame, None, operations)
+        if step:
+            renewed += (state.attended[0] != 7.0).any(-1).nonzero().flatten().tolist()
+            assert operations.product == 2 * (20 // 4) * 35 * 6
+    assert sorted(renewed) == SEEN.tolist()
 
 
 def test_a_mask_over_everything_leaves_nothing() -> None:

@@ -122,8 +122,8 @@ class RowAttention:
     """Attention of the tokens that pass, over all current keys, and of others in turn.
 
     The rest keep theirs, so of N tokens M + N / ``every`` are computed, in 2 (M + N / every) N D
-    multiply-accumulates. No token's attention is older than ``every`` frames, and when the scene
-    freezes, all follow it. ``every`` None: no turns.
+    multiply-accumulates. Tokens under masks have no turn. No other token's attention is older
+    than ``every`` frames, and when the scene freezes, all follow it. ``every`` None: no turns.
     """
 
     def __init__(self, every: int | None = 16) -> None:
@@ -162,8 +162,11 @@ class RowAttention:
             if chosen.fresh[stream]:
                 attended.zero_()
             else:
-                turn = torch.arange(self._in_turn(frame.tokens), device=tokens.device)
-                turn = (turn + state.turn[stream]) % frame.tokens
+                allowed = chosen.allowed
+                if allowed is None:
+                    allowed = torch.arange(frame.tokens, device=tokens.device)
+                turn = torch.arange(self._in_turn(len(allowed)), device=tokens.device)
+                turn = allowed[(turn + state.turn[stream]) % max(1, len(allowed))]
                 state.turn[stream] += len(turn)
                 mask = torch.zeros(frame.tokens, dtype=torch.bool, device=tokens.device)
                 tokens = mask.index_fill_(0, torch.cat([tokens, turn]), True).nonzero().flatten()

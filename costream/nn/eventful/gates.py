@@ -23,6 +23,8 @@ class ChosenTokens:
     tokens: tuple[Tensor, ...]  # of each stream, int64 [M], ascending
     fresh: tuple[bool, ...]  # of each stream: it starts, all tokens are chosen that may be
     places: Tensor | None  # of all of them in the rows of all streams; None: every row
+    # Those of a stream that may be chosen at all, int64 [n], ascending; None: every one.
+    allowed: Tensor | None = None
 
     @property
     def counts(self) -> list[int]:
@@ -63,12 +65,11 @@ def pass_tokens(
     """
     count = x.shape[1]
     device = "cpu" if x.is_meta else x.device  # indices must have values even if tokens have none
-    tokens = []
+    tokens, allowed = [], start_tokens(policy, count).to(device)
     for stream, begins in enumerate(fresh):
         if begins:
-            start = start_tokens(policy, count)
-            tokens.append(start.to(device))
-            if len(start) < count:  # those that are never computed have not changed either
+            tokens.append(allowed)
+            if len(allowed) < count:  # those that are never computed have not changed either
                 reference[stream] = x[stream]
         else:
             tokens.append(policy.choose(distances(x[stream], reference[stream])))
@@ -79,7 +80,7 @@ def pass_tokens(
         places = tokens[0]
     else:
         places = torch.cat([t + stream * count for stream, t in enumerate(tokens)])
-    chosen = ChosenTokens(tuple(tokens), tuple(fresh), places)
+    chosen = ChosenTokens(tuple(tokens), tuple(fresh), places, allowed)
     if remember_all:
         reference.copy_(x)
     else:
