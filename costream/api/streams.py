@@ -13,6 +13,7 @@ from costream.api.options import make_options
 from costream.checkpoints.card import Card
 from costream.errors import ExitCode, UsageError
 from costream.models.base import Model, ModelInfo
+from costream.models.persons import PersonsModel
 from costream.options import Options
 from costream.records import Header, Item, Record, Summary
 from costream.runtime.options import check_model_options, source_options
@@ -240,13 +241,16 @@ class ModelStream:
 
         The file has the memory of the network, the clock, the smoothing of the scores and the open
         segments: the results are those of a stream without interruption. Of audio, less than a
-        block that has not been stepped is left out. Raises UsageError before the first frame,
-        OutputError if the file cannot be written.
+        block that has not been stepped is left out. Raises UsageError before the first frame, and
+        for persons beside a whole stream, OutputError if the file cannot be written.
         """
         from costream.api.state import save_stream
 
         if self._runner is None or self._converter is None:
             raise UsageError("nothing to save before the first frame", where="save")
+        if isinstance(self._model, PersonsModel):
+            hint = "save streams of its models one by one"
+            raise UsageError("persons beside a whole stream are not saved", where="save", hint=hint)
         save_stream(Path(path), self._recorder, self._runner, self._converter)
 
     def load(self, path: str | os.PathLike[str]) -> None:

@@ -36,9 +36,10 @@ class StepResult:
     network_macs: int | None = None  # of ``macs``, without the frontend; None: inseparable
     network_dense_macs: int | None = None  # the same of ``dense_macs``
     familiarity: npt.NDArray[np.float32] | None = None  # [B, heads], NaN where a card has none
-    # [B] number of the person of each row, if the rows are persons of one stream
+    # Numbers of the persons who are followed in one stream, for each row [B], here or of ``people``
     persons: tuple[int, ...] | None = None
     nobody: bool = False  # none of them is there now
+    people: StepResult | None = None  # of the heads by person, beside those of the whole stream
 
     def row(self, k: int) -> StepResult:
         """Return the result of one stream of the batch (B = 1), with its share of the cost."""
@@ -70,6 +71,7 @@ class ModelHead:
     weights_sha256: str
     columns: slice
     rate_hz: float | None = None  # of its outputs, if it is not that of the steps
+    by_person: bool = False  # it has outputs for each person, where they are followed
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,11 @@ class ModelInfo:
     chunk: int = 1
     persons: int | None = None  # that one stream sees together; None: it takes no skeletons
     in_time: bool = False  # the streams of a batch must step together; else each is independent
+
+    @property
+    def follows(self) -> bool:
+        """Whether each of several persons can have outputs of their own."""
+        return any(head.by_person for head in self.heads)
 
 
 class Model(Protocol):

@@ -1,4 +1,4 @@
-"""A model of pictures and a model of sound together, on one source that has both."""
+"""Sound beside pictures: its network alone, and together with a model of pictures."""
 
 from __future__ import annotations
 
@@ -23,12 +23,80 @@ SILENT_S = 2.0  # the network of sound begins anew after so long without any
 
 
 @dataclass
+class BesideState(State):
+    """State of a network of sound beside pictures."""
+
+    sound: ModelState
+    heard_s: Tensor  # float64 [B], end of the newest block of sound; 0: none yet
+
+
+class BesideModel:
+    """Steps a model of sound with the blocks beside the frames, at the rate of these.
+
+    A step has the newest result; where no block has ended since the step before, probabilities
+    are NaN. Implements ``models.base.Model``.
+    """
+
+    def __init__(self, sound: StreamingModel) -> None:
+        self._sound = sound
+        rate_hz = sound.info.card.rate_hz
+        heads = tuple(replace(head, rate_hz=rate_hz) for head in sound.info.heads)
+        self.info = replace(sound.info, heads=heads, sound=None, beside=sound.info.sound, chunk=1)
+
+    def check(self, source: SourceInfo) -> dict[str, Any]:
+        """Return an entry for the header, ``sound``, that says why there is none."""
+        if source.beside:
+            return {}
+        return {"sound": f"none ({source.silent or 'only media have it'})"}
+
+    def init_state(self, batch_size: int = 1) -> BesideState:
+        """Return an initial state for ``batch_size`` streams."""
+        heard_s = zeros(batch_size, like=torch.zeros(0, dtype=torch.float64))
+        return BesideState(self._sound.init_state(batch_size), heard_s)
+
+    def step(self, items: Sequence[Data], state: BesideState) -> StepResult:
+        """Take one item per stream, with the sound beside it; return the newest output."""
+        began = time.perf_counter()
+        heard = [self._hear(item, row, state) for row, item in enumerate(items)]
+        new = [result for results in heard for result in results]
+        frontend_s = sum(result.frontend_s for result in new)
+        return StepResult(
+            _newest([[r.probabilities for r in results] for results in heard]),
+            None,
+            (False,) * len(items),
+            macs=sum(result.macs for result in new),
+            dense_macs=sum(result.dense_macs for result in new),
+            frontend_s=frontend_s,
+            network_s=max(0.0, time.perf_counter() - began - frontend_s),
+            network_macs=sum(result.network_macs or 0 for result in new),
+            network_dense_macs=sum(result.network_dense_macs or 0 for result in new),
+            familiarity=_newest([[r.familiarity for r in results] for results in heard]),
+        )
+
+    def steps(self, items: Sequence[Data], state: BesideState) -> list[StepResult]:
+        """Take consecutive items of one stream, return their results."""
+        return [self.step([item], state) for item in items]
+
+    def _hear(self, item: Data, row: int, state: BesideState) -> list[StepResult]:
+        """Step the network with the blocks beside a frame of a stream."""
+        blocks: tuple[AudioBlock, ...] = item.sound if isinstance(item, VideoFrame) else ()
+        if not blocks:
+            return []
+        if blocks[0].time_s - float(state.heard_s[row]) > SILENT_S:
+            state.sound.reset([row])
+        state.heard_s[row] = blocks[-1].time_s
+        own = state.sound.take([row])
+        results = self._sound.steps(blocks, own)
+        state.sound.put([row], own)
+        return results
+
+
+@dataclass
 class HearingState(State):
     """States of both networks; the settings of a token-gated one are those of its state."""
 
     picture: Any
-    sound: ModelState
-    heard_s: Tensor  # float64 [B], end of the newest block of sound; 0: none yet
+    beside: BesideState
 
     @property
     def tokens(self) -> int | None:
@@ -59,28 +127,25 @@ class HearingState(State):
 
 
 class HearingModel:
-    """Steps a model of pictures at its rate, and one of sound with the blocks beside the frames.
+    """Steps a model of pictures, and one of sound as ``BesideModel`` does.
 
-    A step has the newest result of the sound; where no block has ended since the step before, the
-    probabilities of its heads are NaN. Implements ``models.base.Model``.
+    Implements ``models.base.Model``.
     """
 
     def __init__(self, picture: Model, sound: StreamingModel) -> None:
         """Raises ModelError if the first takes no frames, or sound itself."""
-        self._picture, self._sound = picture, sound
+        self._picture, self._beside = picture, BesideModel(sound)
         name = f"{picture.info.card.name},{sound.info.card.name}"
-        if picture.info.box is None or picture.info.persons is not None:
+        if picture.info.box is None:
             raise ModelError(f"{picture.info.card.name} does not take pictures", where=name)
         if picture.info.beside is not None:
             raise ModelError(f"{picture.info.card.name} takes the sound itself", where=name)
-        rate_hz = sound.info.card.rate_hz
         count = len(picture.info.card.labels)
-        self._columns = (slice(count), slice(count, count + len(sound.info.card.labels)))
         heads = (
             *(_shifted(head, 0, count) for head in picture.info.heads),
             *(
-                replace(_shifted(head, count, len(sound.info.card.labels)), rate_hz=rate_hz)
-                for head in sound.info.heads
+                _shifted(head, count, len(sound.info.card.labels))
+                for head in self._beside.info.heads
             ),
         )
         labels = picture.info.card.labels + sound.info.card.labels
@@ -97,76 +162,35 @@ class HearingModel:
 
         Return entries for the header; ``sound`` says why there is none.
         """
-        notes = self._picture.check(source)
-        if not source.beside:
-            notes |= {"sound": f"none ({source.silent or 'only media have it'})"}
-        return notes
+        return {**self._picture.check(source), **self._beside.check(source)}
 
     def init_state(self, batch_size: int = 1) -> HearingState:
         """Return an initial state for ``batch_size`` streams."""
-        heard_s = zeros(batch_size, like=torch.zeros(0, dtype=torch.float64))
         return HearingState(
-            self._picture.init_state(batch_size), self._sound.init_state(batch_size), heard_s
+            self._picture.init_state(batch_size), self._beside.init_state(batch_size)
         )
 
     def step(self, items: Sequence[Data], state: HearingState) -> StepResult:
         """Take one frame per stream, with the sound beside it; return the newest output."""
         seen = self._picture.step(items, state.picture)
-        began = time.perf_counter()
-        heard = [self._hear(item, row, state) for row, item in enumerate(items)]
-        new = [result for results in heard for result in results]
-        probabilities = self._joined(seen.probabilities, [r[-1:] for r in heard])
-        familiarity = _familiarities(seen, [r[-1:] for r in heard], self.info.heads)
-        spent_s = time.perf_counter() - began
-        frontend_s = sum(result.frontend_s for result in new)
+        heard = self._beside.step(items, state.beside)
         network_macs, dense = seen.network_macs, seen.network_dense_macs
+        widths = len(self.info.card.labels), len(self.info.heads)
         return replace(
             seen,
-            probabilities=probabilities,
-            macs=seen.macs + sum(result.macs for result in new),
-            dense_macs=seen.dense_macs + sum(result.dense_macs for result in new),
-            frontend_s=seen.frontend_s + frontend_s,
-            network_s=seen.network_s + max(0.0, spent_s - frontend_s),
-            network_macs=None
-            if network_macs is None
-            else network_macs + sum(r.network_macs or 0 for r in new),
-            network_dense_macs=None
-            if dense is None
-            else dense + sum(r.network_dense_macs or 0 for r in new),
-            familiarity=familiarity,
+            probabilities=_beside(seen.probabilities, heard.probabilities, widths[0]),
+            macs=seen.macs + heard.macs,
+            dense_macs=seen.dense_macs + heard.dense_macs,
+            frontend_s=seen.frontend_s + heard.frontend_s,
+            network_s=seen.network_s + heard.network_s,
+            network_macs=None if network_macs is None else network_macs + (heard.network_macs or 0),
+            network_dense_macs=None if dense is None else dense + (heard.network_dense_macs or 0),
+            familiarity=_beside(seen.familiarity, heard.familiarity, widths[1]),
         )
 
     def steps(self, items: Sequence[Data], state: HearingState) -> list[StepResult]:
         """Take consecutive frames of one stream, return their results."""
         return [self.step([item], state) for item in items]
-
-    def _hear(self, item: Data, row: int, state: HearingState) -> list[StepResult]:
-        """Step the network of sound with the blocks beside a frame of a stream."""
-        blocks: tuple[AudioBlock, ...] = item.sound if isinstance(item, VideoFrame) else ()
-        if not blocks:
-            return []
-        if blocks[0].time_s - float(state.heard_s[row]) > SILENT_S:
-            state.sound.reset([row])
-        state.heard_s[row] = blocks[-1].time_s
-        own = state.sound.take([row])
-        results = self._sound.steps(blocks, own)
-        state.sound.put([row], own)
-        return results
-
-    def _joined(
-        self, seen: npt.NDArray[np.float32] | None, heard: Sequence[Sequence[StepResult]]
-    ) -> npt.NDArray[np.float32] | None:
-        """Return the probabilities of all heads, [B, C], NaN where there are none."""
-        if seen is None and not any(heard):
-            return None
-        out = np.full((len(heard), len(self.info.card.labels)), np.nan, np.float32)
-        if seen is not None:
-            out[:, self._columns[0]] = seen
-        for row, results in enumerate(heard):
-            for result in results:
-                if result.probabilities is not None:
-                    out[row, self._columns[1]] = result.probabilities[0]
-        return out
 
 
 class GatedHearingModel(HearingModel):
@@ -195,18 +219,31 @@ def _shifted(head: ModelHead, by: int, count: int) -> ModelHead:
     return replace(head, columns=slice(by + begin, by + end))
 
 
-def _familiarities(
-    seen: StepResult, heard: Sequence[Sequence[StepResult]], heads: Sequence[ModelHead]
+def _newest(
+    given: Sequence[Sequence[npt.NDArray[np.float32] | None]],
 ) -> npt.NDArray[np.float32] | None:
-    """Return how familiar the input is to each head [B, heads]; None if none can tell."""
-    known = seen.familiarity
-    if known is None and all(r.familiarity is None for results in heard for r in results):
+    """Return the last row [B, n] of the arrays [1, n] of each stream, NaN where there is none.
+
+    None if there is none at all.
+    """
+    last = [next((a for a in reversed(arrays) if a is not None), None) for arrays in given]
+    width = next((a.shape[1] for a in last if a is not None), None)
+    if width is None:
         return None
-    out = np.full((len(heard), len(heads)), np.nan, np.float32)
-    if known is not None:
-        out[:, : known.shape[1]] = known
-    for row, results in enumerate(heard):
-        for result in results:
-            if result.familiarity is not None:
-                out[row, -result.familiarity.shape[1] :] = result.familiarity[0]
+    nothing = np.full((1, width), np.nan, np.float32)
+    return np.concatenate([nothing if a is None else a for a in last])
+
+
+def _beside(
+    seen: npt.NDArray[np.float32] | None, heard: npt.NDArray[np.float32] | None, width: int
+) -> npt.NDArray[np.float32] | None:
+    """Return arrays [B, n] and [B, m] side by side [B, width], NaN in place of a missing one."""
+    there = seen if seen is not None else heard
+    if there is None:
+        return None
+    out = np.full((len(there), width), np.nan, np.float32)
+    if seen is not None:
+        out[:, : seen.shape[1]] = seen
+    if heard is not None:
+        out[:, -heard.shape[1] :] = heard
     return out

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from costream.models.eventful.classifier import ActionModel
     from costream.models.eventful.detector import ObjectModel
     from costream.models.hearing import HearingModel
+    from costream.models.persons import PersonsModel
     from costream.models.streaming import StreamingModel
 
 log = logging.getLogger("costream")
@@ -129,7 +130,7 @@ def load_model(
     weights: str | os.PathLike[str] | None = None,
     device: str = "auto",
     dtype: str = "float32",
-) -> StreamingModel | ObjectModel | ActionModel | HearingModel:
+) -> StreamingModel | ObjectModel | ActionModel | HearingModel | PersonsModel:
     """Load a model, ready to step.
 
     ``name`` and ``weights`` as for ``find_weights``; several names, separated by commas, are models
@@ -144,16 +145,25 @@ def load_model(
 
     names = [part.strip() for part in name.split(",") if part.strip()]
     if len(names) > 1:
-        from costream.models.hearing import with_sound
+        from costream.models.hearing import BesideModel, with_sound
         from costream.models.joint import combine_models
+        from costream.models.persons import with_persons
 
         _check_folder(weights)
         models = [load_model(part, weights, device, dtype) for part in names]
+        sounds = [m for m in models if isinstance(m, StreamingModel) and m.info.sound is not None]
+        others = [model for model in models if model not in sounds]
+        if not others:
+            return combine_models(sounds)
+        sound = None if not sounds else sounds[0] if len(sounds) == 1 else combine_models(sounds)
+        if len(others) == 2 and sum(model.info.card.finds_objects for model in others) == 1:
+            detector, person = sorted(others, key=lambda model: not model.info.card.finds_objects)
+            return with_persons(detector if sound is None else with_sound(detector, sound), person)
+        if len(others) == 1 and sound is not None:
+            if others[0].info.persons == 1:
+                return with_persons(BesideModel(sound), others[0])
+            return with_sound(others[0], sound)
         alike = [model for model in models if isinstance(model, StreamingModel)]
-        sounds = [model for model in alike if model.info.sound is not None]
-        if len(sounds) == len(models) - 1:
-            (picture,) = (model for model in models if model not in sounds)
-            return with_sound(picture, sounds[0] if len(sounds) == 1 else combine_models(sounds))
         if len(alike) < len(models):
             raise ModelError("token-gated models cannot be combined", where=name)
         return combine_models(alike)

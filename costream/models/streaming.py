@@ -160,17 +160,19 @@ class StreamingModel:
         self.frontend: Any = self._place(frontend) if placed else frontend
         pose_box = BOX if kind == "skeleton" else None
         together = kind == "video" and beside is None and hasattr(frontend, "forward_steps")
+        persons = int(frontend.persons) if kind == "skeleton" else None
+        alone = ModelHead(card, weights_sha256, slice(None), by_person=persons == 1)
         self.info = ModelInfo(
             card,
             weights_sha256,
-            tuple(heads) or (ModelHead(card, weights_sha256, slice(None)),),
+            tuple(heads) or (alone,),
             stride=int(getattr(network, "stride", 1)),
             box=(frontend.box[0], frontend.box[1]) if kind == "video" else pose_box,
             frames=int(getattr(frontend, "frames", 1)),
             sound=AudioFormat(frontend.sample_rate_hz, frontend.block) if kind == "audio" else None,
             beside=beside,
             chunk=CHUNK if kind == "audio" else CHUNK_FRAMES if together else 1,
-            persons=int(frontend.persons) if kind == "skeleton" else None,
+            persons=persons,
             # With strides in time, or a pose tracker each.
             in_time=kind == "skeleton" or any(hasattr(p, "in_time") for p in (frontend, network)),
         )

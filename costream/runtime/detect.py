@@ -178,7 +178,7 @@ def _table(plan: _Plan, model: Model, options: Options) -> MergedTimeline | None
         return None
     columns = SegmentColumns(
         heads=len(model.info.heads) > 1,
-        persons=model.info.persons == 1,
+        persons=model.info.follows,
         counts=model.info.card.finds_objects,
     )
     return MergedTimeline(plan.table, columns, overwrite=options.overwrite)

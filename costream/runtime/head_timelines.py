@@ -30,11 +30,15 @@ def new_timelines(
     options: Options,
     rate_hz: float,
     only: tuple[str, ...] | None,
+    heads: Sequence[ModelHead],
     person: int | None = None,
 ) -> list[HeadTimeline]:
-    """Return empty timelines, one per head. ``rate_hz``: steps per second; ``only``: labels."""
+    """Return empty timelines of these heads of a model.
+
+    ``rate_hz``: steps per second; ``only``: labels.
+    """
     several, out = len(info.heads) > 1, []
-    for head in info.heads:
+    for head in heads:
         name = head.card.name if several else None
         timeline = options.timeline(head.card)
         segmenter = _segmenter(info, head, timeline, rate_hz, only)

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 from costream.errors import UsageError
 from costream.models.base import GatedModel, Model
+from costream.models.persons import PersonsModel
 from costream.options import Options
 from costream.runtime.persons import MOST
 from costream.sinks.registry import drawing_size, object_formats
 from costream.sources.base import SourceOptions
+
+CROPPED = (1280, 720)  # persons are cut out of pictures that are fitted into this
 
 
 def source_options(
@@ -21,6 +24,7 @@ def source_options(
     only what is shown.
     """
     rate_hz = options.rate_hz or model.info.card.rate_hz
+    crops = isinstance(model, PersonsModel) and model.crops
     return SourceOptions(
         start_s=options.start_s,
         end_s=options.end_s,
@@ -31,7 +35,7 @@ def source_options(
         sampled_hz=rate_hz * model.info.frames if stepped else None,
         ahead=stepped,
         raw=options.raw,
-        drawing=drawing_size(formats),
+        drawing=CROPPED if crops else drawing_size(formats),
         rate_hz=rate_hz,
         frame_rate_hz=options.rate_hz,
         layout=options.layout,

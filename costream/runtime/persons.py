@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from costream.models.base import Model, PersonFinder, PersonModel, StepResult
+from costream.models.persons import PersonsModel
+from costream.options import Options
 from costream.records import Data, SkeletonFrame, VideoFrame
 
 if TYPE_CHECKING:
@@ -25,32 +27,111 @@ MOST = 8  # persons at one time
 GONE_S = 2.0  # a person who was not seen for this long has left
 
 
-def follows(model: Model) -> bool:
-    """Return whether a model is for one person, so that it can follow each of several."""
-    return model.info.persons == 1
+class RowFinder(Protocol):
+    """Finds the persons in the steps of one stream.
+
+    ``present``: numbers of those who are seen in the newest step, who has a row first if there
+    are too many. ``known``: those who may still be there.
+    """
+
+    alone: bool  # whether one row goes on without anybody, so that each step has a result
+
+    @property
+    def present(self) -> Sequence[int]: ...  # noqa: D102
+
+    @property
+    def known(self) -> Container[int]: ...  # noqa: D102
+
+    def begin(self, newest: int) -> None:
+        """Let numbers go on after this one; before the first step."""
+
+    def find(self, item: Data, whole: StepResult | None) -> StepResult | None:
+        """Take the next item, and the result of the stream as a whole, if there is one.
+
+        Return that result, with what was found out about the persons.
+        """
+
+    def item(self, number: int) -> Data:
+        """Return what the network takes of a person of the newest step."""
+
+    def close(self) -> None:
+        """Forget everybody; numbers go on."""
+
+
+class SkeletonFinder:
+    """Persons of skeletons, or those whom a model's own finder finds in frames."""
+
+    alone = True
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._finder: PersonFinder | None = None  # in frames
+        self._before = 0  # numbers of an earlier watch
+        self.frame: SkeletonFrame  # the newest
+        self.known: dict[int, int] = {}  # slots
+        self.present: list[int] = []
+
+    def begin(self, newest: int) -> None:
+        """Let numbers go on after this one."""
+        self._before = newest
+
+    def find(self, item: Data, whole: StepResult | None) -> StepResult | None:
+        """Find the persons; see ``RowFinder``."""
+        frame = item
+        if isinstance(frame, VideoFrame):
+            if self._finder is None:
+                self._finder = cast(PersonModel, self._model).person_finder(MOST)
+            frame = self._finder.find(frame)
+        assert isinstance(frame, SkeletonFrame)
+        numbers = frame.persons or range(1, len(frame.joints) + 1)
+        self.frame = frame
+        self.known = {n + self._before: slot for slot, n in enumerate(numbers) if n}
+        self.present = sorted(n for n, slot in self.known.items() if frame.scores[slot].any())
+        return whole
+
+    def item(self, number: int) -> SkeletonFrame:
+        """Return the newest frame with this person alone, or with nobody."""
+        frame, slot = self.frame, self.known.get(number)
+        if slot is None:
+            joints, scores = np.zeros_like(frame.joints[:1]), np.zeros_like(frame.scores[:1])
+        else:
+            joints, scores = frame.joints[slot : slot + 1], frame.scores[slot : slot + 1]
+        return SkeletonFrame(frame.i, frame.time_s, joints, scores, frame.layout)
+
+    def close(self) -> None:
+        """Forget everybody."""
+        if self._finder is not None:
+            self._finder.close()
 
 
 class PersonRows:
     """The state of a model for one person, with a row for each person who is there.
 
-    ``numbers``: of the persons, row by row; never none once there was a step. ``state``: of these
-    rows; None before the first step. Without anybody the
-    first row goes on, so that each step has a result. Who comes between two outputs of a network
-    with strides joins with the next.
+    ``numbers``: of the persons, row by row. ``state``: of these rows; None without any. Where the
+    finder says so, there is a row from the first step on: without anybody the first one goes on.
+    Who comes between two outputs of a network with strides joins with the next.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, finder: RowFinder | None = None) -> None:
         self._model = model
-        self._finder: PersonFinder | None = None  # of persons in frames
+        self._finder: RowFinder = finder or SkeletonFinder(model)
         self._newest = 1  # number of the person who came last
         self._anybody_s = -math.inf  # when somebody was seen last
-        self.reset()
+        self.numbers: list[int] = []
+        self._forget()
+
+    def begin(self, newest: int) -> None:
+        """Let numbers go on after this one, of an earlier watch; before the first step."""
+        self._finder.begin(newest)
+        self._newest = newest + 1
 
     def reset(self) -> None:
         """Forget everybody, as at a gap."""
-        if self._finder is not None:
-            self._finder.close()
-        self.numbers: list[int] = []
+        self._finder.close()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.numbers = []
         self._seen_s: list[float] = []
         self.state: State | None = None
         self._steps = 0  # of the rows
@@ -75,51 +156,48 @@ class PersonRows:
         self.state = self._model.init_state(len(self.numbers))
         self.state.load_tensors(tensors)
 
-    def step(self, item: Data) -> StepResult:
-        """Return the results of a step, a row for each person; ``item``: skeletons or a frame."""
+    def step(self, item: Data, whole: StepResult | None = None) -> StepResult:
+        """Return the results of a step, a row for each person; ``item``: skeletons or a frame.
+
+        ``whole``: the result of the stream as a whole, if there is one: then the rows are its
+        ``people``, and the costs are those of both.
+        """
         began = time.perf_counter()
-        frame = self._found(item)
+        whole = self._finder.find(item, whole)
+        self._change(item.time_s)
         found_s = time.perf_counter() - began
-        numbers = frame.persons or range(1, len(frame.joints) + 1)
-        slots = dict(zip(numbers, range(len(frame.joints)), strict=True))
-        present = {n: k for n, k in slots.items() if n and frame.scores[k].any()}
-        self._change(present, slots, frame.time_s)
-        rows = [_only(frame, slots.get(number)) for number in self.numbers]
-        result = self._model.step(rows, self.state)
-        self._steps += 1
+        rows = [self._finder.item(number) for number in self.numbers]
+        people = self._model.step(rows, self.state) if rows else None
+        self._steps += bool(rows)
+        if people is not None:
+            people = replace(people, frontend_s=people.frontend_s + found_s)
+            if isinstance(self._finder, SkeletonFinder):
+                people = replace(people, skeletons=(self._finder.frame,))
+        result = people if whole is None else _together(whole, people)
+        assert result is not None
         return replace(
             result,
-            skeletons=(frame,),
-            frontend_s=result.frontend_s + found_s,
             persons=tuple(self.numbers),
-            nobody=frame.time_s - self._anybody_s > GONE_S,
+            nobody=item.time_s - self._anybody_s > GONE_S,
         )
 
-    def _found(self, item: Data) -> SkeletonFrame:
-        """Return the persons in a frame."""
-        if isinstance(item, VideoFrame):
-            if self._finder is None:
-                self._finder = cast(PersonModel, self._model).person_finder(MOST)
-            return self._finder.find(item)
-        assert isinstance(item, SkeletonFrame)
-        return item
-
-    def _change(self, present: dict[int, int], slots: dict[int, int], time_s: float) -> None:
+    def _change(self, time_s: float) -> None:
         """Let persons join and leave."""
+        finder, present = self._finder, self._finder.present
         for row, number in enumerate(self.numbers):
             if number in present:
                 self._seen_s[row] = time_s
         if present:
             self._newest, self._anybody_s = max(self._newest, *present), time_s
-        # A row that begins at another step of a stride would not be that of a fresh stream.
-        may_join = self._steps % self._model.info.stride == 0
-        new = [n for n in sorted(present) if n not in self.numbers and may_join]
         stay = [
             row
             for row, number in enumerate(self.numbers)
-            if number in slots and time_s - self._seen_s[row] <= GONE_S
+            if number in finder.known and time_s - self._seen_s[row] <= GONE_S
         ]
-        if not stay and not new:
+        # A row that begins at another step of a stride would not be that of a fresh stream.
+        may_join = self._steps % self._model.info.stride == 0
+        new = [n for n in present if n not in self.numbers and may_join][: MOST - len(stay)]
+        if not stay and not new and finder.alone:
             # Nobody is there: one row goes on, that of the one who left last.
             stay = sorted(range(len(self.numbers)), key=lambda row: self._seen_s[row])[-1:]
             new = [] if stay else [self._newest]
@@ -134,10 +212,36 @@ class PersonRows:
         self._seen_s = [*(self._seen_s[row] for row in stay), *(time_s for _ in new)]
 
 
-def _only(frame: SkeletonFrame, slot: int | None) -> SkeletonFrame:
-    """Return the frame with the person in this slot alone; None: with nobody."""
-    if slot is None:
-        joints, scores = np.zeros_like(frame.joints[:1]), np.zeros_like(frame.scores[:1])
-    else:
-        joints, scores = frame.joints[slot : slot + 1], frame.scores[slot : slot + 1]
-    return SkeletonFrame(frame.i, frame.time_s, joints, scores, frame.layout)
+def person_rows(model: Model, options: Options) -> PersonRows:
+    """Return the rows for the persons of one stream of a model that follows them."""
+    if not isinstance(model, PersonsModel):
+        return PersonRows(model)
+    if not model.crops:
+        return PersonRows(model.person)
+    from costream.runtime.crops import CropFinder
+
+    assert model.person.info.box is not None
+    timeline = options.timeline(model.whole.info.heads[0].card)
+    return PersonRows(model.person, CropFinder(model.person.info.box, timeline.threshold_of))
+
+
+def _together(whole: StepResult, people: StepResult | None) -> StepResult:
+    """Return the result of a stream with that of its persons, and the costs of both."""
+    if people is None:
+        return whole
+    return replace(
+        whole,
+        macs=whole.macs + people.macs,
+        dense_macs=whole.dense_macs + people.dense_macs,
+        frontend_s=whole.frontend_s + people.frontend_s,
+        network_s=whole.network_s + people.network_s,
+        network_macs=add_costs(whole.network_macs, people.network_macs),
+        network_dense_macs=add_costs(whole.network_dense_macs, people.network_dense_macs),
+        skeletons=people.skeletons,
+        people=people,
+    )
+
+
+def add_costs(total: int | None, part: int | None) -> int | None:
+    """Return the sum of two costs, unknown if one is."""
+    return None if total is None or part is None else total + part

@@ -9,11 +9,12 @@ from contextlib import ExitStack
 from costream.clock import ItemClock, Resampler, Tick, TickItem
 from costream.errors import CostreamError, ExitCode, SourceError
 from costream.models.base import GatedModel, Model
+from costream.models.persons import PersonsModel
 from costream.options import Options
 from costream.records import Data, Gap, Item, SourceInfo, Summary, VideoFrame
 from costream.runtime.budget import TokenController
 from costream.runtime.masks import MaskPainter
-from costream.runtime.persons import PersonRows
+from costream.runtime.persons import person_rows
 from costream.runtime.stop import StopHandler
 from costream.runtime.writer import StreamRecorder
 from costream.sinks.base import Sink
@@ -63,7 +64,7 @@ class StreamRunner:
         self._chunk = 1 if info.live else model.info.chunk
         self._ticks: list[Tick] = []  # to be run together
         self.state = model.init_state(1)
-        self.persons = PersonRows(model) if recorder.follows else None
+        self.persons = person_rows(model, recorder.options) if recorder.follows else None
         self._painter = MaskPainter(recorder.options.mask)
         self._controller = self._controlled()
         # Waiting for a live source is no work.
@@ -110,14 +111,15 @@ class StreamRunner:
         if self._controller is not None:
             self._controller.before(self.state)
             self._recorder.budget = self._controller.step_budget
-        if self.persons is not None:
-            for tick in ticks:
-                self._recorder.step(tick, self.persons.step(tick.item), decode_s)
-            self.begin()
-            return
-        results = self._model.steps([tick.item for tick in ticks], self.state)
-        if self._controller is not None:
-            self._controller.after(results[-1])
+        items, persons = [tick.item for tick in ticks], self.persons
+        if persons is None or isinstance(self._model, PersonsModel):
+            results = self._model.steps(items, self.state)
+            if self._controller is not None:
+                self._controller.after(results[-1])
+            if persons is not None:
+                results = [persons.step(*each) for each in zip(items, results, strict=True)]
+        else:
+            results = [persons.step(item) for item in items]
         for tick, result in zip(ticks, results, strict=True):
             self._recorder.step(tick, result, decode_s)
         self.begin()

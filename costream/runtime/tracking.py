@@ -22,6 +22,7 @@ from costream.records import Box
 _HISTORY_S = 0.6  # of the places that a line is fitted to
 _PRIOR = 0.01  # squared seconds: how sure it is at first that an object stands
 _SPREAD = 0.35  # of an object's size (root of its area): so far it may get a second, if unseen
+MAX_BOXES = 100  # per step
 PATIENCE_S = 1.5  # how long an object may be out of sight and keep its id
 
 Corners = npt.NDArray[np.floating]  # x1, y1, x2, y2
@@ -73,16 +74,19 @@ class ObjectTracker:
     """Assigns ids to the boxes of one stream, from 1 on; none is used twice.
 
     ``overlap``: the least intersection over union of a box with its object's predicted box.
-    ``patience_s``: how long an object may be out of sight and keep its id.
+    ``patience_s``: how long an object may be out of sight and keep its id. ``newest``: the last id
+    of an earlier stream, after which these go on.
 
     The ids do not depend on the order of the boxes; new boxes get ids by descending score.
     """
 
-    def __init__(self, overlap: float = 0.3, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, overlap: float = 0.3, patience_s: float = PATIENCE_S, newest: int = 0
+    ) -> None:
         self._overlap = overlap
         self._patience_s = patience_s
         self._objects: list[_Object] = []  # by id
-        self._ids = 0  # assigned so far
+        self._ids = newest  # the last one that was assigned
         self._before_s = -np.inf  # time of the step before
 
     def reset(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
@@ -14,7 +13,8 @@ import numpy.typing as npt
 from costream.clock import Tick
 from costream.errors import CostreamError, ExitCode
 from costream.hysteresis import is_among, match_labels
-from costream.models.base import Model, StepResult
+from costream.models.base import Model, ModelHead, StepResult
+from costream.models.persons import PersonsModel
 from costream.options import Options
 from costream.records import (
     AudioBlock,
@@ -44,16 +44,15 @@ from costream.runtime.head_timelines import (
 )
 from costream.runtime.header import make_header
 from costream.runtime.levels import LevelMeter
-from costream.runtime.persons import MOST, PersonScores, follows
+from costream.runtime.persons import MOST, PersonScores, add_costs
 from costream.runtime.presence import Event, Presence
 from costream.runtime.segments import PresenceSegmenter, best_scores
-from costream.runtime.tracking import ObjectTracker
+from costream.runtime.tracking import MAX_BOXES, ObjectTracker
 from costream.sinks.base import PictureSink, Sink
 from costream.status import PersonStatus, SeenLabel
 
 log = logging.getLogger("costream")
 
-MAX_BOXES = 100  # per step
 SILENT_S = 2.0  # after so long without an output a head begins anew
 
 
@@ -71,13 +70,17 @@ class StreamRecorder:
     ) -> None:
         """``follow_persons``: each by itself, if the model sees one person.
 
-        ``needs``: of rules: "places" (``presence``), "dB" or "dBA" (``meter``).
+        Those beside a whole stream are followed in any case. ``needs``: of rules: "places"
+        (``presence``), "dB" or "dBA" (``meter``).
 
         Raises UsageError for a label of ``options.only`` that no head of the model has.
         """
         self.model, self.options, self.sinks = model, options, sinks
-        self._may_follow = follow_persons
-        self.follows = False  # known once it is open
+        self.follows = model.info.follows and (follow_persons or isinstance(model, PersonsModel))
+        heads = model.info.heads
+        self._own_heads = [h for h in heads if self.follows and h.by_person]  # of each person
+        self._whole: list[HeadTimeline] = []  # of the stream as a whole
+        self._nobody: list[HeadTimeline] = []  # of a person who is not there
         self._people: dict[int, list[HeadTimeline]] = {}
         events = [label for head in model.info.heads for label in head.card.events]
         self.only = match_labels(options.only, events) if options.only else None
@@ -102,11 +105,12 @@ class StreamRecorder:
         self.nobody = False  # of the persons who are followed
         self._told_s: dict[str | None, float] = {}  # newest output, by head
         self._tops: dict[int, tuple[Scored, ...]] = {}  # newest, by person
-        self.timelines: list[HeadTimeline] = []
+        self.timelines: list[HeadTimeline] = []  # of all heads: those of one of the persons
         self._places = options.places
         placed = "places" in needs or bool(options.zone or options.line)
         self.presence = Presence(self._places) if placed else None  # what is where
-        self._tracker = ObjectTracker() if options.track or placed else None
+        self._tracks = (options.track or placed) and not self.follows  # else who follows does
+        self.begin(0)
         self.budget: dict[str, float] = {}  # of the next steps: field of Compute, value
         self._sink_s = 0.0
         self._boxes: tuple[Box, ...] = ()  # of the newest step
@@ -116,6 +120,11 @@ class StreamRecorder:
             if units & {"dB", "dBA"}
             else None
         )
+
+    def begin(self, newest: int) -> None:
+        """Let numbers of persons and objects go on after this one; before the first step."""
+        self.newest = newest
+        self._tracker = ObjectTracker(newest=newest) if self._tracks else None
 
     def scene(self, item: Data) -> Scene | None:
         """Return what the newest step, whose input this was, saw; None if that is no picture."""
@@ -147,7 +156,6 @@ class StreamRecorder:
         """Write the header. SourceError when the model does not take this source."""
         notes = self.model.check(info)
         self.uri = info.uri
-        self.follows = self._may_follow and follows(self.model)
         self._set_clock(info)
         header = make_header(
             self.model,
@@ -169,13 +177,26 @@ class StreamRecorder:
         # For skeletons, a given rate is that of the recording, whose frames may have no times.
         given = None if info.kind == "skeleton" else self.options.rate_hz
         self.rate_hz = given or card.rate_hz
-        self.timelines = self._new_timelines()
+        whole = [h for h in self.model.info.heads if not (self.follows and h.by_person)]
+        self._whole = self._new_timelines(whole)
+        self._nobody = self._new_timelines(self._own_heads)
+        self._set_timelines(self._nobody)
 
-    def _new_timelines(self, person: int | None = None) -> list[HeadTimeline]:
-        return new_timelines(self.model.info, self.options, self.rate_hz, self.only, person)
+    def _new_timelines(
+        self, heads: Sequence[ModelHead], person: int | None = None
+    ) -> list[HeadTimeline]:
+        info, rate_hz = self.model.info, self.rate_hz
+        return new_timelines(info, self.options, rate_hz, self.only, heads, person)
+
+    def _set_timelines(self, own: Sequence[HeadTimeline]) -> None:
+        """Set the timelines of all heads; ``own``: those of a person."""
+        by_head = {id(entry.head): entry for entry in (*self._whole, *own)}
+        self.timelines = [by_head[id(head)] for head in self.model.info.heads]
 
     def step(self, tick: Tick, result: StepResult, decode_s: float) -> PersonScores:
         """Write the records for the model's result of a tick (B = 1, or a row for each person).
+
+        Where persons are followed beside a whole stream, their rows are those of ``people``.
 
         Return the scores behind the timeline, [C] of all heads concatenated, by number of the
         person (None: of a stream as a whole); empty when the step has no output.
@@ -187,8 +208,8 @@ class StreamRecorder:
         self.last_s = tick.time_s
         self.macs += result.macs
         self.dense_macs += result.dense_macs
-        self.network_macs = _sum(self.network_macs, result.network_macs)
-        self.network_dense_macs = _sum(self.network_dense_macs, result.network_dense_macs)
+        self.network_macs = add_costs(self.network_macs, result.network_macs)
+        self.network_dense_macs = add_costs(self.network_dense_macs, result.network_dense_macs)
         step, self.steps = self.first_step + self.steps, self.steps + 1
         self.lag_s = _lag_s(tick.item)
         compute = Compute(
@@ -209,40 +230,46 @@ class StreamRecorder:
         )
         began = time.perf_counter()
         self._measure(tick)
-        scores: defaultdict[int | None, list[npt.NDArray[np.float64]]] = defaultdict(list)
-        told: set[int | None] = set()  # persons for whom a head has an output
-        if result.familiarity is not None and result.probabilities is not None:
-            unfamiliar = self._is_unfamiliar(result.probabilities[0], result.familiarity[0])
-            self.unfamiliar = (self.unfamiliar or 0) + unfamiliar
+        told = False  # a head has an output
+        own = result.people or result
+        self._judge_familiarity((result, self._whole), (own, next(iter(self._people.values()), [])))
         for row, number, entry in self._entries():
+            given = result if entry.person is None else own
             if isinstance(entry.segmenter, PresenceSegmenter):
                 found = () if result.objects is None else result.objects[0]
                 boxes = [box for box in found if is_among(box.label, self.only)]
                 self.write(self._objects(step, tick, boxes, entry))
                 self._tell_events(() if self.presence is None else self.presence.events)
                 self._emit(entry, entry.segmenter.push_boxes(tick.time_s, boxes))
-            elif result.probabilities is not None and not (
-                self.options.wait and result.warmup[row]
-            ):
-                probabilities = result.probabilities[row, entry.head.columns]
+            elif given.probabilities is not None and not (self.options.wait and given.warmup[row]):
+                probabilities = given.probabilities[row, entry.head.columns]
                 if np.isnan(probabilities[0]):  # this head has no output
                     self._miss(entry, tick.time_s)
                     continue
                 self._told_s[entry.name] = tick.time_s
-                self.write(self._prediction(step, tick, result, row, number, entry))
+                self.write(self._prediction(step, tick, given, row, number, entry))
                 self._emit(entry, entry.segmenter.push(tick.time_s, probabilities))
             else:
                 continue
-            told.add(entry.person)
-        for _, _, entry in self._entries():
-            if entry.person in told:
-                known = entry.segmenter.smoother.scores
-                none = np.zeros(len(entry.head.card.labels))
-                scores[entry.person].append(none if known is None else known)
+            told = True
         self.write(compute)
         self._draw(tick, result)
         self._sink_s = time.perf_counter() - began
-        return {person: np.concatenate(parts) for person, parts in scores.items()}
+        return self._scores() if told else {}
+
+    def _scores(self) -> dict[int | None, npt.NDArray[np.float64]]:
+        """Return the newest scores of each person, and of the stream; NaN at heads of the other."""
+        parties: list[tuple[int | None, list[HeadTimeline]]] = [*self._people.items()]
+        out = {}
+        for person, timelines in [*parties, *([(None, self._whole)] if self._whole else [])]:
+            by_head = {id(entry.head): entry.segmenter.smoother.scores for entry in timelines}
+            parts = []
+            for head in self.model.info.heads:
+                scores = by_head.get(id(head))
+                nothing = 0.0 if id(head) in by_head else np.nan
+                parts.append(np.full(len(head.card.labels), nothing) if scores is None else scores)
+            out[person] = np.concatenate(parts)
+        return out
 
     def _miss(self, entry: HeadTimeline, time_s: float) -> None:
         """Let a head that has had no output for long, such as one of sound, begin anew."""
@@ -253,17 +280,21 @@ class StreamRecorder:
 
     def meet(self, persons: Sequence[int]) -> None:
         """Begin timelines of new persons, and end those of persons who have left."""
-        for number in [number for number in self._people if number not in persons]:
-            self._tops.pop(number, None)
-            for entry in self._people.pop(number):
-                self._emit(entry, entry.segmenter.flush())
         known = self._people
-        self._people = {n: known.get(n) or self._new_timelines(n) for n in persons}
-        self.timelines = next(iter(self._people.values()))
+        if list(persons) == list(known):
+            return
+        for number in [number for number in known if number not in persons]:
+            self._tops.pop(number, None)
+            for entry in known.pop(number):
+                self._emit(entry, entry.segmenter.flush())
+        new = {n: self._new_timelines(self._own_heads, n) for n in persons if n not in known}
+        self._people = {number: known.get(number) or new[number] for number in persons}
+        self._set_timelines(next(iter(self._people.values()), self._nobody))
+        self.newest = max(self.newest, *persons, 0)
 
     def _entries(self) -> Iterator[tuple[int, int, HeadTimeline]]:
-        """Yield row of the result, number of the head and timeline, for each person."""
-        for row, timelines in enumerate(self._people.values() or [self.timelines]):
+        """Yield row of the result, number of its head and timeline, of the stream and persons."""
+        for row, timelines in ((0, self._whole), *enumerate(self._people.values())):
             for number, entry in enumerate(timelines):
                 yield row, number, entry
 
@@ -373,6 +404,7 @@ class StreamRecorder:
         sure = tuple(box for box in boxes if box.score >= least(box.label))[:MAX_BOXES]
         if self._tracker is not None:
             sure = self._tracker.update(tick.time_s, sure)
+        self.newest = max([self.newest, *(box.id for box in sure if box.id is not None)])
         if self.presence is not None and isinstance(tick.item, VideoFrame):
             size = tick.item.size or tick.item.rgb.shape[1::-1]
             sure = self.presence.update(tick.time_s, sure, size)
@@ -418,18 +450,25 @@ class StreamRecorder:
             person=entry.person,
         )
 
-    def _is_unfamiliar(
-        self, probabilities: npt.NDArray[np.float32], familiarity: npt.NDArray[np.float32]
-    ) -> bool:
-        """Return whether some event seems best to the models that can tell, and none knows it."""
-        told = []
-        for number, entry in enumerate(self.timelines):
-            card = entry.head.card
-            if card.familiarity is not None:
-                best = probabilities[entry.head.columns].argmax()
-                is_event = card.labels[best] != card.background
-                told.append(is_event and familiarity[number] < card.familiarity.limit)
-        return bool(told) and all(told)
+    def _judge_familiarity(self, *parts: tuple[StepResult, Sequence[HeadTimeline]]) -> None:
+        """Count the step if some event seems best to models that can tell, and none knows it.
+
+        ``parts``: results with the timelines of the heads of their first row.
+        """
+        told, judged = [], False
+        for result, timelines in parts:
+            if result.familiarity is None or result.probabilities is None or not timelines:
+                continue
+            judged = True
+            for number, entry in enumerate(timelines):
+                card = entry.head.card
+                if card.familiarity is not None:
+                    best = result.probabilities[0, entry.head.columns].argmax()
+                    is_event = card.labels[best] != card.background
+                    strange = result.familiarity[0, number] < card.familiarity.limit
+                    told.append(is_event and strange)
+        if judged:
+            self.unfamiliar = (self.unfamiliar or 0) + (bool(told) and all(told))
 
     def _top(
         self, probabilities: npt.NDArray[np.float32], labels: Sequence[str]
@@ -444,11 +483,6 @@ class StreamRecorder:
             count = 1 if known is None else known.count + 1
             self.seen[segment.label] = SeenLabel(segment.label, count, segment.end_s)
             self.write(replace(segment, model=entry.name, person=entry.person))
-
-
-def _sum(total: int | None, part: int | None) -> int | None:
-    """Return the sum of two costs, unknown if one is."""
-    return None if total is None or part is None else total + part
 
 
 def _lag_s(item: Data) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,21 @@ import pytest
 
 import costream
 from costream.errors import ModelError
+from costream.layouts import find_layout
 from costream.models.base import GatedModel
 from costream.models.hearing import SILENT_S, HearingModel, with_sound
 from costream.models.registry import load_model
-from costream.records import Alert, AudioBlock, Fault, Level, Prediction, Segment, VideoFrame
+from costream.records import (
+    Alert,
+    AudioBlock,
+    Fault,
+    Level,
+    Prediction,
+    Segment,
+    SkeletonFrame,
+    SourceInfo,
+    VideoFrame,
+)
 from costream.report.digest import Digest
 from costream.results.reader import read_results
 from costream.runtime.pipeline import run
@@ -25,7 +37,7 @@ from costream.sources.registry import open_source
 from kit.object_nets import bright_model
 from kit.paths import SAMPLES
 from kit.rtsp_server import RtspServer, endless, needs_rtsp
-from kit.streams import RecordSink
+from kit.streams import ItemSource, RecordSink
 from kit.tcp_proxy import TcpProxy
 
 
@@ -114,7 +126,6 @@ def test_a_gated_model_keeps_its_settings() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("costgcn,cosounds", "costgcn does not take pictures"),
         ("cooadtr,oadtr,cosounds", "does not share"),
     ],
 )
@@ -160,6 +171,58 @@ def test_objects_and_sounds_in_files(clip: Path, tmp_path: Path) -> None:
     again = costream.Results.read(tmp_path / "both.json")
     assert len(again.predictions) == len(costream.Results.read(tmp_path / "both.jsonl").predictions)
     assert "cosounds" in again.to_html()
+
+
+class Finder:
+    """The skeletons of frames, by their numbers."""
+
+    def __init__(self, known: list[SkeletonFrame]) -> None:
+        self._known = known
+
+    def find(self, frame: VideoFrame) -> SkeletonFrame:
+        return self._known[frame.i]
+
+    def close(self) -> None:
+        pass
+
+
+def test_persons_in_pictures_and_the_sound_beside_them() -> None:
+    """Each has what it has alone: two persons, the second from the second second on."""
+    layout, rng = find_layout("ntu-25"), np.random.default_rng(0)
+    walk = rng.standard_normal((2, 25, 3)).astype(np.float32)
+    known = []
+    for k in range(45):
+        walk = walk + 0.05 * rng.standard_normal(walk.shape).astype(np.float32)
+        scores = np.array([1.0, k >= 15], np.float32)[:, None] * np.ones(25, np.float32)
+        numbers = (1, 2 if k >= 15 else 0)
+        known.append(SkeletonFrame(k, k / 15, walk * scores[..., None], scores, layout))
+        known[-1] = replace(known[-1], persons=numbers)
+    blocks = [block(i) for i in range(12)]
+    pixels = np.zeros((4, 4, 3), np.uint8)
+    frames = [VideoFrame(k, k / 15, k, lambda: pixels) for k in range(45)]
+    items = sorted([*frames, *blocks], key=lambda item: (item.time_s, isinstance(item, VideoFrame)))
+    model: Any = load_model("costgcn,cosounds")
+    model.person.person_finder = lambda most: Finder(known)
+    model.check = lambda source: {}  # needs MediaPipe for pictures
+    info = SourceInfo("two", "two", "video", 3.0, 15.0, beside=True)
+    both, alone = RecordSink(), RecordSink()
+    run(ItemSource(info, items), model, [both])
+    skeletons = replace(info, kind="skeleton", beside=False)
+    run(ItemSource(skeletons, known), load_model("costgcn"), [alone], follow_persons=True)
+    given = both.of(Prediction)
+    of_persons = [replace(p, model=None, pts=None) for p in given if p.person is not None]
+    assert of_persons == alone.of(Prediction)
+    assert {p.person for p in of_persons} == {1, 2}
+    heard = [p for p in given if p.person is None]
+    sound = load_model("cosounds")
+    expected = sound.steps(blocks, sound.init_state(1))
+    assert len(heard) == len(expected) - 1  # the last block ends after the last picture
+    for one, other in zip(heard, expected, strict=False):
+        assert one.model == "cosounds"
+        assert other.probabilities is not None
+        assert one.top[0][1] == pytest.approx(other.probabilities.max(), abs=1e-4)
+    assert both.header.persons == 8
+    assert [head.model for head in both.header.heads] == ["costgcn", "cosounds"]
 
 
 @needs_rtsp

@@ -21,7 +21,7 @@ from costream.models.eventful.detector import ObjectState
 from costream.models.eventful.vitdet import ViewState, ViTDetState
 from costream.models.eventful.yolos import Yolos
 from costream.models.gated import TokenState
-from costream.models.hearing import HearingState
+from costream.models.hearing import BesideState, HearingState
 from costream.models.movinet import MoViNet
 from costream.models.oad.conystrom import CoNystrom
 from costream.models.oad.cooadtr import CoOadTR, Features
@@ -295,8 +295,8 @@ def test_every_kind_of_state_is_tested() -> None:
         every.update(new)
     # Those of models with gates are of one stream only: tests/models/test_{objects,actions}.py.
     untested = {k for k in every if k.__module__.startswith("costream")} - seen
-    # Those of converted encoders are tuples of others, that of pictures with sound holds two.
-    untested -= {DeepState, EventfulState, HearingState}
+    # Those of converted encoders are tuples of others, that of sound beside pictures holds one.
+    untested -= {BesideState, DeepState, EventfulState, HearingState}
     assert untested == {ActionState, ClockedState, TokenState, ObjectState, ViTDetState, ViewState}
 
 

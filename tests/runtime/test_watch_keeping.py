@@ -70,7 +70,7 @@ def play(model: StreamingModel, state: Any, items: list[VideoFrame]) -> np.ndarr
 
 
 def now() -> Snapshot:
-    return Snapshot(40, time.time() - 5.0, 4.875, ())
+    return Snapshot(40, time.time() - 5.0, 4.875, (), 3)
 
 
 def kept(folder: Path, model: StreamingModel, state: Any = None) -> Path:

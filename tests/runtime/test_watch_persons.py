@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import costream
 from costream.layouts import find_layout
+from costream.places import PlaceCount
 from costream.records import Alert, Prediction, Segment, SkeletonFrame, VideoFrame
 from costream.runtime.alerts.alerts import read_options
 from costream.runtime.alerts.evaluator import RuleEvaluator
@@ -169,6 +171,20 @@ def test_a_line_for_each_person_on_the_dashboard() -> None:
     assert "sit" in second[30:]
     few = [line.plain for line in Board().lines(status, Viewport(80, 7))]
     assert any(line == "and 2 more persons" for line in few) or "hall 1 " in "\n".join(few)
+
+
+def test_hostile_labels_of_persons_and_places_stay_in_their_lines() -> None:
+    label = "\x1b[31mred\u202e[bold]\n"
+    bad = PersonStatus(4, 3 * label, ((3 * label, 0.7),), (label,) * 5)
+    places = (PlaceCount(f"door {label}", "zone", label, 3, 12, 9),)
+    hall = feed("hall", persons=(WALKS, bad), places=places)
+    status = watch(hall, feed(3 * label), strips={"hall": (label,)})
+    lines = [line.plain for line in Board().lines(status, Viewport(80, 24))]
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert not [c for c in "".join(lines) if unicodedata.category(c) in ("Cc", "Cf")]
+    assert any(line.startswith("hall 4 ") and "0.70" in line for line in lines)
+    assert any(line.startswith("hall  door ?[31mred") for line in lines)
 
 
 WHO = ("hall 1 ", "hall 12")

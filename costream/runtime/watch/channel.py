@@ -27,6 +27,7 @@ STRIP_S = 180  # seconds of history in the strip of a feed
 # An open feed without data for this long beyond its usual pauses is reported as stalled.
 STALLED_S = 2.0
 JITTER = 1.25  # of the usual pauses
+AHEAD = 100  # numbers of persons and objects that are left out after a crash, at most
 SPACED = 4.0  # steps further apart than so many usual ones follow a gap
 
 
@@ -83,6 +84,7 @@ class FeedChannel:
         """Resume where an earlier watch stopped; call it before the thread starts."""
         self._resumed, self._last_s, self._smoothed = True, saved.time_s, saved.smoothed
         self.recorder.first_step = saved.next_step
+        self.recorder.begin(saved.newest)
         self.feed.offset_s = self.began_s - saved.began_s
         self.began_s = saved.began_s
 
@@ -94,7 +96,8 @@ class FeedChannel:
         if self._last_s is None or not self.recorder.steps:
             return None
         next_step = self.recorder.first_step + self.recorder.steps + ahead
-        return Snapshot(next_step, self.began_s, self._last_s, self.recorder.smoothed())
+        newest = self.recorder.newest + min(ahead, AHEAD)
+        return Snapshot(next_step, self.began_s, self._last_s, self.recorder.smoothed(), newest)
 
     def stop(self) -> None:
         """Ask the feed's thread to end soon."""

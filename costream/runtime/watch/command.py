@@ -27,6 +27,7 @@ from costream.runtime.detect import load_checked
 from costream.runtime.masks import MaskPainter
 from costream.runtime.memory import give_back
 from costream.runtime.options import check_model_options, source_options
+from costream.runtime.persons import person_rows
 from costream.runtime.setup import logging_to
 from costream.runtime.stop import StopHandler
 from costream.runtime.watch.channel import FeedChannel
@@ -179,7 +180,8 @@ class WatchRun:
         self._overview = StatusCollector(model.info, self._channels, self._alerts)
         masks = [frozenset(p for p in spec.places if p.kind == "mask") for spec in specs]
         throttles = _throttles(options, model, specs)
-        rows = FeedStates(model, len(specs), options.tokens, throttles, masks)
+        followed = [person_rows(model, options) for _ in specs] if model.info.follows else None
+        rows = FeedStates(model, len(specs), options.tokens, throttles, masks, followed)
         self._loop = Loop(model, rows, self._channels, self._share, self._alerts, self._overview)
         self._shown_s = self._saved_s = self._durable_s = self._tidied_s = 0.0
 
@@ -193,6 +195,7 @@ class WatchRun:
                 saved = self._state_directory.restore(channel.spec)
                 if saved is not None:
                     channel.resume(saved)
+                    self._loop.rows.begin(channel.row, saved.newest)
                     if time.time() - saved.saved_s <= RESUME_S:
                         self._loop.rows.put(channel.row, saved.state)
         if self._broker is not None:
@@ -218,10 +221,12 @@ class WatchRun:
 
     def _channel(self, row: int, spec: FeedSpec) -> FeedChannel:
         options, model = self._options.with_places(spec.places), self._model
+        reading = source_options(options, model, ())
+        pictures = BOX if options.snapshots or options.mqtt else None
         reading = replace(
-            source_options(options, model, ()),
+            reading,
             channel=spec.channel or options.channel,
-            drawing=BOX if options.snapshots or options.mqtt else None,
+            drawing=reading.drawing or pictures,
             connecting=ConnectionOptions(
                 timeout_s=spec.timeout_s or options.timeout_s,
                 retries=options.retries,

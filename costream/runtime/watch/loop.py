@@ -8,11 +8,12 @@ from threading import Condition
 from typing import Any
 
 from costream.models.base import GatedModel, Model, StepResult
+from costream.models.persons import PersonsModel
 from costream.places import Place
 from costream.records import Alert, Data, Gap
 from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.budget import TokenController
-from costream.runtime.persons import PersonRows, follows
+from costream.runtime.persons import PersonRows
 from costream.runtime.stop import StopHandler
 from costream.runtime.watch.channel import FeedChannel
 from costream.runtime.watch.feed import ReadyStep
@@ -152,15 +153,17 @@ class FeedStates:
         tokens: int | None = None,
         throttles: Sequence[TokenController] | None = None,
         masks: Sequence[frozenset[Place]] = (),
+        persons: Sequence[PersonRows] | None = None,
     ) -> None:
         """``tokens``: for a token-gated model, most tokens computed per frame; None: all.
 
-        ``throttles``: the controller of that number, for each row; ``masks``: those of each row.
+        ``throttles``: the controller of that number, for each row; ``masks``: those of each row;
+        ``persons``: those of each row, if they are followed.
         """
         self._model, self._count = model, count
         self._throttles = throttles
         alone = model.info.in_time
-        self._persons = [PersonRows(model) for _ in range(count)] if follows(model) else None
+        self._persons = persons
         self._states: list[Any] = (
             [model.init_state(1) for _ in range(count)] if alone else [model.init_state(count)]
         )
@@ -171,9 +174,7 @@ class FeedStates:
 
     def step(self, rows: Sequence[int], items: Sequence[Data]) -> list[StepResult]:
         """Step these rows, in ascending order, with one item each; return their results."""
-        if self._persons is not None:
-            return [self._persons[row].step(item) for row, item in zip(rows, items, strict=True)]
-        if self._model.info.in_time:
+        if self._persons is not None or self._model.info.in_time:
             return [self._alone(row, item) for row, item in zip(rows, items, strict=True)]
         state = self._states[0]
         if len(rows) == self._count:
@@ -187,6 +188,11 @@ class FeedStates:
     def step_budget(self, row: int) -> dict[str, float]:
         """Return the maximum cost of the newest step of this row, by field of Compute."""
         return {} if self._throttles is None else self._throttles[row].step_budget
+
+    def begin(self, row: int, newest: int) -> None:
+        """Let the numbers of a feed's persons go on after this one."""
+        if self._persons is not None:
+            self._persons[row].begin(newest)
 
     def reset(self, row: int) -> None:
         """Reset the state of this feed."""
@@ -209,13 +215,16 @@ class FeedStates:
         state.put(rows, known)
 
     def _alone(self, row: int, item: Data) -> StepResult:
+        persons, throttles = self._persons, self._throttles
+        if persons is not None and not isinstance(self._model, PersonsModel):
+            return persons[row].step(item)
         state = self._states[row]
-        if self._throttles is None:
-            return self._model.step([item], state)
-        self._throttles[row].before(state)
+        if throttles is not None:
+            throttles[row].before(state)
         result = self._model.step([item], state)
-        self._throttles[row].after(result)
-        return result
+        if throttles is not None:
+            throttles[row].after(result)
+        return result if persons is None else persons[row].step(item, result)
 
     def _at(self, row: int) -> tuple[Any, list[int]]:
         return (self._states[row], [0]) if self._model.info.in_time else (self._states[0], [row])

@@ -104,7 +104,7 @@ class MqttPublisher:
                 "model": model.card.name,
                 "heads": [head.card.name for head in model.heads] if several else [],
                 "sound": bool(model.sound or model.beside),
-                "persons": model.persons == 1,
+                "persons": model.follows,
             },
         )
         self._client.loop_start()

@@ -30,7 +30,8 @@ class Snapshot:
     next_step: int  # number of the next step
     began_s: float  # time.time() at 0 s of the feed's times
     time_s: float  # of the newest step
-    smoothed: tuple[float, ...]  # see Track.smoothed
+    smoothed: tuple[float, ...]  # see StreamRecorder.smoothed
+    newest: int  # the last number of a person or an object
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class StateDirectory:
         try:
             times = (float(metadata[k]) for k in ("began_s", "time_s", "saved_s"))
             began_s, time_s, saved_s = times
-            next_step = int(metadata["next_step"])
+            next_step, newest = int(metadata["next_step"]), int(metadata.get("newest", 0))
             smoothed = tuple(map(float, json.loads(metadata.get("smoothed", "[]"))))
         except (KeyError, TypeError, ValueError) as error:
             raise UnfitStateError("it is damaged") from error
@@ -152,11 +153,11 @@ class StateDirectory:
         latest_s = time.time() + 1
         if not (saved_s <= latest_s and began_s + time_s <= latest_s):
             raise UnfitStateError("its time is in the future")
-        if min(began_s, time_s, next_step) < 0:
+        if min(began_s, time_s, next_step, newest) < 0:
             raise UnfitStateError("it is damaged")
         state = self._model.init_state(1)
         try:
             state.load_tensors(tensors)
         except (KeyError, ValueError) as error:
             raise UnfitStateError("its tensors do not fit the model") from error
-        return SavedState(next_step, began_s, time_s, smoothed, saved_s, state)
+        return SavedState(next_step, began_s, time_s, smoothed, newest, saved_s, state)

@@ -32,6 +32,7 @@ from costream.ui.run.tracks import DetectionState, HeadState
 # Weight of the newest step in the shown times: they settle within a second or two, and a single
 # slow step does not make the figures jump.
 _NEWEST = 0.05
+_GONE_S = 1.0  # without any prediction of a person, nobody is there
 
 
 class RunState:
@@ -49,8 +50,10 @@ class RunState:
             name: HeadState(head, header.duration_s, step_s, header.options.get("only"))
             for name, head in heads_of(header).items()
         }
+        self._heads = self.head_states  # of the stream as a whole
         self._people: dict[int, HeadState] = {}  # persons with predictions of their own
         self._here: list[int] = []  # those in this step
+        self._met_s = 0.0  # time of the newest step with persons
         self.legend = Legend(Palette.of(header))
         self.label_width = max((cell_len(clean(label)) for label in header.labels), default=0)
         self.segments: deque[Segment] = deque(maxlen=8)
@@ -75,7 +78,7 @@ class RunState:
             self._tick(record.time_s)
             shown = self.head_states.get(record.model)
             if record.person is not None:
-                shown = self._meet(record.person)
+                shown = self._meet(record.person, record.model)
             if shown is not None:
                 shown.predict(record, self.start_s or 0.0)
         elif isinstance(record, Objects):
@@ -96,12 +99,13 @@ class RunState:
             if self.object_state is not None:
                 self.object_state.interrupt()
 
-    def _meet(self, person: int) -> HeadState:
+    def _meet(self, person: int, head: str | None) -> HeadState:
         """Return the state of a person who has a prediction in this step."""
         self._here.append(person)
+        self._heads = {name: one for name, one in self._heads.items() if name != head}
         if person not in self._people:
             length_s, only = self.header.duration_s, self.header.options.get("only")
-            own = HeadState(heads_of(self.header)[None], length_s, 1 / self.header.rate_hz, only)
+            own = HeadState(heads_of(self.header)[head], length_s, 1 / self.header.rate_hz, only)
             self._people[person] = own
         return self._people[person]
 
@@ -138,10 +142,11 @@ class RunState:
             self.object_state.spend(record)
         if self._here:  # the others have left
             self._people = {person: self._people[person] for person in self._here}
-            several = len(self._people) > 1
-            names = [f"person {person}" if several else None for person in self._here]
-            self.head_states = dict(zip(names, self._people.values(), strict=True))
-            self._here = []
+            self._show_people()
+            self._here, self._met_s = [], record.time_s
+        elif self._people and record.time_s - self._met_s > _GONE_S:
+            self._people = {}
+            self._show_people()
         for head_state in self.head_states.values():
             head_state.end_step(record.time_s)
         weight = _NEWEST if self.steps else 1.0
@@ -152,6 +157,12 @@ class RunState:
         self.dense_macs += record.dense_macs
         self.dropped = record.dropped
         self.lag_s = record.lag_s
+
+    def _show_people(self) -> None:
+        """Show the persons who are there, below what is of the stream as a whole."""
+        named = len(self._people) > 1 or bool(self._heads)
+        own = {f"person {n}" if named else None: one for n, one in self._people.items()}
+        self.head_states = {**self._heads, **own}
 
     def _tick(self, time_s: float) -> None:
         self.start_s = time_s if self.start_s is None else self.start_s

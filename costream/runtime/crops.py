@@ -1,0 +1,131 @@
+"""Each tracked person's part of the picture, as the frames of a stream of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container
+from dataclasses import dataclass, replace
+
+import av
+import numpy as np
+from av.video.reformatter import VideoReformatter
+
+from costream.clock import SLACK_S
+from costream.models.base import StepResult
+from costream.models.persons import PERSON
+from costream.records import Box, Data, PixelSize, VideoFrame
+from costream.runtime.tracking import MAX_BOXES, PATIENCE_S, ObjectTracker
+from costream.sources.media.picture import LazyImage
+
+MARGIN = 1.5  # of the height of a crop, to that which its person needs
+SMOOTH_S = 0.3  # time constant of place and size of a crop
+
+
+@dataclass
+class _Crop:
+    """Where a person's crop is, in pixels of the source; the newest frame and box."""
+
+    x: float  # of its middle
+    y: float
+    height: float
+    seen_s: float
+
+    def follow(self, x: float, y: float, height: float, time_s: float) -> None:
+        """Go towards where the person is now."""
+        part = 1 - math.exp((self.seen_s - time_s) / SMOOTH_S)
+        self.x += part * (x - self.x)
+        self.y += part * (y - self.y)
+        self.height += part * (height - self.height)
+        self.seen_s = time_s
+
+
+class CropFinder:
+    """Tracks the boxes of a detector's results, and cuts the persons out of the frames.
+
+    A crop has the shape of the model's picture and is ``MARGIN`` times as large as the person
+    needs, inside of the frame where that is large enough; it follows the person smoothly, and
+    stays where they were seen last. Implements ``persons.RowFinder``.
+    """
+
+    alone = False
+
+    def __init__(self, box: PixelSize, threshold_of: Callable[[str], float]) -> None:
+        """``box``: of the model that sees persons. ``threshold_of``: score of boxes to track."""
+        self._box, self._threshold_of = box, threshold_of
+        self._tracker = ObjectTracker()
+        self._crops: dict[int, _Crop] = {}
+        self._scaler = VideoReformatter()
+        self._frame: VideoFrame
+        self.present: list[int] = []
+
+    @property
+    def known(self) -> Container[int]:
+        """Numbers of those who may still be there."""
+        return self._crops.keys()
+
+    def begin(self, newest: int) -> None:
+        """Let numbers go on after this one."""
+        self._tracker = ObjectTracker(newest=newest)
+
+    def find(self, item: Data, whole: StepResult | None) -> StepResult:
+        """Return the result of the detector with numbers of the boxes."""
+        assert isinstance(item, VideoFrame)
+        assert whole is not None
+        assert whole.objects is not None
+        self._frame, boxes = item, list(whole.objects[0])
+        sure = [k for k, box in enumerate(boxes) if box.score >= self._threshold_of(box.label)]
+        sure = sure[:MAX_BOXES]
+        tracked = self._tracker.update(item.time_s, [boxes[k] for k in sure])
+        for k, box in zip(sure, tracked, strict=True):
+            boxes[k] = box
+        persons = [box for box in tracked if box.label == PERSON]
+        for box in persons:
+            self._follow(box, item.time_s)
+        limit_s = item.time_s - PATIENCE_S - SLACK_S
+        self._crops = {n: crop for n, crop in self._crops.items() if crop.seen_s >= limit_s}
+        persons.sort(key=lambda box: (box.y1 - box.y2) * (box.x2 - box.x1))
+        self.present = [box.id for box in persons if box.id is not None]
+        return replace(whole, objects=(tuple(boxes),))
+
+    def item(self, number: int) -> VideoFrame:
+        """Return the crop of a person in the newest frame, and in the earlier ones of its step."""
+        return self._cut(self._frame, self._crops[number])
+
+    def close(self) -> None:
+        """Forget everybody; numbers go on."""
+        self._tracker.reset()
+        self._crops = {}
+
+    def _follow(self, box: Box, time_s: float) -> None:
+        assert box.id is not None
+        x, y = (box.x1 + box.x2) / 2, (box.y1 + box.y2) / 2
+        width, height = self._box
+        needed = MARGIN * max(box.y2 - box.y1, (box.x2 - box.x1) * height / width)
+        if box.id in self._crops:
+            self._crops[box.id].follow(x, y, needed, time_s)
+        else:
+            self._crops[box.id] = _Crop(x, y, needed, time_s)
+
+    def _cut(self, frame: VideoFrame, crop: _Crop) -> VideoFrame:
+        rgb = frame.rgb if frame.drawing is None else frame.drawing()
+        height, width = rgb.shape[:2]
+        scale = width / (width if frame.size is None else frame.size[0])
+        tall = scale * crop.height
+        left, right = _span(scale * crop.x, tall * self._box[0] / self._box[1], width)
+        top, bottom = _span(scale * crop.y, tall, height)
+        part = np.ascontiguousarray(rgb[top:bottom, left:right])
+        picture = av.VideoFrame.from_ndarray(part, format="rgb24")
+        return VideoFrame(
+            frame.i,
+            frame.time_s,
+            frame.pts,
+            LazyImage(picture, self._scaler, self._box, None),
+            earlier=tuple(self._cut(each, crop) for each in frame.earlier),
+        )
+
+
+def _span(middle: float, length: float, limit: int) -> tuple[int, int]:
+    """Return begin and end of a side of a crop: inside of 0 to ``limit``, or all of that."""
+    whole = min(limit, max(1, round(length)))
+    begin = min(max(0, round(middle - whole / 2)), limit - whole)
+    return begin, begin + whole
