@@ -120,11 +120,14 @@ class PredictionCollector(CostCollector):
         """Store the number of steps."""
         self._rows = summary.steps
 
-    def predictions(self) -> ModelPredictions:
-        """Return the collected predictions. ValueError before a header was received."""
+    def predictions(self, person: int | None = None) -> ModelPredictions:
+        """Return the collected predictions. ValueError before a header was received.
+
+        ``person``: those of the person with this number; None: of whoever is there longest.
+        """
         if self.header is None:
             raise ValueError("no header")
-        main = self._main_person()
+        main = self._main_person() if person is None else person
         width = len(self.header.labels)
         found = [p for p in self._predictions if p.person == main]
         scores = np.array([p.scores for p in found], np.float64).reshape(-1, width)
@@ -224,12 +227,15 @@ def run_into(
     source: Source,
     rate_hz: float | None,
     stop: StopHandler,
+    *,
+    follow_persons: bool = False,
 ) -> None:
-    """Run the model over a source as ``detect`` does.
+    """Run the model over a source as ``detect`` does. ``follow_persons``: each by themselves.
 
     SourceError if it cannot be read or ends before the first output.
     """
-    run(source, model, [collector], options=Options(rate_hz=rate_hz, scores=True), stop=stop)
+    options = Options(rate_hz=rate_hz, scores=True)
+    run(source, model, [collector], options=options, stop=stop, follow_persons=follow_persons)
     if collector.silent and not stop.requested:
         uri = None if collector.header is None else collector.header.source
         raise SourceError("ends before the first output of the model", where=uri)

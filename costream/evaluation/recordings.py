@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -43,16 +44,23 @@ def result_scores(settings: EvaluateSettings) -> dict[str, Any]:
     found = dict(_results(folder))
     if found:
         header = _header(found, folder)
-        predictions = {name: collector.predictions() for name, collector in found.items()}
+        predictions: dict[str, OfPerson] = {
+            name: collector.predictions for name, collector in found.items()
+        }
         labels, background, model = header.labels, header.background, header.model
+        told_apart = header.persons is not None
     else:
         timelines = _timelines(folder)
         labels = _labels(timelines, truth)
-        predictions = {name: _silent(segments, len(labels)) for name, segments in timelines.items()}
+        predictions = {
+            name: partial(_silent, segments, len(labels)) for name, segments in timelines.items()
+        }
         background = next((name for name in labels if normalise_label(name) in BACKGROUNDS), None)
         model = folder.resolve().name
+        told_apart = any(s.person is not None for each in timelines.values() for s in each)
     evaluator = RecordingEvaluator(settings, labels, background, model)
-    pairs = list(paired(evaluator.fit(truth), predictions))
+    matched = list(paired(evaluator.fit(truth), predictions))
+    pairs = [p for each in matched for p in by_person(*each, told_apart=told_apart)]
     if not pairs:
         raise UsageError(
             f"no result belongs to a recording of {settings.labels}",
@@ -66,8 +74,8 @@ def result_scores(settings: EvaluateSettings) -> dict[str, Any]:
 
 
 def paired(
-    recordings: Sequence[Recording], predictions: dict[str, ModelPredictions]
-) -> Iterator[Pair]:
+    recordings: Sequence[Recording], predictions: Mapping[str, T]
+) -> Iterator[tuple[Recording, T]]:
     """Yield each recording with its predictions, and warn of those without a counterpart.
 
     ``predictions``: by the recording's name relative to the folder of results. A recording is
@@ -91,6 +99,20 @@ def paired(
     for what, missing in (("no results of", lonely), ("no labels of", sorted(left))):
         if missing:
             log.warning("%s %s: left out", what, shortened(missing, 5))
+
+
+def by_person(recording: Recording, of: OfPerson, *, told_apart: bool) -> Iterator[Pair]:
+    """Yield a recording with its predictions, or with those of each person whom its labels number.
+
+    Labels without a number are about everybody. ``told_apart``: the predictions have numbers.
+    """
+    numbers = sorted({one.person for one in recording.labels if one.person is not None})
+    if not numbers or not told_apart:
+        yield recording, of(None)
+        return
+    for number in numbers:
+        own = tuple(one for one in recording.labels if one.person in (None, number))
+        yield replace(recording, source=f"{recording.source} ({number})", labels=own), of(number)
 
 
 def _aliases(name: str) -> list[str]:
@@ -160,7 +182,13 @@ def _timelines(folder: Path) -> dict[str, tuple[Segment, ...]]:
     for recording in read_recordings(None, folder):
         end_s = max((one.end_s or one.start_s for one in recording.labels), default=0.0)
         out[recording.source] = tuple(
-            Segment(one.start_s, end_s if one.end_s is None else one.end_s, one.label, float("nan"))
+            Segment(
+                one.start_s,
+                end_s if one.end_s is None else one.end_s,
+                one.label,
+                float("nan"),
+                person=one.person,
+            )
             for one in recording.labels
         )
     return out
@@ -179,7 +207,10 @@ def _labels(
     return tuple(labels.values())
 
 
-def _silent(segments: tuple[Segment, ...], width: int) -> ModelPredictions:
+def _silent(segments: tuple[Segment, ...], width: int, person: int | None) -> ModelPredictions:
+    """Return the predictions of a timeline without scores, of one person if one is named."""
+    if person is not None:
+        segments = tuple(s for s in segments if s.person == person)
     nothing = np.zeros(0)
     steps = np.zeros(0, np.int64)
     return ModelPredictions(nothing, np.zeros((0, width)), steps, segments, 0.0, 0.0, 0)
@@ -189,7 +220,9 @@ def _files(folder: Path) -> list[Path]:
     return sorted(p for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else [folder]
 
 
+T = TypeVar("T")
 Pair = tuple[Recording, ModelPredictions]
+OfPerson = Callable[[int | None], ModelPredictions]  # of a person by number, or of whoever there is
 
 
 def watch_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any]:
@@ -210,16 +243,17 @@ def watch_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any
     ms: list[float] = []
     for recording in progress(recordings, "recordings"):
         collector = PredictionCollector()
+        several = any(one.person is not None for one in recording.labels) and model.info.follows
         try:
             source = open_source(recording.source, options)
-            run_into(collector, model, source, settings.rate_hz, stop)
+            run_into(collector, model, source, settings.rate_hz, stop, follow_persons=several)
         except SourceError as error:
             log.error("%s", error)
             failed.append(error)
             continue
         if stop.requested:
             return {}
-        pairs.append((recording, collector.predictions()))
+        pairs += by_person(recording, collector.predictions, told_apart=several)
         macs += collector.macs
         ms += collector.ms
     if not pairs:

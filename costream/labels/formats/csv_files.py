@@ -11,6 +11,7 @@ import io
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from costream.errors import UsageError
@@ -22,6 +23,7 @@ log = logging.getLogger("costream")
 COLUMNS = ("file", "start", "end", "label")
 _FILE, _NAME = "file", "name"  # column of the recording in user tables, in those of batch
 _STARTS, _ENDS = ("start_s", "start"), ("end_s", "end")
+_PERSON = "person"  # column of the number of the person
 _UNUSED = ("length_s", "score", "count")  # other columns of timelines
 _TIMES = ("start", "begin", "onset", "end", "stop", "offset")  # prefixes of time columns
 
@@ -35,7 +37,8 @@ def read_table(
     """Yield the tracks of a table; without a column of recordings it is about one.
 
     ``group`` names the column of groups that are never split, by default "group". In a table with
-    a column "file", unlabelled time is unknown. ``files``: such a column is required. Raises
+    a column "file", unlabelled time is unknown. Numbers in a column "person" tell persons of one
+    recording apart. ``files``: such a column is required. Raises
     UsageError for missing or unknown columns.
     """
     names, rows = _read(path)
@@ -53,7 +56,10 @@ def read_table(
         labels = found.setdefault((name, own) if of else ("", ""), [])
         if collector.wants(cells.get("model") or None):
             times = cells.get(start) or 0.0, cells.get(end)
-            labels += collector.label(path, f"line {line}", *times, cells.get("label", ""))
+            read = collector.label(path, f"line {line}", *times, cells.get("label", ""))
+            number = cells.get(_PERSON, "") if group != _PERSON else ""
+            person = int(number) if number.isdecimal() else None
+            labels += [replace(one, person=person) for one in read]
     for (name, own), labels in found.items():
         yield LabelTrack(
             path,
@@ -113,7 +119,7 @@ def _check_columns(path: Path, names: Sequence[str], group: str | None, *, files
             where=f"{path}, line 1",
             hint=f"the first line names the columns: {', '.join(columns)}",
         )
-    known = {_FILE, _NAME, *_STARTS, *_ENDS, "label", "group", "model", *_UNUSED, *own}
+    known = {_FILE, _NAME, *_STARTS, *_ENDS, "label", "group", "model", _PERSON, *_UNUSED, *own}
     unknown = [name for name in names if name and name not in known]
     times = [name for name in unknown if name.startswith(_TIMES)]
     if times:
