@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from costream.errors import UsageError
 from costream.formatting import suggest_names
+from costream.kinds import kinds_among
 from costream.records import Thresholds
 
 
@@ -60,19 +61,22 @@ def match_labels(names: Iterable[str], labels: Sequence[str]) -> tuple[str, ...]
     """Return the labels that match any of the names, in the order of ``labels``.
 
     Each name is a label, a glob pattern, whole words of labels, or several of them separated by
-    commas; case does not matter. Words count only where no label has that name. Raises UsageError
-    for a name that matches no label.
+    commas; case does not matter. Words count only where no label has that name. Among labels of
+    AudioSet, the name of a kind also names what is of it. Raises UsageError for a name that
+    matches no label.
     """
     known = {label.casefold() for label in labels}
+    kinds = kinds_among(known)
     patterns: list[str] = []
     for name in names:
-        patterns += [name] if name.strip().casefold() in known else name.split(",")
+        whole = name.strip().casefold()
+        patterns += [name] if whole in known or whole in kinds else name.split(",")
     patterns = [pattern.strip() for pattern in patterns if pattern.strip()]
     if not patterns:
         raise UsageError("names no label", where="--only", hint=suggest_names("", labels))
     found: set[str] = set()
     for pattern in patterns:
-        named = _named(pattern.casefold(), known)
+        named = kinds.get(pattern.casefold()) or _named(pattern.casefold(), known)
         if not named:
             hint = suggest_names(pattern, labels)
             raise UsageError(f"there is no label {pattern!r}", where="--only", hint=hint)

@@ -26,6 +26,7 @@ COMMON |= {
     "tables",
     "settings",
     "hysteresis",
+    "kinds",
     "budget",
     "locks",
     "pickles",

@@ -11,6 +11,8 @@ import costream
 from costream.errors import UsageError
 from costream.evaluation.tables import to_text
 from costream.hysteresis import match_labels
+from costream.kinds import kinds_among
+from costream.labels.names import AUDIOSET_521
 from kit.paths import SAMPLES
 from kit.runs import evaluate, records, refused, rows, run
 
@@ -95,7 +97,7 @@ def test_an_unknown_label_is_refused_with_similar_ones(tmp_path, command):
 def test_labels_with_commas_and_none():
     labels = ("speech, male", "speech", "dog")
     assert match_labels(["Speech, male"], labels) == ("speech, male",)
-    sounds = ["Siren", "Civil defense siren", "Ambulance (siren)", "Telephone bell ringing"]
+    sounds = ["Siren", "Civil siren", "Ambulance (siren)", "Telephone bell ringing"]
     assert match_labels(["siren"], sounds) == ("Siren",)
     assert match_labels(["ambulance", "bell"], sounds) == (sounds[2], sounds[3])
     assert match_labels(["*siren*,telephone bell"], sounds) == tuple(sounds)
@@ -103,6 +105,31 @@ def test_labels_with_commas_and_none():
     for names in ([","], ["cat"], ["dog,[x]"]):
         with pytest.raises(UsageError):
             match_labels(names, labels)
+
+
+def test_kinds_of_sounds_keep_what_is_of_them():
+    sounds = AUDIOSET_521.names
+    cats = ("Cat", "Purr", "Meow", "Hiss", "Caterwaul")
+    assert match_labels(["cat"], sounds) == cats
+    assert match_labels(["cat*", "canidae"], sounds)[:2] == ("Cat", "Caterwaul")
+    animals = match_labels(["Animal"], sounds)
+    assert {"Animal", "Bark", "Chirp, tweet", *cats} <= set(animals)
+    assert "Speech" not in animals
+    assert match_labels(["sound reproduction, tick-tock"], sounds)[-1] == "Field recording"
+    homes = match_labels(["domestic sounds, home sounds"], sounds)
+    assert (homes[0], homes[-1], "Ding-dong" in homes) == ("Door", "Writing", True)
+    assert match_labels(["dog"], ["Dog", "Bark", "not a sound"]) == ("Dog",)
+
+
+def test_every_sound_is_of_a_kind():
+    labels = {name.casefold() for name in AUDIOSET_521.names}
+    kinds = kinds_among(labels)
+    tops = {"human sounds", "animal", "music", "natural sounds", "sounds of things"}
+    tops |= {"source-ambiguous sounds", "channel, environment and background"}
+    assert tops <= kinds.keys()
+    assert set().union(*(kinds[top] for top in tops)) == labels
+    assert len(kinds) == 521 + 29  # of which no label is the name
+    assert kinds_among({"dog", "no sound"}) == {}
 
 
 def test_only_some_objects(tmp_path: Path):
