@@ -79,7 +79,10 @@ def test_the_metadata_names_all_licences(wheel: Path) -> None:
             each: file.read(f"{name.removesuffix('METADATA')}licenses/{each}").decode()
             for each in metadata.get_all("License-File", [])
         }
-    assert metadata["License-Expression"] == "Apache-2.0 AND CC-BY-SA-4.0 AND LicenseRef-costream-weights"
+    assert (
+        metadata["License-Expression"]
+        == "Apache-2.0 AND CC-BY-SA-4.0 AND LicenseRef-costream-weights"
+    )
     assert texts.keys() == {"LICENSE", "weights/LICENSES.md", "costream/draw/fonts/LICENSE"}
     assert "Apache License" in texts["LICENSE"]
     assert all(path.name in texts["weights/LICENSES.md"] for path in WEIGHTS.glob("*.safetensors"))

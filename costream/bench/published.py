@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from costream.bench.timing import Contender, measure, quiet_torch, state_size, timing_cells
+from costream.models.eventful.backbone import BackboneState
+from costream.models.eventful.rf_detr import RfDetr
 from costream.models.eventful.yolos import Yolos
 from costream.models.movinet import MoViNet
 from costream.models.spec import model_spec
@@ -19,7 +22,7 @@ from costream.nn.state import State
 from costream.tables import Table
 
 COLUMNS = ("way", "median us", "p10 us", "x costream", "MACs", "state bytes")
-PICTURE = (480, 848)  # height and width of YOLOS's frames
+PICTURES = {"yolos": (480, 848), "rf": (384, 384)}  # height and width of frames
 _SHARES = (("a quarter", 4), ("a tenth", 10))
 _CHANGED = (120, 200)  # height and width of what is new in each frame
 
@@ -38,7 +41,8 @@ def published_steps_table(model: str, rounds: int = 10, threads: int = 1) -> Tab
         elif kind == "movinet":
             ways, inputs, note = action_ways(MoViNet(**arguments).eval())
         else:
-            ways, inputs, note = object_ways(Yolos(**arguments).eval(), *PICTURE)
+            net = Yolos(**arguments) if kind == "yolos" else RfDetr(**arguments)
+            ways, inputs, note = object_ways(net.eval(), *PICTURES[kind])
         times = measure(ways, inputs, rounds)
     base = statistics.median(times[ways[0].name])
     rows = tuple(
@@ -85,29 +89,33 @@ def action_ways(net: MoViNet) -> Ways:
     return ways, frames, f"A clip has {net.window} frames of {net.size} x {net.size} pixels."
 
 
-def object_ways(net: Yolos, height: int, width: int) -> Ways:
+def object_ways(net: Yolos | RfDetr, height: int, width: int) -> Ways:
     """Return a frame with some of its patches, and the frame alone as published."""
-    frames = [torch.randn(1, 3, height, width)]
+    frames, size, rest = [torch.randn(1, 3, height, width)], (height, width), Operations()
     rows, columns = min(_CHANGED[0], height), min(_CHANGED[1], width)
     for top, left in itertools.product((0, height - rows), (0, width - columns)):
         frames.append(frames[-1].clone())
         frames[-1][:, :, top : top + rows, left : left + columns] = torch.randn(3, rows, columns)
     grid = (height // net.patch, width // net.patch)
     patches = [net.embed(frame) for frame in frames]
-    ways = []
+
+    def found(view: Any) -> Tensor:
+        return net.detect(view, size, rest)[0].boxes
+
+    found(net.encode(patches[0]))
+    after, ways = rest.total, []
     for name, parts in _SHARES:
         state, count = net.init_state(1, height, width), grid[0] * grid[1] // parts
 
-        def step(x: Tensor, state: State = state, count: int = count) -> Tensor:
-            return net.view_step(x, state, TopTokens(count), Operations())  # type: ignore[arg-type]
+        def step(x: Tensor, state: BackboneState = state, count: int = count) -> Tensor:
+            return found(net.view_step(x, state, TopTokens(count), Operations()))
 
         title = f"costream, {name} of the patches"
-        ways.append(_contender(title, step, net.count_macs(*grid, count), state))
-    ways.append(_contender("the frame alone", net.encode, net.count_macs(*grid), None))
-    note = (
-        f"Frames of {width} x {height} pixels, of which {columns} x {rows} are new; without heads."
-    )
-    return ways, patches, note
+        ways.append(_contender(title, step, after + net.count_macs(*grid, count), state))
+    macs = after + net.count_macs(*grid)
+    ways.append(_contender("the frame alone", lambda x: found(net.encode(x)), macs, None))
+    note = f"Frames of {width} x {height} pixels, of which {columns} x {rows} are new, from patches"
+    return ways, patches, f"{note} to boxes."
 
 
 def _contender(

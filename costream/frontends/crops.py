@@ -211,18 +211,25 @@ class Resized(_NormedImages):
 
     The shorter side becomes ``short`` pixels, unless the longer one would exceed ``long``; then
     both are rounded down to multiples of ``patch``. Bilinear with antialiasing, as YOLOS was
-    evaluated with.
+    evaluated with. ``square``: both sides become ``short``, whatever the image's shape, without
+    antialiasing, as the package of RF-DETR does.
     """
 
-    def __init__(self, short: int = 512, long: int = 853, patch: int = 16) -> None:
+    def __init__(
+        self, short: int = 512, long: int = 853, patch: int = 16, square: bool = False
+    ) -> None:
         super().__init__()
         if not 1 <= patch <= short <= long:
             raise ValueError(f"patch {patch}, short {short} and long {long} must ascend from 1")
+        if square and short % patch:
+            raise ValueError(f"short {short} is no multiple of patch {patch}")
         self.short, self.long, self.patch = int(short), int(long), int(patch)
-        self.box = (self.long, self.long)
+        self.square, self.box = square, (self.long, self.long)
 
     def size_of(self, height: int, width: int) -> tuple[int, int]:
         """Return height and width of the network's input for an image of this size."""
+        if self.square:
+            return self.short, self.short
         scale = min(self.short / min(height, width), self.long / max(height, width))
         down, across = (
             max(self.patch, round(side * scale) // self.patch * self.patch)
@@ -234,5 +241,6 @@ class Resized(_NormedImages):
         """Return images, uint8 [B, 3, h, w], resized and normalised: float [B, 3, H, W]."""
         size = self.size_of(*images.shape[2:])
         if size != images.shape[2:]:
-            images = F.interpolate(images, size, mode="bilinear", antialias=True)
+            whole = images.to(self.mean.dtype) if self.square else images
+            images = F.interpolate(whole, size, mode="bilinear", antialias=not self.square)
         return self.normalised(images)

@@ -211,10 +211,10 @@ def test_steps_are_timed_beside_exact_attention(monkeypatch: pytest.MonkeyPatch)
 def test_published_networks_are_timed_beside_the_published_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(published, "PICTURE", (64, 96))
-    rows = rows_of(published.published_steps_table("yolos-tiny", 1))
-    quarter, tenth, alone = rows.values()
-    assert tenth["MACs"] < quarter["MACs"] < alone["MACs"]
-    assert alone["state bytes"] == 0 < quarter["state bytes"]
+    monkeypatch.setattr(published, "PICTURES", {"yolos": (64, 96), "rf": (64, 96)})
+    for name in ("yolos-tiny", "rf-detr-nano"):
+        quarter, tenth, alone = rows_of(published.published_steps_table(name, 1)).values()
+        assert tenth["MACs"] < quarter["MACs"] < alone["MACs"]
+        assert alone["state bytes"] == 0 < quarter["state bytes"]
     one, many = rows_of(published.published_steps_table("yamnet", 1)).values()
     assert many["MACs"] == 16 * one["MACs"]

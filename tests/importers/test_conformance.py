@@ -27,7 +27,7 @@ from costream.models.build import build
 from kit import foreign_sound
 from kit.action_nets import small_vivit
 from kit.foreign_actions import DIALECTS, MiniRoadModules, classifier, encoder, oadtr
-from kit.foreign_eventful import in_detectron2, in_tadaconv, small_vitdet, yolos
+from kit.foreign_eventful import in_detectron2, in_tadaconv, rf_detr, small_vitdet, yolos
 from kit.foreign_skeletons import ContinualSkeletons, Pyskl, StGcn, two_stream_agcn
 from kit.foreign_video import foreign_tensors
 from kit.movinet_clip import SMALL as MOVINET
@@ -184,6 +184,11 @@ CASES = {
         lambda: movinet_checkpoint(MOVINET, 5), "blocks.b1_l0.deep.conv_2.norm.bias", classes=5
     ),
     "yolos": Case(yolos, "vit.encoder.layer.1.output.dense.bias", classes=80),
+    "rf-detr": Case(
+        rf_detr,
+        "transformer.decoder.layers.1.linear2.bias",
+        classes=80,
+    ),
 }
 EVERY_CASE = pytest.mark.parametrize("name", CASES)
 pytestmark = pytest.mark.usefixtures("small_sizes")

@@ -1,7 +1,8 @@
-"""Small ViTDets with the names of detectron2, TAdaConv's names, and a small YOLOS of the hub."""
+"""Small ViTDets with the names of detectron2, TAdaConv's names, a small YOLOS and RF-DETR."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -108,4 +109,73 @@ def yolos(middle: bool = False, dim: int = 128, depth: int = 3) -> dict[str, Ten
     for name, width in (("class_labels_classifier", 92), ("bbox_predictor", 4)):
         for k in range(3):
             layer(f"{name}.layers.{k}", width if k == 2 else dim, dim)
+    return out
+
+
+def rf_detr(dim: int = 64, depth: int = 4, side: int = 4, groups: int = 2) -> dict[str, Tensor]:
+    """A small RF-DETR with the names of the package rfdetr: 6 queries, 64 channels, two layers."""
+    out: dict[str, Tensor] = {}
+    channels, columns, queries, hidden = 64, 91, 6, 32
+
+    def layer(name: str, *shape: int, bias: bool = True, mark: str = ".") -> None:
+        out[f"{name}{mark}weight"] = torch.randn(*shape) / shape[1] ** 0.5
+        if bias:
+            out[f"{name}{mark}bias"] = torch.randn(shape[0]) / 4
+
+    def norms(*names: str, width: int = channels) -> None:
+        for name in names:
+            out[f"{name}.weight"] = 1 + torch.randn(width) / 8
+            out[f"{name}.bias"] = torch.randn(width) / 8
+
+    def mlp(name: str, *widths: int) -> None:
+        for k, pair in enumerate(itertools.pairwise(widths)):
+            layer(f"{name}.layers.{k}", *pair[::-1])
+
+    backbone = "backbone.0.encoder.encoder"
+    embeddings = f"{backbone}.embeddings"
+    layer(f"{embeddings}.patch_embeddings.projection", dim, 3, 16, 16)
+    out[f"{embeddings}.cls_token"] = torch.randn(1, 1, dim)
+    out[f"{embeddings}.mask_token"] = torch.zeros(1, dim)
+    out[f"{embeddings}.position_embeddings"] = torch.randn(1, side**2 + 1, dim)
+    norms(f"{backbone}.layernorm", width=dim)
+    for k in range(depth):
+        block = f"{backbone}.encoder.layer.{k}"
+        for part in ("attention.query", "attention.key", "attention.value", "output.dense"):
+            layer(f"{block}.attention.{part}", dim, dim)
+        layer(f"{block}.mlp.fc1", 4 * dim, dim)
+        layer(f"{block}.mlp.fc2", dim, 4 * dim)
+        norms(f"{block}.norm1", f"{block}.norm2", width=dim)
+        for scale in ("1", "2"):
+            out[f"{block}.layer_scale{scale}.lambda1"] = torch.rand(dim) + 0.5
+    projector, half = "backbone.0.projector.stages.0", channels // 2
+    norms(f"{projector}.1")
+    for name, rows, columns_, kernel in (
+        ("cv1", channels, depth * dim, 1),
+        ("cv2", channels, 5 * half, 1),
+        *((f"m.{k}.cv{n}", half, half, 3) for k in range(3) for n in (1, 2)),
+    ):
+        layer(f"{projector}.0.{name}.conv", rows, columns_, kernel, kernel, bias=False)
+        norms(f"{projector}.0.{name}.bn", width=rows)
+    for k in range(2):
+        own = f"transformer.decoder.layers.{k}"
+        layer(f"{own}.self_attn.in_proj", 3 * channels, channels, mark="_")
+        layer(f"{own}.self_attn.out_proj", channels, channels)
+        for name, rows in (("sampling_offsets", 16), ("attention_weights", 8)):
+            layer(f"{own}.cross_attn.{name}", rows, channels)
+        layer(f"{own}.cross_attn.value_proj", channels, channels)
+        layer(f"{own}.cross_attn.output_proj", channels, channels)
+        layer(f"{own}.linear1", hidden, channels)
+        layer(f"{own}.linear2", channels, hidden)
+        norms(*(f"{own}.norm{n}" for n in (1, 2, 3)))
+    norms("transformer.decoder.norm")
+    mlp("transformer.decoder.ref_point_head", 2 * channels, channels, channels)
+    for k in range(groups):  # the first serves after training
+        layer(f"transformer.enc_output.{k}", channels, channels)
+        norms(f"transformer.enc_output_norm.{k}")
+        mlp(f"transformer.enc_out_bbox_embed.{k}", channels, channels, channels, 4)
+        layer(f"transformer.enc_out_class_embed.{k}", columns, channels)
+    layer("class_embed", columns, channels)
+    mlp("bbox_embed", channels, channels, channels, 4)
+    out["refpoint_embed.weight"] = torch.randn(groups * queries, 4) / 8
+    out["query_feat.weight"] = torch.randn(groups * queries, channels)
     return out

@@ -41,6 +41,15 @@ VOLUMES = {f"frontend.{k}": v for k, v in X3D.items() if k in ("size", "widths",
 VOLUMES |= {"frontend.short_side": 24, "frontend.stem_width": 4, "frontend.head": [6, 10]}
 YOLOS: dict[str, Any] = {"categories": [0, 2], "dim": 16, "heads": 2, "depth": 2, "detections": 5}
 YOLOS |= {"position_size": [4, 5], "frontend.short": 48, "frontend.long": 80}
+RF_DETR: dict[str, Any] = {
+    "categories": [0, 2],
+    "dim": 16,
+    "heads": 2,
+    "depth": 2,
+    "outputs": [1, 2],
+}
+RF_DETR |= {"position_size": 4, "channels": 16, "queries": 5, "self_heads": 2, "cross_heads": 2}
+RF_DETR |= {"hidden": 8, "frontend.short": 64, "frontend.long": 96}
 # architecture -> arguments that make it small; without any it has the size of its paper
 SMALL: dict[str, dict[str, Any]] = {
     "cooadtr": TRANSFORMER,
@@ -69,6 +78,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "yamnet": {"num_classes": 5, "widths": [4, 4, 6, 6, 8, 8, *[10] * 6, 12, 12]},
     "movinet": {**movinet_clip.SMALL, **movinet_clip.CROP, "num_classes": 3, "window": 5},
     "yolos": YOLOS,
+    "rf-detr": RF_DETR,
     "vitdet": {**object_nets.ARGUMENTS, "frontend.box": list(object_nets.BOX)},
     "vivit": {**action_nets.ARGUMENTS, "frontend.size": action_nets.SIDE},
 }

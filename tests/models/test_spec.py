@@ -91,7 +91,7 @@ def test_names_are_read_without_an_import_and_agree_with_it() -> None:
     own = [name for name in MODELS if model_spec(name).architecture is None]
     gated = [name for name in own if model_spec(name).gated]
     assert json.loads(done.stdout) == [own, model_summaries(), model_benches(), gated, False]
-    assert gated == ["vitdet", "vivit", "yolos"]
+    assert gated == ["vitdet", "vivit", "yolos", "rf-detr"]
     assert not is_gated("nothing")
 
 

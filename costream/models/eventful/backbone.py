@@ -40,12 +40,12 @@ class _Resized(NamedTuple):
 class PositionEncoding(nn.Module):
     """Adds a learned table of positions, resized bicubically to the frame.
 
-    ``size``: height and width of the table.
+    ``size``: height and width of the table. ``antialias``: as images are, when it gets smaller.
     """
 
-    def __init__(self, dim: int, size: tuple[int, int]) -> None:
+    def __init__(self, dim: int, size: tuple[int, int], antialias: bool = False) -> None:
         super().__init__()
-        self.size = size
+        self.size, self.antialias = size, antialias
         self.encoding = nn.Parameter(torch.zeros(1, size[0] * size[1], dim))
         self._held: _Resized | None = None
 
@@ -64,7 +64,9 @@ class PositionEncoding(nn.Module):
         if self._held is not None and self._held.key == key:
             return self._held.table
         images = table.permute(0, 3, 1, 2)
-        table = F.interpolate(images, (height, width), mode="bicubic").permute(0, 2, 3, 1)
+        table = F.interpolate(
+            images, (height, width), mode="bicubic", antialias=self.antialias
+        ).permute(0, 2, 3, 1)
         if key is not None:
             self._held = _Resized(key, source.detach(), table)
         return table

@@ -336,7 +336,7 @@ class TokenWindows:
     """A frame of tokens divided into windows of ``size`` (height, width), row by row.
 
     The last windows are padded beyond the frame with projected rows of zeros, that is, with the
-    bias. As in ViTDet these are keys like any others.
+    bias. As in ViTDet these are keys like any others. ``relative``: see ``TokenGrid``.
     """
 
     height: int
@@ -344,6 +344,7 @@ class TokenWindows:
     heads: int
     size: tuple[int, int]
     products: torch.dtype = torch.float32  # of the operands of queries times keys etc.
+    relative: bool = True
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -418,7 +419,7 @@ class WindowAttention:
         chosen: ChosenTokens,
         state: WindowAttentionState,
         windows: TokenWindows,
-        position: RelativePosition,
+        position: RelativePosition | None,
         bias: Tensor,
         operations: Operations,
     ) -> Tensor:
@@ -445,7 +446,7 @@ class WindowAttention:
 
 
 def attend_frame_windows(
-    qkv: Tensor, windows: TokenWindows, position: RelativePosition, bias: Tensor
+    qkv: Tensor, windows: TokenWindows, position: RelativePosition | None, bias: Tensor
 ) -> Tensor:
     """Return the attention [B, N, D] of all tokens within their windows; differentiable."""
     places = windows.tokens().to(qkv.device)
@@ -456,11 +457,14 @@ def attend_frame_windows(
     return out[:, inside][:, order]
 
 
-def attend_windows(rows: Tensor, windows: TokenWindows, position: RelativePosition) -> Tensor:
+def attend_windows(
+    rows: Tensor, windows: TokenWindows, position: RelativePosition | None
+) -> Tensor:
     """Return the attention [W, n, D] for the projected rows [W, n, 3 D] of some windows."""
-    qkv = torch.unflatten(rows, 2, (3, windows.heads, -1))
-    y, x = position(torch.unflatten(qkv[:, :, 0], 1, windows.size))
-    bias = (y[..., None] + x[..., None, :]).flatten(3).to(windows.products)
+    qkv, bias = torch.unflatten(rows, 2, (3, windows.heads, -1)), None
+    if position is not None:
+        y, x = position(torch.unflatten(qkv[:, :, 0], 1, windows.size))
+        bias = (y[..., None] + x[..., None, :]).flatten(3).to(windows.products)
     q, k, v = qkv.to(windows.products).permute(2, 0, 3, 1, 4)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
     return out.transpose(1, 2).flatten(2).to(rows.dtype)
@@ -471,8 +475,9 @@ def count_windows(windows: TokenWindows, width: int, count: int, operations: Ope
     h, w = windows.size
     rows = count * h * w
     operations.product += 2 * rows * h * w * width
-    operations.position += rows * width * (h + w)
-    operations.add += 2 * windows.heads * rows * h * w
+    if windows.relative:
+        operations.position += rows * width * (h + w)
+        operations.add += 2 * windows.heads * rows * h * w
     if windows.padded != windows.height * windows.width and count:
         operations.bias += 3 * width
 

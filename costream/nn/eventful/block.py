@@ -142,7 +142,6 @@ class EventfulBlock(nn.Module):
         qkv = _linear(self.qkv, self.input_layer_norm(x)).flatten(1, 2)
         frame = self._frame(*shape[1:3])
         if isinstance(frame, TokenWindows):
-            assert position is not None
             attended = attend_frame_windows(qkv, frame, position, self.qkv.bias)
         else:
             attended = attend_frame(qkv, frame, position)
@@ -220,7 +219,8 @@ class EventfulBlock(nn.Module):
         if isinstance(frame, TokenWindows):
             (h, w), padded = frame.size, frame.padded
             extra = 3 * d if padded != n else 0
-            return total + padded * (2 * h * w * (d + self.heads) + (h + w) * d) + extra
+            scores = (h + w) * d + 2 * h * w * self.heads if frame.relative else 0
+            return total + padded * (2 * h * w * d + scores) + extra
         keys, along, added = frame.keys, sum(frame.positions) * d, frame.added * self.heads
         mk = m // self.pool**2 if columns is None else columns
         full = n * keys * (2 * d + added) + n * along
@@ -265,7 +265,7 @@ class EventfulBlock(nn.Module):
         operations: Operations,
     ) -> Tensor:
         frame, position = self._frame(*shape[1:3]), self.relative_position
-        extra = (self.qkv.bias,) if self.window else ()
+        extra = (self.qkv.bias,) if isinstance(frame, TokenWindows) else ()
         out: Tensor = self.attention.step(
             state.qkv.buffer, new, chosen, state.attention, frame, position, *extra, operations
         )
