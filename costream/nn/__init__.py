@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from costream.nn.encoder import Encoder
     from costream.nn.encoder_layers import to_deepcot
     from costream.nn.eventful.gates import AboveThreshold, TopShare, TopTokens
-    from costream.nn.eventful.transfer import to_eventful
+    from costream.nn.eventful.transfer import policy_within, to_eventful
     from costream.nn.layers import (
         GRU,
         LSTM,
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     )
     from costream.nn.parts import Delay, LayerNorm, Linear, Pad, Part, Skip, Stateless
     from costream.nn.position import RecyclingPositions, RotaryPositions
+    from costream.nn.query_attention import QueryAttention
     from costream.nn.rules import APPROXIMATIONS, ConversionError
     from costream.nn.state import State
 
@@ -70,12 +71,13 @@ _HOME = {
     "encoder": "Encoder",
     "encoder_layers": "to_deepcot",
     "eventful.gates": "AboveThreshold TopShare TopTokens",
-    "eventful.transfer": "to_eventful",
+    "eventful.transfer": "policy_within to_eventful",
     "layers": "AvgPool1d AvgPool2d AvgPool3d Conv1d Conv2d Conv3d GRU LSTM"
     " MaxPool1d MaxPool2d MaxPool3d RNN Rows RunningMax RunningMean WindowedAttention",
     "network": "Broadcast Conditional Parallel PartGraph Reduce Residual Sequential as_part",
     "parts": "Delay LayerNorm Linear Pad Part Skip Stateless",
     "position": "RecyclingPositions RotaryPositions",
+    "query_attention": "QueryAttention",
     "rules": "APPROXIMATIONS ConversionError",
     "state": "State",
 }
@@ -112,6 +114,7 @@ __all__ = [
     "Part",
     "PartGraph",
     "Pruner",
+    "QueryAttention",
     "RecyclingPositions",
     "Reduce",
     "Residual",
@@ -137,6 +140,7 @@ __all__ = [
     "fuse",
     "gradual",
     "load_adapter",
+    "policy_within",
     "to_deepcot",
     "to_eventful",
 ]

@@ -408,27 +408,32 @@ class RunningMax(Windowed):
 
 @dataclass
 class KeysState(PartState):
-    """Keys and values of the last n steps: those of step t are in slot t mod n."""
+    """Keys and values of the last n steps, and queries if they wait: step t is in slot t mod n."""
 
-    rows: Tensor  # [B, h, n, 2 e], or [B, m, h, n, 2 e]: see ``room``
+    rows: Tensor  # [B, h, n, 2 e], with queries 3 e, or [B, m, h, n, ...]: see ``room``
     steps: Tensor  # int64 [B]
 
 
 class WindowedAttention(Part):
-    """``F.scaled_dot_product_attention`` of each step to the last ``window`` of them.
+    """``F.scaled_dot_product_attention`` of each step to ``window`` of them, by default the last.
 
-    Queries, keys and values are clips [B, h, T, e].
+    Queries, keys and values are clips [B, h, T, e]. ``query_index``: place of the step in its
+    window, 0 for the oldest row, which waits for those after it; negative from the newest.
+    ValueError for one outside.
     """
 
     axis = 2
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, query_index: int = -1) -> None:
         super().__init__()
-        self.window, self.timing = window, Timing(window, window - 1)
+        place = query_index + window if query_index < 0 else query_index
+        if not 0 <= place < window:
+            raise ValueError(f"query_index {query_index} is outside a window of {window}")
+        self.window, self.timing = window, Timing(window, place)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Return the rows [B, h, T, e] of a clip."""
-        age = torch.arange(q.shape[-2])[:, None] - torch.arange(k.shape[-2])
+        age = torch.arange(q.shape[-2])[:, None] - torch.arange(k.shape[-2]) + self.delay
         seen = (age >= 0) & (age < self.window)
         return F.scaled_dot_product_attention(q, k, v, seen.to(q.device))
 
@@ -436,16 +441,18 @@ class WindowedAttention(Part):
         self, batch_size: int, q: Tensor, k: Tensor, v: Tensor
     ) -> KeysState:
         """Return the initial state; queries, keys, values: one frame of one stream."""
-        rows = room(batch_size, torch.cat([k, v], -1), self.axis, self.window)
+        held = [k, v, q] if self.delay else [k, v]
+        rows = room(batch_size, torch.cat(held, -1), self.axis, self.window)
         empty = room(batch_size, q, self.axis, 0, merged=True)
         return KeysState(zeros(batch_size), empty, rows, zeros(batch_size))
 
     def advance(  # type: ignore[override]
         self, q: Tensor, state: KeysState, k: Tensor, v: Tensor
-    ) -> Tensor:
-        """Take T frames, return as many."""
-        axis, n, count = self.axis, self.window, q.shape[self.axis]
-        held, new = frames_of(state.rows, q.dim()), torch.cat([k, v], -1).detach()
+    ) -> Tensor | None:
+        """Take T frames, return as many, at first less by those that wait."""
+        axis, n, count, late = self.axis, self.window, q.shape[self.axis], self.delay
+        parts = [k, v, q] if late else [k, v]
+        held, new = frames_of(state.rows, q.dim()), torch.cat(parts, -1).detach()
         time, before = state.tick(count), state.steps.clone()
         state.steps += count
         if count == 1:
@@ -465,5 +472,12 @@ class WindowedAttention(Part):
             mask = mask.repeat_interleave(merged, 0)
             mask = mask.view(len(mask), *[1] * (q.dim() - 3), *mask.shape[1:])
             mask = mask.to(q.device)
-        keys, values = torch.split(rows, [k.shape[-1], v.shape[-1]], -1)
-        return F.scaled_dot_product_attention(q, keys, values, mask)
+        keys, values, *queries = torch.split(rows, [x.shape[-1] for x in parts], -1)
+        if not late:
+            return F.scaled_dot_product_attention(q, keys, values, mask)
+        if time + count <= late:
+            return None
+        q = queries[0].narrow(axis, (time - late) % n if count == 1 else n - late, count)
+        out = F.scaled_dot_product_attention(q, keys, values, mask)
+        first = max(0, late - time)
+        return out.narrow(axis, first, count - first)

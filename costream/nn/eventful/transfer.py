@@ -13,9 +13,12 @@ from torch import Tensor, nn
 from costream.nn.block import ACTIVATIONS
 from costream.nn.encoder_layers import EncoderLayer, find_layers, match
 from costream.nn.eventful.block import EventfulBlock, EventfulBlockState
-from costream.nn.eventful.gates import Operations, Policy, TopShare
+from costream.nn.eventful.gates import Operations, Policy, TopShare, TopTokens
+from costream.nn.eventful.own_attention import GatedRows
 from costream.nn.rules import ConversionError
 from costream.nn.state import State, zeros
+
+_OWN = "attention='own' gates the linear layers of any transformer"
 
 
 @dataclass
@@ -135,8 +138,10 @@ def _block(layer: EncoderLayer) -> EventfulBlock:
     return block.to(layer.out.weight).eval()
 
 
-def to_eventful(model: nn.Module, policy: Policy | None = None) -> EventfulTransformer:
-    """Return a plain vision transformer that computes only the tokens that have changed.
+def to_eventful(
+    model: nn.Module, policy: Policy | None = None, *, attention: str = "exact"
+) -> EventfulTransformer | GatedRows:
+    """Return a vision transformer that computes only the tokens that have changed.
 
     When all tokens pass, the outputs are those of the network. Class tokens and registers are
     gated like the others.
@@ -144,10 +149,36 @@ def to_eventful(model: nn.Module, policy: Policy | None = None) -> EventfulTrans
     Args:
         model: DeiT, DINOv2, SigLIP, ViT and others of their structure, of transformers or timm,
             with softmax attention among all tokens and any head; see ``encoder_layers``.
-        policy: which tokens pass; a quarter of them if left out. Each step may have its own.
+        policy: which tokens pass; a quarter of them if left out. Each step may have its own, such
+            as one that ``policy_within`` makes of a budget.
+        attention: "exact" updates it where tokens have changed; "own" leaves it to the network,
+            which computes it in full, and gates every linear layer over tokens: for any network,
+            with windows, shifted ones too, relative positions or norms after the branches.
 
-    Raises ConversionError for networks without such layers, and those with windows, relative
-    positions or norms after their branches.
+    Raises ConversionError for networks without such layers, with "exact" also for windows,
+    relative positions and norms after their branches. ValueError for another ``attention``.
     """
-    layers = find_layers(model)
-    return EventfulTransformer(model, layers, policy or TopShare(0.25)).eval()
+    if attention not in ("exact", "own"):
+        raise ValueError(f"attention {attention!r} is not exact or own")
+    chosen = policy or TopShare(0.25)
+    if attention == "own":
+        return GatedRows(model, chosen).eval()
+    try:
+        return EventfulTransformer(model, find_layers(model), chosen).eval()
+    except ConversionError as error:
+        raise ConversionError(f"{error}; {_OWN}") from error
+
+
+def policy_within(network: EventfulTransformer | GatedRows, macs: int) -> TopTokens:
+    """Return the policy that passes as many tokens at each gate as ``macs`` operations allow.
+
+    At least one. By ``count_macs``, so for frames of the size that a state was made for, after
+    their first; ``operations`` has what a step took.
+    """
+    least, most = 1, 1
+    while most < 1 << 20 and network.count_macs(most) <= macs:
+        least, most = most, 2 * most
+    while most - least > 1:
+        middle = (least + most) // 2
+        least, most = (middle, most) if network.count_macs(middle) <= macs else (least, middle)
+    return TopTokens(least)
