@@ -15,8 +15,8 @@ from costream.places import Kind, Place, parse_place
 from costream.records import RawAudioFormat
 
 # The commands that have an option.
-LISTEN, WATCH, BATCH = ("listen",), ("watch",), ("batch",)
-FILES = ("detect", "listen", "batch")
+LISTEN, READ, WATCH, BATCH = ("listen",), ("read",), ("watch",), ("batch",)
+FILES = ("detect", "listen", "read", "batch")
 RUNS = (*FILES, "watch")
 VIDEO = ("detect", "batch", "watch")
 EVERY = (*RUNS, "features")

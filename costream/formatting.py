@@ -65,7 +65,7 @@ def nothing_found(kind: str, *, objects: bool = False) -> str:
     """Return the text for an empty timeline; ``objects``: of a model that finds objects."""
     if objects:
         return "No object was found."
-    return "Nothing was recognised." if kind == "audio" else "No action was found."
+    return "Nothing was recognised." if kind in ("audio", "text") else "No action was found."
 
 
 def cost_line(summary: Summary, kind: str) -> str:
@@ -73,10 +73,8 @@ def cost_line(summary: Summary, kind: str) -> str:
     kind = "skeletons" if kind == "skeleton" else kind
     speed = "" if summary.x_realtime is None else f" ({times(summary.x_realtime)} real time)"
     took = f" in {summary.wall_s:.1f} s" if math.isfinite(summary.wall_s) else ""
-    parts = [
-        counted(summary.steps, "step"),
-        f"{summary.media_s:.1f} s of {kind}{took}{speed}",
-    ]
+    read = f"text{took}" if kind == "text" else f"{summary.media_s:.1f} s of {kind}{took}{speed}"
+    parts = [counted(summary.steps, "step"), read]
     if summary.macs:
         parts.append(si(summary.macs, "MAC"))
     if summary.dropped:

@@ -22,6 +22,7 @@ from costream.flags import (
     FILES,
     LISTEN,
     OFFLINE,
+    READ,
     VIDEO,
     WATCH,
     flag,
@@ -78,6 +79,20 @@ class Options:
         metavar="PATH",
     )
 
+    # Text
+    by: Literal["line", "word"] | None = flag(
+        "--by",
+        "A result for each line, or for each word.",
+        cli_default="line",
+        on=READ,
+        type=click.Choice(["line", "word"]),
+    )
+    arrival: bool = switch_flag(
+        "--arrival/--no-arrival",
+        "Times are seconds since the first line came, not the numbers of lines.",
+        on=READ,
+    )
+
     # Live feeds
     transport: Literal["tcp", "udp"] = flag(
         "--rtsp-transport",
@@ -126,24 +141,24 @@ class Options:
     on: tuple[str, ...] = texts_flag(
         "--on",
         "Alert rule: 'LABEL>=0.8 for 2s', 'gap>=10s', 'lost'. Repeatable.",
-        on=WATCH,
+        on=(*READ, *WATCH),
         envvar=None,
         metavar="RULE",
     )
     run: tuple[str, ...] = texts_flag(
         "--run",
         "Run this command at an alert, without a shell.",
-        on=WATCH,
+        on=(*READ, *WATCH),
         envvar=None,
         metavar="COMMAND",
     )
     post: tuple[str, ...] = texts_flag(
-        "--post", "Post alerts to this URL as JSON.", on=WATCH, envvar=None, metavar="URL"
+        "--post", "Post alerts to this URL as JSON.", on=(*READ, *WATCH), envvar=None, metavar="URL"
     )
     append: tuple[str, ...] = texts_flag(
         "--append",
         "Append alerts to this file as JSON lines.",
-        on=WATCH,
+        on=(*READ, *WATCH),
         envvar=None,
         metavar="FILE",
     )
@@ -249,6 +264,7 @@ class Options:
     channel: int | None = flag(
         "--channel",
         "Audio models: use only this channel.  [default: the mean of all]",
+        on=("detect", "listen", "batch", "watch"),
         type=click.IntRange(1),
         metavar="N",
     )

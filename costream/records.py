@@ -97,6 +97,18 @@ class SkeletonFrame:
 
 
 @dataclass(frozen=True)
+class TextLine:
+    """A line of text, or a word of one; goes through the frontend in as many tokens as it has."""
+
+    i: int  # number of the line in its source, from 0
+    time_s: float  # the same as seconds, or when it came; words of a line are between two lines
+    text: str
+    ends: bool = True  # the line ends here
+    pts: None = None
+    arrived_s: float | None = None  # live: time.monotonic() when it came
+
+
+@dataclass(frozen=True)
 class Gap:
     """Time without data, reported by the source or found by the clock. Also a record."""
 
@@ -117,7 +129,7 @@ class Fault:
     count: int = 1  # damaged packets or frames this stands for
 
 
-Data: TypeAlias = VideoFrame | AudioBlock | FeatureRow | SkeletonFrame
+Data: TypeAlias = VideoFrame | AudioBlock | FeatureRow | SkeletonFrame | TextLine
 Item: TypeAlias = Data | Gap | Fault
 Scored: TypeAlias = tuple[str, float]  # label, probability
 
@@ -171,7 +183,7 @@ class Header:
     rate_hz: float  # steps a second
     delay_s: float  # an event seen at time_s happened at about time_s - delay_s
     source: str  # path or URL, without credentials
-    kind: str  # "video", "audio", "features" or "skeleton"
+    kind: str  # "video", "audio", "features", "skeleton" or "text"
     duration_s: float | None  # length to be processed; null: not known
     options: dict[str, Any]  # settings that change the results
     schema: str = SCHEMA  # changes only when readers would break
@@ -198,6 +210,7 @@ class Prediction:
     model: str | None = None  # name of the head, if there are several
     familiarity: float | None = None  # 0 to 1: whether the model knows input of this kind
     person: int | None = None  # number of the person, from 1, if each has its own predictions
+    text: str | None = None  # the line, or word, of models for text
 
 
 @dataclass(frozen=True)
@@ -404,7 +417,7 @@ FeedState = Literal["connecting", "live", "stalled", "waiting", "lost", "ended"]
 PixelSize: TypeAlias = tuple[int, int]  # width, height
 # Suffixes of sources that are a still image.
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
-SourceKind = Literal["video", "audio", "features", "skeleton"]
+SourceKind = Literal["video", "audio", "features", "skeleton", "text"]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.bench.timing import fit_norms, quiet_torch
+from costream.nn.block import EncoderConfig
 from costream.nn.continual import Continual
 from costream.nn.conversion import convert
+from costream.nn.deepcot import DeepEncoder
 from costream.nn.video3d.encoder import VideoEncoder
 from costream.nn.video3d.sizes import find_size
 from costream.tables import Table
@@ -106,8 +108,14 @@ CASES = (
 )
 
 
+ROFORMER = EncoderConfig(768, 12, 3072, 12, 512)
+
+
 def conversion_table(rounds: int = 5, threads: int = 1) -> Table:
     """Return the timings of converted networks with random weights: also of 12 layers of width 768.
+
+    These are ordinary ones, and last RoFormer's as a DeepCoT, whose clip is its window of 512 rows
+    recomputed, rotary positions included.
 
     ``rounds``: clips, and groups of steps, of which the medians are given. A step is the mean over
     a stride. "error" is that of the conversion's own check, clip against steps, in float64.
@@ -131,6 +139,7 @@ def conversion_table(rounds: int = 5, threads: int = 1) -> Table:
             rows.append(_row(case, ordinary, net, clip, rounds))
             if isinstance(module, _PlainX3d):
                 rows.append(_hand_made(module.net, clip, rows[-1], rounds))
+        rows.append(_roformer(rounds))
     note = f"{threads} thread(s), float32, one stream, medians of {rounds} rounds, random weights"
     return Table("conversion", COLUMNS, tuple(rows), (note,))
 
@@ -168,6 +177,31 @@ def _hand_made(
         net.delay,
         "",
     )
+
+
+def _roformer(rounds: int) -> tuple[Any, ...]:
+    """Return the row of 12 layers with rotary positions (Su et al., RoFormer, 2021)."""
+    net = DeepEncoder(ROFORMER, rotary=True).eval()
+    rows = torch.randn(1, net.window, net.embed_dim)
+    state = net.init_state()
+    replay = net.forward_steps(rows, state)
+    error = float((replay - net(rows)).abs().max())
+    whole = _median(lambda: window_with_sdpa(net, rows), rounds)
+    step = _median(lambda: net.forward_step(rows[:, 0], state), 4 * rounds)
+    count, times = net.window, round(whole / step, 1)
+    return ("RoFormer", count, _ms(whole), _ms(step), times, net.delay, f"{error:.0e}")
+
+
+def window_with_sdpa(net: DeepEncoder, rows: Tensor) -> Tensor:
+    """Return the newest output [B, d] of ordinary layers over all of ``rows`` [B, n, d]."""
+    turns = net.rotary and net.rotary.turns(torch.arange(rows.shape[1]), rows)
+    for block in net._blocks:
+        attention = block.self_attn
+        projected = attention.project(block.before_attention(rows), turns).unbind(2)
+        q, k, v = (x.transpose(1, 2) for x in projected)
+        attended = F.scaled_dot_product_attention(q, k, v, scale=1.0)  # keys are scaled already
+        rows = block.after_attention(rows, attention.out_proj(attended.transpose(1, 2).flatten(2)))
+    return net.normalise(rows[:, -1])
 
 
 def _median(call: Callable[[], object], rounds: int) -> float:

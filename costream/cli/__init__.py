@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Detect actions or objects in video, skeleton or feature files.",
     ),
     "listen": ("costream.cli.listen", "Recognise music genres and sounds in files or with --mic."),
+    "read": ("costream.cli.read", "Label the lines or words of text: files, pipes, logs."),
     "watch": ("costream.cli.watch", "Monitor live feeds, cameras and microphones, with alerts."),
     "zones": ("costream.cli.zones", "Show a frame with a grid, to draw zones, lines and masks on."),
     "batch": ("costream.cli.batch", "Process whole folders to files and tables, resumable."),

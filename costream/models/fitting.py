@@ -87,6 +87,7 @@ _NAMES = {
     "skeleton": "skeletons",
     "video": "video",
     "audio": "sound",
+    "text": "text",
 }
 
 
@@ -97,6 +98,8 @@ def _hint(card: Card, wanted: SourceKind, kind: SourceKind) -> str:
         needed = f"give a .npy or .npz file with {width} values a row"
     elif wanted == "skeleton":
         needed = "give a table or recording of joints, or a video"
+    elif wanted == "text":
+        needed = "read a text: costream read FILE"
     elif wanted == "audio":
         needed = "give a file or stream with sound, or --mic"
     else:

@@ -24,6 +24,7 @@ from costream.models.spec import MODELS, ModelSpec, initial_models, model_spec
 _WIDTHS = {
     "online action detection": "input_width",
     "sound classification": "input_width",
+    "text classification": "input_width",
     "features": "embed_dim",
 }
 

@@ -37,7 +37,7 @@ from costream.records import (
     VideoFrame,
 )
 
-# Items of a recording at once: four seconds of sound, about a second of video.
+# Items of a recording at once: four seconds of sound or so many lines of text, a second of video.
 CHUNK, CHUNK_FRAMES = 16, 8
 
 DTYPES = {
@@ -156,7 +156,7 @@ class StreamingModel:
         if self.device.type == "cpu":
             store_by_columns(self.network)
         # Preparing a few joints takes many small operations, which are slow on an accelerator.
-        placed = kind in ("video", "audio")
+        placed = kind in ("video", "audio", "text")
         self.frontend: Any = self._place(frontend) if placed else frontend
         pose_box = BOX if kind == "skeleton" else None
         together = kind == "video" and beside is None and hasattr(frontend, "forward_steps")
@@ -171,7 +171,7 @@ class StreamingModel:
             frames=int(getattr(frontend, "frames", 1)),
             sound=AudioFormat(frontend.sample_rate_hz, frontend.block) if kind == "audio" else None,
             beside=beside,
-            chunk=CHUNK if kind == "audio" else CHUNK_FRAMES if together else 1,
+            chunk=CHUNK if kind in ("audio", "text") else CHUNK_FRAMES if together else 1,
             persons=persons,
             # With strides in time, or a pose tracker each.
             in_time=kind == "skeleton" or any(hasattr(p, "in_time") for p in (frontend, network)),

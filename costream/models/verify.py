@@ -25,6 +25,7 @@ from costream.records import (
     Data,
     FeatureRow,
     SkeletonFrame,
+    TextLine,
     VideoFrame,
 )
 
@@ -140,6 +141,9 @@ def random_items(model: StreamingModel, steps: int, seed: int = 0) -> list[Data]
         return [FeatureRow(i, float(i), row) for i, row in enumerate(rows)]
     if kind == "skeleton":
         return [_skeleton(i, model.frontend, random) for i in range(steps)]
+    if kind == "text":
+        letters = random.integers(97, 123, (steps, 9)).astype(np.uint8)
+        return [TextLine(i, float(i), row.tobytes().decode()) for i, row in enumerate(letters)]
     if model.info.sound is not None:
         waves = 0.1 * random.standard_normal((steps, model.info.sound.block)).astype(np.float32)
         return [AudioBlock(i, float(i), wave) for i, wave in enumerate(waves)]

@@ -6,7 +6,9 @@ import logging
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from costream.errors import CostreamError, ExitCode, SourceError, UsageError, display_name
@@ -14,6 +16,7 @@ from costream.formatting import clean
 from costream.models.base import Model
 from costream.models.registry import find_weights, more_to_fetch
 from costream.options import Options
+from costream.runtime.alerts.files import AlertRules
 from costream.runtime.memory import settle
 from costream.runtime.options import check_model_options, source_options
 from costream.runtime.pipeline import run
@@ -23,7 +26,7 @@ from costream.sinks.atomic import exists_error
 from costream.sinks.base import Sink
 from costream.sinks.registry import check_outputs, is_complete, make_sinks, paths_for
 from costream.sinks.tables import MergedTimeline, SegmentColumns
-from costream.sources.base import LiveSource
+from costream.sources.base import LiveSource, SourceOptions
 from costream.sources.media.container import media_streams
 from costream.sources.registry import expand, name_of, open_source, sniff
 from costream.ui.console import live_allowed, print_line, stderr_console, stdout_console
@@ -60,11 +63,13 @@ def detect(options: Options, effective: Sequence[str] = ()) -> ExitCode:
             return _verdict(0, failures)
         model = load_checked(options)
         table = _table(plan, model, options)
-        try:
-            code = _all(inputs, failures, model, options, plan, table, stop)
-        finally:
+        with ExitStack() as stack:
             if table is not None:
-                table.finish()
+                stack.callback(table.finish)
+            alerts = AlertRules.of(options, model) if options.on else None
+            if alerts is not None:
+                stack.callback(alerts.close)
+            code = _all(inputs, failures, model, options, plan, table, stop, alerts)
         if table is not None:
             _say_written(options, [table.path])
         _say_more(options, model)
@@ -79,12 +84,13 @@ def _all(
     plan: _Plan,
     table: MergedTimeline | None,
     stop: StopHandler,
+    alerts: AlertRules | None,
 ) -> ExitCode:
     """Run every input, and return the overall exit code; ``failures``: those so far."""
     done = 0
     for uri in inputs:
         try:
-            code = _one(uri, model, options, plan, table, stop)
+            code = _one(uri, model, options, plan, table, stop, alerts)
         except BrokenPipeError:
             return ExitCode.OK  # the reader closed the pipe; files are finalised
         except (SourceError, OSError) as error:
@@ -111,6 +117,8 @@ def _plan(options: Options) -> _Plan:
                 raise UsageError("a single file takes the format csv", where="-f", hint=hint)
             return _Plan((), None, on_terminal, path)
         return _Plan(options.formats or ("jsonl",), path, on_terminal)
+    if options.by is not None and options.output is None and on_terminal and not options.formats:
+        return _Plan(("lines",), None, report=False)
     if options.output is None and options.formats in ((), ("table",)) and on_terminal:
         return _Plan((), None, report=True)
     formats = options.formats or ("jsonl",)
@@ -134,7 +142,7 @@ def _inputs(options: Options, plan: _Plan) -> tuple[list[str], list[ExitCode]]:
         try:
             uris = expand(argument)
             for uri in uris:
-                sniff(uri)
+                sniff(uri, SourceOptions(text=options.by))
         except SourceError as error:
             failures.append(_failed(error, argument))
             continue
@@ -191,6 +199,7 @@ def _one(
     plan: _Plan,
     table: MergedTimeline | None,
     stop: StopHandler,
+    alerts: AlertRules | None,
 ) -> ExitCode:
     name = name_of(uri)
     sinks: list[Sink] = [] if table is None else [table]
@@ -203,7 +212,15 @@ def _one(
     )
     source = open_source(uri, source_options(options, model, plan.formats, stepped=True))
     views = _views(options, plan, name, live=isinstance(source, LiveSource))
-    summary = run(source, model, [*sinks, *views], options=options, stop=stop, follow_persons=True)
+    summary = run(
+        source,
+        model,
+        [*sinks, *views],
+        options=options,
+        stop=stop,
+        follow_persons=True,
+        listener=None if alerts is None else partial(alerts.listener, name),
+    )
     if plan.directory is not None:
         objects = model.info.card.finds_objects
         paths = [

@@ -35,6 +35,8 @@ def source_options(
         sampled_hz=rate_hz * model.info.frames if stepped else None,
         ahead=stepped,
         raw=options.raw,
+        text=options.by,
+        arrival=options.arrival,
         drawing=CROPPED if crops else drawing_size(formats),
         rate_hz=rate_hz,
         frame_rate_hz=options.rate_hz,

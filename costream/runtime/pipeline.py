@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack
 
 from costream.clock import ItemClock, Resampler, Tick, TickItem
@@ -14,11 +14,14 @@ from costream.options import Options
 from costream.records import Data, Gap, Item, SourceInfo, Summary, VideoFrame
 from costream.runtime.budget import TokenController
 from costream.runtime.masks import MaskPainter
-from costream.runtime.persons import person_rows
+from costream.runtime.persons import PersonScores, person_rows
 from costream.runtime.stop import StopHandler
 from costream.runtime.writer import StreamRecorder
 from costream.sinks.base import Sink
 from costream.sources.base import LiveSource, Source
+
+# Takes the time and the scores of a step; see ``StreamRecorder.step``.
+StepListener = Callable[[float, PersonScores], None]
 
 
 def run(
@@ -29,16 +32,19 @@ def run(
     options: Options | None = None,
     stop: StopHandler | None = None,
     follow_persons: bool = False,
+    listener: Callable[[StreamRecorder], StepListener] | None = None,
 ) -> Summary:
     """Step ``model`` over ``source`` until it ends or ``stop`` is set, and return the summary.
 
     ``follow_persons``: as for ``StreamRecorder``; else such a model sees whoever is there longest.
+    ``listener``: makes of the recorder what is called after each step.
     Every opened sink is closed with that summary, whatever happens. Raises SourceError
     when the source cannot be opened or holds no data, OutputError when a sink cannot write,
     BrokenPipeError when the reader of a sink's stream has closed it.
     """
     chosen, handler = options or Options(), stop or StopHandler()
     running = SourceRun(source, model, sinks, chosen, handler, follow_persons=follow_persons)
+    running.listener = None if listener is None else listener(running.recorder)
     for _ in running.steps():
         pass
     return running.summary
@@ -58,12 +64,13 @@ class StreamRunner:
         rate_hz, card = recorder.rate_hz, model.info.card
         self.clock: ItemClock | Resampler = (
             ItemClock()
-            if info.kind == "audio"
+            if info.kind in ("audio", "text")
             else Resampler(rate_hz, card.gap_tolerance_s, model.info.frames, eager=eager)
         )
         self._chunk = 1 if info.live else model.info.chunk
         self._ticks: list[Tick] = []  # to be run together
         self.state = model.init_state(1)
+        self.listener: StepListener | None = None  # called after each step
         self.persons = person_rows(model, recorder.options) if recorder.follows else None
         self._painter = MaskPainter(recorder.options.mask)
         self._controller = self._controlled()
@@ -121,7 +128,9 @@ class StreamRunner:
         else:
             results = [persons.step(item) for item in items]
         for tick, result in zip(ticks, results, strict=True):
-            self._recorder.step(tick, result, decode_s)
+            scores = self._recorder.step(tick, result, decode_s)
+            if self.listener is not None:
+                self.listener(tick.time_s, scores)
         self.begin()
 
     def _controlled(self) -> TokenController | None:
@@ -158,6 +167,7 @@ class SourceRun:
         self.source, self.model, self.stop = source, model, stop
         self._live = source if isinstance(source, LiveSource) else None
         self.recorder = StreamRecorder(model, options, sinks, follow_persons=follow_persons)
+        self.listener: StepListener | None = None
         self.summary: Summary
 
     def steps(self) -> Generator[None, None, None]:
@@ -174,6 +184,7 @@ class SourceRun:
             try:
                 self.recorder.open(info)
                 runner = StreamRunner(self.model, self.recorder, info)
+                runner.listener = self.listener
                 yield
                 for item in self.source.items():
                     if self.stop.requested:

@@ -33,6 +33,7 @@ from costream.records import (
     SourceInfo,
     StageTimes,
     Summary,
+    TextLine,
     VideoFrame,
 )
 from costream.runtime.alerts.snapshots import Scene
@@ -448,6 +449,7 @@ class StreamRecorder:
             model=entry.name,
             familiarity=familiarity,
             person=entry.person,
+            text=tick.item.text if isinstance(tick.item, TextLine) else None,
         )
 
     def _judge_familiarity(self, *parts: tuple[StepResult, Sequence[HeadTimeline]]) -> None:
@@ -487,5 +489,5 @@ class StreamRecorder:
 
 def _lag_s(item: Data) -> float:
     """Return the age of a live item since its arrival; 0 for items that are not live."""
-    arrived_s = item.arrived_s if isinstance(item, (AudioBlock, VideoFrame)) else None
+    arrived_s = item.arrived_s if isinstance(item, (AudioBlock, VideoFrame, TextLine)) else None
     return 0.0 if arrived_s is None else time.monotonic() - arrived_s

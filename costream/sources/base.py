@@ -67,6 +67,8 @@ class SourceOptions:
     # decoded if no other refers to them; None: all are
     ahead: bool = False  # decode video files in a thread, some frames before they are asked for
     raw: RawAudioFormat | None = None  # read "-" and pipes as headerless samples
+    text: Literal["line", "word"] | None = None  # read text, an item for each of these; None: no
+    arrival: bool = False  # text: times are when it came, not the numbers of lines
     connecting: ConnectionOptions | None = (
         None  # accept live feeds (URLs, cameras); None: files only
     )

@@ -40,6 +40,11 @@ class PipeReader:
             self._ahead += more
         return self._ahead[:size]
 
+    def peek_any(self) -> bytes:
+        """Return what comes first without consuming it; nothing only at the end."""
+        self._ahead = self._ahead or self._wait(READ_BYTES)
+        return self._ahead
+
     def peek_line(self) -> bytes:
         """Return the bytes up to the end of the first non-comment line, as ``peek`` does."""
         while b"\n" not in self._ahead or not (
@@ -106,8 +111,8 @@ class PipeSource:
             reader = self._reader = PipeReader(descriptor)
             if self._stopped:
                 reader.stop()
-            head = reader.peek(MAGIC_BYTES)
-            if is_text(head) and not self._raw:
+            head = reader.peek_any() if self._options.text is not None else reader.peek(MAGIC_BYTES)
+            if self._options.text is None and is_text(head) and not self._raw:
                 head = reader.peek_line()
             inner = self._inner = self._made(name, reader, head)
         if self._stopped:

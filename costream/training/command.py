@@ -35,6 +35,7 @@ from costream.training.base import (
 from costream.training.feature_cache import FeatureCache
 from costream.training.objects.trainer import ObjectTrainer
 from costream.training.skeleton.trainer import SkeletonTrainer
+from costream.training.text import TextTrainer
 from costream.training.verdict import COUNTED, share_text
 from costream.training.video.trainer import VideoTrainer, with_new_head
 
@@ -85,6 +86,8 @@ def trainer_of(card: Card) -> CustomClassTrainer:
         return SkeletonTrainer()
     if kind == "audio":
         return AudioTrainer()
+    if kind == "text":
+        return TextTrainer()
     if kind == "video" and not is_gated(card.architecture):
         return VideoTrainer()
     raise untrainable_error(card)

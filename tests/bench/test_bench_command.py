@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from costream.cli.bench import command
 from costream.errors import UsageError
+from costream.nn.block import EncoderConfig
+from costream.nn.deepcot import DeepEncoder
 from costream.tables import Table
 from kit.media import make_video
 from kit.program import ROOT, costream
@@ -31,10 +34,17 @@ def test_converted_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     wavenet = next(case for case in conversion.CASES if case.name.startswith("WaveNet"))
     case = wavenet._replace(shape=(1, 64, 20), small=(1, 64, 20))
     monkeypatch.setattr(conversion, "CASES", (case,))
+    monkeypatch.setattr(conversion, "ROFORMER", EncoderConfig(16, 2, 32, 1, 9))
     options = ["convert", "--rounds", "1", "--json"]
     (table,) = json.loads(CliRunner().invoke(command, options, catch_exceptions=False).stdout)
     assert table["rows"][0]["frames"] == 20
     assert float(table["rows"][0]["error"]) < 1e-9
+    assert (table["rows"][-1]["network"], table["rows"][-1]["frames"]) == ("RoFormer", 9)
+    assert float(table["rows"][-1]["error"]) < 1e-5
+    # Of one layer, the window recomputed is what its step gives.
+    one = DeepEncoder(conversion.ROFORMER, rotary=True).eval()
+    rows = torch.randn(2, 9, 16)
+    torch.testing.assert_close(conversion.window_with_sdpa(one, rows), one(rows)[:, -1])
 
 
 def test_steps_of_one_encoder() -> None:

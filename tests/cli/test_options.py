@@ -24,6 +24,7 @@ from kit.runs import refused, run
 RUNNERS = {
     "detect": "costream.runtime.detect.detect",
     "listen": "costream.runtime.detect.detect",
+    "read": "costream.runtime.detect.detect",
     "batch": "costream.runtime.batch.command.batch",
     "watch": "costream.runtime.watch.command.watch",
     "features": "costream.runtime.features.features",

@@ -49,6 +49,7 @@ SMALL: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "audiovisual": ({"video_arguments": TDN, "audio_arguments": AUDIO}, (3, 24, 32)),
     "vggish": ({"widths": (2,) * 6, "hidden": 8, "width": 8}, (4000,)),
     "logmel": ({"hop_frames": 25}, (4000,)),
+    "text": ({"token_width": 8, "buckets": 99}, (38,)),
 }
 GATED = {"pixels", "crops", "resized"}  # of token-gated models: no state
 EVERY = pytest.mark.parametrize("name", sorted(SMALL))
@@ -63,6 +64,8 @@ def small(name: str) -> Any:
 def streams(name: str, batch: int, steps: int = STEPS) -> Tensor:
     """Return made-up items [steps, batch, ...] of a frontend."""
     shape, generator = SMALL[name][1], torch.Generator().manual_seed(batch)
+    if name == "text":  # rows of its table
+        return torch.randint(0, 100, (steps, batch, *shape), generator=generator)
     if frontend_class(name).takes == "video":  # type: ignore[attr-defined]
         size = (steps, batch, *shape)
         return torch.randint(0, 256, size, dtype=torch.uint8, generator=generator)
@@ -76,7 +79,7 @@ def test_every_registered_frontend_is_tested() -> None:
 @pytest.mark.parametrize("name", list(FRONTENDS))
 def test_declares_what_it_takes(name: str) -> None:
     kind = frontend_class(name)
-    assert kind.takes in ("video", "skeleton", "audio")  # type: ignore[attr-defined]
+    assert kind.takes in ("video", "skeleton", "audio", "text")  # type: ignore[attr-defined]
     assert callable(getattr(kind, "count_macs", None))
     assert hasattr(kind, "forward" if name in GATED else "forward_step")
 
@@ -98,7 +101,7 @@ def test_one_token_a_step_of_its_width(name: str) -> None:
 @EVERY
 def test_a_stream_of_a_batch_gets_what_it_would_alone(name: str) -> None:
     net, items = small(name).double(), streams(name, 3)
-    items = items if items.dtype is torch.uint8 else items.double()
+    items = items.double() if items.is_floating_point() else items
     batch = net.init_state(3)
     alone = [net.init_state(1) for _ in range(3)]
     for item in items:
@@ -111,7 +114,7 @@ def test_a_stream_of_a_batch_gets_what_it_would_alone(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in SMALL if hasattr(frontend_class(n), "forward_steps")])
 def test_chunks_equal_steps(name: str) -> None:
     net, items = small(name).double(), streams(name, 2)
-    items = items if items.dtype is torch.uint8 else items.double()
+    items = items.double() if items.is_floating_point() else items
     state, other = net.init_state(2), net.init_state(2)
     tokens = torch.stack([net.forward_step(item, state) for item in items], 1)
     cut = [net.forward_steps(part.transpose(0, 1), other) for part in items.split([4, 5])]
@@ -145,7 +148,7 @@ def test_states_are_cloned_saved_and_reset(name: str) -> None:
 @torch.no_grad()
 def test_the_tokens_of_a_clip_are_those_of_its_steps(name: str) -> None:
     net, items = small(name).double(), streams(name, 2)
-    items = items if items.dtype is torch.uint8 else items.double()
+    items = items.double() if items.is_floating_point() else items
     state = net.init_state(2)
     tokens = torch.stack([net.forward_step(item, state) for item in items], 1)
     torch.testing.assert_close(net(items.transpose(0, 1)), tokens)

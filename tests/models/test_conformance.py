@@ -58,6 +58,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "conystrom-audio": {**TRANSFORMER, "num_landmarks": 2},
     "oadtr": {**TRANSFORMER, **DECODER, "num_queries": 2},
     "deepcot": TRANSFORMER,
+    "cotext": {**TRANSFORMER, "frontend.buckets": 99},
     "miniroad": {**ROWS, "hidden": 8},
     "features": {"embed_dim": 6},
     "encoder": {"embed_dim": 8, "num_heads": 2, "feedforward": 8, "window": 4},
@@ -174,8 +175,8 @@ def test_the_info_describes_what_it_takes(name: str) -> None:
     assert (info.box is not None) == (kind in ("video", "skeleton"))
     assert (info.sound is not None) == (kind == "audio")
     assert info.beside is None
-    assert (info.frames, info.chunk > 1) == (1, kind == "audio")
-    assert info.in_time or kind in ("features", "audio") or name in ANY_TIME
+    assert (info.frames, info.chunk > 1) == (1, kind in ("audio", "text"))
+    assert info.in_time or kind in ("features", "audio", "text") or name in ANY_TIME
     assert [label for head in info.heads for label in head.card.labels] == list(info.card.labels)
     assert all(head.weights_sha256 is not None for head in info.heads)
     assert isinstance(model, GatedModel) == is_gated(info.card.architecture)
@@ -188,7 +189,7 @@ def test_only_sources_of_its_kind_are_taken(name: str) -> None:
     model = model_of(name)
     kind = source_kind(model.frontend)
     assert isinstance(model.check(source(kind)), dict)
-    refused = {"features", "skeleton", "video", "audio"} - {kind}
+    refused = {"features", "skeleton", "video", "audio", "text"} - {kind}
     if hasattr(model.frontend, "token_width"):  # its tokens may come as features
         refused -= {"features"}
     if kind == "skeleton":  # detected in video, where MediaPipe is installed

@@ -59,13 +59,15 @@ def fit_streams(
     validation: Sequence[TokenStream] = (),
     partial: TrainingCheckpoint | None = None,
     spread: Tensor | None = None,
+    every: int = VALIDATE_EVERY,
 ) -> list[dict[str, float]]:
     """Train the network, keep the weights with the lowest validation loss, return the history.
 
     Without streams in ``validation`` the last weights are kept. Fixed landmarks are fitted
     during training, see ``LandmarkSchedule``, and no weights count as best before that.
     ``spread`` [D]: standard deviation of the tokens, which scales added noise: few examples are
-    overfitted without it. For the history see ``EarlyStopping``.
+    overfitted without it. ``every``: steps between validations. For the history see
+    ``EarlyStopping``.
     """
     rng = np.random.default_rng(seed)
     counted = WINDOWS if slides(network) else None
@@ -73,7 +75,7 @@ def fit_streams(
     def validate() -> dict[str, float]:
         return figures(network, validation) if validation else {}
 
-    stopping = EarlyStopping(validate, network.state_dict, schedule.steps, VALIDATE_EVERY, PATIENCE)
+    stopping = EarlyStopping(validate, network.state_dict, schedule.steps, every, PATIENCE)
     parts: dict[str, Stateful] = {"chance": RandomState(rng), "watch": stopping}
     optimizer = Optimizer([network], schedule, "training", partial, parts)
     fixing = LandmarkSchedule(network, schedule)

@@ -1,0 +1,34 @@
+"""``costream read``: labels of the lines or words of text."""
+
+from __future__ import annotations
+
+from costream.cli.options import run_command
+from costream.errors import ExitCode
+from costream.options import Options
+
+
+@run_command(
+    "read",
+    "SOURCE...",
+    model={"default": None, "required": True, "help": "What 'costream train' made of your lines."},
+)
+def command(options: Options, effective: list[str]) -> ExitCode:
+    """Label the lines, or words, of text as they come, with labels that you have taught.
+
+    SOURCE is a text file in UTF-8, or '-' for stdin. Each line goes through the network once, with
+    the words before it as context. A line counts as a second; with --arrival it has the time at
+    which it came.
+
+    On a terminal each line is shown with its label; results go to files with -o, and as JSONL to a
+    pipe. --on tells of lines at once, to a program, a web hook or a file.
+
+    \b
+    costream models init cotext -o base.safetensors
+    costream train base.safetensors --data lines.csv -o levels.safetensors
+    costream read app.log -m levels.safetensors -o all.csv
+    tail -F app.log | costream read - -m levels.safetensors --on 'error>=0.9' --append a.jsonl
+    nc -l 9000 | costream read - -m levels.safetensors -f lines --by word
+    """
+    from costream.runtime.detect import detect
+
+    return detect(options, effective)

@@ -1,0 +1,171 @@
+"""``costream read`` and ``costream train`` on text, as users run them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from costream.checkpoints.file import read_card
+from costream.models.build import save_model
+from costream.models.random_init import random_model
+from costream.models.registry import load_model
+from costream.records import Fault, TextLine
+from costream.sources.base import SourceOptions
+from costream.sources.registry import open_source
+from kit.program import costream, start
+from kit.runs import records, refused, run
+
+SMALL = {"embed_dim": 16, "num_heads": 2, "feedforward": 16, "window": 16, "depth": 1}
+SMALL |= {"num_classes": 2, "frontend.token_width": 16, "frontend.buckets": 256}
+ERRORS = ("could not open file {}", "connection {} failed", "fatal: no space on disk {}")
+INFOS = ("started worker {}", "request {} was served", "listening on port {}")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with labelled lines and small weights."""
+    folder = tmp_path_factory.mktemp("read")
+    with open(folder / "lines.csv", "w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["text", "label"])
+        for k in range(30):
+            table.writerow([ERRORS[k % 3].format(k), "error"])
+            table.writerow([INFOS[k % 3].format(k), "info"])
+    save_model(folder / "small.safetensors", *random_model("cotext", "small", SMALL))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def levels(folder: Path) -> Path:
+    """Weights that tell errors from other lines."""
+    path = folder / "levels.safetensors"
+    done = run("train", folder / "small.safetensors", "--data", folder / "lines.csv", "-o", path,
+               "--steps", 150)  # fmt: skip
+    assert done.stdout.splitlines()[0] == f"{path}: other, error, info"
+    assert f"next: costream read FILE -m {path}" in done.stdout
+    return path
+
+
+def test_lines_are_labelled_and_alerts_told(levels: Path, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    told = [
+        "worker 7 started",
+        "",
+        "could not open disk",
+        "connection 9 failed",
+        "request 2 served",
+    ]
+    log.write_text("\n".join(told) + "\n", "utf-8")
+    rule = ("--on", "error>=0.6 for 1s", "--append", tmp_path / "alerts.jsonl")
+    done = run("read", log, "-m", levels, "-f", "lines", *rule)
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [row[0] for row in rows] == ["0", "2", "3", "4"]
+    assert [row[1] for row in rows] == ["info", "error", "error", "info"]
+    assert [row[3] for row in rows] == [line for line in told if line]
+    assert "app.log: alert at 3 s: error" in done.stderr
+    (alert,) = map(json.loads, (tmp_path / "alerts.jsonl").read_text("utf-8").splitlines())
+    assert (alert["feed"], alert["since_s"]) == ("app.log", 2.0)
+    card = read_card(levels)
+    assert (card.background, card.frontend, card.rate_hz) == ("other", "text", 1.0)
+    assert "linear on n-grams" in card.metrics["validation"]
+
+
+def test_a_pipe_has_the_records_of_a_file(levels: Path, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text("could not open disk\nrequest 3 served\n" * 20, "utf-8")
+    text = records(run("read", log, "-m", levels).stdout)
+    piped = costream("read", "-", "-m", levels, input=log.read_text("utf-8"))
+    named = {"time_s", "top", "text", "frame", "warmup"}
+    for a, b in zip(text, records(piped.stdout), strict=True):
+        assert a["type"] == b["type"]
+        if a["type"] == "prediction":
+            assert {k: a[k] for k in named - {"top"}} == {k: b[k] for k in named - {"top"}}
+            assert a["top"][0][1] == pytest.approx(b["top"][0][1], abs=1e-4)
+    words = records(run("read", log, "-m", levels, "--by", "word", "--end", 2).stdout)
+    told = [r for r in words if r["type"] == "prediction"]
+    assert [r["text"] for r in told] == ["could", "not", "open", "disk", "request", "3", "served"]
+    assert [r["frame"] for r in told] == [0] * 4 + [1] * 3
+    # After the last word of a line as after the line.
+    assert told[3]["top"][0] == pytest.approx(text[1]["top"][0], abs=1e-4)
+
+
+def test_lines_together_equal_lines_alone_and_words(levels: Path) -> None:
+    model = load_model(str(levels), dtype="float64")
+    lines = [f"request {k} failed on disk {k}" for k in range(9)]
+    items = [TextLine(k, float(k), line) for k, line in enumerate(lines)]
+    together = model.steps(items, model.init_state())
+    state, batch = model.init_state(), model.init_state(2)
+    for k, item in enumerate(items):
+        alone = model.step([item], state)
+        both = model.step([item, items[-1 - k]], batch)
+        np.testing.assert_allclose(alone.probabilities, together[k].probabilities, atol=1e-6)
+        np.testing.assert_allclose(both.probabilities[:1], alone.probabilities, atol=1e-6)
+        assert alone.warmup == together[k].warmup == both.warmup[:1]
+    state = model.init_state()
+    for k, line in enumerate(lines):
+        words = line.split()
+        for place, word in enumerate(words):
+            item = TextLine(k, float(k), word, place == len(words) - 1)
+            result = model.step([item], state)
+        np.testing.assert_allclose(result.probabilities, together[k].probabilities, atol=1e-6)
+
+
+def test_mistakes_are_told(levels: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_bytes(b"")
+    (tmp_path / "binary.bin").write_bytes(b"a line\n\0\1\2")
+    (tmp_path / "wide.txt").write_bytes("höher".encode("utf-16"))
+    refused(4, "the file is empty", "read", tmp_path / "empty.txt", "-m", levels)
+    refused(4, "holds zero bytes", "read", tmp_path / "binary.bin", "-m", levels)
+    refused(4, "iconv -f UTF-16", "read", tmp_path / "wide.txt", "-m", levels)
+    refused(4, "no such file", "read", tmp_path / "none.txt", "-m", levels)
+    (tmp_path / "a.txt").write_text("words\n")
+    refused(2, "rules about labels only", "read", tmp_path / "a.txt", "-m", levels, "--on", "lost")
+    refused(4, "takes video, not text", "read", tmp_path / "a.txt", "-m", "cooadtr")
+    refused(4, "takes text, not video", "detect", "samples/room.mp4", "-m", levels)
+    (tmp_path / "bad.csv").write_text("text,label\nonly this,\n")
+    train = ("train", levels, "-o", tmp_path / "x.safetensors", "--data")
+    refused(2, "without text or label: 2", *train, tmp_path / "bad.csv")
+    (tmp_path / "one.csv").write_text("text,label\na b,x\nc d,x\n")
+    refused(2, "only one label", *train, tmp_path / "one.csv")
+    refused(2, "no column text, label", *train, tmp_path / "a.txt")
+
+
+def test_bytes_that_are_no_text_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "odd.txt"
+    path.write_bytes(b"\xef\xbb\xbffirst\r\n\xff\xfe? second\n" + b"x\xc3\xa4" * 10_000 + b"\nlast")
+    source = open_source(str(path), SourceOptions(text="line"))
+    info = source.open()
+    items = list(source.items())
+    source.close()
+    lines = [item for item in items if isinstance(item, TextLine)]
+    assert (info.kind, info.live, source.errors) == ("text", False, 2)
+    assert lines[0].text == "first"
+    assert lines[1].text == "\ufffd\ufffd? second"
+    assert set(lines[2].text) == {"x", "ä"}
+    assert len(lines[2].text.encode()) in (16_383, 16_384)
+    assert (lines[3].text, lines[3].time_s) == ("last", 3.0)
+    assert sum(item.count for item in items if isinstance(item, Fault)) == 2
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_lines_are_told_as_they_come_until_ctrl_c(levels: Path) -> None:
+    program = start("read", "-", "-m", levels, "-f", "lines", stdin=subprocess.PIPE)
+    assert program.stdin
+    assert program.stdout
+    for line in (b"request 1 served\n", b"could not open disk\n"):
+        program.stdin.write(line)
+        program.stdin.flush()
+        assert program.stdout.readline().endswith(b"\t" + line)
+    program.send_signal(signal.SIGINT)
+    assert program.wait(30) == 130
+    program.stdin.close()
+    program.stdout.close()
+    assert program.stderr
+    program.stderr.close()
