@@ -95,6 +95,7 @@ class MultiheadAttention(nn.Module):
         self.embed_dim, self.num_heads, self.dropout = embed_dim, num_heads, dropout
         self.head_dim = embed_dim // num_heads
         self.scale = 1 / math.sqrt(self.head_dim)
+        self.inner_dim = embed_dim  # h e, less than d where heads were removed
         self._split = (3, num_heads, self.head_dim)
         self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim))
         bias = nn.Parameter(torch.zeros(3 * embed_dim)) if qkv_bias else None
@@ -103,6 +104,13 @@ class MultiheadAttention(nn.Module):
         nn.init.xavier_uniform_(self.in_proj_weight)
         if out_bias:
             nn.init.zeros_(self.out_proj.bias)
+
+    def resize(self) -> None:
+        """Take the number of heads from the weights; their width stays."""
+        parts = self._split[0]
+        self.inner_dim = len(self.in_proj_weight) // parts
+        self.num_heads = self.inner_dim // self.head_dim
+        self._split = (parts, self.num_heads, self.head_dim)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return every row of ``x`` [B, n, d] after attention to all rows, [B, n, d].
@@ -114,7 +122,7 @@ class MultiheadAttention(nn.Module):
 
     def count_macs(self, rows: int) -> int:
         """Return the multiply-accumulates of ``forward`` over ``rows`` rows of one stream."""
-        return 4 * rows * self.embed_dim**2 + 2 * rows**2 * self.embed_dim
+        return 4 * rows * self.embed_dim * self.inner_dim + 2 * rows**2 * self.inner_dim
 
     def project(self, x: Tensor, turns: Tensor | None = None) -> Tensor:
         """Return queries, keys / sqrt(e) and values [..., 3, h, e] of rows ``x`` [..., d].
@@ -249,7 +257,7 @@ class SingleOutputAttention(ContinualAttention):
         k, v = self._store(state.keys, k, fill), self._store(state.values, v, fill)
         weights = self._weigh(q.reshape(-1, 1, self.head_dim), k, self._hidden(fill.mask))
         out = torch.bmm(weights, v.transpose(1, 2))
-        return linear(self, "out_proj", out.view(-1, self.embed_dim))
+        return linear(self, "out_proj", out.view(-1, self.inner_dim))
 
     def _step_alone(self, x: Tensor, state: AttentionState, turns: Tensor | None) -> Tensor:
         """Return what ``forward_step`` would for one stream, using cached views of its rings."""
@@ -270,12 +278,12 @@ class SingleOutputAttention(ContinualAttention):
         if t + 1 < self.window:
             keys, values = keys.narrow(2, 0, t + 1), values.narrow(1, 0, t + 1)
         weights = torch.bmm(views.query, keys).softmax(-1)
-        return linear(self, "out_proj", torch.bmm(weights, values).view(1, self.embed_dim))
+        return linear(self, "out_proj", torch.bmm(weights, values).view(1, self.inner_dim))
 
     def _make_views(self, state: AttentionState) -> _Views:
         with torch.inference_mode(False):
             keys, values = self._slots(state.keys)[0], self._slots(state.values)[0]
-            projected = keys.new_empty(1, 3 * self.embed_dim)
+            projected = keys.new_empty(1, 3 * self.inner_dim)
             query, key, value = projected.view(3, self.num_heads, 1, self.head_dim).unbind()
             state.views = _Views(
                 steps=state.steps.numpy(),
@@ -339,8 +347,8 @@ class SingleOutputAttention(ContinualAttention):
         ``mask``: bool [B, n], False where there is no row.
         """
         h, e, d = self.num_heads, self.head_dim, self.embed_dim
-        w_q, w_k, w_v = self.in_proj_weight.view(3, d, d)
-        b_q, _, b_v = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.view(3, d)
+        w_q, w_k, w_v = self.in_proj_weight.view(3, h * e, d)
+        b_q, _, b_v = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.view(3, -1)
         q = F.linear(newest, w_q, b_q).view(-1, h, e).transpose(0, 1)
         query = torch.bmm(q, w_k.view(h, e, d)).transpose(0, 1)  # W_k^T q, [B, h, d]
         logits = torch.bmm(self.scale * query, x.transpose(1, 2))
@@ -348,7 +356,9 @@ class SingleOutputAttention(ContinualAttention):
             logits = logits.masked_fill(~mask[:, None].to(x.device), -math.inf)
         weights = F.dropout(logits.softmax(-1), self.dropout, self.training)
         mean = torch.bmm(weights, x).transpose(0, 1)  # sum_j p_j y_j, [h, B, d]
-        value = torch.bmm(mean, w_v.view(h, e, d).transpose(1, 2)).transpose(0, 1).reshape(-1, d)
+        value = (
+            torch.bmm(mean, w_v.view(h, e, d).transpose(1, 2)).transpose(0, 1).reshape(-1, h * e)
+        )
         return linear(self, "out_proj", value if b_v is None else value + b_v)
 
     def count_macs(self, rows: int | None = None, changed: bool = False) -> int:
@@ -357,7 +367,8 @@ class SingleOutputAttention(ContinualAttention):
         ``changed``: those of ``attend_changed``.
         """
         n, heads = rows or self.window, self.num_heads if changed else 1
-        return 4 * self.embed_dim**2 + 2 * n * heads * self.embed_dim
+        width = self.embed_dim if changed else self.inner_dim
+        return 4 * self.embed_dim * self.inner_dim + 2 * n * heads * width
 
 
 # Retroactive attention: outputs for all rows of the window, updated by the newest row.
@@ -438,5 +449,5 @@ class RetroactiveAttention(ContinualAttention):
 
     def count_macs(self, rows: int | None = None) -> int:
         """Return the multiply-accumulates of one step of a stream over ``rows`` rows, or n."""
-        n, d = rows or self.window, self.embed_dim
-        return 3 * d**2 + 2 * n**2 * d + n * d**2
+        n, d, inner = rows or self.window, self.embed_dim, self.inner_dim
+        return 3 * d * inner + 2 * n**2 * inner + n * d * inner

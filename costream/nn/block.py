@@ -165,9 +165,8 @@ class EncoderStack(nn.Module):
 
     def count_dense_macs(self, rows: int) -> int:
         """Return the multiply-accumulates of ordinary attention and all blocks over ``rows``."""
-        block = self._blocks[0]
-        attention = MultiheadAttention.count_macs(block.self_attn, rows)
-        return self.depth * (attention + block.count_macs(rows))
+        each = (MultiheadAttention.count_macs(b.self_attn, rows) for b in self._blocks)
+        return sum(each) + sum(block.count_macs(rows) for block in self._blocks)
 
     def normalise(self, x: Tensor) -> Tensor:
         """Return rows [..., d] after the final LayerNorm, if there is one."""

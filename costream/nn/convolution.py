@@ -93,6 +93,10 @@ class TemporalConvolution(ContinualModule):
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
 
+    def resize(self) -> None:
+        """Take the widths from the weights."""
+        self.out_width, self.in_width = self.weight.shape[:2]
+
     @property
     def matrix(self) -> Tensor:
         """Weights as [K I, O]: a view, or a copy if the memory layout of ``weight`` was changed."""
@@ -279,6 +283,10 @@ class TimeFrequencyConvolution(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return [B, T / stride, F', O] of a clip [B, T, F, I]; T is a multiple of the stride."""
         return self._convolve(F.pad(x, (0, 0, 0, 0, self.reach, 0)))
+
+    def resize(self) -> None:
+        """Take the widths from the weights."""
+        self.out_width, self.in_width = self.weight.shape[:2]
 
     def init_state(self, batch_size: int, bands: int) -> Tensor:
         """Return the initial state: zero frames [B, K_time - stride, F, I] for F bands."""

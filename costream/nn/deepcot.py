@@ -187,8 +187,7 @@ class DeepEncoder(EncoderStack):
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of one row for one stream whose windows are full."""
-        block = self._blocks[0]
-        return int(self.depth * (block.self_attn.count_macs() + block.count_macs(1)))
+        return int(sum(b.self_attn.count_macs() + b.count_macs(1) for b in self._blocks))
 
     def _turns(self, times: Tensor, like: Tensor) -> Tensor | None:
         return None if self.rotary is None else self.rotary.turns(times, like)

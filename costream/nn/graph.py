@@ -127,7 +127,12 @@ class GraphConvolution(nn.Module):
     @property
     def convolves_residual(self) -> bool:
         """Whether the residual has a 1x1 convolution."""
-        return self.residual and self.in_width != self.out_width
+        return hasattr(self, "gcn_residual")
+
+    def resize(self) -> None:
+        """Take the widths from the weights."""
+        weight = cast(Tensor, self.g_conv[0].weight)
+        self.out_width, self.in_width = weight.shape[:2]
 
     @property
     def _beside(self) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
@@ -364,6 +369,7 @@ class SpatialAttention(nn.Module):
             raise ValueError(f"width {out_width} of attention is not a multiple of {4 * HEADS}")
         self.in_width, self.out_width, self.joints = in_width, out_width, joints
         self.key_width = out_width // 4
+        self.adds_input = in_width == out_width
         self.data_bn = nn.BatchNorm1d(in_width * joints)
         self.attention_conv = nn.ModuleDict(
             {
@@ -378,16 +384,22 @@ class SpatialAttention(nn.Module):
         first, last = (self.attention_conv[name] for name in ("qkv_conv", "attn_out"))
         return cast(nn.Conv2d, first), cast(nn.Conv2d, last)
 
+    def resize(self) -> None:
+        """Take the widths from the weights; that of the heads stays."""
+        first, last = self._convolutions
+        self.in_width, self.out_width = first.weight.shape[1], len(last.weight)
+
     def forward(self, x: Tensor) -> Tensor:
         """Return [N, T, V, O] for a clip ``x`` [N, T, V, C]."""
         first, last = self._convolutions
         rows = self.data_bn(x.transpose(2, 3).flatten(2).flatten(0, 1))  # features (c, v)
-        frames = rows.view(-1, self.in_width, self.joints).transpose(1, 2)
+        frames = torch.unflatten(rows, 1, (-1, self.joints)).transpose(1, 2)
         qkv = F.linear(frames, first.weight.flatten(1), first.bias)
         scale = (self.key_width // HEADS) ** -0.5
-        attended = _attend(qkv, self.key_width, scale).view(*x.shape[:3], self.out_width)
+        attended = _attend(qkv, self.key_width, scale)
+        attended = torch.unflatten(attended, 0, (x.shape[0], x.shape[1]))
         y = F.linear(attended, last.weight.flatten(1), last.bias)
-        return F.relu(normalise(self.bn, y + x if self.in_width == self.out_width else y))
+        return F.relu(normalise(self.bn, y + x if self.adds_input else y))
 
     def fold(self) -> FoldedAttention:
         """Return the unit with everything that is the same for all frames precomputed."""
@@ -399,14 +411,15 @@ class SpatialAttention(nn.Module):
         qkv, qkv_bias = fold_convolution(first, ones)
         scale, shift = scale_and_shift(self.bn)
         out, out_bias = fold_convolution(last, scale, shift)
-        skip = scale if self.in_width == self.out_width else None
+        skip = scale if self.adds_input else None
         norm = own[0].contiguous(), own[1].contiguous()
         return FoldedAttention(*norm, qkv, qkv_bias, out, out_bias, skip, self.key_width)
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of one frame of one person."""
         v, c, o, e = self.joints, self.in_width, self.out_width, self.key_width
-        return v * c * (o + 2 * e) + v * v * (e + o) + v * o * o
+        inner = len(self._convolutions[0].weight) - 2 * e  # width of the values
+        return v * c * (inner + 2 * e) + v * v * (e + inner) + v * inner * o
 
 
 @dataclass(frozen=True)

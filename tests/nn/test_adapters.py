@@ -66,8 +66,8 @@ def test_splora_is_its_equation(groups):
     weight, ones = torch.randn(6, 12 // groups, 4, 3), torch.ones
     adapter = SPLoRA(weight, groups, 2)
     nn.init.normal_(adapter.down)
-    adapter.kept.rows[1], adapter.kept.columns[[0, 7]] = 0, 0
-    row, column = adapter.kept.rows[:, None], adapter.kept.columns[None]
+    adapter.kept.rows[1], adapter.kept.columns[[0, 7]] = False, False
+    row, column = adapter.kept.rows[:, None].float(), adapter.kept.columns[None].float()
     product = (adapter.down * (row @ ones(1, 2))) @ (adapter.up * (ones(2, 1) @ column))
     dense, difference = row @ column, torch.zeros_like(weight)
     n, m = 6 // groups, 12 // groups

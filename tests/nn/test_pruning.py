@@ -129,7 +129,7 @@ def test_criteria_rank_channels(criterion):
     if criterion != "magnitude":
         pruner.observe(lambda: net(x).square().sum())
     assert pruner.prune(0.8) == pruner.density == 0.75
-    left = [float(k != weakest) for k in range(4)]
+    left = [k != weakest for k in range(4)]
     assert net[0].parametrizations.weight[0].rows.tolist() == left
     assert net[2].parametrizations.weight[0].columns.tolist() == left
     assert co.count_learnt(net) == 3 * 3 * 3 + 2 * 3 * 3 + 4 + 2

@@ -78,6 +78,13 @@ class BranchedTemporalUnit(nn.Module):
         self.transform = nn.Sequential(nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, width, 1))
         self.bn = nn.BatchNorm2d(width)
 
+    def resize(self) -> None:
+        """Take the widths from the weights."""
+        *reduced, last = self.branches
+        parts = [len(branch[0].weight) for branch in reduced]  # type: ignore[index]
+        self.widths = (*parts, len(cast(nn.Conv2d, last).weight))
+        self.width = cast(nn.Conv2d, last).weight.shape[1]
+
     @property
     def kernels(self) -> list[nn.Conv2d]:
         """The dilated convolutions."""
@@ -102,8 +109,9 @@ class BranchedTemporalUnit(nn.Module):
     def count_macs(self) -> tuple[int, int]:
         """Return the multiply-accumulates per joint of an input frame, and of an output frame."""
         kernels = sum(conv.weight.numel() for conv in self.kernels)
-        own = self.width * self.widths[-1]  # the branch without a kernel
-        return self.width**2 - own, self.width**2 + own + kernels
+        joined, own = sum(self.widths), self.width * self.widths[-1]  # the branch without a kernel
+        out = len(cast(nn.Conv2d, self.transform[2]).weight)
+        return self.width * joined - own, joined * out + own + kernels
 
 
 def _reduce(in_width: int, out_width: int) -> tuple[nn.Module, ...]:
@@ -165,6 +173,11 @@ class SkeletonBlock(ContinualModule):
         self.has_residual, self.residual = residual, None
         if residual and (in_width != out_width or stride > 1):
             self.residual = TemporalUnit(in_width, out_width, 1, stride, "same")
+
+    def resize(self) -> None:
+        """Take the widths from the weights."""
+        gcn: Any = self.gcn
+        self.in_width, self.out_width = gcn.in_width, len(self.tcn.bn.weight)
 
     @property
     def residual_delay(self) -> int:

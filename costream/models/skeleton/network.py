@@ -257,7 +257,7 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
         frames = rows.transpose(1, 2).flatten(0, 1)
         for block in self.blocks:
             frames = block(frames)
-        return torch.unflatten(frames, 0, (len(x), self.persons))
+        return torch.unflatten(frames, 0, (x.shape[0], self.persons))
 
     def init_state(self, batch_size: int = 1) -> SkeletonState:
         """Return the initial state of a batch of streams."""

@@ -14,7 +14,7 @@ must agree. A family of channels that fails is fixed, with the reason.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -23,7 +23,11 @@ from torch import Tensor, nn
 
 from costream.nn.adapters.adapting import fuse
 from costream.nn.adapters.labels import Labeller
+from costream.nn.attention import MultiheadAttention, RetroactiveAttention, SingleOutputAttention
+from costream.nn.block import EncoderBlock
+from costream.nn.pooling import TemporalMean, TemporalStatistics
 from costream.nn.tracing import Tracer, analysed
+from costream.nn.widths import empty_like, resize
 
 
 class Side(NamedTuple):
@@ -57,28 +61,75 @@ class ChannelGraph:
     fixed: dict[str, str]  # layer -> reason
 
 
+class _Tracer(Tracer):
+    """A tracer that also stops at blocks of encoders, whose channels are known, and at means."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Return whether a module is taken as one operation."""
+        known = isinstance(m, EncoderBlock | TemporalMean | TemporalStatistics)
+        return known or super().is_leaf_module(m, module_qualified_name)
+
+
 def find_channels(net: nn.Module, example: Tensor) -> ChannelGraph:
     """Return the channels of a network that can be removed together.
 
     ``example``: an input [B, ...]; its numbers do not matter. Raises ValueError for a network that
-    ``torch.fx`` cannot trace, or without a channel that could be removed.
+    ``torch.fx`` cannot trace and without blocks of our encoders, or without a channel that could
+    be removed.
     """
     with torch.no_grad():
         root = analysed(fuse(copy.deepcopy(net)))
         example = example[:1].double() if example.is_floating_point() else example[:1]
+        families, fixed = list(_block_families(root)), dict[str, str]()
         try:
-            graph = Tracer().trace(root)
+            graph = _Tracer().trace(root)
         except Exception as error:
-            raise ValueError(f"{type(net).__name__} cannot be traced: {error}") from error
-        labeller = Labeller(root, graph)
-        labeller.run(example)
-        families, fixed = _families(labeller)
+            reason = f"{type(net).__name__} cannot be traced: {error}"
+            if not families:
+                raise ValueError(reason) from error
+            fixed["all but the blocks"] = reason
+        else:
+            labeller = Labeller(root, graph)
+            labeller.run(example)
+            traced, fixed = _families(labeller)
+            families += traced
         if not _agree(root, example, families):
             families = [f for f in families if _can_go(root, example, f, fixed)]
         if not any(len(f.units) > 1 for f in families):
             reasons = "; ".join(f"{k}: {v}" for k, v in list(fixed.items())[:3])
             raise ValueError(f"no channel of {type(net).__name__} can be removed ({reasons})")
         return ChannelGraph(families, fixed)
+
+
+# Attention whose steps take any number of heads.
+_HEADED = (MultiheadAttention, SingleOutputAttention, RetroactiveAttention)
+
+
+def _block_families(root: nn.Module) -> Iterator[Family]:
+    """Yield the hidden features and the heads of each block of an encoder.
+
+    Its layer norms fix the width of its rows.
+    """
+    for path, block in root.named_modules():
+        if not isinstance(block, EncoderBlock):
+            continue
+        first, second = f"{path}.linear1", f"{path}.linear2"
+        sides = [Side(first, "weight", 0), Side(first, "bias", 0), Side(second, "weight", 1)]
+        hidden = range(len(block.linear1.weight))
+        yield Family([Unit({side: [k] for side in sides}) for k in hidden])
+        attention = block.self_attn
+        if type(attention) not in _HEADED:
+            continue
+        inside, wide = f"{path}.self_attn", attention.inner_dim
+        names = ["in_proj_weight"] + ["in_proj_bias"] * (attention.in_proj_bias is not None)
+        units = []
+        for head in range(0, wide, attention.head_dim):
+            own = list(range(head, head + attention.head_dim))
+            packed = [part * wide + k for part in range(3) for k in own]
+            unit = Unit({Side(inside, name, 0): packed for name in names})
+            unit.sides[Side(f"{inside}.out_proj", "weight", 1)] = own
+            units.append(unit)
+        yield Family(units)
 
 
 def _families(labeller: Labeller) -> tuple[list[Family], dict[str, str]]:
@@ -136,10 +187,15 @@ def _agree(root: nn.Module, example: Tensor, families: Iterable[Family]) -> bool
             tensor.index_fill_(1, torch.tensor(indices), 0)
     remove_units(cut, gone)
     try:
-        a, b = masked(example), cut(example)
+        a, b = _first(masked(example)), _first(cut(example))
     except (RuntimeError, ValueError, IndexError, AssertionError):
         return False
     return a.shape == b.shape and torch.allclose(a, b, rtol=1e-8, atol=1e-10)
+
+
+def _first(output: Any) -> Tensor:
+    """Return the first tensor of an output."""
+    return cast(Tensor, output[0] if isinstance(output, tuple) else output)
 
 
 def gather(units: Iterable[Unit]) -> dict[Side, list[int]]:
@@ -157,8 +213,7 @@ def remove_units(root: nn.Module, gone: Iterable[tuple[Family, list[Unit]]]) -> 
     for side, indices in gather(u for _, units in gone for u in units).items():
         layer = root.get_submodule(side.path)
         _cut(layer, side, indices)
-    for path in {side.path for _, units in gone for u in units for side in u.sides}:
-        _resize(root.get_submodule(path))
+    resize(root)
     for family, units in gone:
         for path, name in family.heads:
             module = root.get_submodule(path)
@@ -169,28 +224,11 @@ def _cut(layer: nn.Module, side: Side, indices: list[int]) -> None:
     tensor = getattr(layer, side.name).detach()
     left = torch.ones(tensor.shape[side.dim], dtype=torch.bool)
     left[indices] = False
-    kept = tensor.index_select(side.dim, left.nonzero().flatten().to(tensor.device))
-    if tensor.dim() == 4 and not tensor.is_contiguous():
-        kept = kept.contiguous(memory_format=torch.channels_last)
+    index = left.nonzero().flatten().to(tensor.device)
+    shape = [len(index) if d == side.dim else n for d, n in enumerate(tensor.shape)]
+    kept = empty_like(tensor, shape).copy_(tensor.index_select(side.dim, index))
     if side.name in layer._parameters:
         gradient = cast(nn.Parameter, layer._parameters[side.name]).requires_grad
         layer._parameters[side.name] = nn.Parameter(kept, requires_grad=gradient)
     else:
         layer._buffers[side.name] = kept
-
-
-def _resize(layer: Any) -> None:
-    """Make the sizes that a layer keeps those of its weight."""
-    if isinstance(layer, nn.Linear):
-        layer.out_features, layer.in_features = layer.weight.shape
-    elif isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-        rows = layer.out_channels // layer.groups
-        if layer.groups > 1:
-            layer.groups = layer.weight.shape[0] // rows
-        layer.out_channels = layer.weight.shape[0]
-        layer.in_channels = layer.weight.shape[1] * layer.groups
-    elif isinstance(layer, nn.modules.batchnorm._BatchNorm):
-        held = layer.running_mean if layer.running_mean is not None else layer.weight
-        layer.num_features = len(held)
-    elif isinstance(layer, nn.PReLU):
-        layer.num_parameters = len(layer.weight)

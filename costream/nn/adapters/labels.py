@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from costream.nn.adapters.parameters import ParameterPlaces
 from costream.nn.tracing import title
 
 # Names of functions, methods and, in small letters, modules.
@@ -37,10 +39,11 @@ _PAIRS = {
     *("add", "add_", "iadd", "sub", "sub_", "isub", "mul", "mul_", "imul"),
     *("truediv", "itruediv", "div", "maximum", "minimum"),
 }
-_OVER_SPACE = ("pool", "interpolate", "upsample", "pad")
+_OVER_SPACE = ("pool", "interpolate", "upsample", "pad", "temporalmean")
 _REDUCTIONS = {"mean", "amax", "amin", "sum", "var", "std", "max", "min", "softmax", "log_softmax"}
 _PRODUCTS = {"matmul", "bmm", "mm"}
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_FUNCTIONS = (F.linear, torch.conv1d, torch.conv2d, torch.conv3d)
 
 
 class Atoms:
@@ -91,7 +94,9 @@ class Labeller(fx.Interpreter):
         self.atoms = Atoms()
         self.labels: dict[fx.Node, Any] = {}
         self.sides: dict[tuple[str, str, int], Tensor] = {}
-        self.parameters: dict[fx.Node, str] = {}
+        self.parameters = ParameterPlaces(root)
+        # Places of what is made of parameters; of a sum, those of each of its terms.
+        self.places: dict[fx.Node, list[Tensor]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         """Return the value of a node, and note its labels."""
@@ -103,14 +108,15 @@ class Labeller(fx.Interpreter):
         if node.op == "output":
             self._fix(node, "it is an output of the network")
             return None
-        if node.op == "get_attr":
-            self.parameters[node] = str(node.target)
         name = title(node.target).lower()
+        self._place(node, name)
         module = None
         if node.op == "call_module":
             module = self.fetch_attr(str(node.target))
             name = type(module).__name__.lower().removeprefix("parametrized")
         given = [self.labels[a] for a in node.all_input_nodes]
+        if node.target in _FUNCTIONS and (weight := self._weight(node)) is not None:
+            return self._function(node, weight, given[0], value)
         if not any(_any(x) for x in given) and not isinstance(module, (nn.Linear, *_CONVOLUTIONS)):
             return _none(value)
         if isinstance(module, nn.Linear):
@@ -190,6 +196,47 @@ class Labeller(fx.Interpreter):
                     self._note(path, name, 0, channels)
         return labels
 
+    def _weight(self, node: fx.Node) -> Tensor | None:
+        """Return the places of the weight of a layer that is called as a function."""
+        weight, groups = (
+            self._argument_node(node, 1, "weight"),
+            self._argument(node, 6, "groups", 1),
+        )
+        places = self.places.get(weight, []) if isinstance(weight, fx.Node) else []
+        return places[0] if len(places) == 1 and groups == 1 and places[0].dim() > 1 else None
+
+    def _function(self, node: fx.Node, weight: Tensor, labels: Tensor, value: Tensor) -> Tensor:
+        """Return the channels of the outputs of a layer that is called as a function."""
+        dim = value.dim() - 1 if node.target is F.linear else value.dim() - weight.dim() + 1
+        rows = weight.flatten(2)[..., 0] if weight.dim() > 2 else weight
+        if (columns := self._along(labels, dim)) is not None:
+            self._note_places(weight, columns.view(1, -1, *[1] * (weight.dim() - 2)), 1)
+        atoms = self.atoms.new(len(weight))
+        self._note_places(rows, atoms[:, None], 0)
+        bias = self._argument_node(node, 2, "bias")
+        if isinstance(bias, fx.Node) and not self._note_vector(bias, atoms):
+            self.atoms.fix(atoms, "their bias is computed")
+        shape = [1] * value.dim()
+        shape[dim] = -1
+        return atoms.view(shape).expand(value.shape)
+
+    def _note_places(self, places: Tensor, labels: Tensor, dim: int) -> None:
+        """Note labels, of a shape that broadcasts, along ``dim`` of the parameters at places."""
+        for found in self.parameters.along(places, labels.expand(places.shape), dim):
+            vector = torch.zeros(found.size, dtype=torch.int64)
+            vector[found.indices] = found.labels
+            self.atoms.unite(vector[found.indices], found.labels)  # of an index with several
+            self._note(found.path, found.name, dim, vector)
+
+    def _note_vector(self, node: fx.Node, channels: Tensor) -> bool:
+        """Note the channels of a vector of parameters; return whether it is one."""
+        terms = self.places.get(node, [])
+        for places in terms:
+            if places.numel() != len(channels):
+                return False
+            self._note_places(places.flatten(), channels, 0)
+        return bool(terms)
+
     def _note(self, path: str, name: str, dim: int, labels: Tensor) -> None:
         before = self.sides.setdefault((path, name, dim), labels)
         if before is not labels:
@@ -197,13 +244,31 @@ class Labeller(fx.Interpreter):
 
     # Operations.
 
-    def _move(self, node: fx.Node, module: nn.Module | None) -> Any:
-        """Run an operation that only moves numbers on the labels."""
+    def _place(self, node: fx.Node, name: str) -> None:
+        """Note the places of a parameter, or of what an operation makes of parameters."""
+        if node.op == "get_attr":
+            places = self.parameters.of(str(node.target))
+            if places is not None:
+                self.places[node] = [places]
+            return
+        given = [self.places[a] for a in node.all_input_nodes if a in self.places]
+        if not given or node.op == "call_module" or max(map(len, given)) > 1:
+            return
+        if name in _MOVES:
+            moved = self._move(node, None, {a: p[0] for a, p in self.places.items()})
+            if isinstance(moved, Tensor):
+                self.places[node] = [moved]
+        elif name == "sum" and isinstance(dim := self._argument(node, 1, "dim", None), int):
+            self.places[node] = list(given[0][0].unbind(dim))
+
+    def _move(self, node: fx.Node, module: nn.Module | None, table: Any = None) -> Any:
+        """Run an operation that only moves numbers on the labels, or on what is in a table."""
         if module is not None:
             return module(self.labels[node.all_input_nodes[0]])
+        table = self.labels if table is None else table
 
         def mixed(a: fx.Node) -> Any:
-            labels = self.labels[a]
+            labels = table.get(a)
             return self.env[a] if labels is None else labels
 
         args, kwargs = fx.node.map_arg(node.args, mixed), fx.node.map_arg(node.kwargs, mixed)
@@ -234,12 +299,8 @@ class Labeller(fx.Interpreter):
         if not wide:
             return
         channels = self._along(out, behind + wide[0]) if len(wide) == 1 else None
-        path = self.parameters.get(node)
-        if channels is None or path is None:
+        if channels is None or not self._note_vector(node, channels):
             self.atoms.fix(uncovered, "they meet what is no channel")
-            return
-        owner, _, name = path.rpartition(".")
-        self._note(owner, name, wide[0], channels)
 
     def _spread(self, labels: Tensor, shape: torch.Size, reason: str) -> Tensor:
         """Return the labels behind an operation that changes sizes, but not of channels."""
@@ -343,8 +404,12 @@ class Labeller(fx.Interpreter):
                 self.atoms.fix(labels, reason)
 
     def _argument(self, node: fx.Node, k: int, name: str, default: Any) -> Any:
-        found = node.args[k] if len(node.args) > k else node.kwargs.get(name, default)
+        found = self._argument_node(node, k, name, default)
         return fx.node.map_arg(found, lambda a: self.env[a])
+
+    @staticmethod
+    def _argument_node(node: fx.Node, k: int, name: str, default: Any = None) -> Any:
+        return node.args[k] if len(node.args) > k else node.kwargs.get(name, default)
 
 
 def _varies(labels: Tensor, dim: int) -> bool:

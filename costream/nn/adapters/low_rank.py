@@ -28,15 +28,15 @@ class Mask(nn.Module):
         groups: of a convolution. A row of a grouped convolution sees the columns of its group.
     """
 
-    rows: Tensor  # m_row [n], 0 or 1
-    columns: Tensor  # m_col [m], 0 or 1
+    rows: Tensor  # m_row, bool [n]
+    columns: Tensor  # m_col, bool [m]
 
     def __init__(self, weight: Tensor, groups: int = 1) -> None:
         super().__init__()
         self.groups = groups
-        self.register_buffer("rows", torch.ones(len(weight), device=weight.device))
-        columns = torch.ones(weight.shape[1] * groups, device=weight.device)
-        self.register_buffer("columns", columns)
+        columns = weight.shape[1] * groups
+        self.register_buffer("rows", weight.new_ones(len(weight), dtype=torch.bool))
+        self.register_buffer("columns", weight.new_ones(columns, dtype=torch.bool))
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return W_t for W_s, of its shape."""
@@ -46,7 +46,7 @@ class Mask(nn.Module):
     def mask(self) -> Tensor:
         """Return m_row m_col^T, [n, m / groups]."""
         rows, columns = self.rows.view(self.groups, -1, 1), self.columns.view(self.groups, 1, -1)
-        return (rows * columns).flatten(0, 1)
+        return (rows & columns).flatten(0, 1)
 
     def count_learnt(self, weight: Tensor) -> int:
         """Return the learnt numbers that are left of W_s: those in rows and columns of the mask."""

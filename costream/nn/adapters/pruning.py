@@ -103,7 +103,7 @@ class Pruner:
             self._gone[k].append(unit)
             for path, dim, indices in self._masked(unit):
                 mask = self._layers[path][2]
-                (mask.columns if dim else mask.rows)[indices] = 0
+                (mask.columns if dim else mask.rows)[indices] = False
                 lost[path][dim] += len(indices)
                 total -= sizes[path]
                 sizes[path] = self._size(path, *lost[path])
@@ -162,7 +162,7 @@ class Pruner:
     def _lost(self, path: str) -> list[int]:
         """Return how many rows and columns of a layer are masked."""
         mask = self._layers[path][2]
-        return [int((m == 0).sum()) for m in (mask.rows, mask.columns)]
+        return [int((~m).sum()) for m in (mask.rows, mask.columns)]
 
     def _size(self, path: str, rows: int, columns: int) -> int:
         """Return the numbers of a layer's weight without so many rows and columns."""
