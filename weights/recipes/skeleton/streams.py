@@ -29,6 +29,8 @@ class Changes:
     speed: float = 0.35  # of the logarithm, uniform
     warp: float = 0.1  # shift of the middle in time, relative to the length, uniform
     bone: float = 0.12  # of the logarithm of a bone's length, the same left and right
+    posture: float = 0.1  # of each bone's end throughout, relative to its other end
+    amplitude: float = 0.25  # of the logarithm: how far a motion goes from its mean pose, uniform
     turn: float = math.pi  # radians to both sides of facing the camera, uniform
     tilt: float = 0.08  # radians: cameras that are not level
     jitter: float = 0.06  # of a joint in each step
@@ -74,6 +76,8 @@ class StreamBatches:
         self._length = torch.tensor([len(x) for x, _ in filled])
         self._start = self._length.cumsum(0) - self._length
         place = {label: k for k, label in enumerate(labels)}
+        # The middle pose of each motion, the hips at the origin.
+        self._mean = torch.stack([_around_hips(torch.from_numpy(x)).mean(0) for x, _ in filled])
         self._label = torch.tensor([place[m.label] for m in motions])
         twins = [mirrored.get(m.label, m.label) for m in motions]
         self._twin = torch.tensor([-1 if t is None else place[t] for t in twins])
@@ -106,9 +110,12 @@ class StreamBatches:
         ways = self._ways(chosen, first, whole, flip, turn)
         bones = (c.bone * chance.normal(len(PARENTS))).exp()
         bones = (bones * bones[:, self._other]).sqrt()
+        posture = c.posture * chance(1)[..., None] * chance.normal(len(PARENTS), 3)
+        amplitude = (c.amplitude * (2 * chance(MOTIONS) - 1)).exp()
+        body = (bones, posture, amplitude)
         x = torch.lerp(
-            self._placed(one, chosen, flip, turn, ways, bones),
-            self._placed(two, chosen, flip, turn, ways, bones),
+            self._placed(one, chosen, flip, turn, ways, body),
+            self._placed(two, chosen, flip, turn, ways, body),
             share[..., None, None],
         )
         x = self._disturbed(x, moving, held, chance)
@@ -151,18 +158,23 @@ class StreamBatches:
         flip: Tensor,
         turn: Tensor,
         ways: Tensor,
-        bones: Tensor,
+        body: tuple[Tensor, Tensor, Tensor],
     ) -> Tensor:
-        """Return the poses [B, T, V, 3] of these frames, of this body, where the stream is."""
-        number = frame[0]
-        x = _turned(
-            self._flipped(self._x[self._rows(frame, chosen)], flip.gather(1, number)),
-            turn.gather(1, number),
-        )
+        """Return the poses [B, T, V, 3] of these frames, of this body, where the stream is.
+
+        ``body``: relative lengths of bones [B, V], shifts of their ends [B, V, 3], and how far
+        motions go from their middle pose [B, MOTIONS].
+        """
+        number, (bones, posture, amplitude) = frame[0], body
+        x = self._x[self._rows(frame, chosen)]
+        mean = self._mean[chosen.gather(1, number)]
+        pose = torch.lerp(mean, _around_hips(x), amplitude.gather(1, number)[..., None, None])
+        pose = pose + x[:, :, CENTRE : CENTRE + 1]
+        x = _turned(self._flipped(pose, flip.gather(1, number)), turn.gather(1, number))
         hips = x[:, :, CENTRE : CENTRE + 1]
-        limbs = (x - x[:, :, PARENTS]) * bones[:, None, :, None]
-        body = hips + self._above @ limbs
-        return body + ways.gather(1, number[..., None].expand(-1, -1, 3))[:, :, None]
+        limbs = (x - x[:, :, PARENTS]) * bones[:, None, :, None] + posture[:, None]
+        placed = hips + self._above @ limbs
+        return placed + ways.gather(1, number[..., None].expand(-1, -1, 3))[:, :, None]
 
     def _flipped(self, x: Tensor, flip: Tensor) -> Tensor:
         other = x[..., self._other, :] * x.new_tensor((-1.0, 1.0, 1.0))
@@ -287,6 +299,11 @@ def _line(joint: int) -> list[float]:
         out[joint] = 1.0
         joint = PARENTS[joint]
     return out
+
+
+def _around_hips(x: Tensor) -> Tensor:
+    """Return poses [..., V, 3] with the hips at the origin."""
+    return x - x[..., CENTRE : CENTRE + 1, :]
 
 
 def _turned(x: Tensor, angle: Tensor) -> Tensor:
