@@ -16,9 +16,11 @@ from costream.training.skeleton.motions import Motion
 from weights.recipes.skeleton.tokens import CENTRE, PARENTS, SIDES
 
 MOTIONS = 4  # of a stream at most; then it rests
+RAISED = 3  # steps of rest at most after a motion that ends with a raised hand
 RAMP = 16  # steps after which an ongoing action should be recognisable
 BACKGROUND_WEIGHT = 0.5  # of a step without an action, in the loss
 _ARMS = [k for k, name in enumerate(BODY_15.joints) if "elbow" in name or "wrist" in name]
+_NECK, _WRISTS = BODY_15.joints.index("neck"), [5, 8]
 _LIMBS = [[4, 5], [7, 8], [10, 11], [13, 14]]  # lower arms and legs
 
 
@@ -76,6 +78,8 @@ class StreamBatches:
         self._length = torch.tensor([len(x) for x, _ in filled])
         self._start = self._length.cumsum(0) - self._length
         place = {label: k for k, label in enumerate(labels)}
+        # Nobody rests with a raised hand: of the first and the last pose of each motion.
+        self._calm = torch.from_numpy(np.stack([_calm(x[[0, -1]]) for x, _ in filled]))
         # The middle pose of each motion, the hips at the origin.
         self._mean = torch.stack([_around_hips(torch.from_numpy(x)).mean(0) for x, _ in filled])
         self._label = torch.tensor([place[m.label] for m in motions])
@@ -98,6 +102,8 @@ class StreamBatches:
         speed = (c.speed * (2 * chance(MOTIONS) - 1)).exp()
         taken = ((whole - first) / speed).round().clamp(min=4).long()
         rest, glide = self._gaps(chance, steps)
+        before = torch.cat((self._calm[chosen[:, :1], 0], self._calm[chosen[:, :-1], 1]), 1)
+        rest = torch.where(before, rest, rest.clamp(max=RAISED))
         ends = torch.stack((rest + glide, taken), 2).flatten(1).cumsum(1)
         rate = torch.where(chance(1) < c.slow, 1 / 3 + chance(1) * 0.47, 1.0)
         true = torch.arange(steps).expand(count, steps)
@@ -311,6 +317,13 @@ def _turned(x: Tensor, angle: Tensor) -> Tensor:
     cos, sin = angle.cos()[..., None], angle.sin()[..., None]
     a, up, b = x.unbind(-1)
     return torch.stack((cos * a + sin * b, up, cos * b - sin * a), -1)
+
+
+def _calm(x: np.ndarray) -> np.ndarray:
+    """Return for poses [N, V, 3] whether both wrists are lower than half of the trunk."""
+    hips, neck = x[:, CENTRE, 1], x[:, _NECK, 1]
+    calm: np.ndarray = (x[:, _WRISTS, 1] < ((hips + neck) / 2)[:, None]).all(1)
+    return calm
 
 
 def _eased(on: Tensor) -> Tensor:
