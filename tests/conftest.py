@@ -14,8 +14,8 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
-# How long an example takes says nothing on a machine that does other things too. The examples are the
-# same each time; ``--hypothesis-profile explore`` draws others.
+# How long an example takes says nothing on a machine that does other things too. The examples are
+# the same each time; ``--hypothesis-profile explore`` draws others.
 settings.register_profile("costream", deadline=None, max_examples=50, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile("costream")
