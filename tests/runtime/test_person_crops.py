@@ -26,6 +26,9 @@ from costream.nn.eventful.gates import Operations
 from costream.records import Alert, Box, Objects, Prediction, Segment, VideoFrame
 from costream.runtime.crops import MARGIN, SMOOTH_S, CropFinder
 from costream.runtime.persons import MOST, PersonRows
+from costream.ui.run.state import RunState
+from costream.ui.run.view import LiveLayout
+from costream.ui.screen import Viewport
 from kit.action_nets import small_model
 from kit.media import make_video
 from kit.object_nets import BOX, BrightFinder, object_card, random_model
@@ -211,6 +214,15 @@ def test_runs_over_files_name_the_persons(tmp_path: Path) -> None:
     again = costream.Results.read(tmp_path / "two.mp4.jsonl")
     assert [r.person for r in again.predictions] == [p for p, _, _ in told]
     assert "person 2" in again.to_html()
+    state = RunState(results.header, 0.0)
+    for record in results.records:
+        state.add(record)
+    lines = [line.plain for line in LiveLayout(state, "two").lines(Viewport(80, 24), 9.0)]
+    assert [sum(line.startswith(f"person {mark}") for line in lines) for mark in ("#1", "#2")] == [
+        1,
+        1,
+    ]
+    assert [sum(line.startswith(f"person {n} ") for line in lines) for n in (1, 2)] == [2, 2]
 
 
 def test_streams_of_python_follow_persons_and_say_what_is_not_saved(tmp_path: Path) -> None:

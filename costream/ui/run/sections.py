@@ -250,8 +250,8 @@ _ID_WIDTH = 5  # of " #123"
 class ObjectLineGroups(LineGroups):
     """Builder of the line groups of a run that finds objects.
 
-    The objects with the highest scores take the place of class scores; the timeline has a line
-    per label, with the number of objects.
+    The objects with the highest scores take the place of the detector's class scores; its timeline
+    has a line per label, with the number of objects. Other heads are shown below.
     """
 
     def __init__(self, state: RunState, objects: DetectionState, name: str) -> None:
@@ -279,7 +279,7 @@ class ObjectLineGroups(LineGroups):
 
     def _scores(self, head: str | None, head_state: HeadState) -> list[Text]:
         objects, legend = self._objects, self._state.legend
-        if objects.strip is None:
+        if objects.strip is None or head_state is not self._state.detector:
             return super()._scores(head, head_state)
         width = max(self._gutter - 1, self._state.label_width + objects.tracked * _ID_WIDTH)
         width = min(width, self._viewport.width // 3)
@@ -294,6 +294,8 @@ class ObjectLineGroups(LineGroups):
         return lines + [Text("") for _ in range(rows - len(lines))]
 
     def _now(self, head: str | None, head_state: HeadState) -> Text:
+        if head_state is not self._state.detector:
+            return super()._now(head, head_state)
         counts, line = self._objects.counts, self._named("now")
         for label, count in counts:
             line.append(self._mark, self._state.legend.color(label))
@@ -304,6 +306,8 @@ class ObjectLineGroups(LineGroups):
 
     def _timeline(self, head_state: HeadState) -> list[Text]:
         strip = self._objects.strip
+        if head_state is not self._state.detector:
+            return super()._timeline(head_state)
         if strip is None or not self._objects.seen:
             return [Text("")]
         labels = [label for label, _ in self._objects.seen.most_common()]

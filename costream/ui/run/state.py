@@ -71,6 +71,7 @@ class RunState:
         self.object_state = (
             DetectionState(header.duration_s, step_s) if finds_objects(header) else None
         )
+        self.detector = next(iter(self.head_states.values()))  # its head, where there are objects
 
     def add(self, record: Record) -> None:
         """Add one record."""
