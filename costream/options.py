@@ -481,14 +481,8 @@ class Options:
             if declared and declared.identity and {"detect", "listen"} & {*declared.commands}:
                 values[each.name] = getattr(self, each.name)
         values |= {"budget": self.budget and self.budget.text}
-        later = (
-            "only",
-            "zone",
-            "line",
-            "mask",
-            "levels",
-            "full_scale_db",
-        )  # absent when not given: known batches stay known
+        # Absent when not given: known batches stay known.
+        later = ("only", "zone", "line", "mask", "levels", "full_scale_db")
         return {k: v for k, v in values.items() if v or k not in later}
 
     def timeline(self, card: Card) -> Timeline:

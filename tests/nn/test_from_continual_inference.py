@@ -20,7 +20,7 @@ LENGTH = 24
 
 
 def share(ours: nn.Module, theirs: nn.Module) -> None:
-    """Give both the same weights, in their order."""
+    """Copy the weights of theirs to ours, in their order."""
     ours.eval()
     theirs.eval()
     for own, other in zip(ours.parameters(), theirs.parameters(), strict=True):
