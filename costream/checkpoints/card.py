@@ -23,6 +23,10 @@ _INSIDE: tuple[tuple[str, str, Any], ...] = (
     *((name, "sample", float) for name in ("end_s", "tolerance")),
     *((name, "sample", str) for name in ("file", "sha256")),
     ("machine", "costs", str),
+    *((name, "compression", float) for name in ("density", "rank", "macs", "macs_before")),
+    *((name, "compression", str) for name in ("adapter", "base", "frozen")),
+    ("pruned", "compression", tuple[str, ...]),
+    ("int8", "compression", dict[str, Any]),
     ("truth", "sample", tuple[tuple[float | str | None, ...], ...]),
     ("metrics", "sample", dict[str, float]),
 )
@@ -82,6 +86,9 @@ class Card:
     metrics: dict[str, Any] = field(default_factory=dict)
     costs: dict[str, Any] = field(default_factory=dict)  # per step: macs, dense_macs, ms, machine
     sample: dict[str, Any] = field(default_factory=dict)  # see evaluation/sample.py
+    # What was adapted, pruned or quantised: adapter, rank, density, learnt, macs, ...; "pruned":
+    # the modules that are narrower than their arguments; "base": digest of an adapter's base.
+    compression: dict[str, Any] = field(default_factory=dict)
     limits: str = ""  # known limitations
     licence: str = ""
 

@@ -322,6 +322,26 @@ def zoo(
     return None
 
 
+@command.command()
+@click.argument("models", nargs=-1, required=True, metavar="NAME|FILE...")
+@click.option("--rounds", type=_SIZE, default=20, show_default=True, help=_REPETITIONS)
+@_threads
+@json_option
+def compress(models: tuple[str, ...], rounds: int, threads: int, as_json: bool) -> None:
+    """Compare models, pruned ones say, and their int8 forms: size, step, time, scores.
+
+    The first is what the others are compared with; all have the same labels.
+
+    \b
+    costream bench compress whole.safetensors small.safetensors
+    """
+    from costream.bench.compression import compression_table
+    from costream.runtime.setup import prepare_torch
+
+    prepare_torch(threads)
+    show([compression_table(models, rounds, threads)], as_json)
+
+
 def show(tables: Sequence[Table], as_json: bool) -> None:
     """Print tables to stdout, as text or as one JSON list."""
     if as_json:

@@ -67,6 +67,26 @@ from costream.errors import UsageError
     help="Video and object models: also train the image network; takes some minutes more."
     "  [default: objects yes, video no]",
 )
+@option(
+    "--adapter",
+    type=click.Choice(["none", "lora", "splora"]),
+    default="none",
+    help="Learn low-rank differences to frozen weights; a file of these alone is written beside"
+    " the result. splora can be pruned.",
+)
+@option("--rank", type=click.IntRange(1), default=8, help="Rank of the adapter.")
+@option(
+    "--density",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    help="Share of the network's weights that may stay: whole channels are removed in training.",
+)
+@option(
+    "--compare",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE.safetensors",
+    help="Weights of the same training without --density: the card says what pruning loses.",
+)
 @option("--seed", type=click.IntRange(0), default=0)
 @shared("rate_hz", help="Frame rate of recordings without times.")
 @shared("layout", metavar="NAME|FILE", help="Joint layout of the recordings.")
@@ -101,6 +121,7 @@ def command(
     \b
     costream train cooadtr --data recordings/ --labels corrected/ -o mine.safetensors
     costream train costgcn --data moves/ -o moves.safetensors
+    costream train costgcn --data moves/ --adapter splora --density 0.3 -o small.safetensors
     costream train cotrans --data sounds/ -o sounds.safetensors
     costream train eventful-vitdet --data pictures/ --labels boxes.json -o things.safetensors
     costream detect new.mp4 -m mine.safetensors

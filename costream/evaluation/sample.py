@@ -50,11 +50,8 @@ def measure(model: Model, path: Path, truth: SampleTruth, end_s: float | None = 
     label is the best score of its boxes; without a box at the threshold there is no object.
     Raises the errors of a run.
     """
-    card, sink = model.info.card, _Collector(model)
-    options = source_options(Options(end_s=end_s), model)
+    card, sink = model.info.card, _run(model, path, end_s)
     detects = card.finds_objects
-    run_options = Options(scores=True, threshold=_LEAST if detects else None)
-    run(open_source(str(path), options), model, [sink], options=run_options)
     rows = np.array(sink.rows, np.float64)
     labels: list[str | None] = list(card.labels)
     predicted = rows.argmax(1)
@@ -76,6 +73,24 @@ def measure(model: Model, path: Path, truth: SampleTruth, end_s: float | None = 
     groups = np.array_split(sink.ms, max(1, len(sink.ms) // 10))
     ms = float(np.percentile([group.mean() for group in groups], 10))
     return Measured(metrics, macs, dense_macs, ms)
+
+
+def sample_scores(model: Model, folder: Path | None = None) -> npt.NDArray[np.float64] | None:
+    """Return the scores [T, K] of a model for the sample of its card; None if it is not here."""
+    sample = model.info.card.sample
+    path = (folder or samples_folder()) / str(sample.get("file", ""))
+    if "sha256" not in sample or _unlike(path, sample["sha256"]) is not None:
+        return None
+    return np.array(_run(model, path, sample.get("end_s")).rows, np.float64)
+
+
+def _run(model: Model, path: Path, end_s: float | None) -> _Collector:
+    """Run a model over a file, or its beginning, as ``detect`` does; return what it found."""
+    sink, options = _Collector(model), source_options(Options(end_s=end_s), model)
+    threshold = _LEAST if model.info.card.finds_objects else None
+    run_options = Options(scores=True, threshold=threshold)
+    run(open_source(str(path), options), model, [sink], options=run_options)
+    return sink
 
 
 def digest(path: Path) -> str:

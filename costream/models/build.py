@@ -18,6 +18,7 @@ from costream.errors import ModelError
 from costream.formatting import listed
 from costream.frontends.base import load_frontend
 from costream.models.spec import MODELS, architectures, model_spec
+from costream.nn.widths import narrow
 
 _BESIDE = 50_000_000, 10_000  # numbers, parameters of a network beside those of its file
 
@@ -40,12 +41,25 @@ def build(card: Card, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, nn.Modu
 
     Raises ModelError that names tensors which are missing, unexpected or of another shape.
     """
+    stored = tensors
+    if "int8" in card.compression:
+        from costream.models.int8 import keep_int8, to_float
+
+        tensors = to_float(stored)
     # Random weights are drawn and overwritten; this must not change the caller's random state.
     with torch.random.fork_rng(devices=[]), _no_larger_than(tensors):
         network = new_network(card)
         frontend = (
             load_frontend(card.frontend, **card.frontend_arguments) if card.frontend else None
         )
+    for name in card.compression.get("pruned") or ():
+        module = {"network": network, "frontend": frontend}.get(name)
+        if module is None:
+            raise ModelError(f"the card says that {name!r} is pruned, which there is not")
+        try:
+            narrow(module, _below(f"{name}.", tensors))
+        except ValueError as error:
+            raise ModelError(f"the tensors do not fit the architecture: {error}") from error
     expected = {f"network.{k}": v for k, v in network.state_dict().items()}
     if frontend is not None:
         expected |= {f"frontend.{k}": v for k, v in frontend.state_dict().items()}
@@ -53,6 +67,10 @@ def build(card: Card, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, nn.Modu
     network.load_state_dict(_below("network.", tensors))
     if frontend is not None:
         frontend.load_state_dict(_below("frontend.", tensors))
+    if "int8" in card.compression:
+        keep_int8(network, "network.", stored)
+        if frontend is not None:
+            keep_int8(frontend, "frontend.", stored)
     return network, frontend
 
 

@@ -12,12 +12,11 @@ import torch
 from torch import nn
 
 from costream.checkpoints.card import UNTRAINED, Card
-from costream.checkpoints.file import read_weights
 from costream.errors import ModelError, UsageError
 from costream.formatting import suggest_names
 from costream.frontends.base import FRONTENDS, load_frontend
 from costream.models.build import build, new_network
-from costream.models.registry import find_weights
+from costream.models.registry import read_whole
 from costream.models.spec import MODELS, ModelSpec, initial_models, model_spec
 
 # the argument of a network that takes rows of any width
@@ -108,7 +107,7 @@ def _front(plan: ModelSpec, name: str | None, arguments: dict[str, Any]) -> _Fro
         if kind is None and own:
             raise ValueError(f"there is no frontend to take {', '.join(own)}")
         return _FrontendSpec(module, kind, own, plan.rate_hz)
-    stored = read_weights(find_weights(name))
+    stored = read_whole(name)
     card = stored.card
     network: Any
     network, module = build(card, stored.tensors)

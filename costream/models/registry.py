@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from costream.checkpoints.file import SUFFIX, read_card, read_weights
+from costream.checkpoints.file import SUFFIX, Weights, read_card, read_weights
 from costream.checkpoints.store import (
     VARIABLE,
     cache_folder,
@@ -22,6 +22,7 @@ from costream.checkpoints.store import (
 )
 from costream.errors import ModelError, UsageError
 from costream.formatting import suggest_names
+from costream.models.adapters import split_name, with_adapter
 from costream.models.spec import model_summaries
 from costream.records import AUDIO_TAGGING, OBJECT_DETECTION
 
@@ -104,9 +105,14 @@ def find_weights(name: str, weights: str | os.PathLike[str] | None = None) -> Pa
     """Return the weight file of a model.
 
     ``name`` is a model's name or the path of a weight file; ``weights`` a file, or a folder that
-    holds ``NAME.safetensors``. Raises ModelError if there is none, with advice or similar names;
-    UsageError if ``name`` and ``weights`` both are paths.
+    holds ``NAME.safetensors``. Of ``BASE+ADAPTER.safetensors`` it is the adapter's. Raises
+    ModelError if there is none, with advice or similar names; UsageError if ``name`` and
+    ``weights`` both are paths.
     """
+    base, adapter = split_name(name)
+    if adapter:
+        find_weights(base, weights)
+        return _existing(Path(adapter).expanduser(), "there is no such adapter file")
     if _is_path(name):
         if weights is not None:
             raise UsageError(f"both a weight file ({name}) and --weights are given")
@@ -169,7 +175,7 @@ def load_model(
         return combine_models(alike)
     path = find_weights(name, weights)
     find_device(device)  # report a wrong device before reading a large file
-    stored = read_weights(path)
+    stored = read_model(name, weights)
     if stored.card.untrained:
         log.warning("%s has random weights: its output is meaningless", stored.card.name)
     try:
@@ -182,11 +188,50 @@ def load_model(
         stored.card, network, frontend, weights_sha256=digest, device=device, dtype=dtype
     )
     try:
-        model.init_state()
+        state = model.init_state()
+        if stored.card.compression.get("pruned"):  # its widths are not said by its arguments
+            from costream.models.verify import random_items
+
+            model.step(random_items(model, 1), state)  # type: ignore[arg-type]
     except Exception as error:  # as when it is built
         what = f"its card's arguments are of no use ({type(error).__name__}: {error})"
         raise ModelError(what, where=path) from error
     return model
+
+
+def read_model(name: str, weights: str | os.PathLike[str] | None = None) -> Weights:
+    """Return card and tensors of a model, of a base with an adapter those of both together.
+
+    Raises ModelError as ``find_weights`` and ``read_weights`` do, and for an adapter without its
+    base.
+    """
+    stored = read_weights(find_weights(name, weights))
+    base, adapter = split_name(name)
+    if adapter:
+        try:
+            return with_adapter(read_whole(base, weights), stored)
+        except ModelError as error:
+            raise ModelError(str(error), where=adapter) from error
+    if "base" in stored.card.compression:
+        raise ModelError("an adapter alone", where=name, hint=f"give its base too: -m BASE+{name}")
+    return stored
+
+
+def read_whole(name: str, weights: str | os.PathLike[str] | None = None) -> Weights:
+    """Return card and tensors of a model that others begin from, int8 ones as float32.
+
+    Raises ModelError as ``read_model`` does, and for a pruned network.
+    """
+    stored = read_model(name, weights)
+    facts = stored.card.compression
+    if facts.get("pruned"):
+        raise ModelError("is pruned", where=name, hint="begin with what it was pruned from")
+    if "int8" not in facts:
+        return stored
+    from costream.models.int8 import to_float
+
+    card = replace(stored.card, compression={k: v for k, v in facts.items() if k != "int8"})
+    return replace(stored, card=card, tensors=to_float(stored.tensors))
 
 
 def _is_path(name: str) -> bool:

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from costream.nn import fast, ring
 from costream.nn.fast import linear
+from costream.nn.int8 import Int8Linear
 from costream.nn.position import turn_pairs
 from costream.nn.ring import RingFill
 from costream.nn.state import State, zeros
@@ -101,6 +102,7 @@ class MultiheadAttention(nn.Module):
         bias = nn.Parameter(torch.zeros(3 * embed_dim)) if qkv_bias else None
         self.register_parameter("in_proj_bias", bias)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=out_bias)
+        self.packed: Int8Linear | None = None  # in place of in_proj_weight and in_proj_bias
         nn.init.xavier_uniform_(self.in_proj_weight)
         if out_bias:
             nn.init.zeros_(self.out_proj.bias)
@@ -111,6 +113,11 @@ class MultiheadAttention(nn.Module):
         self.inner_dim = len(self.in_proj_weight) // parts
         self.num_heads = self.inner_dim // self.head_dim
         self._split = (parts, self.num_heads, self.head_dim)
+
+    def pack(self, packed: Int8Linear) -> None:
+        """Use int8 weights for the projection of queries, keys and values; for inference."""
+        self.packed = packed
+        self.in_proj_weight = nn.Parameter(self.in_proj_weight.new_empty(0, self.embed_dim))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return every row of ``x`` [B, n, d] after attention to all rows, [B, n, d].
@@ -129,8 +136,11 @@ class MultiheadAttention(nn.Module):
 
         ``turns``: complex [..., e / 2], rotates the queries and keys of each row.
         """
-        weight, bias = self._projection()
-        rows = F.linear(x, weight, bias)
+        if self.packed is None:
+            weight, bias = self._projection()
+            rows = F.linear(x, weight, bias)
+        else:
+            rows = self.packed(x)
         rows = torch.unflatten(rows, -1, self._split)
         if turns is not None:
             turn_pairs(rows.narrow(-3, 0, 2), turns[..., None, None, :])
@@ -265,7 +275,9 @@ class SingleOutputAttention(ContinualAttention):
         t = int(views.steps[0])
         views.steps[0] = t + 1
         weight, bias = self._projection()
-        if bias is None:
+        if self.packed is not None:
+            views.projected.copy_(self.packed(x))
+        elif bias is None:
             torch.mm(x, weight.t(), out=views.projected)
         else:
             torch.addmm(bias, x, weight.t(), out=views.projected)

@@ -272,3 +272,22 @@ def weigh(frames: Tensor, oldest: int, taps: Tensor, out: Tensor) -> None:
     """Compute ``fast.FrameLoops.weigh``."""
     for stream, sums in zip(frames.numpy(), out.numpy(), strict=True):
         _weigh(stream, oldest, taps.numpy(), sums)
+
+
+# Products with int8 weights, which are read once and turned into float32 in registers.
+
+
+@compiled(F32[:, ::1], numba.int8[:, ::1], F32[::1], F32[:, ::1])
+def _int8_product(rows: Any, weight: Any, scale: Any, out: Any) -> None:
+    for o in range(weight.shape[0]):
+        taps = weight[o]
+        for r in range(rows.shape[0]):
+            row, total = rows[r], F32(0)
+            for i in range(len(row)):
+                total += row[i] * F32(taps[i])
+            out[r, o] = total * scale[o]
+
+
+def int8_product(rows: Tensor, weight: Tensor, scale: Tensor, out: Tensor) -> None:
+    """Set ``out`` [N, n] to rows [N, m] times int8 weights [n, m], times the scales [n]."""
+    _int8_product(rows.numpy(), weight.numpy(), scale.numpy(), out.numpy())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import costream
 from costream.checkpoints.card import Card
@@ -43,6 +43,10 @@ class TrainSettings:
     steps: int | None
     scratch: bool
     fine_tune: bool | None  # None: the trainer's default
+    adapter: str  # one of adapting.ADAPTERS
+    rank: int
+    density: float  # share of the weights that is left; 1: all
+    compare: Path | None  # weights of the same training without a density
     seed: int
     rate_hz: float | None  # frames per second of recordings without times
     layout: str | None
@@ -101,6 +105,7 @@ class TrainedModel(NamedTuple):
     text: str
     report: str
     verdict: str
+    adapter: tuple[dict[str, Tensor], str] | None = None  # see ``nn.adapters``
 
 
 class CustomClassTrainer(Protocol):
@@ -141,7 +146,10 @@ def training_checkpoint(
     It is another training when any option that changes the result, the initial weights, or one of
     the ``examples`` (JSON values) has changed.
     """
-    names = ("validation", "steps", "scratch", "seed", "fine_tune", "rate_hz", "layout", "columns")
+    names: tuple[str, ...] = ("validation", "steps", "scratch", "seed", "fine_tune", "rate_hz")
+    names += ("layout", "columns")
+    if (settings.adapter, settings.density) != ("none", 1):
+        names += ("adapter", "rank", "density")
     identity = {
         "version": [costream.__version__, torch.__version__, base.sha256],
         "options": [getattr(settings, name) for name in (*names, "threads")],

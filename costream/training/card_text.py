@@ -25,6 +25,7 @@ def card_text(card: Card, table: Table) -> str:
         f"- Architecture: {card.architecture} on frontend {card.frontend} ({arguments})",
         f"- {card.rate_hz:g} steps a second; paper: {card.paper}",
         *_costs(card),
+        *(f"- {line}" for line in compression_lines(card)),
         f"- Trained on: {card.trained_on}",
         f"- Split: {card.split}",
         f"- Limits: {card.limits}",
@@ -45,6 +46,23 @@ def _costs(card: Card) -> list[str]:
     if macs < 0.95 * dense:
         computed += f" of the {dense:.1f} that computing everything anew takes"
     return [f"- A step: {computed}; about {costs['ms']:.2g} ms ({costs['machine']})"]
+
+
+def compression_lines(card: Card) -> list[str]:
+    """Return a line on what was adapted and pruned; none if nothing was."""
+    facts = card.compression
+    if "learnt" not in facts:
+        return []
+    how = "fine-pruned" if facts["adapter"] == "none" else f"{facts['adapter']}"
+    if "rank" in facts:
+        how += f" of rank {facts['rank']}"
+    if "density" in facts:
+        how += f", density {facts['density']:.2f}"
+    text = f"{how}: {facts['learnt']:,} of {facts['learnt_whole']:,} numbers learnt;"
+    text += f" a step of the network {facts['macs']:,} of {facts['macs_before']:,} MAC"
+    lost = facts.get("validation_loss")
+    text += "" if lost is None else f"; {lost:+.3f} of validation top-1 lost by pruning"
+    return [f"adapted: {text}"]
 
 
 def _sample(card: Card) -> list[str]:

@@ -11,16 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from costream.checkpoints.card import Card
-from costream.checkpoints.file import read_weights
+from costream.checkpoints.file import SUFFIX, write_weights
 from costream.errors import ExitCode, UsageError, printable
 from costream.formatting import counted
 from costream.frontends.base import frontend_class
 from costream.models.build import save_model
 from costream.models.fitting import source_kind
-from costream.models.registry import find_weights
+from costream.models.registry import read_whole
 from costream.models.spec import is_gated
 from costream.runtime.setup import logging_to, prepare_torch
 from costream.runtime.stop import StopHandler
+from costream.training.adapting import adapter_card, check_adapter
 from costream.training.audio.trainer import AudioTrainer
 from costream.training.base import (
     CHECKPOINT_SUFFIXES,
@@ -32,6 +33,7 @@ from costream.training.base import (
     training_checkpoint,
     untrainable_error,
 )
+from costream.training.card_text import compression_lines
 from costream.training.feature_cache import FeatureCache
 from costream.training.objects.trainer import ObjectTrainer
 from costream.training.skeleton.trainer import SkeletonTrainer
@@ -48,15 +50,17 @@ def train(settings: TrainSettings) -> ExitCode:
     """
     with StopHandler(), logging_to(settings.verbosity, "auto", None):
         paths = [settings.output.with_suffix(end) for end in (".safetensors", ".md", ".html")]
-        for path in paths:
+        beside = [adapter_path(paths[0])] if settings.adapter != "none" else []
+        for path in (*paths, *beside):
             if path.exists() and not settings.overwrite:
                 raise UsageError("already exists", where=path, hint="--overwrite replaces it")
         prepare_torch(settings.threads)
-        base = with_new_head(read_weights(find_weights(settings.model, settings.weights)))
+        base = with_new_head(read_whole(settings.model, settings.weights))
         # Untrained base weights mean training from scratch, whatever was requested.
         settings = replace(settings, scratch=settings.scratch or base.card.untrained)
         trainer = trainer_of(base.card)
         settings = trainer.check(base.card, settings)
+        check_adapter(settings)
         data = trainer.read(base.card, settings)
         student = trainer.student(base, data.labels, settings)
         partials = [
@@ -69,6 +73,10 @@ def train(settings: TrainSettings) -> ExitCode:
             cache.prune()
         trained = trainer.describe(student, result, data, workspace)
         save_model(paths[0], trained.card, student.network, student.frontend)
+        if trained.adapter is not None:
+            tensors, sha256 = trained.adapter
+            card = adapter_card(trained.card, base.sha256, sha256)
+            write_weights(adapter_path(paths[0]), card, tensors)
         paths[1].write_text(trained.text, encoding="utf-8")
         paths[2].write_text(trained.report, encoding="utf-8")
         for partial in partials:
@@ -93,6 +101,11 @@ def trainer_of(card: Card) -> CustomClassTrainer:
     raise untrainable_error(card)
 
 
+def adapter_path(path: Path) -> Path:
+    """Return the path of the adapter file beside trained weights."""
+    return path.with_name(f"{path.name.removesuffix(SUFFIX)}-adapter{SUFFIX}")
+
+
 def _print_summary(
     trained: TrainedModel, path: Path, checks: int, trainer: CustomClassTrainer
 ) -> None:
@@ -110,6 +123,10 @@ def _print_summary(
         counts = key == "top1" and checks < COUNTED
         over = f" {unit}" if counts else f" over {counted(checks, unit[:-1])}"
         print(f"validation: {title} {values[card.name]}{over}{beside}")
+    for line in compression_lines(card):
+        print(line)
+    if trained.adapter is not None:
+        print(printable(f"adapter: {adapter_path(path)}"))
     print(printable(f"verdict: {trained.verdict}"))
     print(printable(f"report: {path.with_suffix('.html')}"))
     print(printable(f"next: costream {trainer.command} FILE -m {shlex.quote(str(path))}"))

@@ -21,6 +21,7 @@ from costream.evaluation.metrics.sequences import fuse
 from costream.labels.examples import Example, split, to_examples
 from costream.labels.reading import read_recordings
 from costream.models.build import build, new_network
+from costream.training.adapting import Adaptation, with_facts
 from costream.training.base import (
     EARLY_STOPPING_NOTE,
     Student,
@@ -60,6 +61,7 @@ class TrainResult:
     streams: list[StreamPredictions] = field(default_factory=list)
     baselines: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)  # see ``EarlyStopping``
+    adaptation: Adaptation | None = None
 
 
 class SequenceTrainer(ABC):
@@ -136,6 +138,7 @@ class SequenceTrainer(ABC):
             metrics={},
             sample={},
             costs={},
+            compression={},
         )
         torch.manual_seed(settings.seed)
         merged = {k: v for k, v in base.tensors.items() if k.startswith("frontend.")}
@@ -183,13 +186,17 @@ class SequenceTrainer(ABC):
             licence="Licence of the examples" + (f" and of {origin}" if origin else ""),
             metrics={"validation": scores} if checks else {},
         )
+        adaptation = result.adaptation
+        if adaptation is not None:
+            card = with_facts(card, adaptation.facts, settings.compare)
         report = SequenceReport(
             *(card, workspace.file, counts, checked, result.history, result.streams, chosen),
             verdict=verdict,
             command=self.command,
         )
         text = card_text(card, sequence_table)
-        return TrainedModel(card, text, sequence_report(report), verdict)
+        adapter = None if adaptation is None else adaptation.adapter
+        return TrainedModel(card, text, sequence_report(report), verdict, adapter)
 
 
 def _validation(

@@ -100,7 +100,9 @@ def adapters(module: nn.Module) -> Iterator[tuple[str, nn.Module, str, LoRA | Ma
 
 
 def original(owner: nn.Module, name: str) -> Tensor:
-    """Return the weight W_s below an adapter."""
+    """Return the weight W_s below an adapter, or that of a layer without one."""
+    if not parametrize.is_parametrized(owner, name):
+        return cast(Tensor, getattr(owner, name))
     return cast(Tensor, getattr(owner.parametrizations, name).original)
 
 
@@ -114,7 +116,8 @@ def count_learnt(module: nn.Module) -> int:
         weight = original(owner, name)
         total -= sum(p.numel() for p in adapter.parameters())
         total -= weight.numel() if weight.requires_grad else 0
-        total += adapter.count_learnt(weight)
+        if weight.requires_grad or isinstance(adapter, LoRA):
+            total += adapter.count_learnt(weight)
     return total
 
 

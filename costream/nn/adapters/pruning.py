@@ -1,13 +1,15 @@
 """Structured pruning: rank channels, mask them step by step, and remove what is masked.
 
-Criteria are those of Yeom et al., "Pruning by explaining" (2021), but for relevance propagation, on
-the weights W_t that a layer has: the magnitude, the gradient, and the first-order Taylor term of
-the loss. Scores of a layer are divided by their L2 norm, so that layers can be compared.
+Criteria are those of Yeom et al., "Pruning by explaining" (2021), on the weights W_t that a layer
+has: the magnitude, the gradient, the first-order Taylor term of the loss, and the relevance that
+layer-wise relevance propagation gives its outputs (``relevance``). Scores of a layer are divided by
+their L2 norm, so that layers can be compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +18,9 @@ from torch.nn.utils import parametrize
 from costream.nn.adapters.adapting import adapters, fuse, original
 from costream.nn.adapters.channels import Unit, find_channels, remove_units
 from costream.nn.adapters.low_rank import Mask, SPLoRA
+from costream.nn.adapters.relevance import propagating
 
-CRITERIA = ("magnitude", "gradient", "taylor")
+CRITERIA = ("magnitude", "gradient", "taylor", "lrp")
 
 
 class Pruner:
@@ -30,7 +33,8 @@ class Pruner:
         net: an ordinary network after ``adapt``; prune it before it is converted.
         example: an input [B, ...] of any size that it takes; its numbers do not matter.
         criterion: score of a unit, the mean over its rows of weights: "magnitude", sum |w|;
-            "gradient", sum |g|; "taylor", |sum w g|, for the gradient g of the loss.
+            "gradient", sum |g|; "taylor", |sum w g|, for the gradient g of the loss; "lrp", the
+            relevance |sum w g| of layer-wise propagation, see ``observe``.
 
     Raises ValueError for an unknown criterion, a layer without masks, and a network that cannot be
     traced or has no channel to remove; its message says why.
@@ -53,7 +57,6 @@ class Pruner:
                 side.path not in self._layers
             ):
                 raise ValueError(f"{side.path} has no masks: adapt with 'splora' or 'mask'")
-        self._gone = [[u for u in f.units if self._is_masked(u)] for f in self._families]
         self._seen: dict[str, Tensor] = {}  # sums over observations, for each row
 
     @property
@@ -70,10 +73,13 @@ class Pruner:
     def observe(self, loss: Callable[[], Tensor]) -> None:
         """Add the gradients of a loss to the scores; not needed for "magnitude".
 
-        ``loss``: runs the network, returns a scalar. Gradients of parameters stay as they are.
+        ``loss``: runs the network, returns a scalar. Gradients of parameters stay as they are. For
+        "lrp" the scalar is what is to be explained: the sum of the logits of the true classes.
         """
-        with torch.enable_grad(), parametrize.cached():
+        rule = propagating(self.net) if self.criterion == "lrp" else nullcontext()
+        with torch.enable_grad(), parametrize.cached(), rule:
             weights = {path: getattr(o, name) for path, (o, name, _) in self._layers.items()}
+            weights = {path: w for path, w in weights.items() if w.requires_grad}
             found = torch.autograd.grad(loss(), list(weights.values()), allow_unused=True)
         for (path, weight), g in zip(weights.items(), found, strict=True):
             if g is None:
@@ -91,16 +97,17 @@ class Pruner:
         """
         if not 0 < density <= 1:
             raise ValueError(f"density {density}: must be above 0, at most 1")
-        ranked = sorted(self._scored(), key=lambda entry: entry[0])
+        gone = self._gone()
+        ranked = sorted(self._scored(gone), key=lambda entry: entry[0])
         lost = {path: self._lost(path) for path in self._layers}
         sizes = {path: self._size(path, *lost[path]) for path in self._layers}
         total, most = sum(sizes.values()), sum(self._size(p, 0, 0) for p in sizes) * density
         for _, k, unit in ranked:
             if total <= most:
                 break
-            if len(self._gone[k]) == len(self._families[k].units) - 1:
+            if len(gone[k]) == len(self._families[k].units) - 1:
                 continue
-            self._gone[k].append(unit)
+            gone[k].append(unit)
             for path, dim, indices in self._masked(unit):
                 mask = self._layers[path][2]
                 (mask.columns if dim else mask.rows)[indices] = False
@@ -116,17 +123,25 @@ class Pruner:
 
         It has ordinary, smaller layers, and in evaluation mode it is what the masked one was.
         """
+        gone = self._gone()
         fuse(self.net)
         with torch.no_grad():
-            remove_units(self.net, zip(self._families, self._gone, strict=True))
+            remove_units(self.net, zip(self._families, gone, strict=True))
         return self.net
 
-    def _scored(self) -> list[tuple[float, int, Unit]]:
-        """Return the score of each unit that is left, the number of its family, and the unit."""
+    def _gone(self) -> list[list[Unit]]:
+        """Return the units of each family that are masked now: masks may have been loaded."""
+        return [[u for u in f.units if self._is_masked(u)] for f in self._families]
+
+    def _scored(self, masked: list[list[Unit]]) -> list[tuple[float, int, Unit]]:
+        """Return the score of each unit that is left, the number of its family, and the unit.
+
+        ``masked``: the units of each family that are not left.
+        """
         scores = {path: self._rows(path).tolist() for path in self._layers}
         found = []
         for k, family in enumerate(self._families):
-            gone = {id(unit) for unit in self._gone[k]}
+            gone = {id(unit) for unit in masked[k]}
             for unit in family.units:
                 if id(unit) in gone:
                     continue

@@ -15,6 +15,7 @@ from costream.checkpoints.card import Card
 from costream.errors import UsageError
 from costream.labels.recording import BACKGROUNDS, SILENCE, UNSCORED
 from costream.models.oad.cooadtr import TokenClassifier
+from costream.training.adapting import Adaptation
 from costream.training.audio.examples import LEAD, AudioReader, EncodedAudio
 from costream.training.base import (
     Student,
@@ -92,11 +93,14 @@ class AudioTrainer(SequenceTrainer):
             standardise(network, torch.cat([h.tokens[0] for h in (*training, *quiet)]))
         enough = min(MOST, STEPS + PER_EXAMPLE * len(training)) * (2 if settings.scratch else 1)
         schedule = Schedule(settings.steps or enough, STREAMS, rate=1e-3, decay=0.05, smoothing=0.1)
+        adaptation = Adaptation(network, settings, schedule.steps)
         history = fit_streams(
-            network, streams, schedule, settings.seed, validation, workspace.checkpoint, spread
+            *(network, streams, schedule, settings.seed, validation, workspace.checkpoint, spread),
+            adaptation=adaptation,
         )
+        adaptation.finish()
         if not checks:
-            return TrainResult(history=history)
+            return TrainResult(history=history, adaptation=adaptation)
         return TrainResult(
             predict(network, [h.tokens[0] for h in checks]),
             predict_streams(network, validation),
@@ -105,6 +109,7 @@ class AudioTrainer(SequenceTrainer):
                 "linear on mean tokens": linear([*training, *quiet], checks, card.labels),
             },
             history,
+            adaptation,
         )
 
 

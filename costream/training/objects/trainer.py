@@ -92,6 +92,11 @@ class ObjectTrainer:
         for name, given in unused.items():
             if given is not None:
                 raise UsageError("does not apply to images with boxes", where=f"--{name}")
+        if settings.adapter != "none" or settings.density < 1:
+            raise UsageError(
+                "models of objects are trained without adapters and pruning",
+                where="--adapter" if settings.adapter != "none" else "--density",
+            )
         return replace(settings, fine_tune=settings.scratch or settings.fine_tune is not False)
 
     def read(self, card: Card, settings: TrainSettings) -> TrainingData:
@@ -125,6 +130,7 @@ class ObjectTrainer:
             metrics={},
             sample={},
             costs={},
+            compression={},
         )
         torch.manual_seed(settings.seed)
         fresh = new_network(card).state_dict()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from costream.frontends.joints import JointStreams
 from costream.labels.recording import UNSCORED
+from costream.training.adapting import Adaptation
 from costream.training.optim import (
     EarlyStopping,
     Optimizer,
@@ -52,13 +53,14 @@ def train_network(
     fixed_statistics: bool = False,
     validate: Callable[[nn.Module], dict[str, float]] | None = None,
     partial: TrainingCheckpoint | None = None,
+    adaptation: Adaptation | None = None,
 ) -> list[dict[str, float]]:
     """Train ``network`` on streams of ``steps`` steps, keep averaged weights, return the history.
 
     The frontend prepares the streams step by step, as in a run. Every step is supervised, the
     first ones of a motion with less weight. ``fixed_statistics``: those of BatchNorm are frozen,
     for fine-tuning. With ``validate``, which validates the averaged network, the best averages are
-    kept; see ``EarlyStopping``.
+    kept; see ``EarlyStopping``. ``adaptation``: adapters and pruning, to be finished after it.
     """
     rng, products = np.random.default_rng(seed), fastest_autocast()
     average, stride = Average(network), int(getattr(network, "stride", 1))
@@ -81,15 +83,20 @@ def train_network(
     optimizer = Optimizer([network], schedule, title, partial, parts)
     if fixed_statistics:
         freeze_batchnorm(network)
-    for step in optimizer:
+
+    def stream_loss() -> Tensor:
         tokens, labels, weights = draw(frontend, supplies, steps, rng)
         with products:
             logits = network(tokens)
-        optimizer.step(
-            loss(logits.float(), labels[:, ::stride], weights[:, ::stride], schedule.smoothing)
-        )
+        return loss(logits.float(), labels[:, ::stride], weights[:, ::stride], schedule.smoothing)
+
+    for step in optimizer:
+        if adaptation is not None:
+            adaptation.begin(step, stream_loss)
+        optimizer.step(stream_loss())
         average.update(network)
-        if stopping.update(step + 1, optimizer.loss):
+        settled = adaptation is None or adaptation.over(step)
+        if settled and stopping.update(step + 1, optimizer.loss):
             break
     network.eval()
     network.load_state_dict(stopping.best or average.weights)

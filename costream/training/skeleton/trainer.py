@@ -14,7 +14,9 @@ from costream.checkpoints.card import Card
 from costream.frontends.joints import JointStreams
 from costream.labels.recording import BACKGROUND
 from costream.models.skeleton.network import SkeletonNet
+from costream.nn.adapters.adapting import original
 from costream.sources.base import SourceOptions
+from costream.training.adapting import Adaptation
 from costream.training.base import (
     Student,
     TrainingData,
@@ -83,6 +85,7 @@ class SkeletonTrainer(SequenceTrainer):
         skeletons = cast(SkeletonNet, network)
         probe = fit_probe(skeletons, frontend, supplies, schedule.smoothing, settings.seed)
         disable_probe(skeletons)
+        adaptation = Adaptation(network, settings, schedule.steps)
         each = len(motions) / len({m.label for m in motions})
         share = each / (each + EQUAL)
 
@@ -101,15 +104,18 @@ class SkeletonTrainer(SequenceTrainer):
             fixed_statistics=not settings.scratch,
             validate=validate if checks else None,
             partial=workspace.checkpoint,
+            adaptation=adaptation,
         )
         probe.join(skeletons, share)
+        adaptation.finish()
         if not checks:
-            return TrainResult(history=history)
+            return TrainResult(history=history, adaptation=adaptation)
         return TrainResult(
             predict(network, frontend, checks),
             predict_streams(network, frontend, checks, card.labels, settings.seed),
             {CENTROID: _centroid(frontend, motions, checks, card.labels)},
             history,
+            adaptation,
         )
 
 
@@ -192,9 +198,9 @@ class LinearProbe:
         """
         if network.reading is None:
             raise ValueError("the network has no statistics")
-        network.fc.weight.mul_(share)
+        original(network.fc, "weight").mul_(share)
         network.fc.bias.lerp_(self.bias, 1 - share)
-        network.reading.weight.copy_((1 - share) * self.weight)
+        original(network.reading, "weight").copy_((1 - share) * self.weight)
 
 
 def disable_probe(network: SkeletonNet) -> None:

@@ -17,6 +17,7 @@ from costream.models.oad.miniroad import MiniRoad
 from costream.models.oad.oadtr import OadTR
 from costream.nn.encoder import Encoder
 from costream.nn.nystrom.encoder import NystromEncoder
+from costream.training.adapting import Adaptation
 from costream.training.calibration import StreamPredictions
 from costream.training.optim import (
     LOSS,
@@ -60,14 +61,15 @@ def fit_streams(
     partial: TrainingCheckpoint | None = None,
     spread: Tensor | None = None,
     every: int = VALIDATE_EVERY,
+    adaptation: Adaptation | None = None,
 ) -> list[dict[str, float]]:
     """Train the network, keep the weights with the lowest validation loss, return the history.
 
     Without streams in ``validation`` the last weights are kept. Fixed landmarks are fitted
     during training, see ``LandmarkSchedule``, and no weights count as best before that.
     ``spread`` [D]: standard deviation of the tokens, which scales added noise: few examples are
-    overfitted without it. ``every``: steps between validations. For the history see
-    ``EarlyStopping``.
+    overfitted without it. ``every``: steps between validations. ``adaptation``: adapters and
+    pruning, to be finished after it. For the history see ``EarlyStopping``.
     """
     rng = np.random.default_rng(seed)
     counted = WINDOWS if slides(network) else None
@@ -79,14 +81,21 @@ def fit_streams(
     parts: dict[str, Stateful] = {"chance": RandomState(rng), "watch": stopping}
     optimizer = Optimizer([network], schedule, "training", partial, parts)
     fixing = LandmarkSchedule(network, schedule)
-    for step in optimizer:
-        fixing.begin(step, supply, rng)
+
+    def loss() -> Tensor:
         length = int(rng.integers(STREAM_STEPS[0], STREAM_STEPS[1] + 1))
         tokens, labels = supply.batch(schedule.batch, length, rng)
         if spread is not None:
             tokens = tokens + NOISE * spread * torch.randn_like(tokens)
-        optimizer.step(stream_loss(network, tokens, labels, schedule.smoothing, counted, rng))
-        if fixing.over(step) and stopping.update(step + 1, optimizer.loss):
+        return stream_loss(network, tokens, labels, schedule.smoothing, counted, rng)
+
+    for step in optimizer:
+        fixing.begin(step, supply, rng)
+        if adaptation is not None:
+            adaptation.begin(step, loss)
+        optimizer.step(loss())
+        settled = fixing.over(step) and (adaptation is None or adaptation.over(step))
+        if settled and stopping.update(step + 1, optimizer.loss):
             break
     network.eval()
     if stopping.best:

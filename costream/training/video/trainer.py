@@ -18,6 +18,7 @@ from costream.labels.examples import Example
 from costream.labels.recording import BACKGROUND, UNSCORED
 from costream.models.build import build
 from costream.models.spec import MODELS, architectures, model_spec
+from costream.training.adapting import Adaptation
 from costream.training.base import (
     Student,
     TrainingData,
@@ -140,9 +141,12 @@ class VideoTrainer(SequenceTrainer):
         enough = min(MOST, STEPS + PER_EXAMPLE * len(training))
         batch = STREAMS // 2 if slides(network) else STREAMS
         schedule = Schedule(settings.steps or enough, batch, rate=1e-3, decay=0.05, smoothing=0.1)
+        adaptation = Adaptation(network, settings, schedule.steps)
         history = fit_streams(
-            network, supply, schedule, settings.seed, validation, workspace.checkpoint, spread
+            *(network, supply, schedule, settings.seed, validation, workspace.checkpoint, spread),
+            adaptation=adaptation,
         )
+        adaptation.finish()
         simple = {CENTROID: _centroid(encoded, checked, card.labels)} if checks else {}
         if settings.fine_tune:
             further = fine_tuned(student, data, still, workspace)
@@ -152,12 +156,13 @@ class VideoTrainer(SequenceTrainer):
             checked = VideoReader(card, frontend, CHECKED_VIEWS, settings.seed, unkept).read(checks)
             validation = validation_streams(checked, card, still, settings.seed)
         if not checks:
-            return TrainResult(history=history)
+            return TrainResult(history=history, adaptation=adaptation)
         return TrainResult(
             answers(network, checked),
             predict_streams(network, validation),
             simple,
             history,
+            adaptation,
         )
 
 

@@ -1,0 +1,83 @@
+"""Adapter files: what a training learnt beside the frozen weights of its base.
+
+An adapter file has the card of the trained network, whose ``compression`` holds the digests of the
+base, and all tensors of the network but those that its layers share with the base; the frontend is
+the base's. ``BASE+ADAPTER.safetensors`` names both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costream.checkpoints.file import SUFFIX, Weights
+from costream.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_STEPS = 18  # of an example clip
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return a model's name and the adapter file behind a plus; '' if there is none."""
+    base, plus, adapter = name.partition("+")
+    if not plus or not base or not adapter.endswith(SUFFIX) or Path(name).exists():
+        return name, ""
+    return base, adapter
+
+
+def with_adapter(base: Weights, adapter: Weights) -> Weights:
+    """Return weights of an ordinary network: those of the base with the adapter fused in.
+
+    What the adapter masks is removed. Frontends are the base's own tensors. Raises ModelError if
+    the file is no adapter, or one of another base.
+    """
+    import torch
+
+    from costream.models.build import new_network
+    from costream.nn.adapters.adapting import adapters, fuse, load_adapter
+    from costream.nn.adapters.low_rank import SPLoRA
+    from costream.nn.adapters.pruning import Pruner
+
+    card = adapter.card
+    facts = card.compression
+    if "base" not in facts:
+        raise ModelError(f"{card.name} is no adapter", hint="give it alone, as -m FILE")
+    if facts["base"] != base.sha256:
+        raise ModelError(f"the adapter belongs to another base than {base.card.name}")
+    with torch.random.fork_rng(devices=[]):
+        network = new_network(card).eval()
+        held = network.state_dict()
+        stored = {k: base.tensors.get(f"network.{k}") for k in held}
+        fits = {k: v for k, v in stored.items() if v is not None and v.shape == held[k].shape}
+        network.load_state_dict(fits, strict=False)
+        try:
+            load_adapter(network, adapter.tensors, facts.get("frozen", ""))
+            found = [a.kept for _, _, _, a in adapters(network) if isinstance(a, SPLoRA)]
+            pruned = any(not bool(kept.rows.all() & kept.columns.all()) for kept in found)
+            if pruned:
+                Pruner(network, example_clip(network), "magnitude").finish()
+            fuse(network)
+        except ValueError as error:
+            raise ModelError(f"the adapter cannot be used: {error}") from error
+    tensors = {k: v for k, v in base.tensors.items() if k.startswith("frontend.")}
+    tensors |= {f"network.{k}": v.detach() for k, v in network.state_dict().items()}
+    facts = {k: v for k, v in facts.items() if k not in ("base", "frozen")}
+    facts |= {"pruned": ["network"]} if pruned else {}
+    return Weights(replace(card, compression=facts), f"{base.sha256}+{adapter.sha256}", tensors)
+
+
+def example_clip(network: Any) -> Tensor:
+    """Return a clip of noise [1, T, ...] for a network of skeletons or tokens."""
+    import torch
+
+    noise = torch.Generator().manual_seed(0)
+    if hasattr(network, "joints"):
+        steps = _STEPS if network.form == "causal" else network.clip_length
+        shape = (steps, network.persons, network.joints, network.channels)
+        return torch.randn(1, *shape, generator=noise)
+    layer = getattr(network, "input_projection", None)
+    width = network.encoder.embed_dim if layer is None else layer.in_features
+    return torch.randn(1, _STEPS, width, generator=noise)

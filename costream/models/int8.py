@@ -1,0 +1,73 @@
+"""Weight files with int8 matrices: writing them, and what stays int8 when they are loaded.
+
+Such a file holds an int8 tensor and ``NAME_scale`` in place of each weight matrix, and its card
+says so. Large linear layers, whose time is the reading of their weights, stay int8 in memory; in
+the caches of a processor that gains nothing, so other weights become float32 when they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from costream.errors import ModelError
+from costream.nn.attention import MultiheadAttention, RetroactiveAttention, SingleOutputAttention
+from costream.nn.encoder import Encoder
+from costream.nn.int8 import LARGE, Int8Linear, dequantise, quantise
+
+SCALE = "_scale"
+_LEAST = 256  # numbers of a weight that is worth it
+_PACKED = (MultiheadAttention, SingleOutputAttention, RetroactiveAttention)
+
+
+def to_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a weight file with int8 weight matrices, row by row."""
+    out: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        own = name.rpartition(".")[2]
+        if "weight" not in own or tensor.dim() < 2 or tensor.numel() < _LEAST:
+            out[name] = tensor
+        else:
+            out[name], out[name + SCALE] = quantise(tensor)
+    return out
+
+
+def to_float(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a weight file without int8 ones: each with its scales as float32.
+
+    Raises ModelError for an int8 tensor without scales that fit its rows.
+    """
+    out: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        scale = tensors.get(name + SCALE)
+        if tensor.dtype != torch.int8 and scale is None:
+            if name.removesuffix(SCALE) not in tensors:
+                out[name] = tensor
+        elif tensor.dtype != torch.int8 or scale is None or scale.shape != tensor.shape[:1]:
+            raise ModelError(f"the scales of {name} do not fit its rows")
+        else:
+            out[name] = dequantise(tensor, scale)
+    return out
+
+
+def keep_int8(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) -> None:
+    """Give the large layers of a module, whose weights are loaded, the int8 weights of a file."""
+    # The last block of a stack multiplies with parts of its projections in another order.
+    stacks = [m for m in module.modules() if isinstance(m, Encoder) and m.depth > 1]
+    whole = {id(stack._last[1]) for stack in stacks}
+    layers: dict[str, Any] = dict(module.named_modules())
+    for path, layer in layers.items():
+        own = "in_proj_weight" if type(layer) in _PACKED else "weight"
+        values = tensors.get(f"{prefix}{path}.{own}")
+        if values is None or values.dtype != torch.int8 or values.numel() < LARGE:
+            continue
+        scale = tensors[f"{prefix}{path}.{own}{SCALE}"]
+        if own == "in_proj_weight" and id(layer) not in whole:
+            layer.pack(Int8Linear(values, scale, layer.in_proj_bias))
+        elif type(layer) is nn.Linear and path:
+            parent, _, name = path.rpartition(".")
+            small = Int8Linear(values, scale, cast("Tensor | None", layer.bias))
+            setattr(layers[parent], name, small)

@@ -1,0 +1,167 @@
+"""Adapters and pruning of the network of a training: ``costream train --adapter --density``.
+
+Low-rank differences to frozen weights (LoRA), with or without masks (structured pruning adapters,
+SPLoRA: thesis of Hedegaard, chapter 5), or the weights themselves under masks (fine-pruning).
+Channels are masked step by step while the network learns (``nn.adapters.pruning.gradual``), by the
+Taylor term of its loss; at the end they are removed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from costream.checkpoints.card import Card
+from costream.checkpoints.file import read_card
+from costream.errors import UsageError
+from costream.models.adapters import example_clip
+from costream.nn.adapters.adapting import adapt, adapter_state, count_learnt, fuse
+from costream.nn.adapters.pruning import Pruner, gradual
+from costream.training.base import TrainSettings
+
+log = logging.getLogger("costream")
+ADAPTERS = ("none", "lora", "splora")
+BEGIN, END, TIMES = 0.1, 0.5, 16  # shares of the steps between which is pruned; how many times
+OBSERVED = 4  # batches behind the scores of each time
+_CLASSIFIERS = ("head", "anticipation_head", "fc", "reading")
+
+
+class Adaptation:
+    """What ``--adapter`` and ``--density`` do to a network while it is trained.
+
+    With neither of them it does nothing. Otherwise the network has adapters from now on; call
+    ``begin`` before each step, and ``finish`` once at the end. All of its state is in the network.
+
+    Args:
+        network: with the weights it starts from; its classifiers are learnt whole.
+        settings: of the training. ``steps``: of the training at most.
+
+    Raises UsageError for a network that has no channel to remove.
+    """
+
+    def __init__(self, network: nn.Module, settings: TrainSettings, steps: int) -> None:
+        self._network = network
+        self._kind, self._rank, self._density = settings.adapter, settings.rank, settings.density
+        self._pruner: Pruner | None = None
+        self._when: list[int] = []
+        self.adapter: tuple[dict[str, Tensor], str] | None = None  # see ``adapter_state``
+        self.facts: dict[str, Any] = {}  # for the card
+        if self._kind == "none" and not self.prunes:
+            return
+        named = {name for name, _ in network.named_modules()}
+        whole = [name for name in _CLASSIFIERS if name in named]
+        self._macs, self._all = _macs(network), count_learnt(network)
+        adapt(network, "mask" if self._kind == "none" else self._kind, self._rank, whole=whole)
+        if self.prunes:
+            self._pruning()
+            span = (END - BEGIN) * steps / TIMES
+            self._when = sorted({int(BEGIN * steps + k * span) for k in range(TIMES)})
+
+    @property
+    def prunes(self) -> bool:
+        """Whether channels are removed."""
+        return self._density < 1
+
+    def begin(self, step: int, loss: Callable[[], Tensor]) -> None:
+        """Mask channels if it is time to. ``loss``: that of the network for a new batch."""
+        if step not in self._when:
+            return
+        pruner = self._pruning()
+        for _ in range(OBSERVED):
+            pruner.observe(loss)
+        times = self._when.index(step) + 1
+        pruner.prune(gradual(times, len(self._when), self._density))
+
+    def over(self, step: int) -> bool:
+        """Return whether nothing is masked after this step."""
+        return not self._when or step >= self._when[-1]
+
+    def finish(self) -> None:
+        """Make the network an ordinary one without what is masked; note ``facts``."""
+        if self._kind == "none" and not self.prunes:
+            return
+        self.facts = {"adapter": self._kind, "learnt": count_learnt(self._network)}
+        self.facts |= {"learnt_whole": self._all, "macs_before": self._macs}
+        if self._kind != "none":
+            self.facts["rank"] = self._rank
+            tensors, sha256 = adapter_state(self._network)
+            self.adapter = {k: v.clone() for k, v in tensors.items()}, sha256
+        if self.prunes:
+            pruner = self._pruning()
+            self.facts |= {"density": round(pruner.density, 4), "pruned": ["network"]}
+            pruner.finish()
+        fuse(self._network)
+        self._network.eval()
+        self.facts["macs"] = _macs(self._network)
+
+    def _pruning(self) -> Pruner:
+        if self._pruner is None:
+            training = self._network.training
+            with torch.random.fork_rng(devices=[]):  # a resumed training comes here later
+                try:
+                    self._pruner = Pruner(self._network, example_clip(self._network))
+                except ValueError as error:
+                    raise UsageError(str(error), where="--density") from error
+            self._network.train(training)
+        return self._pruner
+
+
+def _macs(network: Any) -> int:
+    return int(network.count_macs())
+
+
+def check_adapter(settings: TrainSettings) -> None:
+    """Raise UsageError for ``--adapter`` and ``--density`` that do not go together, or with others.
+
+    ``settings``: after their defaults are filled in.
+    """
+    if settings.adapter == "lora" and settings.density < 1:
+        raise UsageError(
+            "LoRA has no masks", where="--density", hint="use --adapter splora, or none"
+        )
+    if settings.adapter != "none" and settings.scratch:
+        raise UsageError("an adapter needs trained weights to start from", where="--adapter")
+    if settings.fine_tune and (settings.adapter != "none" or settings.density < 1):
+        raise UsageError(
+            "adapters and pruning are of what is trained without it", where="--fine-tune"
+        )
+    if settings.compare is not None and settings.density == 1:
+        raise UsageError("only a training with --density is compared", where="--compare")
+
+
+def with_facts(card: Card, facts: dict[str, Any], compare: Path | None) -> Card:
+    """Return a card that says what was learnt and removed, and what that cost.
+
+    ``compare``: weights of the same training without ``--density``, whose accuracy on the
+    validation examples the card's is compared with. UsageError if they are of another training.
+    """
+    if not facts:
+        return card
+    own = card.metrics.get("validation", {}).get(card.name, {}).get("top1")
+    if compare is not None:
+        other = read_card(compare)
+        scores = other.metrics.get("validation", {}).get(other.name, {})
+        alike = (other.trained_on, other.labels) == (card.trained_on, card.labels)
+        if not alike or own is None or "top1" not in scores or other.compression:
+            raise UsageError(
+                "not the same training without --density: other examples, labels, seed or start",
+                where=compare,
+            )
+        facts = {**facts, "validation_loss": round(scores["top1"] - own, 4)}
+    return replace(card, compression=facts)
+
+
+def adapter_card(card: Card, base_sha256: str, sha256: str) -> Card:
+    """Return the card of an adapter file beside weights with this card.
+
+    ``base_sha256``: digest of the base weights; ``sha256``: of those that are frozen.
+    """
+    facts = {k: v for k, v in card.compression.items() if k != "pruned"}
+    facts |= {"base": base_sha256, "frozen": sha256}
+    return replace(card, compression=facts)

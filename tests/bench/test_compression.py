@@ -1,0 +1,35 @@
+"""The table of base, pruned and int8 forms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from costream.bench.compression import compression_table
+from costream.errors import UsageError
+from costream.models.build import save_model
+from costream.models.random_init import random_model
+
+
+def test_forms_are_compared_with_the_first(tmp_path):
+    files = []
+    for width in (64, 32):
+        sizes = {"input_width": 16, "num_classes": 3, "embed_dim": width, "feedforward": width}
+        card, network, _ = random_model("cooadtr", "x", sizes, None, 0)
+        files.append(str(tmp_path / f"w{width}.safetensors"))
+        save_model(tmp_path / f"w{width}.safetensors", card, network)
+    table = compression_table(files, 1, 1)
+    rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    assert list(rows) == [
+        "w64.safetensors", "w64.safetensors, int8", "w32.safetensors", "w32.safetensors, int8"
+    ]  # fmt: skip
+    whole, small, narrow, _ = rows.values()
+    assert small["weights MB"] < 0.6 * whole["weights MB"]
+    assert narrow["step MMAC"] < small["step MMAC"] == whole["step MMAC"]
+    assert whole["score difference"] == 0 < small["score difference"] < narrow["score difference"]
+    assert whole["state KB"] == small["state KB"] > narrow["state KB"]
+    other = tmp_path / "other.safetensors"
+    save_model(other, replace(card, labels=("a", "b", "c")), network)
+    with pytest.raises(UsageError, match="other labels"):
+        compression_table([files[0], str(other)], 1, 1)

@@ -1,0 +1,160 @@
+"""``costream train --adapter --density``: narrower results, adapter files, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from costream.checkpoints.file import read_card, read_weights, write_weights
+from costream.errors import ModelError, UsageError
+from costream.models.registry import find_weights, load_model, read_model
+from costream.models.verify import random_items
+from costream.training.adapting import check_adapter, with_facts
+from costream.training.card_text import compression_lines
+from costream.training.command import train
+from costream.training.optim import TrainingCheckpoint
+from kit import data_audio, data_skeleton
+from kit.data_training import train_settings
+
+
+@pytest.fixture(scope="module")
+def skeletons(tmp_path_factory):
+    """Return base weights, a folder of motions, and where results go."""
+    folder = tmp_path_factory.mktemp("skeletons")
+    base = data_skeleton.write_tiny_weights(folder / "tiny.safetensors")
+    return base, data_skeleton.write_folder(folder / "moves", 3), folder
+
+
+def _train(skeletons, path, **options):
+    base, data, _ = skeletons
+    settings = train_settings(path, model=str(base), data=data, verbosity=0, **options)
+    with torch.enable_grad():
+        train(settings)
+    return path
+
+
+SPLORA = {"adapter": "splora", "rank": 2, "density": 0.5, "steps": 24}
+
+
+@pytest.fixture(scope="module")
+def small(skeletons):
+    return _train(skeletons, skeletons[2] / "small.safetensors", **SPLORA)
+
+
+def _rows(model, steps=6):
+    state, rows = model.init_state(), []
+    for item in random_items(model, steps):
+        probabilities = model.step([item], state).probabilities
+        if probabilities is not None:
+            rows.append(probabilities[0])
+    return np.stack(rows)
+
+
+def test_what_is_pruned_is_an_ordinary_file(skeletons, small):
+    facts = read_card(small).compression
+    assert (facts["adapter"], facts["rank"], facts["pruned"]) == ("splora", 2, ["network"])
+    assert facts["density"] <= 0.5
+    assert facts["macs"] < facts["macs_before"]
+    assert facts["learnt"] < facts["learnt_whole"]
+    assert "- adapted: splora of rank 2, density 0." in small.with_suffix(".md").read_text("utf-8")
+    before, after = read_weights(skeletons[0]).tensors, read_weights(small).tensors
+    assert sum(t.numel() for t in after.values()) < sum(t.numel() for t in before.values())
+    assert load_model(str(small)).network.count_macs() == facts["macs"]
+
+
+def test_adapter_files_are_the_result_beside_their_base(skeletons, small, tmp_path):
+    base, adapter = skeletons[0], small.with_name("small-adapter.safetensors")
+    model = load_model(f"{base}+{adapter}")
+    assert model.info.card.labels == read_card(small).labels
+    np.testing.assert_allclose(_rows(model), _rows(load_model(str(small))), atol=1e-5)
+    with pytest.raises(ModelError, match="an adapter alone"):
+        load_model(str(adapter))
+    with pytest.raises(ModelError, match="is no adapter"):
+        load_model(f"{base}+{small}")
+    stored = read_weights(base)
+    other = tmp_path / "other.safetensors"
+    changed = {k: v + 1 if v.is_floating_point() else v for k, v in stored.tensors.items()}
+    write_weights(other, stored.card, changed)
+    with pytest.raises(ModelError, match="belongs to another base"):
+        load_model(f"{other}+{adapter}")
+    with pytest.raises(ModelError, match="no such adapter file"):
+        find_weights(f"{base}+none.safetensors")
+
+
+def test_an_interrupted_pruning_goes_on(skeletons, small, tmp_path, monkeypatch):
+    """Masks are in the checkpoint: the result is that of an uninterrupted training."""
+    path, note = tmp_path / "small.safetensors", TrainingCheckpoint.note
+
+    def stopped(self, steps, parts):
+        if steps == 8:  # in the middle of pruning
+            self.write(steps, parts)
+            raise RuntimeError("stopped")
+
+    monkeypatch.setattr(TrainingCheckpoint, "note", stopped)
+    with pytest.raises(RuntimeError, match="stopped"):
+        _train(skeletons, path, **SPLORA)
+    monkeypatch.setattr(TrainingCheckpoint, "note", note)
+    _train(skeletons, path, **SPLORA)
+    assert read_weights(path).sha256 == read_weights(small).sha256
+
+
+def test_accuracy_is_compared_with_the_same_training_unpruned(small, tmp_path):
+    card, path = read_card(small), tmp_path / "whole.safetensors"
+    scores = {"whole": {"top1": 0.75}}
+    whole = replace(card, name="whole", compression={}, metrics={"validation": scores})
+    write_weights(path, whole, {})
+    own = card.metrics["validation"]["small"]["top1"]
+    compared = with_facts(card, card.compression, path).compression
+    assert compared["validation_loss"] == pytest.approx(0.75 - own)
+    line = compression_lines(replace(card, compression=compared))[0]
+    assert line.endswith(f"; {0.75 - own:+.3f} of validation top-1 lost by pruning")
+    for other in (replace(whole, trained_on="other"), replace(whole, compression={"learnt": 1})):
+        write_weights(path, other, {})
+        with pytest.raises(UsageError, match="not the same training"):
+            with_facts(card, card.compression, path)
+
+
+def test_sound_is_adapted_on_its_frontend(tmp_path):
+    base = data_audio.write_tiny_weights(tmp_path / "tiny.safetensors")
+    sounds = base, data_audio.write_folder(tmp_path / "sounds", 3), tmp_path
+    path = _train(sounds, tmp_path / "own.safetensors", adapter="lora", rank=2, steps=20)
+    adapter = tmp_path / "own-adapter.safetensors"
+    assert not any(k.startswith("frontend.") for k in read_weights(adapter).tensors)
+    joined = load_model(f"{base}+{adapter}")
+    np.testing.assert_allclose(_rows(joined), _rows(load_model(str(path))), atol=1e-5)
+    stored, frontends = read_model(f"{base}+{adapter}").tensors, read_weights(base).tensors
+    shared = [k for k in stored if k.startswith("frontend.")]
+    assert shared
+    assert all(torch.equal(stored[k], frontends[k]) for k in shared)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"adapter": "lora", "density": 0.5}, "LoRA has no masks"),
+        ({"adapter": "splora", "scratch": True}, "needs trained weights"),
+        ({"density": 0.5, "fine_tune": True}, "trained without it"),
+        ({"compare": "file"}, "only a training with --density"),
+    ],
+)
+def test_what_does_not_go_together(tmp_path, options, message):
+    with pytest.raises(UsageError, match=message):
+        check_adapter(train_settings(tmp_path / "x.safetensors", **options))
+
+
+def test_pruned_networks_are_not_begun_with(skeletons, small, tmp_path):
+    with pytest.raises(ModelError, match="is pruned"):
+        _train((small, *skeletons[1:]), tmp_path / "x.safetensors", steps=2)
+
+
+def test_damaged_widths_are_model_errors(small, tmp_path):
+    """A pruned file whose layers do not fit one another is refused when it is loaded."""
+    stored, path = read_weights(small), tmp_path / "damaged.safetensors"
+    name = "network.layers.layer1.gcn.bn.weight"
+    for tensor, message in ((stored.tensors[name][:1], "of no use"), (torch.ones(500), "not fit")):
+        write_weights(path, stored.card, {**stored.tensors, name: tensor})
+        with pytest.raises(ModelError, match=message):
+            load_model(str(path))
