@@ -37,6 +37,7 @@ from costream.models.yamnet import YamNet
 from costream.nn.deepcot import DeepState
 from costream.nn.eventful.block import VARIANTS
 from costream.nn.eventful.gates import Operations, TopTokens
+from costream.nn.eventful.own_attention import GatedRowsState
 from costream.nn.eventful.transfer import EventfulState
 from costream.nn.state import State
 from costream.nn.timing import ClockedState
@@ -296,7 +297,7 @@ def test_every_kind_of_state_is_tested() -> None:
     # Those of models with gates are of one stream only: tests/models/test_{objects,actions}.py.
     untested = {k for k in every if k.__module__.startswith("costream")} - seen
     # Those of converted encoders are tuples of others, that of sound beside pictures holds one.
-    untested -= {BesideState, DeepState, EventfulState, HearingState}
+    untested -= {BesideState, DeepState, EventfulState, HearingState, GatedRowsState}
     assert untested == {ActionState, ClockedState, TokenState, ObjectState, ViTDetState, ViewState}
 
 
