@@ -95,11 +95,11 @@ def test_records_cannot_be_changed():
         Segment(0.0, 1.0, "a", 0.5).label = "b"
 
 
-@pytest.mark.parametrize("changed", [{"macs": 10**300}, {"ms": {"decode": 1e308}}, {"i": 1e300}])
+@pytest.mark.parametrize("changed", [{"macs": 10**300}, {"ms": {"decode": 1e308}}, {"i": 1 << 63}])
 def test_numbers_whose_sums_would_overflow_are_refused(changed):
     fields = {"i": 0, "time_s": 0.0, "macs": 1, "dense_macs": 1}
     assert from_json("compute", fields).macs == 1
-    with pytest.raises(ValueError, match=r"number \(1e\+30"):
+    with pytest.raises(ValueError, match=r"without a valid number \("):
         from_json("compute", fields | changed)
 
 

@@ -137,7 +137,7 @@ def seconds(value: str | float) -> float:
         except UsageError:
             raise ValueError(f"not a time: {value!r}") from None
     if not math.isfinite(time_s):
-        raise ValueError(f"not a time: {value!r}")
+        raise ValueError(f"not a time: {value!r:.40}")
     return time_s
 
 
@@ -193,6 +193,14 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise UsageError("is not text in UTF-8", where=path, hint="save it as UTF-8") from error
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def whole(text: str) -> int:
+    """Return a whole number of JSON; ValueError for one of more than 64 bits."""
+    number = int(text)
+    if abs(number) >= 1 << 63:
+        raise ValueError(f"a number of more than 64 bits: {text:.20}...")
+    return number
 
 
 def _encoding(data: bytes) -> str:

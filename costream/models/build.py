@@ -39,7 +39,8 @@ def save_model(
 def build(card: Card, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, nn.Module | None]:
     """Return network and frontend of a card with these weights (``network.*``, ``frontend.*``).
 
-    Raises ModelError that names tensors which are missing, unexpected or of another shape.
+    Raises ModelError that names tensors which are missing, unexpected or of another shape, and
+    for labels of another number than the classes.
     """
     stored = tensors
     if "int8" in card.compression:
@@ -64,6 +65,9 @@ def build(card: Card, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, nn.Modu
     if frontend is not None:
         expected |= {f"frontend.{k}": v for k, v in frontend.state_dict().items()}
     _compare(expected, tensors)
+    classes = card.arguments.get("num_classes", len(card.labels))
+    if classes != len(card.labels):
+        raise ModelError(f"the card has {len(card.labels)} labels for {classes} classes")
     network.load_state_dict(_below("network.", tensors))
     if frontend is not None:
         frontend.load_state_dict(_below("frontend.", tensors))

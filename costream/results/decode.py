@@ -35,6 +35,7 @@ Fields = dict[str, Any]
 _T = TypeVar("_T")
 _LATEST_S = 1e12
 _MOST = 1e30  # no sum, or product, of numbers up to this overflows
+_MOST_COUNTED = (1 << 63) - 1  # steps, frames, time stamps: as in files of media and arrays
 _BUDGETS = ("budget_ms", "budget_macs", "budget_share")
 
 
@@ -75,18 +76,23 @@ def _time(value: Any) -> float:
 def _finite(value: Any) -> float:
     """Return a number for sums; 0 where it was not finite."""
     number = _number(value)
-    return _bounded(number) if math.isfinite(number) else 0.0
-
-
-def _whole(value: Any) -> int:
-    number = _bounded(_number(value))
-    return value if isinstance(value, int) else int(number)
-
-
-def _bounded(number: float) -> float:
-    if not abs(number) <= _MOST:
+    if not math.isfinite(number):
+        return 0.0
+    if abs(number) > _MOST:
         raise TypeError(f"number ({number:g})")
     return number
+
+
+def _whole(value: Any, most: float = _MOST_COUNTED) -> int:
+    number = _number(value)
+    whole = value if isinstance(value, int) else int(number)
+    if abs(whole) > most:
+        raise TypeError(f"number ({number:g})")
+    return whole
+
+
+def _macs(value: Any) -> int:
+    return _whole(value, _MOST)
 
 
 def _text(value: Any) -> str:
@@ -185,8 +191,8 @@ def _compute(f: Fields) -> Compute:
     return Compute(
         i=_whole(f["i"]),
         time_s=_time(f["time_s"]),
-        macs=_whole(f["macs"]),
-        dense_macs=_whole(f["dense_macs"]),
+        macs=_macs(f["macs"]),
+        dense_macs=_macs(f["dense_macs"]),
         ms=StageTimes(*(_finite(ms.get(name, 0.0)) for name in STAGES)),
         lag_s=_finite(f.get("lag_s", 0.0)),
         dropped=_whole(f.get("dropped", 0)),
@@ -249,12 +255,12 @@ def _summary(f: Fields) -> Summary:
         media_s=_finite(f.get("media_s", 0.0)),
         wall_s=_finite(f.get("wall_s", 0.0)),
         x_realtime=_optional(_number, f.get("x_realtime")),
-        macs=_whole(f.get("macs", 0)),
-        dense_macs=_whole(f.get("dense_macs", 0)),
+        macs=_macs(f.get("macs", 0)),
+        dense_macs=_macs(f.get("dense_macs", 0)),
         complete=f.get("complete") is True,
         drift_ppm=_optional(_number, f.get("drift_ppm")),
-        network_macs=_optional(_whole, f.get("network_macs")),
-        network_dense_macs=_optional(_whole, f.get("network_dense_macs")),
+        network_macs=_optional(_macs, f.get("network_macs")),
+        network_dense_macs=_optional(_macs, f.get("network_dense_macs")),
         unfamiliar_s=_optional(_number, f.get("unfamiliar_s")),
     )
 

@@ -194,6 +194,7 @@ def test_bad_files_of_elan(tmp_path, text, says):
         ("a.jsonl", '{"type": "header"}\n{"type": "segment"}\n{}', "line 2: a segment record"),
         ("a.jsonl", '{"type": "note"}\n', "not a result of costream"),
         ("a.json", "{", "cannot be read as JSON"),
+        ("a.json", '{"fps": 1' + 400 * "0" + "}", "a number of more than 64 bits"),
         ("a.json", '{"a": 1}', "no labels in this JSON"),
         ("a.json", "[1]", "no labels in this JSON"),
         ("a.json", '{"segments": [{"label": "a"}]}', "segment 1: no start or no end"),

@@ -230,6 +230,7 @@ def test_load_model_gives_the_stored_network(places: dict[str, Path]) -> None:
         ({"arguments": {**ARGUMENTS, "num_classes": 5}}, r"wrong shape: network\.head\.weight is"),
         ({"arguments": {**ARGUMENTS, "final_norm": False}}, r"left over: network\.encoder\.norm"),
         ({"arguments": {**ARGUMENTS, "qkv_bias": True}}, r"missing: network\..*in_proj_bias"),
+        ({"labels": ("background",)}, r"the card has 1 labels for \d classes"),
         ({"frontend": "retina"}, "unknown frontend 'retina'; known are tdn"),
         ({"frontend": "tdn", "frontend_arguments": {"x": 1}}, "frontend 'tdn' does not take"),
         ({"frontend": "tdn"}, r"missing: frontend\.body\.0\..* and \d+ more"),

@@ -215,6 +215,16 @@ def test_arrays_that_are_no_rows(
     assert message in str(caught.value)
 
 
+def test_npz_of_a_later_version(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    np.savez(path, features=RGB)
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"PK\x01\x02") + 6] = 139
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match=r"zip file version 13\.9"):
+        read(path)
+
+
 def test_npz_without_features(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", **{f"array_{k}": RGB for k in range(6)})
     with pytest.raises(SourceError, match=r"no features found \(it contains array_0.*, \.\.\.\)"):

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from costream.errors import UsageError
-from costream.labels.collector import read_text
+from costream.labels.collector import read_text, whole
 
 log = logging.getLogger("costream")
 
@@ -46,7 +46,7 @@ def read_coco(path: Path, *, video: str | None = None, group: str | None = None)
     error and its place.
     """
     try:
-        document = json.loads(read_text(path))
+        document = json.loads(read_text(path), parse_int=whole)
         clips: dict[Any, Any] = {("clip", v["id"]): v for v in document.get("videos", ())}
         found = _boxes(document, path)
         streams: dict[Any, list[tuple[Image, Any]]] = {}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from costream.errors import SourceError, UsageError
-from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, read_text
+from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, read_text, whole
 from costream.labels.formats.arrays import stretches
 from costream.labels.names import THUMOS14
 from costream.labels.recording import Label
@@ -47,7 +47,7 @@ def read_document(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]
 def load(path: Path) -> dict[str, Any]:
     """Return the members of a JSON object; UsageError for invalid JSON or other documents."""
     try:
-        document = json.loads(read_text(path))
+        document = json.loads(read_text(path), parse_int=whole)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"cannot be read as JSON ({error})", where=path) from error
     if not isinstance(document, dict):

@@ -78,7 +78,7 @@ def has_arrays(head: bytes, path: str | None) -> bool:
         try:
             with zipfile.ZipFile(path) as archive:
                 return any(name.endswith(".npy") for name in archive.namelist())
-        except (zipfile.BadZipFile, OSError):
+        except DAMAGED:
             return path.lower().endswith(".npz")
     return head.startswith(NUMPY_MAGIC) or is_pickle(head, path)
 
