@@ -215,6 +215,9 @@ def test_tokens_under_masks_propose_nothing() -> None:
     maps = net.projector(view.patches.permute(0, 3, 1, 2))
     assert net.decoder.references(maps, view.hidden)[0, :, 0].min() > 0.5
     assert net.decoder.references(maps)[0, :, 0].min() < 0.5
+    few = torch.arange(24) > 1
+    assert net.decoder.references(maps, few)[0, :, 0].count_nonzero() == 2
+    assert all(part.isfinite().all() for part in net.decoder(maps, torch.ones_like(few)))
 
 
 def test_tokens_at_the_edge_of_large_maps_propose_nothing() -> None:

@@ -129,10 +129,11 @@ class DeformableDecoder(nn.Module):
         boxes, inside = boxes.to(x), inside.to(x.device)
         tokens = x.flatten(2).transpose(1, 2) * inside[:, None]
         tokens = self.token_norm(self.token(tokens))
-        best = self.token_scores(tokens).amax(-1)
+        best, count = self.token_scores(tokens).amax(-1), tokens.shape[1]
         if hidden is not None:
             best = best.masked_fill(hidden.to(x.device), -math.inf)
-        count = min(len(self.queries), best.shape[1])
+            count -= int(hidden.sum())
+        count = min(len(self.queries), count)
         order = best.topk(count, 1).indices[..., None]
         chosen = tokens.gather(1, order.expand(-1, -1, tokens.shape[2]))
         proposed = move(boxes[order[..., 0]], self.token_corners(chosen))
@@ -141,18 +142,14 @@ class DeformableDecoder(nn.Module):
 
     def _count(self, pictures: int, tokens: int, operations: Operations) -> None:
         queries = len(self.queries)
-        rows: list[tuple[nn.Module, int]] = [(self.token, tokens), (self.token_scores, tokens)]
-        rows += [
-            (part, min(tokens, queries) if k == 0 else queries)
-            for k, network in enumerate((self.token_corners, self.position, self.corners))
-            for part in network
-        ]
-        rows.append((self.scores, queries))
-        for layer in self.layers:
-            rows += cast(DeformableLayer, layer).rows(tokens, queries, operations, pictures)
-        for part, count in rows:
-            if isinstance(part, nn.Linear):
-                operations.count_linear(pictures * count, part)
+        for layer in (self.token, self.token_scores):
+            operations.count_linear(pictures * tokens, layer)
+        for layer in _linear(self.token_corners):
+            operations.count_linear(pictures * min(tokens, queries), layer)
+        for layer in (*_linear(self.position), *_linear(self.corners), self.scores):
+            operations.count_linear(pictures * queries, layer)
+        for part in self.layers:
+            cast(DeformableLayer, part).count(pictures, tokens, queries, operations)
 
 
 class DeformableLayer(nn.Module):
@@ -201,18 +198,17 @@ class DeformableLayer(nn.Module):
         out = (values * weights[:, None]).sum(-1)
         return cast(Tensor, self.map_out(out.view(len(x), -1, x.shape[1]).transpose(1, 2)))
 
-    def rows(
-        self, tokens: int, queries: int, operations: Operations, pictures: int
-    ) -> list[tuple[nn.Module, int]]:
-        """Return the linear layers and the rows each takes; count the attention's operations."""
-        channels = self.value.in_features
-        operations.product += 2 * pictures * queries**2 * channels
-        # a place is read as the mean of four tokens
-        operations.product += 5 * pictures * queries * self.points * channels
-        operations.add += 3 * pictures * queries * channels
-        parts = (self.query_key, self.value, self.out, self.places, self.weights, self.map_out)
-        ours = [*parts, self.up, self.down]
-        return [(self.map_value, tokens), *((part, queries) for part in ours)]
+    def count(self, pictures: int, tokens: int, queries: int, operations: Operations) -> None:
+        """Count the operations for maps of ``tokens`` places."""
+        rows, channels = pictures * queries, self.value.in_features
+        for layer in (self.query_key, self.value, self.out, self.places, self.weights):
+            operations.count_linear(rows, layer)
+        for layer in (self.map_out, self.up, self.down):
+            operations.count_linear(rows, layer)
+        operations.count_linear(pictures * tokens, self.map_value)
+        # a place is the mean of four tokens
+        operations.product += rows * channels * (2 * queries + 5 * self.points)
+        operations.add += 3 * rows * channels
 
 
 def mlp(width: int, hidden: int, out: int, layers: int) -> nn.Sequential:
@@ -222,6 +218,10 @@ def mlp(width: int, hidden: int, out: int, layers: int) -> nn.Sequential:
     for k in range(layers):
         parts += [nn.Linear(widths[k], widths[k + 1]), nn.ReLU()]
     return nn.Sequential(*parts[:-1])
+
+
+def _linear(layers: nn.Sequential) -> list[nn.Linear]:
+    return [layer for layer in layers if isinstance(layer, nn.Linear)]
 
 
 def move(boxes: Tensor, change: Tensor) -> Tensor:
