@@ -62,17 +62,17 @@ class HashedWords(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the tokens [..., token_width] of rows of the table [..., GRAMS]."""
         bag = F.embedding_bag(x.reshape(-1, GRAMS), self.table.weight, mode="mean", padding_idx=0)
-        return bag.unflatten(0, x.shape[:-1])
+        return torch.unflatten(bag, 0, x.shape[:-1])
 
     def forward_step(self, x: Tensor, state: TextState) -> Tensor:
         """Take one token [B, GRAMS] of every stream, return it [B, token_width]."""
         state.steps += 1
-        return self(x)
+        return self.forward(x)
 
     def forward_steps(self, x: Tensor, state: TextState) -> Tensor:
         """Take T tokens [B, T, GRAMS] of every stream, return them [B, T, token_width]."""
         state.steps += x.shape[1]
-        return self(x)
+        return self.forward(x)
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of a token: 0, vectors are added."""
