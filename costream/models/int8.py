@@ -43,9 +43,10 @@ def to_float(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     out: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         scale = tensors.get(name + SCALE)
+        if name.endswith(SCALE) and name.removesuffix(SCALE) in tensors:
+            continue
         if tensor.dtype != torch.int8 and scale is None:
-            if name.removesuffix(SCALE) not in tensors:
-                out[name] = tensor
+            out[name] = tensor
         elif tensor.dtype != torch.int8 or scale is None or scale.shape != tensor.shape[:1]:
             raise ModelError(f"the scales of {name} do not fit its rows")
         else:
