@@ -55,7 +55,7 @@ def to_float(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def keep_int8(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) -> None:
-    """Give the large layers of a module, whose weights are loaded, the int8 weights of a file."""
+    """Put the int8 weights of a file into the large layers of a module that has its weights."""
     # The last block of a stack multiplies with parts of its projections in another order.
     stacks = [m for m in module.modules() if isinstance(m, Encoder) and m.depth > 1]
     whole = {id(stack._last[1]) for stack in stacks}
