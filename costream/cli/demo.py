@@ -59,8 +59,8 @@ DEMO_SAMPLES = (
         "detect",
         "moves.csv",
         "costgcn",
-        "41 motions of one person, from the joints in space",
-        "everyday life (it learnt from actors), joints in pictures (2-D)",
+        "68 actions of each person, from the joints in space",
+        "everyday life (it learnt from actors); joints in pictures: costgcn-2d",
     ),
 )
 _REPORT = "report.html"

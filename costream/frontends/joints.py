@@ -115,7 +115,7 @@ class JointStreams(nn.Module):
             raise SourceError(
                 f"the skeletons have {axes} axes, but {model} takes {self.axes}",
                 hint="it needs 3D positions: use a depth camera's or MediaPipe's world joints,"
-                " or a model for 2D skeletons",
+                " or a model for joints in pictures: -m costgcn-2d",
             )
         if axes > self.axes and self.normalise != "body":
             raise SourceError(

@@ -16,6 +16,12 @@ from costream.records import AudioFormat, Box, Data, SkeletonFrame, SourceInfo, 
 SHIPPED = {"audio": "cosounds", "video": "cooadtr", "skeleton": "costgcn"}
 
 
+def shipped_for(info: SourceInfo) -> str | None:
+    """Return the name of the shipped model for a source; None: there is none."""
+    in_picture = info.kind == "skeleton" and info.axes == 2
+    return "costgcn-2d" if in_picture else SHIPPED.get(info.kind)
+
+
 @dataclass(frozen=True)
 class StepResult:
     """One step of every stream of a batch (B streams, C classes, A future steps)."""

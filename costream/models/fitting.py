@@ -9,7 +9,7 @@ from costream.errors import ModelError, SourceError, UsageError
 from costream.frontends.pose import installed_version, load_mediapipe
 from costream.frontends.tsn import load_opencv
 from costream.layouts import MEDIAPIPE_33, find_layout
-from costream.models.base import SHIPPED
+from costream.models.base import shipped_for
 from costream.records import AudioFormat, SourceInfo, SourceKind
 
 
@@ -50,7 +50,7 @@ def check_source(card: Card, frontend: Any, info: SourceInfo) -> None:
     elif wanted != info.kind:
         raise SourceError(
             f"{card.name} takes {_NAMES[wanted]}, not {_NAMES[info.kind]}",
-            hint=_hint(card, wanted, info.kind),
+            hint=_hint(card, wanted, info),
         )
 
 
@@ -91,7 +91,7 @@ _NAMES = {
 }
 
 
-def _hint(card: Card, wanted: SourceKind, kind: SourceKind) -> str:
+def _hint(card: Card, wanted: SourceKind, info: SourceInfo) -> str:
     """Return what to give to the model instead, and the model for what was given."""
     if wanted == "features":
         width = input_width(card)
@@ -104,7 +104,8 @@ def _hint(card: Card, wanted: SourceKind, kind: SourceKind) -> str:
         needed = "give a file or stream with sound, or --mic"
     else:
         needed = "give a video"
-    return needed + (f"; for {_NAMES[kind]}: -m {SHIPPED[kind]}" if kind in SHIPPED else "")
+    name = shipped_for(info)
+    return needed + (f"; for {_NAMES[info.kind]}: -m {name}" if name else "")
 
 
 def _check_width(card: Card, width: int | None) -> None:

@@ -133,6 +133,12 @@ def test_sources_that_do_not_fit(make: Any, kind: Any, width: int | None, messag
         make().check(info(kind, width=width))
 
 
+def test_joints_in_space_and_in_pictures_have_a_model_each() -> None:
+    for axes, name in ((3, "costgcn"), (2, "costgcn-2d")):
+        with pytest.raises(SourceError, match=f"for skeletons: -m {name}$"):
+            video_model().check(info("skeleton", axes=axes))
+
+
 def test_sources_that_fit() -> None:
     features_model().check(info("features", width=6))
     features_model().check(info("features"))

@@ -126,7 +126,7 @@ def test_sources_that_fit() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (info("skeleton", layout="coco-17", axes=2), "2 axes, but tiny takes 3; .*MediaPipe"),
+        (info("skeleton", layout="coco-17", axes=2), "2 axes, but tiny takes 3; .*-m costgcn-2d"),
         (info("features", width=8), "tiny takes skeletons, not precomputed features"),
     ],
 )

@@ -73,7 +73,7 @@ def test_each_person_of_a_feed_has_a_timeline_and_alerts(table: Path, tmp_path: 
     assert [r for r in records if isinstance(r, Prediction)] == list(expected.predictions)
     alerts = [r for r in records if isinstance(r, Alert)]
     assert {(a.person, a.label) for a in alerts} >= {
-        (1, "raise up both hands"),
+        (1, "raise both hands"),
         (2, "wave both hands"),
     }
     for alert in alerts:  # it names the person whose label it is

@@ -42,21 +42,15 @@ class ReleaseSample:
 
 
 _ROOM = ReleaseSample("room.mp4")
+_MOVES = ReleaseSample("moves.csv")
 SAMPLES = {
     "cooadtr": _ROOM,
     "cooadtr-b2": _ROOM,
     "oadtr": _ROOM,
     "cotrans": ReleaseSample("band.ogg"),
     "cosounds": ReleaseSample("street.ogg"),
-    "costgcn": ReleaseSample(
-        "moves.csv",
-        {
-            "raise both hands": "raise up both hands",
-            "raise right hand": "raise up right hand",
-            "clap": "hand clap",
-            "kick": "forward kick",
-        },
-    ),
+    "costgcn": _MOVES,
+    "costgcn-2d": _MOVES,
     # Every action in the room shows a person; computing all tokens of a frame takes long.
     "eventful-vitdet": ReleaseSample("room.mp4", {"background": None}, others="person", end_s=10.0),
 }

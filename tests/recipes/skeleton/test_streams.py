@@ -16,11 +16,14 @@ from costream.models.build import save_model
 from costream.models.skeleton.network import SkeletonNet
 from costream.records import SkeletonFrame
 from costream.training.skeleton.motions import Motion, single
-from kit.data_skeleton import act
+from kit.data_skeleton import STANDING, act
 from weights.recipes.skeleton import pictures
 from weights.recipes.skeleton.card import card_of
 from weights.recipes.skeleton.clips import clip_logits
+from weights.recipes.skeleton.figures import figures
 from weights.recipes.skeleton.learning import start_from
+from weights.recipes.skeleton.sets import MIRRORED as MIRRORED_LABELS
+from weights.recipes.skeleton.sets import SETS
 from weights.recipes.skeleton.streams import Changes, StreamBatches
 from weights.recipes.skeleton.tokens import body_tokens
 from weights.recipes.skeleton.train import FLAT_FRONTEND, FLAT_NETWORK, FRONTEND, NETWORK
@@ -94,6 +97,27 @@ def test_unchanged_motions_and_pauses():
 def test_mirrored_motions_are_the_other_label():
     labels = drawn(Changes(mirror=1.0)).labels.unique().tolist()
     assert labels == [0, 1, 2]
+
+
+def test_nobody_rests_with_a_raised_hand():
+    still = single(STANDING[None].repeat(20, 0))
+    raised = still.copy()
+    raised[-1, 0, 5, 1] = raised[-1, 0, 2, 1]  # the left wrist, as high as the head
+    for motion, most in ((raised, 3), (still, 40)):
+        streams = StreamBatches([Motion("set 1", "bend", "x", motion)], LABELS, MIRRORED, NOTHING)
+        labels = streams.draw(64, 64, torch.Generator().manual_seed(0)).labels
+        after = labels[labels[:, 0] > 0][:, 20:]  # of streams that begin with a motion
+        pauses = (after > 0).int().argmax(1)
+        assert pauses.max() <= most + 12  # and the way to the next motion
+        assert (pauses.max() > 15) == (most > 3)
+
+
+def test_figures_have_labels_of_the_sets():
+    made = figures(0)
+    known = {label for own in SETS.values() for label in own.labels.values()}
+    assert {m.label for m in made} <= known | set(MIRRORED_LABELS)
+    assert len({m.joints.tobytes() for m in made}) == len(made) == 240
+    assert all(np.isfinite(m.joints).all() and len(m.joints) >= 12 for m in made)
 
 
 def test_a_far_camera_in_front_sees_what_the_frontend_projects(monkeypatch):

@@ -30,21 +30,16 @@ MOMENTS = 16  # sampled steps of a sequence in the trees' features
 
 @dataclass(frozen=True)
 class SkeletonWeights:
-    """A trained network with its labels, and how its timeline is made.
-
-    ``renamed``: [own labels, labels]: 1 where an own label is one of the recipe's; None: all are.
-    """
+    """A trained network and how its timeline is made."""
 
     network: SkeletonNet
     frontend: JointStreams
     timeline: Timeline
     rate_hz: float
-    renamed: npt.NDArray[np.float32] | None = None
 
     def predict(self, motions: Sequence[Motion]) -> list[Rows]:
-        """Return probabilities [T, K] of the recipe's labels; those that are unknown have none."""
-        rows = predict(self.network, self.frontend, motions)
-        return rows if self.renamed is None else [p @ self.renamed for p in rows]
+        """Return probabilities [T, K] of the labels at the steps of each motion."""
+        return predict(self.network, self.frontend, motions)
 
     def segments(self, rows: Rows, labels: Sequence[str]) -> list[Segment]:
         """Return the timeline of probabilities [T, K]."""

@@ -2,12 +2,11 @@
 
 Reads the packs of nine sets, trains a causal CoST-GCN on streams of their motions, chooses the
 background's weight and the timeline on people it has not learnt from, scores it on further
-people, styles and files beside earlier weights and baselines, and writes the weights with their
-card. ``--model costgcn-2d`` learns from projections of the same streams. Seeded, and resumed from
+people, styles and files beside baselines, and writes the weights with their card. ``--model
+costgcn-2d`` learns from projections of the same streams. Seeded, and resumed from
 OUTPUT/MODEL.partial.
 
-``--start candidate.safetensors`` (beside this file, with its card) goes on from weights of this
-recipe that were not trained long enough to replace the shipped ones.
+``--start weights/costgcn.safetensors`` goes on from stored weights, with a smaller ``--rate``.
 """
 
 from __future__ import annotations
@@ -19,22 +18,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from costream.frontends.joints import JointStreams
 from costream.labels.recording import BACKGROUND
 from costream.layouts import BODY_15
 from costream.models.build import save_model
-from costream.models.registry import load_model
 from costream.models.skeleton.network import SkeletonNet
-from costream.models.streaming import StreamingModel
 from costream.training.card_text import card_text, sequence_table
 from costream.training.optim import Schedule, TrainingCheckpoint
 from costream.training.skeleton.motions import Motion
 from weights.recipes.common import TREES, carry_out, parser
 from weights.recipes.skeleton.calibration import calibrate
 from weights.recipes.skeleton.card import card_of
+from weights.recipes.skeleton.figures import figures
 from weights.recipes.skeleton.learning import learn, start_from
 from weights.recipes.skeleton.pictures import flat, picture_tokens, read_films
 from weights.recipes.skeleton.scoring import SkeletonWeights, majority, score, trees
@@ -70,30 +67,14 @@ FLAT_FRONTEND: dict[str, Any] = {**FRONTEND, "axes": 2, "heading": 0}
 FLAT_NETWORK: dict[str, Any] = {**NETWORK, "channels": 6}
 FLAT_TURN = 1.8  # radians to both sides of facing the camera that people are turned
 STREAM_STEPS = 64
-# What weights of before called actions that have another name now.
-EARLIER = {
-    "crouch": "squat",
-    "forward kick": "kick",
-    "forward punch": "punch",
-    "hand catch": "catch",
-    "hand clap": "clap",
-    "high arm wave": "wave right hand",
-    "high throw": "throw",
-    "leg bend a": "leg bend",
-    "leg bend b": "leg bend",
-    "pickup throw": "pick up and throw",
-    "raise up both hands": "raise both hands",
-    "raise up left hand": "raise left hand",
-    "raise up right hand": "raise right hand",
-    "side boxing": "punch",
-}
 
 
 @dataclass(frozen=True)
 class SkeletonRecipeSize:
     """Size of a training; smaller for a quick test of the recipe itself."""
 
-    steps: int = 1500
+    steps: int = 6000
+    rate: float = 3e-3  # of learning, at its highest
     streams: int = 16  # in each batch
     every: int = 1  # use every n-th motion
     trees: int = TREES
@@ -110,9 +91,8 @@ def make(
 ) -> Path:
     """Train, score and write ``name``.safetensors and .md; return the path of the weights.
 
-    ``start``: earlier weights, to begin with and, if they take the same joints, to compare with.
-    ``without``: sets that nothing is learnt from; all of their motions are scored whose labels
-    other sets have. ``name``: one of ``MODELS``.
+    ``start``: weights to begin with. ``without``: sets that nothing is learnt from; all of their
+    motions are scored whose labels other sets have. ``name``: one of ``MODELS``.
     """
     pictures = name == "costgcn-2d"
     arguments, options = (FLAT_NETWORK, FLAT_FRONTEND) if pictures else (NETWORK, FRONTEND)
@@ -123,17 +103,17 @@ def make(
     frontend = JointStreams(**options)
     torch.manual_seed(seed)
     network = SkeletonNet(len(labels), **arguments)
-    earlier = None
     if start is not None:
         start_from(network, labels, start)
-        earlier = earlier_weights(start, labels, network.channels)
     changes = Changes(turn=FLAT_TURN) if pictures else Changes()
-    streams = StreamBatches([m for some in train.values() for m in some], labels, MIRRORED, changes)
+    learnt = [m for some in train.values() for m in some]
+    learnt += [m for m in figures(seed) if m.label in labels]
+    streams = StreamBatches(learnt, labels, MIRRORED, changes)
     learn(
         network,
         streams,
         picture_tokens if pictures else lambda batch, _: body_tokens(batch.joints, batch.seen),
-        Schedule(size.steps, size.streams, rate=3e-3, decay=0.05, smoothing=0.05),
+        Schedule(size.steps, size.streams, rate=size.rate, decay=0.05, smoothing=0.05),
         STREAM_STEPS,
         seed,
         name,
@@ -149,8 +129,6 @@ def make(
     for place, motions in test.items():
         own = labels_of(motions if place in without else data[place])
         rows: dict[str, Any] = {name: score(weights, motions, labels, own, seed)}
-        if earlier is not None:
-            rows["earlier weights"] = score(earlier, motions, labels, own, seed)
         if train[place]:
             own_train = [m for m in train[place] if m.label in own]
             rows["tree ensemble"] = trees(own_train, motions, own, frontend, size.trees, seed)
@@ -198,32 +176,16 @@ def _identity(
     name: str, size: SkeletonRecipeSize, seed: int, without: Sequence[str]
 ) -> dict[str, Any]:
     identity: dict[str, Any] = {"recipe": name, "steps": size.steps, "seed": seed}
+    identity["rate"] = size.rate
     return identity | ({"without": list(without)} if without else {})
-
-
-def earlier_weights(path: Path, labels: Sequence[str], channels: int) -> SkeletonWeights | None:
-    """Return earlier weights in these labels, None if they take other joints."""
-    model = load_model(str(path), device="cpu")
-    if not isinstance(model, StreamingModel):
-        return None
-    card = model.info.card
-    renamed = np.zeros((len(card.labels), len(labels)), np.float32)
-    for k, label in enumerate(card.labels):
-        name = EARLIER.get(label, label)
-        if name in labels:
-            renamed[k, labels.index(name)] = 1
-    frontend = JointStreams(**card.frontend_arguments)
-    network = model.network
-    if not isinstance(network, SkeletonNet) or network.channels != channels:
-        return None
-    return SkeletonWeights(network, frontend, card.timeline, card.rate_hz, renamed)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the recipe from the command line; return the exit code."""
     arguments = parser("skeleton", "folder of skel_*.npz", SkeletonRecipeSize().steps)
     arguments.add_argument("--model", choices=MODELS, default=MODELS[0])
-    arguments.add_argument("--start", type=Path, help="weights to begin with and to compare with")
+    arguments.add_argument("--rate", type=float, default=SkeletonRecipeSize().rate)
+    arguments.add_argument("--start", type=Path, help="weights to begin with")
     arguments.add_argument(
         "--without", action="append", default=[], choices=list(SETS), help="a set not to learn from"
     )
@@ -231,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
 
     def work() -> list[Path]:
-        size = SkeletonRecipeSize(options.steps)
+        size = SkeletonRecipeSize(options.steps, options.rate)
         path = make(
             *(options.packs, size, options.seed, options.output),
             *(options.start, options.without, options.model),
