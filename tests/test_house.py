@@ -104,9 +104,9 @@ def test_no_public_class_name_twice():
 def test_counts_hold():
     """The tree does not grow back: raise a bound only with a reason in the change."""
     package, tests = list(sources(ROOT).values()), list((ROOT / "tests").rglob("*.py"))
-    assert len(package) <= 440
-    assert count_lines(package) <= 77_000
-    assert count_lines(tests) <= 55_500
+    assert len(package) <= 470
+    assert count_lines(package) <= 81_500
+    assert count_lines(tests) <= 58_500
     assert {p.name: n for p in package if (n := count_lines([p])) > 500} == {}
 
 
@@ -126,7 +126,7 @@ def test_docstrings_say_what_is_returned():
 
 def test_few_files_see_a_flag_and_a_step():
     assert len(files_of_flag(ROOT, "budget")) <= 16
-    frame = files_entered(ROOT, "detect", "samples/room.mp4", "--end", "4", "-o", "-", "-q")
+    frame = files_entered(ROOT, "detect", "samples/room.mp4", "--end", "8", "-o", "-", "-q")
     sound = files_entered(ROOT, "listen", "samples/street.ogg", "-m", "cosounds", "-o", "-", "-q")
     assert len(frame) <= 24, frame
     assert len(sound) <= 24, sound

@@ -18,7 +18,7 @@ def settle() -> None:
 
 
 def give_back() -> None:
-    """Give what is free of the heap back to the system, where that can be asked for (glibc).
+    """Return what is free of the heap to the system, where that can be asked for (glibc).
 
     glibc itself does so at the end of a heap only: what a backlog of frames took would stay.
     """

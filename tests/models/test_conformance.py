@@ -367,5 +367,5 @@ def test_tokens_are_a_setting_of_the_state(name: str) -> None:
 
 def test_every_kind_of_frontend_source_is_covered() -> None:
     kinds = {source_kind(model_of(name).frontend) for name in MODELS}
-    assert kinds == {"features", "skeleton", "video", "audio"}
+    assert kinds == {"features", "skeleton", "video", "audio", "text"}
     assert set(SMALL) >= set(BUILT)
