@@ -62,7 +62,8 @@ class HashedWords(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the tokens [..., token_width] of rows of the table [..., GRAMS]."""
         bag = F.embedding_bag(x.reshape(-1, GRAMS), self.table.weight, mode="mean", padding_idx=0)
-        return torch.unflatten(bag, 0, x.shape[:-1])
+        rows: Tensor = bag.view(*x.shape[:-1], self.token_width)
+        return rows
 
     def forward_step(self, x: Tensor, state: TextState) -> Tensor:
         """Take one token [B, GRAMS] of every stream, return it [B, token_width]."""
