@@ -86,11 +86,13 @@ def joints(pose: Vector) -> Vector:
         found += [hip, below, below + 0.41 * _unit(shin)]
     body = np.stack(found)
     place = np.array([pose[X], 0.08 - body[[11, 14], 1].min(), pose[Z]])
-    return body + place
+    placed: Vector = body + place
+    return placed
 
 
 def _unit(vector: Vector) -> Vector:
-    return vector / np.linalg.norm(vector)
+    out: Vector = vector / np.linalg.norm(vector)
+    return out
 
 
 @dataclass(frozen=True)
