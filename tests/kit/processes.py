@@ -30,12 +30,10 @@ _LOADED = ("av", "numpy.random", "safetensors.torch", "torch")
 _ROOMS = (
     "checkpoints",
     "cli",
-    "evaluation",
     "frontends",
     "importers",
     "labels",
     "models",
-    "report",
     "results",
     "runtime",
     "sinks",
