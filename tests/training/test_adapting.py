@@ -153,8 +153,9 @@ def test_pruned_networks_are_not_begun_with(skeletons, small, tmp_path):
 def test_damaged_widths_are_model_errors(small, tmp_path):
     """A pruned file whose layers do not fit one another is refused when it is loaded."""
     stored, path = read_weights(small), tmp_path / "damaged.safetensors"
-    name = "network.layers.layer1.gcn.bn.weight"
-    for tensor, message in ((stored.tensors[name][:1], "of no use"), (torch.ones(500), "not fit")):
+    name = "network.layers.layer1.gcn.g_conv.0.weight"
+    wide = torch.ones(500, *stored.tensors[name].shape[1:])
+    for tensor, message in ((stored.tensors[name][:1], "of no use"), (wide, "not fit")):
         write_weights(path, stored.card, {**stored.tensors, name: tensor})
         with pytest.raises(ModelError, match=message):
             load_model(str(path))
