@@ -9,7 +9,6 @@ from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
