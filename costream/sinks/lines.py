@@ -7,9 +7,7 @@ from costream.records import Prediction, Record
 from costream.sinks.base import TextSink, output_file
 
 
-@output_file(
-    "lines.txt", format="lines", about="every step as a line, of text with it", objects=False
-)
+@output_file("lines.txt", format="lines", about="every step as a line, of text with it")
 class LabelledLines(TextSink):
     """Tab-separated time in seconds, best label, its score, and the line of text, if there is one.
 

@@ -191,7 +191,7 @@ def test_verify_lists_every_file_and_fails_with_5(home: Path, cache: Path) -> No
         lines[1:],
         (
             "the tensors do not match their checksum",
-            "the card has 2 labels, the network 22 classes",
+            "the card has 2 labels for 22 classes",
             "wrong shape: network.positions.table",
             "the file is truncated",
             "unknown model 'nowhere'",

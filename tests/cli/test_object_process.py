@@ -180,8 +180,6 @@ def test_how_it_is_known(weights: Path) -> None:
     assert "tiny-objects" in listed
     assert "object detection" in run("models", "show", "tiny-objects", env=env).stdout
     run("models", "verify", "tiny-objects", env=env)
-    several = run("detect", SAMPLE, "-m", "cooadtr,tiny-objects", env=env, code=5)
-    assert "token-gated models cannot be combined" in several.stderr
     assert "objects in video" in run("detect", "--help").stdout
     refused(4, "", "detect", SAMPLES / "street.ogg", "-m", "tiny-objects", env=env)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 import costream.nn as co
 from costream.frontends.base import load_frontend
 from costream.frontends.joints import JointStreams
+from costream.frontends.text import TextState
 from costream.frontends.vggish import VGGish
 from costream.models.eventful.classifier import ActionState
 from costream.models.eventful.detector import ObjectState
@@ -297,7 +298,7 @@ def test_every_kind_of_state_is_tested() -> None:
     # Those of models with gates are of one stream only: tests/models/test_{objects,actions}.py.
     untested = {k for k in every if k.__module__.startswith("costream")} - seen
     # Those of converted encoders are tuples of others, that of sound beside pictures holds one.
-    untested -= {BesideState, DeepState, EventfulState, HearingState, GatedRowsState}
+    untested -= {BesideState, DeepState, EventfulState, HearingState, GatedRowsState, TextState}
     assert untested == {ActionState, ClockedState, TokenState, ObjectState, ViTDetState, ViewState}
 
 

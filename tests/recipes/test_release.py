@@ -26,7 +26,7 @@ from weights.recipes.skeleton import train as skeleton
 from weights.recipes.skeleton.sets import read_set
 
 SHIPPED = sorted(WEIGHTS.glob("*.safetensors"))
-MAY_BE_EMPTY = {"delay_s", "background", "familiarity"}
+MAY_BE_EMPTY = {"delay_s", "background", "familiarity", "compression"}
 
 
 def intervals(table: Any) -> list[Any]:

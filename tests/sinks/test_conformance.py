@@ -385,7 +385,7 @@ def test_standard_output_takes_one_text() -> None:
 
 def test_all_formats_at_once(run: Any, tmp_path: Path) -> None:
     formats = parse_formats(
-        ["jsonl, JSON,csv", "srt", "vtt,table,audacity,jsonl,", "raven,rttm,eaf,coco,mp4"]
+        ["jsonl, JSON,csv", "srt", "vtt,table,audacity,jsonl,", "raven,rttm,eaf,coco,mp4,lines"]
     )
     assert formats == tuple(FORMATS)
     assert object_formats(formats) == ["coco"]
@@ -419,7 +419,7 @@ def test_a_format_from_outside_is_one_file(
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("words_format")
     assert main(["detect", "gone.mp4", "--format", "words"]) == ExitCode.INPUT
-    assert list(FORMATS)[-2:] == ["mp4", "words"]
+    assert list(FORMATS)[-2:] == ["lines", "words"]
     assert FORMATS["words"].about == "labels alone"
     play(make_sinks(["words"], tmp_path, NAME), run)
     assert is_complete(["words"], tmp_path, NAME)
