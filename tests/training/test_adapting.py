@@ -84,6 +84,7 @@ def test_adapter_files_are_the_result_beside_their_base(skeletons, small, tmp_pa
         find_weights(f"{base}+none.safetensors")
 
 
+@pytest.mark.slow
 def test_an_interrupted_pruning_goes_on(skeletons, small, tmp_path, monkeypatch):
     """Masks are in the checkpoint: the result is that of an uninterrupted training."""
     path, note = tmp_path / "small.safetensors", TrainingCheckpoint.note
