@@ -179,7 +179,18 @@ def entry() -> None:
     signal.signal(signal.SIGTERM, _leave)
     if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
         signal.signal(signal.SIGHUP, _leave)
-    sys.exit(main())
+    code = main()
+    threading = sys.modules.get("threading")
+    names = [] if threading is None else [thread.name for thread in threading.enumerate()]
+    if any(name == "sound" or name.startswith("feed ") for name in names):
+        # The thread of a feed hangs in a library, as in the connection to a camera that does not
+        # answer: it would use what libraries free at the end of a program, and crash.
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _leave(number: int, _frame: object) -> None:
