@@ -28,10 +28,9 @@ from kit.runs import run
     "family",
     [
         "sound",
-        "objects",
         *(
             pytest.param(f, marks=pytest.mark.slow)
-            for f in ("video", "skeletons", "landmarks", "boxes")
+            for f in ("objects", "video", "skeletons", "landmarks", "boxes")
         ),
     ],
 )

@@ -75,6 +75,7 @@ def test_one_picture_is_learnt_by_heart() -> None:
     assert pairwise_iou(found.boxes[:1], scene.boxes) > 0.6
 
 
+@pytest.mark.slow
 def test_a_course_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
     supply = ViewSource([red_box_picture()], [[red_box_picture()]], [])
     course = DetectorSchedule(4, batch=1, warm_up=1)
