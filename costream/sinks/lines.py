@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costream.formatting import clean
-from costream.records import Prediction, Record
+from costream.records import Objects, Prediction, Record
 from costream.sinks.base import TextSink, output_file
 
 
@@ -11,14 +11,20 @@ from costream.sinks.base import TextSink, output_file
 class LabelledLines(TextSink):
     """Tab-separated time in seconds, best label, its score, and the line of text, if there is one.
 
-    With several heads a line for each. Control characters of the text are left out.
+    With several heads a line for each; of objects the surest one, if there are any. Control
+    characters of the text are left out.
     """
 
     def write(self, record: Record) -> None:
-        """Write a prediction; other records are ignored."""
-        if not isinstance(record, Prediction):
+        """Write a prediction, or the objects of a step; other records are ignored."""
+        text = None
+        if isinstance(record, Prediction):
+            (label, score), text = record.top[0], record.text
+        elif isinstance(record, Objects) and record.boxes:
+            best = max(record.boxes, key=lambda box: box.score)
+            label, score = best.label, best.score
+        else:
             return
-        label, score = record.top[0]
         cells = [f"{record.time_s:.6g}", clean(label), f"{score:.2f}"]
-        cells += [] if record.text is None else [clean(record.text)]
+        cells += [] if text is None else [clean(text)]
         self._out.write("\t".join(cells) + "\n", flush=True)
