@@ -42,6 +42,13 @@ def clip_boxes(boxes: Tensor, height: float, width: float) -> Tensor:
     return torch.minimum(boxes.clamp(min=0), limits)
 
 
+def corners_of(boxes: Tensor, height: float, width: float) -> Tensor:
+    """Return boxes [..., 4] in pixels from centre x, y, width and height as parts of an image."""
+    centre, half = boxes[..., :2], boxes[..., 2:] / 2
+    sides = boxes.new_tensor([width, height, width, height])
+    return torch.cat([centre - half, centre + half], -1) * sides
+
+
 def apply_deltas(boxes: Tensor, deltas: Tensor, weights: Sequence[float]) -> Tensor:
     """Return boxes [n, 4] moved by deltas [n, k, 4], as [n, k, 4].
 

@@ -16,9 +16,9 @@ from costream.models.eventful.backbone import BackboneState, GatedBlocks, Positi
 from costream.models.eventful.deformable import DeformableDecoder, FeatureProjector
 from costream.models.eventful.detector import Size
 from costream.models.eventful.rcnn import Detections
-from costream.models.eventful.vitdet import FrameDetector, PatchEmbedding
-from costream.models.eventful.yolos import COCO_CATEGORIES
+from costream.models.eventful.yolos import COCO_CATEGORIES, CategoryDetector
 from costream.models.spec import register_model
+from costream.nn.boxes import corners_of
 from costream.nn.eventful.attention import TokenWindows, WindowAttention
 from costream.nn.eventful.block import VARIANTS, EventfulBlock
 from costream.nn.eventful.gates import Operations, Policy, start_tokens
@@ -56,7 +56,7 @@ def _paper(name: str) -> dict[str, Any]:
 )
 @register_model("rf-detr-small", architecture="rf-detr", **_paper("rf-detr-small"))
 @register_model("rf-detr-medium", architecture="rf-detr", **_paper("rf-detr-medium"))
-class RfDetr(FrameDetector, GatedBlocks):
+class RfDetr(CategoryDetector):
     """Patches attend within windows, in some blocks to all; queries then look at their map.
 
     Each window has a class token. In video, gates pass patches as their policy says, and always the
@@ -99,15 +99,10 @@ class RfDetr(FrameDetector, GatedBlocks):
         scene_cut: float | None = 0.8,
         refresh: int | None = None,
     ) -> None:
-        super().__init__()
-        if not categories or list(categories) != sorted(set(categories)) or categories[0] < 0:
-            raise ValueError(f"categories {categories} do not ascend from 0")
+        super().__init__(categories, dim, patch, score, scene_cut, refresh)
         if not outputs or not set(outputs) <= set(range(1, depth + 1)):
             raise ValueError(f"outputs {outputs} are not among the blocks 1 to {depth}")
-        self.classes = self.num_classes = len(categories)
-        self.dim, self.patch, self.windows, self.outputs = dim, patch, windows, tuple(outputs)
-        self.score, self.scene_cut, self.refresh = score, scene_cut, refresh
-        self.embedding = PatchEmbedding(dim, patch)
+        self.windows, self.outputs = windows, tuple(outputs)
         self.position = PositionEncoding(dim, (position_size, position_size), antialias=True)
         self.class_token = nn.Parameter(torch.zeros(1, 1, 1, dim))
         for parameter in (self.position.encoding, self.class_token):
@@ -122,13 +117,6 @@ class RfDetr(FrameDetector, GatedBlocks):
         self.projector = FeatureProjector(len(outputs) * dim, channels)
         sizes = (layers, queries, self_heads, cross_heads, points, hidden)
         self.decoder = DeformableDecoder(channels, max(categories) + 1, *sizes)
-        self.categories: Tensor
-        self.register_buffer("categories", torch.tensor(list(categories)), persistent=False)
-
-    def forward(self, pictures: Tensor) -> list[Detections]:
-        """Return the objects of each of the pictures [B, 3, H, W], processed independently."""
-        view = self.encode(self.embed(pictures))
-        return self.detect(view, (pictures.shape[2], pictures.shape[3]))
 
     def encode(self, patches: Tensor) -> WindowedView:
         """Return the encoded patches of frames alone, for patches [B, h, w, D]."""
@@ -193,11 +181,8 @@ class RfDetr(FrameDetector, GatedBlocks):
         A query may find several classes; as many of the best are kept as there are queries.
         """
         logits, boxes = self.predict(view, operations)
-        (height, width), found = size, []
-        centre, half = boxes[..., :2], boxes[..., 2:] / 2
-        corners = torch.cat([centre - half, centre + half], -1)
-        corners = corners * boxes.new_tensor([width, height, width, height])
-        for own, places in zip(logits.sigmoid()[..., self.categories], corners, strict=True):
+        probabilities, found = logits.sigmoid()[..., self.categories], []
+        for own, places in zip(probabilities, corners_of(boxes, *size), strict=True):
             scores, order = own.flatten().topk(len(places))
             order = order[scores >= self.score]
             queries, labels = order // self.classes, order % self.classes

@@ -6,6 +6,7 @@ Detection" (NeurIPS 2021).
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -19,6 +20,7 @@ from costream.models.eventful.detector import ObjectModel, Size
 from costream.models.eventful.rcnn import Detections
 from costream.models.eventful.vitdet import FrameDetector, PatchEmbedding
 from costream.models.spec import register_model
+from costream.nn.boxes import corners_of
 from costream.nn.eventful.attention import TokenGrid, attend_rows, count_dense_attention
 from costream.nn.eventful.block import VARIANTS, EventfulBlock, GatedState, begin_buffer
 from costream.nn.eventful.gates import Operations, Policy, pass_tokens, start_tokens
@@ -49,6 +51,40 @@ def _paper(name: str) -> dict[str, Any]:
     }
 
 
+class CategoryDetector(FrameDetector, GatedBlocks):
+    """Base of detectors of whose output columns ``categories``, ascending, are the classes."""
+
+    categories: Tensor
+
+    def __init__(
+        self,
+        categories: Sequence[int],
+        dim: int,
+        patch: int,
+        score: float,
+        scene_cut: float | None,
+        refresh: int | None,
+    ) -> None:
+        """``score``: detections below are dropped. Others: see ``ViTDetBackbone``."""
+        super().__init__()
+        if not categories or list(categories) != sorted(set(categories)) or categories[0] < 0:
+            raise ValueError(f"categories {categories} do not ascend from 0")
+        self.classes = self.num_classes = len(categories)
+        self.dim, self.patch, self.score = dim, patch, score
+        self.scene_cut, self.refresh = scene_cut, refresh
+        self.embedding = PatchEmbedding(dim, patch)
+        self.register_buffer("categories", torch.tensor(list(categories)), persistent=False)
+
+    @abstractmethod
+    def encode(self, tokens: Tensor) -> Any:
+        """Return what ``detect`` takes, for the patches [B, h, w, D] of frames alone."""
+
+    def forward(self, pictures: Tensor) -> list[Detections]:
+        """Return the objects of each of the pictures [B, 3, H, W], processed independently."""
+        view = self.encode(self.embed(pictures))
+        return self.detect(view, (pictures.shape[2], pictures.shape[3]))
+
+
 @register_model(
     "yolos",
     order=28,
@@ -68,7 +104,7 @@ def _paper(name: str) -> dict[str, Any]:
     bench="costream.bench.published:published_steps_table",
     **_paper("yolos-small"),
 )
-class Yolos(FrameDetector, GatedBlocks):
+class Yolos(CategoryDetector):
     """Patches and detection tokens attend to one another; each detection token becomes a box.
 
     Tokens are a class token, the patches row by row, and the detection tokens. In video, gates
@@ -85,8 +121,6 @@ class Yolos(FrameDetector, GatedBlocks):
         scene_cut, refresh: see ``ViTDetBackbone``.
     """
 
-    patch = PATCH
-
     def __init__(
         self,
         categories: Sequence[int],
@@ -100,12 +134,7 @@ class Yolos(FrameDetector, GatedBlocks):
         scene_cut: float | None = 0.8,
         refresh: int | None = None,
     ) -> None:
-        super().__init__()
-        if not categories or list(categories) != sorted(set(categories)) or categories[0] < 0:
-            raise ValueError(f"categories {categories} do not ascend from 0")
-        self.classes = self.num_classes = len(categories)
-        self.dim, self.score, self.scene_cut, self.refresh = dim, score, scene_cut, refresh
-        self.embedding = PatchEmbedding(dim, PATCH)
+        super().__init__(categories, dim, PATCH, score, scene_cut, refresh)
         size = (position_size[0], position_size[1])
         self.start = TokenTable(dim, size, detections)
         self.blocks = nn.ModuleList(
@@ -120,18 +149,11 @@ class Yolos(FrameDetector, GatedBlocks):
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.scores = _head(dim, max(categories) + 2)
         self.corners = _head(dim, 4)
-        self.categories: Tensor
-        self.register_buffer("categories", torch.tensor(list(categories)), persistent=False)
 
     @property
     def always(self) -> int:
         """Number of tokens that are no patches."""
         return 1 + self.start.last.shape[1]
-
-    def forward(self, pictures: Tensor) -> list[Detections]:
-        """Return the objects of each of the pictures [B, 3, H, W], processed independently."""
-        view = self.encode(self.embed(pictures))
-        return self.detect(view, (pictures.shape[2], pictures.shape[3]))
 
     def encode(self, tokens: Tensor) -> Tensor:
         """Return the detection tokens [B, n, D] for the patches [B, h, w, D] of frames alone."""
@@ -179,11 +201,8 @@ class Yolos(FrameDetector, GatedBlocks):
                 if isinstance(layer, nn.Linear):
                     operations.count_linear(view[..., 0].numel(), layer)
         probabilities = logits.float().softmax(-1)[..., self.categories]
-        (height, width), found = size, []
-        sides = boxes.new_tensor([width, height, width, height])
-        centre, half = boxes[..., :2], boxes[..., 2:] / 2
-        corners = torch.cat([centre - half, centre + half], -1) * sides
-        for own, places in zip(probabilities, corners, strict=True):
+        found = []
+        for own, places in zip(probabilities, corners_of(boxes, *size), strict=True):
             scores, labels = own.max(-1)
             order = scores.argsort(descending=True)
             order = order[scores[order] >= self.score]
