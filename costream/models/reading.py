@@ -60,33 +60,15 @@ class ReadingModel(StreamingModel):
             return [self.step([item], state) for item in items]
         began = time.perf_counter()
         rows = [self.frontend.prepare(line) for line in lines]
-        ends = np.cumsum([len(row) for row in rows])
+        counts = [len(row) for row in rows]
         given = torch.from_numpy(np.concatenate(rows))[None].to(self.device)
         tokens = self.frontend.forward_steps(given, state.frontend)
         synchronize(self.device)
         seen = time.perf_counter()
         parts = tokens.split(_AT_ONCE, 1)
         logits = [self.network.forward_steps(part, state.network).logits[0] for part in parts]
-        last = torch.cat(logits)[torch.from_numpy(ends - 1)]
-        probabilities, familiarity = self._probabilities(last), self._familiarity(last)
-        frontend_s = (seen - began) / len(lines)
-        network_s = (time.perf_counter() - seen) / len(lines)
-        counts = [len(row) for row in rows]
-        return [
-            StepResult(
-                probabilities[k : k + 1],
-                None,
-                self.network.warmup(state.network, int(ends[-1] - ends[k])),
-                macs=counts[k] * self.macs,
-                dense_macs=self.dense_macs,
-                frontend_s=frontend_s,
-                network_s=network_s,
-                network_macs=counts[k] * self.network_macs,
-                network_dense_macs=self.network_dense_macs,
-                familiarity=None if familiarity is None else familiarity[k : k + 1],
-            )
-            for k in range(len(lines))
-        ]
+        last = torch.cat(logits)[torch.from_numpy(np.cumsum(counts) - 1)]
+        return self._results(last, state, counts, (began, seen))
 
 
 @register_model(

@@ -257,46 +257,65 @@ class StreamingModel:
         Audio blocks go through frontend and network together, frames through the frontend, all
         other items one by one.
         """
-        blocks = [item for item in items if isinstance(item, AudioBlock)]
-        if len(items) == 1 or self.info.chunk == 1:
-            return [self.step([item], state) for item in items]
+        if len(items) > 1 and self.info.chunk > 1:
+            if all(isinstance(item, VideoFrame) for item in items):
+                return self._frames_together(items, state)
+            if all(isinstance(item, AudioBlock) for item in items):
+                return self._blocks_together(items, state)
+        return [self.step([item], state) for item in items]
+
+    def _frames_together(self, items: Sequence[Data], state: ModelState) -> list[StepResult]:
         began = time.perf_counter()
-        if all(isinstance(item, VideoFrame) for item in items):
-            frames = torch.from_numpy(np.stack([self._prepare(item) for item in items])[None])
-            rows = self.frontend.forward_steps(frames.to(self.device), state.frontend)
-            rows = rows.to(self.device, self.dtype)
-            synchronize(self.device)
-            each_s = (time.perf_counter() - began) / len(items)
-            return [self._answer(rows[:, k], state, each_s) for k in range(len(items))]
-        if len(blocks) < len(items):
-            return [self.step([item], state) for item in items]
-        given = torch.from_numpy(np.stack([b.samples for b in blocks])[None])
+        frames = torch.from_numpy(np.stack([self._prepare(item) for item in items])[None])
+        rows = self.frontend.forward_steps(frames.to(self.device), state.frontend)
+        rows = rows.to(self.device, self.dtype)
+        synchronize(self.device)
+        each_s = (time.perf_counter() - began) / len(items)
+        return [self._answer(rows[:, k], state, each_s) for k in range(len(items))]
+
+    def _blocks_together(self, items: Sequence[Data], state: ModelState) -> list[StepResult]:
+        began, count = time.perf_counter(), len(items)
+        given = torch.from_numpy(np.stack([self._prepare(item) for item in items])[None])
         given = given.to(self.device, self.dtype)
         tokens = self.frontend.forward_steps(given, state.frontend)
         synchronize(self.device)
         seen = time.perf_counter()
         logits = self.network.forward_steps(tokens, state.network).logits[0]
-        probabilities, familiarity = self._probabilities(logits), self._familiarity(logits)
-        spectra = self._spectra(state, len(items))
-        frontend_s = (seen - began) / len(items)
-        network_s = (time.perf_counter() - seen) / len(items)
-        ages = range(len(items) - 1, -1, -1)
+        spectra = self._spectra(state, count)[0]
+        results = self._results(logits, state, [1] * count, (began, seen))
         return [
-            StepResult(
+            replace(result, spectra=(spectrum,))
+            for result, spectrum in zip(results, spectra, strict=True)
+        ]
+
+    def _results(
+        self, logits: Tensor, state: ModelState, counts: Sequence[int], times: tuple[float, float]
+    ) -> list[StepResult]:
+        """Return a result for each of the logits [T, K] of the newest T items of one stream.
+
+        ``counts``: tokens of each item. ``times``: when the frontend began and when it ended.
+        """
+        probabilities, familiarity = self._probabilities(logits), self._familiarity(logits)
+        began, seen = times
+        frontend_s = (seen - began) / len(counts)
+        network_s = (time.perf_counter() - seen) / len(counts)
+        results, ago = [], sum(counts)
+        for k, count in enumerate(counts):
+            ago -= count
+            result = StepResult(
                 probabilities[k : k + 1],
                 None,
                 self.network.warmup(state.network, ago),
-                macs=self.macs,
+                macs=count * self.macs,
                 dense_macs=self.dense_macs,
                 frontend_s=frontend_s,
                 network_s=network_s,
-                spectra=(spectra[0, k],),
-                network_macs=self.network_macs,
+                network_macs=count * self.network_macs,
                 network_dense_macs=self.network_dense_macs,
                 familiarity=None if familiarity is None else familiarity[k : k + 1],
             )
-            for k, ago in enumerate(ages)
-        ]
+            results.append(result)
+        return results
 
     def _answer(
         self,
