@@ -54,8 +54,10 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
         read = read or partial(container.demux, stream)
         self._skipper = None
         decode: Callable[..., list[Any]] = stream.decode
-        by_decoding = container.format.name == "avi"  # stamps are, see _stamp
-        if sampled_hz is not None and can_skip(stream) and not by_decoding:
+        # AVI stores no presentation times; FFmpeg derives them from the decoding order, wrong
+        # for B-frames. The decoding time of the packet that completed a frame always rises.
+        self._by_decoding = container.format.name == "avi"
+        if sampled_hz is not None and can_skip(stream) and not self._by_decoding:
             self._skipper = FrameSkipper(read, stream, self.clock.seconds, sampled_hz)
             read, decode = self._skipper.read, self._skipper.decode
         super().__init__(PacketDecoder(read, decode, self.clock, damage, from_s))
@@ -100,9 +102,7 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
         return DecodedFrame(frame, known, time_s, estimated or known is None)
 
     def _stamp(self, frame: av.VideoFrame | SkippedFrame) -> int | None:
-        # AVI stores no presentation times; FFmpeg derives them from the decoding order, wrong
-        # for B-frames. The decoding time of the packet that completed a frame always rises.
-        return frame.dts if self._container.format.name == "avi" else frame.pts
+        return frame.dts if self._by_decoding else frame.pts
 
 
 # Media clock: converts presentation time stamps to monotonic seconds.
