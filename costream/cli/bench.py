@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from costream.cli import SuggestingGroup
-from costream.cli.options import file_names, json_option, model_names
+from costream.cli.options import F, file_names, json_option, model_names
 from costream.errors import UsageError
 from costream.flags import seconds
 from costream.models.spec import model_benches
@@ -30,6 +30,17 @@ _device = click.option("--device", default="cpu", show_default=True, metavar="cp
 _weights = click.option(
     "--weights", metavar="PATH", help="Weight file, or a folder with NAME.safetensors."
 )
+
+
+def _model(default: str) -> Callable[[F], F]:
+    return click.option(
+        "-m",
+        "--model",
+        default=default,
+        show_default=True,
+        metavar="NAME|FILE",
+        shell_complete=model_names,
+    )
 
 
 @click.group(cls=SuggestingGroup)
@@ -122,14 +133,7 @@ def ops(as_json: bool) -> None:
 
 @command.command()
 @click.argument("file", metavar="FILE", shell_complete=file_names)
-@click.option(
-    "-m",
-    "--model",
-    default="cooadtr",
-    show_default=True,
-    metavar="NAME|FILE",
-    shell_complete=model_names,
-)
+@_model("cooadtr")
 @_weights
 @_device
 @click.option(
@@ -163,14 +167,7 @@ def stream(
 
 
 @command.command()
-@click.option(
-    "-m",
-    "--model",
-    default="cooadtr",
-    show_default=True,
-    metavar="NAME|FILE",
-    shell_complete=model_names,
-)
+@_model("cooadtr")
 @_weights
 @_device
 @click.option(
@@ -207,14 +204,7 @@ def streams(
 @command.command()
 @click.argument("file", metavar="FILE", shell_complete=file_names)
 @click.option("--budget", "text", default="60ms", show_default=True, metavar="40ms|2GMAC|0.5x")
-@click.option(
-    "-m",
-    "--model",
-    default=_OBJECT_MODEL,
-    show_default=True,
-    metavar="NAME|FILE",
-    shell_complete=model_names,
-)
+@_model(_OBJECT_MODEL)
 @_weights
 @click.option("--steps", "count", type=click.IntRange(min=48), default=240, show_default=True)
 @_threads

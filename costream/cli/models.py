@@ -36,6 +36,11 @@ _WIDTH = 80  # columns of what is printed
 # ``costream models init``: write weight files with random weights, marked as such.
 
 
+def _check_new(target: Path, *, overwrite: bool) -> None:
+    if target.exists() and not overwrite:
+        raise UsageError("exists already", where=target, hint="use -o or --overwrite")
+
+
 @click.command("init", epilog=f"Architectures: {', '.join(architectures())}.")
 @click.argument("architecture")
 @click.option(
@@ -83,8 +88,7 @@ def init_command(
     """
     target = output or Path(f"{architecture}-random{SUFFIX}")
     check_weight_file(target, f"-o {target}")
-    if target.exists() and not overwrite:
-        raise UsageError("exists already", where=target, hint="use -o or --overwrite")
+    _check_new(target, overwrite=overwrite)
     settings = _settings(pairs)
     from costream.models.build import save_model
     from costream.models.random_init import random_model
@@ -322,8 +326,7 @@ def compress_command(model: str, int8: bool, output: Path | None, overwrite: boo
     card = read_card(find_weights(model))
     target = output or Path(f"{card.name}-int8{SUFFIX}")
     check_weight_file(target, f"-o {target}")
-    if target.exists() and not overwrite:
-        raise UsageError("exists already", where=target, hint="use -o or --overwrite")
+    _check_new(target, overwrite=overwrite)
     from costream.evaluation.compression import compress
     from costream.runtime.setup import prepare_torch
 
@@ -359,8 +362,7 @@ def export_command(model: str, output: Path | None, overwrite: bool) -> None:
     """
     card = read_card(find_weights(model))
     target = output or Path(f"{card.name}.onnx")
-    if target.exists() and not overwrite:
-        raise UsageError("exists already", where=target, hint="use -o or --overwrite")
+    _check_new(target, overwrite=overwrite)
     from costream.models.export import export_step
 
     names = export_step(model, target)
