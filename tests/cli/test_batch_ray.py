@@ -26,6 +26,7 @@ def address() -> Iterator[str]:
     """Of a cluster that is there already: Ray's own start takes a while."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))  # of its workers
+        patch.setenv("RAY_worker_niceness", "0")  # else tests beside these starve them
         told = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield told.address_info["gcs_address"]
     ray.shutdown()
@@ -60,7 +61,7 @@ def test_a_cluster_reads_from_a_server(clips, tmp_path, address):
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
 def test_a_lost_worker_costs_a_retry_of_its_file(clips, tmp_path, address):
-    np.save(clips / "long.npy", np.zeros((8_000, 256), np.float32))
+    np.save(clips / "long.npy", np.zeros((3_000, 256), np.float32))
     call = ("batch", clips, "-f", "jsonl,csv")
     child = start(*call, "-o", tmp_path / "ray", *RAY, "--ray-address", address)
     part = tmp_path / "ray" / "long.npy.jsonl.part"
