@@ -5,6 +5,7 @@ It is causal. Coordinates of joints that are not visible are zero before and aft
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -125,15 +126,20 @@ class BodyNormaliser:
         heading: int | None,
     ) -> None:
         self.macs = 4 if axes == 3 and heading != 0 else 0
-        self._memory = (origin, unit, heading if axes == 3 else 0)
+        memory = (origin, unit, heading if axes == 3 else 0)
+        self._used = torch.tensor([steps != 0 for steps in memory])
+        self._memory = torch.tensor([math.inf if steps is None else steps for steps in memory])
+        self._mean_of = torch.tensor([0] * axes + [1, 2, 2])  # which mean each value is part of
+        self._moves, self._turns = memory[0] != 0, memory[2] != 0
         self._axes, self._centre = axes, layout.centre
-        self._child = [child for child, _ in layout.bones]
-        self._parent = [parent for _, parent in layout.bones]
-        self._sides = [
+        self._child = torch.tensor([child for child, _ in layout.bones])
+        self._parent = torch.tensor([parent for _, parent in layout.bones])
+        sides = [
             (layout.joints.index(f"left {part}"), layout.joints.index(f"right {part}"))
             for part in ("shoulder", "hip")
             if f"left {part}" in layout.joints and f"right {part}" in layout.joints
         ]
+        self._left, self._right = torch.tensor(sides, dtype=torch.long).view(-1, 2).unbind(1)
 
     def init_state(self, batch_size: int, like: Tensor) -> ReferenceFrameState:
         """Return the initial state: origin [A], unit, heading [2]."""
@@ -146,51 +152,44 @@ class BodyNormaliser:
         """Return the joints in that frame of reference, once the hips have been visible."""
         state.values.masked_fill_(changed[:, None], 0.0)
         state.counts.masked_fill_(changed[:, None], 0.0)
-        main, ok = x[:, 0], seen[:, 0]
-        axes = self._axes
-        origin = self._follow(0, slice(0, axes), main[:, self._centre], ok[:, self._centre], state)
-        length, has_bones = self._length(main, ok)
-        unit = self._follow(1, slice(axes, axes + 1), length, has_bones, state)
+        self._follow(*self._measure(x[:, 0], seen[:, 0]), state)
+        origin, unit, heading = state.values.split((self._axes, 1, 2), 1)
         placed = (x - origin[:, None, None]) / torch.where(unit > 0, unit, 1.0)[:, None, None]
-        if self._memory[2] != 0:
-            across, has_sides = self._across(main, ok)
-            heading = self._follow(2, slice(axes + 1, axes + 3), across, has_sides, state)
+        if self._turns:
             placed = _turn(placed, heading)
-        ready = state.counts[:, 0] > 0 if self._memory[0] != 0 else torch.ones_like(changed)
+        ready = state.counts[:, 0] > 0 if self._moves else torch.ones_like(changed)
         return placed * seen[..., None], ready
 
-    def _follow(
-        self, which: int, place: slice, value: Tensor, valid: Tensor, state: ReferenceFrameState
-    ) -> Tensor:
-        """Update a running mean with ``value`` [B, K] where ``valid`` [B], and return the mean."""
-        memory = self._memory[which]
-        if memory == 0:
-            return state.values[:, place]
-        count = state.counts[:, which] + valid
-        if memory is not None:
-            count = count.clamp(max=float(memory))
-        state.counts[:, which] = count
-        mean = state.values[:, place]
-        mean = torch.lerp(mean, value, (valid / count.clamp(min=1.0))[:, None].expand_as(mean))
-        state.values[:, place] = mean
-        return mean
+    def _measure(self, main: Tensor, ok: Tensor) -> tuple[Tensor, Tensor]:
+        """Return origin, unit and heading [B, A + 3] of a step, and which are known [B, 3]."""
+        length, has_bones = self._length(main, ok)
+        across, has_sides = self._across(main, ok)
+        known = torch.stack((ok[:, self._centre], has_bones, has_sides), 1)
+        return torch.cat((main[:, self._centre], length, across), 1), known
+
+    def _follow(self, values: Tensor, known: Tensor, state: ReferenceFrameState) -> None:
+        """Update the running means with ``values`` [B, A + 3] where they are ``known`` [B, 3]."""
+        device = values.device
+        known = known & self._used.to(device)
+        torch.minimum(state.counts + known, self._memory.to(device), out=state.counts)
+        weight = (known / state.counts.clamp(min=1.0))[:, self._mean_of.to(device)]
+        state.values.lerp_(values, weight)
 
     def _length(self, main: Tensor, ok: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean length [B, 1] of the visible bones and whether there is one."""
-        both = ok[:, self._child] & ok[:, self._parent]
-        lengths = (main[:, self._child] - main[:, self._parent]).norm(dim=-1) * both
+        child, parent = self._child.to(main.device), self._parent.to(main.device)
+        both = ok[:, child] & ok[:, parent]
+        lengths = (main[:, child] - main[:, parent]).norm(dim=-1) * both
         mean = lengths.sum(1, keepdim=True) / both.sum(1, keepdim=True).clamp(min=1)
         return mean, mean[:, 0] > _SMALLEST
 
     def _across(self, main: Tensor, ok: Tensor) -> tuple[Tensor, Tensor]:
         """Return the direction from left to right [B, 2] (x, z) and whether it is known."""
-        total = main.new_zeros(len(main), 2)
-        valid = torch.zeros_like(ok[:, 0])
-        for left, right in self._sides:
-            both = ok[:, left] & ok[:, right]
-            total = total + (main[:, right] - main[:, left])[:, 0::2] * both[:, None]
-            valid = valid | both
-        return total, valid
+        if not self._turns:
+            return main.new_zeros(len(main), 2), torch.zeros_like(ok[:, 0])
+        left, right = self._left.to(main.device), self._right.to(main.device)
+        both = ok[:, left] & ok[:, right]
+        return ((main[:, right] - main[:, left])[..., 0::2] * both[..., None]).sum(1), both.any(1)
 
 
 def _turn(x: Tensor, heading: Tensor) -> Tensor:
