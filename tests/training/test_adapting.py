@@ -36,7 +36,7 @@ def _train(skeletons, path, **options):
     return path
 
 
-SPLORA = {"adapter": "splora", "rank": 2, "density": 0.5, "steps": 24}
+SPLORA = {"adapter": "splora", "rank": 2, "density": 0.5, "steps": 12}
 
 
 @pytest.fixture(scope="module")

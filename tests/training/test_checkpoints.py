@@ -37,7 +37,7 @@ from kit.runs import run
 def test_three_kills_change_nothing(family, tmp_path):
     boxes = ("--labels", tmp_path / "data.json")
     kind, steps, more = {
-        "sound": (data_audio, 500, ("--scratch",)),
+        "sound": (data_audio, 200, ("--scratch",)),
         "video": (data_video, 100, ("--scratch", "--fine-tune")),
         "skeletons": (data_skeleton, 120, ("--scratch",)),
         "landmarks": (data_audio, 300, ("--scratch",)),

@@ -28,7 +28,7 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(base, data, tmp_path_factory):
     path = tmp_path_factory.mktemp("trained") / "moves.safetensors"
-    done = run("train", base, "--data", data, "-o", path, "--scratch", "--steps", 120)
+    done = run("train", base, "--data", data, "-o", path, "--scratch", "--steps", 60)
     return path, done
 
 

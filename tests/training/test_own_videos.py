@@ -50,7 +50,7 @@ def trained(base, recordings, tmp_path_factory):
 
 def test_five_clips_of_a_class_are_learnt(base, classes, tmp_path):
     path = tmp_path / "own.safetensors"
-    call = ("train", base, "--data", classes, "-o", path, "--scratch", "--steps", 100)
+    call = ("train", base, "--data", classes, "-o", path, "--scratch", "--steps", 60)
     told = run(*call, "--no-cache").stdout
     assert "verdict: too few clips to tell (3, " in told
     assert "100.0 %" not in path.with_suffix(".html").read_text("utf-8")
@@ -77,7 +77,7 @@ def test_the_verdict_praises_what_was_learnt_and_warns_of_chance(base, classes, 
             file = tmp_path / "data" / label / f"{k}.mp4"
             data_video.write_clip(file, [(way, 10) for way in ways], 100 * n + k)
     path = tmp_path / "own ways.safetensors"
-    given = ("--data", tmp_path / "data", "--validation", 0.4, "--steps", 150, "--no-cache")
+    given = ("--data", tmp_path / "data", "--validation", 0.4, "--steps", 120, "--no-cache")
     told = run("train", base, *given, "-o", path, "--scratch").stdout.splitlines()[1:]
     assert re.match(r"validation: top-1 \d+ of \d\d clips \(nearest centroid", told[0])
     assert re.match(f"verdict: {verdict}", told[1])
@@ -123,7 +123,7 @@ def test_the_card_says_what_it_is_and_the_frontend_stays(base, trained):
 def test_the_frontend_learns_where_it_is_told_to(base, recordings, tmp_path):
     path = tmp_path / "own.safetensors"
     given = ("--data", recordings[0], "--labels", recordings[1], "--no-cache", "--fine-tune")
-    run("train", base, *given, "-o", path, "--scratch", "--steps", 60)
+    run("train", base, *given, "-o", path, "--scratch", "--steps", 20)
     before, after = read_weights(base).tensors, read_weights(path).tensors
     names = [name for name in before if name.startswith("frontend.")]
     changed = {name for name in names if not torch.equal(before[name], after[name])}
@@ -175,7 +175,7 @@ def test_random_weights_learn_on_a_trained_frontend(base, classes, tmp_path):
     given = ("--frontend", base, "--set", "embed_dim=64", "--set", "hidden=64")
     assert costream("models", "init", "miniroad", *given, cwd=tmp_path).returncode == 0
     begun, path = tmp_path / "miniroad-random.safetensors", tmp_path / "own.safetensors"
-    done = run("train", begun, "--data", classes, "-o", path, "--steps", 200, "--no-cache")
+    done = run("train", begun, "--data", classes, "-o", path, "--steps", 80, "--no-cache")
     card = read_card(path)
     assert not card.untrained
     assert card.labels == data_video.LABELS
@@ -266,7 +266,7 @@ def test_tokens_are_those_of_a_run(both, tmp_path):
 
 def test_what_only_the_sound_says_is_learnt(both, tmp_path):
     data, path = write_tones(tmp_path / "data", 5), tmp_path / "own.safetensors"
-    run("train", both, "--data", data, "-o", path, "--steps", 100, "--no-cache")
+    run("train", both, "--data", data, "-o", path, "--steps", 60, "--no-cache")
     new = write_tones(tmp_path / "new", 3, first_seed=1000)
     assert (
         evaluate("-m", path, "--data", new, "--joined", 0)["sequences"]["top1"] >= 7 / 9
