@@ -26,10 +26,12 @@ from typing import IO
 
 Streams = tuple[IO[bytes], IO[bytes], IO[bytes]]
 Run = tuple[list[str], dict[str, str], str]  # arguments, environment, working directory
-_LOADED = ("av", "numpy.random", "safetensors.torch", "torch")
+# PyTorch's optimisers load its compiler, which takes seconds.
+_LOADED = ("av", "numpy.random", "safetensors.torch", "torch", "torch._dynamo")
 _ROOMS = (
     "checkpoints",
     "cli",
+    "evaluation",
     "frontends",
     "importers",
     "labels",
@@ -38,6 +40,7 @@ _ROOMS = (
     "runtime",
     "sinks",
     "sources",
+    "training",
 )
 
 
