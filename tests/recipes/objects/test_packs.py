@@ -33,7 +33,8 @@ def test_pictures_of_the_packs(packs: Path) -> None:
 
 def test_parts_of_a_clip_do_not_touch(packs: Path) -> None:
     name = "car-detection"
-    parts = [clip_part(read_clip(packs, name), part) for part in ("train", "validation", "test")]
+    clip = read_clip(packs, name)
+    parts = [clip_part(clip, part) for part in ("train", "validation", "test")]
     assert list(map(len, parts)) == [263, 38, 76]
     assert all(frame.shape == (3, 288, 512) for part in parts for frame in part)
     small = clip_part(read_clip(packs, name, (384, 256)), "test", 8)
