@@ -86,6 +86,7 @@ class StreamRecorder:
         events = [label for head in model.info.heads for label in head.card.events]
         self.only = match_labels(options.only, events) if options.only else None
         self.open_sinks: list[Sink] = []
+        self.begun = False  # the header has been made
         # Evaluated once: a protocol's isinstance check takes longer than writing a record.
         self._pictures = [sink for sink in sinks if isinstance(sink, PictureSink)]
         self.rate_hz = options.rate_hz or model.info.card.rate_hz
@@ -168,6 +169,7 @@ class StreamRecorder:
             only=self.only,
             persons=MOST if self.follows else None,
         )
+        self.begun = True
         for sink in self.sinks:
             sink.open(header)
             self.open_sinks.append(sink)

@@ -18,7 +18,7 @@ import pytest
 
 from kit.media import excerpt
 from kit.paths import SAMPLES
-from kit.program import environment, start
+from kit.program import COSTREAM, environment, on_terminal, start
 from kit.rtsp_server import RtspServer, endless, needs_rtsp
 from kit.runs import records, refused, run, wait_until
 
@@ -116,6 +116,19 @@ def test_records_of_feeds_on_a_pipe_carry_their_names(clips):
         assert (own[0], own[-1]) == ("header", "summary")
     header = of_type(lines, "header")[0]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", header["began"])
+
+
+def test_a_terminal_is_told_what_lasts_to_the_end(clips, tmp_path):
+    call = ("watch", clips / "b.mp4", "--realtime", "--speed", "20", "--on-late", "block")
+    run(*call, "-o", tmp_path, "-q")
+    (path,) = tmp_path.glob("*.jsonl")
+    told = [(s["label"], s["end_s"]) for s in records(path, "segment")]
+    terminal = environment({"TERM": "xterm-256color"})
+    said, code = on_terminal([*COSTREAM, *map(str, call)], cwd=tmp_path, env=terminal)
+    assert code == 0
+    seen = said[said.rindex("label seen") :]
+    assert told[-1][1] == max(end_s for _, end_s in told)
+    assert f"0:{told[-1][1]:04.1f}" in seen
 
 
 def test_a_reader_that_has_left_ends_it_well(clips):

@@ -79,6 +79,7 @@ def test_gaps_never_overlap():
     model, sink = load_model("cooadtr"), RecordSink()
     recorder = StreamRecorder(model, Options(), [sink])
     recorder.open_sinks.append(sink)
+    recorder.begun = True
     buffer = Buffer(9, 2.0, block=False, arrived=threading.Condition())
     source = ItemSource(SourceInfo("x", "x", "video", None, None, live=True), [])
     channel = FeedChannel(None, 0, Feed("x", source, iter, buffer), recorder)

@@ -179,7 +179,7 @@ class FeedChannel:
 
     def close(self, exit_code: ExitCode) -> None:
         """Finish the files. A connection that is down at the end is recorded as a gap."""
-        if not self.recorder.open_sinks:
+        if not self.recorder.begun:
             return
         if not self.ended:
             connection = self.feed.connection

@@ -284,7 +284,7 @@ class WatchRun:
         lost = 0 if self._broker is None else self._broker.dropped
         status = self._overview.status(self._share.load, self._alerts.failed + lost)
         for channel, feed in zip(self._channels, status.feeds, strict=True):
-            if channel.recorder.open_sinks:
+            if channel.recorder.begun:
                 for alert in self._alerts.state(feed.name, channel.now_s, feed.state, feed.age_s):
                     self._loop.record_alert(channel, alert)
         for view in self._views:
