@@ -8,11 +8,13 @@ the caches of a processor that gains nothing, so other weights become float32 wh
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from costream.checkpoints.card import Card
 from costream.errors import ModelError
 from costream.nn.attention import MultiheadAttention, RetroactiveAttention, SingleOutputAttention
 from costream.nn.encoder import Encoder
@@ -25,14 +27,19 @@ _PACKED = (MultiheadAttention, SingleOutputAttention, RetroactiveAttention)
 
 def to_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of a weight file with int8 weight matrices, row by row."""
-    out: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        own = name.rpartition(".")[2]
-        if "weight" not in own or tensor.dim() < 2 or tensor.numel() < _LEAST:
-            out[name] = tensor
-        else:
-            out[name], out[name + SCALE] = quantise(tensor)
+    out = dict(tensors)
+    for name in sorted(matrices(tensors)):
+        out[name], out[name + SCALE] = quantise(tensors[name])
     return out
+
+
+def matrices(tensors: Mapping[str, Tensor]) -> set[str]:
+    """Return the names of the weight matrices in a file of float tensors that become int8."""
+    return {
+        name
+        for name, tensor in tensors.items()
+        if "weight" in name.rpartition(".")[2] and tensor.dim() > 1 and tensor.numel() >= _LEAST
+    }
 
 
 def to_float(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -52,6 +59,12 @@ def to_float(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         else:
             out[name] = dequantise(tensor, scale)
     return out
+
+
+def without_int8(card: Card, tensors: Mapping[str, Tensor]) -> tuple[Card, dict[str, Tensor]]:
+    """Return card and tensors of the same weights in float32 alone."""
+    facts = {k: v for k, v in card.compression.items() if k != "int8"}
+    return replace(card, compression=facts), to_float(tensors)
 
 
 def keep_int8(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from costream.checkpoints.file import read_card, read_weights, write_weights
 from costream.errors import ModelError
-from costream.evaluation.compression import compress
+from costream.evaluation.compression import BOUND, compress
 from costream.models.build import build, save_model
 from costream.models.int8 import to_float, to_int8
 from costream.models.random_init import random_model
@@ -76,7 +76,8 @@ def test_files_are_a_quarter_and_say_what_changed(tmp_path):
     facts = compress(str(path), small)
     assert read_card(small).compression["int8"] == facts
     assert facts["measured_on"] == "noise"
-    assert 0 < facts["score_difference"] < 0.05
+    assert 0 < facts["score_difference"] <= BOUND
+    assert facts["float16"] == []
     assert small.stat().st_size < 0.32 * path.stat().st_size
     assert verify(small) == read_weights(small).sha256
     assert load_model(str(small)).info.card.name == "small"
@@ -96,3 +97,21 @@ def test_files_are_a_quarter_and_say_what_changed(tmp_path):
     write_weights(small, stored.card, damaged)
     with pytest.raises(ModelError, match=r"linear1\.weight"):
         load_model(str(small))
+
+
+def test_matrices_that_change_a_score_much_stay_float16(tmp_path):
+    card, network, _ = random_model(
+        "cooadtr", "x", {"input_width": 64, "embed_dim": 64, "num_classes": 3}, None, 0
+    )
+    with torch.no_grad():
+        network.head.weight.mul_(40)  # what comes before matters in its last digits
+    path, small = tmp_path / "x.safetensors", tmp_path / "small.safetensors"
+    save_model(path, card, network)
+    facts = compress(str(path), small)
+    assert facts["score_difference"] <= BOUND
+    assert facts["tensors"] > 0
+    stored, kept = read_weights(small).tensors, facts["float16"]
+    assert kept
+    assert {stored[name].dtype for name in kept} == {torch.float16}
+    assert not {f"{name}_scale" for name in kept} & stored.keys()
+    assert verify(small)
