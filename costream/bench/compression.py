@@ -1,15 +1,17 @@
-"""Base, pruned and int8 forms of a network side by side: ``costream bench compress``."""
+"""Forms of a network side by side, here and in other runtimes: ``costream bench compress``."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from costream.bench.runtimes import ForeignStep, difference, foreign_steps
 from costream.bench.timing import quiet_torch, state_size, timing_cells
 from costream.checkpoints.file import Weights
 from costream.errors import UsageError
@@ -33,10 +35,11 @@ class _Form:
     stored: Weights
     model: Any
     size: int  # bytes of its tensors
+    plain: bool  # without int8
 
 
 def compression_table(names: Sequence[str], rounds: int, threads: int) -> Table:
-    """Compare models and their int8 forms: size, cost and time of a step, scores.
+    """Compare models, their int8 forms and, where they are installed, other runtimes.
 
     ``names``: as for ``find_weights``; the first is what the others are compared with. Raises
     ModelError, and UsageError for models of other labels than the first.
@@ -46,21 +49,30 @@ def compression_table(names: Sequence[str], rounds: int, threads: int) -> Table:
         labels = forms[0].stored.card.labels
         if other := [f.name for f in forms if f.stored.card.labels != labels]:
             raise UsageError(f"{other[0]} has other labels than {forms[0].name}")
-        times = _measure(forms, rounds)
+        others = {form.name: foreign_steps(form.stored, threads) for form in forms if form.plain}
+        times = _measure(forms, others, rounds)
         sample, expected = scores(forms[0].stored)
-        rows = []
+        rows, median = [], float(np.median(times[forms[0].name]))
         for form in forms:
             state, item = form.model.init_state(), random_items(form.model, 1)[0]
             macs = form.model.step([item], state).macs
             found = scores(form.stored)[1]
-            alike = found.shape == expected.shape
-            difference = float(np.abs(found - expected).max()) if alike else None
-            median = float(np.median(times[forms[0].name]))
+            off = float(np.abs(found - expected).max()) if found.shape == expected.shape else None
             cells = timing_cells(times[form.name], median)
             size = state_size(state.tensors().values())
-            rows.append((form.name, form.size / 1e6, macs / 1e6, *cells, size / 1e3, difference))
-    note = f"scores: of {sample}; a step is that of the whole model, of {_STEPS} a round"
-    return Table(f"compression, {rounds} rounds in turns", _COLUMNS, tuple(rows), (note,))
+            rows.append((form.name, form.size / 1e6, macs / 1e6, *cells, size / 1e3, off))
+            for step in others.get(form.name, ()):
+                name = f"{form.name}, {step.name}"
+                own = macs if step.whole else form.model.network_macs
+                size = sum(array.nbytes for array in step.state.values())
+                cells = timing_cells(times[name], median)
+                off = difference(form.stored, step)
+                rows.append((name, step.size / 1e6, own / 1e6, *cells, size / 1e3, off))
+    notes = [f"scores: of {sample}; a step is that of the whole model, of {_STEPS} a round"]
+    notes.append("int8: all matrices, also those that 'models compress' leaves float16")
+    if any(others.values()):
+        notes.append("other runtimes: scores beside those of the same weights here, on noise")
+    return Table(f"compression, {rounds} rounds in turns", _COLUMNS, tuple(rows), tuple(notes))
 
 
 def _forms(name: str) -> list[_Form]:
@@ -76,20 +88,35 @@ def _forms(name: str) -> list[_Form]:
             form,
             model_class(form.card)(form.card, *build(form.card, form.tensors)),
             state_size(form.tensors.values()),
+            "int8" not in form.card.compression,
         )
         for form in forms
     ]
 
 
-def _measure(forms: Sequence[_Form], rounds: int) -> dict[str, list[float]]:
-    """Return microseconds per step of each form, one number per round."""
-    times: dict[str, list[float]] = {form.name: [] for form in forms}
-    runs = [(form, form.model.init_state(), random_items(form.model, _STEPS)) for form in forms]
+def _measure(
+    forms: Sequence[_Form], others: Mapping[str, Sequence[ForeignStep]], rounds: int
+) -> dict[str, list[float]]:
+    """Return microseconds per step of each form, one number per round.
+
+    ``others``: of some forms in other runtimes; named FORM, RUNTIME.
+    """
+    turns: dict[str, tuple[Callable[[Any], object], Sequence[Any]]] = {}
+    for form in forms:
+        state = form.model.init_state()
+        turns[form.name] = partial(_step, form.model, state), random_items(form.model, _STEPS)
+        for step in others.get(form.name, ()):
+            turns[f"{form.name}, {step.name}"] = step.step, list(step.inputs[:_STEPS])
+    times: dict[str, list[float]] = {name: [] for name in turns}
     for _ in range(rounds):
-        for form, state, items in runs:
-            form.model.step(items[:1], state)  # refill the caches
+        for name, (step_once, items) in turns.items():
+            step_once(items[0])  # refill the caches
             began = time.perf_counter()
             for item in items:
-                form.model.step([item], state)
-            times[form.name].append((time.perf_counter() - began) / len(items) * 1e6)
+                step_once(item)
+            times[name].append((time.perf_counter() - began) / len(items) * 1e6)
     return times
+
+
+def _step(model: Any, state: Any, item: Any) -> object:
+    return model.step([item], state)

@@ -317,7 +317,8 @@ def compress_command(model: str, int8: bool, output: Path | None, overwrite: boo
     Each row has a scale of its own; what is computed stays float32. Linear layers of half a million
     weights and more, such as those of an encoder of width 1024, stay int8 in memory and take less
     time; smaller ones gain nothing there and become float32 when the file is read. The largest
-    difference of a score on the sample of the model, or on noise, goes into the card.
+    difference of a score on the sample of the model, or on noise, goes into the card. Matrices
+    that change a score most stay float16, so that it is at most 0.01.
 
     \b
     costream models compress cooadtr --int8 -o small.safetensors
@@ -346,26 +347,32 @@ def compress_command(model: str, int8: bool, output: Path | None, overwrite: boo
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE.onnx",
-    help="The ONNX file.  [default: NAME.onnx]",
+    metavar="FILE.onnx|FILE.pt2",
+    help="The file: ONNX, or with .pt2 a program of torch.export.  [default: NAME.onnx]",
+)
+@click.option(
+    "--whole",
+    is_flag=True,
+    help="With the frontend of cooadtr or cosounds: x is a picture or a block of samples.",
 )
 @click.option("--overwrite/--no-overwrite", default=False, help="Replace an existing file.")
-def export_command(model: str, output: Path | None, overwrite: bool) -> None:
-    """Write one step of a network as ONNX, its state as inputs and outputs; prints the file.
+def export_command(model: str, output: Path | None, whole: bool, overwrite: bool) -> None:
+    """Write one step of a network for other runtimes; prints the file.
 
-    Of cooadtr, cotrans, cosounds and networks like them with one block, and of deepcot. The
-    frontend is not part of it: the input x is a token, as 'costream features' writes them.
-    Opset 20.
+    The state is among its inputs and outputs. Of encoders over tokens (cooadtr, cosounds, stacks,
+    deepcot) and of skeleton networks like costgcn. Without --whole the input x is what the
+    frontend gives: a token, as 'costream features' writes them, or joints. Opset 20.
 
     \b
     costream models export cosounds -o step.onnx
+    costream models export costgcn -o step.pt2
     """
     card = read_card(find_weights(model))
     target = output or Path(f"{card.name}.onnx")
     _check_new(target, overwrite=overwrite)
     from costream.models.export import export_step
 
-    names = export_step(model, target)
+    names = export_step(model, target, whole=whole)
     say(f"inputs: {', '.join(names)}")
     print_path(target)
 

@@ -251,7 +251,7 @@ class TemporalMax(ContinualModule):
 # Mean and standard deviation over time, ordinary and continual.
 
 
-_LEAST = 1e-4  # minimum standard deviation: less is rounding error
+LEAST = 1e-4  # minimum standard deviation: less is rounding error
 
 
 class TemporalStatistics(ContinualModule):
@@ -297,4 +297,4 @@ def _powers(x: Tensor) -> Tensor:
 def _describe(means: Tensor) -> Tensor:
     mean, square = means.chunk(2, -1)
     variance = torch.addcmul(square, mean, mean, value=-1)
-    return torch.cat([mean, variance.clamp(min=_LEAST**2).sqrt()], -1)
+    return torch.cat([mean, variance.clamp(min=LEAST**2).sqrt()], -1)

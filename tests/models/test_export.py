@@ -1,67 +1,157 @@
-"""Steps in ONNX Runtime are ours."""
+"""Exported steps, in ONNX Runtime and as programs of torch, are ours."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from costream.errors import ModelError
-from costream.models.build import save_model
+from costream.models.build import build, save_model
 from costream.models.export import export_step
 from costream.models.random_init import random_model
+from costream.models.registry import read_model
 
 onnxruntime = pytest.importorskip("onnxruntime")
-SMALL = {"input_width": 12, "embed_dim": 16, "num_heads": 4, "feedforward": 24, "window": 7}
+TOKENS = {"input_width": 12, "embed_dim": 16, "num_heads": 4, "feedforward": 24, "window": 7}
+JOINTS = {"joints": 4, "bones": [[0, 1], [2, 1], [3, 2]], "centre": 1, "persons": 2, "pool": 5}
+JOINTS |= {"widths": [6, 6, 9], "strides": [1, 1, 1], "kernel": 3}
 FAMILIES = {
-    "cooadtr": {},
-    "pre-norm": {"norm_first": True, "activation": "gelu_tanh", "positions": "fixed"},
-    "cotrans": {"qkv_bias": False, "out_bias": False, "activation": "relu", "final_norm": False},
-    "deepcot": {"depth": 2, "positions": "none"},
+    "cooadtr": TOKENS,
+    "pre-norm": {**TOKENS, "norm_first": True, "activation": "gelu_tanh", "positions": "fixed"},
+    "cotrans": {**TOKENS, "qkv_bias": False, "out_bias": False, "final_norm": False},
+    "relu": {**TOKENS, "activation": "relu"},
+    "deepcot": {**TOKENS, "depth": 2, "positions": "none"},
+    "stack": {**TOKENS, "depth": 3},
+    "costgcn": {**JOINTS, "padding": "causal", "statistics": True},
+    "costgcn-s1": {**JOINTS, "padding": "none", "conv_first": True},
+}
+ARCHITECTURES = {
+    "pre-norm": "cooadtr",
+    "relu": "cotrans",
+    "stack": "cooadtr",
+    "costgcn-s1": "costgcn",
 }
 
 
 def _random(architecture, options, path):
-    card, network, _ = random_model(architecture, "x", {**SMALL, **options}, None, 0)
-    for parameter in network.parameters():  # large enough that the attention is uneven
-        parameter.data *= 1.5
-    save_model(path, card, network)
+    card, network, frontend = random_model(architecture, "x", options, None, 0)
+    if hasattr(network, "encoder"):
+        for parameter in network.parameters():  # large enough that the attention is uneven
+            parameter.data *= 1.5
+    if getattr(network, "reading", None) is not None:
+        nn.init.normal_(network.reading.weight, std=0.1)
+    save_model(path, card, network, frontend)
     return network.eval()
+
+
+class _Onnx:
+    """A step in ONNX Runtime with its state."""
+
+    def __init__(self, path, names):
+        self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+        inputs = self._session.get_inputs()
+        self._inputs = {i.name: np.zeros(i.shape, kinds[i.type]) for i in inputs}
+        self._outputs = [o.name for o in self._session.get_outputs()]
+        assert list(self._inputs) == names
+
+    def step(self, x):
+        given = self._session.run(None, {**self._inputs, "x": x.numpy()})
+        found = dict(zip(self._outputs, given, strict=True))
+        self._inputs = {k: found.get(f"next_{k}") for k in self._inputs}
+        return found
+
+
+class _Program:
+    """A step as a program of torch with its state."""
+
+    def __init__(self, path):
+        program = torch.export.load(path)
+        self._step, (self._inputs,) = program.module(), program.example_inputs[0]
+
+    def step(self, x):
+        found = self._step({**self._inputs, "x": x})
+        self._inputs = {k: found.get(f"next_{k}", x) for k in self._inputs}
+        return {k: v.numpy() for k, v in found.items()}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_500_steps_agree(family, tmp_path):
     path, out = tmp_path / "x.safetensors", tmp_path / "step.onnx"
-    architecture = "cooadtr" if family == "pre-norm" else family
-    network = _random(architecture, {"num_classes": 5, **FAMILIES[family]}, path)
-    names = export_step(str(path), out)
-    session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
-    kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
-    inputs = {i.name: np.zeros(i.shape, kinds[i.type]) for i in session.get_inputs()}
-    assert list(inputs) == names
-    outputs = [o.name for o in session.get_outputs()]
-    state, rows = network.init_state(1), torch.randn(500, 1, 12)
+    options = {"num_classes": 5, **FAMILIES[family]}
+    network = _random(ARCHITECTURES.get(family, family), options, path)
+    exported = _Onnx(out, export_step(str(path), out))
+    shape = (12,) if "input_width" in options else (2, 4, 3)
+    state, rows = network.init_state(1), torch.randn(500, 1, *shape)
+    _agree(exported, rows, lambda x: network.forward_step(x, state))
+
+
+@pytest.mark.parametrize("family", ["stack", "costgcn"])
+def test_programs_of_torch_agree(family, tmp_path):
+    path, out = tmp_path / "x.safetensors", tmp_path / "step.pt2"
+    options = {"num_classes": 5, **FAMILIES[family]}
+    network = _random(ARCHITECTURES.get(family, family), options, path)
+    export_step(str(path), out)
+    shape = (12,) if "input_width" in options else (2, 4, 3)
+    state, rows = network.init_state(1), torch.randn(20, 1, *shape)
+    _agree(_Program(out), rows, lambda x: network.forward_step(x, state))
+    extra = {"facts.json": ""}
+    torch.export.load(out, extra_files=extra)
+    assert "random 4" in extra["facts.json"]
+
+
+def _agree(exported, rows, step, tolerance=1e-5):
     with torch.inference_mode():
         for row in rows:
-            found = dict(zip(outputs, session.run(None, {**inputs, "x": row.numpy()}), strict=True))
-            inputs = {k: found.get(f"next_{k}") for k in names}
-            logits = network.forward_step(row, state).logits
-            np.testing.assert_allclose(found["logits"], logits.numpy(), rtol=1e-5, atol=1e-5)
+            found, expected = exported.step(row), step(row)
+            if expected is None:
+                continue  # the window is not full
+            logits = expected.logits
+            np.testing.assert_allclose(
+                found["logits"], logits.numpy(), rtol=tolerance, atol=tolerance
+            )
             probabilities = logits.softmax(-1).numpy()
-            np.testing.assert_allclose(found["probabilities"], probabilities, atol=1e-5)
+            np.testing.assert_allclose(found["probabilities"], probabilities, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["cosounds", "cooadtr"])
+def test_a_whole_model_agrees(name, tmp_path):
+    out = tmp_path / "step.onnx"
+    exported = _Onnx(out, export_step(name, out, whole=True))
+    stored = read_model(name)
+    network, frontend = (module.eval() for module in build(stored.card, stored.tensors))
+    state, seen = network.init_state(1), frontend.init_state(1)
+    if name == "cosounds":
+        x = 0.3 * torch.randn(40, 1, frontend.block)
+    else:
+        x = torch.randint(0, 256, (20, 1, 3, *frontend.box[::-1])).float()
+    temperature = stored.card.temperature
+    with torch.inference_mode():
+        for row in x:
+            logits = network.forward_step(frontend.forward_step(row, seen), state).logits
+            found = exported.step(row)
+            np.testing.assert_allclose(found["logits"], logits.numpy(), rtol=1e-3, atol=1e-3)
+            expected = (logits / temperature).softmax(-1).numpy()
+            np.testing.assert_allclose(found["probabilities"], expected, atol=1e-4)
 
 
 @pytest.mark.parametrize(
     ("architecture", "options", "message"),
     [
-        ("cooadtr", {"depth": 2}, "a new row changes all rows"),
         ("deepcot", {"positions": "rotary"}, "rotations"),
         ("deepcot", {"attention": "soft"}, "not a softmax"),
+        ("costgcn", {**JOINTS, "padding": "same"}, "pads the features"),
+        ("costgcn", {**JOINTS, "padding": "causal", "strides": [1, 2, 1]}, "strides in time"),
+        ("coagcn", {**JOINTS, "padding": "causal", "widths": [8, 8, 8]}, "another one in each"),
+        ("oadtr", {}, "only encoders"),
     ],
 )
 def test_what_is_not_exported_has_a_reason(architecture, options, message, tmp_path):
     path = tmp_path / "x.safetensors"
-    _random(architecture, {"num_classes": 3, **options}, path)
+    sizes = {} if "joints" in options else TOKENS
+    _random(architecture, {**sizes, "num_classes": 3, **options}, path)
     with pytest.raises(ModelError, match=message):
         export_step(str(path), tmp_path / "step.onnx")
     assert not (tmp_path / "step.onnx").exists()

@@ -1,0 +1,1 @@
+"""Steps of networks as graphs of operations, for ONNX and ``torch.export``."""

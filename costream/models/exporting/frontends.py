@@ -1,0 +1,114 @@
+"""Steps of frontends as graphs: spectrogram and convolutions of sound, the network for pictures."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from costream.frontends.audio import ContinualAudioNet
+from costream.frontends.tdn import TemporalDifferenceNet
+from costream.models.exporting.graph import StepGraph
+from costream.models.exporting.skeletons import count_rows
+from costream.nn.graph import scale_and_shift
+
+
+def why_not_frontend(frontend: nn.Module | None) -> str:
+    """Return why the step of a frontend is not exported; '' if it is."""
+    if frontend is None:
+        return "it has no frontend"
+    if not isinstance(frontend, ContinualAudioNet | TemporalDifferenceNet):
+        return "only the frontends audio and tdn, of the shipped models, are"
+    return ""
+
+
+def add_frontend(graph: StepGraph, frontend: Any) -> str:
+    """Add a frontend for the input ``x``; return its token [1, D].
+
+    ``x``: a block of samples [1, N], from -1 to 1; or a picture [1, 3, H, W], from 0 to 255.
+    """
+    if isinstance(frontend, ContinualAudioNet):
+        return _sound(graph, frontend)
+    return _picture(graph, frontend)
+
+
+def _sound(graph: StepGraph, net: ContinualAudioNet) -> str:
+    mel = net.mel
+    overlap, hop = mel.window - mel.hop, mel.hop
+    frames = net.block // hop
+    rows = graph.keep("samples", graph.input("x", (1, net.block)), (1, overlap), 1, net.block)
+    index = [k * hop + i for k in range(frames) for i in range(mel.window)]
+    windows = graph.add("Gather", rows, graph.whole(index), axis=1)
+    windows = graph.reshape(windows, frames, mel.window)
+    # The Fourier transform is two products: runtimes do without an operation of their own for it.
+    times = torch.arange(mel.window, dtype=torch.float64)[:, None]
+    bins = torch.arange(mel.fft // 2 + 1, dtype=torch.float64)
+    angle, hann = 2 * math.pi * times * bins / mel.fft, mel.hann.double()[:, None]
+    parts = [
+        graph.add("MatMul", windows, graph.constant(hann * wave))
+        for wave in (angle.cos(), angle.sin())
+    ]
+    power = graph.add("Add", *(graph.add("Mul", part, part) for part in parts))
+    if mel.power == 1:
+        power = graph.add("Sqrt", power)
+    bands = graph.add("MatMul", power, graph.constant(mel.matrix))
+    spectrogram = graph.add("Log", graph.add("Add", bands, graph.constant(mel.offset)))
+    x = graph.add("Sub", spectrogram, graph.constant(net.centre))
+    x = graph.add("Div", x, graph.constant(net.spread))
+    x = graph.reshape(x, 1, 1, frames, mel.bands)
+    for k, (layer, width) in enumerate(zip(net.blocks, net._bands, strict=True)):
+        convolution, new = layer.convolution, x
+        if convolution.reach:
+            past = (1, convolution.in_width, convolution.reach, width)
+            x = graph.keep(f"layer_{k}", x, past, 2, frames)
+        frames //= convolution.stride[0]
+        x = graph.convolve(x, *layer.folded(), convolution.stride, convolution.pads)
+        x = graph.add("Relu", graph.add("Add", x, new) if layer.residual else x)
+    width = net.project.in_features
+    row = graph.reshape(x, 1, width)
+    kept = graph.keep("hops", row, (net.pool - 1, width), 0, 1) if net.pool > 1 else row
+    total = graph.reduce("ReduceSum", kept, (0,), keep=True)
+    mean = graph.add("Div", total, count_rows(graph, net.pool))
+    return graph.linear(mean, net.project.weight, net.project.bias)
+
+
+def _picture(graph: StepGraph, net: TemporalDifferenceNet) -> str:
+    width, height = net.box
+    x = graph.add("Mul", graph.input("x", (1, 3, height, width)), graph.constant(1 / 64))
+    for layer in net.stem:
+        x = graph.add("Relu", _convolution(graph, layer, x))
+    parts = [x]
+    if net.lags:
+        motion = graph.convolve(x, net.motion.weight, None)
+        most, shape = net.lags[-1], tuple(-(-side // 4) for side in (height, width))
+        channels = len(net.motion.weight)
+        ring = graph.keep("motion", motion, (most, channels, *shape), 0, 1)
+        for lag in net.lags:
+            earlier = graph.slice(ring, 0, most - lag, most - lag + 1)
+            seen = graph.add("GreaterOrEqual", graph.steps_before(), graph.whole([lag]))
+            moved = graph.add("Sub", motion, earlier)
+            parts.append(graph.add("Where", seen, moved, graph.constant(0.0)))
+    joined = graph.add("Concat", *parts, axis=1)
+    first, *residual = net.body
+    body = graph.add("Relu", _convolution(graph, first, joined))
+    for block in residual:
+        y = graph.add("Relu", _convolution(graph, block.first, body))
+        y = _convolution(graph, [block.second, block.norm], y)
+        body = graph.add("Relu", graph.add("Add", body, y))
+    focus = graph.convolve(body, net.focus.weight, net.focus.bias)
+    weight = graph.add("Sigmoid", focus)
+    places = graph.add("Relu", _convolution(graph, net.places, body))
+    seen = graph.reduce("ReduceSum", graph.add("Mul", weight, places), (2, 3))
+    share = graph.add("Add", graph.reduce("ReduceSum", weight, (2, 3)), graph.constant(1.0))
+    most_seen = graph.reduce("ReduceMax", places, (2, 3))
+    return graph.add("Concat", graph.add("Div", seen, share), most_seen, axis=1)
+
+
+def _convolution(graph: StepGraph, layer: Any, x: str) -> str:
+    """Add a convolution with the batch norm behind it folded in."""
+    convolution, norm = layer[0], layer[1]
+    scale, shift = scale_and_shift(norm)
+    weight: Tensor = convolution.weight.detach() * scale[:, None, None, None]
+    return graph.convolve(x, weight, shift, convolution.stride, convolution.padding)

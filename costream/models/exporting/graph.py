@@ -1,0 +1,250 @@
+"""A graph of operations, named and defined as ONNX's, that is written as ONNX or run by torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+OPSET, IR_VERSION = 20, 9  # the first with Gelu
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """An input or output: float32, or int64 if ``whole``."""
+
+    shape: tuple[int, ...]
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class _Operation:
+    kind: str
+    values: tuple[str, ...]
+    results: tuple[str, ...]
+    attributes: dict[str, Any]
+
+
+class StepGraph:
+    """A step that is being described; values are known by their names.
+
+    State is an input beside an output ``next_...``; see ``keep``.
+    """
+
+    def __init__(self) -> None:
+        self.inputs: dict[str, GraphInput] = {}
+        self.outputs: dict[str, tuple[str, GraphInput]] = {}
+        self.operations: list[_Operation] = []
+        self.constants: dict[str, npt.NDArray[Any]] = {}
+        self._before = ""
+
+    def input(self, name: str, shape: tuple[int, ...], whole: bool = False) -> str:
+        """Add an input, float32 or int64; return its name."""
+        self.inputs[name] = GraphInput(shape, whole)
+        return name
+
+    def output(self, name: str, value: str, shape: tuple[int, ...], whole: bool = False) -> None:
+        """Make a value an output of this name."""
+        self.outputs[name] = value, GraphInput(shape, whole)
+
+    def steps_before(self) -> str:
+        """Return the number of steps before this one, int64 [1]: an input that counts itself."""
+        if not self._before:
+            self._before = self.input("steps", (1,), whole=True)
+            more = self.add("Add", self._before, self.whole([1]))
+            self.output("next_steps", more, (1,), whole=True)
+        return self._before
+
+    def keep(self, name: str, new: str, shape: tuple[int, ...], axis: int, size: int) -> str:
+        """Return the newest values along ``axis``: those of the state ``name``, then ``new``.
+
+        ``shape``: of the state, which is zeros at first, and of which the ``size`` oldest go.
+        """
+        joined = self.add("Concat", self.input(name, shape), new, axis=axis)
+        ends = shape[axis] + size
+        self.output(f"next_{name}", self.slice(joined, axis, size, ends), shape)
+        return joined
+
+    def add(self, kind: str, *values: str, **attributes: Any) -> str:
+        """Add an operation with one result; return its name."""
+        return self._add(kind, values, 1, attributes)[0]
+
+    def split(self, value: str, count: int) -> list[str]:
+        """Split a value into equal parts of its first dimension."""
+        return self._add("Split", (value,), count, {"axis": 0, "num_outputs": count})
+
+    def slice(self, value: str, axis: int, start: int, end: int) -> str:
+        """Return the part of a value from ``start`` to ``end`` along an axis."""
+        return self.add("Slice", value, *(self.whole([k]) for k in (start, end, axis)))
+
+    def reshape(self, value: str, *shape: int) -> str:
+        """Return the numbers of a value in another shape."""
+        return self.add("Reshape", value, self.whole(shape))
+
+    def reduce(self, kind: str, value: str, axes: Sequence[int], keep: bool = False) -> str:
+        """Add "ReduceMean", "ReduceSum" or "ReduceMax" over axes."""
+        return self.add(kind, value, self.whole(axes), keepdims=int(keep))
+
+    def constant(self, value: Tensor | float) -> str:
+        """Add float32 numbers; return their name."""
+        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        return self._constant(np.ascontiguousarray(array, np.float32))
+
+    def whole(self, values: Sequence[int]) -> str:
+        """Add whole numbers; return their name."""
+        return self._constant(np.array(values, np.int64))
+
+    def linear(self, x: str, weight: Tensor, bias: Tensor | None) -> str:
+        """Add a linear layer of rows [n, D]."""
+        terms = [x, self.constant(weight)] + ([] if bias is None else [self.constant(bias)])
+        return self.add("Gemm", *terms, transB=1)
+
+    def norm(self, x: str, layer: nn.LayerNorm) -> str:
+        """Add a layer norm."""
+        terms = [x, self.constant(layer.weight), self.constant(layer.bias)]
+        return self.add("LayerNormalization", *terms, axis=-1, epsilon=layer.eps)
+
+    def convolve(
+        self,
+        x: str,
+        weight: Tensor,
+        bias: Tensor | None,
+        strides: Sequence[int] = (1, 1),
+        pads: Sequence[int] = (0, 0),
+    ) -> str:
+        """Add a convolution of images [1, I, h, w]; ``pads``: of rows and columns, both sides."""
+        terms = [x, self.constant(weight)] + ([] if bias is None else [self.constant(bias)])
+        return self.add("Conv", *terms, strides=list(strides), pads=[*pads, *pads])
+
+    def _add(
+        self, kind: str, values: tuple[str, ...], count: int, attributes: dict[str, Any]
+    ) -> list[str]:
+        names = [f"v{len(self.operations)}_{k}" for k in range(count)]
+        self.operations.append(_Operation(kind, values, tuple(names), attributes))
+        return names
+
+    def _constant(self, array: npt.NDArray[Any]) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants[name] = array
+        return name
+
+
+def to_onnx(graph: StepGraph, name: str, facts: Mapping[str, str]) -> bytes:
+    """Return a checked ONNX model with this metadata. Needs the package onnx."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    def info(name: str, value: GraphInput) -> Any:
+        kind = TensorProto.INT64 if value.whole else TensorProto.FLOAT
+        return helper.make_tensor_value_info(name, kind, value.shape)
+
+    nodes = [
+        helper.make_node(o.kind, o.values, o.results, **o.attributes) for o in graph.operations
+    ]
+    nodes += [helper.make_node("Identity", [v], [k]) for k, (v, _) in graph.outputs.items()]
+    whole = helper.make_graph(
+        nodes,
+        name,
+        [info(k, v) for k, v in graph.inputs.items()],
+        [info(k, v) for k, (_, v) in graph.outputs.items()],
+        [numpy_helper.from_array(array, k) for k, array in graph.constants.items()],
+    )
+    model = helper.make_model(
+        whole,
+        producer_name="costream",
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+    )
+    helper.set_model_props(model, dict(facts))
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString())
+
+
+class TorchStep(nn.Module):
+    """A graph as a module of torch: takes a dict of its inputs, returns a dict of its outputs."""
+
+    def __init__(self, graph: StepGraph) -> None:
+        super().__init__()
+        self._graph = graph
+        for name, array in graph.constants.items():
+            if array.dtype == np.float32:
+                self.register_buffer(name, torch.from_numpy(array))
+
+    def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the outputs by their names."""
+        values: dict[str, Any] = dict(inputs)
+        for name, array in self._graph.constants.items():
+            floats = array.dtype == np.float32
+            values[name] = getattr(self, name) if floats else array.tolist()
+        for operation in self._graph.operations:
+            given = [values[name] for name in operation.values]
+            out = OPERATIONS[operation.kind](*given, **operation.attributes)
+            outs = out if isinstance(out, tuple) else (out,)
+            values.update(zip(operation.results, outs, strict=True))
+        # An output may be an input as it is, which a program may not return.
+        return {name: values[value].clone() for name, (value, _) in self._graph.outputs.items()}
+
+    def example(self) -> dict[str, Tensor]:
+        """Return inputs of zeros."""
+        return {
+            name: torch.zeros(value.shape, dtype=torch.int64 if value.whole else torch.float32)
+            for name, value in self._graph.inputs.items()
+        }
+
+
+def _tensor(value: Any, like: Tensor) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.tensor(value, device=like.device)
+
+
+def _pair(operation: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """Return an operation on two values, one of which may be whole numbers."""
+
+    def run(a: Any, b: Any) -> Any:
+        like = a if isinstance(a, Tensor) else b
+        return operation(_tensor(a, like), _tensor(b, like))
+
+    return run
+
+
+_ON_PAIRS: dict[str, Callable[..., Any]] = {
+    "Add": torch.add,
+    "Sub": torch.sub,
+    "Mul": torch.mul,
+    "Div": torch.div,
+    "Mod": torch.remainder,
+    "GreaterOrEqual": torch.ge,
+    "Min": torch.minimum,
+    "Max": torch.maximum,
+}
+# What each operation of ONNX is in torch; whole constants are lists.
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    **{name: _pair(operation) for name, operation in _ON_PAIRS.items()},
+    "Gemm": lambda x, w, b=None, transB=1: F.linear(x, w, b),  # noqa: N803
+    "MatMul": torch.matmul,
+    "Relu": torch.relu,
+    "Gelu": lambda x, approximate: F.gelu(x, approximate=approximate),
+    "Sigmoid": torch.sigmoid,
+    "Log": torch.log,
+    "Sqrt": torch.sqrt,
+    "Cast": lambda x, to: x.float(),
+    "Softmax": lambda x, axis: x.softmax(axis),
+    "LayerNormalization": lambda x, w, b, axis, epsilon: F.layer_norm(x, w.shape, w, b, epsilon),
+    "Conv": lambda x, w, b=None, strides=1, pads=0: F.conv2d(x, w, b, strides, pads[:2]),
+    "Reshape": lambda x, shape: x.reshape(shape),
+    "Squeeze": lambda x, axes: x.squeeze(axes),
+    "Transpose": lambda x, perm: x.permute(perm),
+    "Concat": lambda *x, axis: torch.cat(x, axis),
+    "Slice": lambda x, start, end, axis: x.narrow(axis[0], start[0], end[0] - start[0]),
+    "Split": lambda x, axis, num_outputs: x.chunk(num_outputs, axis),
+    "Gather": lambda x, index, axis=0: x.index_select(axis, _tensor(index, x)),
+    "Where": torch.where,
+    "ReduceMean": lambda x, axes, keepdims: x.mean(axes, keepdim=bool(keepdims)),
+    "ReduceSum": lambda x, axes, keepdims: x.sum(axes, keepdim=bool(keepdims)),
+    "ReduceMax": lambda x, axes, keepdims: x.amax(axes, keepdim=bool(keepdims)),
+}
