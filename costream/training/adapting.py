@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,8 @@ log = logging.getLogger("costream")
 ADAPTERS = ("none", "lora", "splora")
 BEGIN, END, TIMES = 0.1, 0.5, 16  # shares of the steps between which is pruned; how many times
 OBSERVED = 4  # batches behind the scores of each time
-_CLASSIFIERS = ("head", "anticipation_head", "fc", "reading")
+# Ends of the names of layers that are learnt whole; the last two are of detectors.
+_CLASSIFIERS = ("head", "anticipation_head", "fc", "reading", "cls_score", "bbox_pred")
 
 
 class Adaptation:
@@ -41,12 +42,19 @@ class Adaptation:
     Args:
         network: with the weights it starts from; its classifiers are learnt whole.
         settings: of the training. ``steps``: of the training at most.
+        macs: the network's own cost of a step; default: its ``count_macs``.
 
     Raises UsageError for a network that has no channel to remove.
     """
 
-    def __init__(self, network: nn.Module, settings: TrainSettings, steps: int) -> None:
-        self._network = network
+    def __init__(
+        self,
+        network: nn.Module,
+        settings: TrainSettings,
+        steps: int,
+        macs: Callable[[], int] | None = None,
+    ) -> None:
+        self._network, self._count = network, macs or cast(Any, network).count_macs
         self._kind, self._rank, self._density = settings.adapter, settings.rank, settings.density
         self._pruner: Pruner | None = None
         self._when: list[int] = []
@@ -54,9 +62,9 @@ class Adaptation:
         self.facts: dict[str, Any] = {}  # for the card
         if self._kind == "none" and not self.prunes:
             return
-        named = {name for name, _ in network.named_modules()}
-        whole = [name for name in _CLASSIFIERS if name in named]
-        self._macs, self._all = _macs(network), count_learnt(network)
+        names = [name for name, layer in network.named_modules() if isinstance(layer, nn.Linear)]
+        whole = [name for name in names if name.rpartition(".")[2] in _CLASSIFIERS]
+        self._macs, self._all = int(self._count()), count_learnt(network)
         adapt(network, "mask" if self._kind == "none" else self._kind, self._rank, whole=whole)
         if self.prunes:
             self._pruning()
@@ -98,7 +106,7 @@ class Adaptation:
             pruner.finish()
         fuse(self._network)
         self._network.eval()
-        self.facts["macs"] = _macs(self._network)
+        self.facts["macs"] = int(self._count())
 
     def _pruning(self) -> Pruner:
         if self._pruner is None:
@@ -112,22 +120,23 @@ class Adaptation:
         return self._pruner
 
 
-def _macs(network: Any) -> int:
-    return int(network.count_macs())
-
-
-def check_adapter(settings: TrainSettings) -> None:
+def check_adapter(settings: TrainSettings, objects: bool = False) -> None:
     """Raise UsageError for ``--adapter`` and ``--density`` that do not go together, or with others.
 
-    ``settings``: after their defaults are filled in.
+    ``settings``: after their defaults are filled in. ``objects``: of a detector.
     """
+    if objects and settings.density < 1:
+        raise UsageError("models of objects are not pruned", where="--density")
+    if objects and settings.adapter != "none" and not settings.fine_tune:
+        raise UsageError("an adapter is of the whole network", where="--no-fine-tune")
     if settings.adapter == "lora" and settings.density < 1:
         raise UsageError(
             "LoRA has no masks", where="--density", hint="use --adapter splora, or none"
         )
     if settings.adapter != "none" and settings.scratch:
         raise UsageError("an adapter needs trained weights to start from", where="--adapter")
-    if settings.fine_tune and (settings.adapter != "none" or settings.density < 1):
+    adapts = settings.adapter != "none" or settings.density < 1
+    if settings.fine_tune and not objects and adapts:
         raise UsageError(
             "adapters and pruning are of what is trained without it", where="--fine-tune"
         )

@@ -60,7 +60,7 @@ def train(settings: TrainSettings) -> ExitCode:
         settings = replace(settings, scratch=settings.scratch or base.card.untrained)
         trainer = trainer_of(base.card)
         settings = trainer.check(base.card, settings)
-        check_adapter(settings)
+        check_adapter(settings, base.card.finds_objects)
         data = trainer.read(base.card, settings)
         student = trainer.student(base, data.labels, settings)
         partials = [

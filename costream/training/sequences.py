@@ -135,6 +135,7 @@ class SequenceTrainer(ABC):
             # Settings chosen for other labels do not apply to these.
             timeline=base.card.timeline if labels == base.card.labels else Timeline(),
             temperature=1.0,
+            familiarity=base.card.familiarity if labels == base.card.labels else None,
             metrics={},
             sample={},
             costs={},

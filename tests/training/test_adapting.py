@@ -16,7 +16,7 @@ from costream.training.adapting import check_adapter, with_facts
 from costream.training.card_text import compression_lines
 from costream.training.command import train
 from costream.training.optim import TrainingCheckpoint
-from kit import data_audio, data_skeleton
+from kit import data_audio, data_objects, data_skeleton
 from kit.data_training import train_settings
 
 
@@ -144,6 +144,40 @@ def test_sound_is_adapted_on_its_frontend(tmp_path):
 def test_what_does_not_go_together(tmp_path, options, message):
     with pytest.raises(UsageError, match=message):
         check_adapter(train_settings(tmp_path / "x.safetensors", **options))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"density": 0.5}, "not pruned"),
+        ({"adapter": "lora", "fine_tune": False}, "whole network"),
+    ],
+)
+def test_what_detectors_cannot(tmp_path, options, message):
+    settings = train_settings(tmp_path / "x.safetensors", **{"fine_tune": True, **options})
+    with pytest.raises(UsageError, match=message):
+        check_adapter(settings, objects=True)
+
+
+def test_adapters_of_detectors(tmp_path):
+    base = data_objects.write_tiny_weights(tmp_path / "base.safetensors")
+    labels = data_objects.write_pictures(tmp_path / "pictures", 5)
+    path = tmp_path / "own.safetensors"
+    options = {"data": tmp_path / "pictures", "labels": labels, "adapter": "lora", "rank": 2}
+    with torch.enable_grad():
+        train(train_settings(path, model=str(base), steps=4, verbosity=0, **options))
+    facts = read_card(path).compression
+    assert facts["learnt"] < facts["learnt_whole"]
+    assert facts["macs"] == facts["macs_before"] > 0
+    own = read_weights(path).tensors
+    adapter = path.with_name("own-adapter.safetensors")
+    assert adapter.stat().st_size < path.stat().st_size
+    joined = read_model(f"{base}+{adapter}").tensors
+    assert joined.keys() == own.keys()
+    for name, tensor in own.items():
+        torch.testing.assert_close(joined[name], tensor, rtol=1e-5, atol=1e-6)
+    before = read_weights(base).tensors["network.backbone.blocks.0.mlp_1.weight"]
+    assert not torch.equal(own["network.backbone.blocks.0.mlp_1.weight"], before.float())
 
 
 def test_pruned_networks_are_not_begun_with(skeletons, small, tmp_path):

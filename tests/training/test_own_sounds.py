@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from costream.checkpoints.card import Familiarity
 from costream.checkpoints.file import read_card, read_weights
 from costream.models.registry import load_model
+from costream.training.audio.trainer import AudioTrainer
 from kit import data_audio
+from kit.data_training import train_settings
 from kit.pages import Page
 from kit.program import costream, python
 from kit.runs import evaluate, run
@@ -104,3 +108,12 @@ def test_the_same_seed_gives_the_same_bytes(kept, base, data, trained, tmp_path)
     done = python("-m", "costream", *call) if kept else costream(*call)
     assert done.returncode == 0, done.stderr
     assert path.read_bytes() == trained[0].read_bytes()
+
+
+def test_what_was_fitted_to_other_labels_is_not_kept(base, tmp_path):
+    stored = read_weights(base)
+    known = replace(stored.card, familiarity=Familiarity(0.0, 1.0, rest=stored.card.labels[1]))
+    settings = train_settings(tmp_path / "own.safetensors")
+    trainer, start = AudioTrainer(), replace(stored, card=known)
+    assert trainer.student(start, ("silence", "saw"), settings).card.familiarity is None
+    assert trainer.student(start, known.labels, settings).card.familiarity == known.familiarity

@@ -17,6 +17,7 @@ from costream.evaluation.metrics.detection import (
     match,
     precision_interval,
 )
+from costream.training.adapting import Adaptation
 
 ENOUGH = 10  # least number of validation objects to choose a threshold by
 
@@ -25,13 +26,14 @@ ENOUGH = 10  # least number of validation objects to choose a threshold by
 class DetectorResults:
     """Detections on the validation images by model name, and the ground truth.
 
-    ``history``: figures during training, see ``EarlyStopping``.
+    ``history``: figures during training, see ``EarlyStopping``. ``adaptation``: finished.
     """
 
     found: dict[str, list[DetectedBoxes]]  # the trained network first
     truth: list[Truth]
     groups: list[int]  # group number of each image
     history: list[dict[str, float]]
+    adaptation: Adaptation
 
 
 def chosen(card: Card, results: DetectorResults) -> Timeline:

@@ -83,13 +83,16 @@ def fit(
 ) -> list[dict[str, float]]:
     """Train a network or a part of it, keep the best weights, return the history.
 
+    Parameters of ``learning`` that are frozen, below adapters, stay so.
     Where ``validate`` returns nothing, the last weights are kept. For the history see
     ``EarlyStopping``.
     """
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
+    learnt = [parameter for parameter in learning.parameters() if parameter.requires_grad]
     network.requires_grad_(False)
-    learning.requires_grad_(True)
+    for parameter in learnt:
+        parameter.requires_grad_(True)
     patience = max(1, round(PATIENCE * schedule.steps / VALIDATE_EVERY))
     stopping = EarlyStopping(
         validate, learning.state_dict, schedule.steps, VALIDATE_EVERY, patience

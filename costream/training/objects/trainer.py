@@ -20,6 +20,7 @@ from costream.labels.boxes import read_boxes
 from costream.labels.examples import name_matcher
 from costream.models.build import build, new_network
 from costream.models.eventful.vitdet import ViTDet
+from costream.training.adapting import Adaptation, with_facts
 from costream.training.base import (
     EARLY_STOPPING_NOTE,
     Student,
@@ -92,11 +93,6 @@ class ObjectTrainer:
         for name, given in unused.items():
             if given is not None:
                 raise UsageError("does not apply to images with boxes", where=f"--{name}")
-        if settings.adapter != "none" or settings.density < 1:
-            raise UsageError(
-                "models of objects are trained without adapters and pruning",
-                where="--adapter" if settings.adapter != "none" else "--density",
-            )
         return replace(settings, fine_tune=settings.scratch or settings.fine_tune is not False)
 
     def read(self, card: Card, settings: TrainSettings) -> TrainingData:
@@ -180,7 +176,12 @@ class ObjectTrainer:
             found = [detect_objects(network, picture) for picture in seen]
             return figures(found, [to_truth(picture) for picture in seen], card.labels)
 
+        rows, columns = (side // network.patch for side in (height, width))
+        adaptation = Adaptation(
+            network, settings, schedule.steps, lambda: network.count_macs(rows, columns)
+        )
         history = fit(network, learning, supply, schedule, seed, validate, workspace.checkpoint)
+        adaptation.finish()
         seen = [checked.seen(number) for number in range(len(data.validation))]
         groups = sorted({still.group for still in data.validation})
         return DetectorResults(
@@ -188,6 +189,7 @@ class ObjectTrainer:
             [to_truth(picture) for picture in seen],
             [groups.index(still.group) for still in data.validation],
             history,
+            adaptation,
         )
 
     def describe(
@@ -225,13 +227,15 @@ class ObjectTrainer:
             licence="Licence of the images" + (f" and of {origin}" if origin else ""),
             metrics={"validation": scores} if checks else {},
         )
+        card = with_facts(card, result.adaptation.facts, settings.compare)
         own = result.found[card.name]
         report = DetectorReport(
             *(card, workspace.file, counts, checked, result.history, own, result.truth),
             verdict=verdict,
             command=self.command,
         )
-        return TrainedModel(card, card_text(card, detection_table), objects_report(report), verdict)
+        text, page = card_text(card, detection_table), objects_report(report)
+        return TrainedModel(card, text, page, verdict, result.adaptation.adapter)
 
 
 def _image_identity(still: AnnotatedImage) -> list[Any]:
