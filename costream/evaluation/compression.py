@@ -33,13 +33,12 @@ def compress(name: str, output: Path) -> dict[str, Any]:
     ``name``: as for ``find_weights``. The largest difference of a score is measured on the card's
     sample, if it is here, otherwise on noise. Where it is above ``BOUND``, the matrices that change
     a score most by themselves stay float16, one after another until it is not. Raises ModelError
-    for a model of objects without its sample, one without labels, and one that is int8 already;
-    OutputError.
+    for a model of objects, one without labels, and one that is int8 already; OutputError.
     """
     stored = read_model(name)
     card = stored.card
-    if not card.labels:
-        raise ModelError("only models with labels are compressed", where=name)
+    if card.finds_objects or not card.labels:
+        raise ModelError("only classifiers are compressed", where=name)
     if "int8" in card.compression:
         raise ModelError("its weights are int8 already", where=name)
     sample, before = scores(stored)
@@ -87,16 +86,11 @@ def _entry(small: Mapping[str, Tensor], key: str) -> dict[str, Tensor]:
 
 
 def scores(stored: Weights) -> tuple[str, npt.NDArray[np.float64]]:
-    """Return the scores [T, K] of a model on its sample, or on noise, and which it was.
-
-    Of a model of objects they are the best of each label's boxes. ModelError without its sample.
-    """
+    """Return the scores [T, K] of a model on its sample, or on noise, and which it was."""
     model = model_class(stored.card)(stored.card, *build(stored.card, stored.tensors))
     rows = sample_scores(model)
     if rows is not None:
         return str(stored.card.sample["file"]), rows
-    if stored.card.finds_objects:
-        raise ModelError("the sample that its boxes are compared on is not here")
     state = model.init_state()
     steps = [model.step([item], state).probabilities for item in random_items(model, _STEPS)]
     return "noise", np.array([p[0] for p in steps if p is not None], np.float64)
