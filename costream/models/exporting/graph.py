@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 OPSET, IR_VERSION = 20, 9  # the first with Gelu
+FLOAT, WHOLE = 1, 7  # types of "Cast": float32, int64
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,20 @@ class StepGraph:
             self.output("next_steps", more, (1,), whole=True)
         return self._before
 
-    def keep(self, name: str, new: str, shape: tuple[int, ...], axis: int, size: int) -> str:
+    def keep(
+        self, name: str, new: str, shape: tuple[int, ...], axis: int, size: int, when: str = ""
+    ) -> str:
         """Return the newest values along ``axis``: those of the state ``name``, then ``new``.
 
-        ``shape``: of the state, which is zeros at first, and of which the ``size`` oldest go.
+        ``shape``: of the state, which is zeros at first, and of which the ``size`` oldest go;
+        where ``when``, a value bool [1], is false, it stays.
         """
-        joined = self.add("Concat", self.input(name, shape), new, axis=axis)
-        ends = shape[axis] + size
-        self.output(f"next_{name}", self.slice(joined, axis, size, ends), shape)
+        before = self.input(name, shape)
+        joined = self.add("Concat", before, new, axis=axis)
+        after = self.slice(joined, axis, size, shape[axis] + size)
+        if when:
+            after = self.add("Where", when, after, before)
+        self.output(f"next_{name}", after, shape)
         return joined
 
     def add(self, kind: str, *values: str, **attributes: Any) -> str:
@@ -212,12 +219,17 @@ def _pair(operation: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     return run
 
 
+def _divide(a: Tensor, b: Tensor) -> Tensor:
+    return a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="floor")
+
+
+_TYPES = {FLOAT: torch.float32, WHOLE: torch.int64}
 _ON_PAIRS: dict[str, Callable[..., Any]] = {
     "Add": torch.add,
     "Sub": torch.sub,
     "Mul": torch.mul,
-    "Div": torch.div,
     "Mod": torch.remainder,
+    "Equal": torch.eq,
     "GreaterOrEqual": torch.ge,
     "Min": torch.minimum,
     "Max": torch.maximum,
@@ -225,6 +237,7 @@ _ON_PAIRS: dict[str, Callable[..., Any]] = {
 # What each operation of ONNX is in torch; whole constants are lists.
 OPERATIONS: dict[str, Callable[..., Any]] = {
     **{name: _pair(operation) for name, operation in _ON_PAIRS.items()},
+    "Div": _pair(_divide),
     "Gemm": lambda x, w, b=None, transB=1: F.linear(x, w, b),  # noqa: N803
     "MatMul": torch.matmul,
     "Relu": torch.relu,
@@ -232,7 +245,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "Sigmoid": torch.sigmoid,
     "Log": torch.log,
     "Sqrt": torch.sqrt,
-    "Cast": lambda x, to: x.float(),
+    "Cast": lambda x, to: x.to(_TYPES[to]),
     "Softmax": lambda x, axis: x.softmax(axis),
     "LayerNormalization": lambda x, w, b, axis, epsilon: F.layer_norm(x, w.shape, w, b, epsilon),
     "Conv": lambda x, w, b=None, strides=1, pads=0: F.conv2d(x, w, b, strides, pads[:2]),

@@ -1,6 +1,7 @@
 """Steps of skeleton networks as graphs: ST-GCN's convolutions over joints and time.
 
-Persons are computed whether they are there or not: in a graph nothing is left out.
+Persons are computed whether they are there or not, and layers behind a stride in every step: in a
+graph nothing is left out. State behind a stride only changes in the steps that reach it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from costream.models.exporting.graph import StepGraph
+from costream.models.exporting.graph import FLOAT, WHOLE, StepGraph
 from costream.models.skeleton.blocks import TemporalUnit
 from costream.models.skeleton.network import SkeletonNet
 from costream.nn.graph import GraphConvolution
@@ -22,8 +23,8 @@ def why_not_skeleton(network: nn.Module) -> str:
         return "several networks see the skeletons"
     if network.form == "same":
         return "it pads the features of each layer with zeros before the first frame"
-    if network.stride > 1:
-        return "with strides in time not every step has an answer"
+    if network.stride > 1 and network.form == "none":
+        return "it has strides in time and no padding"
     if any(type(block.gcn) is not GraphConvolution for block in network.blocks):
         return "its graph is another one in each frame"
     if any(type(block.tcn) is not TemporalUnit for block in network.blocks):
@@ -32,16 +33,26 @@ def why_not_skeleton(network: nn.Module) -> str:
 
 
 def add_skeleton(graph: StepGraph, network: SkeletonNet, x: str) -> str:
-    """Add the step of a network for a frame [1, M, V, C]; return its logits [1, K]."""
+    """Add the step of a network for a frame [1, M, V, C]; return its logits [1, K].
+
+    With strides in time they are of use in the steps whose output ``ready`` [1] is 1.
+    """
     folded = network.fold()
     persons, joints = network.persons, network.joints
     y = graph.add("Mul", x, graph.constant(folded.scale))
     y = graph.add("Add", y, graph.constant(folded.shift))
     y = graph.reshape(y, persons, joints, network.channels)
-    for k, block in enumerate(folded.blocks):
-        y = _block(graph, block, y, (persons, joints), k)
+    jump, reached = 1, ""
+    for k, (block, layer) in enumerate(zip(folded.blocks, network.blocks, strict=True)):
+        y = _block(graph, block, y, (persons, joints), k, reached)
+        if layer.stride > 1:
+            jump *= layer.stride
+            behind = graph.add("Mod", graph.steps_before(), graph.whole([jump]))
+            reached = graph.add("Equal", behind, graph.whole([0]))
+    if reached:
+        graph.output("ready", graph.add("Cast", reached, to=WHOLE), (1,), whole=True)
     feature = graph.reshape(graph.reduce("ReduceMean", y, (0, 1)), 1, len(folded.weight))
-    mean = _mean(graph, feature, "features", (network.pool, len(folded.weight)), network)
+    mean = _mean(graph, feature, network, jump, reached)
     logits = graph.linear(mean, network.fc.weight, network.fc.bias)
     if network.statistics is None or network.reading is None:
         return logits
@@ -51,8 +62,10 @@ def add_skeleton(graph: StepGraph, network: SkeletonNet, x: str) -> str:
     return graph.add("Add", logits, graph.linear(described, network.reading.weight, None))
 
 
-def _block(graph: StepGraph, block: Any, x: str, shape: tuple[int, int], k: int) -> str:
-    """Add a ``FoldedBlock`` for frames [M, V, C]."""
+def _block(
+    graph: StepGraph, block: Any, x: str, shape: tuple[int, int], k: int, reached: str
+) -> str:
+    """Add a ``FoldedBlock`` for frames [M, V, C]; ``reached``: see ``StepGraph.keep``."""
     spatial, conv = block.spatial, block.temporal.conv
     products = spatial.products
     persons, joints = shape
@@ -68,13 +81,14 @@ def _block(graph: StepGraph, block: Any, x: str, shape: tuple[int, int], k: int)
     y = graph.add("Relu", y)
     if conv.kernel > 1:
         past = (persons, joints, (conv.kernel - 1) * conv.in_width)
-        y = graph.keep(f"frames_{k}", y, past, 2, conv.in_width)
+        y = graph.keep(f"frames_{k}", y, past, 2, conv.in_width, reached)
     y = graph.add("MatMul", y, graph.constant(conv.matrix))
     y = graph.add("Add", y, graph.constant(conv.bias))
     if block.delay is not None:
         late = block.delay.delay
         if late:
-            joined = graph.keep(f"inputs_{k}", x, (persons, joints, late * width), 2, width)
+            past = (persons, joints, late * width)
+            joined = graph.keep(f"inputs_{k}", x, past, 2, width, reached)
             x = graph.slice(joined, 2, 0, width)
         if block.beside is not None:
             x = graph.add("MatMul", x, graph.constant(block.beside))
@@ -82,22 +96,26 @@ def _block(graph: StepGraph, block: Any, x: str, shape: tuple[int, int], k: int)
     return graph.add("Relu", y)
 
 
-def _mean(
-    graph: StepGraph, row: str, name: str, shape: tuple[int, int], network: SkeletonNet
-) -> str:
-    """Return the mean [1, D] of a window of rows, those that there are if it is partial."""
-    window, width = shape
-    kept = graph.keep(name, row, (window - 1, width), 0, 1) if window > 1 else row
+def _mean(graph: StepGraph, row: str, network: SkeletonNet, jump: int, reached: str) -> str:
+    """Return the mean [1, O] of the last features, of those that there are if it is partial."""
+    window, kept = network.pool, row
+    if window > 1:
+        past = (window - 1, network.fc.in_features)
+        kept = graph.keep("features", row, past, 0, 1, reached)
     total = graph.reduce("ReduceSum", kept, (0,), keep=True)
     if not network.mean.partial:
         return graph.add("Div", total, graph.constant(float(window)))
-    return graph.add("Div", total, count_rows(graph, window))
+    return graph.add("Div", total, count_rows(graph, window, jump))
 
 
-def count_rows(graph: StepGraph, window: int) -> str:
-    """Return how many rows of a window there are with this step, float32 [1]."""
-    seen = graph.add("Add", graph.steps_before(), graph.whole([1]))
-    return graph.add("Min", graph.add("Cast", seen, to=1), graph.constant(float(window)))
+def count_rows(graph: StepGraph, window: int, jump: int = 1) -> str:
+    """Return how many rows of a window there are with this step, float32 [1].
+
+    ``jump``: steps from one row to the next.
+    """
+    before = graph.add("Div", graph.steps_before(), graph.whole([jump]))
+    seen = graph.add("Add", before, graph.whole([1]))
+    return graph.add("Min", graph.add("Cast", seen, to=FLOAT), graph.constant(float(window)))
 
 
 def _describe(graph: StepGraph, row: str, window: int, persons: int, width: int) -> str:
