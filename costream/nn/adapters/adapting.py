@@ -16,6 +16,7 @@ from costream.nn.continual import Continual
 from costream.nn.convolution import TemporalConvolution, TimeFrequencyConvolution
 from costream.nn.layers import Conv1d, Conv2d, Conv3d
 from costream.nn.parts import Layer, Linear
+from costream.nn.position import RecyclingPositions
 
 M = TypeVar("M", bound=nn.Module)
 KINDS = ("lora", "splora", "mask")
@@ -31,8 +32,9 @@ _WEIGHTS: dict[str, tuple[type[nn.Module], ...]] = {
 def adapt(module: M, kind: str, rank: int = 8, *, whole: Collection[str] = ()) -> M:
     """Add an adapter to every linear layer, convolution and projection of attention, in place.
 
-    The adapted weights are frozen. Learnt are the adapters, and all other parameters as they are:
-    biases, norms, positions. Packed projections (``in_proj_weight``) have one adapter.
+    The adapted weights are frozen, and so are tables of positions. Learnt are the adapters, and all
+    other parameters as they are: biases, norms. Packed projections (``in_proj_weight``) have one
+    adapter.
 
     Args:
         module: a network of layers of torch, of parts or of blocks of ``costream.nn``.
@@ -64,7 +66,17 @@ def adapt(module: M, kind: str, rank: int = 8, *, whole: Collection[str] = ()) -
             _add(owner, name, kind, rank)
         elif kind != "lora":
             _add(owner, name, "mask", rank)
+    if kind != "mask":
+        for _, table in _tables(module):
+            table.requires_grad_(False)
     return module
+
+
+def _tables(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the learnt tables of positions, which adapters leave as they are, by their names."""
+    for path, layer in module.named_modules():
+        if isinstance(layer, RecyclingPositions) and isinstance(layer.table, nn.Parameter):
+            yield f"{path}{'.' if path else ''}table", layer.table
 
 
 def _layers(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
@@ -135,6 +147,8 @@ def fuse(module: M) -> M:
         del owner._modules["parametrizations"]
         owner._parameters.clear()
         owner._parameters |= {name: weight, **entries}  # blocks rely on their order
+    for _, table in _tables(module):
+        table.requires_grad_(True)
     return module
 
 
@@ -175,15 +189,15 @@ def load_adapter(module: M, tensors: Mapping[str, Tensor], sha256: str) -> M:
 
 
 def _frozen(module: nn.Module) -> dict[str, Tensor]:
-    """Return the frozen weights below adapters, by their names in ``state_dict``."""
-    found = {
+    """Return the frozen weights and tables of positions, by their names in ``state_dict``."""
+    found: dict[str, Tensor] = {
         f"{path}{'.' if path else ''}parametrizations.{name}.original": original(owner, name)
         for path, owner, name, adapter in adapters(module)
         if isinstance(adapter, LoRA)
     }
     if not found:
         raise ValueError("the network has no adapters")
-    return found
+    return found | dict(_tables(module))
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:
