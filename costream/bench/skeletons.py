@@ -7,6 +7,7 @@ import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -146,9 +147,20 @@ def _errors(
 # Operation counts of the skeleton networks, as in the paper and as implemented here.
 
 
-_KERNEL, _FRAMES, _PERSONS, _JOINTS, _CLASSES, _AXES = 9, 300, 2, 25, 60, 3
-# NTU RGB+D; the bones do not affect the counts
-_BONES = tuple((joint, joint - 1) for joint in range(1, _JOINTS))
+_KERNEL, _FRAMES, _PERSONS, _AXES = 9, 300, 2, 3
+
+
+@dataclass(frozen=True)
+class SkeletonData:
+    """A data set of the paper: clips of 300 frames, two persons, three values a joint."""
+
+    name: str
+    joints: int
+    classes: int
+
+
+NTU = SkeletonData("NTU", 25, 60)
+KINETICS = SkeletonData("Kinetics", 18, 400)
 
 
 @dataclass(frozen=True)
@@ -159,12 +171,13 @@ class PublishedSkeletonCount:
     kind: str  # see SkeletonNet
     starred: bool  # no strides, no padding
     continual: bool
-    published: float  # billions per prediction
+    published: float  # billions per prediction, NTU RGB+D
     discarded: bool = True  # whether outputs that a stride discards are counted
+    kinetics: float | None = None  # the same for Kinetics-skeleton; None: not at hand
 
 
 COUNTS = (
-    PublishedSkeletonCount("ST-GCN", "stgcn", False, False, 16.73),
+    PublishedSkeletonCount("ST-GCN", "stgcn", False, False, 16.73, kinetics=12.04),
     PublishedSkeletonCount("ST-GCN*", "stgcn", True, False, 36.90),
     PublishedSkeletonCount("CoST-GCN", "stgcn", False, True, 0.27),
     PublishedSkeletonCount("CoST-GCN*", "stgcn", True, True, 0.16),
@@ -179,23 +192,25 @@ COUNTS = (
 )
 
 
-def build_net(kind: str, starred: bool) -> SkeletonNet:
-    """Return a network of the paper's size for NTU RGB+D, 60 classes, with random weights."""
-    return SkeletonNet(
-        _CLASSES,
-        _JOINTS,
-        _BONES,
-        0,
-        _AXES,
-        _PERSONS,
-        kind=kind,
-        strides=(1,) * len(STRIDES) if starred else STRIDES,
-        padding="none" if starred else "same",
-        pool=220 if starred else 75,
-    )
+@cache
+def _network(kind: str, starred: bool, data: SkeletonData) -> SkeletonNet:
+    """Return a network of the paper's size without weights; the bones affect no count."""
+    with torch.device("meta"):  # only sizes are needed
+        return SkeletonNet(
+            data.classes,
+            data.joints,
+            tuple((joint, joint - 1) for joint in range(1, data.joints)),
+            0,
+            _AXES,
+            _PERSONS,
+            kind=kind,
+            strides=(1,) * len(STRIDES) if starred else STRIDES,
+            padding="none" if starred else "same",
+            pool=220 if starred else 75,
+        )
 
 
-def published_skeleton_macs(count: PublishedSkeletonCount) -> int:
+def published_skeleton_macs(count: PublishedSkeletonCount, data: SkeletonData = NTU) -> int:
     """Return the multiply-accumulates of a prediction as the paper counts them.
 
     Convolutions with biases, 2 per number for batch norms, 1 for ReLU and for means, and the
@@ -218,7 +233,7 @@ def published_skeleton_macs(count: PublishedSkeletonCount) -> int:
         beside = (width + 3) * out if step > 1 else 0
         total += frames * spatial + computed * (temporal + beside) + given * out
         frames, width = given, out
-    return _PERSONS * _JOINTS * (total + frames * width) + (width + 1) * _CLASSES
+    return _PERSONS * data.joints * (total + frames * width) + (width + 1) * data.classes
 
 
 def _spatial(kind: str, number: int, width: int, out: int) -> int:
@@ -232,10 +247,11 @@ def _spatial(kind: str, number: int, width: int, out: int) -> int:
     return convolutions + ((width + 3) * out if width != out else 0)
 
 
-def skeleton_macs(count: PublishedSkeletonCount, persons: int = _PERSONS) -> int:
+def skeleton_macs(
+    count: PublishedSkeletonCount, persons: int = _PERSONS, data: SkeletonData = NTU
+) -> int:
     """Return the multiply-accumulates of costream's prediction, all products counted."""
-    with torch.device("meta"):  # only sizes are needed
-        net = build_net(count.kind, count.starred)
+    net = _network(count.kind, count.starred, data)
     if count.continual:
         return net.count_macs(persons) * net.stride
     return net.count_clip_macs(_FRAMES)
@@ -243,18 +259,28 @@ def skeleton_macs(count: PublishedSkeletonCount, persons: int = _PERSONS) -> int
 
 def skeleton_ops_table() -> Table:
     """Return the table of operation counts, in billions of multiply-accumulates per prediction."""
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for count in COUNTS:
-        given = [published_skeleton_macs(count), skeleton_macs(count)]
+        cells: list[Cell] = [count.name]
+        for data, published in ((NTU, count.published), (KINETICS, count.kinetics)):
+            macs = published_skeleton_macs(count, data), skeleton_macs(count, data=data)
+            counted, own = (round(n / 1e9, 4) for n in macs)
+            cells += [counted, published, own]
         alone = round(skeleton_macs(count, 1) / 1e9, 4) if count.continual else None
-        numbers = [round(n / 1e9, 4) for n in given]
-        rows.append((count.name, numbers[0], count.published, numbers[1], alone))
-    columns = ("network", "paper's way", "published", "costream", "costream, one person")
+        rows.append((*cells, alone))
+    names = [
+        f"{data.name}{what}"
+        for data in (NTU, KINETICS)
+        for what in (" recounted", " published", " costream")
+    ]
+    columns = ("network", *names, "NTU costream, one person")
     notes = (
-        f"NTU RGB+D, {_CLASSES} classes: {_JOINTS} joints, {_PERSONS} persons, clips of"
-        f" {_FRAMES} frames; * without strides and padding (here: -s1).",
-        "Paper's way: convolutions, norms and classifier, without graph and attention products;",
-        "continual networks, except CoS-TR, with the outputs that a stride discards.",
+        f"NTU RGB+D: {NTU.joints} joints, {NTU.classes} classes; Kinetics-skeleton:"
+        f" {KINETICS.joints} and {KINETICS.classes}. {_PERSONS} persons,",
+        f"clips of {_FRAMES} frames; * without strides and padding (here: -s1).",
+        "Recounted: by costream, by the paper's rule: convolutions, norms and classifier, without",
+        "graph and attention products; continual networks, except CoS-TR, with the outputs that a",
+        "stride discards. Published: as the paper prints it; - where its number is not at hand.",
         "costream: every matrix product of a step as implemented here; for a strided network, of",
         "the 4 steps of a prediction. It computes no outputs that a stride discards, and nothing",
         "for absent persons.",
