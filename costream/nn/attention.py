@@ -33,7 +33,8 @@ from costream.nn.ring import RingFill
 from costream.nn.state import State, zeros
 
 _CHUNK = 256  # queries at once in a long clip
-# From this head width on a row's numbers are contiguous; below, each number over all rows.
+# Single-output attention: from this head width on a row's numbers are contiguous; below, each
+# number over all rows.
 # Contiguous rows, whole step: 7 % slower with e = 12, n = 120; 8 % faster with e = 128, n = 64.
 _WIDE = 32
 
@@ -180,6 +181,7 @@ class ContinualAttention(MultiheadAttention):
 
     delay = 0
     stride = 1
+    contiguous_from = _WIDE  # head width, see there
 
     def __init__(self, embed_dim: int, num_heads: int, window: int, **options: Any) -> None:
         super().__init__(embed_dim, num_heads, **options)
@@ -196,12 +198,12 @@ class ContinualAttention(MultiheadAttention):
 
     def _ring(self, batch_size: int) -> Tensor:
         e, n = self.head_dim, self.window
-        shape = (n, e) if e >= _WIDE else (e, n)
+        shape = (n, e) if e >= self.contiguous_from else (e, n)
         return zeros(batch_size, self.num_heads, *shape, like=self.in_proj_weight)
 
     def _slots(self, rows: Tensor) -> Tensor:
         """Return the view [B, h, e, n] of a ring."""
-        return rows.transpose(2, 3) if self.head_dim >= _WIDE else rows
+        return rows.transpose(2, 3) if self.head_dim >= self.contiguous_from else rows
 
     def _store(self, rows: Tensor, new: Tensor, fill: RingFill) -> Tensor:
         """Store ``new`` [B, h, e] in a ring, return its filled part as [B h, e, length]."""
@@ -397,11 +399,13 @@ class RetroactiveAttention(ContinualAttention):
     """Attention whose output is all rows of the window, updated by the newest.
 
     A step projects one row and recomputes attention: 3 d^2 + 2 n^2 d + n d^2 multiply-accumulates.
-    Caching the logits would save n^2 d - 2 n d of them at the cost of an (h, n, n) ring per stream;
-    measured, it speeds up a step of two blocks by only 1 to 3 %, so it is not done.
+    Caching the logits would save n^2 d - 2 n d of them at the cost of an (h, n, n) ring per stream,
+    and of the fused kernel, which is faster than what it would save.
 
     Rows come in the order of their slots: the row of step t is at t mod n.
     """
+
+    contiguous_from = 1  # as scaled_dot_product_attention reads rows fastest
 
     def init_state(self, batch_size: int = 1) -> RetroactiveState:
         """Return the initial state of ``batch_size`` streams."""
@@ -419,15 +423,13 @@ class RetroactiveAttention(ContinualAttention):
         """Return what ``forward_step`` would, for a counted step with slots ``fill``."""
         rings = (state.queries, state.keys, state.values)
         new = self.project(x).unbind(1)
-        q, k, v = (self._store(r, row, fill) for r, row in zip(rings, new, strict=True))
-        a, hidden = torch.bmm(q.transpose(1, 2), k), self._hidden(fill.mask)
-        if hidden is not None:
-            a = a.masked_fill_(hidden, -math.inf)
-        # In place, and D^-1 after A v: a separate softmax takes twice the time at n = 120.
-        a = a.sub_(a.amax(-1, keepdim=True)).exp_()
-        out = torch.bmm(a, v.transpose(1, 2)).div_(a.sum(-1, keepdim=True))
-        rows = torch.unflatten(out, 0, (-1, self.num_heads)).transpose(1, 2).flatten(2)
-        return linear(self, "out_proj", rows)
+        q, k, v = (
+            self._store(r, row, fill).transpose(1, 2).unflatten(0, (-1, self.num_heads))
+            for r, row in zip(rings, new, strict=True)
+        )
+        seen = None if fill.mask is None else fill.mask[:, None, None].to(q.device)
+        out = F.scaled_dot_product_attention(q, k, v, seen, scale=1.0)  # keys are scaled
+        return linear(self, "out_proj", out.transpose(1, 2).flatten(2))
 
     def forward_steps(self, x: Tensor, state: RetroactiveState) -> Tensor:
         """Take T rows [B, T, d], return the rows of each of the T windows, [B, T, n, d].
