@@ -171,7 +171,6 @@ class Options:
         flag_value="5,5",
         metavar="[BEFORE,AFTER]",
     )
-
     snapshots: str | None = flag(
         "--snapshots",
         "Save the picture of each alert in this folder, with boxes and places.",
@@ -235,9 +234,7 @@ class Options:
     )
 
     # What is read
-    start_s: float = time_flag(
-        "--start", "Start time (seconds or HH:MM:SS).", default=0.0, on=OFFLINE
-    )
+    start_s: float = time_flag("--start", "Start (seconds or HH:MM:SS).", default=0.0, on=OFFLINE)
     end_s: float | None = time_flag("--end", "End time.", on=OFFLINE)
     duration_s: float | None = time_flag(
         "--duration", "Length to process, instead of --end.", on=OFFLINE, identity=False
@@ -268,7 +265,6 @@ class Options:
         type=click.IntRange(1),
         metavar="N",
     )
-
     levels: Literal["dB", "dBA"] | None = flag(
         "--levels",
         "Sound: write the level of each step, of dBA also A-weighted.",
@@ -291,9 +287,7 @@ class Options:
         type=click.FloatRange(0, 1, min_open=True),
     )
     min_length_s: float | None = time_flag("--min-length", "Drop shorter segments (seconds).")
-    min_gap_s: float | None = time_flag(
-        "--min-gap", "Merge segments of a label closer than this (seconds)."
-    )
+    min_gap_s: float | None = time_flag("--min-gap", "Merge segments of a label closer than this.")
     only: tuple[str, ...] = texts_flag(  # a variable would be split at the spaces of labels
         "--only", "Segments of these labels only: a,b*; repeatable.", envvar=None, metavar="LABEL"
     )
@@ -314,6 +308,14 @@ class Options:
         on=VIDEO,
         parse=parse_budget,
         metavar="40ms|20GMAC|0.5x|@FILE",
+    )
+    decoder: Literal["auto", "software", "hardware"] = flag(
+        "--decoder",
+        "Video: who decodes; auto: a device (NVDEC, VAAPI, VideoToolbox) where there is one.",
+        default="software",
+        on=VIDEO,
+        identity=False,
+        type=click.Choice(["auto", "software", "hardware"]),
     )
     track: bool = switch_flag("--track/--no-track", "Objects: assign track ids.", on=VIDEO)
     zone: tuple[Place, ...] = texts_flag(

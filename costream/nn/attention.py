@@ -424,7 +424,7 @@ class RetroactiveAttention(ContinualAttention):
         rings = (state.queries, state.keys, state.values)
         new = self.project(x).unbind(1)
         q, k, v = (
-            self._store(r, row, fill).transpose(1, 2).unflatten(0, (-1, self.num_heads))
+            torch.unflatten(self._store(r, row, fill).transpose(1, 2), 0, (-1, self.num_heads))
             for r, row in zip(rings, new, strict=True)
         )
         seen = None if fill.mask is None else fill.mask[:, None, None].to(q.device)

@@ -34,6 +34,7 @@ def source_options(
         channel=options.channel,
         sampled_hz=rate_hz * model.info.frames if stepped else None,
         ahead=stepped,
+        decoder=options.decoder,
         raw=options.raw,
         text=options.by,
         arrival=options.arrival,
@@ -56,13 +57,17 @@ def check_model_options(options: Options, model: Model, *, shares: bool = False)
 def check_options(
     options: Options, *, finds_objects: bool, gated: bool, shares: bool = False
 ) -> None:
-    """Raise UsageError for an option that does not apply to the model.
+    """Raise UsageError for an option that does not apply to the model or this machine.
 
     ``finds_objects``: whether the model detects objects. ``gated``: whether it is token-gated.
     ``shares``: a budget may be a share of real time, for which any model is suitable.
     """
     unfit: dict[str, str] = {}
     _ = options.places  # raises if two have one name
+    if options.decoder == "hardware":
+        from costream.sources.media.hardware import check_decoder
+
+        check_decoder()
     if not gated:
         values = {"--tokens": options.tokens, "--budget": None if shares else options.budget}
         named = [name for name, value in values.items() if value is not None]

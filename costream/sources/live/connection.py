@@ -17,10 +17,11 @@ from av.container import InputContainer
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from costream.errors import SourceError, redact
-from costream.sources.base import ConnectionOptions, StopEvent
+from costream.errors import SourceError, display_name, redact
+from costream.sources.base import ConnectionOptions, DecoderChoice, StopEvent
 from costream.sources.live.address import address_of, host_of, list_cameras, scheme_of
 from costream.sources.media.container import audio_stream, video_stream
+from costream.sources.media.hardware import acceleration, check_stream
 
 FLUSH_S = 0.05  # packets this soon after a read that has timed out came before it
 # Timeout factor for the first frame, which may take longer: keyframes are rare.
@@ -56,10 +57,12 @@ class FeedConnection:
         *,
         sound: bool,
         beside: SoundTaker | None = None,
+        decoder: DecoderChoice = "software",
     ) -> None:
         """Connect or raise ConnectionFailedError. ``began_s``: the zero of the keeper's times.
 
         ``sound``: read that instead of the pictures; ``beside``: gets the packets of sound, too.
+        ``decoder``: of pictures.
         """
         self._uri = uri
         self._connecting = connecting
@@ -67,9 +70,9 @@ class FeedConnection:
         self._began_s = began_s
         self._sound, self._beside = sound, beside
         self.loss = ConnectionFailure(ENDED)
-        self.container = _open(uri, connecting)
+        self.container = _open(uri, connecting, decoder)
         try:
-            self.stream = _choose(self.container, sound)
+            self.stream = _choose(self.container, sound, decoder, uri)
             if beside is not None:
                 beside.begin(self.container, *_sound_of(self.container))
             if connecting.keeper is not None:
@@ -139,7 +142,7 @@ class FeedConnection:
             self._connecting.keeper.add(packet, time.monotonic() - self._began_s)
 
 
-def _open(uri: str, connecting: ConnectionOptions) -> InputContainer:
+def _open(uri: str, connecting: ConnectionOptions, decoder: DecoderChoice) -> InputContainer:
     address = address_of(uri, connecting)
     before_s = time.monotonic()
     try:
@@ -150,6 +153,7 @@ def _open(uri: str, connecting: ConnectionOptions) -> InputContainer:
             metadata_errors="replace",
             options=address.options,
             timeout=(address.open_s, address.read_s),
+            hwaccel=acceleration(decoder),
         )
     except (av.FFmpegError, OSError, ValueError) as error:
         waited_s = time.monotonic() - before_s
@@ -158,15 +162,22 @@ def _open(uri: str, connecting: ConnectionOptions) -> InputContainer:
         ) from error
 
 
-def _choose(container: InputContainer, sound: bool) -> VideoStream | AudioStream:
+def _choose(
+    container: InputContainer, sound: bool, decoder: DecoderChoice, uri: str
+) -> VideoStream | AudioStream:
     """Return the requested stream; raises ConnectionFailedError if there is none."""
     try:
-        return audio_stream(container, "") if sound else video_stream(container, "")
+        if sound:
+            return audio_stream(container, "")
+        stream = video_stream(container, "")
+        check_stream(stream, decoder, uri)
+        return stream
     except SourceError as error:
         found = container.streams.audio if sound else container.streams.video
         undecodable = any(stream.codec_context is None for stream in found)
-        message = str(error).removeprefix(": ")
-        raise ConnectionFailedError(ConnectionFailure(message, refused=undecodable)) from error
+        message = str(error).removeprefix(f"{display_name(uri)}: ").removeprefix(": ")
+        refused = undecodable or (bool(found) and decoder == "hardware")
+        raise ConnectionFailedError(ConnectionFailure(message, refused=refused)) from error
 
 
 def _sound_of(container: InputContainer) -> tuple[AudioStream | None, str]:

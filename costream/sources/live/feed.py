@@ -199,6 +199,7 @@ class FeedSource:
                 *(self._uri, self._connecting, self._stop, track.began_s),
                 sound=sound,
                 beside=self._beside,
+                decoder=self._options.decoder,
             )
         except ConnectionFailedError as error:
             return error.loss

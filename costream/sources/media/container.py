@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 
 import av
 from av.audio.stream import AudioStream
+from av.codec.hwaccel import HWAccel
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
@@ -64,15 +65,20 @@ def read_head(path: str, size: int) -> bytes:
 
 
 def open_container(
-    path: str, file: Readable | None = None, head: bytes = b"", *, wanted: str = "a video"
+    path: str,
+    file: Readable | None = None,
+    head: bytes = b"",
+    *,
+    wanted: str = "a video",
+    hardware: HWAccel | None = None,
 ) -> InputContainer:
     """Open the file or URL ``path``, or ``file`` under that name, as media.
 
-    ``head``: the first bytes of ``file`` if it is a pipe. Raises SourceError with the reason and
-    a hint; ``wanted`` names the expected content.
+    ``head``: the first bytes of ``file`` if it is a pipe. ``hardware`` decodes video.
+    Raises SourceError with the reason and a hint; ``wanted`` names the expected content.
     """
     if file is None and is_remote(path) and not os.path.exists(path):
-        return open_remote(path)
+        return open_remote(path, hardware)
     if file is None:
         head = read_head(path, 16)
     try:
@@ -82,6 +88,7 @@ def open_container(
             mode="r",
             metadata_errors="replace",
             options=_PIPED if head and file is not None else {},
+            hwaccel=hardware,
         )
     except (av.FFmpegError, OSError) as error:
         raise not_media(path, file is None, head, error, wanted) from error

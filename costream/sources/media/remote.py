@@ -11,6 +11,7 @@ from posixpath import splitext
 from urllib.parse import urlsplit
 
 import av
+from av.codec.hwaccel import HWAccel
 from av.container import InputContainer
 
 from costream.errors import SourceError, display_name
@@ -86,8 +87,11 @@ def _refusal(code: int) -> str:
     return f"the server has no such file ({code})"
 
 
-def open_remote(uri: str) -> InputContainer:
-    """Open a media file on a web server. Raises SourceError with the reason and a hint."""
+def open_remote(uri: str, hardware: HWAccel | None = None) -> InputContainer:
+    """Open a media file on a web server; ``hardware`` decodes video.
+
+    Raises SourceError with the reason and a hint.
+    """
     where = display_name(uri)
     try:
         return av.open(
@@ -96,6 +100,7 @@ def open_remote(uri: str) -> InputContainer:
             metadata_errors="replace",
             options=_OPTIONS,
             timeout=(_TIMEOUT_S, _TIMEOUT_S),
+            hwaccel=hardware,
         )
     except av.HTTPNotFoundError as error:
         raise SourceError(_refusal(404), where=where) from error

@@ -14,6 +14,7 @@ from costream.records import Fault, Item, SourceInfo, VideoFrame
 from costream.sources.base import SAME_TIME_S, SourceOptions, source
 from costream.sources.media.ahead import ReadAhead
 from costream.sources.media.container import NO_TIME_STAMPS, end_s, open_container, video_stream
+from costream.sources.media.hardware import acceleration, check_stream
 from costream.sources.media.picture import Framer, Orientation, display_size
 from costream.sources.media.source import MediaSource
 from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
@@ -116,9 +117,11 @@ class VideoSource(MediaSource[VideoDecoder]):
 
     def _open_container(self) -> tuple[InputContainer, VideoStream]:
         self.close()
-        container = open_container(self._uri, self._file, self._head)
+        choice = self._options.decoder
+        container = open_container(self._uri, self._file, self._head, hardware=acceleration(choice))
         self._container = container
         stream = self._stream = video_stream(container, self._uri)
+        check_stream(stream, choice, self._uri)
         self._framer.prepare(stream)
         return container, stream
 

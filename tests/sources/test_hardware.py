@@ -1,0 +1,129 @@
+"""Hardware decoding of video, on machines with a device and without."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costream.errors import SourceError, UsageError
+from costream.options import Options
+from costream.records import VideoFrame
+from costream.runtime.options import check_options
+from costream.sources.base import DecoderChoice, SourceOptions
+from costream.sources.live.connection import ConnectionFailedError, _choose
+from costream.sources.media import hardware
+from costream.sources.registry import open_source
+from kit.media import make_video
+
+CHOICES: tuple[DecoderChoice, ...] = ("auto", "software", "hardware")
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], None]:
+    """Pretend that the machine has this device, or none."""
+    hardware._note.cache_clear()
+    return lambda name: monkeypatch.setattr(hardware, "hardware_device", lambda: name)
+
+
+def stream(is_hwaccel: bool) -> Any:
+    """Return what matters of a stream."""
+    return SimpleNamespace(codec_context=SimpleNamespace(is_hwaccel=is_hwaccel, name="av1"))
+
+
+def pixels(path: Path, choice: DecoderChoice) -> list[np.ndarray]:
+    source = open_source(str(path), SourceOptions(decoder=choice))
+    source.open()
+    try:
+        return [item.rgb for item in source.items() if isinstance(item, VideoFrame)]
+    finally:
+        source.close()
+
+
+def test_without_a_device_auto_decodes_in_software_and_says_so_once(
+    device: Callable[[str | None], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    device(None)
+    path = make_video(tmp_path / "clip.mp4")
+    with caplog.at_level(logging.WARNING, "costream"):
+        found = [pixels(path, "auto") for _ in range(2)]
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "decoded in software (no device here decodes video)"
+    ]
+    assert np.array_equal(found[0], pixels(path, "software"))
+
+
+def test_hardware_without_a_device_is_one_error(
+    device: Callable[[str | None], None], tmp_path: Path
+) -> None:
+    device(None)
+    with pytest.raises(UsageError, match="--decoder hardware: no device here decodes video"):
+        check_options(Options(decoder="hardware"), finds_objects=False, gated=False)
+    for choice in ("auto", "software"):
+        check_options(Options(decoder=choice), finds_objects=False, gated=False)
+    with pytest.raises(SourceError, match=r"clip\.mp4: no device here decodes video; leave out"):
+        pixels(make_video(tmp_path / "clip.mp4"), "hardware")
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_stream_that_the_device_decodes_is_fine(
+    choice: DecoderChoice, device: Callable[[str | None], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    device("cuda")
+    hardware.check_stream(stream(True), choice, "clip.mp4")
+    assert not caplog.records
+
+
+def test_a_stream_that_the_device_does_not_decode(
+    device: Callable[[str | None], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    device("cuda")
+    with pytest.raises(SourceError, match=r"clip\.mp4: cuda does not decode av1; leave out"):
+        hardware.check_stream(stream(False), "hardware", "clip.mp4")
+    hardware.check_stream(stream(False), "software", "clip.mp4")
+    assert not caplog.records
+    hardware.check_stream(stream(False), "auto", "clip.mp4")
+    assert caplog.records[0].getMessage() == (
+        "clip.mp4: decoded in software (cuda does not decode av1)"
+    )
+
+
+def test_a_feed_that_the_device_does_not_decode_is_given_up(
+    device: Callable[[str | None], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device("cuda")
+    video = stream(False)
+    monkeypatch.setattr("costream.sources.live.connection.video_stream", lambda *_: video)
+    container: Any = SimpleNamespace(streams=SimpleNamespace(video=[video], audio=[]))
+    with pytest.raises(ConnectionFailedError) as caught:
+        _choose(container, False, "hardware", "rtsp://cam/1")
+    assert caught.value.loss.refused
+    assert caught.value.loss.message.startswith("cuda does not decode av1")
+    assert _choose(container, False, "auto", "rtsp://cam/1") is video
+
+
+def test_the_first_device_that_can_be_opened_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Accelerator:
+        def __init__(self, name: str, allow_software_fallback: bool = False) -> None:
+            self.name, self.falls_back = name, allow_software_fallback
+
+        def create(self, codec: Any) -> None:
+            if self.name != "vaapi":
+                raise {"cuda": PermissionError, "drm": NotImplementedError}[self.name]
+
+    monkeypatch.setattr(hardware, "HWAccel", Accelerator)
+    for names, expected in ((["cuda", "drm", "vaapi"], "vaapi"), (["cuda"], None), ([], None)):
+        monkeypatch.setattr(hardware, "hwdevices_available", lambda names=names: names)
+        hardware.hardware_device.cache_clear()
+        assert hardware.hardware_device() == expected
+        chosen: Any = hardware.acceleration("auto")
+        assert (None if chosen is None else (chosen.name, chosen.falls_back)) == (
+            None if expected is None else (expected, True)
+        )
+        assert hardware.acceleration("software") is None
+    hardware.hardware_device.cache_clear()
