@@ -354,7 +354,7 @@ class Options:
     )
     threads: int = flag(
         "--threads",
-        "Threads of the network.",
+        "Threads of the network; one where more are slower.",
         default=1,
         on=EVERY,
         identity=False,

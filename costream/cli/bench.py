@@ -203,6 +203,36 @@ def streams(
 
 
 @command.command()
+@click.option(
+    "-m",
+    "--model",
+    "models",
+    multiple=True,
+    metavar="NAME|FILE",
+    shell_complete=model_names,
+    help="Repeatable.  [default: one of each family]",
+)
+@click.option(
+    "--threads",
+    "counts",
+    type=_SIZE,
+    multiple=True,
+    default=(1, 2, 4),
+    show_default=True,
+    help="Number of threads; repeatable.",
+)
+@click.option("--rounds", type=_SIZE, default=10, show_default=True, help=_REPETITIONS)
+@json_option
+def threads(models: tuple[str, ...], counts: tuple[int, ...], rounds: int, as_json: bool) -> None:
+    """Time a step of each model with one thread and with more."""
+    from costream.bench.threads import MODELS, threads_table
+    from costream.runtime.setup import prepare_torch
+
+    prepare_torch(None)
+    show([threads_table(models or MODELS, counts, rounds)], as_json)
+
+
+@command.command()
 @click.argument("file", metavar="FILE", shell_complete=file_names)
 @click.option("--budget", "text", default="60ms", show_default=True, metavar="40ms|2GMAC|0.5x")
 @_model(_OBJECT_MODEL)

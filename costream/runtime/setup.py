@@ -113,17 +113,22 @@ def prepare_torch(threads: int | None = 1) -> None:
 
 
 def load(options: Options) -> Model:
-    """Set up torch and load the model. ModelError as ``load_model``."""
+    """Set up torch, at most with the threads asked for, load the model. ModelError as there."""
     with loading():
         from costream.models.registry import load_model
 
         prepare_torch(options.threads)
-        return load_model(
+        model = load_model(
             options.model,
             weights=options.weights,
             device=options.device,
             dtype=options.dtype or "float32",
         )
+        if options.threads > 1:
+            from costream.runtime.threads import set_threads
+
+            set_threads(model, options.threads)
+        return model
 
 
 def processor() -> str:

@@ -1,0 +1,77 @@
+"""Number of threads of a network: as many as asked for, or one where that is faster."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import torch
+
+from costream.models.base import Model
+from costream.models.gated import GatedModelBase
+from costream.models.streaming import StreamingModel
+from costream.models.verify import random_items
+from costream.records import Data, VideoFrame
+
+log = logging.getLogger("costream")
+
+_ITEMS = 8  # of noise, which the steps take in turn
+_ROUNDS, _BLOCK_S = 3, 0.01
+
+
+def set_threads(model: Model, most: int) -> None:
+    """Let torch use ``most`` threads, or one if some steps of noise are faster with one.
+
+    Models of several streams, such as pictures with sound, get ``most``.
+    """
+    times = step_times(model, (1, most), _ROUNDS, _BLOCK_S) if most > 1 else {}
+    count = min(times, key=times.__getitem__, default=most)
+    if count != most:
+        ms = " ms, ".join(f"{n}: {1e3 * step_s:.2f}" for n, step_s in times.items())
+        log.info("steps are faster with one thread than with --threads %d (%s ms)", most, ms)
+    torch.set_num_threads(count)
+
+
+def step_times(
+    model: Model, counts: Sequence[int], rounds: int, block_s: float
+) -> dict[int, float]:
+    """Return the seconds of a step of one stream by number of threads; {} if it takes no noise.
+
+    Medians of ``rounds`` turns, each of steps for ``block_s``. Changes torch's number of threads.
+    """
+    noise = _noise(model)
+    if not noise:
+        return {}
+    items, state = cycle(noise), model.init_state(1)
+    times: dict[int, list[float]] = {count: [] for count in counts}
+    for _ in range(rounds):
+        for count, found in times.items():
+            torch.set_num_threads(count)
+            found.append(_turn(model, items, state, block_s))
+    return {count: statistics.median(found) for count, found in times.items()}
+
+
+def _turn(model: Model, items: Iterator[Data], state: Any, block_s: float) -> float:
+    model.step([next(items)], state)  # wakes the threads
+    began, steps = time.perf_counter(), 0
+    while not steps or time.perf_counter() - began < block_s:
+        model.step([next(items)], state)
+        steps += 1
+    return (time.perf_counter() - began) / steps
+
+
+def _noise(model: Model) -> list[Data]:
+    if model.info.beside is not None:
+        return []
+    if isinstance(model, StreamingModel):
+        return random_items(model, _ITEMS)
+    if not isinstance(model, GatedModelBase) or model.info.box is None:
+        return []
+    width, height = model.info.box
+    pictures = np.random.default_rng(0).integers(0, 256, (_ITEMS, height, width, 3), np.uint8)
+    return [VideoFrame(i, float(i), i, picture.copy) for i, picture in enumerate(pictures)]

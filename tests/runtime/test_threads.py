@@ -1,0 +1,69 @@
+"""Number of threads: as many as asked for, unless one is faster; the table of ``bench threads``."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from costream.cli.bench import command
+from costream.errors import UsageError
+from costream.models.registry import load_model
+from costream.options import Options
+from costream.runtime import setup, threads
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    """Restore torch's number of threads."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"), [({1: 2e-3, 2: 3e-3}, 1), ({1: 3e-3, 2: 2e-3}, 2), ({}, 2)]
+)
+def test_one_thread_is_taken_where_it_is_faster(
+    times: dict[int, float],
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(threads, "step_times", lambda *_: times)
+    with caplog.at_level(logging.INFO, "costream"):
+        setup.load(Options(model="costgcn", threads=2))
+    assert torch.get_num_threads() == expected
+    assert [record.getMessage() for record in caplog.records] == (
+        ["steps are faster with one thread than with --threads 2 (1: 2.00 ms, 2: 3.00 ms)"]
+        if expected == 1
+        else []
+    )
+
+
+def test_one_thread_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "step_times", lambda *_: pytest.fail("timed"))
+    setup.load(Options(model="costgcn", threads=1))
+    assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize("name", ["cosounds", "eventful-vitdet"])
+def test_steps_of_noise_are_timed(name: str) -> None:
+    times = threads.step_times(load_model(name), (1, 2), 1, 0)
+    assert list(times) == [1, 2]
+    assert min(times.values()) > 0
+
+
+def test_the_table_of_threads() -> None:
+    options = ["threads", "-m", "cosounds", "--threads", "1", "--threads", "2", "--rounds", "1"]
+    out = CliRunner().invoke(command, [*options, "--json"], catch_exceptions=False).stdout
+    (row,) = json.loads(out)[0]["rows"]
+    assert row["model"] == "cosounds"
+    assert row["best"] in (1, 2)
+    assert row["2 to 1"] == pytest.approx(row["2 threads, ms"] / row["1 thread, ms"], rel=0.05)
+    with pytest.raises(UsageError, match="cooadtr,cosounds takes no noise"):
+        CliRunner().invoke(command, ["threads", "-m", "cooadtr,cosounds"], catch_exceptions=False)
