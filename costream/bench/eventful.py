@@ -166,7 +166,7 @@ class DataSet:
 EPIC = DataSet("EPIC-KITCHENS", 20, 97)
 KINETICS = DataSet("Kinetics-400", 14, 400)
 # Numbers of tokens in the paper's tables; None: all tokens of every tubelet.
-TOKENS: dict[DataSet, tuple[int | None, ...]] = {
+VIDEO_TOKENS: dict[DataSet, tuple[int | None, ...]] = {
     EPIC: (None, 280, 240, 200, 160, 140, 120, 100, 80, 70, 60, 50, 40, 30),
     KINETICS: (None, 96, 48, 24),
 }
@@ -215,7 +215,7 @@ def _network(data: DataSet, variant: str) -> ViViT:
 def action_ops_table() -> Table:
     """Return the table of operation counts, in trillions per video."""
     rows: list[tuple[Cell, ...]] = []
-    for data, numbers in TOKENS.items():
+    for data, numbers in VIDEO_TOKENS.items():
         for tokens in numbers:
             counts = (count_vivit(data, variant, tokens) for variant in ("eventful", "exact"))
             name = "all" if tokens is None else str(tokens)

@@ -190,7 +190,7 @@ def nystrom_ops_table(s: NystromSizes) -> Table:
     """Return the table of one layer's counts, in millions per step."""
     n, m, d = s.window, s.landmarks, s.width
     size = (d, s.heads)
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[tuple[Any, ...]] = []
 
     def add(
         name: str,

@@ -256,7 +256,7 @@ def test_the_tables_of_token_gates_have_every_row() -> None:
     for row in table.rows:
         assert row[2::2][:3] == row[3::2]
     table = eventful.action_ops_table()
-    assert len(table.rows) == sum(map(len, eventful.TOKENS.values()))
+    assert len(table.rows) == sum(map(len, eventful.VIDEO_TOKENS.values()))
     for row in table.rows:
         # nothing stays behind, and it costs 4 % more at most
         assert row[3] < 1.04 * row[2]  # type: ignore[operator]
@@ -271,7 +271,7 @@ VIVIT = {eventful.EPIC: EPIC, eventful.KINETICS: (3.3596, 1.8138, 1.0164, 0.6178
 
 @pytest.mark.parametrize("data", VIVIT)
 def test_counts_of_vivit_are_those_of_an_independent_count(data: eventful.DataSet) -> None:
-    for tokens, expected in zip(eventful.TOKENS[data], VIVIT[data], strict=True):
+    for tokens, expected in zip(eventful.VIDEO_TOKENS[data], VIVIT[data], strict=True):
         assert round(eventful.count_vivit(data, "eventful", tokens) / 1e12, 4) == expected
 
 
