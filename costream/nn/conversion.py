@@ -31,6 +31,7 @@ from costream.nn.continual import (
     FrameHead,
     Placeholder,
 )
+from costream.nn.merging import Planned, merged
 from costream.nn.network import Join, PartGraph
 from costream.nn.parts import Part
 from costream.nn.rules import APPROXIMATIONS, ConversionError, Operation, advice, attribute, rule_of
@@ -425,8 +426,9 @@ class _Builder:
         """Return the network with the layers of ``root``."""
         frame = self.example.select(self.axis, 0).to(torch.get_default_dtype())
         net = Continual(root, self.axis, torch.zeros_like(frame))
-        for make, inputs, timed in self.plan:
-            net.add(make(root), *inputs, timed=timed)
+        planned = [Planned(make(root), inputs, timed) for make, inputs, timed in self.plan]
+        for part, inputs, timed in merged(planned):
+            net.add(part, *inputs, timed=timed)
         net._out_axis = self.network._out_axis
         return net
 

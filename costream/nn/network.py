@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from costream.nn import layers, parts
-from costream.nn.parts import Part, PartState, Stateless, frames_of, room
+from costream.nn.parts import Part, PartState, Stateless, blank, frames_of, room
 from costream.nn.state import State, zeros
 from costream.nn.timing import ClockedState, Timing, in_order, in_sequence, store
 
@@ -228,7 +228,7 @@ class PartGraph(Part):
             states.append(state)
             merged = state.empty.shape[0] // batch_size
             shape = [1 if k == part.out_axis else n for k, n in enumerate(state.empty.shape)]
-            values.append(zeros(merged, *shape[1:], like=state.empty))
+            values.append(blank((merged, *shape[1:]), state.empty))
         empty = room(batch_size, values[-1], self.out_axis, 0, merged=True)
         return PartGraphState(zeros(batch_size), empty, zeros(batch_size), tuple(states))
 
@@ -252,7 +252,7 @@ class PartGraph(Part):
             elif any(value is None for value in inputs):
                 values.append(None)
             elif own is None:
-                values.append(part(*inputs))
+                values.append(part.forward(*inputs))
             else:
                 values.append(part.advance(*inputs[:1], own, *inputs[1:]))
             if young and own is not None:

@@ -10,7 +10,7 @@ a stream remembers r - 1 frames and gives y_j when frame js - p + r - 1 arrives 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.nn.fast import use_kernels
 from costream.nn.state import zeros
 from costream.nn.timing import (
     ClockedState,
@@ -89,7 +90,7 @@ class Part(ContinualModule):
         frame = self.example() if frame is None else frame
         state = self.init_state(1, frame)
         zero = torch.zeros_like(cast(Tensor, frame)[:1])
-        with torch.no_grad():
+        with torch.no_grad(), use_kernels(False):  # compiled loops are not counted
             for _ in range(max(0, self.delay)):
                 self.forward_step(zero, state)
             with FlopCounterMode(display=False) as counter:
@@ -136,7 +137,15 @@ def room(batch_size: int, clip: Tensor, axis: int, slots: int, merged: bool = Fa
         shape = shape[1:]
     elif merged:
         batch_size, shape = batch_size * shape[0], shape[1:]
-    return zeros(batch_size, *shape, like=clip)
+    return blank((batch_size, *shape), clip)
+
+
+def blank(shape: Sequence[int], like: Tensor) -> Tensor:
+    """Return zeros; frames [B, C, T, H, W] lie in memory as those of ``like`` do."""
+    if len(shape) == like.dim() == 5 and like.stride(1) == 1:
+        batch, channels, *rest = shape
+        return zeros(batch, *rest, channels, like=like).permute(0, 4, 1, 2, 3)
+    return zeros(*shape, like=like)
 
 
 def frames_of(held: Tensor, dims: int) -> Tensor:
