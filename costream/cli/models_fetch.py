@@ -176,8 +176,14 @@ def _ask(entry: Published) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(about, hint="accept it with --accept-licence")
     question = f"{about}. Fetch {entry.total_megabytes:g} MB and accept that?"
-    if not click.confirm(message(question), err=True):
+    if not _confirmed(message(question)):
         raise UsageError(f"the licence of {entry.name} was not accepted: nothing was fetched")
+
+
+def _confirmed(question: str) -> bool:
+    """Ask on standard error: ``click.confirm`` of some versions writes a space to the output."""
+    click.echo(f"{question} [y/N]: ", nl=False, err=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _by_hand(entry: Published) -> str:
@@ -259,7 +265,7 @@ def remove_command(names: tuple[str, ...], yes: bool) -> None:
         listed = "\n".join(map(str, paths))
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(f"{listed} would be deleted", hint="confirm with --yes")
-        if not click.confirm(printable(f"{listed}\nDelete?"), err=True):
+        if not _confirmed(printable(f"{listed}\nDelete?")):
             raise UsageError("nothing was deleted")
     for path in paths:
         try:

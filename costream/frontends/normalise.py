@@ -153,7 +153,7 @@ class BodyNormaliser:
         state.values.masked_fill_(changed[:, None], 0.0)
         state.counts.masked_fill_(changed[:, None], 0.0)
         self._follow(*self._measure(x[:, 0], seen[:, 0]), state)
-        origin, unit, heading = state.values.split((self._axes, 1, 2), 1)
+        origin, unit, heading = torch.tensor_split(state.values, (self._axes, self._axes + 1), 1)
         placed = (x - origin[:, None, None]) / torch.where(unit > 0, unit, 1.0)[:, None, None]
         if self._turns:
             placed = _turn(placed, heading)
