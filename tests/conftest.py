@@ -12,6 +12,7 @@ from hypothesis import settings
 
 # Steps are over before a second thread wakes up. Set before torch is loaded; children inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # ONNX Runtime would write into homes
 sys.path.insert(0, str(Path(__file__).parent))
 
 # How long an example takes says nothing on a machine that does other things too. The examples are

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -105,6 +106,7 @@ def _runners(threads: int) -> Iterator[tuple[str, Callable[[bytes], Callable[[Ar
 
 
 def _onnx_runtime(data: bytes, threads: int) -> Callable[[Arrays], Arrays]:
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # nothing of a benchmark leaves the machine
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
