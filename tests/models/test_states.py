@@ -42,7 +42,7 @@ from costream.nn.eventful.own_attention import GatedRowsState
 from costream.nn.eventful.transfer import EventfulState
 from costream.nn.state import State
 from costream.nn.timing import ClockedState
-from kit import foreign_sound, movinet_clip, video_nets
+from kit import foreign_sound, movinet_clip, plain_nets, video_nets
 from kit.action_nets import small_vivit
 from kit.eventful_nets import small_backbone
 from kit.skeleton_nets import BONES, SIZES, randomise, small_net
@@ -153,6 +153,12 @@ def converted() -> Framed:
     return Framed(co.convert(Attends(), example, 1, approximate=wanted, window=5), (8,))
 
 
+def converted_volumes() -> Framed:
+    """Return a network whose frames lie with their channels last."""
+    net, example = plain_nets.X3dBlock(4, 6, False).eval(), torch.zeros(1, 4, 8, 9, 9)
+    return Framed(co.convert(net, example), (4, 9, 9))
+
+
 # name -> a network or frontend, and the shape of what a stream of it is given a step
 KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "cooadtr": (lambda: CoOadTR(10, 5, depth=1, **TRANSFORMER), (10,)),
@@ -205,6 +211,7 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "yolos": (Patches, (6, 8, 16)),
     "parts": (parts, (8,)),
     "converted": (converted, (8,)),
+    "converted, volumes": (converted_volumes, (4, 9, 9)),
     **{f"eventful, {variant}": (partial(Gated, variant), (6, 8, 16)) for variant in VARIANTS},
 }
 EVERY = pytest.mark.parametrize("name", sorted(KINDS))

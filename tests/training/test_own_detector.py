@@ -20,6 +20,7 @@ from costream.evaluation.metrics.detection import DetectedBoxes, Truth
 from costream.frontends.crops import Pixels
 from costream.labels.boxes import ClipWithBoxes, ImageBoxes, read_boxes
 from costream.models.eventful.vitdet import ViTDet
+from costream.training.adapting import Adaptation
 from costream.training.feature_cache import FeatureCache
 from costream.training.objects.augment import Cutout, TrainingView, cut, mirror, paste
 from costream.training.objects.card import DetectorResults, best_threshold, chosen
@@ -249,13 +250,15 @@ def test_thresholds_are_those_of_the_best_f1(tmp_path: Path) -> None:
     pairs = [told(0.6, True, 0) for _ in range(12)] + [told(0.4, False, 0) for _ in range(6)]
     pairs += [told(0.3, True, 1)]
     found, truth = (list(side) for side in zip(*pairs, strict=True))
+    no_change = Adaptation(torch.nn.Identity(), train_settings(tmp_path / "x"), 0, lambda: 0)
     card = replace(data_objects.tiny_card(("a", "b")), timeline=Timeline(threshold=0.5, low=0.1))
-    timeline = chosen(card, DetectorResults({card.name: found}, truth, [0] * len(found), []))
+    results = DetectorResults({card.name: found}, truth, [0] * len(found), [], no_change)
+    timeline = chosen(card, results)
     assert timeline.thresholds == {"a": 0.6}  # of b there is one only
     assert timeline.threshold == 0.6
     assert timeline.low is None
     nothing = [DetectedBoxes(np.zeros((0, 4)), np.zeros(0), np.zeros(0, int))] * len(truth)
-    assert chosen(card, DetectorResults({card.name: nothing}, truth, [], [])) == card.timeline
+    assert chosen(card, replace(results, found={card.name: nothing})) == card.timeline
 
 
 def test_the_lowest_threshold_with_about_the_best_f1() -> None:
