@@ -287,7 +287,7 @@ class Options:
         type=click.FloatRange(0, 1, min_open=True),
     )
     min_length_s: float | None = time_flag("--min-length", "Drop shorter segments (seconds).")
-    min_gap_s: float | None = time_flag("--min-gap", "Merge segments of a label closer than this.")
+    min_gap_s: float | None = time_flag("--min-gap", "Merge closer segments of a label (seconds).")
     only: tuple[str, ...] = texts_flag(  # a variable would be split at the spaces of labels
         "--only", "Segments of these labels only: a,b*; repeatable.", envvar=None, metavar="LABEL"
     )

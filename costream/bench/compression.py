@@ -35,7 +35,6 @@ class _Form:
     stored: Weights
     model: Any
     size: int  # bytes of its tensors
-    plain: bool  # without int8
 
 
 def compression_table(names: Sequence[str], rounds: int, threads: int) -> Table:
@@ -49,7 +48,11 @@ def compression_table(names: Sequence[str], rounds: int, threads: int) -> Table:
         labels = forms[0].stored.card.labels
         if other := [f.name for f in forms if f.stored.card.labels != labels]:
             raise UsageError(f"{other[0]} has other labels than {forms[0].name}")
-        others = {form.name: foreign_steps(form.stored, threads) for form in forms if form.plain}
+        others = {
+            form.name: foreign_steps(form.stored, threads)
+            for form in forms
+            if "int8" not in form.stored.card.compression
+        }
         times = _measure(forms, others, rounds)
         sample, expected = scores(forms[0].stored)
         rows, median = [], float(np.median(times[forms[0].name]))
@@ -88,7 +91,6 @@ def _forms(name: str) -> list[_Form]:
             form,
             model_class(form.card)(form.card, *build(form.card, form.tensors)),
             state_size(form.tensors.values()),
-            "int8" not in form.card.compression,
         )
         for form in forms
     ]

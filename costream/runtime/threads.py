@@ -27,9 +27,9 @@ _ROUNDS, _BLOCK_S = 3, 0.01
 def set_threads(model: Model, most: int) -> None:
     """Let torch use ``most`` threads, or one if some steps of noise are faster with one.
 
-    Models of several streams, such as pictures with sound, get ``most``.
+    ``most``: two or more. Models of several streams, such as pictures with sound, get ``most``.
     """
-    times = step_times(model, (1, most), _ROUNDS, _BLOCK_S) if most > 1 else {}
+    times = step_times(model, (1, most), _ROUNDS, _BLOCK_S)
     count = min(times, key=times.__getitem__, default=most)
     if count != most:
         ms = " ms, ".join(f"{n}: {1e3 * step_s:.2f}" for n, step_s in times.items())
