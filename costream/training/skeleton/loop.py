@@ -104,10 +104,15 @@ def train_network(
 
 
 def draw(
-    frontend: JointStreams, supplies: Sequence[SkeletonSupply], steps: int, rng: np.random.Generator
+    frontend: JointStreams,
+    supplies: Sequence[SkeletonSupply],
+    steps: int,
+    rng: np.random.Generator,
+    batches: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a batch: tokens [B, T, P, V, C], labels int64 [B, T], weights [B, T]."""
-    streams = [s.maker.draw(steps, rng) for s in supplies for _ in range(s.streams)]
+    """Return batches as one: tokens [B, T, P, V, C], labels int64 [B, T], weights [B, T]."""
+    sources = [s for s in supplies for _ in range(s.streams)] * batches
+    streams = [s.maker.draw(steps, rng) for s in sources]
     with torch.no_grad():
         tokens = frontend(batch([s.joints for s in streams]))
     labels = torch.from_numpy(np.stack([s.labels for s in streams]))

@@ -167,11 +167,12 @@ def _centroid(
     checks: Sequence[Motion],
     labels: Sequence[str],
 ) -> list[np.ndarray[Any, Any]]:
-    rows, asked = (
-        np.stack([frontend(batch([m.joints]))[0].mean(0).flatten().numpy() for m in some])
-        for some in (motions, checks)
-    )
-    return nearest_centroid(rows, [labels.index(m.label) for m in motions], asked, len(labels))
+    every = [*motions, *checks]
+    tokens = frontend(batch([m.joints for m in every]))
+    means = [row[: len(m.joints)].mean(0) for row, m in zip(tokens, every, strict=True)]
+    rows = torch.stack(means).flatten(1).numpy()
+    asked, truth = rows[len(motions) :], [labels.index(m.label) for m in motions]
+    return nearest_centroid(rows[: len(motions)], truth, asked, len(labels))
 
 
 BATCHES, PROBE_STEPS = 16, 128  # number of batches of streams, and the streams' length
@@ -222,22 +223,17 @@ def fit_probe(
     All means share one scale and all deviations another, instead of one scale per number: a
     joint that hardly moves carries little information.
     """
-    rng, stride = np.random.default_rng(seed), network.stride
-    rows, labels, weights = [], [], []
-    for _ in range(BATCHES):
-        tokens, steps, counts = draw(frontend, supplies, PROBE_STEPS, rng)
-        rows.append(network.describe(tokens))
-        labels.append(steps[:, ::stride])
-        weights.append(counts[:, ::stride])
-    described = torch.cat(rows)
+    rng = np.random.default_rng(seed)
+    tokens, *targets = draw(frontend, supplies, PROBE_STEPS, rng, BATCHES)
+    described = network.describe(tokens)
+    labels, weights = (each[:, :: network.stride] for each in targets)
     centre = described.mean((0, 1))
     spread = (described - centre).square().mean((0, 1)).view(2, -1).mean(1).sqrt()
     scale = spread.clamp(min=1e-6).repeat_interleave(len(centre) // 2)
-    truth, counting = torch.cat(labels), torch.cat(weights)
     weight, bias = logistic_regression(
         (described - centre) / scale,
         network.num_classes,
-        lambda logits: loss(logits, truth, counting, smoothing),
+        lambda logits: loss(logits, labels, weights, smoothing),
         DECAY,
     )
     weight = weight / scale
