@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from costream.runtime.memory import give_back, settle
+from costream.runtime.memory import HEAPS, give_back, settle
+from kit.program import python
 
 
 class Knot:
@@ -54,9 +55,35 @@ def own_bytes() -> int:
     return 1024 * int(next(line for line in lines if line.startswith("RssAnon")).split()[1])
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc"
+needs_glibc = pytest.mark.skipif(
+    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "malloc_info"), reason="glibc"
 )
+COUNT = """
+import ctypes, os, sys, threading
+from costream.runtime.memory import limit_heaps
+if sys.argv[1:]:
+    limit_heaps()
+barrier = threading.Barrier(6)
+def work():
+    kept = bytes(10_000)
+    barrier.wait()
+threads = [threading.Thread(target=work) for _ in range(6)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+libc.malloc_info(0, ctypes.c_void_p(out := libc.fdopen(os.dup(1), b"w")))
+libc.fclose(ctypes.c_void_p(out))
+"""
+
+
+@needs_glibc
+def test_threads_share_heaps() -> None:
+    counts = [python("-c", COUNT, *args).stdout.count("<heap nr=") for args in ((), ("limit",))]
+    assert counts[1] <= HEAPS < counts[0]
+
+
+@needs_glibc
 def test_what_a_backlog_took_is_given_back() -> None:
     backlog = [bytes(4000) for _ in range(20_000)]
     del backlog[:-1]  # the last one keeps the end of the heap
