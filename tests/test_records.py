@@ -103,6 +103,16 @@ def test_numbers_whose_sums_would_overflow_are_refused(changed):
         from_json("compute", fields | changed)
 
 
+@pytest.mark.parametrize("kind", ["header", "head"])
+def test_a_background_is_one_of_the_labels(kind):
+    head = {"model": "m", "labels": ["none", "walk"], "background": "none", "threshold": 0.5}
+    header = {**head, "rate_hz": 8, "heads": [head]}
+    assert from_json("header", header).heads[0].background == "none"
+    (header if kind == "header" else head)["background"] = "sit"
+    with pytest.raises(ValueError, match="without a valid background"):
+        from_json("header", header)
+
+
 @pytest.mark.parametrize("name", ["budget_ms", "budget_macs", "budget_share"])
 def test_a_budget_is_written_with_its_unit_and_without(name):
     compute = Compute(0, 0.0, 10, 20, StageTimes(1, 1, 1, 1), **{name: 0.5})

@@ -112,7 +112,7 @@ def _header(f: Fields) -> Header:
         model=str(f.get("model", "")),
         weights_sha256=str(f.get("weights_sha256", "")),
         labels=tuple(_text(label) for label in f.get("labels") or ()),
-        background=_optional(_text, f.get("background")),
+        background=_background(f),
         rate_hz=_number(f.get("rate_hz")),
         delay_s=_number(f.get("delay_s", 0.0)),
         source=str(f.get("source", "")),
@@ -127,12 +127,20 @@ def _header(f: Fields) -> Header:
     )
 
 
+def _background(f: Fields) -> str | None:
+    """Return the label that is not an event; it is one of the labels."""
+    background = _optional(_text, f.get("background"))
+    if background is not None and background not in (f.get("labels") or ()):
+        raise TypeError(f"background ({background!r:.40})")
+    return background
+
+
 def _head(f: Fields) -> Head:
     return Head(
         model=_text(f["model"]),
         weights_sha256=str(f.get("weights_sha256", "")),
         labels=tuple(_text(label) for label in f.get("labels") or ()),
-        background=_optional(_text, f.get("background")),
+        background=_background(f),
         delay_s=_number(f.get("delay_s", 0.0)),
         threshold=_number(f.get("threshold")),
         thresholds={_text(k): _number(v) for k, v in (f.get("thresholds") or {}).items()},
