@@ -1,9 +1,9 @@
-"""costream: continual inference over video, audio and skeletons, one step at a time.
+"""costream: continual inference over video, audio, skeletons and text, one step at a time.
 
 The public API, loaded on first use, so that ``import costream`` is fast:
 
-``detect``, ``listen`` and ``watch`` run over sources and yield records; ``load_model`` loads a
-model once for many runs, and for streams of one's own. ``Results.read`` reads results back.
+``detect``, ``listen``, ``read`` and ``watch`` run over sources and yield records; ``load_model``
+loads a model once for many runs, and for streams of one's own. ``Results.read`` reads results back.
 ``costream help python`` has ten examples.
 """
 
@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # as that of typing, whose import would come before the p
 if TYPE_CHECKING:
     from costream.api.feeds import FeedRecords, watch
     from costream.api.results import Results
-    from costream.api.runs import RecordStream, detect, listen, run
+    from costream.api.runs import RecordStream, detect, listen, read, run
     from costream.api.streams import LoadedModel, ModelStream, load_model
     from costream.sources.registry import open_source
 
@@ -30,6 +30,7 @@ __all__ = [
     "listen",
     "load_model",
     "open_source",
+    "read",
     "run",
     "watch",
 ]
@@ -43,6 +44,7 @@ _HOME = {
     "listen": "costream.api.runs",
     "load_model": "costream.api.streams",
     "open_source": "costream.sources.registry",
+    "read": "costream.api.runs",
     "run": "costream.api.runs",
     "watch": "costream.api.feeds",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from costream.models.base import Model
 from costream.options import Options
 from costream.records import Header, Record, Summary
 from costream.runtime import pipeline
+from costream.runtime.alerts.files import AlertRules
 from costream.runtime.options import check_model_options, source_options
 from costream.runtime.pipeline import SourceRun
 from costream.runtime.stop import StopHandler
@@ -38,9 +39,15 @@ class RecordStream(RecordIterator[Record]):
     the run; files are finished in any case.
     """
 
-    def __init__(self, run: SourceRun, queue: RecordQueue) -> None:
-        """``queue``: a sink of the run. Opens the source; raises like ``Source.open``."""
-        super().__init__(queue.records, run.steps(), run.stop)
+    def __init__(
+        self, run: SourceRun, queue: RecordQueue, alerts: AlertRules | None = None
+    ) -> None:
+        """``queue``: a sink of the run. Opens the source; raises like ``Source.open``.
+
+        ``alerts``: are finished at its end.
+        """
+        steps = run.steps() if alerts is None else _closing(run.steps(), alerts)
+        super().__init__(queue.records, steps, run.stop)
         self._queue = queue
         next(self._steps)
         assert queue.header is not None
@@ -99,6 +106,23 @@ def listen(
     return _run("listen", source, model, rate_hz, sinks, options)
 
 
+def read(
+    source: AnySource,
+    model: str | os.PathLike[str] | LoadedModel,
+    *,
+    sinks: Sequence[Sink] = (),
+    **options: Any,
+) -> RecordStream:
+    """Label the lines of a text; iterate over the records.
+
+    ``source``: a path, ``tcp://HOST:PORT``, or an iterable of strings, each a line; a generator
+    is live. ``model``: a weight file that has learnt labels, or a loaded model. ``options``: those
+    of ``costream read``, without dashes: ``by="word"``, ``arrival=True``, ``on=["error>=0.9"]``,
+    which adds alerts to the records. The rest, and what it raises, is as for ``detect``.
+    """
+    return _run("read", source, model, None, sinks, {"by": "line", **options})
+
+
 def run(
     source: Source,
     model: Model | LoadedModel,
@@ -116,7 +140,7 @@ def run(
 
 
 def _run(
-    command: Literal["detect", "listen"],
+    command: Literal["detect", "listen", "read"],
     source: AnySource,
     model: str | os.PathLike[str] | LoadedModel,
     rate_hz: float | None,
@@ -144,7 +168,17 @@ def _run(
     everything = [queue, *files, *sinks]
     handler = StopHandler()
     run = SourceRun(opened, network, everything, options, handler, follow_persons=True)
-    return RecordStream(run, queue)
+    alerts = AlertRules.of(replace(options, quiet=True), network) if options.on else None
+    if alerts is not None:
+        run.listener = alerts.listener(name, run.recorder)
+    return RecordStream(run, queue, alerts)
+
+
+def _closing(steps: Generator[None, None, None], alerts: AlertRules) -> Generator[None, None, None]:
+    try:
+        yield from steps
+    finally:
+        alerts.close()
 
 
 def _name_of(source: AnySource) -> str:

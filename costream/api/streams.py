@@ -32,6 +32,7 @@ _ENDED = object()
 
 # Options of ``stream``: those of ``detect`` that do not concern files.
 _OF_FILES = {"start", "end", "duration", "output", "format", "overwrite", "model", "weights"}
+_OF_FILES |= {"on", "run", "post", "append"}  # of text
 
 
 class RecordQueue:
@@ -138,7 +139,7 @@ class LoadedModel:
         unfit = sorted(_OF_FILES & set(options))
         if unfit:
             raise UsageError("does not apply to a stream", where=unfit[0])
-        command = "listen" if self.info.sound else "detect"
+        command = "listen" if self.info.sound else "read" if self.info.text else "detect"
         chosen = make_options(command, options, sources=(name,))
         return ModelStream(self, chosen, rate_hz=rate_hz, name=name, sinks=sinks)
 
@@ -150,8 +151,8 @@ class ModelStream:
     """One stream of a model: ``step`` takes a frame and returns the records it completes.
 
     A frame is uint8 [H, W, 3] of any size, joints [V, 3] or [M, V, 3], feature values [C], or for
-    models of sound a piece of any length, float or int16 [N]. As a context manager it ends at the
-    end of the block, which finishes its sinks.
+    models of sound a piece of any length, float or int16 [N], of text a line. As a context manager
+    it ends at the end of the block, which finishes its sinks.
     """
 
     def __init__(

@@ -29,6 +29,7 @@ EXTRAS = {
     "parquet": ("pyarrow", "pyarrow", "Parquet tables"),
     "ray": ("ray", "ray", "batches on several machines"),
     "torchaudio": ("torchaudio", "torchaudio", "audio transforms on a GPU"),
+    "text": ("tokenizers", "tokenizers", "tokenizer.json files"),
     "keras": ("h5py", "h5py", "import of Keras checkpoints (HDF5)"),
     "h5": ("h5py", "h5py", "joints of SLEAP and DeepLabCut in HDF5"),
     "c3d": ("c3d", "c3d", "markers of motion capture (C3D)"),

@@ -29,7 +29,7 @@ def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> An
     type=click.Path(path_type=Path),
     metavar="PATH",
     help="Recordings or images. Without --labels: a folder with one folder per class, or a table:"
-    " file,start,end,label.",
+    " file,start,end,label; lines of text: text,label.",
 )
 @option(
     "--labels",
@@ -45,8 +45,9 @@ def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> An
 )
 @option(
     "--protocol",
-    type=click.Choice(["thumos14", "tvseries"]),
-    help="Score the classes and frames of this data set's standard protocol.",
+    type=click.Choice(["thumos14", "tvseries", "glue"]),
+    help="Score the classes and frames of this data set's standard protocol; glue: lines of text,"
+    " with windows of 0.5, 1 and 2 times their mean length.",
 )
 @option(
     "--tolerance",
@@ -90,6 +91,8 @@ def command(tolerance: float | None, **values: Any) -> int:
 
     Clips of one class each: top-1 and top-5 accuracy by the mean of their steps, their majority
     vote and the last step, and of whole groups (songs); results per class, and confusions.
+
+    Lines of text: the same of each line alone, and of lines one after the other.
 
     Objects (boxes as --labels): AP and AP50, and the cost per image.
 

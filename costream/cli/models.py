@@ -244,6 +244,7 @@ _MAX_LINES = {"model": 2, "knows": 3, "limits": 4, "licence": 2}
 
 # What a model with a frontend takes; the other frontends are of video.
 _TAKES = {"joints": "skeletons", "audiovisual": "video, sound"}
+_TAKES |= dict.fromkeys(("text", "tokenizer"), "text")
 _TAKES |= dict.fromkeys(("audio", "vggish", "logmel"), "sound")
 
 

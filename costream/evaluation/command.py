@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from costream.errors import ExitCode, OutputError, printable
-from costream.evaluation.clips import clip_scores
+from costream.evaluation.clips import clip_scores, window_scores
 from costream.evaluation.objects import object_scores
 from costream.evaluation.picture import draw
 from costream.evaluation.recordings import result_scores, watch_scores
@@ -48,4 +48,4 @@ def _scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any]:
         return object_scores(settings, stop)
     if settings.labels is not None:
         return watch_scores(settings, stop)
-    return clip_scores(settings, stop)
+    return window_scores(settings, stop) if settings.protocol else clip_scores(settings, stop)

@@ -29,6 +29,7 @@ from costream.records import (
 from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
 from costream.sources.base import Source, SourceOptions
+from costream.sources.memory import MemorySource
 from costream.sources.registry import open_source
 
 
@@ -263,4 +264,6 @@ def run_concatenated(
 
 def _open(example: Example, options: SourceOptions) -> Source:
     own = replace(options, start_s=example.start_s, end_s=example.end_s)
+    if options.text is not None:  # the line itself
+        return MemorySource([example.source], own, name=example.where)
     return open_source(example.source, own)

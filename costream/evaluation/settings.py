@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from costream.models.base import Model
 
 
+GLUE = "glue"  # the protocol of labelled lines
+
+
 @dataclass(frozen=True)
 class EvaluateSettings:
     """The options of ``costream evaluate``."""
@@ -26,7 +29,7 @@ class EvaluateSettings:
     data: Path | None
     labels: Path | None = None
     results: Path | None = None  # of an earlier run, instead of a model
-    protocol: str | None = None  # a key of protocols.PROTOCOLS
+    protocol: str | None = None  # a key of protocols.PROTOCOLS, or GLUE
     tolerance_s: float = 0.0  # accepted error of label times
     tokens: tuple[int | None, ...] | None = None  # of object models, one run each; None in it: all
     group: str | None = None  # table column with the groups of the interval
@@ -53,9 +56,13 @@ class EvaluateSettings:
             raise UsageError("needed to evaluate a model", where="--data")
         if self.model is not None and "," in self.model:
             raise UsageError(f"{self.model} names several models", hint="name one of them")
-        for name, given in (("--protocol", self.protocol), ("--tolerance", self.tolerance_s)):
+        of_rows = self.protocol if self.protocol != GLUE else None
+        for name, given in (("--protocol", of_rows), ("--tolerance", self.tolerance_s)):
             if given and self.labels is None:
                 raise UsageError("applies to whole recordings: give their --labels", where=name)
+        if self.protocol == GLUE and (self.labels is not None or self.png is not None):
+            where = "--labels" if self.labels is not None else "--png"
+            raise UsageError(f"does not apply to --protocol {GLUE}", where=where)
         if self.png is not None and not self.png.absolute().parent.is_dir():
             raise UsageError("no such folder", where=self.png.parent)
 
@@ -97,7 +104,7 @@ def source_options(settings: EvaluateSettings, model: Model) -> SourceOptions:
     if model.info.sound is not None and settings.rate_hz is not None:
         raise UsageError(f"the steps of {model.info.card.name} are blocks of audio", where="--fps")
     options = Options(rate_hz=settings.rate_hz, layout=settings.layout, columns=settings.columns)
-    return run_options(options, model)
+    return replace(run_options(options, model), text="line" if model.info.text else None)
 
 
 def progress(items: Sequence[Any], title: str) -> Iterable[Any]:

@@ -18,9 +18,30 @@ def to_text(result: dict[str, Any]) -> str:
         tables = object_tables(result)
     elif "recordings" in result:
         tables = recording_tables(result)
+    elif "windows" in result:
+        tables = [window_table(result)]
     else:
         tables = clip_tables(result)
     return "\n\n".join(table.to_text() for table in tables)
+
+
+def window_table(result: dict[str, Any]) -> Table:
+    """Return the table of scores and costs by window."""
+    columns = ("window", "tokens", "accuracy", "F1", "Matthews", "kMAC a token", "recomputed kMAC")
+    keys = ("accuracy", "f1", "matthews")
+    rows = [
+        (
+            f"x{w['factor']:g}",
+            w["window"],
+            *(w[k] for k in keys),
+            w["macs"] / 1e3,
+            w["dense_macs"] / 1e3,
+        )
+        for w in result["windows"]
+    ]
+    title = f"{result['model']} on {result['data']}: {result['examples']} lines"
+    note = f"windows of the mean length of a line, {result['tokens']:.1f} tokens; each line alone"
+    return Table(title, columns, tuple(rows), (note,), decimals=3)
 
 
 def number(value: float | None) -> float | None:

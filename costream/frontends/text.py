@@ -1,17 +1,21 @@
-"""Words as tokens: hashed sequences of characters, without a vocabulary."""
+"""Words as tokens: hashed sequences of characters, or the vocabulary of a tokenizer."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.errors import ModelError
 from costream.frontends.base import frontend
 from costream.nn.state import State, zeros
 from costream.records import TextLine
@@ -61,9 +65,10 @@ class HashedWords(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the tokens [..., token_width] of rows of the table [..., GRAMS]."""
-        bag = F.embedding_bag(x.reshape(-1, GRAMS), self.table.weight, mode="mean", padding_idx=0)
-        rows: Tensor = bag.view(*x.shape[:-1], self.token_width)
-        return rows
+        rows = x.reshape(-1, x.shape[-1])
+        bag = F.embedding_bag(rows, self.table.weight, mode="mean", padding_idx=0)
+        tokens: Tensor = bag.view(*x.shape[:-1], self.token_width)
+        return tokens
 
     def forward_step(self, x: Tensor, state: TextState) -> Tensor:
         """Take one token [B, GRAMS] of every stream, return it [B, token_width]."""
@@ -78,6 +83,65 @@ class HashedWords(nn.Module):
     def count_macs(self) -> int:
         """Return the multiply-accumulates of a token: 0, vectors are added."""
         return 0
+
+
+@frontend("tokenizer", order=13)
+class Tokenizer(HashedWords):
+    """Frontend for text: the tokens of a ``tokenizer.json`` of Hugging Face, each with a vector.
+
+    The file is part of the weights. What it adds at both ends of a text is left out; one more
+    token ends a line. Words that are given alone are divided alone.
+
+    Args:
+        token_width: of the vectors. ``file``: the path of the tokenizer.json, for new weights;
+            later ``vocabulary``, its number of tokens, and ``size``, its bytes, tell enough.
+    """
+
+    rules: Tensor
+
+    def __init__(
+        self,
+        token_width: int = 32,
+        vocabulary: int = 0,
+        size: int = 0,
+        file: str | None = None,
+    ) -> None:
+        rules = torch.zeros(size, dtype=torch.uint8)
+        if file is not None:
+            try:
+                read = Path(file).read_bytes()
+            except OSError as error:
+                raise ModelError(f"cannot be read ({error.strerror})", where=file) from error
+            made = _encoder(read)
+            vocabulary, size = made.get_vocab_size(), len(read)
+            rules = torch.frombuffer(bytearray(read), dtype=torch.uint8)
+        if vocabulary < 1:
+            raise ModelError("needs a file: frontend.file=tokenizer.json", where="tokenizer")
+        super().__init__(token_width, vocabulary + 1)
+        self._encoder: Any = None
+        self.register_buffer("rules", rules)
+        self.arguments = {"token_width": token_width, "vocabulary": vocabulary, "size": size}
+
+    def prepare(self, item: TextLine) -> npt.NDArray[np.int64]:
+        """Return the rows of the table for each token of a line, [m, 1]."""
+        if self._encoder is None:
+            self._encoder = _encoder(self.rules.cpu().numpy().tobytes())
+        known = self._encoder.encode(item.text, add_special_tokens=False).ids
+        rows = [k + 1 for k in known] + ([self.buckets] if item.ends else [])
+        return np.array(rows, np.int64).reshape(-1, 1)
+
+
+def _encoder(rules: bytes) -> Any:
+    """Return the tokenizer of a tokenizer.json. ModelError if it or its library is unusable."""
+    try:
+        from tokenizers import Tokenizer as Encoder
+    except ImportError as error:
+        hint = "pip install 'costream[text]'"
+        raise ModelError("a tokenizer.json needs tokenizers", hint=hint) from error
+    try:
+        return Encoder.from_buffer(rules)
+    except Exception as error:  # the library raises nothing else
+        raise ModelError(f"is no tokenizer.json ({error})", where="tokenizer") from error
 
 
 @lru_cache(maxsize=1 << 15)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +23,7 @@ log = logging.getLogger("costream")
 class Example:
     """A stretch of a source that belongs to one class."""
 
-    source: str  # as on the command line
+    source: str  # as on the command line; of text the line itself
     label: str
     start_s: float
     end_s: float | None  # None: to the end of the source
@@ -156,3 +157,43 @@ def read_classes(data: Path) -> Iterator[Recording]:
             for source in expand(str(file)):
                 label = Label(0.0, None, folder.name, source)
                 yield Recording(source, (label,), str(file), False, None)
+
+
+def read_lines(data: Path | None, group: str | None) -> list[Example]:
+    """Return the lines of a table with the columns text and label, or of files LABEL.txt.
+
+    The source of such an example is the line itself, and so is its group, unless a column
+    ``group`` says it. Raises UsageError that names file and line.
+    """
+    if data is None:
+        hint = "a table with the columns text and label, or a folder of files LABEL.txt"
+        raise UsageError("lines are needed", where="--data", hint=hint)
+    try:
+        if data.is_dir():
+            return [
+                Example(line.strip(), path.stem, 0.0, None, line.strip(), f"{path}, line {number}")
+                for path in sorted(data.glob("*.txt"))
+                for number, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1)
+                if line.strip()
+            ]
+        with open(data, encoding="utf-8-sig", newline="") as file:
+            return list(_rows(csv.DictReader(file), data, group))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"cannot be read ({error})", where=data) from error
+
+
+def _rows(table: csv.DictReader[str], data: Path, group: str | None) -> Iterator[Example]:
+    named = [name for name in ("text", "label", group) if name is not None]
+    missing = [name for name in named if name not in (table.fieldnames or ())]
+    if missing:
+        raise UsageError(f"has no column {', '.join(missing)}", where=data)
+    empty = []
+    for row in table:
+        text, label = ((row[name] or "").strip() for name in ("text", "label"))
+        if text and label:
+            own = text if group is None else row[group] or ""
+            yield Example(text, label, 0.0, None, own, f"{data}, line {table.line_num}")
+        else:
+            empty.append(str(table.line_num))
+    if empty:
+        raise UsageError(f"lines without text or label: {abbreviate(empty)}", where=data)

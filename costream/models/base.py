@@ -93,6 +93,7 @@ class ModelInfo:
     frames: int = 1  # video frames per step
     sound: AudioFormat | None = None  # of its audio input; None: it takes no audio
     beside: AudioFormat | None = None  # of the audio it takes in addition to frames
+    text: bool = False  # it takes lines of text
     # Best number of items of one stream per call of ``steps``; 1: batching gains nothing.
     chunk: int = 1
     persons: int | None = None  # that one stream sees together; None: it takes no skeletons

@@ -6,6 +6,7 @@ from typing import Any
 
 from costream.checkpoints.card import Card
 from costream.errors import ModelError, SourceError, UsageError
+from costream.frontends.base import frontend_class
 from costream.frontends.pose import installed_version, load_mediapipe
 from costream.frontends.tsn import load_opencv
 from costream.layouts import MEDIAPIPE_33, find_layout
@@ -17,6 +18,11 @@ def source_kind(frontend: Any) -> SourceKind:
     """Return the kind of source for a model with this frontend; features if it has none."""
     kind: SourceKind = "features" if frontend is None else frontend.takes
     return kind
+
+
+def card_kind(card: Card) -> SourceKind:
+    """Return the kind of source for the model of a card. ModelError for an unknown frontend."""
+    return source_kind(None if card.frontend is None else frontend_class(card.frontend))
 
 
 def extra_audio(frontend: Any) -> AudioFormat | None:

@@ -106,7 +106,7 @@ def _front(plan: ModelSpec, name: str | None, arguments: dict[str, Any]) -> _Fro
         module = None if kind is None else load_frontend(kind, **own)
         if kind is None and own:
             raise ValueError(f"there is no frontend to take {', '.join(own)}")
-        return _FrontendSpec(module, kind, own, plan.rate_hz)
+        return _FrontendSpec(module, kind, getattr(module, "arguments", own), plan.rate_hz)
     stored = read_whole(name)
     card = stored.card
     network: Any

@@ -171,6 +171,7 @@ class StreamingModel:
             frames=int(getattr(frontend, "frames", 1)),
             sound=AudioFormat(frontend.sample_rate_hz, frontend.block) if kind == "audio" else None,
             beside=beside,
+            text=kind == "text",
             chunk=CHUNK if kind in ("audio", "text") else CHUNK_FRAMES if together else 1,
             persons=persons,
             # With strides in time, or a pose tracker each.

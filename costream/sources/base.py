@@ -44,6 +44,7 @@ class ConnectionOptions:
     transport: Literal["tcp", "udp"] = "tcp"  # RTSP
     speed: float | None = None  # play files as feeds at this factor; None: do not
     keeper: PacketListener | None = None
+    follow: bool = False  # text files: only what is appended, also to a new file of the name
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Sources in memory: arrays and iterables of frames, audio samples, skeletons or feature rows."""
+"""Sources in memory: iterables of frames, audio samples, skeletons, feature rows or lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from av.video.reformatter import VideoReformatter
 from costream.errors import UsageError
 from costream.formatting import listed
 from costream.layouts import LAYOUTS, Layout, find_layout
-from costream.records import AudioFormat, FeatureRow, Item, SkeletonFrame, SourceInfo, VideoFrame
+from costream.records import (
+    AudioFormat,
+    FeatureRow,
+    Item,
+    SkeletonFrame,
+    SourceInfo,
+    TextLine,
+    VideoFrame,
+)
 from costream.sources.base import SourceOptions
 from costream.sources.media.picture import LazyImage
 from costream.sources.media.resample import AudioBlockCutter
@@ -65,13 +73,16 @@ def make_converter(
 ) -> ItemConverter:
     """Return the converter for a stream whose first value is ``first``.
 
-    Audio if ``options.sound`` is set; else feature rows [C], frames [H, W, 3], or skeletons [V, C]
-    or [M, V, C] of floats. ``rate_hz``: values per second, or samples per second of audio; None:
-    a value has the time of its arrival. ``size``: the number of values, if known. Raises
-    UsageError where something is missing or the first value is none of these.
+    Audio if ``options.sound`` is set, text if it is a string; else feature rows [C], frames
+    [H, W, 3], or skeletons [V, C] or [M, V, C] of floats. ``rate_hz``: values per second, or
+    samples per second of audio; None: a value has the time of its arrival, a line its number.
+    ``size``: the number of values, if known. Raises UsageError where something is missing or the
+    first value is none of these.
     """
     if rate_hz is not None and not 0 < rate_hz < float("inf"):
         raise UsageError(f"must be above 0, not {rate_hz}", where="rate_hz")
+    if first.dtype.kind == "U" and rate_hz is None and not options.arrival:
+        rate_hz = 1.0  # as of lines of a file
     info = SourceInfo(name, name, "video", None, rate_hz, live=live)
     if size is not None and rate_hz is not None:
         info = replace(info, duration_s=size / rate_hz)
@@ -79,6 +90,8 @@ def make_converter(
         info = replace(info, began_s=time.time())
     if options.sound is not None:
         return _AudioSamples(first, options, options.sound, rate_hz, info)
+    if first.dtype.kind == "U":
+        return _Lines(rate_hz, replace(info, kind="text"))
     if first.ndim == 1:
         return _FeatureRows(first, rate_hz, info)
     joints = first.shape[-1:] in ((2,), (3,)) and first.dtype != np.uint8
@@ -293,8 +306,23 @@ class _FeatureRows(_Timed):
         return value
 
 
+class _Lines(_Timed):
+    """Lines of text; those without any word are left out."""
+
+    def __init__(self, rate_hz: float | None, info: SourceInfo) -> None:
+        super().__init__(rate_hz)
+        self.info = info
+
+    def items(self, value: npt.NDArray[Any], time_s: float | None) -> Iterator[Item]:
+        if value.dtype.kind != "U":
+            raise UsageError("a line of text is a string", where=WHERE)
+        i, at_s = self.number(time_s)
+        if text := str(value).strip():
+            yield TextLine(i, at_s, text, arrived_s=time.monotonic() if self.info.live else None)
+
+
 class MemorySource:
-    """A source over an array, or an iterable of arrays.
+    """A source over an array, or an iterable of arrays or of lines of text.
 
     The first axis of an array, or the order of an iterable, is time. An iterator, such as a
     generator, is a live source: no step waits for later values.
@@ -313,7 +341,7 @@ class MemorySource:
         Raises UsageError if it is missing for values that are not live.
         """
         live = iter(values) is values
-        if rate_hz is None and not live:
+        if rate_hz is None and not live and options.text is None:
             hint = "give the frames (or audio samples) per second: rate_hz=25"
             raise UsageError("the values have no times", where=name, hint=hint)
         self._options, self._rate_hz, self._name = options, rate_hz, name
@@ -373,7 +401,7 @@ def as_array(value: Any) -> npt.NDArray[Any]:
     if hasattr(value, "detach"):  # a torch tensor
         value = value.detach().cpu()
     array = np.asarray(value)
-    if array.dtype.kind not in "fiub":
+    if array.dtype.kind not in "fiub" and (array.dtype.kind != "U" or array.ndim):
         raise UsageError(f"not an array of numbers, but {type(value).__name__}", where=WHERE)
     return array
 

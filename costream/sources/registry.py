@@ -28,6 +28,7 @@ from costream.sources.media.container import check_file, read_head
 from costream.sources.media.remote import is_remote, is_remote_file
 from costream.sources.pipe import PipeSource
 from costream.sources.realtime import RealtimeSource
+from costream.sources.text import TextFeed
 
 
 def expand(argument: str, *, connecting: bool = False) -> list[str]:
@@ -74,6 +75,8 @@ def open_source(uri: str, options: SourceOptions | None = None) -> Source:
     opened: ``source.open()``. Raises the same errors as ``sniff``.
     """
     options = options or SourceOptions()
+    if _is_text_feed(uri, options):
+        return TextFeed(uri, options)
     live = _live(uri, connecting=options.connecting is not None)
     if live is not None:
         return cast(Source, _loaded(live)(uri, options))
@@ -113,6 +116,14 @@ def _live(uri: str, *, connecting: bool = True) -> Entry[type[Source]] | None:
         if address is not None and re.fullmatch(address, uri) and not _is_file(uri):
             return entry if connecting or not entry.info.get("connecting") else None
     return None
+
+
+def _is_text_feed(uri: str, options: SourceOptions) -> bool:
+    """Return whether this is a server of text, or a file of it to be followed."""
+    connecting = options.connecting
+    if options.text is None or connecting is None or _is_pipe(uri):
+        return False
+    return scheme_of(uri) == "tcp" or (connecting.follow and scheme_of(uri) is None)
 
 
 def _is_url_of_file(uri: str) -> bool:

@@ -14,9 +14,8 @@ from costream.checkpoints.card import Card
 from costream.checkpoints.file import SUFFIX, write_weights
 from costream.errors import ExitCode, UsageError, printable
 from costream.formatting import counted
-from costream.frontends.base import frontend_class
 from costream.models.build import save_model
-from costream.models.fitting import source_kind
+from costream.models.fitting import card_kind
 from costream.models.registry import read_whole
 from costream.models.spec import is_gated
 from costream.runtime.setup import logging_to, prepare_torch
@@ -89,7 +88,7 @@ def trainer_of(card: Card) -> CustomClassTrainer:
     """Return the trainer of a model. ModelError if it takes features or has token gates."""
     if card.finds_objects:
         return ObjectTrainer()
-    kind = source_kind(None if card.frontend is None else frontend_class(card.frontend))
+    kind = card_kind(card)
     if kind == "skeleton":
         return SkeletonTrainer()
     if kind == "audio":

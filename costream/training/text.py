@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
 
@@ -18,7 +15,7 @@ from torch import Tensor, nn
 
 from costream.checkpoints.card import Card
 from costream.errors import UsageError
-from costream.labels.collector import abbreviate
+from costream.labels.examples import Example, read_lines
 from costream.labels.recording import BACKGROUNDS, UNSCORED
 from costream.models.oad.cooadtr import OadOutput, TokenClassifier
 from costream.records import TextLine
@@ -49,15 +46,6 @@ ROUNDS = 50  # validations of a long one
 CHECKS, LINES = 4, 64  # streams to validate with, and lines of each
 COMPARED = 4000  # lines that baselines learn from, and that are scored
 PENALTY = 1e-4  # L2 penalty, of the linear baseline
-
-
-@dataclass(frozen=True)
-class LabelledLine:
-    """A line and its label. ``group``: unit that a split keeps together."""
-
-    text: str
-    label: str
-    group: str
 
 
 class WordReader(nn.Module):
@@ -113,7 +101,7 @@ class TextTrainer(SequenceTrainer):
         training, held_out = split_lines(lines, settings.validation, settings.seed)
         warn_of_unchecked(found - {line.label for line in held_out}, settings)
         log.info("%d lines to train on, %d to validate with", len(training), len(held_out))
-        rows = [[line.text, line.label, line.group] for line in lines]
+        rows = [[line.source, line.label, line.group] for line in lines]
         return TrainingData(labels, training, held_out, rows)
 
     def fit(self, student: Student, data: TrainingData, workspace: Workspace) -> TrainResult:
@@ -127,7 +115,9 @@ class TextTrainer(SequenceTrainer):
         if not isinstance(network, TokenClassifier):
             raise untrainable_error(card)
         rng = np.random.default_rng(settings.seed)
-        made = [LabelledLine(text, card.labels[0], "") for text in wordless(WORDLESS, rng)]
+        made = [
+            Example(text, card.labels[0], 0.0, None, "", "") for text in wordless(WORDLESS, rng)
+        ]
         training = [tokens_of(frontend, line, card) for line in (*data.training, *made)]
         checks = [tokens_of(frontend, line, card) for line in data.validation]
         validation = [stream_of(checks, LINES, rng) for _ in range(CHECKS if checks else 0)]
@@ -157,52 +147,14 @@ class TextTrainer(SequenceTrainer):
         return TrainResult(rows, streams, _baselines(training, checks, card, rng), history)
 
 
-def read_lines(data: Path | None, group: str | None) -> list[LabelledLine]:
-    """Return the lines of a table with the columns text and label, or of files LABEL.txt.
-
-    Raises UsageError that names file and line.
-    """
-    if data is None:
-        hint = "a table with the columns text and label, or a folder of files LABEL.txt"
-        raise UsageError("lines are needed", where="--data", hint=hint)
-    try:
-        if data.is_dir():
-            return [
-                LabelledLine(line.strip(), path.stem, line.strip())
-                for path in sorted(data.glob("*.txt"))
-                for line in path.read_text("utf-8-sig").splitlines()
-                if line.strip()
-            ]
-        with open(data, encoding="utf-8-sig", newline="") as file:
-            return list(_rows(csv.DictReader(file), data, group))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"cannot be read ({error})", where=data) from error
-
-
-def _rows(table: csv.DictReader[str], data: Path, group: str | None) -> Iterator[LabelledLine]:
-    named = [name for name in ("text", "label", group) if name is not None]
-    missing = [name for name in named if name not in (table.fieldnames or ())]
-    if missing:
-        raise UsageError(f"has no column {', '.join(missing)}", where=data)
-    empty = []
-    for row in table:
-        text, label = ((row[name] or "").strip() for name in ("text", "label"))
-        if text and label:
-            yield LabelledLine(text, label, text if group is None else row[group] or "")
-        else:
-            empty.append(str(table.line_num))
-    if empty:
-        raise UsageError(f"lines without text or label: {abbreviate(empty)}", where=data)
-
-
 def split_lines(
-    lines: Sequence[LabelledLine], share: float, seed: int
-) -> tuple[list[LabelledLine], list[LabelledLine]]:
+    lines: Sequence[Example], share: float, seed: int
+) -> tuple[list[Example], list[Example]]:
     """Return lines to train on and to validate with, with no group on both sides.
 
     A group is held out by a hash of its name; a label of which nothing would be left is not.
     """
-    sides: tuple[list[LabelledLine], list[LabelledLine]] = ([], [])
+    sides: tuple[list[Example], list[Example]] = ([], [])
     for line in lines:
         drawn = crc32(f"{seed} {line.group}".encode()) / 2**32
         sides[drawn < share].append(line)
@@ -225,9 +177,9 @@ def wordless(count: int, rng: np.random.Generator) -> list[str]:
     return [str(forms[k % len(forms)]()) for k in range(count)]
 
 
-def tokens_of(frontend: Any, line: LabelledLine, card: Card) -> TokenStream:
+def tokens_of(frontend: Any, line: Example, card: Card) -> TokenStream:
     """Return the tokens of a line, as rows of the frontend's table, each with its label."""
-    rows = frontend.prepare(TextLine(0, 0.0, line.text))
+    rows = frontend.prepare(TextLine(0, 0.0, line.source))
     small = torch.from_numpy(rows.astype(np.int16 if frontend.buckets < 2**15 else np.int32))
     return TokenStream(small, np.full(len(rows), card.labels.index(line.label)))
 

@@ -6,25 +6,33 @@ import csv
 import json
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.metrics import f1_score, matthews_corrcoef
 
+import costream
 from costream.checkpoints.file import read_card
+from costream.errors import SourceError
+from costream.evaluation.clips import label_scores
 from costream.models.build import save_model
 from costream.models.random_init import random_model
 from costream.models.registry import load_model
-from costream.records import Fault, TextLine
-from costream.sources.base import SourceOptions
+from costream.records import Alert, Fault, Gap, Prediction, TextLine
+from costream.sources.base import ConnectionOptions, SourceOptions
 from costream.sources.registry import open_source
-from kit.program import costream, start
+from kit.program import costream as program
+from kit.program import start
 from kit.runs import records, refused, run
 
 SMALL = {"embed_dim": 16, "num_heads": 2, "feedforward": 16, "window": 16, "depth": 1}
 SMALL |= {"num_classes": 2, "frontend.token_width": 16, "frontend.buckets": 256}
 ERRORS = ("could not open file {}", "connection {} failed", "fatal: no space on disk {}")
+LAST = {b"could not open disk\nrequest 1 served\n": "request 1 served"}
+LAST |= {b"connection 2 failed\n": "connection 2 failed"}
 INFOS = ("started worker {}", "request {} was served", "listening on port {}")
 
 
@@ -76,7 +84,7 @@ def test_a_pipe_has_the_records_of_a_file(levels: Path, tmp_path: Path) -> None:
     log = tmp_path / "app.log"
     log.write_text("could not open disk\nrequest 3 served\n" * 20, "utf-8")
     text = records(run("read", log, "-m", levels).stdout)
-    piped = costream("read", "-", "-m", levels, input=log.read_text("utf-8"))
+    piped = program("read", "-", "-m", levels, input=log.read_text("utf-8"))
     named = {"time_s", "top", "text", "frame", "warmup"}
     for a, b in zip(text, records(piped.stdout), strict=True):
         assert a["type"] == b["type"]
@@ -151,16 +159,153 @@ def test_bytes_that_are_no_text_are_counted(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_lines_are_told_as_they_come_until_ctrl_c(levels: Path) -> None:
-    program = start("read", "-", "-m", levels, "-f", "lines", stdin=subprocess.PIPE)
-    assert program.stdin
-    assert program.stdout
+    reading = start("read", "-", "-m", levels, "-f", "lines", stdin=subprocess.PIPE)
+    assert reading.stdin
+    assert reading.stdout
     for line in (b"request 1 served\n", b"could not open disk\n"):
-        program.stdin.write(line)
-        program.stdin.flush()
-        assert program.stdout.readline().endswith(b"\t" + line)
-    program.send_signal(signal.SIGINT)
-    assert program.wait(30) == 130
-    program.stdin.close()
-    program.stdout.close()
-    assert program.stderr
-    program.stderr.close()
+        reading.stdin.write(line)
+        reading.stdin.flush()
+        assert reading.stdout.readline().endswith(b"\t" + line)
+    reading.send_signal(signal.SIGINT)
+    assert reading.wait(30) == 130
+    reading.stdin.close()
+    reading.stdout.close()
+    assert reading.stderr
+    reading.stderr.close()
+
+
+FOLLOWING = SourceOptions(text="line", connecting=ConnectionOptions(follow=True))
+
+
+def texts(items: list) -> list[str]:
+    return [item.text for item in items if isinstance(item, TextLine)]
+
+
+def test_a_growing_file_is_followed_when_it_is_replaced_and_emptied(tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text("before\n")
+    source = open_source(str(log), FOLLOWING)
+    assert source.open().live
+    items = source.items()
+    with open(log, "a") as file:
+        file.write("one\ntwo")
+    first = next(items)
+    with open(log, "a") as file:
+        file.write(" and a half\n")
+    log.rename(tmp_path / "app.log.1")
+    log.write_text("three\n")
+    rest = [next(items), next(items)]
+    log.write_text("4\n")  # emptied
+    rest.append(next(items))
+    source.stop()
+    assert texts([first, *rest, *items]) == ["one", "two and a half", "three", "4"]
+    source.close()
+    with pytest.raises(SourceError, match="No such file"):
+        open_source(str(tmp_path / "none.log"), FOLLOWING).open()
+
+
+def test_a_server_of_lines_is_watched_and_connected_to_again(levels: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        uri = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        found: list = []
+        with costream.watch(uri, str(levels), on=["error>=0.5"]) as feeds:
+            for sent in (b"could not open disk\nrequest 1 served\n", b"connection 2 failed\n"):
+                link = None
+                for feed in feeds:
+                    if link is None:  # after the header, or the gap
+                        link, _ = server.accept()
+                        link.sendall(sent)
+                    found.append(feed.record)
+                    if isinstance(feed.record, Prediction) and feed.record.text == LAST[sent]:
+                        break
+                assert link is not None
+                link.close()
+            status = feeds.status
+    predictions = [r for r in found if isinstance(r, Prediction)]
+    assert [r.text for r in predictions] == [
+        "could not open disk",
+        "request 1 served",
+        "connection 2 failed",
+    ]
+    assert [r.top[0][0] for r in predictions] == ["error", "info", "error"]
+    assert any(isinstance(r, Alert) for r in found)
+    assert any(isinstance(r, Gap) for r in found)
+    assert status is not None
+
+
+def test_python_reads_lines_and_streams_of_them(levels: Path, tmp_path: Path) -> None:
+    lines = ["could not open disk", "", "request 3 served"]
+    (tmp_path / "a.txt").write_text("\n".join(lines), "utf-8")
+    model = costream.load_model(str(levels))
+    results = costream.read(lines, model, on=["error>=0.5"]).collect()
+    told = [(p.time_s, p.text, p.top[0][0]) for p in results.predictions]
+    assert told == [(0.0, lines[0], "error"), (2.0, lines[2], "info")]
+    assert any(isinstance(r, Alert) for r in results.records)
+    filed = costream.read(tmp_path / "a.txt", model).collect().predictions
+    with model.stream() as stream:
+        stepped = [r for line in lines for r in stream.step(line) if isinstance(r, Prediction)]
+    for a, b, c in zip(results.predictions, filed, stepped, strict=True):
+        assert a.time_s == b.time_s == c.time_s
+        assert dict(a.top) == pytest.approx(dict(b.top), abs=1e-4)
+        assert dict(a.top) == pytest.approx(dict(c.top), abs=1e-4)
+    with pytest.raises(SourceError, match="takes video, not text"):
+        costream.read(lines, "cooadtr")
+
+
+def test_lines_are_evaluated_with_windows_of_their_length(levels: Path, folder: Path) -> None:
+    asked = ("evaluate", "-m", levels, "--data", folder / "lines.csv", "--json")
+    whole = json.loads(run(*asked).stdout)
+    assert whole["examples"] == whole["streams"]["frames"] == 60
+    assert whole["sequences"]["top1_background"] > 0.9
+    glue = json.loads(run(*asked, "--protocol", "glue").stdout)
+    model = load_model(str(levels))
+    rows = csv.reader((folder / "lines.csv").read_text("utf-8").splitlines()[1:])
+    lengths = [len(model.frontend.prepare(TextLine(0, 0.0, text))) for text, _ in rows]
+    mean = np.mean(lengths)
+    assert [w["window"] for w in glue["windows"]] == [round(f * mean) for f in (0.5, 1, 2)]
+    assert all(w["accuracy"] > 0.9 and w["matthews"] > 0.8 for w in glue["windows"])
+    assert glue["windows"][0]["dense_macs"] < glue["windows"][2]["dense_macs"]
+    refused(2, "is for text", "evaluate", "-m", "cooadtr", *asked[3:], "--protocol", "glue")
+
+
+def test_scores_of_glue() -> None:
+    counts = np.array([[6, 2, 0], [1, 11, 0], [0, 0, 0]])
+    true, said = np.repeat([0, 0, 1, 1], [6, 2, 1, 11]), np.repeat([0, 1, 0, 1], [6, 2, 1, 11])
+    scores = label_scores(counts)
+    assert scores["accuracy"] == pytest.approx(17 / 20)
+    assert scores["f1"] == pytest.approx(f1_score(true, said, average="macro"))
+    assert scores["matthews"] == pytest.approx(matthews_corrcoef(true, said))
+
+
+def test_a_tokenizer_json_is_part_of_the_weights(folder: Path, tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="?"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=120, special_tokens=["?"])
+    made.train_from_iterator([*ERRORS, *INFOS], trainer)
+    rules = tmp_path / "tokenizer.json"
+    made.save(str(rules))
+    sizes = {k: v for k, v in SMALL.items() if k != "frontend.buckets"}
+    chosen = random_model("cotext", "own", {**sizes, "frontend.file": str(rules)}, "tokenizer")
+    save_model(tmp_path / "own.safetensors", *chosen)
+    rules.unlink()
+    path = tmp_path / "levels.safetensors"
+    run("train", tmp_path / "own.safetensors", "--data", folder / "lines.csv", "-o", path,
+        "--steps", 150)  # fmt: skip
+    model = load_model(str(path))
+    ids = made.encode("could not open worker").ids
+    rows = model.frontend.prepare(TextLine(0, 0.0, "could not open worker"))
+    assert rows[:, 0].tolist() == [*(k + 1 for k in ids), made.get_vocab_size() + 1]
+    found = costream.read(["fatal: no space on disk 7", "started worker 8"], str(path)).collect()
+    assert [p.top[0][0] for p in found.predictions] == ["error", "info"]
+    wrong = (
+        "models",
+        "init",
+        "cotext",
+        "--frontend",
+        "tokenizer",
+        "-o",
+        tmp_path / "x.safetensors",
+    )
+    refused(2, "needs a file", *wrong)
+    refused(2, "is no tokenizer.json", *wrong, "--set", f"frontend.file={folder / 'lines.csv'}")

@@ -50,6 +50,7 @@ SMALL: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "vggish": ({"widths": (2,) * 6, "hidden": 8, "width": 8}, (4000,)),
     "logmel": ({"hop_frames": 25}, (4000,)),
     "text": ({"token_width": 8, "buckets": 99}, (38,)),
+    "tokenizer": ({"token_width": 8, "vocabulary": 98}, (1,)),
 }
 GATED = {"pixels", "crops", "resized"}  # of token-gated models: no state
 EVERY = pytest.mark.parametrize("name", sorted(SMALL))
@@ -64,7 +65,7 @@ def small(name: str) -> Any:
 def streams(name: str, batch: int, steps: int = STEPS) -> Tensor:
     """Return made-up items [steps, batch, ...] of a frontend."""
     shape, generator = SMALL[name][1], torch.Generator().manual_seed(batch)
-    if name == "text":  # rows of its table
+    if name in ("text", "tokenizer"):  # rows of its table
         return torch.randint(0, 100, (steps, batch, *shape), generator=generator)
     if frontend_class(name).takes == "video":  # type: ignore[attr-defined]
         size = (steps, batch, *shape)

@@ -65,6 +65,7 @@ RESUME_S = 60.0  # a saved state is used for a restart within this time
 BUFFER_STEPS = 64  # most steps of a feed that wait for the network before the feed waits
 BURST_S = 12.0  # a burst of data this long is kept whole ...
 BURST_FRAMES = 256  # ... if it has no more frames
+BURST_LINES = 10_000  # of text
 STOP_S = 1.0  # time for all feeds to end; one that hangs in a library is abandoned
 
 
@@ -224,8 +225,11 @@ class WatchRun:
         options, model = self._options.with_places(spec.places), self._model
         reading = source_options(options, model, ())
         pictures = BOX if options.snapshots or options.mqtt else None
+        text = model.info.text
         reading = replace(
             reading,
+            text="line" if text else None,
+            arrival=text,
             channel=spec.channel or options.channel,
             drawing=reading.drawing or pictures,
             connecting=ConnectionOptions(
@@ -234,6 +238,7 @@ class WatchRun:
                 transport=spec.transport or options.transport,
                 speed=options.speed if options.realtime else None,
                 keeper=self._alerts.ring(spec.name),
+                follow=text and not options.realtime,
             ),
         )
         needs = {need for rule in spec.alerts.on if (need := rule.needs)}
@@ -244,7 +249,7 @@ class WatchRun:
             sinks.append(self._broker.sink(spec.name))
         track = StreamRecorder(model, options, sinks, follow_persons=True, needs=needs)
         clock: Clock = tick_per_item
-        if model.info.sound is None:
+        if model.info.sound is None and not text:
             clock = partial(
                 resample,
                 rate_hz=track.rate_hz,
@@ -254,14 +259,15 @@ class WatchRun:
         block = options.on_late == "block"
         most = BUFFER_STEPS if block else BURST_FRAMES // model.info.frames
         kept_s = options.max_lag_s + (0.0 if block else BURST_S)
-        size = max(1, min(most, math.ceil(kept_s * track.rate_hz)))
+        size = BURST_LINES if text else max(1, min(most, math.ceil(kept_s * track.rate_hz)))
         buffer = Buffer(size, options.max_lag_s, block=block, arrived=self._arrived)
         painter = MaskPainter(options.mask)
         source = open_source(spec.uri, reading)
         if not isinstance(source, (LiveSource, PipeSource)):
             hint = "play it with --realtime, or use: costream detect"
             raise UsageError("this is a file, not a live feed", where=spec.shown, hint=hint)
-        return FeedChannel(spec, row, Feed(spec.name, source, clock, buffer, painter), track)
+        feed = Feed(spec.name, source, clock, buffer, painter, sporadic=text)
+        return FeedChannel(spec, row, feed, track)
 
     def _periodic(self, now_s: float) -> None:
         """Do the periodic work besides the steps."""

@@ -34,13 +34,17 @@ class Feed:
         clock: Clock,
         buffer: Buffer,
         painter: MaskPainter | None = None,
+        *,
+        sporadic: bool = False,
     ) -> None:
+        """``sporadic``: data come when something happens, and silence is no stall."""
         self.source, self.buffer = source, buffer
         self._live = source if isinstance(source, LiveSource) else None
         self.offset_s = 0.0
         self.rate = Rate()  # of received items
         self.newest_s: float | None = None  # time.monotonic() at which the newest data arrived
         self.delays = ArrivalDelays()
+        self._sporadic = sporadic
         self._beside = False  # there is sound beside the pictures
         self._begun_s: float | None = None  # time.monotonic() of the first item since a gap
         self._apart_s = (0.0, 0.0)  # media time between the last three items
@@ -70,6 +74,8 @@ class Feed:
 
         Frames are rare in some, others send bursts (HLS); how long those are is not known at first.
         """
+        if self._sporadic:
+            return math.inf
         if self._begun_s is not None and now_s - self._begun_s < YOUNG_S:
             return max(FIRST_PAUSE_S, self.delays.most_s)
         return max(self.delays.most_s, min(self._apart_s))
