@@ -427,8 +427,8 @@ class _Builder:
         frame = self.example.select(self.axis, 0).to(torch.get_default_dtype())
         net = Continual(root, self.axis, torch.zeros_like(frame))
         planned = [Planned(make(root), inputs, timed) for make, inputs, timed in self.plan]
-        for part, inputs, timed in merged(planned):
-            net.add(part, *inputs, timed=timed)
+        for part, inputs, timed, writes in merged(planned):
+            net.add(part, *inputs, timed=timed, writes=writes)
         net._out_axis = self.network._out_axis
         return net
 

@@ -14,7 +14,8 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import add, mul
+from functools import reduce as fold
+from operator import add, getitem, mul
 from typing import Any, NamedTuple
 
 import torch
@@ -26,19 +27,25 @@ from costream.nn.continual import Call
 from costream.nn.graph import scale_and_shift
 from costream.nn.layers import Conv1d, Conv2d, Conv3d
 from costream.nn.network import Join
-from costream.nn.parts import Part, PartState
+from costream.nn.parts import Pad, Part, PartState
 from costream.nn.state import zeros
 from costream.nn.timing import check_shape
 from costream.nn.video3d.convolution import FrameRingState, VolumeStep
 
 _NEW = (add, mul, torch.add, torch.mul, Tensor.add, Tensor.mul)  # whose results nothing else uses
 _SUMS = (add, torch.add, Tensor.add)
+_PRODUCTS = (mul, torch.mul, Tensor.mul)
+_SHAPES = (getitem, torch.transpose, Tensor.transpose, Tensor.unsqueeze, torch.unsqueeze)
+_RELU, _SIGMOID = (nn.ReLU, F.relu, torch.relu), (nn.Sigmoid, torch.sigmoid, F.sigmoid)
+_GATE = ["linear", "relu", "linear", "sigmoid"]
+_GATES: dict[Any, str] = {nn.Linear: "linear", Tensor.relu: "relu", Tensor.sigmoid: "sigmoid"}
+_GATES |= dict.fromkeys(_RELU, "relu") | dict.fromkeys(_SIGMOID, "sigmoid")
 _IN_PLACE: dict[Any, Callable[[Tensor], Tensor]] = {}
 for _names, _function in (
-    ((nn.ReLU, F.relu, torch.relu, Tensor.relu), torch.relu_),
+    ((*_RELU, Tensor.relu), torch.relu_),
     ((nn.SiLU, F.silu), partial(F.silu, inplace=True)),
     ((nn.Hardswish, F.hardswish), partial(F.hardswish, inplace=True)),
-    ((nn.Sigmoid, torch.sigmoid, F.sigmoid, Tensor.sigmoid), torch.sigmoid_),
+    ((*_SIGMOID, Tensor.sigmoid), torch.sigmoid_),
 ):
     _IN_PLACE |= dict.fromkeys(_names, _function)
 
@@ -49,6 +56,7 @@ class Planned(NamedTuple):
     part: Part
     inputs: tuple[int, ...]
     timed: bool
+    writes: int = 0
 
 
 def merged(nodes: Sequence[Planned]) -> list[Planned]:
@@ -64,18 +72,28 @@ def merged(nodes: Sequence[Planned]) -> list[Planned]:
         if alone and before is not None and _absorb(before, node.part):
             place.append(inputs[0])
             continue
-        part = node.part
+        if (gate := _squeeze(nodes, uses, node)) is not None:
+            at = place[min(node.inputs)]
+            if at and isinstance(result[at - 1].part, MergedConvolution):
+                del result[at:]
+                result.append(Planned(gate, (at,), node.timed))
+                place.append(len(result))
+                continue
+        part, writes = node.part, 0
         if (layer := _convolution(part)) is not None:
             volume = last and _suits(layer)
             kind = MergedFrames if isinstance(part, Call) else MergedConvolution
             part = kind(part, layer, volume)
+            if isinstance(part, MergedConvolution) and volume:
+                source = place[_source(nodes, uses, node.inputs[0])]
+                writes = source if source and _rectified(result[source - 1].part) else 0
         elif isinstance(part, Join) and (product := _last_product(result, part, inputs)):
             k = inputs.index(len(result))
             del part.reduce  # a child
-            part.reduce = _Sum(product, k)
+            part.reduce, part.brief = _Sum(product, k), part.axes == [2, 2]
             inputs = tuple(result[-1].inputs[0] if n == len(result) else n for n in inputs)
             result.pop()
-        result.append(Planned(part, inputs, node.timed))
+        result.append(Planned(part, inputs, node.timed, writes))
         place.append(len(result))
     return result
 
@@ -137,6 +155,49 @@ def _in_each_channel(part: Part) -> bool:
     return over_both and layer.kernel_size[0] > 1 and layer.kernel_size[1] > 1 and _suits(layer)
 
 
+def _squeeze(nodes: Sequence[Planned], uses: Sequence[int], node: Planned) -> SqueezeGate | None:
+    """Return a node that scales a value by a function of the means of its channels, as one part.
+
+    The nodes between the two are those of the function; None for any other node.
+    """
+    if not isinstance(node.part, Call) or node.part.function not in _PRODUCTS:
+        return None
+    if not node.part.plain or len(node.inputs) != 2:
+        return None
+    source, last = sorted(node.inputs)
+    calls: list[Call] = []
+    at = last
+    while at > source and uses[at] == 1:
+        part = nodes[at - 1].part
+        if not isinstance(part, Call) or nodes[at - 1].inputs != ((at - 1),):
+            return None
+        calls.insert(0, part)
+        at -= 1
+    if at != source or uses[source] != 2 or not calls:
+        return None
+    kinds = [type(c.function) if isinstance(c.function, nn.Module) else c.function for c in calls]
+    if any(isinstance(c.function, nn.Linear) and c.function.bias is None for c in calls):
+        return None
+    middle = [k for k in kinds[1:] if k not in _SHAPES]
+    means = kinds[0] in (Tensor.mean, torch.mean) and calls[0].arguments[1:] == ((3, 4),)
+    gate = means and [_GATES.get(k) for k in middle] == _GATE
+    return SqueezeGate(node.part, calls) if gate else None
+
+
+def _source(nodes: Sequence[Planned], uses: Sequence[int], source: int) -> int:
+    """Return the node whose frames a convolution of ``source`` alone takes, or pads; 0: none."""
+    if uses[source] == 1 and source and isinstance(nodes[source - 1].part, Pad):
+        source = nodes[source - 1].inputs[0]
+    return source if uses[source] == 1 else 0
+
+
+def _rectified(part: Part) -> bool:
+    """Return whether this is a product of rows and ReLU."""
+    if not isinstance(part, MergedFrames) or not part.volume:
+        return False
+    return bool(part.layer.kernel_size == (1, 1, 1)) and part.rectifies
+
+
 def _last_product(
     result: Sequence[Planned], join: Join, inputs: Sequence[int]
 ) -> MergedFrames | None:
@@ -169,6 +230,8 @@ def _absorb(before: Part, part: Part) -> bool:
     if isinstance(before, _Merged) and before.act is None:
         before.act = _Activation(part, in_place)
         return True
+    if isinstance(before, SqueezeGate):
+        return _absorb(before.product, part)
     if isinstance(before, Call) and before.function in _NEW:
         then: Any = _Then(before.function, _Activation(part, in_place))
         before.function = then
@@ -235,6 +298,11 @@ class _Merged(Part):
         y = x if self.norm is None else self.norm(x)
         return y if self.act is None else self.act.plain(y)
 
+    @property
+    def rectifies(self) -> bool:
+        """Whether the activation is ReLU."""
+        return self.act is not None and self.act.in_place is torch.relu_
+
     def _folds(self) -> bool:
         """Return whether folded weights are used: in evaluation, without gradients."""
         if torch.is_grad_enabled() or not fast.enabled:
@@ -296,7 +364,7 @@ class MergedFrames(_Merged):
         if stride > 1:
             last = last[:, :, ::stride, ::stride]
         rows, shape = last.flatten(0, 3), last.shape[:4]
-        if self.act is not None and self.act.in_place is torch.relu_:
+        if self.rectifies:
             y = torch.mm(rows, step.taps[0])
             step.rectify(y.view(-1, *shape[2:], step.out_width))
         else:
@@ -304,6 +372,15 @@ class MergedFrames(_Merged):
             if self.act is not None:
                 self.act.in_place(y)
         return y.view(*shape, -1).permute(0, 4, 1, 2, 3)
+
+    def write(self, x: Tensor, state: Any) -> Tensor:
+        """Return the outputs, those of a single frame in the next slot of ``state``."""
+        step = self._folded().step if self._folds() and x.shape[2] == 1 else None
+        if step is None or not isinstance(state, VolumeState):
+            return self.forward(x)
+        slot = state.slots[state.peek() % len(state.slots)]
+        step.rectify(step.multiply(x.squeeze(2).permute(0, 2, 3, 1), slot))
+        return slot.permute(0, 3, 1, 2).unsqueeze(2)
 
     def plus(self, x: Tensor, other: Tensor, act: _Activation | None) -> Tensor:
         """Return the activation of the sum of the product of frames and ``other`` frames."""
@@ -318,6 +395,35 @@ class MergedFrames(_Merged):
         y = torch.mm(last.flatten(0, 2), step.taps[0]).view(*last.shape[:3], -1)
         step.rectify(y, other.squeeze(2).permute(0, 2, 3, 1).contiguous())
         return y.permute(0, 3, 1, 2).unsqueeze(2)
+
+
+class SqueezeGate(Part):
+    """Frames whose channels are scaled by a function of their means (squeeze-excitation).
+
+    ``product``: the call that scales them. ``calls``: from the means to the factors.
+    """
+
+    product: Call
+    calls: list[Call]
+
+    def __init__(self, product: Call, calls: list[Call]) -> None:
+        super().__init__()
+        linear = [c.function for c in calls if isinstance(c.function, nn.Linear)]
+        # They are children of the network, not of this part.
+        self.__dict__ |= {"product": product, "calls": calls, "linear": linear}
+        self.axis = product.axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scaled frames [B, C, T, H, W]; a single frame is overwritten."""
+        if x.shape[2] > 1 or torch.is_grad_enabled() or not fast.enabled:
+            return self.product(x, fold(lambda y, call: call(y), self.calls, x))  # type: ignore
+        first, last = self.__dict__["linear"]
+        sums, share = x.sum((2, 3, 4)), 1 / (x.shape[3] * x.shape[4])
+        hidden = torch.addmm(first.bias, sums, first.weight.t(), alpha=share).relu_()
+        gate = torch.addmm(last.bias, hidden, last.weight.t()).sigmoid_()
+        x.mul_(gate[:, :, None, None, None])
+        then = self.product.function
+        return then.act.in_place(x) if isinstance(then, _Then) else x
 
 
 class _Sum:
@@ -370,7 +476,9 @@ class MergedConvolution(_Merged):
         frame, size = x.permute(0, 2, 3, 1), self.receptive_field
         check_shape(frame.shape, state.slots[0].shape)
         time = state.tick()
-        state.slots[time % size].copy_(frame.detach())
+        slot = state.slots[time % size]
+        if slot.data_ptr() != frame.data_ptr():  # else it was written there
+            slot.copy_(frame.detach())
         if time < self.delay:
             return None
         if not folds:
@@ -378,7 +486,7 @@ class MergedConvolution(_Merged):
             return self._after(self.conv.over(torch.stack([*past, x], 2), True))
         step = self._folded().step
         assert step is not None
-        rectifies = self.act is not None and self.act.in_place is torch.relu_
+        rectifies = self.rectifies
         if step.pointwise:
             y = step.weigh(state, time)
             y = step.rectify(y) if rectifies else y.add_(step.bias)

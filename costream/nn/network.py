@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from functools import reduce as fold
 from typing import Any, NamedTuple
 
@@ -51,6 +52,12 @@ class QueueState(ClockedState):
     frames: Tensor  # [B, C, n, ...], or [B, m, C, n, ...]: see ``room``
     rank: int  # dimensions of the clips
 
+    @cached_property
+    def views(self) -> tuple[Tensor, ...]:
+        """Each slot, [B, C, 1, ...]; of frames [B, C, n, ...]."""
+        with torch.inference_mode(False):
+            return torch.split(self.frames, 1, 2)
+
 
 @dataclass
 class JoinState(PartState):
@@ -81,6 +88,7 @@ class Join(Part):
         self.reduce = REDUCTIONS[reduce] if isinstance(reduce, str) else reduce
         self.axes = [2] * len(branches) if axes is None else list(axes)
         self.axis = out_axis
+        self.brief = False  # the function keeps nothing that it is called with; axes are all 2
         self.result = paired(*[b for b in branches if b is not None])
         self.slots = [
             None if b is None else -((b.delay - self.result.delay) // b.stride) for b in branches
@@ -101,14 +109,17 @@ class Join(Part):
         queues = []
         for clip, axis, slots in zip(clips, self.axes, self.slots, strict=True):
             if slots is not None:
-                held = room(batch_size, clip, axis, slots)
+                held = room(batch_size, clip, axis, slots + (self.brief and slots > 0))
                 queues.append(QueueState(zeros(batch_size), held, clip.dim()))
         return JoinState(zeros(batch_size), empty, tuple(queues))
 
     def join(self, xs: Sequence[Any], state: JoinState) -> Tensor | None:
         """Take what came of each branch, or None, return the function of what is complete."""
-        timed = [k for k, n in enumerate(self.slots) if n is not None]
         done = state.peek()
+        if self.brief and (ready := self._at_once(xs, state, done)) is not None:
+            state.tick()
+            return self.reduce(*ready)
+        timed = [k for k, n in enumerate(self.slots) if n is not None]
         came = [0 if xs[k] is None else int(xs[k].shape[self.axes[k]]) for k in timed]
         held = [queue.tick(n) - done for queue, n in zip(state.queues, came, strict=True)]
         count = min(h + n for h, n in zip(held, came, strict=True))
@@ -121,6 +132,25 @@ class Join(Part):
             return None
         state.tick(count)
         return self.reduce(*ready)
+
+    def _at_once(self, xs: Sequence[Any], state: JoinState, done: int) -> list[Any] | None:
+        """Return what the function is called with when a frame of each branch has come.
+
+        Frames that waited are views of the queues, which have a slot more. None in all other cases.
+        """
+        if any(x is None or x.shape[2] > 1 for x in xs):
+            return None
+        waiting = [queue.peek() - done for queue in state.queues]
+        if waiting != self.slots or any(q.frames.dim() != q.rank for q in state.queues):
+            return None
+        ready = list(xs)
+        for k, (queue, count) in enumerate(zip(state.queues, waiting, strict=True)):
+            queue.tick()
+            if count:
+                slots = queue.views
+                slots[(done + count) % len(slots)].copy_(xs[k].detach())
+                ready[k] = slots[done % len(slots)]
+        return ready
 
 
 def _through(
@@ -152,6 +182,7 @@ class Node(NamedTuple):
     timing: Timing | None  # of its outputs, in steps of the network; None without time
     first: int  # the step at which a stream's first input reaches it
     start: int  # the step of its first output that is more than padding
+    lender: int = -1  # slot of the state that has memory for its output; see ``add``
 
 
 @dataclass
@@ -176,8 +207,12 @@ class PartGraph(Part):
         self._slots = 0
         self._last_use: dict[int, int] = {}  # of a node's value
 
-    def add(self, part: Part, *inputs: int, timed: bool = True) -> int:
-        """Add a node and return its number. ``timed``: its outputs are frames."""
+    def add(self, part: Part, *inputs: int, timed: bool = True, writes: int = 0) -> int:
+        """Add a node and return its number. ``timed``: its outputs are frames.
+
+        ``writes``: a node whose outputs only this one keeps, so that it may write them where they
+        are kept: its ``write`` gets the state of this one.
+        """
         sources = [t for k in inputs if (t := self.timing_of(k)) is not None]
         timing: Timing | None = None
         if timed and sources:
@@ -189,6 +224,8 @@ class PartGraph(Part):
         slot = -1
         if type(part).start is not Part.start:
             slot, self._slots = self._slots, self._slots + 1
+        if writes:
+            self._nodes[writes - 1] = self._nodes[writes - 1]._replace(lender=slot)
         self._nodes.append(Node(part, inputs, slot, timing, first, start))
         self._last_use |= dict.fromkeys(inputs, len(self._nodes))
         return len(self._nodes)
@@ -251,6 +288,8 @@ class PartGraph(Part):
                 values.append(part.join(inputs, own))
             elif any(value is None for value in inputs):
                 values.append(None)
+            elif node.lender >= 0:
+                values.append(part.write(*inputs, state.nodes[node.lender]))
             elif own is None:
                 values.append(part.forward(*inputs))
             else:

@@ -11,6 +11,8 @@ from torch import nn
 import costream.nn as co
 from costream.bench.timing import fit_norms
 from costream.nn.fast import use_kernels
+from costream.nn.merging import SqueezeGate
+from costream.nn.video3d.encoder import VideoEncoder
 from kit import plain_nets as plain
 
 
@@ -25,9 +27,21 @@ def _depthwise() -> nn.Module:
     return nn.Sequential(stem, plain.X3dBlock(16, 20, True), plain.X3dBlock(20, 24, False))
 
 
+class _Gated(nn.Module):
+    """X3D with squeeze-excitation of each frame."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = VideoEncoder("x3d", 36, (16, 20), (2, 1), 16, head=(24, 8), pool=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net._features(x.transpose(1, 2), "zeros").mean((3, 4), keepdim=True)
+
+
 MEAN = ("running mean",)
 NETWORKS = {
     "channels last": (_depthwise, (1, 3, 20, 36, 36)),
+    "gates": (_Gated, (1, 3, 20, 36, 36)),
     "channels first": (lambda: plain.VideoResNet("r2plus1d", 4, 5), (1, 3, 16, 8, 8)),
     "sound": (lambda: plain.MelEfficientNet(), (1, 1, 16, 24)),
 }
@@ -38,8 +52,12 @@ def test_steps_equal_the_layers_one_by_one(name):
     make, shape = NETWORKS[name]
     axis = 3 if name == "sound" else 2
     net = make().eval()
-    fit_norms(net, torch.randn(2, *shape[1:]))
+    if name == "gates":
+        fit_norms(net.net, torch.randn(2, *shape[1:]).transpose(1, 2))
+    else:
+        fit_norms(net, torch.randn(2, *shape[1:]))
     step = co.convert(net, torch.randn(shape), axis, approximate=MEAN)
+    assert (name == "gates") == any(isinstance(n.part, SqueezeGate) for n in step._nodes)
     length = step.delay + 2 * step.stride + 2
     clip = torch.randn(2, *[length if k == axis else n for k, n in enumerate(shape)][1:])
     with torch.no_grad():
