@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,8 @@ from costream.nn.block import EncoderConfig
 from costream.nn.continual import Continual
 from costream.nn.conversion import convert
 from costream.nn.deepcot import DeepEncoder
+from costream.nn.encoder_layers import to_int8
+from costream.nn.state import State
 from costream.nn.video3d.encoder import VideoEncoder
 from costream.nn.video3d.sizes import find_size
 from costream.tables import Table
@@ -114,8 +117,8 @@ ROFORMER = EncoderConfig(768, 12, 3072, 12, 512)
 def conversion_table(rounds: int = 5, threads: int = 1) -> Table:
     """Return the timings of converted networks with random weights: also of 12 layers of width 768.
 
-    These are ordinary ones, and last RoFormer's as a DeepCoT, whose clip is its window of 512 rows
-    recomputed, rotary positions included.
+    These are ordinary ones, and last RoFormer's as a DeepCoT, with float32 and with int8 weights,
+    whose clip is its window of 512 rows recomputed in float32, rotary positions included.
 
     ``rounds``: clips, and groups of steps, of which the medians are given. A step is the mean over
     a stride. "error" is that of the conversion's own check, clip against steps, in float64.
@@ -138,10 +141,10 @@ def conversion_table(rounds: int = 5, threads: int = 1) -> Table:
             )
             rows.append(_row(case, ordinary, net, clip, rounds))
             if isinstance(module, _PlainX3d):
-                rows.append(_hand_made(module.net, clip, rows[-1], rounds))
-        rows.append(_roformer(rounds))
+                rows += _hand_made(module.net, net, clip, rows.pop(), rounds)
+        more, bound = _roformer(rounds)
     note = f"{threads} thread(s), float32, one stream, medians of {rounds} rounds, random weights"
-    return Table("conversion", COLUMNS, tuple(rows), (note,))
+    return Table("conversion", COLUMNS, (*rows, *more), (note, bound))
 
 
 def _row(
@@ -163,33 +166,54 @@ def _row(
 
 
 def _hand_made(
-    net: VideoEncoder, clip: Tensor, row: tuple[Any, ...], rounds: int
-) -> tuple[Any, ...]:
-    """Return the row of costream's own continual X3D-S."""
-    state, frames = net.init_state(), clip.unbind(1)
-    step = _median(lambda: net.forward_step(frames[0], state), 4 * rounds)
-    return (
-        "X3D-S, hand-made",
-        row[1],
-        row[2],
-        _ms(step),
-        round(row[2] / 1e3 / step, 1),
-        net.delay,
-        "",
-    )
+    made: VideoEncoder, net: Continual, clip: Tensor, row: tuple[Any, ...], rounds: int
+) -> list[tuple[Any, ...]]:
+    """Return the row of the converted X3D-S and that of costream's own, timed in turns."""
+    frame, (name, count, whole, _, _, delay, error) = clip[:, 0], row
+    steps: list[tuple[Callable[..., Any], State]] = [
+        (net.forward_step, net.init_state(1, frame)),
+        (made.forward_step, made.init_state()),
+    ]
+    times: list[list[float]] = [[], []]
+    for _ in range(rounds):
+        for (call, state), own in zip(steps, times, strict=True):
+            own.append(_median(partial(call, frame, state), 4))
+    found = [_ms(statistics.median(own)) for own in times]
+    names, errors = (name, f"{name}, hand-made"), (error, "")
+    return [
+        (title, count, whole, ms, round(whole / ms, 1), delay, text)
+        for title, ms, text in zip(names, found, errors, strict=True)
+    ]
 
 
-def _roformer(rounds: int) -> tuple[Any, ...]:
-    """Return the row of 12 layers with rotary positions (Su et al., RoFormer, 2021)."""
+def _roformer(rounds: int) -> tuple[list[tuple[Any, ...]], str]:
+    """Return the rows of 12 layers with rotary positions (Su et al., RoFormer, 2021).
+
+    The second has int8 weights; its error is that of its newest output, relative to the float32
+    one. Also a line on how long reading the weights alone takes, the sum of as many numbers: a
+    step takes no less.
+    """
     net = DeepEncoder(ROFORMER, rotary=True).eval()
-    rows = torch.randn(1, net.window, net.embed_dim)
+    clip = torch.randn(1, net.window, net.embed_dim)
     state = net.init_state()
-    replay = net.forward_steps(rows, state)
-    error = float((replay - net(rows)).abs().max())
-    whole = _median(lambda: window_with_sdpa(net, rows), rounds)
-    step = _median(lambda: net.forward_step(rows[:, 0], state), 4 * rounds)
-    count, times = net.window, round(whole / step, 1)
-    return ("RoFormer", count, _ms(whole), _ms(step), times, net.delay, f"{error:.0e}")
+    replay = net.forward_steps(clip, state)
+    error = float((replay - net(clip)).abs().max())
+    whole = _median(lambda: window_with_sdpa(net, clip), rounds)
+    weights = torch.ones(sum(p.numel() for p in net.parameters()))
+    reading = _median(weights.sum, 4 * rounds)
+    size = 4 * weights.numel()
+    bound = f"RoFormer: its {size / 1e6:.0f} MB of float32 weights are read in {_ms(reading)} ms"
+    bound += f" ({size / 1e9 / reading:.1f} GB/s), a quarter of them, int8, in {_ms(reading / 4)}"
+    rows = []
+    for name in ("RoFormer", "RoFormer, int8"):
+        if name != "RoFormer":
+            to_int8(net)
+            small = net.forward_steps(clip, net.init_state())[:, -1]
+            error = float((small - replay[:, -1]).norm() / replay[:, -1].norm())
+        step = _median(lambda: net.forward_step(clip[:, 0], state), 4 * rounds)
+        times = round(whole / step, 1)
+        rows.append((name, net.window, _ms(whole), _ms(step), times, net.delay, f"{error:.0e}"))
+    return rows, bound
 
 
 def window_with_sdpa(net: DeepEncoder, rows: Tensor) -> Tensor:

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from costream.checkpoints.card import Card
 from costream.errors import ModelError
-from costream.nn.attention import MultiheadAttention, RetroactiveAttention, SingleOutputAttention
-from costream.nn.encoder import Encoder
-from costream.nn.int8 import LARGE, Int8Linear, dequantise, quantise
+from costream.nn.encoder import replace_by_int8
+from costream.nn.int8 import LARGE, dequantise, quantise
 
 SCALE = "_scale"
 _LEAST = 256  # numbers of a weight that is worth it
-_PACKED = (MultiheadAttention, SingleOutputAttention, RetroactiveAttention)
 
 
 def to_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -69,19 +66,11 @@ def without_int8(card: Card, tensors: Mapping[str, Tensor]) -> tuple[Card, dict[
 
 def keep_int8(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) -> None:
     """Put the int8 weights of a file into the large layers of a module that has its weights."""
-    # The last block of a stack multiplies with parts of its projections in another order.
-    stacks = [m for m in module.modules() if isinstance(m, Encoder) and m.depth > 1]
-    whole = {id(stack._last[1]) for stack in stacks}
-    layers: dict[str, Any] = dict(module.named_modules())
-    for path, layer in layers.items():
-        own = "in_proj_weight" if type(layer) in _PACKED else "weight"
-        values = tensors.get(f"{prefix}{path}.{own}")
+
+    def stored(name: str, _weight: Tensor) -> tuple[Tensor, Tensor] | None:
+        values = tensors.get(prefix + name)
         if values is None or values.dtype != torch.int8 or values.numel() < LARGE:
-            continue
-        scale = tensors[f"{prefix}{path}.{own}{SCALE}"]
-        if own == "in_proj_weight" and id(layer) not in whole:
-            layer.pack(Int8Linear(values, scale, layer.in_proj_bias))
-        elif type(layer) is nn.Linear and path:
-            parent, _, name = path.rpartition(".")
-            small = Int8Linear(values, scale, cast("Tensor | None", layer.bias))
-            setattr(layers[parent], name, small)
+            return None
+        return values, tensors[prefix + name + SCALE]
+
+    replace_by_int8(module, stored)

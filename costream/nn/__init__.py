@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from costream.nn.conversion import convert
     from costream.nn.deepcot import DeepEncoder
     from costream.nn.encoder import Encoder
-    from costream.nn.encoder_layers import to_deepcot
+    from costream.nn.encoder_layers import to_deepcot, to_int8
     from costream.nn.eventful.gates import AboveThreshold, TopShare, TopTokens
     from costream.nn.eventful.transfer import policy_within, to_eventful
     from costream.nn.layers import (
@@ -69,7 +69,7 @@ _HOME = {
     "conversion": "convert",
     "deepcot": "DeepEncoder",
     "encoder": "Encoder",
-    "encoder_layers": "to_deepcot",
+    "encoder_layers": "to_deepcot to_int8",
     "eventful.gates": "AboveThreshold TopShare TopTokens",
     "eventful.transfer": "policy_within to_eventful",
     "layers": "AvgPool1d AvgPool2d AvgPool3d Conv1d Conv2d Conv3d GRU LSTM"
@@ -143,6 +143,7 @@ __all__ = [
     "policy_within",
     "to_deepcot",
     "to_eventful",
+    "to_int8",
 ]
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import costream.nn as co
 from costream.checkpoints.file import read_card, read_weights, write_weights
 from costream.errors import ModelError
 from costream.evaluation.compression import BOUND, compress
@@ -115,3 +116,24 @@ def test_matrices_that_change_a_score_much_stay_float16(tmp_path):
     assert {stored[name].dtype for name in kept} == {torch.float16}
     assert not {f"{name}_scale" for name in kept} & stored.keys()
     assert verify(small)
+
+
+def test_a_converted_network_steps_with_int8_weights():
+    layer = nn.TransformerEncoderLayer(64, 4, 128, activation="gelu", batch_first=True)
+    module = nn.Sequential(nn.TransformerEncoder(layer, 2), nn.Linear(64, 48)).eval()
+    clip = torch.randn(1, 8, 64)
+    networks = {
+        "converted": co.convert(module, clip, 1, approximate=["windowed attention"], window=8),
+        "deepcot": co.DeepEncoder(co.EncoderConfig(64, 4, 128, 2, 8), rotary=True).eval(),
+    }
+    before = module(clip)
+    for name, net in networks.items():
+        with torch.no_grad():
+            exact = net.forward_steps(clip, net.init_state())
+            assert co.to_int8(net, least=1000) is net
+            steps = net.forward_steps(clip, net.init_state())
+        change = (steps - exact).norm() / exact.norm()
+        assert 1e-5 < change < 0.05, name
+    torch.testing.assert_close(module(clip), before)
+    small = co.to_int8(nn.Sequential(nn.Linear(64, 8), nn.Linear(8, 2000)), least=1000)
+    assert [type(each) for each in small] == [nn.Linear, Int8Linear]

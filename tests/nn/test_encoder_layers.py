@@ -134,7 +134,7 @@ def test_eventful_vit():
     torch.testing.assert_close(some(frames[2]), model(frames[2]))
 
 
-@pytest.mark.parametrize("kind", ["ViT", "DeiT", "Dinov2", "Siglip"])
+@pytest.mark.parametrize("kind", ["ViT", "DeiT", "Dinov2", "Dinov2WithRegisters", "Siglip"])
 def test_eventful_models_of_transformers(kind):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     torch.manual_seed(0)
@@ -147,6 +147,33 @@ def test_eventful_models_of_transformers(kind):
     for frame in frames:
         out = eventful.forward_step(frame, state).last_hidden_state
         torch.testing.assert_close(out, model(frame).last_hidden_state, rtol=0, atol=1e-5)
+
+
+TIMM = {
+    "vit_tiny_patch16_224": "exact",
+    "deit_tiny_distilled_patch16_224": "exact",  # two tokens more, two heads
+    "vit_small_patch14_reg4_dinov2": "exact",  # registers, layer scale
+    "vit_base_patch16_siglip_224": "exact",  # pooled by attention
+    "swin_tiny_patch4_window7_224": "own",  # windows
+    "beit_base_patch16_224": "own",  # relative positions
+    "eva02_tiny_patch14_224": "own",  # rotary positions, gated layers
+}
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_eventful_models_of_timm(name):
+    timm = pytest.importorskip("timm", reason="timm is not installed")
+    torch.manual_seed(0)
+    small = {"depths": (1, 1, 1, 1)} if name.startswith("swin") else {"depth": 2}
+    sizes = {"img_size": 56} if name.startswith("vit_small") else {}
+    model = timm.create_model(name, **small, **sizes).eval()
+    frames = torch.randn(2, 1, 3, *model.patch_embed.img_size)
+    eventful = co.to_eventful(model, co.TopTokens(99_999), attention=TIMM[name])
+    state = eventful.init_state(1, frames[0])
+    with torch.no_grad():
+        for frame in frames:
+            out = eventful.forward_step(frame, state)
+            torch.testing.assert_close(out, model(frame), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(
