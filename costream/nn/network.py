@@ -183,6 +183,7 @@ class Node(NamedTuple):
     first: int  # the step at which a stream's first input reaches it
     start: int  # the step of its first output that is more than padding
     lender: int = -1  # slot of the state that has memory for its output; see ``add``
+    passes: bool = False  # its frames are those that it gets, once the network has had an output
 
 
 @dataclass
@@ -226,7 +227,9 @@ class PartGraph(Part):
             slot, self._slots = self._slots, self._slots + 1
         if writes:
             self._nodes[writes - 1] = self._nodes[writes - 1]._replace(lender=slot)
-        self._nodes.append(Node(part, inputs, slot, timing, first, start))
+        passes = isinstance(part, parts.Skip) and part.stride == 1
+        node = Node(part, inputs, slot, timing, first, start, passes=passes)
+        self._nodes.append(node)
         self._last_use |= dict.fromkeys(inputs, len(self._nodes))
         return len(self._nodes)
 
@@ -277,10 +280,13 @@ class PartGraph(Part):
             outs = [self.advance(frame, state) for frame in torch.split(x, 1, self.axis)]
             given = [out for out in outs if out is not None]
             return torch.cat(given, self.out_axis) if given else None
-        state.tick(count)
+        settled = state.tick(count) > self.delay
         state.steps += count
         values: list[Any] = [x]
         for node in self._nodes:
+            if settled and node.passes:
+                values.append(values[node.inputs[0]])
+                continue
             part: Any = node.part
             inputs = [values[k] for k in node.inputs]
             own: Any = None if node.slot < 0 else state.nodes[node.slot]
