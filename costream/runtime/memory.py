@@ -7,20 +7,19 @@ import gc
 import os
 import sys
 
-HEAPS = 2
 _M_ARENA_MAX = -8  # of glibc's malloc.h
 
 
-def limit_heaps() -> None:
-    """Let threads to come share ``HEAPS`` heaps, where that can be asked for (glibc).
+def share_heap() -> None:
+    """Let threads to come share the main heap, where that can be asked for (glibc).
 
-    glibc gives threads up to eight heaps a core, and each keeps some of what it was at its fullest:
-    with every connection that is made again others fill, for the better part of an hour. What
-    MALLOC_ARENA_MAX says in the environment goes first.
+    glibc gives threads up to eight heaps a core, and each keeps what it held at its fullest:
+    ``give_back`` has the end of the main heap alone returned. What MALLOC_ARENA_MAX says in the
+    environment goes first.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
-        mallopt(_M_ARENA_MAX, HEAPS)
+        mallopt(_M_ARENA_MAX, 1)
 
 
 def settle() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from costream.runtime.memory import HEAPS, give_back, settle
+from costream.runtime.memory import give_back, settle
 from kit.program import python
 
 
@@ -60,9 +60,9 @@ needs_glibc = pytest.mark.skipif(
 )
 COUNT = """
 import ctypes, os, sys, threading
-from costream.runtime.memory import limit_heaps
+from costream.runtime.memory import share_heap
 if sys.argv[1:]:
-    limit_heaps()
+    share_heap()
 barrier = threading.Barrier(6)
 def work():
     kept = bytes(10_000)
@@ -78,9 +78,9 @@ libc.fclose(ctypes.c_void_p(out))
 
 
 @needs_glibc
-def test_threads_share_heaps() -> None:
-    counts = [python("-c", COUNT, *args).stdout.count("<heap nr=") for args in ((), ("limit",))]
-    assert counts[1] <= HEAPS < counts[0]
+def test_threads_share_a_heap() -> None:
+    counts = [python("-c", COUNT, *args).stdout.count("<heap nr=") for args in ((), ("share",))]
+    assert counts[1] == 1 < counts[0]
 
 
 @needs_glibc

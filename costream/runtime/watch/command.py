@@ -25,7 +25,7 @@ from costream.runtime.alerts.snapshots import BOX
 from costream.runtime.budget import TokenController
 from costream.runtime.detect import load_checked
 from costream.runtime.masks import MaskPainter
-from costream.runtime.memory import give_back, limit_heaps
+from costream.runtime.memory import give_back, share_heap
 from costream.runtime.options import check_model_options, source_options
 from costream.runtime.persons import person_rows
 from costream.runtime.setup import logging_to
@@ -83,7 +83,7 @@ def watch(options: Options, effective: Sequence[str] = ()) -> ExitCode:
     Everything is checked before the model is loaded. ``effective`` holds lines that say which
     settings are in force, shown with -v.
     """
-    limit_heaps()
+    share_heap()
     logged = logging_to(options.verbosity, options.color, options.log_file, effective)
     with StopHandler() as stop, logged:
         specs = read_feeds(options)
