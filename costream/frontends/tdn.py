@@ -8,8 +8,10 @@ where persons are weights the places that are pooled into the token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.frontends.base import frontend
-from costream.nn.state import State
+from costream.nn import fast
+from costream.nn.folding import Foldable, Folded
+from costream.nn.graph import scale_and_shift
+from costream.nn.state import State, zeros
 
 
 @dataclass
@@ -29,8 +34,44 @@ class DifferenceState(State):
     count: Tensor  # int64 [B]
 
 
+class FoldedDifference(Folded):
+    """The convolutions of a ``TemporalDifferenceNet`` in evaluation, with the norms folded in."""
+
+    def __init__(self, net: TemporalDifferenceNet) -> None:
+        super().__init__([*net.parameters(), *net.buffers()])
+        pixels, *stem = cast(Any, net.stem)
+        self._stem = [_folded(pixels[0], pixels[1], _SCALE)]
+        self._stem += [_folded(layer[0], layer[1]) for layer in stem]
+        self.motion = _folded(net.motion)
+        first, *blocks = cast(Any, net.body)
+        self._first = _folded(first[0], first[1])
+        self._blocks = [
+            (_folded(block.first[0], block.first[1]), _folded(block.second, block.norm))
+            for block in blocks
+        ]
+        places: Any = net.places
+        self.focus, self._places = _folded(net.focus), _folded(places[0], places[1])
+
+    def maps(self, frames: Tensor) -> Tensor:
+        """Return the feature maps of images [N, 3, H, W]."""
+        for convolution in self._stem:
+            frames = convolution(frames).relu_()
+        return frames
+
+    def body(self, x: Tensor) -> Tensor:
+        """Return the output of the body for maps [N, C, h, w]."""
+        x = self._first(x).relu_()
+        for first, second in self._blocks:
+            x = second(first(x).relu_()).add_(x).relu_()
+        return x
+
+    def places(self, body: Tensor) -> Tensor:
+        """Return the places that are pooled, [N, C, h, w]."""
+        return self._places(body).relu_()
+
+
 @frontend("tdn", order=1)
-class TemporalDifferenceNet(nn.Module):
+class TemporalDifferenceNet(Foldable[FoldedDifference]):
     """Backbone for fixed cameras: one token of ``token_width`` values per frame.
 
     ``box`` is the width and height that images are fitted into; ``lags`` are the distances, in
@@ -116,25 +157,30 @@ class TemporalDifferenceNet(nn.Module):
         """Return the initial state of a batch of streams."""
         height, width = self._map_size()
         slots, weight = max(self.lags, default=0), self.motion.weight
-        ring = weight.new_zeros(batch_size, slots, weight.shape[0], height, width)
-        return DifferenceState(
-            ring, torch.zeros(batch_size, dtype=torch.int64, device=weight.device)
-        )
+        if not self.training:
+            self.folded()
+        # Interleaved channels, as the maps have them
+        ring = zeros(batch_size, slots, height, width, len(weight), like=weight)
+        return DifferenceState(ring.permute(0, 1, 4, 2, 3), zeros(batch_size))
 
     def forward_step(self, frames: Tensor, state: DifferenceState) -> Tensor:
-        """Return the tokens [B, D] of the next frame of every stream, uint8 [B, 3, H, W]."""
-        maps = self._maps(frames)
+        """Return the tokens [B, D] of the next frame of every stream, uint8 [B, 3, H, W].
+
+        In evaluation with the parameters at the last call of ``init_state``.
+        """
+        net = self._fast()
+        maps = self._maps(frames, net)
         parts = [maps]
         if self.lags:
-            motion = self.motion(maps)
-            rows, slots = torch.arange(len(frames), device=frames.device), state.ring.shape[1]
+            motion, slots = net.motion(maps), state.ring.shape[1]
             for lag in self.lags:
-                seen = (state.count >= lag)[:, None, None, None]
-                earlier = state.ring[rows, (state.count - lag) % slots]
-                parts.append((motion - earlier) * seen)
-            state.ring[rows, state.count % slots] = motion
+                moved, seen = motion - state.ring[_at(state.count - lag, slots)], state.count >= lag
+                if not bool(seen.all()):
+                    moved = moved * seen[:, None, None, None].to(moved.device)
+                parts.append(moved)
+            state.ring[_at(state.count, slots)] = motion
         state.count += 1
-        return self._tokens(parts)[0]
+        return self._tokens(parts, net)[0]
 
     def forward_steps(self, frames: Tensor, state: DifferenceState) -> Tensor:
         """Return the tokens [B, T, D] of the next T frames of every stream, uint8 [B, T, 3, H, W].
@@ -142,21 +188,22 @@ class TemporalDifferenceNet(nn.Module):
         The same as T calls of ``forward_step``, with larger matrix products.
         """
         batch, steps = frames.shape[:2]
-        maps = self._maps(frames.flatten(0, 1))
+        net = self._fast()
+        maps = self._maps(frames.flatten(0, 1), net)
         parts = [maps]
         if self.lags:
-            motion = self.motion(maps).unflatten(0, (batch, steps))
+            motion = net.motion(maps).unflatten(0, (batch, steps))
             slots = state.ring.shape[1]
-            rows = torch.arange(batch, device=frames.device)[:, None]
-            times = state.count[:, None] + torch.arange(-slots, steps, device=frames.device)
+            rows = torch.arange(batch)[:, None]
+            times = state.count[:, None] + torch.arange(-slots, steps)
             every = torch.cat((state.ring[rows, times[:, :slots] % slots], motion), 1)
             for lag in self.lags:
                 seen = (times[:, slots:] >= lag)[:, :, None, None, None]
-                moved = (motion - every[:, slots - lag : -lag]) * seen
+                moved = (motion - every[:, slots - lag : -lag]) * seen.to(motion.device)
                 parts.append(moved.flatten(0, 1))
             state.ring[rows, times[:, -slots:] % slots] = every[:, -slots:]
         state.count += steps
-        return self._tokens(parts)[0].view(batch, steps, -1)
+        return self._tokens(parts, net)[0].view(batch, steps, -1)
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of one frame."""
@@ -177,15 +224,29 @@ class TemporalDifferenceNet(nn.Module):
     def _map_size(self) -> tuple[int, int]:
         return -(-self.box[1] // 4), -(-self.box[0] // 4)
 
-    def _maps(self, frames: Tensor) -> Tensor:
-        pixels = frames.to(self.motion.weight.dtype, memory_format=torch.channels_last)
-        return self.stem(pixels * (1 / 64))  # type: ignore[no-any-return]
+    def maps(self, frames: Tensor) -> Tensor:
+        """Return the feature maps of images [N, 3, H, W]."""
+        return self.stem(frames * _SCALE)  # type: ignore[no-any-return]
 
-    def _tokens(self, parts: list[Tensor]) -> tuple[Tensor, Tensor]:
+    def fold(self) -> FoldedDifference:
+        """Return the folded convolutions, for steps."""
+        return FoldedDifference(self)
+
+    def _fast(self) -> Any:
+        """Return what steps are computed with: the folded network, or in training this one."""
+        readable = self.training or torch.is_grad_enabled() or not fast.enabled
+        return self if readable else self._folded or self.folded()
+
+    def _maps(self, frames: Tensor, net: Any = None) -> Tensor:
+        pixels = frames.to(self.motion.weight.dtype, memory_format=torch.channels_last)
+        return (net or self).maps(pixels)
+
+    def _tokens(self, parts: list[Tensor], net: Any = None) -> tuple[Tensor, Tensor]:
         """Return tokens [N, D] and focus logits [N, h, w]."""
+        net = net or self
         joined = torch.cat([p.contiguous(memory_format=torch.channels_last) for p in parts], 1)
-        body = self.body(joined)
-        focus, places = self.focus(body), self.places(body)
+        body = net.body(joined)
+        focus, places = net.focus(body), net.places(body)
         weight = focus.sigmoid()
         # Without persons the sum of weights is small, and so is this half of the token.
         seen = (weight * places).sum((2, 3)) / (weight.sum((2, 3)) + 1)
@@ -203,6 +264,29 @@ class _Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(x + self.norm(self.second(self.first(x))), inplace=True)
+
+
+_SCALE = 1 / 64  # of pixels
+
+
+def _at(count: Tensor, slots: int) -> tuple[Any, Any]:
+    """Return the index of the frame ``count`` [B] of each stream in rings, a view if it is one."""
+    if len(count) == 1:
+        return slice(None), int(count) % slots
+    return torch.arange(len(count)), count % slots
+
+
+def _folded(
+    convolution: nn.Conv2d, norm: nn.BatchNorm2d | None = None, times: float = 1.0
+) -> Callable[[Tensor], Tensor]:
+    """Return a convolution of inputs, times a number, with the norm behind it as one product."""
+    weight, bias = convolution.weight.detach() * times, convolution.bias
+    if norm is not None:
+        scale, bias = scale_and_shift(norm)
+        weight = weight * scale[:, None, None, None]
+    weight = weight.contiguous(memory_format=torch.channels_last)
+    options = {"stride": convolution.stride, "padding": convolution.padding}
+    return partial(torch.conv2d, weight=weight, bias=bias, **options)
 
 
 def _conv(inputs: int, outputs: int, size: int, stride: int) -> nn.Sequential:
