@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -17,6 +16,7 @@ from costream.models.build import build
 from costream.models.export import step_graph
 from costream.models.exporting.graph import StepGraph, to_onnx
 from costream.models.int8 import without_int8
+from costream.models.onnx_step import onnx_session
 
 Arrays = dict[str, npt.NDArray[Any]]
 STEPS = 32  # of noise, that answers are compared on
@@ -106,13 +106,7 @@ def _runners(threads: int) -> Iterator[tuple[str, Callable[[bytes], Callable[[Ar
 
 
 def _onnx_runtime(data: bytes, threads: int) -> Callable[[Arrays], Arrays]:
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # nothing of a benchmark leaves the machine
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    providers = ["CPUExecutionProvider"]
-    session = onnxruntime.InferenceSession(data, options, providers=providers)
+    session = onnx_session(data, threads)
     names = [output.name for output in session.get_outputs()]
     return lambda inputs: dict(zip(names, session.run(None, inputs), strict=True))
 

@@ -2,7 +2,8 @@
 
 The metadata of a file contains ``format`` ("costream-weights/1"), ``card`` (JSON, see
 card.py) and ``tensors_sha256``: the digest of names, types, shapes and bytes of all tensors,
-which makes a file self-checking. Reading the header needs only the standard library.
+which makes a file self-checking. Reading the header needs only the standard library. The steps that
+``models export`` writes as ONNX have a card too, and the digest of the weights they are made of.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,8 @@ from costream.errors import ModelError, OutputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT = "costream-weights/1"
-SUFFIX = ".safetensors"
+FORMAT, STEP_FORMAT = "costream-weights/1", "costream-step/1"
+SUFFIX, STEP_SUFFIX = ".safetensors", ".onnx"
 _MAX_HEADER = 100_000_000  # bytes; the safetensors format's own limit
 _ITEM_BYTES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2"), 1),
@@ -46,7 +47,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class SafetensorsHeader:
-    """Header of a safetensors file."""
+    """Header of a safetensors file, or of an exported step: only its metadata, no tensors."""
 
     metadata: dict[str, str]
     tensors: dict[str, TensorInfo]
@@ -62,10 +63,12 @@ class Weights:
 
 
 def read_header(path: Path) -> SafetensorsHeader:
-    """Return the header of any safetensors file without reading its tensors.
+    """Return the header of any safetensors or ONNX file without reading its tensors.
 
-    Raises ModelError when the file is missing, not a safetensors file or truncated.
+    Raises ModelError when the file is missing, not such a file or truncated.
     """
+    if path.suffix == STEP_SUFFIX:
+        return SafetensorsHeader(_onnx_metadata(path), {})
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -93,9 +96,9 @@ def read_header(path: Path) -> SafetensorsHeader:
 
 
 def read_card(path: Path) -> Card:
-    """Return the model card of a weight file without torch or tensors, in under a millisecond.
+    """Return the model card of a weight file, or of a step, without torch or tensors.
 
-    Raises ModelError when it is not a safetensors file, has no card, or has a newer format.
+    Raises ModelError when it is not such a file, has no card, or has a newer format.
     """
     return _card(read_header(path), path)
 
@@ -103,8 +106,12 @@ def read_card(path: Path) -> Card:
 def read_weights(path: Path) -> Weights:
     """Return card and tensors (on the CPU), checked against their digest.
 
-    Raises ModelError as ``read_card`` does, and when the tensors do not match the digest.
+    Raises ModelError as ``read_card`` does, for a step, and when the tensors do not match the
+    digest.
     """
+    if path.suffix == STEP_SUFFIX:
+        hint = "give the weight file that it was exported from"
+        raise ModelError("a step for running only, not weights", where=path, hint=hint)
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -170,18 +177,55 @@ def _info(entry: dict[str, Any], start: int) -> TensorInfo:
     return TensorInfo(dtype, shape, start + begin, start + end)
 
 
+def _onnx_metadata(path: Path) -> dict[str, str]:
+    """Return the ``metadata_props`` of an ONNX file: a protobuf message, see onnx.proto."""
+    try:
+        data = memoryview(path.read_bytes())
+        entries = [dict(_fields(value)) for number, value in _fields(data) if number == 14]
+        return {str(entry[1], "utf-8"): str(entry[2], "utf-8") for entry in entries}
+    except OSError as error:
+        raise ModelError(f"cannot be read ({error.strerror or error})", where=path) from error
+    except (ValueError, KeyError, IndexError) as error:
+        raise ModelError("not an ONNX file, or a damaged one", where=path) from error
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Yield the number and the bytes of each field of a protobuf message that is text or bytes."""
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        size, at = _varint(message, at)  # or the value of a whole number
+        if tag & 7 == 2:
+            if at + size > len(message):
+                raise ValueError("truncated")
+            yield tag >> 3, message[at : at + size]
+            at += size
+        elif tag & 7:
+            raise ValueError("a field of a type that ONNX files do not have")
+
+
+def _varint(message: memoryview, at: int) -> tuple[int, int]:
+    """Return the whole number at a place in a protobuf message, and the place behind it."""
+    value = 0
+    for place in range(10):  # a number has 64 bits at most
+        value |= (message[at + place] & 0x7F) << 7 * place
+        if message[at + place] < 0x80:
+            return value, at + place + 1
+    raise ValueError("a number of more than 64 bits")
+
+
 def _card(header: SafetensorsHeader, path: Path) -> Card:
+    step = path.suffix == STEP_SUFFIX
     text = header.metadata.get("card")
     if text is None:
+        made = "write one with: costream models export NAME"
+        hint = made if step else "convert it with: costream models import FILE"
+        kind = "ONNX" if step else "safetensors"
+        raise ModelError(f"this {kind} file has no model card", where=path, hint=hint)
+    version, known = header.metadata.get("format", ""), STEP_FORMAT if step else FORMAT
+    if version != known:
         raise ModelError(
-            "this safetensors file has no model card",
-            where=path,
-            hint="convert it with: costream models import FILE",
-        )
-    version = header.metadata.get("format", "")
-    if version != FORMAT:
-        raise ModelError(
-            f"its format is {version!r}, but this version reads {FORMAT!r}",
+            f"its format is {version!r}, but this version reads {known!r}",
             where=path,
             hint="update costream",
         )

@@ -33,6 +33,7 @@ EXTRAS = {
     "keras": ("h5py", "h5py", "import of Keras checkpoints (HDF5)"),
     "h5": ("h5py", "h5py", "joints of SLEAP and DeepLabCut in HDF5"),
     "c3d": ("c3d", "c3d", "markers of motion capture (C3D)"),
+    "onnx": ("onnxruntime", "onnxruntime", "steps in ONNX: export, and faster video"),
 }
 # hint for an extra whose module is installed but cannot be imported
 BROKEN = {"mic": "on Debian and Ubuntu: apt install libportaudio2"}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from costream.checkpoints.card import Card
-from costream.checkpoints.file import Weights, write_whole
+from costream.checkpoints.file import STEP_FORMAT, Weights, write_whole
 from costream.errors import ModelError
 from costream.models.build import build
 from costream.models.exporting.frontends import add_frontend, why_not_frontend
@@ -37,7 +37,8 @@ def export_step(name: str, output: Path, *, whole: bool = False) -> list[str]:
     card = stored.card
     graph = step_graph(stored, whole=whole)
     facts = {"labels": "\n".join(card.labels), "rate_hz": f"{card.rate_hz:g}"}
-    facts |= {"weights_sha256": stored.sha256, "licence": card.licence}
+    facts |= {"tensors_sha256": stored.sha256, "licence": card.licence}
+    facts |= {"format": STEP_FORMAT, "card": card.to_json(), "step": json.dumps(graph.facts)}
     if output.suffix == PROGRAM:
         data = to_program(graph, facts)
     else:
@@ -63,6 +64,7 @@ def step_graph(stored: Weights, *, whole: bool = False) -> StepGraph:
     if whole and (reason := why_not_frontend(frontend)):
         raise ModelError(f"{card.name} is not exported as a whole: {reason}")
     graph = StepGraph()
+    graph.facts = _facts(network, frontend if whole else None)
     if whole and frontend is not None:
         x = add_frontend(graph, frontend.eval())
     else:
@@ -76,6 +78,16 @@ def _shape(network: Any) -> tuple[int, ...]:
     if hasattr(network, "joints"):
         return 1, network.persons, network.joints, network.channels
     return 1, token_width(network)
+
+
+def _facts(network: Any, frontend: Any) -> dict[str, Any]:
+    """Return what ``models.onnx_step`` has to know of a step beside its card."""
+    encoder = getattr(network, "encoder", network)
+    parts = [part for part in (network, frontend) if part is not None]
+    macs = [int(part.count_macs()) for part in parts]
+    dense = [int(getattr(part, "dense_macs", None) or part.count_macs()) for part in parts]
+    field = int(getattr(encoder, "receptive_field", network.window))
+    return {"whole": frontend is not None, "field": field, "macs": macs, "dense_macs": dense}
 
 
 def _classify(graph: StepGraph, logits: str, card: Card) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from costream.checkpoints.file import SUFFIX, Weights, read_card, read_weights
+from costream.checkpoints.file import STEP_SUFFIX, SUFFIX, Weights, read_card, read_weights
 from costream.checkpoints.store import (
     VARIABLE,
     cache_folder,
@@ -143,8 +143,9 @@ def load_model(
     with the same frontend, which are then combined, or one of pictures with others of sound, which
     are stepped together on a source that has both. ``device``: auto, cpu, cuda, cuda:N or mps;
     ``dtype``: float32, float64, bfloat16 or float16; for token-gated models see
-    ``ObjectModel`` and ``ActionModel``. Raises ModelError if weights
-    are missing, damaged, or do not fit the architecture on their card, or the device is missing.
+    ``ObjectModel`` and ``ActionModel``. A step in ONNX runs in ONNX Runtime. Raises ModelError if
+    weights are missing, damaged, or do not fit the architecture on their card, or the device is
+    missing.
     """
     from costream.models.build import build, model_class
     from costream.models.streaming import StreamingModel, find_device
@@ -175,6 +176,10 @@ def load_model(
         return combine_models(alike)
     path = find_weights(name, weights)
     find_device(device)  # report a wrong device before reading a large file
+    if path.suffix == STEP_SUFFIX:
+        from costream.models.onnx_step import load_step
+
+        return load_step(path, device, dtype)
     stored = read_model(name, weights)
     if stored.card.untrained:
         log.warning("%s has random weights: its output is meaningless", stored.card.name)
@@ -235,7 +240,7 @@ def read_whole(name: str, weights: str | os.PathLike[str] | None = None) -> Weig
 
 
 def _is_path(name: str) -> bool:
-    return name.endswith(SUFFIX) or os.sep in name or "/" in name
+    return name.endswith((SUFFIX, STEP_SUFFIX)) or os.sep in name or "/" in name
 
 
 def _check_folder(weights: str | os.PathLike[str] | None) -> None:

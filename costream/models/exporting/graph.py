@@ -43,6 +43,7 @@ class StepGraph:
         self.outputs: dict[str, tuple[str, GraphInput]] = {}
         self.operations: list[_Operation] = []
         self.constants: dict[str, npt.NDArray[Any]] = {}
+        self.facts: dict[str, Any] = {}  # of the network, for those who run the step
         self._before = ""
 
     def input(self, name: str, shape: tuple[int, ...], whole: bool = False) -> str:

@@ -1,0 +1,162 @@
+"""Models whose step runs in ONNX Runtime: ``-m step.onnx``, as ``models export --whole`` writes it.
+
+The file has the card of the model, so that all around the step is as for its weights. Only steps
+for video are faster there; see the manual.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from costream.checkpoints.file import read_card, read_header
+from costream.errors import ModelError
+from costream.frontends.base import frontend_class, load_frontend
+from costream.models.oad.cooadtr import OadOutput
+from costream.models.streaming import StreamingModel
+from costream.nn.state import State, zeros
+
+Arrays = dict[str, npt.NDArray[Any]]
+_TYPES = {"tensor(float)": torch.float32, "tensor(int64)": torch.int64}
+
+
+@dataclass
+class StepState(State):
+    """State of an exported step for each stream; ``steps``: int64 [B], taken so far."""
+
+    values: tuple[Tensor, ...]  # [B, ...], in the order of the inputs
+    steps: Tensor
+
+
+class OnnxStep(nn.Module):
+    """An exported step with its state; see ``models.streaming.Network``.
+
+    ``data``: the ONNX file. ``facts``: of the graph, see ``models.export``. Raises ModelError if
+    ONNX Runtime is not installed or refuses the file.
+    """
+
+    delay = 0
+
+    def __init__(self, data: bytes, facts: dict[str, Any]) -> None:
+        super().__init__()
+        session = onnx_session(data, torch.get_num_threads())
+        self._run: Callable[[list[str] | None, Arrays], list[Any]] = session.run
+        self._inputs = [i for i in session.get_inputs() if i.name != "x"]
+        self._outputs = [output.name for output in session.get_outputs()]
+        self.window, self._macs = int(facts["field"]), int(facts["macs"][0])
+        self.dense_macs = int(facts["dense_macs"][0])
+        if not {"logits", *(f"next_{i.name}" for i in self._inputs)} <= set(self._outputs):
+            raise ModelError("the file has other inputs and outputs than a step")
+
+    def count_macs(self) -> int:
+        """Return the multiply-accumulates of a step of one stream."""
+        return self._macs
+
+    def init_state(self, batch_size: int = 1) -> StepState:
+        """Return the initial state of a batch of streams."""
+        kinds = [(i.shape, torch.zeros(0, dtype=_TYPES[i.type])) for i in self._inputs]
+        values = tuple(zeros(batch_size, *shape, like=like) for shape, like in kinds)
+        return StepState(values, zeros(batch_size))
+
+    def warmup(self, state: StepState) -> tuple[bool, ...]:
+        """Return for each stream whether its receptive field is not yet full."""
+        return tuple(steps < self.window for steps in state.steps.tolist())
+
+    def forward_step(self, x: Tensor, state: StepState) -> OadOutput:
+        """Take an input of every stream [B, ...], return the logits [B, K], of one by one."""
+        each = []
+        for row in range(len(x)):
+            given = {
+                i.name: v[row].numpy() for i, v in zip(self._inputs, state.values, strict=True)
+            }
+            each.append(self._run(None, {"x": x[row : row + 1].numpy(), **given}))
+        found = dict(zip(self._outputs, zip(*each, strict=True), strict=True))
+        with torch.inference_mode(False):
+            state.values = tuple(_stack(found[f"next_{i.name}"]) for i in self._inputs)
+            state.steps += 1
+        return OadOutput(torch.from_numpy(np.concatenate(found["logits"])), None)
+
+
+class _Pictures(nn.Module):
+    """The frontend in a step, without its weights: the pictures it takes, and their cost."""
+
+    takes = "video"
+
+    def __init__(self, frontend: Any, facts: dict[str, Any]) -> None:
+        super().__init__()
+        self.prepare, self.box = frontend.prepare, frontend.box
+        self._macs, self.dense_macs = (int(facts[key][1]) for key in ("macs", "dense_macs"))
+
+    def init_state(self, batch_size: int = 1) -> None:
+        """Return None: all state is that of the step."""
+
+    def forward_step(self, x: Tensor, _state: None) -> Tensor:
+        """Return pictures as the step takes them, float32 [B, 3, H, W]."""
+        return x.float()
+
+    def count_macs(self) -> int:
+        """Return the multiply-accumulates of one frame."""
+        return self._macs
+
+
+def load_step(path: Path, device: str = "auto", dtype: str = "float32") -> StreamingModel:
+    """Return the model in an ONNX file that ``models export --whole`` wrote of one for video.
+
+    Raises ModelError for other files, for steps that were measured not to be faster than ours,
+    without ONNX Runtime, and for other devices and types than the processor's float32.
+    """
+    card, metadata = read_card(path), read_header(path).metadata
+    if device not in ("auto", "cpu") or dtype != "float32":
+        raise ModelError("a step in ONNX runs on the processor, in float32", where=path)
+    try:
+        facts = json.loads(metadata["step"])
+        takes = frontend_class(card.frontend).takes if card.frontend else ""  # type: ignore[attr-defined]
+        if takes != "video" or not facts["whole"]:
+            hint = f"give its weights, -m {card.name}"
+            hint += ", or export it with --whole" if takes == "video" else ""
+            raise ModelError("this step is not faster in ONNX Runtime", hint=hint)
+        step = OnnxStep(path.read_bytes(), facts)
+        with torch.random.fork_rng(devices=[]):
+            own = load_frontend(str(card.frontend), **card.frontend_arguments)
+        pictures = _Pictures(own, facts)
+    except ModelError as error:
+        raise ModelError(str(error), where=path) from error
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        what = f"what the file says of its step is of no use ({type(error).__name__}: {error})"
+        raise ModelError(what, where=path) from error
+    return StreamingModel(card, step, pictures, weights_sha256=metadata.get("tensors_sha256", ""))
+
+
+def onnx_session(data: bytes, threads: int) -> Any:
+    """Return an ``onnxruntime.InferenceSession`` on the processor; it sends and writes nothing.
+
+    Raises ModelError without the package, and for a file that it refuses.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    try:
+        import onnxruntime
+    except ImportError as error:
+        hint = "pip install 'costream[onnx]'"
+        raise ModelError("steps in ONNX need the package onnxruntime", hint=hint) from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4  # what is wrong is in the exception
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    try:
+        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of classes of its own
+        what = str(error).partition("\n")[0]
+        raise ModelError(f"ONNX Runtime refuses the file ({what})") from error
+
+
+def _stack(arrays: tuple[npt.NDArray[Any], ...]) -> Tensor:
+    return torch.from_numpy(arrays[0][None] if len(arrays) == 1 else np.stack(arrays))

@@ -1,0 +1,122 @@
+"""Steps in ONNX Runtime in place of ours: the same records, states and refusals."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import costream
+from costream.__main__ import main
+from costream.checkpoints.file import read_card
+from costream.errors import ModelError
+from costream.models.build import save_model
+from costream.models.export import export_step
+from costream.models.random_init import random_model
+from costream.models.registry import load_model
+from costream.records import Prediction, VideoFrame
+
+BOX = (32, 24)
+FRONTEND = {"box": BOX, "widths": (4, 4, 6, 8), "motion_width": 4, "lags": (1, 3)}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Return the weights of a small model for video, and its step in ONNX."""
+    pytest.importorskip("onnxruntime", reason="needs the extra 'onnx'")
+    folder = tmp_path_factory.mktemp("step")
+    settings = {"num_classes": 3, "embed_dim": 8, "num_heads": 2, "feedforward": 8, "window": 4}
+    settings |= {f"frontend.{key}": list(value) if isinstance(value, tuple) else value
+                 for key, value in FRONTEND.items()}  # fmt: skip
+    card, network, frontend = random_model("cooadtr", "tiny", settings, "tdn", 0)
+    for parameter in network.parameters():
+        parameter.data *= 3
+    weights, step = folder / "tiny.safetensors", folder / "step.onnx"
+    save_model(weights, replace(card, trained_on="nothing"), network, frontend)
+    export_step(str(weights), step, whole=True)
+    return weights, step
+
+
+def pictures(count, seed=0):
+    random = np.random.default_rng(seed)
+    return random.integers(0, 256, (count, BOX[1], BOX[0], 3), dtype=np.uint8)
+
+
+def test_records_are_those_of_the_weights(files):
+    runs = [list(costream.detect(pictures(20), rate_hz=8, model=str(f))) for f in files]
+    texts = [[type(event).__name__ for event in events] for events in runs]
+    assert texts[0] == texts[1]
+    assert "Prediction" in texts[0]
+    for ours, theirs in zip(*runs, strict=True):
+        if isinstance(ours, Prediction):
+            assert replace(ours, top=()) == replace(theirs, top=())
+            found, expected = dict(theirs.top), dict(ours.top)
+            assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_streams_are_reset_and_exchanged_as_ours(files):
+    models = [load_model(str(file)) for file in files]
+    items = [VideoFrame(k, k / 8, k, p.copy) for k, p in enumerate(pictures(36, 1))]
+    rows = []
+    for model in models:
+        state = model.init_state(2)
+        found = [model.step(items[k : k + 2], state) for k in range(0, 12, 2)]
+        state.reset([1])
+        other = model.init_state(1)
+        other.load_tensors({k: v.clone() for k, v in state.take([0]).tensors().items()})
+        state = type(state).cat([state, other])
+        assert state.batch_size == 3
+        found += [model.step(items[k : k + 3], state) for k in range(12, 36, 3)]
+        rows.append([(r.probabilities, r.warmup) for r in found])
+    for (ours, warm), (theirs, still_warm) in zip(*rows, strict=True):
+        np.testing.assert_allclose(theirs, ours, atol=1e-5)
+        assert warm == still_warm
+
+
+def test_a_file_has_its_card(files):
+    assert read_card(files[1]) == read_card(files[0])
+    assert len({load_model(str(file)).info.weights_sha256 for file in files}) == 1
+
+
+def test_refusals_are_one_line(files, tmp_path, monkeypatch, capsys):
+    import onnx
+
+    def refusal(path, *options):
+        assert main(["detect", "samples/room.mp4", "-m", str(path), "-o", "-", *options]) == 5
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    whole = files[1].read_bytes()
+    (tmp_path / "text.onnx").write_text("no")
+    assert "not an ONNX file" in refusal(tmp_path / "text.onnx")
+    model = onnx.load_from_string(whole)
+    del model.graph.node[3]
+    onnx.save(model, tmp_path / "torn.onnx")
+    assert "ONNX Runtime refuses the file" in refusal(tmp_path / "torn.onnx")
+    del model.metadata_props[:]
+    onnx.save(model, tmp_path / "foreign.onnx")
+    assert "has no model card" in refusal(tmp_path / "foreign.onnx")
+    export_step("cosounds", tmp_path / "sound.onnx", whole=True)
+    assert "not faster in ONNX Runtime; give its weights" in refusal(tmp_path / "sound.onnx")
+    export_step(str(files[0]), tmp_path / "alone.onnx")
+    assert "export it with --whole" in refusal(tmp_path / "alone.onnx")
+    assert "on the processor, in float32" in refusal(files[1], "--dtype", "bfloat16")
+    assert "does not share" in refusal(f"{files[1]},cooadtr")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert "costream[onnx]" in refusal(files[1])
+    with pytest.raises(ModelError, match="not weights"):
+        export_step(str(files[1]), tmp_path / "again.onnx")
+
+
+@given(st.data())
+def test_damaged_files_are_refused(files, data):
+    whole = bytearray(files[1].read_bytes())
+    at = data.draw(st.integers(0, len(whole) - 1))
+    path = files[1].with_name("damaged.onnx")
+    path.write_bytes(whole[:at])
+    with pytest.raises(ModelError):
+        load_model(str(path))
