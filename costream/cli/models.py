@@ -360,8 +360,8 @@ def compress_command(model: str, int8: bool, output: Path | None, overwrite: boo
 def export_command(model: str, output: Path | None, whole: bool, overwrite: bool) -> None:
     """Write one step of a network for other runtimes; prints the file.
 
-    The state is among its inputs and outputs. Of encoders over tokens (cooadtr, cosounds, stacks,
-    deepcot) and of skeleton networks like costgcn. Without --whole the input x is what the
+    The state is among its inputs and outputs. Of networks over tokens (cooadtr, cosounds, oadtr,
+    deepcot, ...) and of skeleton networks like costgcn. Without --whole the input x is what the
     frontend gives: a token, as 'costream features' writes them, or joints. Opset 20.
 
     \b

@@ -20,6 +20,7 @@ from costream.models.exporting.skeletons import add_skeleton, why_not_skeleton
 from costream.models.exporting.tokens import add_tokens, token_width, why_not_tokens
 from costream.models.int8 import without_int8
 from costream.models.registry import read_model
+from costream.models.spec import is_gated
 
 PROGRAM = ".pt2"  # suffix of programs of torch.export; all other files are ONNX
 
@@ -59,6 +60,8 @@ def step_graph(stored: Weights, *, whole: bool = False) -> StepGraph:
     network.eval()
     skeleton = hasattr(network, "joints")
     reason = why_not_skeleton(network) if skeleton else why_not_tokens(network)
+    if is_gated(card.architecture):
+        reason = "it computes what has changed, and a graph computes the same in each step"
     if reason:
         raise ModelError(f"the step of {card.architecture} is not exported: {reason}")
     if whole and (reason := why_not_frontend(frontend)):

@@ -75,9 +75,8 @@ class OnnxStep(nn.Module):
         """Take an input of every stream [B, ...], return the logits [B, K], of one by one."""
         each = []
         for row in range(len(x)):
-            given = {
-                i.name: v[row].numpy() for i, v in zip(self._inputs, state.values, strict=True)
-            }
+            values = (value[row].numpy() for value in state.values)
+            given = dict(zip([i.name for i in self._inputs], values, strict=True))
             each.append(self._run(None, {"x": x[row : row + 1].numpy(), **given}))
         found = dict(zip(self._outputs, zip(*each, strict=True), strict=True))
         with torch.inference_mode(False):

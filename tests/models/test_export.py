@@ -24,6 +24,22 @@ FAMILIES = {
     "relu": {**TOKENS, "activation": "relu"},
     "deepcot": {**TOKENS, "depth": 2, "positions": "none"},
     "stack": {**TOKENS, "depth": 3},
+    "rotary": {**TOKENS, "depth": 2, "positions": "rotary"},
+    "oadtr": {
+        **TOKENS,
+        "depth": 2,
+        "decoder_depth": 2,
+        "decoder_feedforward": 12,
+        "num_queries": 3,
+    },
+    "oadtr-fixed": {
+        **TOKENS,
+        "depth": 1,
+        "decoder_depth": 1,
+        "decoder_feedforward": 12,
+        "positions": "fixed",
+    },
+    "miniroad": {"input_width": 12, "embed_dim": 16, "hidden": 8},
     "costgcn": {**JOINTS, "padding": "causal", "statistics": True, "strides": [1, 2, 1]},
     "costgcn-s1": {**JOINTS, "padding": "none", "conv_first": True},
 }
@@ -31,6 +47,8 @@ ARCHITECTURES = {
     "pre-norm": "cooadtr",
     "relu": "cotrans",
     "stack": "cooadtr",
+    "rotary": "deepcot",
+    "oadtr-fixed": "oadtr",
     "costgcn-s1": "costgcn",
 }
 
@@ -88,7 +106,7 @@ def test_500_steps_agree(family, tmp_path):
     _agree(exported, rows, lambda x: network.forward_step(x, state))
 
 
-@pytest.mark.parametrize("family", ["stack", "costgcn"])
+@pytest.mark.parametrize("family", ["stack", "costgcn", "rotary", "oadtr"])
 def test_programs_of_torch_agree(family, tmp_path):
     path, out = tmp_path / "x.safetensors", tmp_path / "step.pt2"
     options = {"num_classes": 5, **FAMILIES[family]}
@@ -116,6 +134,9 @@ def _agree(exported, rows, step, tolerance=1e-5):
             )
             probabilities = logits.softmax(-1).numpy()
             np.testing.assert_allclose(found["probabilities"], probabilities, atol=tolerance)
+            if expected.anticipation is not None:
+                ahead = expected.anticipation[0].softmax(-1).numpy()
+                np.testing.assert_allclose(found["anticipation"], ahead, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", ["cosounds", "cooadtr"])
@@ -142,7 +163,6 @@ def test_a_whole_model_agrees(name, tmp_path):
 @pytest.mark.parametrize(
     ("architecture", "options", "message"),
     [
-        ("deepcot", {"positions": "rotary"}, "rotations"),
         ("deepcot", {"attention": "soft"}, "not a softmax"),
         ("costgcn", {**JOINTS, "padding": "same"}, "pads the features"),
         (
@@ -151,7 +171,7 @@ def test_a_whole_model_agrees(name, tmp_path):
             "strides in time",
         ),
         ("coagcn", {**JOINTS, "padding": "causal", "widths": [8, 8, 8]}, "another one in each"),
-        ("oadtr", {}, "only encoders"),
+        ("conystrom", {"num_landmarks": 4}, "landmarks"),
     ],
 )
 def test_what_is_not_exported_has_a_reason(architecture, options, message, tmp_path):
@@ -161,3 +181,8 @@ def test_what_is_not_exported_has_a_reason(architecture, options, message, tmp_p
     with pytest.raises(ModelError, match=message):
         export_step(str(path), tmp_path / "step.onnx")
     assert not (tmp_path / "step.onnx").exists()
+
+
+def test_token_gated_networks_have_no_step_as_a_graph(tmp_path):
+    with pytest.raises(ModelError, match="computes what has changed"):
+        export_step("eventful-vitdet", tmp_path / "step.onnx")

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 OPSET, IR_VERSION = 20, 9  # the first with Gelu
-FLOAT, WHOLE = 1, 7  # types of "Cast": float32, int64
+FLOAT, WHOLE, DOUBLE = 1, 7, 11  # types of "Cast": float32, int64, float64
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,10 @@ class StepGraph:
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
         return self._constant(np.ascontiguousarray(array, np.float32))
 
+    def double(self, value: Tensor) -> str:
+        """Add float64 numbers; return their name."""
+        return self._constant(value.detach().cpu().numpy().astype(np.float64))
+
     def whole(self, values: Sequence[int]) -> str:
         """Add whole numbers; return their name."""
         return self._constant(np.array(values, np.int64))
@@ -181,14 +185,14 @@ class TorchStep(nn.Module):
         super().__init__()
         self._graph = graph
         for name, array in graph.constants.items():
-            if array.dtype == np.float32:
+            if array.dtype != np.int64:
                 self.register_buffer(name, torch.from_numpy(array))
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the outputs by their names."""
         values: dict[str, Any] = dict(inputs)
         for name, array in self._graph.constants.items():
-            floats = array.dtype == np.float32
+            floats = array.dtype != np.int64
             values[name] = getattr(self, name) if floats else array.tolist()
         for operation in self._graph.operations:
             given = [values[name] for name in operation.values]
@@ -224,7 +228,7 @@ def _divide(a: Tensor, b: Tensor) -> Tensor:
     return a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="floor")
 
 
-_TYPES = {FLOAT: torch.float32, WHOLE: torch.int64}
+_TYPES = {FLOAT: torch.float32, WHOLE: torch.int64, DOUBLE: torch.float64}
 _ON_PAIRS: dict[str, Callable[..., Any]] = {
     "Add": torch.add,
     "Sub": torch.sub,
@@ -244,6 +248,9 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "Relu": torch.relu,
     "Gelu": lambda x, approximate: F.gelu(x, approximate=approximate),
     "Sigmoid": torch.sigmoid,
+    "Tanh": torch.tanh,
+    "Cos": torch.cos,
+    "Sin": torch.sin,
     "Log": torch.log,
     "Sqrt": torch.sqrt,
     "Cast": lambda x, to: x.to(_TYPES[to]),
