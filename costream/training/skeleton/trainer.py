@@ -79,7 +79,7 @@ class SkeletonTrainer(SequenceTrainer):
         augmenter = Augmenter(frontend.layout, frontend.axes, VARIETY, {})
         maker = StreamMaker(motions, card.labels, augmenter, BACKGROUND)
         enough = min(MOST, STEPS + PER_EXAMPLE * len(motions)) * (3 if settings.scratch else 1)
-        rate = 1e-2 if settings.scratch else 1e-3
+        rate = 1e-2 if settings.scratch or settings.density < 1 else 1e-3
         schedule = Schedule(settings.steps or enough, STREAMS, rate=rate, smoothing=0.1)
         supplies = [SkeletonSupply(maker, STREAMS)]
         skeletons = cast(SkeletonNet, network)
