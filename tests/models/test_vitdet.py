@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from costream.frontends.crops import Pixels
 from costream.models.eventful.rcnn import Detections, anchors, levels, pool, pyramid_anchors
+from costream.models.eventful.shuffle import ShuffleEmbedding
 from costream.models.eventful.vitdet import ViTDet
 from costream.nn.eventful.gates import Operations, TopTokens
 from kit.eventful_nets import NEEDS, REFS, randomise, video
@@ -71,6 +72,46 @@ def test_a_stem_before_the_patches() -> None:
     same(network.forward_step(x, state, TopTokens(10**6))[0], network(x)[0])
     with pytest.raises(ValueError, match="5 halvings"):
         small_network(stem=(4,) * 5)
+
+
+@pytest.mark.parametrize("size", [(64, 96), (48, 80)])
+def test_a_shuffle_stem_and_maps_from_stride_8_on(size: tuple[int, int]) -> None:
+    network = small_network(shuffle=((8, 2), (12, 1), (16, 1)), ghost=6, first=1, anchor=24.0)
+    x, (height, width) = torch.randn(1, 3, *size), (side // 16 for side in size)
+    given = network.embedding
+    assert isinstance(given, ShuffleEmbedding)
+    assert [m.shape[1:] for m in given.maps(x)] == [
+        (6, 2 * height, 2 * width),
+        (6, height, width),
+        (6, -(-height // 2), -(-width // 2)),
+    ]
+    order = list(given.pretrained())
+    rest = [layer for layer in given.modules() if isinstance(layer, nn.Conv2d)]
+    assert len(order) == len({id(layer) for layer in order}) == len(rest) - 3
+    view = network.view(network.backbone(network.embed(x)))
+    assert network.strides == [8, 16, 32, 64]
+    assert view.maps[0].shape[2:] == (2 * height, 2 * width)
+    state, expected = network.init_state(1, *size), network(x)[0]
+    assert len(expected.boxes) > 3
+    same(network.forward_step(x, state, TopTokens(10**6))[0], expected)
+    other = x + 0.1
+    for count in (3, 5, 10**6):  # of the tokens; with all, it is the picture by itself again
+        found = network.forward_step(other, state, TopTokens(count))[0]
+    same(found, network(other)[0])
+
+
+def test_the_operations_of_a_shuffle_stem() -> None:
+    network, operations = small_network(shuffle=((8, 1), (8, 2), (8, 1)), ghost=4), Operations()
+    network.embed(torch.randn(1, 3, 64, 64), operations)
+    halving = [9 * 24 * 64 + 24 * 4 * 64 + 24 * 4 * 256]  # both branches of the first unit
+    halving += [9 * 8 * n + 8 * 4 * n + 8 * 4 * 4 * n for n in (16, 4)]
+    units = sum(halving) + (9 * 4 + 4 * 4) * (64 + 16 + 4) + (2 * 4 * 4 + 9 * 4) * 16
+    block = 8 * 2 + 9 * 2 + 4 * 2 + 9 * 2 + 25 * 8 + 8 * 4
+    exchange = 8 * 4 * (64 + 16 + 4) + block * (16 + 64 + 16 + 4) + (25 * 4 + 4 * 4) * (16 + 4)
+    projections = 4 * 4 * 16 * 16 + 4 * 16 * (16 + 4)
+    assert operations.linear == 32 * 32 * 27 * 24 + units + exchange + projections
+    with pytest.raises(ValueError, match="3 stages and patches of 16 pixels, not 2 and 16"):
+        small_network(shuffle=((8, 1), (8, 1)))
 
 
 def test_fewer_candidates_are_the_likeliest() -> None:

@@ -58,7 +58,7 @@ def test_drawing_keeps_to_the_share_and_the_count() -> None:
 def test_samples_say_what_they_are_and_where_it_is() -> None:
     truth, labels = box_rows((0, 0, 10, 10), (20, 20, 40, 40)), torch.tensor([2, 1])
     proposals = box_rows((0, 0, 10, 9), (21, 20, 40, 40), (60, 60, 70, 70))
-    sample = sample_boxes(proposals, truth, labels, 4, 12)
+    sample = sample_boxes(proposals, truth, labels, 4, 12, box_rows((80, 80, 90, 90)))
     found = dict(zip(map(tuple, sample.boxes.tolist()), sample.labels.tolist(), strict=True))
     assert found == {
         (0, 0, 10, 9): 2,
@@ -69,6 +69,9 @@ def test_samples_say_what_they_are_and_where_it_is() -> None:
     }
     something = sample.boxes[: len(sample.targets)]
     assert bool((pairwise_iou(something, sample.targets).diagonal() >= 0.5).all())
+    # what may be something is not called nothing
+    unsure = sample_boxes(proposals, truth, labels, 4, 12, box_rows((60, 60, 70, 72)))
+    assert sorted(unsure.labels.tolist()) == [1, 1, 2, 2]
 
 
 def test_the_loss_of_proposals_by_hand() -> None:
@@ -76,14 +79,23 @@ def test_the_loss_of_proposals_by_hand() -> None:
     logits = [torch.tensor([[0.0, 0.0]]), torch.tensor([[9.0]])]  # the third is ignored: 2 / 3
     deltas = [torch.full((1, 2, 4), 0.1), torch.zeros(1, 1, 4)]
     loss = proposal_loss(
-        list(zip(logits, deltas, strict=True)), anchors, [box_rows((0, 0, 10, 10))]
+        list(zip(logits, deltas, strict=True)), anchors, [box_rows((0, 0, 10, 10))], [box_rows()]
     )
     assert float(loss) == pytest.approx((2 * math.log(2) + 4 * 0.1) / 2)
+    loss = proposal_loss(
+        list(zip(logits, deltas, strict=True)),
+        anchors,
+        [box_rows((0, 0, 10, 10))],
+        [box_rows((50, 50, 60, 55))],  # an anchor on an unsure box learns nothing
+    )
+    assert float(loss) == pytest.approx(math.log(2) + 4 * 0.1)
 
 
 def test_without_objects_proposals_learn_nothing_but_that() -> None:
     predicted = [(torch.zeros(1, 2), torch.ones(1, 2, 4))]
-    loss = proposal_loss(predicted, [box_rows((0, 0, 10, 10), (5, 5, 9, 9))], [torch.zeros(0, 4)])
+    nothing = [torch.zeros(0, 4)]
+    anchors = [box_rows((0, 0, 10, 10), (5, 5, 9, 9))]
+    loss = proposal_loss(predicted, anchors, nothing, nothing)
     assert float(loss) == pytest.approx(math.log(2))
 
 

@@ -226,13 +226,13 @@ class SimplePyramid(nn.Module):
 
     Args:
         dim: D of the tokens, a multiple of 4. ``channels``: of the feature maps.
+        first: number of the largest maps that are left out, at most 2.
     """
 
-    strides = (4, 8, 16, 32, 64)
-
-    def __init__(self, dim: int, channels: int) -> None:
+    def __init__(self, dim: int, channels: int, first: int = 0) -> None:
         super().__init__()
-        self.channels = channels
+        self.channels, self.first = channels, first
+        self.strides = (4, 8, 16, 32, 64)[first:]
         ways: list[tuple[list[nn.Module], int]] = [
             (
                 [
@@ -255,11 +255,11 @@ class SimplePyramid(nn.Module):
                 nn.Conv2d(channels, channels, 3, padding=1, bias=False),
                 ChannelNorm(channels),
             )
-            for scaling, width in ways
+            for scaling, width in ways[first:]
         )
 
     def forward(self, tokens: Tensor, operations: Operations | None = None) -> list[Tensor]:
-        """Return five feature maps [B, C, H, W], the largest first, for tokens [B, h, w, D].
+        """Return the feature maps [B, C, H, W], the largest first, for tokens [B, h, w, D].
 
         ``operations``: counts the operations.
         """
@@ -280,7 +280,7 @@ class SimplePyramid(nn.Module):
         """Return the layout of the feature maps of frames of this size, in tokens."""
         h, w = height // 2, width // 2
         sizes = [(4 * height, 4 * width), (2 * height, 2 * width), (height, width), (h, w)]
-        return layout_of((*sizes, (-(-h // 2), -(-w // 2))))
+        return layout_of((*sizes[self.first :], (-(-h // 2), -(-w // 2))))
 
     def renew(
         self,
@@ -300,7 +300,7 @@ class SimplePyramid(nn.Module):
         computed = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
         for level, stage in enumerate(self.stages):
             *scaling, convolution, norm = cast(nn.Sequential, stage)
-            x, places = _take(tokens, chosen, level)
+            x, places = _take(tokens, chosen, level + self.first)
             for layer in scaling:
                 x = _of_rows(layer, x, operations)
             places = places + layout.starts[level]
@@ -314,8 +314,9 @@ class SimplePyramid(nn.Module):
             )
             rows.index_copy_(0, places, cast(ChannelNorm, norm).of_rows(x))
             computed |= new
-        start, places = layout.starts[4], torch.arange(len(rows), device=rows.device)
-        below = layout.part(places[None, :, None], 3)[0, 0, ::2, ::2].flatten()
+        last, places = len(self.stages), torch.arange(len(rows), device=rows.device)
+        start = layout.starts[last]
+        below = layout.part(places[None, :, None], last - 1)[0, 0, ::2, ::2].flatten()
         rows[start:-1], computed[start:-1] = rows[below], computed[below]
         return computed
 
@@ -327,23 +328,26 @@ class SimplePyramid(nn.Module):
         layout, operations = self.layout(height, width), Operations()
         for level, stage in enumerate(self.stages):
             *scaling, convolution, _ = cast(nn.Sequential, stage)
-            rows = math.ceil(estimate_places(layout, level, updated, 0) / 4 ** max(0, 2 - level))
+            doublings = max(0, 2 - level - self.first)
+            rows = math.ceil(self.estimate_places(layout, level, updated, 0) / 4**doublings)
             for layer in scaling:
                 rows = _count(layer, rows, operations)
-            rows = estimate_places(layout, level, updated, 1)
+            rows = self.estimate_places(layout, level, updated, 1)
             operations.count_linear(rows, cast(nn.Conv2d, convolution))
         return operations.total
 
+    def estimate_places(
+        self, layout: MapLayout, level: int, updated: int | None, margin: int
+    ) -> int:
+        """Return an estimate of the places of a feature map that depend on ``updated`` tokens.
 
-def estimate_places(layout: MapLayout, level: int, updated: int | None, margin: int) -> int:
-    """Return an estimate of the places of a feature map that depend on ``updated`` tokens.
-
-    None: all. Tokens are assumed to be in squares of four. ``margin``: 3x3 convolutions between.
-    """
-    if updated is None:
-        return layout.counts[level]
-    side = 2.0 ** (2 - level) * math.sqrt(_TOKENS_PER_SQUARE) + 2 * margin
-    return min(layout.counts[level], math.ceil(updated / _TOKENS_PER_SQUARE * side**2))
+        None: all. Tokens are assumed to be in squares of four. ``margin``: 3x3 convolutions
+        between.
+        """
+        if updated is None:
+            return layout.counts[level]
+        side = 2.0 ** (2 - level - self.first) * math.sqrt(_TOKENS_PER_SQUARE) + 2 * margin
+        return min(layout.counts[level], math.ceil(updated / _TOKENS_PER_SQUARE * side**2))
 
 
 def _of_rows(layer: nn.Module, x: Tensor, operations: Operations) -> Tensor:

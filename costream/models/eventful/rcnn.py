@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.models.eventful.backbone import estimate_places
+from costream.models.eventful.backbone import SimplePyramid
 from costream.nn.boxes import (
     MapLayout,
     NormedConv2d,
@@ -126,9 +126,11 @@ class ProposalNetwork(nn.Module):
         every = (torch.split(p, [len(RATIOS), 4 * len(RATIOS)], 2) for p in parts)
         return [(a.flatten(1), torch.unflatten(b.flatten(1), 1, (-1, 4))) for a, b in every]
 
-    def count_macs(self, layout: MapLayout, updated: int | None = None) -> int:
+    def count_macs(
+        self, pyramid: SimplePyramid, layout: MapLayout, updated: int | None = None
+    ) -> int:
         """Return the cost of one frame; see ``SimplePyramid.count_macs``."""
-        operations = Operations()
+        estimate_places, operations = pyramid.estimate_places, Operations()
         first, *rest = (m for m in self.rpn_head.modules() if isinstance(m, nn.Conv2d))
         for level in range(len(layout.sizes)):
             operations.count_linear(estimate_places(layout, level, updated, 2), first)
@@ -168,10 +170,15 @@ class ProposalNetwork(nn.Module):
         return Proposals(boxes[keep], logits[keep])
 
 
-def pyramid_anchors(maps: Sequence[Tensor], strides: Sequence[int]) -> list[Tensor]:
-    """Return the anchors [n, 4] of each of the feature maps [B, C, H, W]."""
+def pyramid_anchors(
+    maps: Sequence[Tensor], strides: Sequence[int], smallest: float = SMALLEST
+) -> list[Tensor]:
+    """Return the anchors [n, 4] of each of the feature maps [B, C, H, W].
+
+    ``smallest``: the square root of the area of those of the largest map.
+    """
     return [
-        anchors(x.shape[2], x.shape[3], stride, SMALLEST * 2**level).to(x)
+        anchors(x.shape[2], x.shape[3], stride, smallest * 2**level).to(x)
         for level, (x, stride) in enumerate(zip(maps, strides, strict=True))
     ]
 

@@ -17,12 +17,14 @@ from costream.models.eventful.rcnn import (
     NOTHING,
     OBJECTNESS,
     PREDICTED,
+    SMALLEST,
     BoxHeads,
     Detections,
     ProposalNetwork,
     Proposals,
     pyramid_anchors,
 )
+from costream.models.eventful.shuffle import ShuffleEmbedding
 from costream.models.spec import register_model
 from costream.nn.boxes import ChannelNorm, MapLayout
 from costream.nn.eventful.block import VARIANTS
@@ -87,7 +89,7 @@ class FrameDetector(nn.Module, ABC):
 
     patch: int
     classes: int
-    embedding: PatchEmbedding
+    embedding: PatchEmbedding | ShuffleEmbedding
 
     @abstractmethod
     def init_state(self, batch_size: int, height: int, width: int) -> Any:
@@ -172,6 +174,8 @@ class ViTDet(FrameDetector):
         proposals: boxes per image for the heads, at most. ``candidates``: per feature map, from
             which these are selected.
         score: detections below are dropped.
+        shuffle, ghost: ``stages`` and ``width`` of a ``ShuffleEmbedding`` in place of a stem.
+        first: see ``SimplePyramid``. ``anchor``: see ``pyramid_anchors``.
     """
 
     def __init__(
@@ -198,10 +202,18 @@ class ViTDet(FrameDetector):
         score: float = 0.05,
         stem: Sequence[int] = (),
         candidates: int = 1000,
+        shuffle: Sequence[Sequence[int]] = (),
+        ghost: int = 128,
+        first: int = 0,
+        anchor: float = SMALLEST,
     ) -> None:
         super().__init__()
-        self.patch, self.classes = patch, classes
-        self.embedding = PatchEmbedding(dim, patch, stem)
+        self.patch, self.classes, self.anchor = patch, classes, anchor
+        self.embedding = (
+            ShuffleEmbedding(dim, patch, shuffle, ghost)
+            if shuffle
+            else PatchEmbedding(dim, patch, stem)
+        )
         self.backbone = ViTDetBackbone(
             dim,
             heads,
@@ -217,7 +229,7 @@ class ViTDet(FrameDetector):
             refresh,
         )
         self.gate_maps = VARIANTS[variant].gate_maps
-        self.pyramid = SimplePyramid(dim, channels)
+        self.pyramid = SimplePyramid(dim, channels, first)
         # The pyramid's strides are for patches of 16 pixels; others are proportional.
         self.strides = [stride * patch // 16 for stride in self.pyramid.strides]
         self.proposal_generator = ProposalNetwork(channels, proposals, candidates)
@@ -265,7 +277,7 @@ class ViTDet(FrameDetector):
 
     def propose(self, view: View, size: tuple[int, int]) -> list[Proposals]:
         """Return the proposals for images of this ``size``, height and width in pixels."""
-        anchors = pyramid_anchors(view.maps, self.strides)
+        anchors = pyramid_anchors(view.maps, self.strides, self.anchor)
         return self.proposal_generator.choose(view.predicted, anchors, size)
 
     def detect(
@@ -289,7 +301,7 @@ class ViTDet(FrameDetector):
             total += height * width * self.backbone.dim
         layout = self.pyramid.layout(height, width)
         total += self.pyramid.count_macs(height, width, updated)
-        return total + self.proposal_generator.count_macs(layout, updated)
+        return total + self.proposal_generator.count_macs(self.pyramid, layout, updated)
 
 
 # Feature maps and proposals of video, updated where tokens have changed.

@@ -31,20 +31,24 @@ def detector_losses(
     """Return the losses of proposals and of the heads for encoded tokens [B, h, w, D].
 
     ``size``: height and width of the images in pixels. ``truth`` [m, 4] and ``labels`` int64 [m]
-    of each image. In a cascade each stage learns from the boxes of the one before, and the feature
+    of each image; what is in boxes labelled UNSURE counts neither as an object nor as nothing. In
+    a cascade each stage learns from the boxes of the one before, and the feature
     maps from the mean of the stages (Cai, Vasconcelos, "Cascade R-CNN", CVPR 2018).
     """
     maps = network.pyramid(tokens)
     predicted = network.proposal_generator.predict(maps)
-    anchors = pyramid_anchors(maps, network.strides)
-    proposing = proposal_loss(predicted, anchors, truth)
+    anchors = pyramid_anchors(maps, network.strides, network.anchor)
+    unsure = [boxes[own == UNSURE] for boxes, own in zip(truth, labels, strict=True)]
+    truth = [boxes[own != UNSURE] for boxes, own in zip(truth, labels, strict=True)]
+    labels = [own[own != UNSURE] for own in labels]
+    proposing = proposal_loss(predicted, anchors, truth, unsure)
     heads = network.roi_heads
     with torch.no_grad():
         detached = [(a.detach(), b.detach()) for a, b in predicted]
         proposals = network.proposal_generator.choose(detached, anchors, size)
         samples = [
-            sample_boxes(p.boxes, boxes, own, heads.classes, _SAMPLES)
-            for p, boxes, own in zip(proposals, truth, labels, strict=True)
+            sample_boxes(p.boxes, boxes, own, heads.classes, _SAMPLES, other)
+            for p, boxes, own, other in zip(proposals, truth, labels, unsure, strict=True)
         ]
     telling, stages = torch.zeros(()), heads.stages()
     for stage, (head, predictor) in enumerate(stages):
@@ -69,18 +73,21 @@ def proposal_loss(
     predicted: Sequence[tuple[Tensor, Tensor]],
     anchors: Sequence[Tensor],
     truth: Sequence[Tensor],
+    unsure: Sequence[Tensor],
 ) -> Tensor:
     """Return the mean loss of the proposal network over a batch.
 
     Binary cross entropy of sampled anchors, and the absolute error of the deltas of matched
     ones; both divided by the number of sampled anchors. ``predicted``: logits [B, n] and deltas
-    [B, n, 4] of each map; ``anchors`` [n, 4] of each map; ``truth`` [m, 4] of each image.
+    [B, n, 4] of each map; ``anchors`` [n, 4] of each map; ``truth`` [m, 4] of each image and
+    ``unsure`` [u, 4], boxes in which nothing is negative.
     """
     logits, deltas = (torch.cat(parts, 1) for parts in zip(*predicted, strict=True))
     every = torch.cat(list(anchors))
     losses = []
-    for own_logits, own_deltas, boxes in zip(logits, deltas, truth, strict=True):
+    for own_logits, own_deltas, boxes, other in zip(logits, deltas, truth, unsure, strict=True):
         matched = match(pairwise_iou(every, boxes), 0.7, 0.3, best=True)
+        ignore(matched, every, other, 0.3)
         something, nothing = draw(matched, _ANCHORS, 0.5)
         chosen = torch.cat([something, nothing])
         wanted = torch.zeros(len(chosen))
@@ -111,6 +118,7 @@ def head_loss(
 
 
 NOTHING, IGNORED = -1, -2
+UNSURE = -1  # label of boxes that may hold an object
 
 
 class BoxSample(NamedTuple):
@@ -140,6 +148,13 @@ def match(shared: Tensor, positive: float, negative: float, best: bool = False) 
     return matched
 
 
+def ignore(matched: Tensor, boxes: Tensor, unsure: Tensor, overlap: float) -> None:
+    """Set the boxes [n, 4] matched with NOTHING to IGNORED where they overlap ``unsure`` ones."""
+    if len(unsure):
+        near = pairwise_iou(boxes, unsure).amax(1) >= overlap
+        matched[near & (matched == NOTHING)] = IGNORED
+
+
 def draw(matched: Tensor, count: int, share: float) -> tuple[Tensor, Tensor]:
     """Return the indices of matched boxes and of NOTHING, ``count`` at most, drawn at random.
 
@@ -153,14 +168,21 @@ def draw(matched: Tensor, count: int, share: float) -> tuple[Tensor, Tensor]:
 
 
 def sample_boxes(
-    proposals: Tensor, truth: Tensor, labels: Tensor, classes: int, count: int
+    proposals: Tensor,
+    truth: Tensor,
+    labels: Tensor,
+    classes: int,
+    count: int,
+    unsure: Tensor,
 ) -> BoxSample:
     """Return the proposals [n, 4] and true boxes of an image that train the head.
 
-    At most a third is positive: overlaps a true box by at least a half.
+    At most a third is positive: overlaps a true box by at least a half. Others that overlap an
+    ``unsure`` box [u, 4] as much are left out.
     """
     boxes = torch.cat([proposals, truth])
     matched = match(pairwise_iou(boxes, truth), 0.5, 0.5)
+    ignore(matched, boxes, unsure, 0.5)
     something, nothing = draw(matched, count, 1 / 3)
     return _sample(boxes, truth, labels, classes, matched, something, nothing)
 
