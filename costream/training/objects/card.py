@@ -109,6 +109,13 @@ def detection_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) ->
             low, high = scores["AP50_95"]
             text = f"AP50 of {model}: 95 % interval over images {low:.3f} to {high:.3f}."
             lines += ["", text]
+        if "shown" in scores:
+            own = scores["shown"]
+            text = (
+                f"Boxes of {model} from {own['threshold']} on: precision {own['precision']:.3f},"
+                f" recall {own['recall']:.3f}, {own['false']:.3f} false boxes an image."
+            )
+            lines += ["", text]
     return lines
 
 

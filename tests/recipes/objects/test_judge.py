@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from costream.evaluation.metrics.detection import DetectedBoxes, Truth
 from costream.models.eventful.vitdet import ViTDet
 from costream.training.card_text import card_text
 from costream.training.objects.augment import LabelledImage
 from costream.training.objects.card import detection_table
-from weights.recipes.objects.data import LABELS
-from weights.recipes.objects.judge import detect_clip, detect_images, photographs
+from weights.recipes.objects.judge import detect_clip, detect_images, photographs, shown_boxes
+from weights.recipes.objects.pictures import LABELS
 from weights.recipes.objects.train import FRONTEND, NETWORK, make_card
 
 BOX = (48, 32)
@@ -58,19 +59,31 @@ def test_a_clip_with_all_tokens_is_its_pictures_by_themselves() -> None:
     assert macs > detect_clip(network(), frames, BOX, 0.25)[1] > 0
 
 
+def test_boxes_shown_are_right_or_false() -> None:
+    rows = np.array([[0, 0, 10, 10], [1, 0, 11, 10], [20, 20, 30, 30], [0, 0, 10, 10]], float)
+    found = DetectedBoxes(rows, np.array([0.9, 0.8, 0.7, 0.6]), np.array([0, 0, 1, 1]))
+    truth = Truth(rows[[0, 2]], np.array([0, 1]))
+    empty = DetectedBoxes(*(part[:0] for part in found)), Truth(*(part[:0] for part in truth))
+    seen = shown_boxes([found, empty[0]], [truth, empty[1]], 0.65)
+    assert seen == {"threshold": 0.65, "precision": 0.6667, "recall": 1.0, "false": 0.5}
+
+
 def test_the_card_tells_all_figures() -> None:
     scores = {
         "pictures": 7,
         "AP50": 0.5,
         "AP": 0.25,
-        "classes": {"vehicle": {"objects": 3, "AP50": 0.5, "AP": 0.25}},
+        "classes": {"car": {"objects": 3, "AP50": 0.5, "AP": 0.25}},
     }
-    metrics = {"a clip": {"all tokens": {**scores, "macs": 834_000_000}, "teacher": scores}}
+    shown = {"threshold": 0.41, "precision": 0.75, "recall": 0.5, "false": 0.25}
+    rows = {"all tokens": {**scores, "macs": 834_000_000, "shown": shown}, "teacher": scores}
+    metrics = {"a clip": rows}
     card = make_card(NETWORK, FRONTEND, 0.414, metrics)
     assert card.timeline.threshold == pytest.approx(0.41)
     text = card_text(card, detection_table)
     assert "| all tokens | 0.500 | 0.500 | 0.250 | 0.834 |" in text
     assert "| teacher | 0.500 | 0.500 | 0.250 | - |" in text
-    assert "AP50 vehicle (3)" in text
+    assert "AP50 car (3)" in text
+    assert "all tokens from 0.41 on: precision 0.750, recall 0.500, 0.250 false boxes" in text
     assert card.labels == LABELS
     assert NETWORK["classes"] == len(LABELS)

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from costream.frontends.crops import Pixels
+from costream.models.eventful.shuffle import ShuffleEmbedding
 from costream.models.eventful.vitdet import ViTDet
 from costream.nn.boxes import pairwise_iou
-from costream.training.objects.augment import TrainingView
 from kit.data_objects import SQUARE_NETWORK, red_box_picture
-from weights.recipes.objects.data import ViewSource
 from weights.recipes.objects.loop import (
     DetectorSchedule,
     DetectorTrainer,
@@ -24,6 +23,10 @@ from weights.recipes.objects.loop import (
     take_step,
     train,
 )
+from weights.recipes.objects.views import ViewBatch
+
+NETWORK = {**SQUARE_NETWORK, "stem": [], "ghost": 8, "first": 1, "anchor": 24.0}
+NETWORK["shuffle"] = [[8, 1], [16, 1], [16, 1]]
 
 
 @pytest.fixture(autouse=True)
@@ -51,22 +54,31 @@ def test_each_place_of_a_map_is_said_by_its_own_token() -> None:
         assert slope[0].abs().sum(-1).nonzero().tolist() == [[y, x]]
 
 
-def nobody(pixels: Tensor) -> list[Tensor]:
-    """A teacher that sees nothing."""
-    size = (pixels.shape[2], pixels.shape[3])
-    return [torch.zeros(len(pixels), size[0] // s, size[1] // s, 81) for s in (8, 16, 32)]
+class OnePicture:
+    """Views that are always the same picture, of a teacher that sees nothing."""
+
+    def __init__(self, network: ViTDet) -> None:
+        scene, stem = red_box_picture(), network.embedding
+        assert isinstance(stem, ShuffleEmbedding)
+        with torch.no_grad():
+            features = stem.maps(Pixels((96, 96))(scene.pixels[None]))
+        scores: list[Tensor] = [torch.zeros(1, *f.shape[2:], network.classes) for f in features]
+        self._batch = ViewBatch((96, 96), features, scores, [scene.boxes], [scene.labels])
+
+    def batch(self, count: int, rng: np.random.Generator) -> ViewBatch:
+        """Return the picture."""
+        return self._batch
 
 
 def test_one_picture_is_learnt_by_heart() -> None:
-    scene = red_box_picture()
-    learner = DetectorTrainer(
-        ViTDet(**SQUARE_NETWORK), DetectorSchedule(90, warm_up=5, rate=4e-3, average=0.8)
-    )
-    view = TrainingView(scene.pixels, scene.boxes, scene.labels)
-    first = None
+    scene, network = red_box_picture(), ViTDet(**NETWORK)
+    learner = DetectorTrainer(network, DetectorSchedule(90, warm_up=5, rate=4e-3, average=0.8))
+    supply, first = OnePicture(network), None
+    stem = [layer.weight.clone() for layer in network.embedding.pretrained()]
     for _ in range(90):
-        loss = learner.learn(scene.pixels[None], [view], nobody(scene.pixels[None]))
+        loss = take_step(learner, supply, 0)
         first = loss if first is None else first
+    assert all(map(torch.equal, stem, (c.weight for c in network.embedding.pretrained())))
     assert float(loss.sum()) < 0.35 * float(first.sum())
     with torch.no_grad():
         (found,) = learner.finished()(Pixels((96, 96))(scene.pixels[None]))
@@ -77,19 +89,18 @@ def test_one_picture_is_learnt_by_heart() -> None:
 
 @pytest.mark.slow
 def test_a_course_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
-    supply = ViewSource([red_box_picture()], [[red_box_picture()]], [])
     course = DetectorSchedule(4, batch=1, warm_up=1)
-    begun = ViTDet(**SQUARE_NETWORK)
+    begun = ViTDet(**NETWORK)
+    supply = OnePicture(begun)
     stopped = DetectorTrainer(copy.deepcopy(begun), course)
     whole = DetectorTrainer(copy.deepcopy(begun), course)
     whole.maps.load_state_dict(stopped.maps.state_dict())
     for _ in range(2):
-        take_step(stopped, supply, nobody, 0)
+        take_step(stopped, supply, 0)
     stopped.save(tmp_path / "stopped")
-    parts = train(
-        DetectorTrainer(ViTDet(**SQUARE_NETWORK), course), supply, nobody, 0, tmp_path / "stopped"
-    )
-    expected = train(whole, supply, nobody, 0, tmp_path / "whole").state_dict()
+    again = DetectorTrainer(ViTDet(**NETWORK), course)
+    parts = train(again, supply, 0, tmp_path / "stopped")
+    expected = train(whole, supply, 0, tmp_path / "whole").state_dict()
     for name, value in parts.state_dict().items():
         torch.testing.assert_close(value, expected[name], rtol=0, atol=0)
 

@@ -1,4 +1,4 @@
-"""Reader of the object-detection packs: 192 images of COCO, and clips of samples.tar."""
+"""Training views: pictures of the packs coco256 and images_det, and clips of samples.tar."""
 
 from __future__ import annotations
 
@@ -40,18 +40,15 @@ from weights.recipes.objects.cutouts import (
     foreground_mask,
     moving_object_boxes,
 )
-from weights.recipes.objects.teacher import Yolox
+from weights.recipes.objects.pictures import (
+    LABELS,
+    ScoredImage,
+    decode_picture,
+    label_number,
+    read_scored,
+)
+from weights.recipes.objects.teacher import NanoDet
 
-LABELS = ("person", "vehicle", "bicycle", "bottle")
-COCO_TO_LABEL = {  # label of each name of COCO, as spelt in the packs
-    "person": "person",
-    "bicycle": "bicycle",
-    "car": "vehicle",
-    "bus": "vehicle",
-    "truck": "vehicle",
-    "motorbike": "vehicle",
-    "bottle": "bottle",
-}
 BOX = (512, 512)  # size of clips for training
 SplitName = Literal["train", "validation", "test"]
 _VALIDATION = 16  # one in 16 images of COCO's training set
@@ -84,10 +81,17 @@ def read_images(packs: Path, part: SplitName) -> list[LabelledImage]:
         return [_image(archive, file, names) for file in files if file.endswith(".jpg")]
 
 
+def read_pictures(packs: Path, part: Literal["train", "val", "complete"]) -> list[ScoredImage]:
+    """Return pictures of images_det, see ``read_scored``."""
+    with _open(packs, "images_det") as archive:
+        return read_scored(archive, part)
+
+
 def read_clip(packs: Path, name: str, box: PixelSize = BOX) -> list[Tensor]:
-    """Return the frames, uint8 [3, h, w], of a samples.tar clip, scaled into a box."""
-    with _open(packs, "samples") as archive:
-        data = read_member(archive, f"samples/video/{name}.mp4")
+    """Return the frames, uint8 [3, h, w], of a clip of a pack, scaled into a box."""
+    pack = "images_det" if name in CAMERAS else "samples"
+    with _open(packs, pack) as archive:
+        data = read_member(archive, f"{pack}/video/{name}.mp4")
     return list(_decode(data, box))
 
 
@@ -108,18 +112,16 @@ def _decode(data: bytes, box: PixelSize) -> Iterator[Tensor]:
 
 
 def _image(archive: tarfile.TarFile, file: str, names: list[str]) -> LabelledImage:
-    with av.open(io.BytesIO(read_member(archive, file)), "r") as container:
-        frame = next(container.decode(video=0))
-        pixels = channels_first(frame.to_ndarray(format="rgb24"))
+    pixels = decode_picture(read_member(archive, file))
     text = read_member(archive, file.replace("images", "labels").replace(".jpg", ".txt")).decode()
     boxes, labels = [], []
     for line in text.splitlines():
         number, *numbers = line.split()
-        meaning = COCO_TO_LABEL.get(names[int(number)])
+        meaning = label_number(names[int(number)])
         if meaning is not None:
             x, y, w, h = map(float, numbers)
             boxes.append([x - w / 2, y - h / 2, x + w / 2, y + h / 2])
-            labels.append(LABELS.index(meaning))
+            labels.append(meaning)
     height, width = pixels.shape[1:]
     scale = torch.tensor([width, height, width, height])
     return LabelledImage(
@@ -138,8 +140,7 @@ def _open(packs: Path, name: str) -> tarfile.TarFile:
     return tarfile.open(path)
 
 
-_SURE = 0.4  # least score of the teacher's boxes
-_MOSAIC = 0.12  # share of the views
+_MOSAIC, _CLIPS, _PASTED = 0.12, 0.15, 0.2  # shares of the views
 
 
 @dataclass(frozen=True)
@@ -154,15 +155,21 @@ class ClipUse:
 
 
 CLIPS = {
-    "car-detection": ClipUse(1, moving="vehicle", cutouts=True),
+    "car-detection": ClipUse(1, moving="car", cutouts=True),
     "one-by-one-person-detection": ClipUse(6, cutouts=True),
     "bottle-detection": ClipUse(12, judged=3),
     "asl-gestures-8-signs": ClipUse(20, parts=False),
     "classroom-preview": ClipUse(4, parts=False),
 }
+# of fixed cameras, held out
+CAMERAS = {
+    "pets_square": ClipUse(1),
+    "exercise_three": ClipUse(1),
+    "traffic_top": ClipUse(1),
+}
 
 
-def make_view_source(packs: Path, teacher: Yolox) -> ViewSource:
+def make_view_source(packs: Path, teacher: NanoDet) -> ViewSource:
     """Return the source of training views: the training parts of all images and clips."""
     names = read_names(packs)
     clips, cutouts = [], []
@@ -174,22 +181,25 @@ def make_view_source(packs: Path, teacher: Yolox) -> ViewSource:
         clips.append(scenes)
         if clip.cutouts:
             cutouts.append([c for scene in scenes for c in _cutouts(scene, empty)])
-    return ViewSource(read_images(packs, "train"), clips, cutouts)
+    return ViewSource(
+        [*read_images(packs, "train"), *read_pictures(packs, "train")], clips, cutouts
+    )
 
 
 def label(
-    frames: Sequence[Tensor], clip: ClipUse, teacher: Yolox, names: Sequence[str], empty: Tensor
-) -> list[LabelledImage]:
-    """Return frames with boxes: of what moves, or confident ones of the teacher."""
+    frames: Sequence[Tensor], clip: ClipUse, teacher: NanoDet, names: Sequence[str], empty: Tensor
+) -> list[ScoredImage]:
+    """Return frames with boxes: of what moves, or those of the teacher."""
     scenes = []
     for frame in frames:
         if clip.moving is not None:
             boxes = moving_object_boxes(frame, empty)
-            labels = [LABELS.index(clip.moving)] * len(boxes)
+            labels, scores = [LABELS.index(clip.moving)] * len(boxes), [1.0] * len(boxes)
         else:
-            boxes, labels, _ = select_labelled(teacher.detect(frame, _SURE), names)
+            boxes, labels, scores = select_labelled(teacher.detect(frame, 0.2), names)
         rows = torch.stack(boxes) if boxes else torch.zeros(0, 4)
-        scenes.append(LabelledImage(frame, rows, torch.tensor(labels).long(), steady=True))
+        own = torch.tensor(labels).long()
+        scenes.append(ScoredImage(frame, rows, own, True, scores=torch.tensor(scores)))
     return scenes
 
 
@@ -199,15 +209,16 @@ def select_labelled(
     """Return boxes, labels and scores of the teacher's detections that are in ``LABELS``."""
     boxes, labels, scores = [], [], []
     for box, score, number in zip(*found[:2], found.labels.tolist(), strict=True):
-        meaning = COCO_TO_LABEL.get(names[number])
+        meaning = label_number(names[number])
         if meaning is not None:
             boxes.append(box)
-            labels.append(LABELS.index(meaning))
+            labels.append(meaning)
             scores.append(float(score))
     return boxes, labels, scores
 
 
-def _cutouts(scene: LabelledImage, empty: Tensor) -> list[Cutout]:
+def _cutouts(guessed: ScoredImage, empty: Tensor) -> list[Cutout]:
+    scene = guessed.sure()
     mask = foreground_mask(scene.pixels, empty)
     pairs = zip(scene.boxes, scene.labels.tolist(), strict=True)
     found = (cut_out(scene.pixels, mask, box, number) for box, number in pairs)
@@ -239,7 +250,7 @@ ANNOTATED_CLIPS = {
         41,
         (
             AnnotatedTrack(
-                "vehicle",
+                "car",
                 {
                     0: (50, 153, 171, 270),
                     8: (74, 114, 178, 248),
@@ -335,7 +346,7 @@ class ViewSource:
             view = mosaic(lambda: self._scene(rng), width, height, rng)
         else:
             view = cut(self._scene(rng), width, height, rng)
-        if rng.random() < 0.45:
+        if rng.random() < _PASTED:
             for _ in range(int(rng.integers(1, 4))):
                 view = self._with_cutout(view, rng)
         if rng.random() < 0.5:
@@ -343,15 +354,18 @@ class ViewSource:
         return TrainingView(colour(view.pixels, rng), view.boxes, view.labels)
 
     def _scene(self, rng: np.random.Generator) -> LabelledImage:
-        if self.clips and rng.random() < 0.35:
+        if self.clips and rng.random() < _CLIPS:
             clip_scenes = self.clips[int(rng.integers(len(self.clips)))]
-            return clip_scenes[int(rng.integers(len(clip_scenes)))]
-        return self.photographs[int(rng.choice(len(self.photographs), p=self._likely))]
+            scene = clip_scenes[int(rng.integers(len(clip_scenes)))]
+        else:
+            scene = self.photographs[int(rng.choice(len(self.photographs), p=self._likely))]
+        return scene.drawn(rng) if isinstance(scene, ScoredImage) else scene
 
     @cached_property
     def _likely(self) -> npt.NDArray[np.float64]:
         """Sampling probability of each photograph."""
-        return shown([[k in s.labels for k in range(len(LABELS))] for s in self.photographs])
+        sure = [s.sure() if isinstance(s, ScoredImage) else s for s in self.photographs]
+        return shown([[k in s.labels for k in range(len(LABELS))] for s in sure])
 
     def _with_cutout(self, view: TrainingView, rng: np.random.Generator) -> TrainingView:
         some = self.cutouts[int(rng.integers(len(self.cutouts)))] if self.cutouts else ()
@@ -359,6 +373,6 @@ class ViewSource:
             return view
         cutout = some[int(rng.integers(len(some)))]
         size = min(view.pixels.shape[1:]) * math.exp(rng.uniform(math.log(0.12), math.log(0.85)))
-        # a vehicle seen from above may face any direction
-        turn = math.pi if LABELS[cutout.label] == "vehicle" else 0.15
+        # a car seen from above may face any direction
+        turn = math.pi if LABELS[cutout.label] == "car" else 0.15
         return put(view, cutout, rng, size, float(rng.uniform(-turn, turn)))

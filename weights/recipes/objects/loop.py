@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,20 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from costream.frontends.crops import Pixels
+from costream.models.eventful.shuffle import ShuffleEmbedding
 from costream.models.eventful.vitdet import ViTDet
-from costream.training.objects.augment import TrainingView
 from costream.training.objects.losses import detector_losses
 from costream.training.optim import adamw, update_average
-from weights.recipes.objects.data import ViewSource
-from weights.recipes.objects.teacher import SIDE
+from weights.recipes.objects.views import ViewBatch, Views
 
-TeacherMaps = Callable[[Tensor], list[Tensor]]  # uint8 [B, 3, H, W] to maps at three strides
-_TEACHER_WEIGHT = 0.2  # of the loss of its maps
+_TEACHER_WEIGHT = 0.5  # of the loss of its maps
 _RARE = -4.5  # initial logit of rare events
-# width and height of views, typical of cameras and photographs; multiples of 32
-SHAPES = ((320, 192), (320, 192), (320, 192), (256, 192), (192, 192), (160, 192))
-SMALL_SHAPES = ((256, 128), (256, 128), (256, 160), (192, 160), (128, 192))
 
 
 class MapHead(nn.Module):
@@ -37,7 +31,7 @@ class MapHead(nn.Module):
     ``dim``: width of the tokens. ``width``: values at each place.
     """
 
-    def __init__(self, dim: int, width: int = 81) -> None:
+    def __init__(self, dim: int, width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(dim)
         self.fine = nn.Linear(dim, 4 * width)
@@ -60,10 +54,10 @@ class MapHead(nn.Module):
 
 
 def map_loss(said: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
-    """Return the loss of logits against the teacher's probabilities, maps [B, h, w, 1 + classes].
+    """Return the loss of logits against the teacher's probabilities, maps [B, h, w, K].
 
-    Binary cross entropy of objectness, and of classes weighted by the teacher's objectness; both
-    divided by the objectness of all places, and less the irreducible part: the teacher's entropy.
+    Binary cross entropy, less the irreducible part, the teacher's entropy; divided by the sum over
+    all places of the probability of the likeliest class.
     """
     total = torch.zeros(())
     amount = torch.zeros(())
@@ -71,9 +65,8 @@ def map_loss(said: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
         wanted = wanted.clamp(0, 1)
         each = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
         each = each - F.binary_cross_entropy(wanted, wanted, reduction="none")
-        weight = wanted[..., :1]
-        total = total + each[..., 0].sum() + (each[..., 1:] * weight).sum()
-        amount = amount + weight.sum()
+        total = total + each.sum()
+        amount = amount + wanted.amax(-1).sum()
     return total / (amount + len(said[0]))
 
 
@@ -86,9 +79,8 @@ class DetectorSchedule:
     rate: float = 1e-3  # peak of a cosine
     warm_up: int = 100  # steps
     decay: float = 0.05
-    small: float = 0.7  # share of the steps on small views
-    average: float = 0.995  # decay of the averaged weights
-    every_s: float = 180.0  # interval of checkpoints
+    average: float = 0.998  # decay of the averaged weights
+    every_s: float = 60.0  # interval of checkpoints
 
     def rate_at(self, step: int) -> float:
         """Return the learning rate of a step."""
@@ -99,25 +91,29 @@ class DetectorSchedule:
 
 
 class DetectorTrainer:
-    """A network with a head for the teacher's maps, their optimizer and the averaged weights."""
+    """A network with a head for the teacher's maps, their optimizer and the averaged weights.
+
+    What the network's stem has from the teacher stays as it is.
+    """
 
     def __init__(self, network: ViTDet, course: DetectorSchedule) -> None:
         self.network, self.course = network, course
-        self.maps = MapHead(network.backbone.dim)
+        self.maps = MapHead(network.backbone.dim, network.classes)
         self.mean = {k: v.detach().clone() for k, v in network.state_dict().items()}
         self.step = 0
+        stem = network.embedding
+        assert isinstance(stem, ShuffleEmbedding)
+        self._stem = stem
+        nn.ModuleList(stem.pretrained()).requires_grad_(False)
         modules = nn.ModuleList([network, self.maps]).train()
         self._optimizer = adamw(modules, course.rate, course.decay)
         self._modules = modules
-        self._pixels = Pixels((SIDE, SIDE))
 
-    def learn(
-        self, pixels: Tensor, views: list[TrainingView], teacher: list[Tensor] | None
-    ) -> Tensor:
+    def learn(self, batch: ViewBatch) -> Tensor:
         """Take one step; return the losses [3] of proposals, of the head and of the maps."""
         for group in self._optimizer.param_groups:
             group["lr"] = self.course.rate_at(self.step)
-        parts = self.losses(pixels, views, teacher)
+        parts = self.losses(batch)
         self._optimizer.zero_grad(set_to_none=True)
         parts.sum().backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self._modules.parameters(), 2.0)
@@ -127,18 +123,13 @@ class DetectorTrainer:
         update_average(self.mean, self.network, 1 - keep)
         return parts.detach()
 
-    def losses(
-        self, pixels: Tensor, views: list[TrainingView], teacher: list[Tensor] | None
-    ) -> Tensor:
+    def losses(self, batch: ViewBatch) -> Tensor:
         """Return the losses [3] of proposals, of the head and of the teacher's maps."""
-        network = self.network
-        size = (pixels.shape[2], pixels.shape[3])
-        tokens = network.backbone(network.embed(self._pixels(pixels)))
-        boxes, labels = [v.boxes for v in views], [v.labels for v in views]
-        proposing, telling = detector_losses(network, tokens, size, boxes, labels)
-        watching = pixels.new_zeros((), dtype=torch.float32)
-        if teacher is not None:
-            watching = map_loss(self.maps(tokens), teacher)
+        tokens = self.network.backbone(self._stem.project(batch.features))
+        proposing, telling = detector_losses(
+            self.network, tokens, batch.size, batch.boxes, batch.labels
+        )
+        watching = map_loss(self.maps(tokens), batch.scores)
         return torch.stack([proposing, telling, _TEACHER_WEIGHT * watching])
 
     def save(self, path: Path) -> None:
@@ -165,22 +156,14 @@ class DetectorTrainer:
         return self.network.eval()
 
 
-def take_step(
-    learner: DetectorTrainer, supply: ViewSource, teacher: TeacherMaps, seed: int
-) -> Tensor:
+def take_step(learner: DetectorTrainer, supply: Views, seed: int) -> Tensor:
     """Train on the views of the learner's next step; return the parts of the loss [3]."""
-    course, step = learner.course, learner.step
-    rng = np.random.default_rng([seed, step])
-    torch.manual_seed(seed * 1_000_003 + step)
-    shapes = SMALL_SHAPES if step < course.small * course.steps else SHAPES
-    shape = shapes[int(rng.integers(len(shapes)))]
-    pixels, views = supply.batch(shape, course.batch, rng)
-    return learner.learn(pixels, views, teacher(pixels))
+    rng = np.random.default_rng([seed, learner.step])
+    torch.manual_seed(seed * 1_000_003 + learner.step)
+    return learner.learn(supply.batch(learner.course.batch, rng))
 
 
-def train(
-    learner: DetectorTrainer, supply: ViewSource, teacher: TeacherMaps, seed: int, checkpoint: Path
-) -> ViTDet:
+def train(learner: DetectorTrainer, supply: Views, seed: int, checkpoint: Path) -> ViTDet:
     """Train to the end of the course, from the checkpoint if it exists; return the network.
 
     The views of a step depend only on the seed and its number, so a resumed training gives the
@@ -197,7 +180,7 @@ def train(
     )
     saved, mean = time.monotonic(), torch.zeros(3)
     for _ in bar:
-        mean = mean.lerp(take_step(learner, supply, teacher, seed), 0.02)
+        mean = mean.lerp(take_step(learner, supply, seed), 0.02)
         bar.set_postfix_str(" ".join(f"{v:.3f}" for v in mean.tolist()), refresh=False)
         if time.monotonic() - saved > learner.course.every_s:
             learner.save(checkpoint)

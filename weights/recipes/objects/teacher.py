@@ -1,13 +1,13 @@
-"""YOLOX-nano as teacher: targets for every place of every image, which few boxes do not provide.
+"""NanoDet-Plus-m-1.5x as teacher: first stages, targets for every place, and boxes of clips.
 
-YOLOX-nano (Ge et al., "YOLOX", 2021; Apache-2.0) was trained on COCO. Teacher and student get the
-very same views, cropped and coloured (Beyer et al., "Knowledge distillation: A good teacher is
-patient and consistent", CVPR 2022). The teacher's weights are not in the shipped weights.
+NanoDet-Plus (RangiLyu/nanodet, Apache-2.0) was trained on COCO train2017. Teacher and student get
+the very same views, cropped and coloured (Beyer et al., "Knowledge distillation: A good teacher is
+patient and consistent", CVPR 2022). The student's stem begins with the teacher's ShuffleNet V2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -16,87 +16,104 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from costream.errors import UsageError
+from costream.frontends.crops import Pixels
 from costream.models.eventful.rcnn import Detections
+from costream.models.eventful.shuffle import ShuffleEmbedding
 from costream.nn.boxes import suppress
 from weights.recipes.common import teacher_file
 
-SIDE = 416
-STRIDES = (8, 16, 32)
-_EMPTY = 114  # value of the padding
+SIDE = 512  # longer side of the pictures it detects in
+STRIDES = (8, 16, 32, 64)
+_NAME = "nanodet_plus_m_1.5x_416.onnx"
+_CLASSES, _BINS = 80, 8
+_MAPS = ("164", "184", "204")  # names of the feature maps at strides 8, 16, 32
 
 
-class Yolox:
-    """The teacher: maps images to objectness, classes and boxes.
+class NanoDet:
+    """The teacher: maps images to classes of places and boxes.
 
-    Raises UsageError if the pack ``teachers.tar`` or OpenCV, which runs ONNX networks, is missing.
+    Raises UsageError if the pack ``teachers2.tar``, ONNX Runtime or onnx is missing.
     """
 
     def __init__(self, path: Path) -> None:
-        with teacher_file(path, "yolox_nano.onnx") as file:
-            try:
-                import cv2
-            except ImportError as error:
-                raise UsageError(
-                    "the recipe needs OpenCV to run the teacher",
-                    hint="pip install opencv-python-headless",
-                ) from error
-            cv2.setNumThreads(torch.get_num_threads())
-            self._network = cv2.dnn.readNetFromONNX(str(file))
+        try:
+            import onnx
+            import onnxruntime
+        except ImportError as error:
+            raise UsageError(
+                "the recipe needs onnx and ONNX Runtime, for the teacher",
+                hint="pip install onnx onnxruntime",
+            ) from error
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        with teacher_file(path, _NAME) as file:
+            model = onnx.load(file)
+        self._graph = model.graph
+        for name in _MAPS:
+            output = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+            model.graph.output.append(output)
+        self._session = onnxruntime.InferenceSession(model.SerializeToString(), options)
 
-    def maps(self, views: Tensor) -> list[Tensor]:
-        """Return objectness and 80 classes, [B, h, w, 81] at strides 8, 16, 32, 0 to 1.
+    def maps(self, view: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Return its feature maps [128, h, w] and scores of the classes [h, w, 80] of a view.
 
-        ``views`` uint8 [B, 3, H, W], sides multiples of 32 and SIDE at most.
+        Both at strides 8, 16 and 32. ``view`` uint8 [3, H, W], sides multiples of 32.
         """
-        height, width = views.shape[2:]
-        out: list[list[Tensor]] = [[] for _ in STRIDES]
-        places = [
-            (y, x)
-            for y in range(0, SIDE - height + 1, height)
-            for x in range(0, SIDE - width + 1, width)
-        ]
-        for begin in range(0, len(views), len(places)):
-            some = views[begin : begin + len(places)]
-            seen = self._look(some, places)[:, 4:]
-            parts = torch.split(seen, [(SIDE // s) ** 2 for s in STRIDES])
-            for rows, part, s in zip(out, parts, STRIDES, strict=True):
-                grid = part.view(SIDE // s, SIDE // s, -1)
-                for y, x in places[: len(some)]:
-                    rows.append(grid[y // s : (y + height) // s, x // s : (x + width) // s])
-        return [torch.stack(rows) for rows in out]
+        scores, *features = self._run(Pixels()(view[None])[0])
+        sizes = [(part.shape[1], part.shape[2]) for part in features]
+        ends = np.cumsum([0, *(h * w for h, w in sizes)])
+        parts = (scores[a:b, :_CLASSES] for a, b in itertools.pairwise(ends))
+        return features, [torch.unflatten(p, 0, size) for p, size in zip(parts, sizes, strict=True)]
 
     def detect(self, picture: Tensor, score: float) -> Detections:
         """Return the detections, labels into the 80 classes, in an image uint8 [3, H, W]."""
         scale = SIDE / max(picture.shape[1:])
         size = [max(1, round(side * scale)) for side in picture.shape[1:]]
         fitted = F.interpolate(picture[None], size, mode="bilinear", antialias=True)
-        seen = self._look(fitted, [(0, 0)])
-        corners, strides = _grid()
-        centres = (seen[:, :2] + corners) * strides
-        half = seen[:, 2:4].exp() * strides / 2
-        scores, labels = (seen[:, 4:5] * seen[:, 5:]).max(1)
+        padded = Pixels((SIDE, SIDE), 64)(fitted)
+        seen = self._run(padded[0])[0]
+        centres, strides = _grid(padded.shape[2], padded.shape[3])
+        bins = torch.unflatten(seen[:, _CLASSES:], 1, (4, _BINS)).softmax(-1)
+        reach = bins @ torch.arange(_BINS, dtype=torch.float32) * strides
+        scores, labels = seen[:, :_CLASSES].max(1)
+        boxes = torch.cat([centres - reach[:, :2], centres + reach[:, 2:]], 1)
         sure = scores > score
-        boxes = torch.cat([centres - half, centres + half], 1)[sure] / scale
-        boxes, scores, labels = boxes, scores[sure], labels[sure]
-        best = suppress(boxes, scores, labels, 0.5)
+        boxes, scores, labels = boxes[sure] / scale, scores[sure], labels[sure]
+        best = suppress(boxes, scores, labels, 0.6)
         return Detections(boxes[best], scores[best], labels[best])
 
-    def _look(self, views: Tensor, places: Sequence[tuple[int, int]]) -> Tensor:
-        """Return the network's outputs [3549, 85] for views placed side by side."""
-        canvas = np.full((1, 3, SIDE, SIDE), _EMPTY, np.float32)
-        height, width = views.shape[2:]
-        for view, (y, x) in zip(views.numpy(), places, strict=False):
-            canvas[0, :, y : y + height, x : x + width] = view[::-1]  # BGR
-        self._network.setInput(canvas)
-        return torch.from_numpy(self._network.forward()[0].copy())
+    def begin(self, stem: ShuffleEmbedding) -> None:
+        """Set a stem to the weights of the teacher's first convolutions, in the same order."""
+        for layer, (weight, bias) in zip(stem.pretrained(), self._convolutions(), strict=False):
+            weight = weight.flip(1) if layer is stem.first else weight  # it takes BGR
+            layer.load_state_dict({"weight": weight, "bias": bias})
+
+    def _convolutions(self) -> list[tuple[Tensor, Tensor]]:
+        """Return weights and biases of all convolutions; norms are part of them."""
+        from onnx.numpy_helper import to_array
+
+        stored = {one.name: to_array(one) for one in self._graph.initializer}
+        weights = {}
+        for node in self._graph.node:
+            if node.op_type == "DequantizeLinear":
+                values, scale, zero = (stored[name].astype(np.float32) for name in node.input)
+                shape = (-1, *[1] * (values.ndim - 1))
+                weights[node.output[0]] = (values - zero.reshape(shape)) * scale.reshape(shape)
+        found = [node.input for node in self._graph.node if node.op_type == "Conv"]
+        return [(torch.tensor(weights[w]), torch.tensor(stored[b])) for _, w, b in found]
+
+    def _run(self, picture: Tensor) -> list[Tensor]:
+        """Return outputs [places, 112] and feature maps for a normalised image [3, H, W]."""
+        blue_first = np.ascontiguousarray(picture.flip(0)[None].numpy())
+        return [torch.from_numpy(x[0]) for x in self._session.run(None, {"data": blue_first})]
 
 
-def _grid() -> tuple[Tensor, Tensor]:
-    """Return the corner (in cells) and the stride of every cell: [3549, 2] and [3549, 1]."""
-    corners, strides = [], []
+def _grid(height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Return the centre in pixels and the stride of every place: [n, 2] and [n, 1]."""
+    centres, strides = [], []
     for stride in STRIDES:
-        side = torch.arange(SIDE // stride)
-        y, x = torch.meshgrid(side, side, indexing="ij")
-        corners.append(torch.stack([x, y], -1).view(-1, 2))
-        strides.append(torch.full((len(side) ** 2, 1), stride))
-    return torch.cat(corners), torch.cat(strides)
+        y, x = (torch.arange(-(-side // stride)) * stride for side in (height, width))
+        grid = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1).view(-1, 2)
+        centres.append(grid)
+        strides.append(torch.full((len(grid), 1), stride))
+    return torch.cat(centres), torch.cat(strides)
