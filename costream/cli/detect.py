@@ -28,7 +28,7 @@ def command(options: Options, effective: list[str]) -> ExitCode:
     cat clip.ts | costream detect - | jq 'select(.type == "segment")'
     costream detect poses.csv -m costgcn --fps 30
     costream detect walk.c3d -m costgcn
-    costream detect street.mp4 -m eventful-vitdet --budget 40ms --track -o out -f jsonl,csv,mp4
+    costream detect street.mp4 -m eventful-vitdet --budget 60ms --track -o out -f jsonl,csv,mp4
     """
     from costream.runtime.detect import detect
 

@@ -47,7 +47,9 @@ def measure(model: Model, path: Path, truth: SampleTruth, end_s: float | None = 
     """Run a model over a sample, as ``detect`` and ``listen`` do, and score every step.
 
     A step refers to the time ``delay_s`` before it. For an object detector the probability of a
-    label is the best score of its boxes; without a box at the threshold there is no object.
+    label is the best score of its boxes; without a box at the threshold there is no object. Boxes
+    of labels that ``truth`` never names, such as furniture, do not count.
+
     Raises the errors of a run.
     """
     card, sink = model.info.card, _run(model, path, end_s)
@@ -56,6 +58,8 @@ def measure(model: Model, path: Path, truth: SampleTruth, end_s: float | None = 
     labels: list[str | None] = list(card.labels)
     predicted = rows.argmax(1)
     if detects:
+        named = {segment[2] for segment in truth}
+        rows = rows * np.array([label in named for label in labels])
         nothing = 1.0 - rows.max(1, initial=0.0, keepdims=True)
         predicted = np.where(rows.max(1) >= card.timeline.threshold, predicted, len(labels))
         rows, labels = np.hstack([rows, nothing]), [*labels, None]

@@ -64,11 +64,12 @@ def test_the_figures_are_those_of_a_run() -> None:
 def test_objects_are_there_or_not() -> None:
     model = load_model("eventful-vitdet", WEIGHTS, device="cpu")
     nobody, somebody = (
-        measure(model, ROOM, [[0.0, 9.0, label]], end_s=1.0).metrics for label in (None, "person")
+        measure(model, ROOM, [[0.0, 9.0, label], [9.0, 10.0, "person"]], end_s=1.0).metrics
+        for label in (None, "person")
     )
-    assert nobody["accuracy"] + somebody["accuracy"] == 1.0  # no bicycle is found
+    assert nobody["accuracy"] + somebody["accuracy"] == 1.0  # the chair does not count
     assert nobody["accuracy"] == 1.0  # she comes in after three seconds
-    assert nobody["log_loss"] < math.log(1 / 0.38)  # at worst just below the threshold
+    assert nobody["log_loss"] < math.log(1 / 0.6)  # at worst just below the threshold
     assert somebody["log_loss"] > nobody["log_loss"]
 
 
