@@ -104,9 +104,9 @@ def test_no_public_class_name_twice():
 def test_counts_hold():
     """The tree does not grow back: raise a bound only with a reason in the change."""
     package, tests = list(sources(ROOT).values()), list((ROOT / "tests").rglob("*.py"))
-    assert len(package) <= 475
-    assert count_lines(package) <= 83_300  # text in watch and evaluate, gates of converted networks
-    assert count_lines(tests) <= 58_500
+    assert len(package) <= 480
+    assert count_lines(package) <= 84_000  # text in watch and evaluate, detector stem, ONNX steps
+    assert count_lines(tests) <= 58_800
     assert {p.name: n for p in package if (n := count_lines([p])) > 500} == {}
 
 
