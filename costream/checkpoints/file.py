@@ -87,8 +87,8 @@ def read_header(path: Path) -> SafetensorsHeader:
         raw = json.loads(text)
         metadata = {str(k): str(v) for k, v in raw.pop("__metadata__", {}).items()}
         tensors = {str(name): _info(entry, 8 + length) for name, entry in raw.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ModelError("not a safetensors file (damaged header)", where=path) from error
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as e:
+        raise ModelError("not a safetensors file (damaged header)", where=path) from e
     end = max((info.end for info in tensors.values()), default=8 + length)
     if end > size:
         raise _truncated(path, end - size)

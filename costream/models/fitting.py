@@ -84,8 +84,11 @@ def source_notes(frontend: Any, info: SourceInfo) -> dict[str, Any]:
 
 
 def input_width(card: Card) -> int:
-    """Return the number of values of a feature row."""
-    return int(card.arguments.get("input_width") or card.arguments["embed_dim"])
+    """Return the number of values of a feature row; raise ModelError if the network takes none."""
+    width = card.arguments.get("input_width") or card.arguments.get("embed_dim")
+    if width is None:
+        raise ModelError(f"{card.name} has no frontend, and its network takes no rows of features")
+    return int(width)
 
 
 _NAMES = {

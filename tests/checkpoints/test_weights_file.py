@@ -149,6 +149,7 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
         {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]},
         {"dtype": "F32", "shape": [1]},
         {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [float("inf")], "data_offsets": [0, 4]},
         "text",
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from costream.checkpoints.card import Card
-from costream.errors import SourceError
+from costream.errors import ModelError, SourceError
 from costream.frontends import pose
 from costream.frontends.joints import JointStreams
 from costream.layouts import BODY_15, BODY_25, NTU_25
@@ -133,6 +133,16 @@ def test_sources_that_fit() -> None:
 def test_sources_that_do_not_fit(source: SourceInfo, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         made().check(source)
+
+
+def test_a_card_without_its_frontend_is_refused() -> None:
+    """Such a network takes joints, and nothing prepares them."""
+    model = made()
+    card = replace(model.info.card, frontend=None)
+    alone = StreamingModel(card, SkeletonNet(**card.arguments), None)
+    for source in (info("skeleton", layout="body-15", axes=3), info("features", width=8)):
+        with pytest.raises(ModelError, match="takes no rows of features"):
+            alone.check(source)
 
 
 def test_layouts_that_have_no_name_are_checked_too() -> None:
