@@ -44,8 +44,8 @@ def costs(
 
 def test_steps_stay_within_their_operations(tmp_path: Path) -> None:
     video = make_video(tmp_path / "clip.mp4", 40, rate=10, size=(320, 192))
-    found = costs(video, Budget.parse("700MMAC"), load_model("eventful-vitdet"))
-    target = 700_000_000
+    found = costs(video, Budget.parse("850MMAC"), load_model("eventful-vitdet"))
+    target = 850_000_000
     assert found[0].macs > 1.3 * target  # a stream begins in full
     off = np.array([abs(cost.macs / target - 1) for cost in found[3:]])
     assert (off < 0.15).mean() >= 0.9
