@@ -106,7 +106,7 @@ def test_counts_hold():
     package, tests = list(sources(ROOT).values()), list((ROOT / "tests").rglob("*.py"))
     assert len(package) <= 480
     assert count_lines(package) <= 84_000  # text in watch and evaluate, detector stem, ONNX steps
-    assert count_lines(tests) <= 58_800
+    assert count_lines(tests) <= 58_900
     assert {p.name: n for p in package if (n := count_lines([p])) > 500} == {}
 
 

@@ -8,6 +8,7 @@ import os
 import sys
 
 _M_ARENA_MAX = -8  # of glibc's malloc.h
+_PASSING = 50_000  # more than the table has room for once PyTorch has interned its names
 
 
 def share_heap() -> None:
@@ -27,7 +28,14 @@ def settle() -> None:
 
     Python looks for cycles among all objects only once there are a quarter more of them, which is
     hours after PyTorch has brought half a million. Without those it looks often, in little time.
+
+    CPython's table of interned strings, such as parts of paths, is made anew once as many came,
+    and went, as it had room for: with twice the room, some megabytes, in the middle of a watch.
+    That is brought about here.
     """
+    if sys.version_info[:2] != (3, 12):  # there they stay for ever
+        passing = [sys.intern(f"costream {k}") for k in range(_PASSING)]
+        del passing
     gc.freeze()
     gc.collect()
 
