@@ -27,13 +27,7 @@ from costream.evaluation.metrics.sequences import (
     top_k,
 )
 from costream.evaluation.predictions import run_alone, run_concatenated
-from costream.evaluation.settings import (
-    EvaluateSettings,
-    card_of,
-    load,
-    progress,
-    source_options,
-)
+from costream.evaluation.settings import EvaluateSettings, card_of, load, progress, source_options
 from costream.labels.examples import Example, fit_labels, read_lines, to_examples
 from costream.labels.reading import read_recordings
 from costream.models.fitting import card_kind
@@ -131,9 +125,9 @@ def window_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, An
     lines = fit_labels(read_lines(settings.data, settings.group), stored.card.labels)
     whole: Any = load(settings)
     tokens = [len(whole.frontend.prepare(TextLine(0, 0.0, line.source))) for line in lines]
-    rows = []
+    mean, rows = sum(tokens) / len(tokens), []
     for factor in WINDOWS:
-        window = max(1, round(factor * sum(tokens) / len(tokens)))
+        window = max(1, round(factor * mean))
         card = replace(stored.card, arguments={**stored.card.arguments, "window": window})
         modules = build(card, stored.tensors)
         device = {"device": settings.device, "dtype": settings.dtype}
@@ -154,7 +148,6 @@ def window_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, An
                 "dense_macs": model.network_dense_macs,
             }
         )
-    mean = sum(tokens) / len(tokens)
     return {"model": stored.card.name, "examples": len(lines), "tokens": mean, "windows": rows}
 
 
