@@ -28,16 +28,20 @@ def settle() -> None:
 
     Python looks for cycles among all objects only once there are a quarter more of them, which is
     hours after PyTorch has brought half a million. Without those it looks often, in little time.
+    """
+    gc.freeze()
+    gc.collect()
 
-    CPython's table of interned strings, such as parts of paths, is made anew once as many came,
-    and went, as it had room for: with twice the room, some megabytes, in the middle of a watch.
-    That is brought about here.
+
+def widen_strings() -> None:
+    """Bring about now that CPython's table of interned strings is made anew, with twice the room.
+
+    It is once as many strings, such as parts of paths, came and went as it had room for: in the
+    middle of a watch, at the cost of some megabytes.
     """
     if sys.version_info[:2] != (3, 12):  # there they stay for ever
         passing = [sys.intern(f"costream {k}") for k in range(_PASSING)]
         del passing
-    gc.freeze()
-    gc.collect()
 
 
 def give_back() -> None:

@@ -79,7 +79,7 @@ libc.fclose(ctypes.c_void_p(out))
 
 PASS = """
 import ctypes, sys, torch
-from costream.runtime.memory import settle
+from costream.runtime.memory import widen_strings
 class Info(ctypes.Structure):
     _fields_ = [(f"_{k}", ctypes.c_size_t) for k in range(10)]
 def used():
@@ -87,7 +87,7 @@ def used():
 libc = ctypes.CDLL(None)
 libc.mallinfo2.restype = Info
 if sys.argv[1:]:
-    settle()
+    widen_strings()
 before = used()
 for k in range(100_000):
     sys.intern(f"part {k}")
@@ -100,7 +100,7 @@ print(used() - before)
 )
 @pytest.mark.skipif(sys.version_info[:2] == (3, 12), reason="interned strings stay for ever")
 def test_strings_that_come_and_go_leave_nothing() -> None:
-    grown = [int(python("-c", PASS, *args).stdout) for args in ((), ("settle",))]
+    grown = [int(python("-c", PASS, *args).stdout) for args in ((), ("widen",))]
     assert grown[1] < 300_000 < 1_000_000 < grown[0]
 
 

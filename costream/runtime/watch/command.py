@@ -25,7 +25,7 @@ from costream.runtime.alerts.snapshots import BOX
 from costream.runtime.budget import TokenController
 from costream.runtime.detect import load_checked
 from costream.runtime.masks import MaskPainter
-from costream.runtime.memory import give_back, share_heap
+from costream.runtime.memory import give_back, share_heap, widen_strings
 from costream.runtime.options import check_model_options, source_options
 from costream.runtime.persons import person_rows
 from costream.runtime.setup import logging_to
@@ -92,6 +92,7 @@ def watch(options: Options, effective: Sequence[str] = ()) -> ExitCode:
         with ExitStack() as stack:
             views = _views(options, stack)
             model = load_checked(options, shares=True)
+            widen_strings()
             run = WatchRun(options, specs, model, views, stop, _sinks)
             for _ in run.rounds():
                 pass
