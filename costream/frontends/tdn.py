@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.frontends.base import frontend
+from costream.frontends.glimpse import Glimpse
 from costream.nn import fast
 from costream.nn.folding import Foldable, Folded
 from costream.nn.graph import scale_and_shift
@@ -32,6 +33,7 @@ class DifferenceState(State):
 
     ring: Tensor  # float32 [B, largest lag, C, h, w], written in place
     count: Tensor  # int64 [B]
+    seen: Tensor  # float32 [B, G], the newest glimpses
 
 
 class FoldedDifference(Folded):
@@ -80,7 +82,10 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
     fixed statistics (``eval``), so that a step does not depend on other frames or streams.
 
     ``widths``: channels of the two stem layers (1/2 and 1/4 of the image), of the body (1/8),
-    and of the places that are pooled; a token is twice the last. ``blocks``: depth of the body.
+    and of the places that are pooled; a token has twice the last. ``blocks``: depth of the body.
+
+    ``glimpse_width``: features of a ``Glimpse`` that are part of the token too. It looks at every
+    ``glimpse_every``-th frame, as what it tells does not change in the meantime.
     """
 
     takes = "video"
@@ -92,6 +97,8 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
         motion_width: int = 12,
         lags: Sequence[int] = (1, 4, 16),
         blocks: int = 2,
+        glimpse_width: int = 0,
+        glimpse_every: int = 8,
     ) -> None:
         super().__init__()
         if list(lags) != sorted(set(lags)) or (lags and lags[0] < 1):
@@ -99,7 +106,9 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
         first, stem, body, last = widths
         self.box = (int(box[0]), int(box[1]))
         self.lags = tuple(int(lag) for lag in lags)
-        self.token_width = 2 * last
+        self.token_width = 2 * last + glimpse_width
+        self.glimpse = Glimpse(glimpse_width) if glimpse_width else None
+        self.glimpse_width, self.glimpse_every = glimpse_width, glimpse_every
         self.stem = nn.Sequential(_conv(3, first, 5, 2), _conv(first, stem, 3, 2))
         self.motion = nn.Conv2d(stem, motion_width, 1, bias=False)
         self.body = nn.Sequential(
@@ -136,7 +145,12 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
                 moved = motion[:, lag:] - motion[:, :-lag]
                 still = motion.new_zeros(batch, min(lag, steps), *motion.shape[2:])
                 parts.append(torch.cat((still, moved), dim=1).flatten(0, 1))
-        return self._tokens(parts)[0].view(batch, steps, -1)
+        tokens = self._tokens(parts)[0].view(batch, steps, -1)
+        if self.glimpse is None:
+            return tokens
+        looked = self.glimpse(frames[:, :: self.glimpse_every].flatten(0, 1))
+        every = looked.unflatten(0, (batch, -1)).repeat_interleave(self.glimpse_every, 1)
+        return torch.cat((tokens, every[:, :steps]), 2)
 
     def forward_moments(self, frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return tokens [N, D] of single moments and logits [N, h, w] for the presence of persons.
@@ -151,7 +165,10 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
         if self.lags:
             motion = self.motion(every).unflatten(0, count)
             parts += [motion[:, 0] - motion[:, k + 1] for k in range(len(self.lags))]
-        return self._tokens(parts)
+        tokens, focus = self._tokens(parts)
+        if self.glimpse is not None:
+            tokens = torch.cat((tokens, self.glimpse(frames[:, 0])), 1)
+        return tokens, focus
 
     def init_state(self, batch_size: int = 1) -> DifferenceState:
         """Return the initial state of a batch of streams."""
@@ -161,7 +178,8 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
             self.folded()
         # Interleaved channels, as the maps have them
         ring = zeros(batch_size, slots, height, width, len(weight), like=weight)
-        return DifferenceState(ring.permute(0, 1, 4, 2, 3), zeros(batch_size))
+        seen = zeros(batch_size, self.glimpse_width, like=weight)
+        return DifferenceState(ring.permute(0, 1, 4, 2, 3), zeros(batch_size), seen)
 
     def forward_step(self, frames: Tensor, state: DifferenceState) -> Tensor:
         """Return the tokens [B, D] of the next frame of every stream, uint8 [B, 3, H, W].
@@ -179,8 +197,14 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
                     moved = moved * seen[:, None, None, None].to(moved.device)
                 parts.append(moved)
             state.ring[_at(state.count, slots)] = motion
+        tokens = self._tokens(parts, net)[0]
+        if self.glimpse is not None:
+            due = (state.count % self.glimpse_every == 0).nonzero()[:, 0]
+            if len(due):
+                state.seen[due] = self.glimpse(frames[due])
+            tokens = torch.cat((tokens, state.seen), 1)
         state.count += 1
-        return self._tokens(parts, net)[0]
+        return tokens
 
     def forward_steps(self, frames: Tensor, state: DifferenceState) -> Tensor:
         """Return the tokens [B, T, D] of the next T frames of every stream, uint8 [B, T, 3, H, W].
@@ -202,8 +226,17 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
                 moved = (motion - every[:, slots - lag : -lag]) * seen.to(motion.device)
                 parts.append(moved.flatten(0, 1))
             state.ring[rows, times[:, -slots:] % slots] = every[:, -slots:]
+        tokens = self._tokens(parts, net)[0].view(batch, steps, -1)
+        if self.glimpse is not None:
+            seen = state.seen[:, None].repeat(1, steps, 1)
+            due = (state.count[:, None] + torch.arange(steps)) % self.glimpse_every == 0
+            for row, looked in enumerate(self._looked(frames, due)):
+                first = torch.cumsum(due[row], 0) - 1
+                seen[row, first >= 0] = looked[first[first >= 0]]
+            state.seen.copy_(seen[:, -1])
+            tokens = torch.cat((tokens, seen), 2)
         state.count += steps
-        return self._tokens(parts, net)[0].view(batch, steps, -1)
+        return tokens
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of one frame."""
@@ -219,7 +252,14 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
             pixels = -(-self.box[0] // scale) * -(-self.box[1] // scale)
             if part is not self.motion or self.lags:
                 total += pixels * sum(p.numel() for p in part.parameters() if p.ndim == 4)
+        if self.glimpse is not None:
+            total += self.glimpse.count_macs(self.box[1], self.box[0]) // self.glimpse_every
         return total
+
+    def _looked(self, frames: Tensor, due: Tensor) -> Sequence[Tensor]:
+        """Return the glimpses [n, G] of each stream, of frames [B, T, ...] that are due, [B, T]."""
+        assert self.glimpse is not None
+        return self.glimpse(frames[due]).split(due.sum(1).tolist())  # type: ignore[no-any-return]
 
     def _map_size(self) -> tuple[int, int]:
         return -(-self.box[1] // 4), -(-self.box[0] // 4)

@@ -22,6 +22,7 @@ from costream.records import Prediction, VideoFrame
 
 BOX = (32, 24)
 FRONTEND = {"box": BOX, "widths": (4, 4, 6, 8), "motion_width": 4, "lags": (1, 3)}
+FRONTEND["glimpse_width"] = 3
 
 
 @pytest.fixture(scope="module")

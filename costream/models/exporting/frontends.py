@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from costream.frontends.audio import ContinualAudioNet
+from costream.frontends.glimpse import Glimpse
 from costream.frontends.tdn import TemporalDifferenceNet
 from costream.models.exporting.graph import StepGraph
 from costream.models.exporting.skeletons import count_rows
 from costream.nn.graph import scale_and_shift
+from costream.nn.shuffle import SLOPE, ShuffleUnit
 
 
 def why_not_frontend(frontend: nn.Module | None) -> str:
@@ -76,7 +78,8 @@ def _sound(graph: StepGraph, net: ContinualAudioNet) -> str:
 
 def _picture(graph: StepGraph, net: TemporalDifferenceNet) -> str:
     width, height = net.box
-    x = graph.add("Mul", graph.input("x", (1, 3, height, width)), graph.constant(1 / 64))
+    picture = graph.input("x", (1, 3, height, width))
+    x = graph.add("Mul", picture, graph.constant(1 / 64))
     for layer in net.stem:
         x = graph.add("Relu", _convolution(graph, layer, x))
     parts = [x]
@@ -103,7 +106,54 @@ def _picture(graph: StepGraph, net: TemporalDifferenceNet) -> str:
     seen = graph.reduce("ReduceSum", graph.add("Mul", weight, places), (2, 3))
     share = graph.add("Add", graph.reduce("ReduceSum", weight, (2, 3)), graph.constant(1.0))
     most_seen = graph.reduce("ReduceMax", places, (2, 3))
-    return graph.add("Concat", graph.add("Div", seen, share), most_seen, axis=1)
+    token = graph.add("Concat", graph.add("Div", seen, share), most_seen, axis=1)
+    glimpse = net.glimpse
+    if glimpse is None:
+        return token
+    name, shape = "glimpse", (1, net.glimpse_width)
+    turn = graph.add("Mod", graph.steps_before(), graph.whole([net.glimpse_every]))
+    due = graph.add("Equal", turn, graph.whole([0]))
+    before = graph.input(name, shape)
+    now = graph.choose(due, lambda: _glimpse(graph, glimpse, picture, (height, width)), before)
+    graph.output(f"next_{name}", now, shape)
+    return graph.add("Concat", token, now, axis=1)
+
+
+def _glimpse(graph: StepGraph, net: Glimpse, picture: str, size: tuple[int, int]) -> str:
+    """Add what a glimpse sees in a picture [1, 3, H, W], [1, G]."""
+    mean, spread = (graph.constant(value) for value in net.normalisation())
+    x = graph.add("Div", graph.add("Sub", picture, mean), spread)
+    size = net.size(*size)
+    x = graph.add("Resize", x, "", "", graph.whole((1, 3, *size)), mode="linear")
+    x = _leaky(graph, _plain(graph, net.first, x))
+    x = graph.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    sides = [-(-side // 4) for side in size]
+    for units in net.stages:
+        for unit in cast("list[ShuffleUnit]", units):
+            if unit.halve:
+                sides = [-(-side // 2) for side in sides]
+                kept = _leaky(graph, _plain(graph, unit.side, _plain(graph, unit.side_depth, x)))
+            else:
+                channels = unit.reduce.in_channels
+                kept = graph.slice(x, 1, 0, channels)
+                x = graph.slice(x, 1, channels, 2 * channels)
+            x = _plain(graph, unit.depth, _leaky(graph, _plain(graph, unit.reduce, x)))
+            x = _leaky(graph, _plain(graph, unit.expand, x))
+            x, half = graph.add("Concat", kept, x, axis=1), unit.expand.out_channels
+            x = graph.reshape(x, 1, 2, half, *sides)
+            x = graph.reshape(graph.add("Transpose", x, perm=[0, 2, 1, 3, 4]), 1, 2 * half, *sides)
+    seen = graph.add("Relu", _plain(graph, net.project, x))
+    return graph.reduce("ReduceMax", seen, (2, 3))
+
+
+def _plain(graph: StepGraph, layer: nn.Conv2d, x: str) -> str:
+    """Add a convolution that no norm follows."""
+    pads = cast("tuple[int, int]", layer.padding)
+    return graph.convolve(x, layer.weight, layer.bias, layer.stride, pads, layer.groups)
+
+
+def _leaky(graph: StepGraph, x: str) -> str:
+    return graph.add("LeakyRelu", x, alpha=SLOPE)
 
 
 def _convolution(graph: StepGraph, layer: Any, x: str) -> str:

@@ -44,7 +44,7 @@ class StepGraph:
         self.operations: list[_Operation] = []
         self.constants: dict[str, npt.NDArray[Any]] = {}
         self.facts: dict[str, Any] = {}  # of the network, for those who run the step
-        self._before = ""
+        self._before, self._count = "", 0
 
     def input(self, name: str, shape: tuple[int, ...], whole: bool = False) -> str:
         """Add an input, float32 or int64; return its name."""
@@ -82,6 +82,18 @@ class StepGraph:
     def add(self, kind: str, *values: str, **attributes: Any) -> str:
         """Add an operation with one result; return its name."""
         return self._add(kind, values, 1, attributes)[0]
+
+    def choose(self, condition: str, compute: Callable[[], str], otherwise: str) -> str:
+        """Return what ``compute`` adds where a value bool [1] is true, else another value.
+
+        ONNX computes it only then; the module of torch computes it always.
+        """
+        start = len(self.operations)
+        value = compute()
+        branch = tuple(self.operations[start:])
+        del self.operations[start:]
+        attributes = {"branch": branch, "value": value}
+        return self._add("If", (condition, otherwise), 1, attributes)[0]
 
     def split(self, value: str, count: int) -> list[str]:
         """Split a value into equal parts of its first dimension."""
@@ -129,15 +141,18 @@ class StepGraph:
         bias: Tensor | None,
         strides: Sequence[int] = (1, 1),
         pads: Sequence[int] = (0, 0),
+        groups: int = 1,
     ) -> str:
         """Add a convolution of images [1, I, h, w]; ``pads``: of rows and columns, both sides."""
         terms = [x, self.constant(weight)] + ([] if bias is None else [self.constant(bias)])
-        return self.add("Conv", *terms, strides=list(strides), pads=[*pads, *pads])
+        options = {"strides": list(strides), "pads": [*pads, *pads], "group": groups}
+        return self.add("Conv", *terms, **options)
 
     def _add(
         self, kind: str, values: tuple[str, ...], count: int, attributes: dict[str, Any]
     ) -> list[str]:
-        names = [f"v{len(self.operations)}_{k}" for k in range(count)]
+        names = [f"v{self._count}_{k}" for k in range(count)]
+        self._count += 1
         self.operations.append(_Operation(kind, values, tuple(names), attributes))
         return names
 
@@ -156,9 +171,24 @@ def to_onnx(graph: StepGraph, name: str, facts: Mapping[str, str]) -> bytes:
         kind = TensorProto.INT64 if value.whole else TensorProto.FLOAT
         return helper.make_tensor_value_info(name, kind, value.shape)
 
-    nodes = [
-        helper.make_node(o.kind, o.values, o.results, **o.attributes) for o in graph.operations
-    ]
+    def branch(nodes: Sequence[Any], value: str, result: str) -> Any:
+        # Its output has a name of its own: that of no value around it.
+        nodes = [*nodes, helper.make_node("Identity", [value], [result])]
+        output = helper.make_tensor_value_info(result, TensorProto.FLOAT, None)
+        return helper.make_graph(nodes, result, [], [output])
+
+    def node(operation: _Operation) -> Any:
+        kind, values, results = operation.kind, operation.values, operation.results
+        if kind != "If":
+            return helper.make_node(kind, values, results, **operation.attributes)
+        inside = [node(o) for o in operation.attributes["branch"]]
+        branches = {
+            "then_branch": branch(inside, operation.attributes["value"], f"{results[0]}_then"),
+            "else_branch": branch([], values[1], f"{results[0]}_else"),
+        }
+        return helper.make_node(kind, values[:1], results, **branches)
+
+    nodes = [node(operation) for operation in graph.operations]
     nodes += [helper.make_node("Identity", [v], [k]) for k, (v, _) in graph.outputs.items()]
     whole = helper.make_graph(
         nodes,
@@ -194,13 +224,22 @@ class TorchStep(nn.Module):
         for name, array in self._graph.constants.items():
             floats = array.dtype != np.int64
             values[name] = getattr(self, name) if floats else array.tolist()
+        values[""] = None  # an argument left out
         for operation in self._graph.operations:
-            given = [values[name] for name in operation.values]
-            out = OPERATIONS[operation.kind](*given, **operation.attributes)
-            outs = out if isinstance(out, tuple) else (out,)
-            values.update(zip(operation.results, outs, strict=True))
+            self._run(operation, values)
         # An output may be an input as it is, which a program may not return.
         return {name: values[value].clone() for name, (value, _) in self._graph.outputs.items()}
+
+    def _run(self, operation: _Operation, values: dict[str, Any]) -> None:
+        given = [values[name] for name in operation.values]
+        if operation.kind == "If":
+            for inside in operation.attributes["branch"]:
+                self._run(inside, values)
+            out: Any = torch.where(given[0], values[operation.attributes["value"]], given[1])
+        else:
+            out = OPERATIONS[operation.kind](*given, **operation.attributes)
+        outs = out if isinstance(out, tuple) else (out,)
+        values.update(zip(operation.results, outs, strict=True))
 
     def example(self) -> dict[str, Tensor]:
         """Return inputs of zeros."""
@@ -256,7 +295,14 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "Cast": lambda x, to: x.to(_TYPES[to]),
     "Softmax": lambda x, axis: x.softmax(axis),
     "LayerNormalization": lambda x, w, b, axis, epsilon: F.layer_norm(x, w.shape, w, b, epsilon),
-    "Conv": lambda x, w, b=None, strides=1, pads=0: F.conv2d(x, w, b, strides, pads[:2]),
+    "Conv": lambda x, w, b=None, strides=1, pads=0, group=1: F.conv2d(
+        x, w, b, strides, pads[:2], groups=group
+    ),
+    "MaxPool": lambda x, kernel_shape, strides, pads: F.max_pool2d(
+        x, kernel_shape, strides, pads[:2]
+    ),
+    "Resize": lambda x, roi, scales, size, mode: F.interpolate(x, size[2:], mode="bilinear"),
+    "LeakyRelu": lambda x, alpha: F.leaky_relu(x, alpha),
     "Reshape": lambda x, shape: x.reshape(shape),
     "Squeeze": lambda x, axes: x.squeeze(axes),
     "Transpose": lambda x, perm: x.permute(perm),

@@ -18,8 +18,8 @@ from torch import Tensor
 from costream.errors import UsageError
 from costream.frontends.crops import Pixels
 from costream.models.eventful.rcnn import Detections
-from costream.models.eventful.shuffle import ShuffleEmbedding
 from costream.nn.boxes import suppress
+from costream.nn.shuffle import ShuffleBackbone
 from weights.recipes.common import teacher_file
 
 SIDE = 512  # longer side of the pictures it detects in
@@ -82,8 +82,8 @@ class NanoDet:
         best = suppress(boxes, scores, labels, 0.6)
         return Detections(boxes[best], scores[best], labels[best])
 
-    def begin(self, stem: ShuffleEmbedding) -> None:
-        """Set a stem to the weights of the teacher's first convolutions, in the same order."""
+    def begin(self, stem: ShuffleBackbone) -> None:
+        """Set a backbone to the weights of the teacher's first convolutions, in the same order."""
         for layer, (weight, bias) in zip(stem.pretrained(), self._convolutions(), strict=False):
             weight = weight.flip(1) if layer is stem.first else weight  # it takes BGR
             layer.load_state_dict({"weight": weight, "bias": bias})
