@@ -64,8 +64,8 @@ from costream.errors import UsageError
 @option(
     "--fine-tune/--no-fine-tune",
     default=None,
-    help="Video and object models: also train the image network; takes some minutes more."
-    "  [default: objects yes, video no]",
+    help="Video, sound and object models: also train the frontend; takes some minutes more."
+    "  [default: objects yes, others no]",
 )
 @option(
     "--adapter",

@@ -265,6 +265,10 @@ class ContinualAudioNet(SpectrumFrontend, Foldable[FoldedAudio]):
         self.pool = pool
         self.project = nn.Linear(feature_width, token_width)
 
+    def resize(self) -> None:
+        """Take the width of tokens from the weights."""
+        self.token_width = self.project.out_features
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the tokens [B, T, D] of T blocks [B, T, block], or of samples [B, T * block]."""
         return self.encode(self.mel(x.flatten(1)))

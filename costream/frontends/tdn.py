@@ -120,6 +120,10 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
         # Convolutions over interleaved channels take about half the time on a CPU.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
+    def resize(self) -> None:
+        """Take the width of tokens from the weights."""
+        self.token_width = 2 * cast(Any, self.places)[0].out_channels
+
     def prepare(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return an image, uint8 [h, w, 3], centred on black, uint8 [3, H, W].
 

@@ -8,49 +8,59 @@ the base's. ``BASE+ADAPTER.safetensors`` names both.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
-from costream.checkpoints.file import SUFFIX, Weights
+import torch
+from torch import Tensor, nn
+
+from costream.checkpoints.file import Weights
 from costream.errors import ModelError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from costream.frontends.base import load_frontend
+from costream.models.build import new_network
+from costream.nn.adapters.adapting import adapters, fuse, load_adapter
+from costream.nn.adapters.low_rank import SPLoRA
+from costream.nn.adapters.pruning import Pruner
 
 _STEPS = 18  # of an example clip
 
 
-def split_name(name: str) -> tuple[str, str]:
-    """Return a model's name and the adapter file behind a plus; '' if there is none."""
-    base, plus, adapter = name.partition("+")
-    if not plus or not base or not adapter.endswith(SUFFIX) or Path(name).exists():
-        return name, ""
-    return base, adapter
+class WithFrontend(nn.Module):
+    """A network and its frontend, which are adapted or pruned together."""
+
+    def __init__(self, network: nn.Module, frontend: nn.Module) -> None:
+        super().__init__()
+        self.network, self.frontend = network, frontend
+
+    def forward(self, clip: Tensor) -> Any:
+        """Return the network's output for a clip [B, T, ...] of what the frontend takes."""
+        return self.network(self.frontend(clip))
+
+    def count_macs(self) -> int:
+        """Return the multiply-accumulates of a step."""
+        return sum(int(cast(Any, part).count_macs()) for part in (self.network, self.frontend))
 
 
 def with_adapter(base: Weights, adapter: Weights) -> Weights:
     """Return weights of an ordinary network: those of the base with the adapter fused in.
 
-    What the adapter masks is removed. Frontends are the base's own tensors. Raises ModelError if
-    the file is no adapter, or one of another base.
+    What the adapter masks is removed. Frontends that are not adapted are the base's own tensors.
+    Raises ModelError if the file is no adapter, or one of another base.
     """
-    import torch
-
-    from costream.models.build import new_network
-    from costream.nn.adapters.adapting import adapters, fuse, load_adapter
-    from costream.nn.adapters.low_rank import SPLoRA
-    from costream.nn.adapters.pruning import Pruner
-
     card = adapter.card
     facts = card.compression
     if "base" not in facts:
         raise ModelError(f"{card.name} is no adapter", hint="give it alone, as -m FILE")
     if facts["base"] != base.sha256:
         raise ModelError(f"the adapter belongs to another base than {base.card.name}")
+    both = any(name.startswith("frontend.") for name in adapter.tensors)
+    prefix = "" if both else "network."
     with torch.random.fork_rng(devices=[]):
         network = new_network(card).eval()
+        if both:
+            frontend = load_frontend(str(card.frontend), **card.frontend_arguments)
+            network = WithFrontend(network, frontend.eval())
         held = network.state_dict()
-        stored = {k: base.tensors.get(f"network.{k}") for k in held}
+        stored = {k: base.tensors.get(f"{prefix}{k}") for k in held}
         fits = {k: v for k, v in stored.items() if v is not None and v.shape == held[k].shape}
         network.load_state_dict(fits, strict=False)
         try:
@@ -63,17 +73,22 @@ def with_adapter(base: Weights, adapter: Weights) -> Weights:
         except ValueError as error:
             raise ModelError(f"the adapter cannot be used: {error}") from error
     tensors = {k: v for k, v in base.tensors.items() if k.startswith("frontend.")}
-    tensors |= {f"network.{k}": v.detach() for k, v in network.state_dict().items()}
+    tensors |= {f"{prefix}{k}": v.detach() for k, v in network.state_dict().items()}
     facts = {k: v for k, v in facts.items() if k not in ("base", "frozen")}
-    facts |= {"pruned": ["network"]} if pruned else {}
+    facts |= {"pruned": ["network", "frontend"] if both else ["network"]} if pruned else {}
     return Weights(replace(card, compression=facts), f"{base.sha256}+{adapter.sha256}", tensors)
 
 
 def example_clip(network: Any) -> Tensor:
-    """Return a clip of noise [1, T, ...] for a network of skeletons or tokens."""
-    import torch
-
+    """Return a clip of noise [1, T, ...] for a network of skeletons or tokens, or a frontend."""
     noise = torch.Generator().manual_seed(0)
+    if isinstance(network, WithFrontend):
+        frontend: Any = network.frontend
+        if frontend.takes == "audio":
+            return torch.randn(1, _STEPS, frontend.block, generator=noise) / 10
+        width, height = frontend.box
+        shape: tuple[int, ...] = (_STEPS, 3, height // 2, width // 2)
+        return torch.randint(0, 256, (1, *shape), generator=noise, dtype=torch.uint8)
     if hasattr(network, "joints"):
         steps = _STEPS if network.form == "causal" else network.clip_length
         shape = (steps, network.persons, network.joints, network.channels)

@@ -22,7 +22,6 @@ from costream.checkpoints.store import (
 )
 from costream.errors import ModelError, UsageError
 from costream.formatting import suggest_names
-from costream.models.adapters import split_name, with_adapter
 from costream.models.spec import model_summaries
 from costream.records import AUDIO_TAGGING, OBJECT_DETECTION
 
@@ -99,6 +98,14 @@ def list_models() -> list[ModelEntry]:
         if entry.config is not None and name not in here
     ]
     return entries
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return a model's name and the adapter file behind a plus; '' if there is none."""
+    base, plus, adapter = name.partition("+")
+    if not plus or not base or not adapter.endswith(SUFFIX) or Path(name).exists():
+        return name, ""
+    return base, adapter
 
 
 def find_weights(name: str, weights: str | os.PathLike[str] | None = None) -> Path:
@@ -214,6 +221,8 @@ def read_model(name: str, weights: str | os.PathLike[str] | None = None) -> Weig
     base, adapter = split_name(name)
     if adapter:
         try:
+            from costream.models.adapters import with_adapter
+
             return with_adapter(read_whole(base, weights), stored)
         except ModelError as error:
             raise ModelError(str(error), where=adapter) from error

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from costream.nn.rules import rule_of
+from costream.nn.rules import attribute, rule_of
 
 
 class Tracer(fx.Tracer):
@@ -23,6 +23,87 @@ class Tracer(fx.Tracer):
             return False
         leaf: bool = super().is_leaf_module(m, module_qualified_name)
         return leaf or rule_of(m, None) is not None
+
+
+class ExampleTracer(Tracer):
+    """A tracer that also runs the network on an example: sizes and conditions are the example's.
+
+    Only the network's first argument is traced; the others have their defaults.
+    """
+
+    def __init__(self, example: Tensor) -> None:
+        super().__init__()
+        self._example, self._running = example, False
+        self.values: dict[fx.Node, Any] = {}
+
+    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
+        """Return the function to trace, and its arguments."""
+        return root_fn, [self.root, self.create_proxy("placeholder", "x", (), {})]
+
+    def create_node(self, kind: str, target: Any, *given: Any, **options: Any) -> fx.Node:
+        """Return a new node, whose value is noted."""
+        node = super().create_node(kind, target, *given, **options)
+        args = fx.node.map_arg(node.args, self.values.__getitem__)
+        kwargs = fx.node.map_arg(node.kwargs, self.values.__getitem__)
+        value: Any
+        self._running = True
+        try:
+            if kind == "placeholder":
+                value = self._example.clone()
+            elif kind == "get_attr":
+                value = attribute(self.root, target)
+            elif kind == "call_module":
+                value = self.root.get_submodule(target)(*args, **kwargs)
+            elif kind == "call_method":
+                value = getattr(args[0], target)(*args[1:], **kwargs)
+            else:
+                value = args[0] if kind == "output" else target(*args, **kwargs)
+        finally:
+            self._running = False
+        self.values[node] = value
+        return node
+
+    def proxy(self, node: fx.Node) -> Any:
+        """Return what stands for a node's value: itself, where it is no tensor."""
+        value = self.values[node]
+        several = isinstance(value, tuple | list) and any(isinstance(v, Tensor) for v in value)
+        return ExampleProxy(node, self) if several or isinstance(value, Tensor) else value
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        """Return what stands for the output of a module."""
+        return (
+            forward(*args, **kwargs)
+            if self._running
+            else super().call_module(m, forward, args, kwargs)
+        )
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        """Return what stands for a parameter."""
+        return attr_val if self._running else super().getattr(attr, attr_val, parameter_proxy_cache)
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        """Return the truth of a value."""
+        return bool(self.values[obj.node])
+
+    def iter(self, obj: Any) -> Any:
+        """Yield what stands for the parts of a value."""
+        return (obj[k] for k in range(len(self.values[obj.node])))
+
+
+class ExampleProxy(fx.Proxy):
+    """A value of which the sizes are known."""
+
+    tracer: ExampleTracer
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.tracer.values[self.node], name)
+        return super().__getattr__(name) if callable(found) or isinstance(found, Tensor) else found
+
+    def __len__(self) -> int:
+        return len(self.tracer.values[self.node])
+
+    def __index__(self) -> int:
+        return int(self.tracer.values[self.node])
 
 
 def trace(root: nn.Module) -> fx.Graph:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import read_card
 from costream.errors import UsageError
-from costream.models.adapters import example_clip
+from costream.models.adapters import WithFrontend, example_clip
 from costream.nn.adapters.adapting import adapt, adapter_state, count_learnt, fuse
 from costream.nn.adapters.pruning import Pruner, gradual
 from costream.training.base import TrainSettings
@@ -40,7 +40,8 @@ class Adaptation:
     ``begin`` before each step, and ``finish`` once at the end. All of its state is in the network.
 
     Args:
-        network: with the weights it starts from; its classifiers are learnt whole.
+        network: with the weights it starts from; its classifiers are learnt whole. Or one
+            ``WithFrontend``.
         settings: of the training. ``steps``: of the training at most.
         macs: the network's own cost of a step; default: its ``count_macs``.
 
@@ -102,7 +103,9 @@ class Adaptation:
             self.adapter = {k: v.clone() for k, v in tensors.items()}, sha256
         if self.prunes:
             pruner = self._pruning()
-            self.facts |= {"density": round(pruner.density, 4), "pruned": ["network"]}
+            both = isinstance(self._network, WithFrontend)
+            parts = ["network", "frontend"] if both else ["network"]
+            self.facts |= {"density": round(pruner.density, 4), "pruned": parts}
             pruner.finish()
         fuse(self._network)
         self._network.eval()
@@ -135,11 +138,6 @@ def check_adapter(settings: TrainSettings, objects: bool = False) -> None:
         )
     if settings.adapter != "none" and settings.scratch:
         raise UsageError("an adapter needs trained weights to start from", where="--adapter")
-    adapts = settings.adapter != "none" or settings.density < 1
-    if settings.fine_tune and not objects and adapts:
-        raise UsageError(
-            "adapters and pruning are of what is trained without it", where="--fine-tune"
-        )
     if settings.compare is not None and settings.density == 1:
         raise UsageError("only a training with --density is compared", where="--compare")
 

@@ -11,8 +11,11 @@ from torch import nn
 
 import costream.nn as co
 from costream.frontends.audio import ContinualAudioNet
+from costream.frontends.tdn import TemporalDifferenceNet
+from costream.models.adapters import WithFrontend
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.oad.deepcot import DeepCoT
+from costream.models.oad.oadtr import OadTR
 from costream.models.skeleton.network import SkeletonNet
 from costream.nn.widths import narrow
 
@@ -74,35 +77,55 @@ def _first(output: Any) -> torch.Tensor:
     return output if isinstance(output, torch.Tensor) else output.logits
 
 
-class _Layers(nn.Module):
-    """The layers of an audio backbone, from a spectrogram to the features of its frames."""
+WIDTHS = {"widths": (8, 16, 16, 16, 16, 24, 24), "feature_width": 32, "token_width": 12}
+# name -> frontend, network on its tokens, a clip of two streams
+WHOLE: dict[str, Any] = {
+    "sound": (lambda: ContinualAudioNet(**WIDTHS), lambda: _tokens(), torch.randn(2, 3, 4000)),
+    "video": (
+        lambda: TemporalDifferenceNet((32, 24), (8, 8, 16, 6), 4, (1, 3), 1),
+        lambda: OadTR(12, 4, embed_dim=16, num_heads=4, feedforward=32, depth=1, window=4,
+                      decoder_depth=1, decoder_feedforward=32),
+        torch.randint(0, 256, (2, 7, 3, 24, 32)).float(),
+    ),
+}  # fmt: skip
 
-    def __init__(self, net: ContinualAudioNet) -> None:
-        super().__init__()
-        self.layers, self.project = net.layers, net.project
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = layer(x)
-        return self.project(x.squeeze(2))
-
-
-def test_pruned_audio_backbones_hop():
-    net = ContinualAudioNet(widths=(8, 16, 16, 16, 16, 24, 24), feature_width=32, norm=True).eval()
-    fresh, macs = copy.deepcopy(net), net.count_macs()
-    layers = co.adapt(_Layers(net), "mask", whole=["project"])
-    pruner = co.Pruner(layers, torch.randn(1, 16, net.mel.bands, 1), "magnitude")
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("name", WHOLE)
+def test_frontends_are_pruned_with_their_networks(name, norm):
+    """The tokens between them become narrower too."""
+    make, make_network, clip = WHOLE[name]
+    whole = WithFrontend(make_network(), make()).eval().double()
+    if name == "sound" and norm:
+        whole.frontend = ContinualAudioNet(**WIDTHS, norm=True).eval().double()
+    for layer in whole.modules():  # as if trained
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            nn.init.normal_(layer.bias)
+            nn.init.uniform_(layer.running_var, 0.5, 2)
+    last = whole.frontend.project if name == "sound" else whole.frontend.places[0]
+    last.weight[:2] *= 1e-3  # so that they go first
+    fresh, macs, before = copy.deepcopy(whole), whole.count_macs(), _first(whole(clip.double()))
+    co.adapt(whole, "splora", 2, whole=["network.head"])
+    assert torch.equal(_first(co.fuse(copy.deepcopy(whole))(clip.double())), before)
+    for parameter in whole.parameters():
+        if parameter.dim() == 2 and not parameter.any():
+            nn.init.normal_(parameter, std=0.1)
+    pruner = co.Pruner(whole, clip, "magnitude")
+    assert pruner.prune(1) == 1
     assert pruner.prune(0.4) <= 0.4
-    sound = torch.randn(2, 3 * net.block)
-    masked = net(sound)
+    masked = _first(whole(clip.double()))
     pruner.finish()
-    torch.testing.assert_close(net(sound), masked, rtol=0, atol=1e-5)
-    narrow(fresh, net.state_dict())
-    fresh.load_state_dict(net.state_dict())
-    assert fresh.count_macs() == net.count_macs() < macs
-    state = fresh.init_state(2)
-    hops = [fresh.forward_steps(x[:, None], state) for x in sound.view(2, 3, -1).unbind(1)]
-    torch.testing.assert_close(torch.cat(hops, 1), masked, rtol=0, atol=1e-5)
+    assert whole.count_macs() < macs
+    assert whole.frontend.token_width < 12
+    torch.testing.assert_close(_first(whole(clip.double())), masked, rtol=0, atol=1e-9)
+    narrow(fresh, whole.state_dict())
+    fresh.load_state_dict(whole.state_dict())
+    assert fresh.count_macs() == whole.count_macs()
+    state, held = fresh.frontend.init_state(2), fresh.network.init_state(2)
+    for k, x in enumerate(clip.double().unbind(1)):
+        out = fresh.network.forward_step(fresh.frontend.forward_step(x, state), held)
+        if out is not None:
+            torch.testing.assert_close(out.logits, masked[:, k], rtol=0, atol=1e-9)
 
 
 def test_what_narrows_must_fit():

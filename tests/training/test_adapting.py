@@ -16,7 +16,7 @@ from costream.training.adapting import check_adapter, with_facts
 from costream.training.card_text import compression_lines
 from costream.training.command import train
 from costream.training.optim import TrainingCheckpoint
-from kit import data_audio, data_objects, data_skeleton
+from kit import data_audio, data_objects, data_skeleton, data_video
 from kit.data_training import train_settings
 
 
@@ -132,12 +132,29 @@ def test_sound_is_adapted_on_its_frontend(tmp_path):
     assert all(torch.equal(stored[k], frontends[k]) for k in shared)
 
 
+@pytest.mark.parametrize("kit", [data_audio, data_video])
+def test_frontends_are_adapted_with_their_networks(tmp_path, kit):
+    base = kit.write_tiny_weights(tmp_path / "tiny.safetensors")
+    examples = kit.write_folder(tmp_path / "examples", 3)
+    options = {**SPLORA, "density": 0.6, "fine_tune": True, "steps": 6, "validation": 0}
+    path = _train((base, examples, tmp_path), tmp_path / "own.safetensors", **options)
+    facts, tensors = read_card(path).compression, read_weights(path).tensors
+    assert facts["pruned"] == ["network", "frontend"]
+    assert facts["density"] <= 0.6
+    assert facts["learnt"] < facts["learnt_whole"] / 2
+    assert facts["macs"] < facts["macs_before"]
+    whole = read_weights(base).tensors
+    narrower = [k for k in tensors if tensors[k].shape != whole[k].shape]
+    assert {k.partition(".")[0] for k in narrower} >= {"network", "frontend"}
+    joined = load_model(f"{base}+{tmp_path / 'own-adapter.safetensors'}")
+    np.testing.assert_allclose(_rows(joined), _rows(load_model(str(path))), atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"adapter": "lora", "density": 0.5}, "LoRA has no masks"),
         ({"adapter": "splora", "scratch": True}, "needs trained weights"),
-        ({"density": 0.5, "fine_tune": True}, "trained without it"),
         ({"compare": "file"}, "only a training with --density"),
     ],
 )

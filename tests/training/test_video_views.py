@@ -21,9 +21,9 @@ from costream.models.registry import load_model
 from costream.training.audio.trainer import AudioTrainer
 from costream.training.feature_cache import FeatureCache
 from costream.training.skeleton.trainer import SkeletonTrainer
-from costream.training.video import finetune
+from costream.training.video import pieces as video_pieces
 from costream.training.video.examples import PAUSE, VideoBranch, VideoReader, VideoView, labels_at
-from costream.training.video.finetune import STEPS, Piece, Pieces, read_pieces
+from costream.training.video.pieces import STEPS, Piece, Pieces, read_pieces
 from kit import data_video
 
 BOX = (32, 24)
@@ -160,7 +160,7 @@ def test_recordings_are_cut_up_and_memory_is_bounded(tmp_path, monkeypatch):
     per_recording = 12 + 6 * (16 + 12)
     assert [len(p.labels) for p in pieces] == 2 * [48, 48, 48, per_recording % 48]
     assert pieces[0].labels.tolist()[8:32] == [0] * 4 + [pieces[0].labels[12]] * 16 + [0] * 4
-    monkeypatch.setattr(finetune, "MOST_BYTES", 3 * STEPS * pieces[0].frames[0].nbytes)
+    monkeypatch.setattr(video_pieces, "MOST_BYTES", 3 * STEPS * pieces[0].frames[0].nbytes)
     few = read(0)
     assert len(few) == 3
     assert all(any(np.array_equal(p.frames, q.frames) for q in pieces) for p in few)
@@ -168,7 +168,7 @@ def test_recordings_are_cut_up_and_memory_is_bounded(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("trainer", [AudioTrainer, SkeletonTrainer])
 def test_other_frontends_are_not_trained(trainer):
-    card = SimpleNamespace(name="mine", arguments={"padding": "causal"})
+    card = SimpleNamespace(name="mine", arguments={"padding": "causal"}, frontend="logmel")
     settings = SimpleNamespace(fine_tune=True, rate_hz=None)
     with pytest.raises(UsageError, match="--fine-tune: mine has no frontend to train"):
         trainer().check(card, settings)

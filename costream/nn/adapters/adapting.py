@@ -140,8 +140,9 @@ def fuse(module: M) -> M:
     """
     for _, owner, name, _ in list(adapters(module)):
         # Not remove_parametrizations: it takes W_t from the class, which copies share.
-        with torch.no_grad():
-            weight = nn.Parameter(getattr(owner, name))
+        with torch.no_grad():  # laid out in memory as W_s
+            kept = torch.empty_like(original(owner, name)).copy_(getattr(owner, name))
+        weight = nn.Parameter(kept)
         entries = dict(owner._parameters)
         owner.__class__ = type(owner).__bases__[0]
         del owner._modules["parametrizations"]

@@ -1,6 +1,6 @@
 """Channels of a network that can only be removed together: its dependency graph.
 
-The network is traced (``torch.fx``) and run once on an example. Beside every value there are
+The network is traced (``torch.fx``) while it runs on an example. Beside every value there are
 *labels*: for each of its numbers the channel that it belongs to, or 0. A layer gives each of its
 outputs a channel; operations that move numbers (views, slices, concatenation) are run on the labels
 themselves; where two channels meet in one number (a residual, a gate, a depthwise or grouped
@@ -26,7 +26,7 @@ from costream.nn.adapters.labels import Labeller
 from costream.nn.attention import MultiheadAttention, RetroactiveAttention, SingleOutputAttention
 from costream.nn.block import EncoderBlock
 from costream.nn.pooling import TemporalMean, TemporalStatistics
-from costream.nn.tracing import Tracer, analysed
+from costream.nn.tracing import ExampleTracer, analysed
 from costream.nn.widths import empty_like, resize
 
 
@@ -61,7 +61,7 @@ class ChannelGraph:
     fixed: dict[str, str]  # layer -> reason
 
 
-class _Tracer(Tracer):
+class _Tracer(ExampleTracer):
     """A tracer that also stops at blocks of encoders, whose channels are known, and at means."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -82,7 +82,7 @@ def find_channels(net: nn.Module, example: Tensor) -> ChannelGraph:
         example = example[:1].double() if example.is_floating_point() else example[:1]
         families, fixed = list(_block_families(root)), dict[str, str]()
         try:
-            graph = _Tracer().trace(root)
+            graph = _Tracer(example).trace(root)
         except Exception as error:
             reason = f"{type(net).__name__} cannot be traced: {error}"
             if not families:
@@ -91,8 +91,11 @@ def find_channels(net: nn.Module, example: Tensor) -> ChannelGraph:
         else:
             labeller = Labeller(root, graph)
             labeller.run(example)
+            known = {side for f in families for side in f.units[0].sides}
             traced, fixed = _families(labeller)
-            families += traced
+            families += [f for f in traced if known.isdisjoint(f.units[0].sides)]
+            for side in known:
+                fixed.pop(side.path, None)
         if not _agree(root, example, families):
             families = [f for f in families if _can_go(root, example, f, fixed)]
         if not any(len(f.units) > 1 for f in families):

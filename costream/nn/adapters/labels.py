@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -114,6 +115,8 @@ class Labeller(fx.Interpreter):
         if node.op == "call_module":
             module = self.fetch_attr(str(node.target))
             name = type(module).__name__.lower().removeprefix("parametrized")
+        if isinstance(node.target, type) and isinstance(value, tuple):
+            return tuple(self.labels.get(a) for a in node.args if isinstance(a, fx.Node))
         given = [self.labels[a] for a in node.all_input_nodes]
         if node.target in _FUNCTIONS and (weight := self._weight(node)) is not None:
             return self._function(node, weight, given[0], value)
@@ -147,7 +150,7 @@ class Labeller(fx.Interpreter):
             first, second = given[0].chunk(2, dim)
             self.atoms.unite(first, second)
             return first
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and not name.startswith("new_"):
             self._fix(node, f"{name} takes them")
         return _none(value)
 
@@ -268,20 +271,24 @@ class Labeller(fx.Interpreter):
         table = self.labels if table is None else table
 
         def mixed(a: fx.Node) -> Any:
-            labels = table.get(a)
+            index = node.target is operator.getitem and a is not node.args[0]
+            labels = None if index else table.get(a)
             return self.env[a] if labels is None else labels
 
         args, kwargs = fx.node.map_arg(node.args, mixed), fx.node.map_arg(node.kwargs, mixed)
         if node.op == "call_method":
-            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            name = str(node.target).replace("view", "reshape")  # labels are spread out
+            return getattr(args[0], name)(*args[1:], **kwargs)
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
     def _meet(self, node: fx.Node, value: Tensor) -> Tensor:
         """Unite the channels of two or three values that are combined number by number."""
         out = torch.zeros(value.shape, dtype=torch.int64)
-        for a in node.all_input_nodes:
-            labels = self.labels[a]
-            if isinstance(labels, Tensor) and _any(labels):
+        found = [x for a in node.all_input_nodes if isinstance(x := self.labels[a], Tensor)]
+        for k, labels in enumerate(found):
+            if _any(labels) and _is_spread(labels, [*found[:k], *found[k + 1 :]], value.shape):
+                self.atoms.fix(labels, "it meets several channels")
+            elif _any(labels):
                 labels = labels.expand(value.shape)
                 self.atoms.unite(out, labels)
                 out = torch.where(out > 0, out, labels)
@@ -388,10 +395,11 @@ class Labeller(fx.Interpreter):
     def _along(self, labels: Tensor, dim: int) -> Tensor | None:
         """Return the labels along a dimension, or None, fixed, if they also depend on others."""
         rows = labels.movedim(dim, 0).flatten(1)
-        if bool((rows != rows[:, :1]).any()):
+        channels = rows.amax(1)  # zeros are constants: before the first frame
+        if bool(((rows != channels[:, None]) & (rows > 0)).any()):
             self.atoms.fix(labels, "a layer takes them in several places")
             return None
-        return rows[:, 0].clone()
+        return channels
 
     def _align(self, a: Tensor, b: Tensor, reason: str) -> None:
         both = (a > 0) & (b > 0)
@@ -417,6 +425,13 @@ def _varies(labels: Tensor, dim: int) -> bool:
     if labels.shape[dim] < 2 or labels.stride(dim) == 0:
         return False
     return bool((labels != labels.narrow(dim, 0, 1)).any())
+
+
+def _is_spread(labels: Tensor, others: Iterable[Tensor], shape: torch.Size) -> bool:
+    """Return whether one channel of a value meets several of others."""
+    sizes = [*[1] * (len(shape) - labels.dim()), *labels.shape]
+    wide = [d for d, (n, m) in enumerate(zip(sizes, shape, strict=True)) if n == 1 < m]
+    return any(_varies(x.expand(shape), d) for x in others for d in wide)
 
 
 def _none(value: Any) -> Any:

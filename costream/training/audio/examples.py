@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from costream.records import AudioBlock, AudioFormat
 from costream.sources.base import SourceOptions
 from costream.training.examples import open_example
 from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
+
+log = logging.getLogger("costream")
 
 SAMPLE_RATE_HZ = 16_000
 _QUIET_DB = (-95.0, -62.0)  # level of silence
@@ -48,6 +51,7 @@ def gain(db: float) -> float:
 
 LEVELS_DB = (-12.0, 6.0)  # gain of an example's variants
 CHUNK = 64  # blocks in one call of a frontend
+MOST_BYTES = 400_000_000  # of samples held in memory
 LEAD = 4  # preceding blocks of other sound, for tokens as after a change
 
 
@@ -93,6 +97,23 @@ class AudioReader:
             out[k] = self._read(examples[k], examples[order[place - 1]])
         self._wave.cache_clear()
         return [out[k] for k in range(len(examples))]
+
+    def blocks(self, examples: Sequence[Example]) -> list[EncodedAudio]:
+        """Return the samples of the examples as what the frontend takes, rows [T, block].
+
+        If they exceed the memory limit, those of a random sample of the examples. Raises as
+        ``read`` does.
+        """
+        found, left = list[EncodedAudio](), MOST_BYTES
+        for k in np.random.default_rng(self._seed).permutation(len(examples)):
+            rows = torch.from_numpy(self._wave(examples[k])).view(-1, self._frontend.block)
+            left -= rows.nbytes
+            if found and left < 0:
+                log.warning("fine-tuning on %d of %d examples", len(found), len(examples))
+                break
+            found.append(EncodedAudio(examples[k].label, (rows,)))
+        self._wave.cache_clear()
+        return found
 
     def silence(self, label: str, count: int, blocks: int) -> list[EncodedAudio]:
         """Return ``count`` stretches of silence: digital zeros or a microphone's faint noise."""

@@ -1,4 +1,4 @@
-"""Trainer of custom sound classes on the frozen frontend of a model."""
+"""Trainer of custom sound classes, with a frozen or fine-tuned frontend."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from costream.checkpoints.card import Card
 from costream.errors import UsageError
 from costream.labels.recording import BACKGROUNDS, SILENCE, UNSCORED
+from costream.models.adapters import WithFrontend
 from costream.models.oad.cooadtr import TokenClassifier
 from costream.training.adapting import Adaptation
-from costream.training.audio.examples import LEAD, AudioReader, EncodedAudio
+from costream.training.audio.examples import (
+    LEAD,
+    LEVELS_DB,
+    AudioReader,
+    EncodedAudio,
+    gain,
+    quiet,
+)
 from costream.training.base import (
     Student,
     TrainingData,
@@ -27,8 +36,10 @@ from costream.training.base import (
     untrainable_error,
 )
 from costream.training.baselines import CENTROID, logistic_regression, nearest_centroid
+from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule
 from costream.training.sequences import SequenceTrainer, TrainResult
+from costream.training.tokens.finetune import fine_tune
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import (
     STREAM_STEPS,
@@ -46,6 +57,8 @@ STREAMS = 8  # in a batch
 STEPS, PER_EXAMPLE, MOST = 120, 8, 600  # of fine-tuning; twice as many from scratch
 PENALTY = 1e-2  # L2 penalty, of the linear baseline
 CHECKS = 8  # streams to validate with
+# Joint fine-tuning of frontend and network: steps, streams per step, and their length.
+FINE_STEPS, FINE_STREAMS, FINE_LENGTH = 200, 8, 48
 
 
 class AudioTrainer(SequenceTrainer):
@@ -62,8 +75,9 @@ class AudioTrainer(SequenceTrainer):
         return background_first(found, (card.background or SILENCE, *BACKGROUNDS), SILENCE)
 
     def check(self, card: Card, settings: TrainSettings) -> TrainSettings:
-        """Raise UsageError for --fps and --fine-tune."""
-        refuse_fine_tuning(card, settings, "only the temporal part of an audio model is trained")
+        """Raise UsageError for --fps, and for --fine-tune of a spectrogram."""
+        if card.frontend == "logmel":
+            refuse_fine_tuning(card, settings, "it takes a spectrogram")
         if settings.rate_hz is not None:
             raise UsageError(f"the steps of {card.name} are blocks of audio", where="--fps")
         return super().check(card, settings)
@@ -71,46 +85,108 @@ class AudioTrainer(SequenceTrainer):
     def fit(self, student: Student, data: TrainingData, workspace: Workspace) -> TrainResult:
         """Train the network on streams made of the examples' tokens, which are computed once.
 
-        The background is learnt from synthetic silence, and from its examples if there are any.
-        ModelError for a network that does not classify tokens.
+        With ``fine_tune`` the frontend is then trained with it on samples. The background is learnt
+        from synthetic silence, and from its examples if there are any. ModelError for a network
+        that does not classify tokens.
         """
         network, frontend, card, _ = student
         settings = workspace.settings
         if not isinstance(network, TokenClassifier):
             raise untrainable_error(card)
-        frontend.eval().requires_grad_(False)
+        frontend.eval().requires_grad_(settings.fine_tune)
         reader = AudioReader(card, frontend, VARIANTS, settings.seed, workspace.cache)
-        quiet = reader.silence(card.labels[0], QUIET, QUIET_STEPS)
+        silence = reader.silence(card.labels[0], QUIET, QUIET_STEPS)
         training = reader.read(data.training)
         unvaried = AudioReader(card, frontend, 0, settings.seed, workspace.cache)
         checks = unvaried.read(data.validation)
-        streams = TokenStreams([views(h, card) for h in (*training, *quiet)])
+        streams = TokenStreams([views(h, card) for h in (*training, *silence)])
         rng = np.random.default_rng(settings.seed)
-        checked = TokenStreams([views(h, card) for h in (*checks, *quiet)])
+        checked = TokenStreams([views(h, card) for h in (*checks, *silence)])
         validation = [checked.draw(STREAM_STEPS[1], rng) for _ in range(CHECKS if checks else 0)]
         spread = torch.cat([h.tokens[0] for h in training]).std(0)
         if settings.scratch:
-            standardise(network, torch.cat([h.tokens[0] for h in (*training, *quiet)]))
+            standardise(network, torch.cat([h.tokens[0] for h in (*training, *silence)]))
         enough = min(MOST, STEPS + PER_EXAMPLE * len(training)) * (2 if settings.scratch else 1)
         schedule = Schedule(settings.steps or enough, STREAMS, rate=1e-3, decay=0.05, smoothing=0.1)
-        adaptation = Adaptation(network, settings, schedule.steps)
+        joint = Schedule(settings.steps or FINE_STEPS, FINE_STREAMS, rate=3e-4, smoothing=0.1)
+        adaptation = (
+            Adaptation(WithFrontend(network, frontend), settings, joint.steps)
+            if settings.fine_tune
+            else Adaptation(network, settings, schedule.steps)
+        )
         history = fit_streams(
             *(network, streams, schedule, settings.seed, validation, workspace.checkpoint, spread),
-            adaptation=adaptation,
+            adaptation=None if settings.fine_tune else adaptation,
         )
+        simple = {}
+        if checks:
+            simple[CENTROID] = _centroid(training, checks, card.labels)
+            simple["linear on mean tokens"] = linear([*training, *silence], checks, card.labels)
+        if settings.fine_tune:
+            further = fine_tuned(student, data, workspace, joint, adaptation)
+            before = history[-1]["step"] if history else 0
+            history += [{**row, "step": before + row["step"]} for row in further]
         adaptation.finish()
+        if settings.fine_tune:
+            unkept = FeatureCache(None, card, frontend)
+            unvaried = AudioReader(card, frontend, 0, settings.seed, unkept)
+            checks = unvaried.read(data.validation)
+            silence = unvaried.silence(card.labels[0], QUIET, QUIET_STEPS)
+            checked = TokenStreams([views(h, card) for h in (*checks, *silence)])
+            rng = np.random.default_rng(settings.seed)
+            validation = [
+                checked.draw(STREAM_STEPS[1], rng) for _ in range(CHECKS if checks else 0)
+            ]
         if not checks:
             return TrainResult(history=history, adaptation=adaptation)
         return TrainResult(
             predict(network, [h.tokens[0] for h in checks]),
             predict_streams(network, validation),
-            {
-                CENTROID: _centroid(training, checks, card.labels),
-                "linear on mean tokens": linear([*training, *quiet], checks, card.labels),
-            },
+            simple,
             history,
             adaptation,
         )
+
+
+class Waves:
+    """Draws streams of blocks of samples, at random levels and block boundaries."""
+
+    def __init__(self, streams: TokenStreams) -> None:
+        self._streams = streams
+
+    def batch(self, count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return a batch: blocks [B, T, block] and labels int64 [B, T]."""
+        blocks, labels = self._streams.batch(count, FINE_LENGTH, rng)
+        flat = blocks.flatten(1)
+        for row in flat:
+            row.copy_(row.roll(int(rng.integers(blocks.shape[2]))))
+            row.mul_(gain(rng.uniform(*LEVELS_DB)))
+        return flat.view(blocks.shape), labels
+
+
+def fine_tuned(
+    student: Student,
+    data: TrainingData,
+    workspace: Workspace,
+    schedule: Schedule,
+    adaptation: Adaptation,
+) -> list[dict[str, float]]:
+    """Train the network and the frontend together and return the history."""
+    network, frontend, card, _ = student
+    seed, partial = workspace.settings.seed, workspace.frontend_checkpoint
+    reader = AudioReader(card, frontend, 0, seed, workspace.cache)
+    rng = np.random.default_rng(seed)
+    calm = (quiet(rng, QUIET_STEPS * frontend.block) for _ in range(QUIET))
+    still = [torch.from_numpy(wave).view(QUIET_STEPS, -1) for wave in calm]
+    silence = EncodedAudio(card.labels[0], tuple(still))
+    training, checks = (
+        [views(h, card) for h in (*reader.blocks(some), silence)]
+        for some in (data.training, data.validation)
+    )
+    drawn = TokenStreams(checks)
+    few = [drawn.draw(STREAM_STEPS[1], rng) for _ in range(CHECKS if data.validation else 0)]
+    waves = Waves(TokenStreams(training))
+    return fine_tune(network, frontend, waves, schedule, seed, few, partial, adaptation)
 
 
 def views(training: EncodedAudio, card: Card) -> list[TokenStream]:

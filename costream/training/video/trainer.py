@@ -16,6 +16,7 @@ from costream.checkpoints.file import Weights
 from costream.errors import UsageError
 from costream.labels.examples import Example
 from costream.labels.recording import BACKGROUND, UNSCORED
+from costream.models.adapters import WithFrontend
 from costream.models.build import build
 from costream.models.spec import MODELS, architectures, model_spec
 from costream.training.adapting import Adaptation
@@ -32,6 +33,7 @@ from costream.training.baselines import CENTROID, nearest_centroid
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule
 from costream.training.sequences import SequenceTrainer, TrainResult
+from costream.training.tokens.finetune import fine_tune
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import (
     STREAM_STEPS,
@@ -43,7 +45,7 @@ from costream.training.tokens.trainer import (
     standardise,
 )
 from costream.training.video.examples import EncodedVideo, VideoReader, of_pictures
-from costream.training.video.finetune import Pieces, fine_tune, read_pieces
+from costream.training.video.pieces import Pieces, read_pieces
 
 VIEWS, CHECKED_VIEWS = 4, 1  # augmented views of each recording
 VARIED = 4.0  # relative to the differences within a class; harmful from scratch
@@ -123,7 +125,7 @@ class VideoTrainer(SequenceTrainer):
         settings = workspace.settings
         if not classifies_tokens(network) or not hasattr(of_pictures(frontend), "forward_steps"):
             raise untrainable_error(card)
-        frontend.eval().requires_grad_(False)
+        frontend.eval().requires_grad_(settings.fine_tune)
         training, checks = data.training, data.validation
         encoded = VideoReader(card, frontend, VIEWS, settings.seed, workspace.cache).read(training)
         checked = VideoReader(card, frontend, CHECKED_VIEWS, settings.seed, workspace.cache).read(
@@ -141,17 +143,23 @@ class VideoTrainer(SequenceTrainer):
         enough = min(MOST, STEPS + PER_EXAMPLE * len(training))
         batch = STREAMS // 2 if slides(network) else STREAMS
         schedule = Schedule(settings.steps or enough, batch, rate=1e-3, decay=0.05, smoothing=0.1)
-        adaptation = Adaptation(network, settings, schedule.steps)
+        joint = Schedule(settings.steps or FINE_STEPS, FINE_PIECES, rate=3e-4, smoothing=0.1)
+        adaptation = (
+            Adaptation(WithFrontend(network, frontend), settings, joint.steps)
+            if settings.fine_tune
+            else Adaptation(network, settings, schedule.steps)
+        )
         history = fit_streams(
             *(network, supply, schedule, settings.seed, validation, workspace.checkpoint, spread),
-            adaptation=adaptation,
+            adaptation=None if settings.fine_tune else adaptation,
         )
-        adaptation.finish()
         simple = {CENTROID: _centroid(encoded, checked, card.labels)} if checks else {}
         if settings.fine_tune:
-            further = fine_tuned(student, data, still, workspace)
+            further = fine_tuned(student, data, still, workspace, joint, adaptation)
             before = history[-1]["step"] if history else 0
             history += [{**row, "step": before + row["step"]} for row in further]
+        adaptation.finish()
+        if settings.fine_tune:
             unkept = FeatureCache(None, card, frontend)
             checked = VideoReader(card, frontend, CHECKED_VIEWS, settings.seed, unkept).read(checks)
             validation = validation_streams(checked, card, still, settings.seed)
@@ -178,7 +186,12 @@ def validation_streams(
 
 
 def fine_tuned(
-    student: Student, data: TrainingData, still: int, workspace: Workspace
+    student: Student,
+    data: TrainingData,
+    still: int,
+    workspace: Workspace,
+    schedule: Schedule,
+    adaptation: Adaptation,
 ) -> list[dict[str, float]]:
     """Train the network and the frontend together and return the history."""
     network, frontend, card, _ = student
@@ -187,12 +200,10 @@ def fine_tuned(
         read_pieces(card, frontend, examples, card.labels, seed)
         for examples in (data.training, data.validation)
     )
-    few = [checks[k] for k in np.random.default_rng(seed).permutation(len(checks))[:FINE_CHECKS]]
-    schedule = Schedule(
-        workspace.settings.steps or FINE_STEPS, FINE_PIECES, rate=3e-4, smoothing=0.1
-    )
+    some = np.random.default_rng(seed).permutation(len(checks))[:FINE_CHECKS]
+    few = [checks[k].stream() for k in some]
     pieces = Pieces(training, frontend.box, still)
-    return fine_tune(network, frontend, pieces, schedule, seed, few, partial)
+    return fine_tune(network, frontend, pieces, schedule, seed, few, partial, adaptation)
 
 
 def answers(network: nn.Module, recordings: Sequence[EncodedVideo]) -> list[npt.NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""Joint fine-tuning of frontend and temporal model on images: ``costream train --fine-tune``."""
+"""Pieces of labelled recordings, as images, to fine-tune a frontend on."""
 
 from __future__ import annotations
 
@@ -9,80 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from costream.checkpoints.card import Card
 from costream.labels.examples import Example
 from costream.labels.recording import UNSCORED
 from costream.records import Gap, VideoFrame
-from costream.training.optim import (
-    EarlyStopping,
-    Optimizer,
-    RandomState,
-    Schedule,
-    Stateful,
-    TrainingCheckpoint,
-    freeze_batchnorm,
-)
 from costream.training.tokens.streams import TokenStream
-from costream.training.tokens.trainer import WINDOWS, figures, slides, stream_loss
 from costream.training.video.examples import VideoView, by_recording, frames_of, labels_at, stretch
-
-VALIDATE_EVERY, PATIENCE = 10, 4  # steps between two validations; validations without gain
-
-
-def fine_tune(
-    network: nn.Module,
-    frontend: Any,
-    supply: Pieces,
-    schedule: Schedule,
-    seed: int,
-    validation: Sequence[Piece] = (),
-    partial: TrainingCheckpoint | None = None,
-) -> list[dict[str, float]]:
-    """Train both, restore the weights that did best on ``validation``, and return the history.
-
-    The initial weights are candidates too, so without gain nothing changes. If there are no such
-    pieces, the last weights remain. BatchNorm statistics stay fixed. For the history see
-    ``EarlyStopping``.
-    """
-    torch.manual_seed(seed)
-    rng = np.random.default_rng(seed)
-    both = nn.ModuleList([network, frontend.requires_grad_(True)])
-    counted = WINDOWS if slides(network) else None
-
-    def validate() -> dict[str, float]:
-        if not validation:
-            return {}
-        frontend.eval()
-        found = figures(network, [seen(frontend, piece) for piece in validation])
-        freeze_batchnorm(frontend.train())
-        return found
-
-    stopping = EarlyStopping(validate, both.state_dict, schedule.steps, VALIDATE_EVERY, PATIENCE)
-    stopping.begin()
-    parts: dict[str, Stateful] = {"chance": RandomState(rng), "watch": stopping}
-    optimizer = Optimizer([both], schedule, "fine-tuning", partial, parts)
-    freeze_batchnorm(frontend)
-    for step in optimizer:
-        frames, labels = supply.batch(schedule.batch, rng)
-        tokens: Tensor = frontend(frames)
-        optimizer.step(stream_loss(network, tokens, labels, schedule.smoothing, counted, rng))
-        if stopping.update(step + 1, optimizer.loss):
-            break
-    if stopping.best:
-        both.load_state_dict(stopping.best)
-    both.eval()
-    frontend.requires_grad_(False)
-    return stopping.history
-
-
-@torch.no_grad()
-def seen(frontend: Any, piece: Piece) -> TokenStream:
-    """Return the tokens of a piece at the start of a stream."""
-    frames = torch.from_numpy(piece.frames)
-    return TokenStream(frontend(frames[None])[0], piece.labels)
-
 
 STEPS = 48  # length of a piece
 MOST_BYTES = 400_000_000  # of frames held in memory
@@ -94,6 +28,10 @@ class Piece:
 
     frames: npt.NDArray[np.uint8]
     labels: npt.NDArray[np.int64]
+
+    def stream(self) -> TokenStream:
+        """Return the frames as a stream, to validate with."""
+        return TokenStream(torch.from_numpy(self.frames), self.labels)
 
     def filled(self, before: int, still: int) -> Piece:
         """Pad to ``STEPS`` steps: repeat the first frame ``before`` times, the last one after."""

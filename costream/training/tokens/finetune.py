@@ -1,0 +1,92 @@
+"""Joint fine-tuning of frontend and temporal model: ``costream train --fine-tune``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from costream.training.adapting import Adaptation
+from costream.training.optim import (
+    EarlyStopping,
+    Optimizer,
+    RandomState,
+    Schedule,
+    Stateful,
+    TrainingCheckpoint,
+    freeze_batchnorm,
+)
+from costream.training.tokens.streams import TokenStream
+from costream.training.tokens.trainer import WINDOWS, figures, slides, stream_loss
+
+VALIDATE_EVERY, PATIENCE = 10, 4  # steps between two validations; validations without gain
+
+
+class ClipSource(Protocol):
+    """A source of what a frontend takes."""
+
+    def batch(self, count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return a batch: clips [B, T, ...] and labels int64 [B, T], UNSCORED if unknown."""
+
+
+def fine_tune(
+    network: nn.Module,
+    frontend: Any,
+    supply: ClipSource,
+    schedule: Schedule,
+    seed: int,
+    validation: Sequence[TokenStream] = (),
+    partial: TrainingCheckpoint | None = None,
+    adaptation: Adaptation | None = None,
+) -> list[dict[str, float]]:
+    """Train both, restore the weights that did best on ``validation``, and return the history.
+
+    ``validation``: streams of what the frontend takes, [T, ...]. The initial weights are candidates
+    too, unless channels are removed, so without gain nothing changes. If there are no such streams,
+    the last weights remain. BatchNorm statistics stay fixed. ``adaptation``: adapters and pruning
+    of both, to be finished after it. For the history see ``EarlyStopping``.
+    """
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    both = nn.ModuleList([network, frontend])
+    counted = WINDOWS if slides(network) else None
+
+    def validate() -> dict[str, float]:
+        if not validation:
+            return {}
+        frontend.eval()
+        found = figures(network, [seen(frontend, stream) for stream in validation])
+        freeze_batchnorm(frontend.train())
+        return found
+
+    def loss() -> Tensor:
+        clips, labels = supply.batch(schedule.batch, rng)
+        tokens: Tensor = frontend(clips)
+        return stream_loss(network, tokens, labels, schedule.smoothing, counted, rng)
+
+    stopping = EarlyStopping(validate, both.state_dict, schedule.steps, VALIDATE_EVERY, PATIENCE)
+    if adaptation is None or not adaptation.prunes:
+        stopping.begin()
+    parts: dict[str, Stateful] = {"chance": RandomState(rng), "watch": stopping}
+    optimizer = Optimizer([both], schedule, "fine-tuning", partial, parts)
+    freeze_batchnorm(frontend)
+    for step in optimizer:
+        if adaptation is not None:
+            adaptation.begin(step, loss)
+        optimizer.step(loss())
+        settled = adaptation is None or adaptation.over(step)
+        if settled and stopping.update(step + 1, optimizer.loss):
+            break
+    if stopping.best:
+        both.load_state_dict(stopping.best)
+    both.eval()
+    return stopping.history
+
+
+@torch.no_grad()
+def seen(frontend: Any, stream: TokenStream) -> TokenStream:
+    """Return the tokens of a stream of what the frontend takes, from its start."""
+    return TokenStream(frontend(stream.tokens[None])[0], stream.labels)
