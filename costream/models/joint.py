@@ -98,6 +98,7 @@ def combine_models(models: Sequence[StreamingModel]) -> StreamingModel:
         heads.append(ModelHead(model.info.card, model.info.weights_sha256, slice(begin, end)))
         begin = end
     labels = tuple(label for model in models for label in model.info.card.labels)
+    _share_memory([model.network for model in models])
     return StreamingModel(
         replace(first.info.card, name=joined, labels=labels, background=None),
         JointNetwork([model.network for model in models]),
@@ -107,6 +108,21 @@ def combine_models(models: Sequence[StreamingModel]) -> StreamingModel:
         device=str(first.device),
         dtype=str(first.dtype).removeprefix("torch."),
     )
+
+
+def _share_memory(networks: Sequence[nn.Module]) -> None:
+    """Let tensors of the same name and equal numbers be one: what adapters leave as it is."""
+    held: list[dict[str, Tensor]] = []
+    for network in networks:
+        own = network.state_dict(keep_vars=True)
+        for name, tensor in own.items():
+            for other in held:
+                found = other.get(name)
+                if found is None or found.stride() != tensor.stride():
+                    continue
+                if found.dtype == tensor.dtype and torch.equal(found, tensor):
+                    tensor.data = found.data
+        held.append(own)
 
 
 def _same_frontend(a: StreamingModel, b: StreamingModel) -> bool:

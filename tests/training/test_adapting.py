@@ -130,6 +130,19 @@ def test_sound_is_adapted_on_its_frontend(tmp_path):
     shared = [k for k in stored if k.startswith("frontend.")]
     assert shared
     assert all(torch.equal(stored[k], frontends[k]) for k in shared)
+    # Two adapters of one base, run together: what neither changes is the same memory.
+    other = tmp_path / "other.safetensors"
+    shift = {
+        k: v + 0.1 if k == "head.bias" else v for k, v in read_weights(adapter).tensors.items()
+    }
+    write_weights(other, replace(read_card(adapter), name="other"), shift)
+    both = load_model(f"{base}+{adapter},{base}+{other}")
+    first, second = (dict(n.state_dict()) for n in both.network.networks)
+    one = {k for k in first if first[k].data_ptr() == second[k].data_ptr()}
+    assert set(first) - one == {"head.bias"}
+    np.testing.assert_allclose(
+        _rows(both)[:, : len(joined.info.card.labels)], _rows(joined), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("kit", [data_audio, data_video])
