@@ -7,6 +7,7 @@ state after it. States begin with zeros.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,21 @@ from costream.checkpoints.card import Card
 from costream.checkpoints.file import STEP_FORMAT, Weights, write_whole
 from costream.errors import ModelError
 from costream.models.build import build
+from costream.models.exporting.convolutional import (
+    add_convolutional,
+    convolutional_shape,
+    why_not_convolutional,
+)
 from costream.models.exporting.frontends import add_frontend, why_not_frontend
 from costream.models.exporting.graph import StepGraph, TorchStep, to_onnx
-from costream.models.exporting.skeletons import add_skeleton, why_not_skeleton
+from costream.models.exporting.skeletons import add_skeleton, skeleton_shape, why_not_skeleton
 from costream.models.exporting.tokens import add_tokens, token_width, why_not_tokens
 from costream.models.int8 import without_int8
+from costream.models.movinet import MoViNet
 from costream.models.registry import read_model
 from costream.models.spec import is_gated
+from costream.models.video3d import VideoNet
+from costream.models.yamnet import YamNet
 
 PROGRAM = ".pt2"  # suffix of programs of torch.export; all other files are ONNX
 
@@ -29,10 +38,10 @@ def export_step(name: str, output: Path, *, whole: bool = False) -> list[str]:
     """Write the step of a model as ONNX, or as a ``.pt2``; return the names of its inputs.
 
     ``name``: as for ``find_weights``. The first input, ``x``, is what the frontend gives: a token
-    [1, D], or joints [1, M, V, C]; with ``whole`` what it takes, see ``add_frontend``. Further
-    inputs are the state, each beside an output ``next_...``. Outputs are ``logits`` and
-    ``probabilities`` [1, K]. Raises ModelError for networks whose step is not exported, and for
-    ONNX without the package onnx; OutputError.
+    [1, D], joints [1, M, V, C], a picture or a spectrogram; with ``whole`` what it takes, see
+    ``add_frontend``. Further inputs are the state, each beside an output ``next_...``. Outputs are
+    ``logits`` and ``probabilities`` [1, K]. Raises ModelError for networks whose step is not
+    exported, and for ONNX without the package onnx; OutputError.
     """
     stored = read_model(name)
     card = stored.card
@@ -58,8 +67,8 @@ def step_graph(stored: Weights, *, whole: bool = False) -> StepGraph:
     network: Any
     network, frontend = build(*without_int8(card, stored.tensors))
     network.eval()
-    skeleton = hasattr(network, "joints")
-    reason = why_not_skeleton(network) if skeleton else why_not_tokens(network)
+    why_not, shape, add = _family(network)
+    reason = why_not(network)
     if is_gated(card.architecture):
         reason = "it computes what has changed, and a graph computes the same in each step"
     if reason:
@@ -71,16 +80,18 @@ def step_graph(stored: Weights, *, whole: bool = False) -> StepGraph:
     if whole and frontend is not None:
         x = add_frontend(graph, frontend.eval())
     else:
-        x = graph.input("x", _shape(network))
-    logits = add_skeleton(graph, network, x) if skeleton else add_tokens(graph, network, x)
-    _classify(graph, logits, card)
+        x = graph.input("x", shape(network))
+    _classify(graph, add(graph, network, x), card)
     return graph
 
 
-def _shape(network: Any) -> tuple[int, ...]:
+def _family(network: Any) -> tuple[Callable[..., str], Callable[..., Any], Callable[..., str]]:
+    """Return what says why not, the shape of ``x``, and what adds the step."""
+    if isinstance(network, MoViNet | VideoNet | YamNet):
+        return why_not_convolutional, convolutional_shape, add_convolutional
     if hasattr(network, "joints"):
-        return 1, network.persons, network.joints, network.channels
-    return 1, token_width(network)
+        return why_not_skeleton, skeleton_shape, add_skeleton
+    return why_not_tokens, lambda net: (1, token_width(net)), add_tokens
 
 
 def _facts(network: Any, frontend: Any) -> dict[str, Any]:

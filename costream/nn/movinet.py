@@ -209,12 +209,16 @@ def _over_time(x: Tensor, layer: nn.Conv1d, past: Tensor) -> Tensor:
     return (out + layer.bias[:, None, None]).flatten(0, 1)
 
 
+def same_pads(side: int, layer: nn.Conv2d) -> tuple[int, int]:
+    """Return the zeros of TensorFlow's SAME before and after maps with this side."""
+    kernel, stride = layer.kernel_size[0], layer.stride[0]
+    more = max(0, (-(-side // stride) - 1) * stride + kernel - side)
+    return more // 2, more - more // 2
+
+
 def _same(x: Tensor, layer: nn.Conv2d) -> Tensor:
     """Return maps with the zeros of TensorFlow's SAME around them."""
-    kernel, stride, side = layer.kernel_size[0], layer.stride[0], x.shape[2]
-    more = max(0, (-(-side // stride) - 1) * stride + kernel - side)
-    before = more // 2
-    return F.pad(x, (before, more - before) * 2)
+    return F.pad(x, same_pads(x.shape[2], layer) * 2)
 
 
 def _halved(side: int) -> int:

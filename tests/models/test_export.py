@@ -17,6 +17,12 @@ onnxruntime = pytest.importorskip("onnxruntime")
 TOKENS = {"input_width": 12, "embed_dim": 16, "num_heads": 4, "feedforward": 24, "window": 7}
 JOINTS = {"joints": 4, "bones": [[0, 1], [2, 1], [3, 2]], "centre": 1, "persons": 2, "pool": 5}
 JOINTS |= {"widths": [6, 6, 9], "strides": [1, 1, 1], "kernel": 3}
+X3D = {"kind": "x3d", "size": 19, "widths": (8, 12), "depths": (1, 2), "stem_width": 4}
+X3D |= {"head": (6, 10), "pool": 4}
+COSLOW = {"kind": "slow", "size": 17, "widths": (8, 8, 12), "depths": (1, 1, 2), "stem_width": 4}
+COSLOW |= {"head": (), "pool": 3}
+MOVINET = {"size": 22, "stem": 8, "outputs": [8, 12], "head": 16, "hidden": 8, "window": 4}
+MOVINET |= {"blocks": [[[16, 1, 5]], [[24, 3, 3], [16, 5, 3]]]}
 FAMILIES = {
     "cooadtr": TOKENS,
     "pre-norm": {**TOKENS, "norm_first": True, "activation": "gelu_tanh", "positions": "fixed"},
@@ -42,7 +48,13 @@ FAMILIES = {
     "miniroad": {"input_width": 12, "embed_dim": 16, "hidden": 8},
     "costgcn": {**JOINTS, "padding": "causal", "statistics": True, "strides": [1, 2, 1]},
     "costgcn-s1": {**JOINTS, "padding": "none", "conv_first": True},
+    "cox3d": X3D,
+    "cox3d-copies": {**X3D, "start": "replicate"},
+    "coslow": COSLOW,
+    "movinet": MOVINET,
+    "yamnet": {"widths": (4,) * 14},
 }
+SHAPES = {"cox3d": (3, 19, 19), "coslow": (3, 17, 17), "movinet": (3, 22, 22), "yamnet": (48, 64)}
 ARCHITECTURES = {
     "pre-norm": "cooadtr",
     "relu": "cotrans",
@@ -50,6 +62,7 @@ ARCHITECTURES = {
     "rotary": "deepcot",
     "oadtr-fixed": "oadtr",
     "costgcn-s1": "costgcn",
+    "cox3d-copies": "cox3d",
 }
 
 
@@ -58,6 +71,8 @@ def _random(architecture, options, path):
     if hasattr(network, "encoder"):
         for parameter in network.parameters():  # large enough that the attention is uneven
             parameter.data *= 1.5
+    if architecture == "yamnet":
+        network.classifier.weight.data *= 0.01  # logits of hundreds round by more than 1e-5
     if getattr(network, "reading", None) is not None:
         nn.init.normal_(network.reading.weight, std=0.1)
     save_model(path, card, network, frontend)
@@ -101,18 +116,20 @@ def test_500_steps_agree(family, tmp_path):
     options = {"num_classes": 5, **FAMILIES[family]}
     network = _random(ARCHITECTURES.get(family, family), options, path)
     exported = _Onnx(out, export_step(str(path), out))
-    shape = (12,) if "input_width" in options else (2, 4, 3)
+    joints = (12,) if "input_width" in options else (2, 4, 3)
+    shape = SHAPES.get(ARCHITECTURES.get(family, family), joints)
     state, rows = network.init_state(1), torch.randn(500, 1, *shape)
     _agree(exported, rows, lambda x: network.forward_step(x, state))
 
 
-@pytest.mark.parametrize("family", ["stack", "costgcn", "rotary", "oadtr"])
+@pytest.mark.parametrize("family", ["stack", "costgcn", "rotary", "oadtr", "movinet", "coslow"])
 def test_programs_of_torch_agree(family, tmp_path):
     path, out = tmp_path / "x.safetensors", tmp_path / "step.pt2"
     options = {"num_classes": 5, **FAMILIES[family]}
     network = _random(ARCHITECTURES.get(family, family), options, path)
     export_step(str(path), out)
-    shape = (12,) if "input_width" in options else (2, 4, 3)
+    joints = (12,) if "input_width" in options else (2, 4, 3)
+    shape = SHAPES.get(family, joints)
     state, rows = network.init_state(1), torch.randn(20, 1, *shape)
     _agree(_Program(out), rows, lambda x: network.forward_step(x, state))
     extra = {"facts.json": ""}
@@ -172,11 +189,13 @@ def test_a_whole_model_agrees(name, tmp_path):
         ),
         ("coagcn", {**JOINTS, "padding": "causal", "widths": [8, 8, 8]}, "another one in each"),
         ("conystrom", {"num_landmarks": 4}, "landmarks"),
+        ("x3d", {**X3D, "window": 4}, "whole window anew"),
+        ("coi3d", {**COSLOW, "kind": "i3d"}, "halve the frames"),
     ],
 )
 def test_what_is_not_exported_has_a_reason(architecture, options, message, tmp_path):
     path = tmp_path / "x.safetensors"
-    sizes = {} if "joints" in options else TOKENS
+    sizes = {} if {"joints", "kind"} & options.keys() else TOKENS
     _random(architecture, {**sizes, "num_classes": 3, **options}, path)
     with pytest.raises(ModelError, match=message):
         export_step(str(path), tmp_path / "step.onnx")

@@ -149,7 +149,9 @@ def _glimpse(graph: StepGraph, net: Glimpse, picture: str, size: tuple[int, int]
 def _plain(graph: StepGraph, layer: nn.Conv2d, x: str) -> str:
     """Add a convolution that no norm follows."""
     pads = cast("tuple[int, int]", layer.padding)
-    return graph.convolve(x, layer.weight, layer.bias, layer.stride, pads, layer.groups)
+    return graph.convolve(
+        x, layer.weight, layer.bias, layer.stride, pads, groups=layer.groups
+    )
 
 
 def _leaky(graph: StepGraph, x: str) -> str:

@@ -64,14 +64,25 @@ class StepGraph:
         return self._before
 
     def keep(
-        self, name: str, new: str, shape: tuple[int, ...], axis: int, size: int, when: str = ""
+        self,
+        name: str,
+        new: str,
+        shape: tuple[int, ...],
+        axis: int,
+        size: int,
+        when: str = "",
+        start: str = "",
     ) -> str:
         """Return the newest values along ``axis``: those of the state ``name``, then ``new``.
 
-        ``shape``: of the state, which is zeros at first, and of which the ``size`` oldest go;
-        where ``when``, a value bool [1], is false, it stays.
+        ``shape``: of the state, which is zeros at first, or what the value ``start`` is in the
+        first step, and of which the ``size`` oldest go; where ``when``, a value bool [1], is
+        false, it stays.
         """
         before = self.input(name, shape)
+        if start:
+            first = self.add("Equal", self.steps_before(), self.whole([0]))
+            before = self.add("Where", first, start, before)
         joined = self.add("Concat", before, new, axis=axis)
         after = self.slice(joined, axis, size, shape[axis] + size)
         if when:
@@ -141,12 +152,16 @@ class StepGraph:
         bias: Tensor | None,
         strides: Sequence[int] = (1, 1),
         pads: Sequence[int] = (0, 0),
+        ends: Sequence[int] | None = None,
         groups: int = 1,
     ) -> str:
-        """Add a convolution of images [1, I, h, w]; ``pads``: of rows and columns, both sides."""
+        """Add a convolution of images [1, I, h, w] or volumes.
+
+        ``pads``: zeros before each of these dimensions; ``ends``: behind them, by default as many.
+        """
         terms = [x, self.constant(weight)] + ([] if bias is None else [self.constant(bias)])
-        options = {"strides": list(strides), "pads": [*pads, *pads], "group": groups}
-        return self.add("Conv", *terms, **options)
+        around = [*pads, *(pads if ends is None else ends)]
+        return self.add("Conv", *terms, strides=list(strides), pads=around, group=groups)
 
     def _add(
         self, kind: str, values: tuple[str, ...], count: int, attributes: dict[str, Any]
@@ -263,6 +278,29 @@ def _pair(operation: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     return run
 
 
+def _padded(x: Tensor, pads: Sequence[int]) -> Tensor:
+    """Return images or volumes with zeros before and behind each dimension."""
+    half = len(pads) // 2
+    sides = [n for pair in zip(pads[:half], pads[half:], strict=True) for n in pair[::-1]]
+    return F.pad(x, sides[::-1])
+
+
+def _convolve(
+    x: Tensor, w: Tensor, b: Tensor | None = None, *, strides: Any, pads: Any, group: int
+) -> Tensor:
+    operation = F.conv3d if x.dim() == 5 else F.conv2d
+    return operation(_padded(x, pads), w, b, strides, 0, 1, group)
+
+
+def _average(x: Tensor, kernel_shape: Any, strides: Any, pads: Any) -> Tensor:
+    """Return the mean of the numbers of a picture in each window; what is around does not count."""
+    parts = (
+        F.avg_pool2d(_padded(y, pads), kernel_shape, strides) for y in (x, x.new_ones(x.shape))
+    )
+    total, share = parts
+    return total / share
+
+
 def _divide(a: Tensor, b: Tensor) -> Tensor:
     return a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="floor")
 
@@ -295,12 +333,13 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "Cast": lambda x, to: x.to(_TYPES[to]),
     "Softmax": lambda x, axis: x.softmax(axis),
     "LayerNormalization": lambda x, w, b, axis, epsilon: F.layer_norm(x, w.shape, w, b, epsilon),
-    "Conv": lambda x, w, b=None, strides=1, pads=0, group=1: F.conv2d(
-        x, w, b, strides, pads[:2], groups=group
-    ),
+    "Conv": _convolve,
+    "AveragePool": _average,
     "MaxPool": lambda x, kernel_shape, strides, pads: F.max_pool2d(
         x, kernel_shape, strides, pads[:2]
     ),
+    "HardSwish": F.hardswish,
+    "HardSigmoid": lambda x, alpha, beta: (alpha * x + beta).clamp(0, 1),
     "Resize": lambda x, roi, scales, size, mode: F.interpolate(x, size[2:], mode="bilinear"),
     "LeakyRelu": lambda x, alpha: F.leaky_relu(x, alpha),
     "Reshape": lambda x, shape: x.reshape(shape),

@@ -32,6 +32,11 @@ def why_not_skeleton(network: nn.Module) -> str:
     return ""
 
 
+def skeleton_shape(network: Any) -> tuple[int, ...]:
+    """Return the shape of the joints that a network takes in a step."""
+    return 1, network.persons, network.joints, network.channels
+
+
 def add_skeleton(graph: StepGraph, network: SkeletonNet, x: str) -> str:
     """Add the step of a network for a frame [1, M, V, C]; return its logits [1, K].
 

@@ -39,7 +39,7 @@ from costream.training.baselines import CENTROID, logistic_regression, nearest_c
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule
 from costream.training.sequences import SequenceTrainer, TrainResult
-from costream.training.tokens.finetune import fine_tune
+from costream.training.tokens.finetune import fine_tune, joint_schedule
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import (
     STREAM_STEPS,
@@ -58,7 +58,7 @@ STEPS, PER_EXAMPLE, MOST = 120, 8, 600  # of fine-tuning; twice as many from scr
 PENALTY = 1e-2  # L2 penalty, of the linear baseline
 CHECKS = 8  # streams to validate with
 # Joint fine-tuning of frontend and network: steps, streams per step, and their length.
-FINE_STEPS, FINE_STREAMS, FINE_LENGTH = 200, 8, 48
+FINE_STEPS, FINE_STREAMS, FINE_LENGTH = 200, 4, 48
 
 
 class AudioTrainer(SequenceTrainer):
@@ -108,7 +108,7 @@ class AudioTrainer(SequenceTrainer):
             standardise(network, torch.cat([h.tokens[0] for h in (*training, *silence)]))
         enough = min(MOST, STEPS + PER_EXAMPLE * len(training)) * (2 if settings.scratch else 1)
         schedule = Schedule(settings.steps or enough, STREAMS, rate=1e-3, decay=0.05, smoothing=0.1)
-        joint = Schedule(settings.steps or FINE_STEPS, FINE_STREAMS, rate=3e-4, smoothing=0.1)
+        joint = joint_schedule(settings, FINE_STEPS, FINE_STREAMS)
         adaptation = (
             Adaptation(WithFrontend(network, frontend), settings, joint.steps)
             if settings.fine_tune

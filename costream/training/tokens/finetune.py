@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from costream.training.adapting import Adaptation
+from costream.training.base import TrainSettings
 from costream.training.optim import (
     EarlyStopping,
     Optimizer,
@@ -23,6 +24,17 @@ from costream.training.tokens.streams import TokenStream
 from costream.training.tokens.trainer import WINDOWS, figures, slides, stream_loss
 
 VALIDATE_EVERY, PATIENCE = 10, 4  # steps between two validations; validations without gain
+
+
+def joint_schedule(settings: TrainSettings, steps: int, batch: int) -> Schedule:
+    """Return the schedule of a fine-tuning: ``steps`` of ``batch`` clips unless settings say more.
+
+    What is adapted or pruned learns faster and longer.
+    """
+    adapts, prunes = settings.adapter != "none", settings.density < 1
+    rate = 3e-3 if adapts else 1e-3 if prunes else 3e-4
+    more = steps * 3 // 2 if adapts or prunes else steps
+    return Schedule(settings.steps or more, batch, rate=rate, smoothing=0.1)
 
 
 class ClipSource(Protocol):

@@ -33,7 +33,7 @@ from costream.training.baselines import CENTROID, nearest_centroid
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule
 from costream.training.sequences import SequenceTrainer, TrainResult
-from costream.training.tokens.finetune import fine_tune
+from costream.training.tokens.finetune import fine_tune, joint_schedule
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import (
     STREAM_STEPS,
@@ -143,7 +143,7 @@ class VideoTrainer(SequenceTrainer):
         enough = min(MOST, STEPS + PER_EXAMPLE * len(training))
         batch = STREAMS // 2 if slides(network) else STREAMS
         schedule = Schedule(settings.steps or enough, batch, rate=1e-3, decay=0.05, smoothing=0.1)
-        joint = Schedule(settings.steps or FINE_STEPS, FINE_PIECES, rate=3e-4, smoothing=0.1)
+        joint = joint_schedule(settings, FINE_STEPS, FINE_PIECES)
         adaptation = (
             Adaptation(WithFrontend(network, frontend), settings, joint.steps)
             if settings.fine_tune
