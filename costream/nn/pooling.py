@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from costream.nn import fast
 from costream.nn.state import zeros
 from costream.nn.timing import (
     ClockedState,
@@ -22,6 +23,8 @@ from costream.nn.timing import (
     kernel_timing,
     store,
 )
+
+_FEW = 4096  # numbers; above this, torch is as fast
 
 
 @dataclass
@@ -36,6 +39,32 @@ class MeanState(ClockedState):
     rows: Tensor  # [B, n + 1, ..., C]
     newest: Tensor  # [B, ..., C]
     seen: Tensor | None  # int64 [B]: number of features of each stream, for partial means
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        few = self.rows.is_cpu and self.newest.numel() <= _FEW
+        self.arrays = MeanArrays(self) if few else None
+
+
+class MeanArrays:
+    """The memory of a ``MeanState`` as arrays of NumPy.
+
+    For a few numbers its operations take a fifth of the time of torch's, with the same results to
+    the last bit.
+    """
+
+    def __init__(self, state: MeanState) -> None:
+        rows: Any = state.rows.detach().numpy()
+        self.slots = [rows[:, k] for k in range(rows.shape[1])]
+        self.newest: Any = state.newest.detach().numpy()
+        self.seen: Any = None if state.seen is None else state.seen.numpy()
+        # A feature of numbers and their squares, see ``TemporalStatistics``.
+        self.powers: Any = self.newest.copy()
+        self.numbers, self.squares = (self.powers[..., k] for k in _halves(self.newest.shape[-1]))
+
+
+def _halves(width: int) -> tuple[slice, slice]:
+    return slice(0, width // 2), slice(width // 2, None)
 
 
 class TemporalMean(ContinualModule):
@@ -98,6 +127,9 @@ class TemporalMean(ContinualModule):
     def forward_step(self, x: Tensor, state: MeanState) -> Tensor | None:
         """Take a feature [B, ..., C] of every stream, return the mean [B, ..., C] or None."""
         check_shape(x.shape, state.newest.shape)
+        if state.arrays is not None and fast.enabled and _is_plain(x):
+            total = self.push(x.numpy(), state)
+            return None if total is None else torch.from_numpy(total).to(x.dtype)
         time = state.tick()
         slot = time % self.window
         feature = x.detach() if x.requires_grad else x
@@ -110,6 +142,29 @@ class TemporalMean(ContinualModule):
         if time < self.delay:
             return None
         return self._divide(total.unsqueeze(1), counts).squeeze(1).to(x.dtype)
+
+    def push(self, feature: Any, state: MeanState) -> Any:
+        """Do a step in NumPy: take a feature of every stream, return the mean or None.
+
+        For states that have ``arrays``.
+        """
+        held = cast(MeanArrays, state.arrays)
+        time = state.tick()
+        slot = time % self.window
+        held.newest += feature
+        total = held.newest + held.slots[slot + 1]
+        held.slots[slot][...] = feature
+        if slot + 1 == self.window:
+            self._turn(state)
+        if held.seen is not None:
+            if min(held.seen.tolist()) + 1 < self.window:
+                counts = self._count(state, 1)
+                return self._divide(torch.from_numpy(total).unsqueeze(1), counts)[:, 0].numpy()
+            held.seen += 1
+        if time < self.delay:
+            return None
+        total /= self.window
+        return total
 
     def forward_steps(self, x: Tensor, state: MeanState) -> Tensor:
         """Take T features [B, T, ..., C], return what T steps would, [B, T', ..., C]."""
@@ -281,12 +336,38 @@ class TemporalStatistics(ContinualModule):
 
     def forward_step(self, x: Tensor, state: MeanState) -> Tensor:
         """Take a feature [B, ..., C] of every stream, return [B, ..., 2 C]."""
-        means = cast(Tensor, self.mean.forward_step(_powers(x), state))
-        return _describe(means).to(x.dtype)
+        return self.describe(self.push(x, state), x.dtype)
+
+    def push(self, x: Tensor, state: MeanState) -> Tensor:
+        """Take a feature [B, ..., C] of every stream; return means for ``describe``."""
+        held = state.arrays
+        if held is None or not fast.enabled or not _is_plain(x):
+            return cast(Tensor, self.mean.forward_step(_powers(x), state))
+        check_shape(x.shape, held.numbers.shape)
+        held.numbers[...] = x.numpy()
+        held.squares[...] = held.numbers
+        held.squares *= held.numbers
+        return torch.from_numpy(self.mean.push(held.powers, state))
+
+    def describe(self, means: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return means and deviations [B, ..., 2 C] of what ``push`` returned."""
+        if not fast.enabled or not _is_plain(means) or means.numel() > _FEW:
+            return _describe(means).to(dtype)
+        rows: Any = means.numpy()
+        mean, square = (rows[..., k] for k in _halves(rows.shape[-1]))
+        variance = square - mean * mean
+        variance[variance < LEAST**2] = LEAST**2
+        square[...] = variance**0.5
+        return means.to(dtype)
 
     def forward_steps(self, x: Tensor, state: MeanState) -> Tensor:
         """Take T features [B, T, ..., C], return what T steps would, [B, T, ..., 2 C]."""
         return _describe(self.mean.forward_steps(_powers(x), state)).to(x.dtype)
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Return whether a tensor is an array of NumPy too."""
+    return x.is_cpu and not x.requires_grad and x.dtype in (torch.float32, torch.float64)
 
 
 def _powers(x: Tensor) -> Tensor:

@@ -99,9 +99,8 @@ class FoldedSkeleton(Folded):
         """
         check_shape(x.shape, (*state.steps.shape, *self.shift.shape))
         ages = state.steps.clone() if self._has_unstarted(state) else None
-        described = None
-        if self.statistics is not None and state.statistics is not None:
-            described = self.statistics.forward_step(x.flatten(2), state.statistics)
+        held = state.statistics
+        means = self.statistics.push(x.flatten(2), held) if self.statistics and held else None
         low, high = self._awake(x.unsqueeze(1), state)
         time = state.tick()
         scale, shift, others = self.ranges[low, high]
@@ -116,7 +115,8 @@ class FoldedSkeleton(Folded):
             y = self.nobody if time == self.layers.next_output(time) else None
         if y is None:
             return None
-        total = y.view(high - low, x.shape[0], *y.shape[1:]).sum((0, 2))
+        one = len(y) == 1  # the same sum with one operation
+        total = y.sum(1) if one else y.view(high - low, len(x), *y.shape[1:]).sum((0, 2))
         feature = torch.add(others, total, alpha=self.share)
         if ages is not None:
             feature = hide_unstarted(feature, ages, self.layers.delay)
@@ -124,9 +124,11 @@ class FoldedSkeleton(Folded):
         if mean is None:
             return None
         logits = torch.addmm(self.bias, mean, self.weight)
-        if described is None or self.reading is None:
+        if means is None or self.statistics is None or self.reading is None:
             return logits
-        return logits.addmm_(described.mean(1), self.reading)
+        described = self.statistics.describe(means, x.dtype)
+        own = described.mean(1) if described.shape[1] > 1 else described[:, 0]
+        return logits.addmm_(own, self.reading)
 
     def _read(self, x: Tensor, state: SkeletonState) -> Tensor | None:
         """Take T frames [B, T, M, V, C], return logits [B, T', K] of their statistics, if any."""
@@ -203,10 +205,15 @@ class FoldedSkeleton(Folded):
 
         A person who rests in every stream falls asleep, and wakes when no longer at rest.
         """
-        steps, empty, _ = state.counters
+        steps, empty, asleep = state.counters
         ages, counts = steps.tolist(), empty.tolist()
+        plain = x.is_cpu and x.dtype in (torch.float32, torch.float64)
+        present: Any = x.detach().numpy().any((3, 4)) if plain else x.flatten(3).any(3)
+        if bool(present.all()) and not (any(map(any, counts)) or asleep.any()):
+            steps += x.shape[1]
+            return 0, x.shape[2]
         awake: list[int] = []
-        for stream, frames in enumerate(x.flatten(3).any(3).tolist()):
+        for stream, frames in enumerate(present.tolist()):
             for m, count in enumerate(counts[stream]):
                 seen = [frame[m] for frame in frames]
                 there = any(seen)
@@ -240,9 +247,6 @@ class FoldedSkeleton(Folded):
                 for block, own, x in zip(self.blocks, person.blocks, self.rests, strict=True):
                     block.wake(own, rows, x[m], time)
                 flags[:, m] = 0
-
-
-# Blocks of skeleton networks for single frames in evaluation, with batch norms folded in.
 
 
 class FoldedBlock:
@@ -442,9 +446,6 @@ class GraphPlan:
         if products.beside is not None:
             self.y.addmm_(own, products.beside)
         torch.clamp_min(self.y, 0, out=out)
-
-
-# State of skeleton networks for streams and persons.
 
 
 @dataclass
