@@ -56,6 +56,8 @@ class OnnxStep(nn.Module):
         self.dense_macs = int(facts["dense_macs"][0])
         if not {"logits", *(f"next_{i.name}" for i in self._inputs)} <= set(self._outputs):
             raise ModelError("the file has other inputs and outputs than a step")
+        if "ready" in self._outputs:  # CoX3D and CoSlow
+            raise ModelError("this step is not faster in ONNX Runtime", hint="give its weights")
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of a step of one stream."""

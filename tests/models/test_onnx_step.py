@@ -47,7 +47,22 @@ def pictures(count, seed=0):
     return random.integers(0, 256, (count, BOX[1], BOX[0], 3), dtype=np.uint8)
 
 
-def test_records_are_those_of_the_weights(files):
+@pytest.fixture(scope="module")
+def crops(files):
+    """Return the weights of a small MoViNet, and its step in ONNX."""
+    settings = {"num_classes": 3, "size": 22, "stem": 8, "outputs": [8], "head": 16, "hidden": 8}
+    settings |= {"blocks": [[[16, 1, 5], [16, 3, 3]]], "window": 4}
+    settings |= {"frontend.size": 22, "frontend.short_side": 24}
+    card, network, frontend = random_model("movinet", "crops", settings, None, 0)
+    weights, step = (files[0].with_name(f"crops{end}") for end in (".safetensors", ".onnx"))
+    save_model(weights, replace(card, trained_on="nothing"), network, frontend)
+    export_step(str(weights), step, whole=True)
+    return weights, step
+
+
+@pytest.mark.parametrize("kind", ["files", "crops"])
+def test_records_are_those_of_the_weights(kind, request):
+    files = request.getfixturevalue(kind)
     runs = [list(costream.detect(pictures(20), rate_hz=8, model=str(f))) for f in files]
     texts = [[type(event).__name__ for event in events] for events in runs]
     assert texts[0] == texts[1]

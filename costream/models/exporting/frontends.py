@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from costream.frontends.audio import ContinualAudioNet
+from costream.frontends.crops import CentreCrop
 from costream.frontends.glimpse import Glimpse
 from costream.frontends.tdn import TemporalDifferenceNet
 from costream.models.exporting.graph import StepGraph
@@ -21,8 +22,8 @@ def why_not_frontend(frontend: nn.Module | None) -> str:
     """Return why the step of a frontend is not exported; '' if it is."""
     if frontend is None:
         return "it has no frontend"
-    if not isinstance(frontend, ContinualAudioNet | TemporalDifferenceNet):
-        return "only the frontends audio and tdn, of the shipped models, are"
+    if not isinstance(frontend, ContinualAudioNet | TemporalDifferenceNet | CentreCrop):
+        return "only the frontends audio and tdn, of the shipped models, and crops are"
     return ""
 
 
@@ -31,6 +32,12 @@ def add_frontend(graph: StepGraph, frontend: Any) -> str:
 
     ``x``: a block of samples [1, N], from -1 to 1; or a picture [1, 3, H, W], from 0 to 255.
     """
+    if isinstance(frontend, CentreCrop):
+        x = graph.input("x", (1, 3, frontend.size, frontend.size))
+        x = graph.add(
+            "Sub", graph.add("Div", x, graph.constant(255.0)), graph.constant(frontend.mean)
+        )
+        return graph.add("Div", x, graph.constant(frontend.deviation))
     if isinstance(frontend, ContinualAudioNet):
         return _sound(graph, frontend)
     return _picture(graph, frontend)
@@ -149,9 +156,7 @@ def _glimpse(graph: StepGraph, net: Glimpse, picture: str, size: tuple[int, int]
 def _plain(graph: StepGraph, layer: nn.Conv2d, x: str) -> str:
     """Add a convolution that no norm follows."""
     pads = cast("tuple[int, int]", layer.padding)
-    return graph.convolve(
-        x, layer.weight, layer.bias, layer.stride, pads, groups=layer.groups
-    )
+    return graph.convolve(x, layer.weight, layer.bias, layer.stride, pads, groups=layer.groups)
 
 
 def _leaky(graph: StepGraph, x: str) -> str:
