@@ -2,7 +2,7 @@
 
 An adapter file has the card of the trained network, whose ``compression`` holds the digests of the
 base, and all tensors of the network but those that its layers share with the base; the frontend is
-the base's. ``BASE+ADAPTER.safetensors`` names both.
+the base's, or adapted with it. ``BASE+ADAPTER.safetensors`` names both.
 """
 
 from __future__ import annotations
