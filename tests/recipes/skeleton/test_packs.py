@@ -44,11 +44,11 @@ def test_splits_by_person_and_style(packs):
 
 def test_gtu3d_at_half_its_rate(packs):
     motions = read_set(packs, "gtu3d")
-    assert len(motions) == 440
+    assert len(motions) == 399  # people who stand ("crouch") are left out
     assert max(len(m.joints) for m in motions) == 98
     groups = Counter(m.group for m in motions)
-    assert groups["late"] == 80
-    assert groups["middle"] == 62
+    assert groups["late"] == 72
+    assert groups["middle"] == 57
 
 
 @pytest.mark.parametrize("name", list(SETS))
@@ -105,7 +105,7 @@ def test_the_shipped_weights_on_the_motions_of_the_recipe(name, floor, every):
 @pytest.mark.parametrize("name", MODELS)
 def test_the_recipe_makes_weights_that_run(packs, tmp_path, name):
     pytest.importorskip("sklearn")
-    size = SkeletonRecipeSize(steps=2, streams=2, every=40, trees=2)
+    size = SkeletonRecipeSize(steps=2, last=1, streams=2, every=40, trees=2)
     path = make(packs, size, 0, tmp_path, name=name)
     card = load_model(str(path)).info.card
     assert card.name == name

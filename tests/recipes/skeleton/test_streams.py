@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -92,6 +93,19 @@ def test_unchanged_motions_and_pauses():
     assert whole
     steps = (batch.joints[:, 1:] - batch.joints[:, :-1]).norm(dim=-1)[..., 0]
     assert steps.max() < 0.7  # where one motion follows another, the hips go on
+
+
+def test_each_bone_goes_its_own_way_around_the_middle_pose():
+    batch = drawn(replace(NOTHING, uneven=0.5))
+    whole = (batch.labels[:, :36] == 1).all(1)
+    assert whole.any()
+    joints = torch.from_numpy(motions()[0].joints[None, :, 0, :, :3])
+    own, drawn_ones = (x[:, :36, [4, 5]] - x[:, :36, [3, 4]] for x in (joints, batch.joints[whole]))
+    own, drawn_ones = own[..., 1], drawn_ones[..., 1]  # people are turned, up stays up
+    torch.testing.assert_close(drawn_ones.mean(1), own.mean(1).expand(len(drawn_ones), -1))
+    far = drawn_ones.std(1) / own.std(1)
+    assert far.std() > 0.1
+    assert (far[:, 0] - far[:, 1]).abs().max() > 0.1
 
 
 def test_mirrored_motions_are_the_other_label():

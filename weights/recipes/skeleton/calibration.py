@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 
 import numpy as np
-import torch
 
 from costream.checkpoints.card import Timeline
 from costream.evaluation.metrics.sequences import timeline_shares
@@ -32,8 +31,8 @@ def calibrate(
     labels: Sequence[str],
     rate_hz: float,
     seed: int,
-) -> Timeline:
-    """Add a bias to the background's logit, which is the first, and return the timeline.
+) -> tuple[float, Timeline]:
+    """Return what to add to the background's logit, which is the first, and the timeline.
 
     Both minimise what is shown wrongly: the share of motions with a wrong label plus that with
     none, mean over sets, plus twice the share of people at rest with any.
@@ -57,9 +56,7 @@ def calibrate(
         cost = float(np.mean(costs)) + COST_OF_RESTS * float(np.mean(loud))
         if cost < least:
             best, least = (bias, timeline), cost
-    with torch.no_grad():
-        network.fc.bias[0] += best[0]
-    return best[1]
+    return best
 
 
 def _shifted(rows: Rows, bias: float) -> Rows:

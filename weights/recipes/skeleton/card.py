@@ -10,10 +10,11 @@ from costream.labels.recording import BACKGROUND
 from weights.recipes.skeleton.sets import RATE_HZ
 
 _TRAINED_ON = (
-    "MSR-Action3D (subjects 1-5), Bandai Namco motions (dataset 2, styles active, normal and"
-    " exhausted; of dataset 1 bows, waves, walks and runs in 13 styles), GTU3D (two thirds of the"
-    " files of each class), UTD-MHAD (subjects 1-4), NW-UCLA, UTKinect, Florence 3D and UI-PRMD"
-    " (subjects 1-6), CMU (walking, running, jumping): 3-D joints at 15 Hz, converted to 15 joints;"
+    "MSR-Action3D (subjects 1-6), Bandai Namco motions (dataset 2, styles active, normal and"
+    " exhausted; of dataset 1 bows, waves, walks and runs in 13 styles), GTU3D (four fifths of the"
+    " files of each class, without 'crouch', in which people stand), UTD-MHAD (subjects 1-5),"
+    " NW-UCLA, UTKinect, Florence 3D and UI-PRMD (subjects 1-7), CMU (walking, running, jumping):"
+    " 3-D joints at 15 Hz, converted to 15 joints;"
     " 240 motions of a made-up figure (waving, raising hands, clapping, bending, walking, kicking),"
     " that of samples/moves.csv with other lengths and ways."
     " One name for one action in all sets, see weights/recipes/skeleton/sets.py. Varied in speed,"
@@ -28,7 +29,7 @@ _SPLIT = (
     " (Bandai; the three actors are the same), by file (GTU3D and CMU: who is in which file is not"
     " known, so their figures are optimistic). The background's weight and the timeline were"
     " chosen on one more subject of each set (GTU3D: on the files before the last fifth), and on"
-    " people at rest made from these."
+    " people at rest made from these; the last steps of the training learnt from these too."
 )
 _LICENCE = (
     "Research use only: MSR-Action3D (Microsoft Research, research use), GTU3D (no licence given,"

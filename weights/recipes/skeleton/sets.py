@@ -99,7 +99,6 @@ SETS = {
             "leg_bend_a": "leg bend",
             "leg_bend_b": "leg bend",
             "right_left_step": "right left step",
-            "crouch": "squat",
             "stand_on_toe": "stand on toe",
             "sit_and_applaud": "sit and applaud",
             "lower_back": "lower back",

@@ -19,6 +19,7 @@ MOTIONS = 4  # of a stream at most; then it rests
 RAISED = 3  # steps of rest at most after a motion that ends with a raised hand
 RAMP = 16  # steps after which an ongoing action should be recognisable
 BACKGROUND_WEIGHT = 0.5  # of a step without an action, in the loss
+MORE = {"nwucla": 2.0}  # sets that are drawn more often: seen from three sides, learnt the slowest
 _ARMS = [k for k, name in enumerate(BODY_15.joints) if "elbow" in name or "wrist" in name]
 _NECK, _WRISTS = BODY_15.joints.index("neck"), [5, 8]
 _LIMBS = [[4, 5], [7, 8], [10, 11], [13, 14]]  # lower arms and legs
@@ -32,9 +33,10 @@ class Changes:
     warp: float = 0.1  # shift of the middle in time, relative to the length, uniform
     bone: float = 0.12  # of the logarithm of a bone's length, the same left and right
     posture: float = 0.1  # of each bone's end throughout, relative to its other end
-    amplitude: float = 0.25  # of the logarithm: how far a motion goes from its mean pose, uniform
+    amplitude: float = 0.45  # of the logarithm: how far a motion goes from its mean pose, uniform
+    uneven: float = 0.2  # of the logarithm: the same of each bone, beside that of its motion
     turn: float = math.pi  # radians to both sides of facing the camera, uniform
-    tilt: float = 0.08  # radians: cameras that are not level
+    tilt: float = 0.3  # radians: cameras that are not level, of some more than of others
     jitter: float = 0.06  # of a joint in each step
     shift: float = 0.1  # of a joint throughout
     sway: float = 0.03  # of people at rest; arms ten times as much when they fidget
@@ -80,14 +82,16 @@ class StreamBatches:
         place = {label: k for k, label in enumerate(labels)}
         # Nobody rests with a raised hand: of the first and the last pose of each motion.
         self._calm = torch.from_numpy(np.stack([_calm(x[[0, -1]]) for x, _ in filled]))
-        # The middle pose of each motion, the hips at the origin.
-        self._mean = torch.stack([_around_hips(torch.from_numpy(x)).mean(0) for x, _ in filled])
+        # The middle pose of each motion.
+        self._mean = torch.stack([_limbs(torch.from_numpy(x)).mean(0) for x, _ in filled])
         self._label = torch.tensor([place[m.label] for m in motions])
         twins = [mirrored.get(m.label, m.label) for m in motions]
         self._twin = torch.tensor([-1 if t is None else place[t] for t in twins])
         cells = [(m.label, m.name.partition(" ")[0]) for m in motions]
         sizes, sets = Counter(cells), Counter(label for label, _ in set(cells))
-        self._chance = torch.tensor([1 / sizes[c] / math.sqrt(sets[c[0]]) for c in cells])
+        self._chance = torch.tensor(
+            [MORE.get(c[1], 1.0) / sizes[c] / math.sqrt(sets[c[0]]) for c in cells]
+        )
         self._other = list(BODY_15.mirrored)
         self._above = torch.tensor([_line(joint) for joint in range(len(PARENTS))])  # [V, V]
 
@@ -117,7 +121,8 @@ class StreamBatches:
         bones = (c.bone * chance.normal(len(PARENTS))).exp()
         bones = (bones * bones[:, self._other]).sqrt()
         posture = c.posture * chance(1)[..., None] * chance.normal(len(PARENTS), 3)
-        amplitude = (c.amplitude * (2 * chance(MOTIONS) - 1)).exp()
+        amplitude = c.amplitude * (2 * chance(MOTIONS, 1) - 1)
+        amplitude = (amplitude + c.uneven * chance.normal(MOTIONS, len(PARENTS))).exp()
         body = (bones, posture, amplitude)
         x = torch.lerp(
             self._placed(one, chosen, flip, turn, ways, body),
@@ -169,17 +174,17 @@ class StreamBatches:
         """Return the poses [B, T, V, 3] of these frames, of this body, where the stream is.
 
         ``body``: relative lengths of bones [B, V], shifts of their ends [B, V, 3], and how far
-        motions go from their middle pose [B, MOTIONS].
+        each of them goes from the middle pose of a motion [B, MOTIONS, V].
         """
         number, (bones, posture, amplitude) = frame[0], body
         x = self._x[self._rows(frame, chosen)]
         mean = self._mean[chosen.gather(1, number)]
-        pose = torch.lerp(mean, _around_hips(x), amplitude.gather(1, number)[..., None, None])
-        pose = pose + x[:, :, CENTRE : CENTRE + 1]
-        x = _turned(self._flipped(pose, flip.gather(1, number)), turn.gather(1, number))
-        hips = x[:, :, CENTRE : CENTRE + 1]
-        limbs = (x - x[:, :, PARENTS]) * bones[:, None, :, None] + posture[:, None]
-        placed = hips + self._above @ limbs
+        far = amplitude.gather(1, number[..., None].expand(-1, -1, len(PARENTS)))
+        limbs = torch.lerp(mean, _limbs(x), far[..., None])
+        limbs[:, :, CENTRE] = x[:, :, CENTRE]
+        limbs = _turned(self._flipped(limbs, flip.gather(1, number)), turn.gather(1, number))
+        hips = limbs[:, :, CENTRE : CENTRE + 1]
+        placed = hips + self._above @ (limbs * bones[:, None, :, None] + posture[:, None])
         return placed + ways.gather(1, number[..., None].expand(-1, -1, 3))[:, :, None]
 
     def _flipped(self, x: Tensor, flip: Tensor) -> Tensor:
@@ -209,7 +214,7 @@ class StreamBatches:
         still = _eased(~moving)[..., None, None]
         swing = wave * (size[..., None] * chance.normal(joints, 3))[:, None]
         x = x + still * (swing - swing[:, :1])
-        nod, roll = (c.tilt * chance.normal(2)).unbind(1)
+        nod, roll = (c.tilt * chance(1) * chance.normal(2)).unbind(1)
         a, up, b = x.unbind(-1)
         nod, roll = nod[:, None, None], roll[:, None, None]
         a, up = a * roll.cos() - up * roll.sin(), a * roll.sin() + up * roll.cos()
@@ -307,9 +312,9 @@ def _line(joint: int) -> list[float]:
     return out
 
 
-def _around_hips(x: Tensor) -> Tensor:
-    """Return poses [..., V, 3] with the hips at the origin."""
-    return x - x[..., CENTRE : CENTRE + 1, :]
+def _limbs(x: Tensor) -> Tensor:
+    """Return for poses [..., V, 3] where each joint is from the one that its bone begins at."""
+    return x - x[..., PARENTS, :]
 
 
 def _turned(x: Tensor, angle: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """Training recipe of the shipped skeleton models: ``python -m weights.recipes.skeleton.train``.
 
 Reads the packs of nine sets, trains a causal CoST-GCN on streams of their motions, chooses the
-background's weight and the timeline on people it has not learnt from, scores it on further
-people, styles and files beside baselines, and writes the weights with their card. ``--model
-costgcn-2d`` learns from projections of the same streams. Seeded, and resumed from
+background's weight and the timeline on people that it has not learnt from, learns from those too,
+scores it on further people, styles and files beside baselines, and writes the weights with their
+card. ``--model costgcn-2d`` learns from projections of the same streams. Seeded, and resumed from
 OUTPUT/MODEL.partial.
 
 ``--start weights/costgcn.safetensors`` goes on from stored weights, with a smaller ``--rate``.
@@ -74,7 +74,8 @@ class SkeletonRecipeSize:
     """Size of a training; smaller for a quick test of the recipe itself."""
 
     steps: int = 6000
-    rate: float = 3e-3  # of learning, at its highest
+    last: int = 600  # steps after the choices, in which it learns of those people too
+    rate: float = 3e-3  # of learning, at its highest; a third of it in the last steps
     streams: int = 16  # in each batch
     every: int = 1  # use every n-th motion
     trees: int = TREES
@@ -106,33 +107,42 @@ def make(
     if start is not None:
         start_from(network, labels, start)
     changes = Changes(turn=FLAT_TURN) if pictures else Changes()
-    learnt = [m for some in train.values() for m in some]
-    learnt += [m for m in figures(seed) if m.label in labels]
-    streams = StreamBatches(learnt, labels, MIRRORED, changes)
-    learn(
-        network,
-        streams,
-        picture_tokens if pictures else lambda batch, _: body_tokens(batch.joints, batch.seen),
-        Schedule(size.steps, size.streams, rate=size.rate, decay=0.05, smoothing=0.05),
-        STREAM_STEPS,
-        seed,
-        name,
-        TrainingCheckpoint(folder / f"{name}.partial", _identity(name, size, seed, without), False),
-    )
-    if pictures:
-        train, choosing, test = (
-            {k: flat(v) for k, v in p.items()} for p in (train, choosing, test)
+    made_up = [m for m in figures(seed) if m.label in labels]
+    identity = _identity(name, size, seed, without)
+
+    def go_on(parts: Sequence[Parts], title: str, steps: int, rate: float) -> None:
+        learnt = [m for part in parts for some in part.values() for m in some]
+        learn(
+            network,
+            StreamBatches([*learnt, *made_up], labels, MIRRORED, changes),
+            picture_tokens if pictures else lambda batch, _: body_tokens(batch.joints, batch.seen),
+            Schedule(steps, size.streams, rate=rate, decay=0.05, smoothing=0.05),
+            STREAM_STEPS,
+            seed,
+            title,
+            TrainingCheckpoint(folder / f"{title}.partial", identity, False),
         )
-    timeline = calibrate(network, frontend, choosing, labels, RATE_HZ, seed)
+
+    everyone = [train, choosing]
+    go_on([train], name, size.steps, size.rate)
+    taught = {k: [m for part in everyone for m in part.get(k, ())] for k in data}
+    if pictures:
+        taught, choosing, test = (
+            {k: flat(v) for k, v in p.items()} for p in (taught, choosing, test)
+        )
+    shift, timeline = calibrate(network, frontend, choosing, labels, RATE_HZ, seed)
+    go_on(everyone, f"{name}-last", size.last, size.rate / 3)
+    with torch.no_grad():
+        network.fc.bias[0] += shift
     weights = SkeletonWeights(network, frontend, timeline, RATE_HZ)
     metrics: dict[str, Any] = {}
     for place, motions in test.items():
         own = labels_of(motions if place in without else data[place])
         rows: dict[str, Any] = {name: score(weights, motions, labels, own, seed)}
-        if train[place]:
-            own_train = [m for m in train[place] if m.label in own]
-            rows["tree ensemble"] = trees(own_train, motions, own, frontend, size.trees, seed)
-            rows["majority"] = majority(own_train, motions, own)
+        if taught[place]:
+            own_taught = [m for m in taught[place] if m.label in own]
+            rows["tree ensemble"] = trees(own_taught, motions, own, frontend, size.trees, seed)
+            rows["majority"] = majority(own_taught, motions, own)
         metrics[f"{SETS[place].title}, {len(own)} classes"] = rows
     if pictures:
         films = read_films(packs)[:: size.every]
@@ -176,7 +186,7 @@ def _identity(
     name: str, size: SkeletonRecipeSize, seed: int, without: Sequence[str]
 ) -> dict[str, Any]:
     identity: dict[str, Any] = {"recipe": name, "steps": size.steps, "seed": seed}
-    identity["rate"] = size.rate
+    identity |= {"rate": size.rate, "last": size.last}
     return identity | ({"without": list(without)} if without else {})
 
 
@@ -184,6 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the recipe from the command line; return the exit code."""
     arguments = parser("skeleton", "folder of skel_*.npz", SkeletonRecipeSize().steps)
     arguments.add_argument("--model", choices=MODELS, default=MODELS[0])
+    arguments.add_argument("--last", type=int, default=SkeletonRecipeSize().last)
     arguments.add_argument("--rate", type=float, default=SkeletonRecipeSize().rate)
     arguments.add_argument("--start", type=Path, help="weights to begin with")
     arguments.add_argument(
@@ -193,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
 
     def work() -> list[Path]:
-        size = SkeletonRecipeSize(options.steps, options.rate)
+        size = SkeletonRecipeSize(options.steps, options.last, options.rate)
         path = make(
             *(options.packs, size, options.seed, options.output),
             *(options.start, options.without, options.model),
