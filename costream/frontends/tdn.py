@@ -33,7 +33,7 @@ class DifferenceState(State):
 
     ring: Tensor  # float32 [B, largest lag, C, h, w], written in place
     count: Tensor  # int64 [B]
-    seen: Tensor  # float32 [B, G], the newest glimpses
+    seen: Tensor | None = None  # float32 [B, G], the newest glimpses, if there are any
 
 
 class FoldedDifference(Folded):
@@ -122,7 +122,9 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
 
     def resize(self) -> None:
         """Take the width of tokens from the weights."""
-        self.token_width = 2 * cast(Any, self.places)[0].out_channels
+        if self.glimpse is not None:
+            self.glimpse_width = self.glimpse.project.out_channels
+        self.token_width = 2 * cast(Any, self.places)[0].out_channels + self.glimpse_width
 
     def prepare(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return an image, uint8 [h, w, 3], centred on black, uint8 [3, H, W].
@@ -182,7 +184,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
             self.folded()
         # Interleaved channels, as the maps have them
         ring = zeros(batch_size, slots, height, width, len(weight), like=weight)
-        seen = zeros(batch_size, self.glimpse_width, like=weight)
+        seen = zeros(batch_size, self.glimpse_width, like=weight) if self.glimpse else None
         return DifferenceState(ring.permute(0, 1, 4, 2, 3), zeros(batch_size), seen)
 
     def forward_step(self, frames: Tensor, state: DifferenceState) -> Tensor:
@@ -202,7 +204,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
                 parts.append(moved)
             state.ring[_at(state.count, slots)] = motion
         tokens = self._tokens(parts, net)[0]
-        if self.glimpse is not None:
+        if self.glimpse is not None and state.seen is not None:
             due = (state.count % self.glimpse_every == 0).nonzero()[:, 0]
             if len(due):
                 state.seen[due] = self.glimpse(frames[due])
@@ -231,7 +233,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
                 parts.append(moved.flatten(0, 1))
             state.ring[rows, times[:, -slots:] % slots] = every[:, -slots:]
         tokens = self._tokens(parts, net)[0].view(batch, steps, -1)
-        if self.glimpse is not None:
+        if state.seen is not None:
             seen = state.seen[:, None].repeat(1, steps, 1)
             due = (state.count[:, None] + torch.arange(steps)) % self.glimpse_every == 0
             for row, looked in enumerate(self._looked(frames, due)):

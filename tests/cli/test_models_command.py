@@ -122,7 +122,7 @@ def test_short_lists_and_cards(home: Path, cache: Path) -> None:
     own(cache / "kitchen.safetensors", limits="Not for use. " * 9, licence="MIT", background=None)
     done = models(home, "list")
     assert {"cooadtr", "kitchen"} < {line.split()[0] for line in done.stdout.splitlines()}
-    assert re.search(r"^  cooadtr +2\.3 MB +43\.5 MMAC  6 labels: walk, ", done.stdout, re.M)
+    assert re.search(r"^  cooadtr +4\.8 MB +56\.4 MMAC  6 labels: walk, ", done.stdout, re.M)
     assert "miniroad" not in done.stdout
     assert str(cache) not in done.stdout
     assert re.fullmatch(r"\d+ more without weights here: costream models list --all\n", done.stderr)
@@ -134,7 +134,7 @@ def test_short_lists_and_cards(home: Path, cache: Path) -> None:
     keys = [line.split(" ")[0] for line in cards[0].splitlines() if line[0] != " "]
     assert keys == ["model", "knows", "limits", "licence", "takes", "weights"]
     assert "22 labels: class 0, class 1, " in cards[0]
-    assert "video, 8 steps a second\nstep     43.5 MMAC of 66.7 MMAC dense" in cards[1]
+    assert "video, 8 steps a second\nstep     56.4 MMAC of 80.0 MMAC dense" in cards[1]
     assert all(len(card.splitlines()) <= 26 for card in cards)
 
 

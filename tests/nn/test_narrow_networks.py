@@ -82,21 +82,20 @@ WIDTHS = {"widths": (8, 16, 16, 16, 16, 24, 24), "feature_width": 32, "token_wid
 WHOLE: dict[str, Any] = {
     "sound": (lambda: ContinualAudioNet(**WIDTHS), lambda: _tokens(), torch.randn(2, 3, 4000)),
     "video": (
-        lambda: TemporalDifferenceNet((32, 24), (8, 8, 16, 6), 4, (1, 3), 1),
-        lambda: OadTR(12, 4, embed_dim=16, num_heads=4, feedforward=32, depth=1, window=4,
+        lambda: TemporalDifferenceNet((32, 24), (8, 8, 16, 6), 4, (1, 3), 1, 3),
+        lambda: OadTR(15, 4, embed_dim=16, num_heads=4, feedforward=32, depth=1, window=4,
                       decoder_depth=1, decoder_feedforward=32),
         torch.randint(0, 256, (2, 7, 3, 24, 32)).float(),
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize(("name", "norm"), [("sound", False), ("sound", True), ("video", True)])
 def test_frontends_are_pruned_with_their_networks(name, norm):
     """The tokens between them become narrower too."""
     make, make_network, clip = WHOLE[name]
     whole = WithFrontend(make_network(), make()).eval().double()
-    if name == "sound" and norm:
+    if name == "sound" and norm:  # that for video always has some
         whole.frontend = ContinualAudioNet(**WIDTHS, norm=True).eval().double()
     for layer in whole.modules():  # as if trained
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
@@ -116,7 +115,7 @@ def test_frontends_are_pruned_with_their_networks(name, norm):
     masked = _first(whole(clip.double()))
     pruner.finish()
     assert whole.count_macs() < macs
-    assert whole.frontend.token_width < 12
+    assert whole.frontend.token_width < (12 if name == "sound" else 15)
     torch.testing.assert_close(_first(whole(clip.double())), masked, rtol=0, atol=1e-9)
     narrow(fresh, whole.state_dict())
     fresh.load_state_dict(whole.state_dict())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -26,7 +28,7 @@ def stills():
 
 def test_films_have_the_target_and_the_persons_of_their_picture(stills):
     films, rng = Films(stills, 9, 16, (40, 30)), np.random.default_rng(0)
-    seen = set()
+    seen, hidden = set(), 0
     for _ in range(20):
         frames, target, mask = films.moment(rng, (1, 4))
         assert frames.shape == (3, 3, 30, 40)
@@ -34,9 +36,11 @@ def test_films_have_the_target_and_the_persons_of_their_picture(stills):
         assert target.shape == (9,)
         assert float(target.sum()) == pytest.approx(1)
         somebody = target[0] < 1
-        assert bool(mask.any()) == somebody
+        assert somebody or not mask.any()  # a thing may hide all of a person
+        hidden += bool(somebody and not mask.any())
         seen.add(bool(somebody))
     assert seen == {True, False}
+    assert hidden < 4
     frames, targets = films.draw(rng)
     assert frames.shape == (16, 3, 30, 40)
     assert targets.shape == (16, 9)
@@ -52,11 +56,34 @@ def test_things_that_pass_hide_who_is_behind_them(stills):
     films, rng = Films(stills, 7, 4, (40, 30)), np.random.default_rng(1)
     hidden = 0
     for _ in range(40):
-        frames, mask, _ = films._film(rng, np.arange(4), 0)
+        frames, mask, _ = films._film(stills[0], rng, np.arange(4))
         changed = (frames[0].float() - 40).abs().amax(0) > 100
         assert not (mask[changed] > 0.8).any()
         hidden += bool(changed.any())
     assert 5 < hidden < 35
+
+
+def test_surfaces_are_of_pictures_without_people_and_have_things_before_them(stills):
+    films = Films(stills, 7, 12, (40, 30))
+    clips = films.surfaces(0, 20)
+    assert all(clip.target == NOBODY and clip.frames.shape == (12, 3, 30, 40) for clip in clips)
+    moving = [bool((clip.frames != clip.frames[:1]).any()) for clip in clips]
+    assert any(moving)
+    assert not all(moving)  # some only stand there
+
+
+def test_people_who_come_are_in_the_mask_and_the_target(stills):
+    stills[1] = replace(stills[1], people=((5, 5, 20, 20),))
+    films, rng = Films(stills, 7, 4, (40, 30)), np.random.default_rng(3)
+    seen = 0
+    for _ in range(30):
+        _, mask, target = films._film(stills[1], rng, np.arange(4), comes=0.5)
+        if target[0] < 1:
+            assert tuple(target.tolist()) == pytest.approx(SOMEBODY)
+            seen += bool(mask.any())
+        else:
+            assert not mask.any()
+    assert 5 < seen < 25
 
 
 def test_shares_are_drawn_as_targets_until_the_clip_ends():

@@ -29,7 +29,7 @@ from weights.recipes.common import fitted_familiarity, separation
 RATE_HZ = 8.0
 # Labels are off by up to a second; a much stricter overlap would score them, not the timeline.
 LEAST_OVERLAP = 0.3
-LEAST_THRESHOLD = 0.4
+LEAST_THRESHOLD = 0.6  # lower ones are good for rooms, and say too much elsewhere
 HOME = "another home"  # of the person of GMDCSA24 whom nothing was learnt from
 FRONTEND: dict[str, Any] = {
     "box": [128, 96],
@@ -37,6 +37,8 @@ FRONTEND: dict[str, Any] = {
     "motion_width": 12,
     "lags": [1, 4, 16],
     "blocks": 2,
+    "glimpse_width": 32,
+    "glimpse_every": 8,
 }
 HINT = (
     "unlike what {} learnt from (rooms seen by a fixed camera): labels may mean nothing;"
@@ -233,13 +235,16 @@ def make_card(name: str, architecture: str, arguments: dict[str, Any]) -> Card:
         " of the first rooms was to stay: 15 clips of falls and daily"
         " life of two persons at home (GMDCSA24), 16 rendered clips of one to four people before"
         " pictures, seen from anywhere, 218 clips of cameras over streets, shops and halls, half"
-        " of them fights, two of pedestrians, and films made of 3,878 pictures of anything, still"
-        " and moving, with things that pass. What has no labels there has background as its target,"
-        " and a share of walk and sit where people are; where they are in pictures, a detector"
-        " (NanoDet-Plus-m-1.5x) has said. Labels were merged to what they can carry: walk is being"
-        " on one's feet (also standing), fall is the fall and lying there after it, lie is lying"
-        " down and lying, background is a picture of nobody. 'active' and unlabelled time between"
-        " actions were left out of training and scoring.",
+        " of them fights, two of pedestrians, one of cars from above, and films made of 3,878"
+        " pictures of anything, still and moving, and of surfaces alone, with things and people cut"
+        " out of others that stand there or pass. What has no labels there has background as its"
+        " target, and a share of walk and sit where people are; where they are in pictures, a"
+        " detector (NanoDet-Plus-m-1.5x) has said. The first layers of that detector also look at"
+        " every eighth frame, and stay as they are. The stored frontend was trained on by 1,600,"
+        " 885 and 520 steps (--keep start). Labels were merged to what they can carry: walk is"
+        " being on one's feet (also standing), fall is the fall and lying there after it, lie is"
+        " lying down and lying, background is a picture of nobody. 'active' and unlabelled time"
+        " between actions were left out of training and scoring.",
         split="By video, fixed before training: 9 train, 3 validation, 5 test, both rooms in each;"
         " the people may be the same. Labels are off by up to a second, so scores with a tolerance"
         " are given. Validation streams are the validation and rendered video, the clips of the"
@@ -247,7 +252,9 @@ def make_card(name: str, architecture: str, arguments: dict[str, Any]) -> Card:
         " many clips the temporal models learn was chosen on the first two, with an earlier"
         " frontend. Earlier weights were scored on the test videos too; that one of them was worse"
         " there led to training on from the stored temporal models by a part of the way, which the"
-        " validation streams chose. Baselines have not seen the other places.",
+        " validation streams chose. Baselines have not seen the other places. That earlier weights"
+        " said walk of bottles and lie of cars led to the films of surfaces, things and cars: no"
+        " sample clip named below was learnt from, but they were looked at.",
         limits="Not a fall detector and not for safety or medical use: trained on 24 short"
         " videos of people acting in four rooms, and on rendered figures. Expects one person and a"
         " camera that does not move. Falls and lying down look alike to it when the movement was"
@@ -256,7 +263,7 @@ def make_card(name: str, architecture: str, arguments: dict[str, Any]) -> Card:
         " limit of familiarity do not trust it.",
         licence="Research use only: the fir_action data state no licence (their authors ask for"
         " citation); the pictures include some of ImageNet, ADE20K, Flickr8k, COCO and TUD under"
-        " non-commercial research terms, with boxes of NanoDet-Plus-m-1.5x (RangiLyu/nanodet,"
-        " Apache-2.0). GMDCSA24: Alam et al. 2024, doi 10.5281/zenodo.12921216, MIT. Fights: Akti,"
-        " Tataroglu, Ekenel, IPTA 2019, MIT. Code and rendered data: Apache-2.0.",
+        " non-commercial research terms, with boxes and first layers of NanoDet-Plus-m-1.5x"
+        " (RangiLyu/nanodet, Apache-2.0). GMDCSA24: Alam et al. 2024, doi 10.5281/zenodo.12921216,"
+        " MIT. Fights: Akti, Tataroglu, Ekenel, IPTA 2019, MIT. Code, rendered data: Apache-2.0.",
     )

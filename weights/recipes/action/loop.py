@@ -60,10 +60,11 @@ def train_frontend(
     Moments of many clips are more informative than one clip, whose frames are alike. Rendered
     video and pictures provide the masks. ``settled``: share of the steps after which BatchNorm
     statistics are fixed. With a ``partial``, training resumes from it. ``kept``: number of
-    samplers, from the first, for whose moments the tokens are to stay as they are before the
-    training (learning without forgetting: Li and Hoiem, ECCV 2016).
+    samplers, from the first, for whose moments the tokens, without glimpses, are to stay as they
+    are before the training (learning without forgetting: Li and Hoiem, ECCV 2016).
     """
     teacher = copy.deepcopy(frontend).eval() if kept else None
+    held = frontend.token_width - frontend.glimpse_width
     rng, products = np.random.default_rng(seed), fastest_autocast()
     bar = Optimizer([frontend, head], schedule, title, partial, {"random": RandomState(rng)})
     for step in bar:
@@ -80,7 +81,7 @@ def train_frontend(
             rows = slice(kept * schedule.batch)
             with torch.no_grad(), products:
                 before, _ = teacher.forward_moments(frames[rows])
-            loss = loss + KEEPING * drift(tokens[rows].float(), before.float())
+            loss = loss + KEEPING * drift(tokens[rows, :held].float(), before[:, :held].float())
         bar.step(loss)
 
 

@@ -31,13 +31,18 @@ from weights.recipes.action.rendering.scenes import LabelledClip, clips_before
 from weights.recipes.common import read_member
 
 Size = tuple[int, int]  # width, height
+Box = tuple[int, int, int, int]  # x, y, width, height
 SOMEBODY = (0.5, 0.3, 0.0, 0.2, 0.0, 0.0, 0.0)  # of LABELS: on one's feet or seated, if seen at all
 ON_FOOT = (0.4, 0.6, 0.0, 0.0, 0.0, 0.0, 0.0)  # passers-by, in view most of the time
 NOBODY = (1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 _STATES = {"walk": "walk", "stand": "walk", "sit": "sit", "fall": "fall", "lie": "lie"}
-_STREETS = {"pets_square": ON_FOOT, "pets_carpark": SOMEBODY}  # the others serve validation
+# For training; the others serve validation.
+_STREETS = {"pets_square": ON_FOOT, "pets_carpark": SOMEBODY, "traffic_top": NOBODY}
 _BACKDROPS = ("ade20k", "street_ped", "cctv", "coco_mini", "coco_caption")
 _FILM_STEPS = 48  # of held-out films
+_COMES = 0.25  # share of the films of pictures without people in which a person is put
+_PLAIN = 0.35  # share of the films without people that show a surface only
+_SURFACES = 80  # of held-out films
 _SURE, _UNSURE = 0.35, 0.2  # scores of the teacher
 _LARGE = 0.004  # share of a picture; smaller persons cannot be seen at this size
 
@@ -50,7 +55,8 @@ class Still:
     pixels: npt.NDArray[np.uint8]  # [3, H, W]
     persons: npt.NDArray[np.float32]  # [H, W], 1 in their boxes
     target: tuple[float, ...]  # shares of LABELS
-    things: tuple[tuple[int, int, int, int], ...]  # x, y, width, height of boxes of other objects
+    things: tuple[Box, ...]  # of other objects
+    people: tuple[Box, ...] = ()  # of persons to be cut out
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,7 @@ def read_places(
         {
             "pictures without people": [c for c in held if c.labels[0] == 0],
             "pictures with people": [c for c in held if c.labels[0] != 0],
+            "things before surfaces": films.surfaces(seed + 1, -(-_SURFACES // every)),
             "streets and halls": passers[1],
         },
         {c.name: [c] for c in read_samples(packs / "samples.tar", size, rate_hz)},
@@ -149,18 +156,26 @@ def read_passers(pack: Path, size: Size, rate_hz: float, split: str) -> list[Lab
 
 
 def read_streets(pack: Path, size: Size, rate_hz: float, split: str) -> list[LabelledClip]:
-    """Return the unlabelled clips of images_det.tar of a split."""
+    """Return the unlabelled clips of images_det.tar of a split; cars also from nearer."""
+    clips = []
     with _open(pack) as archive:
-        names = sorted(n for n in archive.getnames() if n.endswith(".mp4"))
-        return [
-            _soft(
-                Path(n).stem,
-                decode(read_member(archive, n), size, rate_hz),
-                _STREETS.get(Path(n).stem, SOMEBODY),
-            )
-            for n in names
-            if (Path(n).stem in _STREETS) == (split == "train")
-        ]
+        for name in sorted(n for n in archive.getnames() if n.endswith(".mp4")):
+            stem = Path(name).stem
+            if (stem in _STREETS) == (split == "train"):
+                data, target = read_member(archive, name), _STREETS.get(stem, SOMEBODY)
+                clips.append(_soft(stem, decode(data, size, rate_hz), target))
+                if target == NOBODY:
+                    large = decode(data, (2 * size[0], 2 * size[1]), rate_hz)
+                    clips += [_soft(stem, part, target) for part in _quarters(large)]
+    return clips
+
+
+def _quarters(frames: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.uint8]]:
+    return [
+        np.ascontiguousarray(part)
+        for half in np.split(frames, 2, axis=2)
+        for part in np.split(half, 2, axis=3)
+    ]
 
 
 def read_stills(pack: Path, size: Size, split: str) -> list[Still]:
@@ -187,32 +202,43 @@ def _still(row: dict[str, Any], data: bytes, size: Size) -> Still:
         if kind == 0 and score >= _SURE:
             persons[max(y, 0) : y + h, max(x, 0) : x + w] = 1
     seen = [w * h / persons.size for kind, (_, _, w, h), s in boxes if kind == 0 and s >= _UNSURE]
-    things = tuple(
-        (max(x, 0), max(y, 0), w, h)
+    clear = [
+        (kind, (max(x, 0), max(y, 0), w, h))
         for kind, (x, y, w, h), score in boxes
-        if kind != 0 and score >= _SURE and min(w, h) >= 8
-        if not persons[max(y, 0) : y + h, max(x, 0) : x + w].any()
+        if score >= _SURE and min(w, h) >= 8
+    ]
+    people = tuple(box for kind, box in clear if kind == 0)
+    things = tuple(
+        (x, y, w, h)
+        for kind, (x, y, w, h) in clear
+        if kind != 0 and not persons[y : y + h, x : x + w].any()
     )
     target = SOMEBODY if max(seen, default=0.0) >= _LARGE else NOBODY
     source = row["file"].split("/")[1]
-    return Still(source, np.ascontiguousarray(pixels.transpose(2, 0, 1)), persons, target, things)
+    return Still(
+        source, np.ascontiguousarray(pixels.transpose(2, 0, 1)), persons, target, things, people
+    )
 
 
 class Films:
     """Random sampler of films made of pictures, with the methods of ``Sampler``.
 
-    The camera stands still, drifts or pans; things cut out of other pictures may move through.
+    The camera stands still, drifts or pans; things cut out of other pictures stand there, are put
+    down, or move through. Part of the films show no more than a wall, a floor or a table top before
+    the things: a piece of a picture without people, magnified. In part of the films without people
+    a person cut out likewise is there, so that edges do not tell things from people.
     """
 
     def __init__(self, stills: Sequence[Still], classes: int, steps: int, size: Size) -> None:
         self._stills, self._classes, self._steps, self._size = stills, classes, steps, size
         self._with_things = [k for k, still in enumerate(stills) if still.things]
+        self._with_people = [k for k, still in enumerate(stills) if still.people]
         empty = [still.target == NOBODY for still in stills]
         self._halves = [np.flatnonzero(empty), np.flatnonzero(np.logical_not(empty))]
 
     def draw(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Return frames float32 [T, 3, H, W] and target probabilities [T, C]."""
-        frames, _, target = self._film(rng, np.arange(self._steps))
+        frames, _, target = self._film(self._any(rng), rng, np.arange(self._steps), comes=_COMES)
         shown, _ = distort(frames, rng, overhead=False)
         return shown, target.expand(self._steps, -1)
 
@@ -220,7 +246,9 @@ class Films:
         self, rng: np.random.Generator, lags: Sequence[int]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return frames float32 [1 + lags, 3, H, W] of a moment and before it, target and mask."""
-        frames, mask, target = self._film(rng, -np.array([0, *lags]))
+        newest = int(rng.integers(self._steps))
+        times = np.maximum(newest - np.array([0, *lags]), 0)
+        frames, mask, target = self._film(self._any(rng), rng, times, comes=_COMES)
         shown, placed = distort(frames, rng, False, mask)
         assert placed is not None
         return shown, target, placed
@@ -229,18 +257,39 @@ class Films:
         """Return a film of every picture, without distortion."""
         rng, out = np.random.default_rng(seed), []
         for k, still in enumerate(self._stills):
-            frames, _, _ = self._film(rng, np.arange(self._steps), k)
+            frames, _, _ = self._film(still, rng, np.arange(self._steps))
             out.append(_soft(f"{still.source} {k}", frames.numpy(), still.target))
         return out
 
+    def surfaces(self, seed: int, count: int) -> list[LabelledClip]:
+        """Return films of things before plain surfaces, without distortion."""
+        rng, out = np.random.default_rng(seed), []
+        for k in range(count):
+            still = surface(self._stills[int(rng.choice(self._halves[0]))], rng, self._size)
+            frames, _, _ = self._film(still, rng, np.arange(self._steps), things=1)
+            out.append(_soft(f"surface {k}", frames.numpy(), still.target))
+        return out
+
+    def _any(self, rng: np.random.Generator) -> Still:
+        half = self._halves[int(rng.random() < 0.4)]
+        still = self._stills[int(rng.choice(half if len(half) else self._halves[0]))]
+        plain = still.target == NOBODY and rng.random() < _PLAIN
+        return surface(still, rng, self._size) if plain else still
+
     def _film(
-        self, rng: np.random.Generator, times: npt.NDArray[np.int64], k: int | None = None
+        self,
+        still: Still,
+        rng: np.random.Generator,
+        times: npt.NDArray[np.int64],
+        things: int = 0,
+        comes: float = 0.0,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return frames uint8 [T, 3, H, W], the mask of persons in the first, the target [C]."""
-        if k is None:
-            half = self._halves[int(rng.random() < 0.4)]
-            k = int(rng.choice(half if len(half) else self._halves[0]))
-        still, (width, height) = self._stills[k], self._size
+        """Return frames uint8 [T, 3, H, W], the mask of persons in the first, the target [C].
+
+        ``times``: steps since the start of the film; ``things``: how many there are at least;
+        ``comes``: how often a person is put where nobody is.
+        """
+        width, height = self._size
         spare = np.array(still.pixels.shape[1:]) - (height, width)
         at = rng.uniform(0, 1, 2) * spare
         shake = rng.random()
@@ -248,17 +297,22 @@ class Films:
         if shake < 0.25:  # a hand
             path = rng.normal(0, rng.uniform(0.3, 1.5), path.shape)
         elif shake < 0.5:  # a pan
-            path = times[:, None] * rng.normal(0, 1.0, 2)
+            path = (times[:, None] - times.mean()) * rng.normal(0, 1.0, 2)
         places = np.clip(np.rint(at + path), 0, spare).astype(int)
         frames = np.stack(
             [still.pixels[:, y : y + height, x : x + width] for y, x in places.tolist()]
         )
         y, x = places[0].tolist()
         mask = still.persons[y : y + height, x : x + width].copy()
-        for _ in range(int(rng.integers(0, 4)) if rng.random() < 0.6 else 0):
-            self._pass(rng, frames, mask, times)
+        some = int(rng.integers(0, 4)) if rng.random() < 0.6 else 0
+        for _ in range(max(some, things)):
+            self._pass(rng, frames, mask, times, self._with_things, False)
+        shares = still.target
+        if shares == NOBODY and self._with_people and rng.random() < comes:
+            self._pass(rng, frames, mask, times, self._with_people, True)
+            shares = SOMEBODY
         target = np.zeros(self._classes, np.float32)
-        target[: len(still.target)] = still.target
+        target[: len(shares)] = shares
         return torch.from_numpy(frames), torch.from_numpy(mask), torch.from_numpy(target)
 
     def _pass(
@@ -267,31 +321,89 @@ class Films:
         frames: npt.NDArray[np.uint8],
         mask: npt.NDArray[np.float32],
         times: npt.NDArray[np.int64],
+        of: Sequence[int],
+        person: bool,
     ) -> None:
-        """Let a thing of some picture move through the frames, in place."""
-        if not self._with_things:
+        """Let a thing or a person of the pictures ``of`` stand or move in the frames, in place."""
+        if not of:
             return
-        other = self._stills[int(rng.choice(self._with_things))]
-        x, y, w, h = other.things[int(rng.integers(len(other.things)))]
-        width, height = self._size
+        other = self._stills[int(rng.choice(of))]
+        boxes = other.people if person else other.things
+        x, y, w, h = boxes[int(rng.integers(len(boxes)))]
         part = torch.from_numpy(other.pixels[:, y : y + h, x : x + w].copy()).float()
-        scale = math.exp(rng.uniform(-1.5, -0.4)) * width / max(part.shape[1:])
+        scale = math.exp(rng.uniform(-1.5, -0.1)) * self._size[0] / max(part.shape[1:])
         size = [max(4, round(scale * v)) for v in part.shape[1:]]
-        piece = torch.nn.functional.interpolate(part[None], size, mode="area")[0].numpy()
-        rows, columns = (np.linspace(-1, 1, v) for v in size)
-        edge = rng.uniform(2, 8)
-        cover = np.clip(edge * (1 - np.hypot(*np.meshgrid(rows, columns, indexing="ij"))), 0, 1)
-        speed = rng.normal(0, 1, 2) * (0.5, 2.0) * rng.choice([0.0, 1.0], p=[0.2, 0.8])
-        begin = rng.uniform(-0.2, 1.0, 2) * (height, width) - speed * times[len(times) // 2]
-        for k, (top, left) in enumerate(np.rint(begin + times[:, None] * speed).astype(int)):
+        turned = [rng.choice([1, -1]), 1 if person else rng.choice([1, -1], p=[0.9, 0.1])]
+        piece = _scaled(part[None], size)[0].numpy()
+        piece = piece[:, :: turned[1], :: turned[0]]
+        if not person and rng.random() < 0.5:  # as seen from above
+            piece, size = np.rot90(piece, axes=(1, 2)), size[::-1]
+        cover = _outline(rng, size)
+        for k, (top, left) in enumerate(_course(rng, size, self._size, times, person).tolist()):
             a, b = max(top, 0), max(left, 0)
-            c, d = min(top + size[0], height), min(left + size[1], width)
+            c, d = min(top + size[0], self._size[1]), min(left + size[1], self._size[0])
             if a < c and b < d:
                 inside = slice(a - top, c - top), slice(b - left, d - left)
                 place, share = frames[k, :, a:c, b:d], cover[inside]
                 place[:] = place + share * (piece[:, inside[0], inside[1]] - place)
                 if k == 0:
-                    mask[a:c, b:d] *= 1 - share.astype(np.float32)
+                    mask[a:c, b:d] += (float(person) - mask[a:c, b:d]) * share.astype(np.float32)
+
+
+def surface(still: Still, rng: np.random.Generator, size: Size) -> Still:
+    """Return a picture of a small piece of one without people, magnified: a wall or a floor."""
+    width, height = size
+    share = math.exp(rng.uniform(-3.0, -0.7))
+    rows, columns = (max(3, round(share * v)) for v in (height, width))
+    top, left = (
+        int(rng.integers(v - n + 1))
+        for v, n in zip(still.pixels.shape[1:], (rows, columns), strict=True)
+    )
+    piece = torch.from_numpy(still.pixels[:, top : top + rows, left : left + columns].copy())
+    grain = rng.normal(0, abs(rng.normal(0, 4)), (height, width))
+    larger = _scaled(piece[None].float(), (height, width))[0].numpy()
+    pixels = np.clip(larger + grain, 0, 255).astype(np.uint8)
+    return Still(still.source, pixels, np.zeros((height, width), np.float32), NOBODY, ())
+
+
+def _scaled(pictures: Tensor, size: Sequence[int]) -> Tensor:
+    mode = "bilinear"
+    return torch.nn.functional.interpolate(pictures, tuple(size), mode=mode, antialias=True)
+
+
+def _outline(rng: np.random.Generator, size: Sequence[int]) -> npt.NDArray[np.float64]:
+    """Return how far a thing covers each pixel, [h, w]: from an ellipse to a rectangle."""
+    rows, columns = (np.abs(np.linspace(-1, 1, v)) for v in size)
+    power = math.exp(rng.uniform(0.7, 2.3))
+    away = (rows[:, None] ** power + columns**power) ** (1 / power)
+    return np.clip(math.exp(rng.uniform(0.7, 3.0)) * (1 - away), 0, 1)
+
+
+def _course(
+    rng: np.random.Generator,
+    thing: Sequence[int],
+    size: Size,
+    times: npt.NDArray[np.int64],
+    stays: bool,
+) -> npt.NDArray[np.int64]:
+    """Return the top left corner (y, x) of a thing [T, 2]: it stands, moves, or stops on its way.
+
+    ``thing``: height and width; ``stays``: it is in view at some of the times.
+    """
+    box = np.array((size[1], size[0]))
+    speed = rng.normal(0, 1, 2) * (0.5, 1.5) * math.exp(rng.uniform(-0.5, 1.5))
+    if rng.random() < 0.2:
+        speed = speed[::-1]  # towards the camera, or down
+    at = rng.uniform(-0.3, 1.0, 2) * box
+    met = int(rng.choice(times))
+    if rng.random() < 0.3:
+        speed = np.zeros(2)
+    if stays or rng.random() < 0.4:  # stops for good, or stood before
+        moving = np.minimum(times - met, 0) if rng.random() < 0.5 else np.maximum(times - met, 0)
+        at = rng.uniform(0, 1, 2) * np.maximum(box - thing, 1)
+    else:
+        moving = times - met
+    return np.rint(at + moving[:, None] * speed).astype(np.int64)  # type: ignore[no-any-return]
 
 
 def decode(data: bytes, size: Size, rate_hz: float) -> npt.NDArray[np.uint8]:

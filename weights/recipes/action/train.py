@@ -1,10 +1,10 @@
 """Training recipe of the shipped action models: ``python -m weights.recipes.action.train``.
 
-Reads the packs fir_action, actions_video and images_det, renders synthetic rooms and people before
-pictures, trains frontend and CoOadTR jointly, then the frontend on video and pictures of all other
-places too, then the baselines and the temporal models, chooses temperatures, timelines and
-familiarities on validation video, and writes weights with their cards. Seeded; three to four hours
-on one core of 2023.
+Reads the packs fir_action, actions_video, images_det and teachers2, renders synthetic rooms and
+people before pictures, trains frontend and CoOadTR jointly, then the frontend on video and pictures
+of all other places too, then the baselines and the temporal models, chooses temperatures, timelines
+and familiarities on validation video, and writes weights with their cards. Seeded; three to four
+hours on one core of 2023.
 
 The frontend also learns to classify random movements, which are not among the classes of the
 weights: this improves later training on custom classes.
@@ -20,13 +20,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from costream.checkpoints.file import read_weights
+from costream.frontends.glimpse import Glimpse
 from costream.frontends.tdn import TemporalDifferenceNet
 from costream.models.build import build, save_model
 from costream.models.oad.cooadtr import CoOadTR
@@ -61,13 +62,14 @@ from weights.recipes.action.places import Films, Places, read_places
 from weights.recipes.action.rendering.figure import LABELS, random_movement
 from weights.recipes.action.rendering.scenes import LabelledClip, rendered_clips
 from weights.recipes.common import TREES, carry_out, parser
+from weights.recipes.objects.teacher import NanoDet
 
 CLIP_STEPS = 96
 ROUNDS = 2
-KEPT = 7  # of the samplers of all places
+KEPT = 8  # of the samplers of all places
 MOVED = 0.7  # of the way that weights go that are trained further; chosen on validation streams
 COMMON: dict[str, Any] = {
-    "input_width": 256,
+    "input_width": 288,
     "num_classes": len(LABELS),
     "num_heads": 8,
     "window": 64,
@@ -99,7 +101,7 @@ class ActionRecipeSize:
     """Amounts of data and training; smaller ones serve quick tests of the recipe."""
 
     steps: int = 1400  # of the frontend alone and of the per-frame classifier, in each round
-    place_steps: int = 1200  # of the frontend on all places
+    place_steps: int = 1600  # of the frontend on all places
     joint_steps: int = 50
     head_steps: int = 800
     bank: int = 100  # batches of augmented clips for the temporal model in each round
@@ -156,9 +158,14 @@ def load(packs: Path, size: ActionRecipeSize, seed: int) -> VideoSplits:
     )
 
 
-def make(video: VideoSplits, size: ActionRecipeSize, seed: int, folder: Path) -> list[Path]:
-    """Train everything and write NAME.safetensors and NAME.md; return the weight files."""
-    frontend = train_joint_frontend(video, size, seed)
+def make(
+    video: VideoSplits, size: ActionRecipeSize, seed: int, folder: Path, teacher: NanoDet
+) -> list[Path]:
+    """Train everything and write NAME.safetensors and NAME.md; return the weight files.
+
+    ``teacher``: the network whose first layers look at pictures as a whole.
+    """
+    frontend = train_joint_frontend(video, size, seed, teacher)
     plain, linear = train_plain(_samplers([video.train, video.rendered]), size, seed)
     every = [clip for clips in video.held_out.values() for clip in clips]
     learnt = [*video.train, *video.rendered]
@@ -267,7 +274,7 @@ def mixture(video: VideoSplits) -> list[Drawn]:
     )
     films = Films(places.stills, len(LABELS), CLIP_STEPS, (FRONTEND["box"][0], FRONTEND["box"][1]))
     known = (rooms, KEPT - 2), (rendered, 2)
-    shares = (*known, (before, 2), (homes, 2), (passers, 2), (films, 3))
+    shares = (*known, (before, 2), (homes, 3), (passers, 3), (films, 5))
     return [sampler for sampler, share in shares for _ in range(share)]
 
 
@@ -294,7 +301,7 @@ def train_places(
 
 
 def train_joint_frontend(
-    video: VideoSplits, size: ActionRecipeSize, seed: int
+    video: VideoSplits, size: ActionRecipeSize, seed: int, teacher: NanoDet
 ) -> TemporalDifferenceNet:
     """Return the trained frontend.
 
@@ -305,6 +312,7 @@ def train_joint_frontend(
     samplers = _samplers([video.train, video.rendered, video.moving], classes)
     torch.manual_seed(seed)
     frontend = TemporalDifferenceNet(**FRONTEND)
+    teacher.begin(cast(Glimpse, frontend.glimpse))
     linear = nn.Linear(frontend.token_width, classes)
     guide = _temporal("cooadtr", classes)
     together = Schedule(size.joint_steps, batch=3, rate=3e-4)
@@ -321,7 +329,7 @@ def train_plain(
 ) -> tuple[nn.Module, nn.Module]:
     """Return the trained per-frame classifier: a network without memory and a linear layer."""
     torch.manual_seed(seed)
-    plain = TemporalDifferenceNet(**{**FRONTEND, "lags": []})
+    plain = TemporalDifferenceNet(**{**FRONTEND, "lags": [], "glimpse_width": 0})
     linear = nn.Linear(plain.token_width, len(LABELS))
     for turn in range(ROUNDS):
         train_frontend(plain, linear, samplers, _moments(size), seed + turn, "per-frame")
@@ -400,7 +408,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         video = load(options.packs, size, options.seed)
         if options.keep:
             return remake(video, size, options.seed, options.output, options.keep)
-        return make(video, size, options.seed, options.output)
+        teacher = NanoDet(options.packs / "teachers2.tar")
+        return make(video, size, options.seed, options.output, teacher)
 
     return carry_out(work, options.threads)
 
