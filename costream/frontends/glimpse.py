@@ -18,8 +18,7 @@ _MEAN, _SPREAD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of ImageN
 class Glimpse(ShuffleBackbone):
     """Two stages of a pretrained ShuffleNet V2; maxima over the picture of ``width`` features.
 
-    Small pictures are enlarged first: those that it has learnt from are larger. The stages stay as
-    they are: only the features behind them are trained.
+    Small pictures are enlarged first: those that it has learnt from are larger.
     """
 
     def __init__(self, width: int) -> None:
@@ -31,9 +30,7 @@ class Glimpse(ShuffleBackbone):
         mean, spread = self.normalisation()
         x = (pictures.to(mean.dtype) - mean) / spread
         x = F.interpolate(x, self.size(*pictures.shape[2:]), mode="bilinear")
-        with torch.no_grad():
-            *_, last = self.stage_maps(x)
-        seen = torch.relu(self.project(last))
+        seen = torch.relu(self.project(self.stage_maps(x)[-1]))
         return seen.amax((2, 3))
 
     def normalisation(self) -> tuple[Tensor, Tensor]:

@@ -65,6 +65,8 @@ def train_frontend(
     """
     teacher = copy.deepcopy(frontend).eval() if kept else None
     held = frontend.token_width - frontend.glimpse_width
+    if frontend.glimpse is not None:  # what it has learnt from other pictures stays
+        frontend.glimpse.requires_grad_(False).project.requires_grad_(True)
     rng, products = np.random.default_rng(seed), fastest_autocast()
     bar = Optimizer([frontend, head], schedule, title, partial, {"random": RandomState(rng)})
     for step in bar:
