@@ -57,7 +57,7 @@ def clips(tmp_path) -> Path:
 @pytest.fixture
 def long_clips(clips) -> Path:
     """The same, and one that takes minutes: rows of zeros, a file with a hole."""
-    shape = (500_000, 256)
+    shape = (500_000, 288)
     np.lib.format.open_memmap(clips / "long.npy", "w+", dtype=np.float32, shape=shape)
     return clips
 

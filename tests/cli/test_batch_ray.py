@@ -61,7 +61,7 @@ def test_a_cluster_reads_from_a_server(clips, tmp_path, address):
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
 def test_a_lost_worker_costs_a_retry_of_its_file(clips, tmp_path, address):
-    np.save(clips / "long.npy", np.zeros((3_000, 256), np.float32))
+    np.save(clips / "long.npy", np.zeros((3_000, 288), np.float32))
     call = ("batch", clips, "-f", "jsonl,csv")
     child = start(*call, "-o", tmp_path / "ray", *RAY, "--ray-address", address)
     part = tmp_path / "ray" / "long.npy.jsonl.part"

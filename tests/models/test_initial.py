@@ -59,7 +59,7 @@ def test_the_seed_says_all() -> None:
 def test_a_trained_frontend_is_taken_as_it_is() -> None:
     card, _, frontend = random_model("oadtr", "x", {"embed_dim": 8}, "cooadtr")
     other = random_model("cooadtr", "x", {"embed_dim": 8}, "cooadtr", seed=3)[2]
-    assert (card.rate_hz, card.arguments["input_width"]) == (8.0, 256)
+    assert (card.rate_hz, card.arguments["input_width"]) == (8.0, 288)
     assert card.trained_on == "nothing, random weights; the frontend is that of cooadtr"
     assert card.licence.startswith("Frontend of cooadtr: Research use only")
     assert tensors_digest(frontend.state_dict()) == tensors_digest(other.state_dict())
@@ -67,7 +67,7 @@ def test_a_trained_frontend_is_taken_as_it_is() -> None:
     assert fresh[0].frontend_arguments == {"blocks": 0}
     assert fresh[0].trained_on == "nothing, random weights"
     both = random_model("cooadtr", "x", {"embed_dim": 8}, "cooadtr+audio")
-    assert both[0].arguments["input_width"] == 256 + 128
+    assert both[0].arguments["input_width"] == 288 + 128
     assert both[0].trained_on == card.trained_on
     for wrong in ("cooadtr+tdn", "cooadtr+", "nowhere", "oadtr+cotrans+audio"):
         with pytest.raises(UsageError, match=r"not a video and an audio frontend|unknown model"):

@@ -30,7 +30,7 @@ from kit.streams import RecordSink
 
 THRESHOLDS = {"walk": 0.15, "fall": 0.9}
 TIMELINE = Timeline(0.3, min_length_s=0.0, min_gap_s=0.0, thresholds=THRESHOLDS, smooth_s=0.5)
-INFO = SourceInfo("given", "given", "features", None, None, width=256)
+INFO = SourceInfo("given", "given", "features", None, None, width=288)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def with_card(model: StreamingModel, **changed: Any) -> StreamingModel:
 
 def rows(count: int) -> list[FeatureRow]:
     """Tokens that wander about and never far away, so that labels change."""
-    tokens = np.random.default_rng(0).standard_normal((count, 256)).astype(np.float32)
+    tokens = np.random.default_rng(0).standard_normal((count, 288)).astype(np.float32)
     for before, token in pairwise(tokens):
         token += 0.95 * before
     return [FeatureRow(i, i / 8, v) for i, v in enumerate(tokens * 0.6)]
