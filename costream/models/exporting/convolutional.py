@@ -8,15 +8,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from costream.frontends.logmel import OFFSET
 from costream.models.exporting.graph import WHOLE, StepGraph
-from costream.models.exporting.skeletons import count_rows
+from costream.models.exporting.skeletons import window_mean
 from costream.models.movinet import MoViNet
 from costream.models.video3d import VideoNet, WindowVideoNet
 from costream.models.yamnet import BANDS, FRAMES, YamNet
-from costream.nn.graph import scale_and_shift
 from costream.nn.movinet import same_pads
 from costream.nn.timing import in_sequence
 from costream.nn.video3d.blocks import odd_kernel_timing
@@ -64,28 +63,28 @@ def _patch(graph: StepGraph, net: YamNet, x: str) -> str:
     for layer in layers:
         pads = (0, 0) if layer.stride[0] == 2 or layer.kernel_size[0] == 1 else (1, 1)
         ends = (1, 1) if layer.kernel_size[0] == 3 else (0, 0)
-        y = graph.add("Relu", _plain(graph, layer, y, pads, ends))
+        y = graph.add("Relu", graph.layer(y, layer, pads, ends))
     return _linear(graph, net.classifier, graph.reduce("ReduceMean", y, (2, 3)))
 
 
 def _mobile(graph: StepGraph, net: MoViNet, x: str) -> str:
     before, after = same_pads(net.size, net.stem)
-    y = _hard_swish(graph, _plain(graph, net.stem, x, (before,) * 2, (after,) * 2))
+    y = _hard_swish(graph, graph.layer(x, net.stem, (before,) * 2, (after,) * 2))
     side = -(-net.size // 2)
     for k, block in enumerate(net._blocks):
         y, side = _mobile_block(graph, block, y, side, k, net.window), block.side
-    y = _hard_swish(graph, _plain(graph, net.head, y))
+    y = _hard_swish(graph, graph.layer(y, net.head))
     row = graph.reduce("ReduceMean", y, (2, 3))
-    mean = _window_mean(graph, "means", row, net.hidden.in_features, net.window)
+    mean = window_mean(graph, "means", row, net.hidden.in_features, net.window)
     hidden = _linear(graph, net.hidden, mean)
     return _linear(graph, net.classifier, graph.add("Mul", hidden, graph.add("Sigmoid", hidden)))
 
 
 def _mobile_block(graph: StepGraph, block: Any, x: str, side: int, k: int, window: int) -> str:
     width = block.expand.out_channels
-    y = _hard_swish(graph, _plain(graph, block.expand, x))
+    y = _hard_swish(graph, graph.layer(x, block.expand))
     before, after = same_pads(side, block.space)
-    y = _hard_swish(graph, _plain(graph, block.space, y, (before,) * 2, (after,) * 2))
+    y = _hard_swish(graph, graph.layer(y, block.space, (before,) * 2, (after,) * 2))
     if block.time is not None:
         weight = block.time.weight[:, :, :, None, None]
         shape = (width, block.side, block.side)
@@ -93,24 +92,17 @@ def _mobile_block(graph: StepGraph, block: Any, x: str, side: int, k: int, windo
         y = graph.convolve(rows, weight, block.time.bias, (1,) * 3, (0,) * 3, groups=width)
         y = _hard_swish(graph, graph.reshape(y, 1, *shape))
     now = graph.reduce("ReduceMean", y, (2, 3))
-    mean = _window_mean(graph, f"means_{k}", now, width, window)
+    mean = window_mean(graph, f"means_{k}", now, width, window)
     gate = _linear(graph, block.squeeze, graph.add("Concat", mean, now, axis=1))
     gate = _linear(graph, block.excite, _hard_swish(graph, gate))
     gate = graph.add("HardSigmoid", gate, alpha=0.2, beta=0.5)
-    y = _plain(graph, block.project, graph.add("Mul", y, graph.reshape(gate, 1, width, 1, 1)))
+    y = graph.layer(graph.add("Mul", y, graph.reshape(gate, 1, width, 1, 1)), block.project)
     if block.stride > 1:
         first = side % 2
         pool = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [first, first, 1, 1]}
         x = graph.add("AveragePool", x, **pool)
-    beside = x if block.shortcut is None else _plain(graph, block.shortcut, x)
+    beside = x if block.shortcut is None else graph.layer(x, block.shortcut)
     return graph.add("Add", y, beside)
-
-
-def _window_mean(graph: StepGraph, name: str, row: str, width: int, window: int) -> str:
-    """Return the mean [1, C] over the last ``window`` rows, or those that there are."""
-    kept = graph.keep(name, row, (window - 1, width), 0, 1) if window > 1 else row
-    total = graph.reduce("ReduceSum", kept, (0,), keep=True)
-    return graph.add("Div", total, count_rows(graph, window))
 
 
 def _video(graph: StepGraph, net: VideoNet, x: str) -> str:
@@ -126,7 +118,7 @@ def _video(graph: StepGraph, net: VideoNet, x: str) -> str:
         rows = _ring(graph, "stem", y, (stem.width, size, size), stem.kernel, copies)
     else:
         rows = _ring(graph, "stem", x, (3, size, size), stem.kernel, copies)
-    y = graph.add("Relu", _normed(graph, stem.conv, stem.bn, rows))
+    y = graph.add("Relu", graph.normed(rows, stem.conv, stem.bn))
     if not stem.separate:
         size = -(-size // 2)
         y = graph.reshape(y, 1, stem.width, size, size)
@@ -144,7 +136,7 @@ def _video(graph: StepGraph, net: VideoNet, x: str) -> str:
     y = _begun(graph, y, 0 if copies else in_sequence(*timings).delay)
     if encoder.conv is not None:
         y = graph.reshape(y, 1, width, 1, size, size)
-        y = graph.add("Relu", _normed(graph, encoder.conv, encoder.conv_bn, y))
+        y = graph.add("Relu", graph.normed(y, encoder.conv, encoder.conv_bn))
         width = encoder.conv.out_channels
         y = graph.reshape(y, 1, width, size, size)
     row = graph.reduce("ReduceMean", y, (2, 3))
@@ -175,21 +167,21 @@ def _bottleneck(
     inputs = half + 1 if block.depthwise else kernel
     rows = _ring(graph, f"inputs_{k}", x, shape, inputs, copies)
     newest = graph.reshape(x, 1, channels, 1, height, width)
-    y = graph.add("Relu", _normed(graph, block.a, block.a_bn, newest if block.depthwise else rows))
+    y = graph.add("Relu", graph.normed(newest if block.depthwise else rows, block.a, block.a_bn))
     if block.depthwise:
         y = _begun(graph, graph.reshape(y, 1, inner, height, width), delay)
         y = _ring(graph, f"inner_{k}", y, (inner, height, width), kernel, copies)
-    y = _normed(graph, block.b, block.b_bn, y)
+    y = graph.normed(y, block.b, block.b_bn)
     if block.squeeze is not None:
         mean = graph.reduce("ReduceMean", y, (2, 3, 4))
         gate = graph.add("Relu", _linear(graph, block.squeeze.fc1, mean))
         gate = graph.add("Sigmoid", _linear(graph, block.squeeze.fc2, gate))
         y = graph.add("Mul", y, graph.reshape(gate, 1, inner, 1, 1, 1))
     y = graph.add("Mul", y, graph.add("Sigmoid", y)) if block.depthwise else graph.add("Relu", y)
-    y = _normed(graph, block.c, block.c_bn, y)
+    y = graph.normed(y, block.c, block.c_bn)
     beside = graph.slice(rows, 2, inputs - 1 - half, inputs - half)
     if block.shortcut is not None:
-        beside = _normed(graph, block.shortcut, block.shortcut_bn, beside)
+        beside = graph.normed(beside, block.shortcut, block.shortcut_bn)
     return graph.add("Relu", graph.add("Add", y, beside))
 
 
@@ -203,20 +195,6 @@ def _ring(
         return frame
     start = graph.add("Concat", *[frame] * (count - 1), axis=2) if copies else ""
     return graph.keep(name, frame, (1, channels, count - 1, *sides), 2, 1, start=start)
-
-
-def _normed(graph: StepGraph, layer: Any, norm: Any, x: str) -> str:
-    """Add a convolution of [1, C, K, h, w] with the batch norm behind it folded in."""
-    scale, shift = scale_and_shift(norm)
-    weight: Tensor = layer.weight.detach() * scale.view(-1, 1, 1, 1, 1)
-    return graph.convolve(x, weight, shift, layer.stride, layer.padding, groups=layer.groups)
-
-
-def _plain(
-    graph: StepGraph, layer: Any, x: str, pads: tuple[int, ...] = (0, 0), ends: Any = None
-) -> str:
-    given = {"ends": ends, "groups": layer.groups}
-    return graph.convolve(x, layer.weight, layer.bias, layer.stride, pads, **given)
 
 
 def _linear(graph: StepGraph, layer: nn.Linear, x: str) -> str:

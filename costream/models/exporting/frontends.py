@@ -6,15 +6,14 @@ import math
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from costream.frontends.audio import ContinualAudioNet
 from costream.frontends.crops import CentreCrop
 from costream.frontends.glimpse import Glimpse
 from costream.frontends.tdn import TemporalDifferenceNet
 from costream.models.exporting.graph import StepGraph
-from costream.models.exporting.skeletons import count_rows
-from costream.nn.graph import scale_and_shift
+from costream.models.exporting.skeletons import window_mean
 from costream.nn.shuffle import SLOPE, ShuffleUnit
 
 
@@ -76,22 +75,20 @@ def _sound(graph: StepGraph, net: ContinualAudioNet) -> str:
         x = graph.convolve(x, *layer.folded(), convolution.stride, convolution.pads)
         x = graph.add("Relu", graph.add("Add", x, new) if layer.residual else x)
     width = net.project.in_features
-    row = graph.reshape(x, 1, width)
-    kept = graph.keep("hops", row, (net.pool - 1, width), 0, 1) if net.pool > 1 else row
-    total = graph.reduce("ReduceSum", kept, (0,), keep=True)
-    mean = graph.add("Div", total, count_rows(graph, net.pool))
+    mean = window_mean(graph, "hops", graph.reshape(x, 1, width), width, net.pool)
     return graph.linear(mean, net.project.weight, net.project.bias)
 
 
-def _picture(graph: StepGraph, net: TemporalDifferenceNet) -> str:
+def _picture(graph: StepGraph, net: Any) -> str:
+    """Add a ``TemporalDifferenceNet``; return its token."""
     width, height = net.box
     picture = graph.input("x", (1, 3, height, width))
     x = graph.add("Mul", picture, graph.constant(1 / 64))
     for layer in net.stem:
-        x = graph.add("Relu", _convolution(graph, layer, x))
+        x = graph.add("Relu", graph.normed(x, layer[0], layer[1]))
     parts = [x]
     if net.lags:
-        motion = graph.convolve(x, net.motion.weight, None)
+        motion = graph.layer(x, net.motion)
         most, shape = net.lags[-1], tuple(-(-side // 4) for side in (height, width))
         channels = len(net.motion.weight)
         ring = graph.keep("motion", motion, (most, channels, *shape), 0, 1)
@@ -102,14 +99,14 @@ def _picture(graph: StepGraph, net: TemporalDifferenceNet) -> str:
             parts.append(graph.add("Where", seen, moved, graph.constant(0.0)))
     joined = graph.add("Concat", *parts, axis=1)
     first, *residual = net.body
-    body = graph.add("Relu", _convolution(graph, first, joined))
+    body = graph.add("Relu", graph.normed(joined, first[0], first[1]))
     for block in residual:
-        y = graph.add("Relu", _convolution(graph, block.first, body))
-        y = _convolution(graph, [block.second, block.norm], y)
+        y = graph.add("Relu", graph.normed(body, block.first[0], block.first[1]))
+        y = graph.normed(y, block.second, block.norm)
         body = graph.add("Relu", graph.add("Add", body, y))
-    focus = graph.convolve(body, net.focus.weight, net.focus.bias)
+    focus = graph.layer(body, net.focus)
     weight = graph.add("Sigmoid", focus)
-    places = graph.add("Relu", _convolution(graph, net.places, body))
+    places = graph.add("Relu", graph.normed(body, net.places[0], net.places[1]))
     seen = graph.reduce("ReduceSum", graph.add("Mul", weight, places), (2, 3))
     share = graph.add("Add", graph.reduce("ReduceSum", weight, (2, 3)), graph.constant(1.0))
     most_seen = graph.reduce("ReduceMax", places, (2, 3))
@@ -132,40 +129,26 @@ def _glimpse(graph: StepGraph, net: Glimpse, picture: str, size: tuple[int, int]
     x = graph.add("Div", graph.add("Sub", picture, mean), spread)
     size = net.size(*size)
     x = graph.add("Resize", x, "", "", graph.whole((1, 3, *size)), mode="linear")
-    x = _leaky(graph, _plain(graph, net.first, x))
+    x = _leaky(graph, graph.layer(x, net.first))
     x = graph.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     sides = [-(-side // 4) for side in size]
     for units in net.stages:
         for unit in cast("list[ShuffleUnit]", units):
             if unit.halve:
                 sides = [-(-side // 2) for side in sides]
-                kept = _leaky(graph, _plain(graph, unit.side, _plain(graph, unit.side_depth, x)))
+                kept = _leaky(graph, graph.layer(graph.layer(x, unit.side_depth), unit.side))
             else:
                 channels = unit.reduce.in_channels
                 kept = graph.slice(x, 1, 0, channels)
                 x = graph.slice(x, 1, channels, 2 * channels)
-            x = _plain(graph, unit.depth, _leaky(graph, _plain(graph, unit.reduce, x)))
-            x = _leaky(graph, _plain(graph, unit.expand, x))
+            x = graph.layer(_leaky(graph, graph.layer(x, unit.reduce)), unit.depth)
+            x = _leaky(graph, graph.layer(x, unit.expand))
             x, half = graph.add("Concat", kept, x, axis=1), unit.expand.out_channels
             x = graph.reshape(x, 1, 2, half, *sides)
             x = graph.reshape(graph.add("Transpose", x, perm=[0, 2, 1, 3, 4]), 1, 2 * half, *sides)
-    seen = graph.add("Relu", _plain(graph, net.project, x))
+    seen = graph.add("Relu", graph.layer(x, net.project))
     return graph.reduce("ReduceMax", seen, (2, 3))
-
-
-def _plain(graph: StepGraph, layer: nn.Conv2d, x: str) -> str:
-    """Add a convolution that no norm follows."""
-    pads = cast("tuple[int, int]", layer.padding)
-    return graph.convolve(x, layer.weight, layer.bias, layer.stride, pads, groups=layer.groups)
 
 
 def _leaky(graph: StepGraph, x: str) -> str:
     return graph.add("LeakyRelu", x, alpha=SLOPE)
-
-
-def _convolution(graph: StepGraph, layer: Any, x: str) -> str:
-    """Add a convolution with the batch norm behind it folded in."""
-    convolution, norm = layer[0], layer[1]
-    scale, shift = scale_and_shift(norm)
-    weight: Tensor = convolution.weight.detach() * scale[:, None, None, None]
-    return graph.convolve(x, weight, shift, convolution.stride, convolution.padding)

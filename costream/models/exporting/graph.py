@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.nn.graph import scale_and_shift
+
 OPSET, IR_VERSION = 20, 9  # the first with Gelu
 FLOAT, WHOLE, DOUBLE = 1, 7, 11  # types of "Cast": float32, int64, float64
 
@@ -162,6 +164,19 @@ class StepGraph:
         terms = [x, self.constant(weight)] + ([] if bias is None else [self.constant(bias)])
         around = [*pads, *(pads if ends is None else ends)]
         return self.add("Conv", *terms, strides=list(strides), pads=around, group=groups)
+
+    def layer(self, x: str, layer: Any, pads: Sequence[int] | None = None, ends: Any = None) -> str:
+        """Add a convolution that no norm follows; ``pads``: its own, unless they are given."""
+        pads = layer.padding if pads is None else pads
+        given = {"ends": ends, "groups": layer.groups}
+        return self.convolve(x, layer.weight, layer.bias, layer.stride, pads, **given)
+
+    def normed(self, x: str, layer: Any, norm: Any) -> str:
+        """Add a convolution with the batch norm behind it folded in."""
+        scale, shift = scale_and_shift(norm)
+        weight = layer.weight.detach()
+        weight = weight * scale.view(-1, *[1] * (weight.dim() - 1))
+        return self.convolve(x, weight, shift, layer.stride, layer.padding, groups=layer.groups)
 
     def _add(
         self, kind: str, values: tuple[str, ...], count: int, attributes: dict[str, Any]

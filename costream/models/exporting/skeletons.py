@@ -113,6 +113,13 @@ def _mean(graph: StepGraph, row: str, network: SkeletonNet, jump: int, reached: 
     return graph.add("Div", total, count_rows(graph, window, jump))
 
 
+def window_mean(graph: StepGraph, name: str, row: str, width: int, window: int) -> str:
+    """Return the mean [1, C] over the last ``window`` rows, or those that there are."""
+    kept = graph.keep(name, row, (window - 1, width), 0, 1) if window > 1 else row
+    total = graph.reduce("ReduceSum", kept, (0,), keep=True)
+    return graph.add("Div", total, count_rows(graph, window))
+
+
 def count_rows(graph: StepGraph, window: int, jump: int = 1) -> str:
     """Return how many rows of a window there are with this step, float32 [1].
 

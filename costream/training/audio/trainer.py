@@ -15,7 +15,6 @@ from torch import Tensor
 from costream.checkpoints.card import Card
 from costream.errors import UsageError
 from costream.labels.recording import BACKGROUNDS, SILENCE, UNSCORED
-from costream.models.adapters import WithFrontend
 from costream.models.oad.cooadtr import TokenClassifier
 from costream.training.adapting import Adaptation
 from costream.training.audio.examples import (
@@ -39,7 +38,12 @@ from costream.training.baselines import CENTROID, logistic_regression, nearest_c
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule
 from costream.training.sequences import SequenceTrainer, TrainResult
-from costream.training.tokens.finetune import fine_tune, joint_schedule
+from costream.training.tokens.finetune import (
+    begin_adaptation,
+    continued,
+    fine_tune,
+    joint_schedule,
+)
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import (
     STREAM_STEPS,
@@ -100,20 +104,14 @@ class AudioTrainer(SequenceTrainer):
         unvaried = AudioReader(card, frontend, 0, settings.seed, workspace.cache)
         checks = unvaried.read(data.validation)
         streams = TokenStreams([views(h, card) for h in (*training, *silence)])
-        rng = np.random.default_rng(settings.seed)
-        checked = TokenStreams([views(h, card) for h in (*checks, *silence)])
-        validation = [checked.draw(STREAM_STEPS[1], rng) for _ in range(CHECKS if checks else 0)]
+        validation = validation_streams(checks, silence, card, settings.seed)
         spread = torch.cat([h.tokens[0] for h in training]).std(0)
         if settings.scratch:
             standardise(network, torch.cat([h.tokens[0] for h in (*training, *silence)]))
         enough = min(MOST, STEPS + PER_EXAMPLE * len(training)) * (2 if settings.scratch else 1)
         schedule = Schedule(settings.steps or enough, STREAMS, rate=1e-3, decay=0.05, smoothing=0.1)
         joint = joint_schedule(settings, FINE_STEPS, FINE_STREAMS)
-        adaptation = (
-            Adaptation(WithFrontend(network, frontend), settings, joint.steps)
-            if settings.fine_tune
-            else Adaptation(network, settings, schedule.steps)
-        )
+        adaptation = begin_adaptation(network, frontend, settings, schedule.steps, joint)
         history = fit_streams(
             *(network, streams, schedule, settings.seed, validation, workspace.checkpoint, spread),
             adaptation=None if settings.fine_tune else adaptation,
@@ -124,19 +122,14 @@ class AudioTrainer(SequenceTrainer):
             simple["linear on mean tokens"] = linear([*training, *silence], checks, card.labels)
         if settings.fine_tune:
             further = fine_tuned(student, data, workspace, joint, adaptation)
-            before = history[-1]["step"] if history else 0
-            history += [{**row, "step": before + row["step"]} for row in further]
+            history = continued(history, further)
         adaptation.finish()
         if settings.fine_tune:
             unkept = FeatureCache(None, card, frontend)
             unvaried = AudioReader(card, frontend, 0, settings.seed, unkept)
             checks = unvaried.read(data.validation)
             silence = unvaried.silence(card.labels[0], QUIET, QUIET_STEPS)
-            checked = TokenStreams([views(h, card) for h in (*checks, *silence)])
-            rng = np.random.default_rng(settings.seed)
-            validation = [
-                checked.draw(STREAM_STEPS[1], rng) for _ in range(CHECKS if checks else 0)
-            ]
+            validation = validation_streams(checks, silence, card, settings.seed)
         if not checks:
             return TrainResult(history=history, adaptation=adaptation)
         return TrainResult(
@@ -146,6 +139,17 @@ class AudioTrainer(SequenceTrainer):
             history,
             adaptation,
         )
+
+
+def validation_streams(
+    checks: Sequence[EncodedAudio], silence: Sequence[EncodedAudio], card: Card, seed: int
+) -> list[TokenStream]:
+    """Return validation streams made of these examples and silence; empty without examples."""
+    checked, rng = (
+        TokenStreams([views(h, card) for h in (*checks, *silence)]),
+        np.random.default_rng(seed),
+    )
+    return [checked.draw(STREAM_STEPS[1], rng) for _ in range(CHECKS if checks else 0)]
 
 
 class Waves:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from costream.models.adapters import WithFrontend
 from costream.training.adapting import Adaptation
 from costream.training.base import TrainSettings
 from costream.training.optim import (
@@ -35,6 +36,26 @@ def joint_schedule(settings: TrainSettings, steps: int, batch: int) -> Schedule:
     rate = 3e-3 if adapts else 1e-3 if prunes else 3e-4
     more = steps * 3 // 2 if adapts or prunes else steps
     return Schedule(settings.steps or more, batch, rate=rate, smoothing=0.1)
+
+
+def begin_adaptation(
+    network: nn.Module, frontend: nn.Module, settings: TrainSettings, steps: int, joint: Schedule
+) -> Adaptation:
+    """Return what adapts and prunes a network, or with ``fine_tune`` it and its frontend as one.
+
+    ``steps``: of the training of the network alone; ``joint``: of both.
+    """
+    if settings.fine_tune:
+        return Adaptation(WithFrontend(network, frontend), settings, joint.steps)
+    return Adaptation(network, settings, steps)
+
+
+def continued(
+    history: list[dict[str, float]], further: Sequence[dict[str, float]]
+) -> list[dict[str, float]]:
+    """Return a history with that of a training behind it, whose steps count on."""
+    before = history[-1]["step"] if history else 0
+    return history + [{**row, "step": before + row["step"]} for row in further]
 
 
 class ClipSource(Protocol):

@@ -16,7 +16,6 @@ from costream.checkpoints.file import Weights
 from costream.errors import UsageError
 from costream.labels.examples import Example
 from costream.labels.recording import BACKGROUND, UNSCORED
-from costream.models.adapters import WithFrontend
 from costream.models.build import build
 from costream.models.spec import MODELS, architectures, model_spec
 from costream.training.adapting import Adaptation
@@ -33,7 +32,12 @@ from costream.training.baselines import CENTROID, nearest_centroid
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule
 from costream.training.sequences import SequenceTrainer, TrainResult
-from costream.training.tokens.finetune import fine_tune, joint_schedule
+from costream.training.tokens.finetune import (
+    begin_adaptation,
+    continued,
+    fine_tune,
+    joint_schedule,
+)
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import (
     STREAM_STEPS,
@@ -144,11 +148,7 @@ class VideoTrainer(SequenceTrainer):
         batch = STREAMS // 2 if slides(network) else STREAMS
         schedule = Schedule(settings.steps or enough, batch, rate=1e-3, decay=0.05, smoothing=0.1)
         joint = joint_schedule(settings, FINE_STEPS, FINE_PIECES)
-        adaptation = (
-            Adaptation(WithFrontend(network, frontend), settings, joint.steps)
-            if settings.fine_tune
-            else Adaptation(network, settings, schedule.steps)
-        )
+        adaptation = begin_adaptation(network, frontend, settings, schedule.steps, joint)
         history = fit_streams(
             *(network, supply, schedule, settings.seed, validation, workspace.checkpoint, spread),
             adaptation=None if settings.fine_tune else adaptation,
@@ -156,8 +156,7 @@ class VideoTrainer(SequenceTrainer):
         simple = {CENTROID: _centroid(encoded, checked, card.labels)} if checks else {}
         if settings.fine_tune:
             further = fine_tuned(student, data, still, workspace, joint, adaptation)
-            before = history[-1]["step"] if history else 0
-            history += [{**row, "step": before + row["step"]} for row in further]
+            history = continued(history, further)
         adaptation.finish()
         if settings.fine_tune:
             unkept = FeatureCache(None, card, frontend)

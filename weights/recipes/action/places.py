@@ -306,10 +306,10 @@ class Films:
         mask = still.persons[y : y + height, x : x + width].copy()
         some = int(rng.integers(0, 4)) if rng.random() < 0.6 else 0
         for _ in range(max(some, things)):
-            self._pass(rng, frames, mask, times, self._with_things, False)
+            self._pass(rng, frames, mask, times)
         shares = still.target
         if shares == NOBODY and self._with_people and rng.random() < comes:
-            self._pass(rng, frames, mask, times, self._with_people, True)
+            self._pass(rng, frames, mask, times, person=True)
             shares = SOMEBODY
         target = np.zeros(self._classes, np.float32)
         target[: len(shares)] = shares
@@ -321,10 +321,10 @@ class Films:
         frames: npt.NDArray[np.uint8],
         mask: npt.NDArray[np.float32],
         times: npt.NDArray[np.int64],
-        of: Sequence[int],
-        person: bool,
+        person: bool = False,
     ) -> None:
-        """Let a thing or a person of the pictures ``of`` stand or move in the frames, in place."""
+        """Let a thing or a person of some picture stand or move in the frames, in place."""
+        of = self._with_people if person else self._with_things
         if not of:
             return
         other = self._stills[int(rng.choice(of))]
@@ -367,8 +367,7 @@ def surface(still: Still, rng: np.random.Generator, size: Size) -> Still:
 
 
 def _scaled(pictures: Tensor, size: Sequence[int]) -> Tensor:
-    mode = "bilinear"
-    return torch.nn.functional.interpolate(pictures, tuple(size), mode=mode, antialias=True)
+    return torch.nn.functional.interpolate(pictures, tuple(size), mode="bilinear", antialias=True)
 
 
 def _outline(rng: np.random.Generator, size: Sequence[int]) -> npt.NDArray[np.float64]:
