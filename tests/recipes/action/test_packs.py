@@ -73,6 +73,7 @@ def test_whole_recipe(folder, tmp_path, monkeypatch):
         head_steps=2,
         bank=2,
         last_bank=2,
+        last_steps=3,
         scenes=1,
         before=1,
         every=40,
