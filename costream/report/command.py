@@ -68,6 +68,7 @@ def _read(maker: ReportBuilder, *, quiet: bool) -> None:
 # If a run was written in several formats, the first of these is read. A .part file, left by a
 # crash, is read only if there is nothing else.
 SUFFIXES = (".jsonl", ".json", ".jsonl.part", ".json.part")
+_OF_A_BATCH = Path(".costream", "records")  # where a batch keeps records that it does not write
 _BOXES = (".coco.json", ".coco.json.part")  # not shown by reports
 
 
@@ -82,12 +83,13 @@ class ResultFile:
 def find_results(argument: Path) -> list[ResultFile]:
     """Return the file itself, or the result files below a folder, sorted by name.
 
-    Hidden files and folders are skipped; links to folders are not followed. Raise SourceError if
-    it does not exist or contains none.
+    Hidden files and folders are skipped, but for the records of a batch that wrote other formats;
+    links to folders are not followed. Raise SourceError if it does not exist or contains none.
     """
     where = display_name(os.fspath(argument))
     if argument.is_dir():
-        files = sorted(_below(argument), key=lambda f: f.name)
+        found = list(_below(argument)) or _below(argument / _OF_A_BATCH)
+        files = sorted(found, key=lambda f: f.name)
         if not files:
             hint = "results are .jsonl or .json files, as 'costream detect -o' writes them"
             raise SourceError("there are no results in this folder", where=where, hint=hint)

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import pytest
 
 from costream.__main__ import main
+from costream.runtime.batch.work import RECORDS
 from kit.pages import Page
 from kit.program import ROOT, costream, python
 from kit.runs import run
@@ -40,6 +41,14 @@ def test_the_page_goes_where_the_help_says(
     assert sorted(p.relative_to(tmp_path).as_posix() for p in after - before) == written
     assert capsys.readouterr().out.split() == [w.replace("/", os.sep) for w in written]
     Page(tmp_path / written[0])
+
+
+def test_a_batch_that_wrote_other_formats_has_a_report(result, tmp_path):
+    kept = tmp_path / "out" / RECORDS
+    kept.mkdir(parents=True)
+    result().rename(kept / "clip.mp4.jsonl")
+    assert main(["report", str(tmp_path / "out")]) == 0
+    Page(tmp_path / "out" / "report.html")
 
 
 def test_the_page_goes_to_stdout(result, tmp_path):
