@@ -98,7 +98,8 @@ def command(output: str, live: bool, color: ColorMode, quiet: bool) -> int:
             if code is not ExitCode.OK:
                 return int(code)
         if not quiet:
-            click.echo(f"The samples are in {samples_folder()}, the report of all three is in")
+            click.echo(f"The samples are in {samples_folder()}")
+            click.echo("The report of all three:")
         paths = tuple(folder / name for name in results)
         page = str(folder / _REPORT)
         return int(make_report(ReportOptions(paths, page, ("html",), True, True, True)))
