@@ -113,6 +113,11 @@ def display_name(path: str) -> str:
     return redact(path.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
 
 
+def reason_of(error: Exception, path: str) -> str:
+    """Return the message of an error without the path or URL that it begins with."""
+    return str(error).removeprefix(f"{display_name(path)}: ")
+
+
 def redact(text: str) -> str:
     """Return ``text`` with user names, passwords and secret query values of URLs replaced.
 

@@ -111,18 +111,16 @@ def saving_line(summary: Summary) -> str:
     return f"same answer as recomputing the window; network {network}{both}"
 
 
-def unfamiliar_line(header: Header | None, summary: Summary) -> str:
-    """Return the line on input of kinds that the model does not know; '' if there was none.
-
-    ``unfamiliar for 12.5 s of 60.0 s: what is said of it is not to be trusted``, or the hint of
-    the model's card.
-    """
-    if not summary.unfamiliar_s:
-        return ""
-    times_s = f"{summary.unfamiliar_s:.1f} s of {summary.media_s:.1f} s"
-    hint = None if header is None else header.options.get("unfamiliar")
-    told = clean(hint) if isinstance(hint, str) else "what is said of it is not to be trusted"
-    return f"unfamiliar for {times_s}: {told}"
+def closing_lines(header: Header, summary: Summary) -> list[str]:
+    """Return the lines that end a run: sound that is missing, unfamiliar input, cost, saving."""
+    sound = header.options.get("sound")
+    lines = [f"sound: {clean(sound)}"] if isinstance(sound, str) else []
+    if summary.unfamiliar_s:
+        times_s = f"{summary.unfamiliar_s:.1f} s of {summary.media_s:.1f} s"
+        hint = header.options.get("unfamiliar")
+        told = clean(hint) if isinstance(hint, str) else "what is said of it is not to be trusted"
+        lines.append(f"unfamiliar for {times_s}: {told}")
+    return [*lines, *filter(None, (cost_line(summary, header.kind), saving_line(summary)))]
 
 
 def opens_at(head: Head | None, label: str) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from costream.formatting import (
     clean,
-    cost_line,
+    closing_lines,
     named,
     nothing_found,
     opens_at,
-    saving_line,
     short_time,
-    unfamiliar_line,
 )
 from costream.records import Head, Header, Record, Segment, Summary, finds_objects, heads_of
 from costream.sinks.atomic import TextOutput
@@ -32,8 +30,7 @@ class TextTable(TextSink):
 
     def __init__(self, out: TextOutput) -> None:
         super().__init__(out)
-        self._kind = ""
-        self._header: Header | None = None
+        self._header: Header  # from ``open`` on
         self._has_heads = self._of_objects = self._persons = self._has_own = self._any = False
         self._heads: dict[str | None, Head] = {}
         self._widths: list[int] = []
@@ -42,8 +39,7 @@ class TextTable(TextSink):
     def open(self, header: Header) -> None:
         """Write the name of the source; the columns follow with the first segment."""
         super().open(header)
-        self._kind, self._has_heads = header.kind, header.heads is not None
-        self._header = header
+        self._header, self._has_heads = header, header.heads is not None
         self._of_objects, self._persons = finds_objects(header), header.persons is not None
         self._heads = heads_of(header)
         self._has_own = any(opens_at(h, label) for h in self._heads.values() for label in h.labels)
@@ -75,10 +71,9 @@ class TextTable(TextSink):
                 self._segment(segment)
             self._waiting.close()
         if not self._any:
-            empty = nothing_found(self._kind, objects=self._of_objects)
+            empty = nothing_found(self._header.kind, objects=self._of_objects)
             self._out.write(f"{empty if summary.steps else 'Nothing was read.'}\n")
-        about = cost_line(summary, self._kind), saving_line(summary)
-        for line in filter(None, (unfamiliar_line(self._header, summary), *about)):
+        for line in closing_lines(self._header, summary):
             self._out.write(f"{line}\n")
         super().close(summary)
 

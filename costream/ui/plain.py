@@ -8,12 +8,10 @@ from rich.console import Console
 
 from costream.formatting import (
     clean,
-    cost_line,
-    saving_line,
+    closing_lines,
     share_text,
     times,
     tokens_text,
-    unfamiliar_line,
 )
 from costream.records import Header, Record, Summary
 from costream.ui.console import PLAIN_S, print_line
@@ -57,10 +55,8 @@ class PlainLines:
     def close(self, summary: Summary) -> None:
         """Print the totals of the run."""
         if self._state is not None and self._last:
-            about = cost_line(summary, self._state.header.kind), saving_line(summary)
-            for line in (unfamiliar_line(self._state.header, summary), *about):
-                if line:
-                    print_line(self._console, f"{self._name}: {line}")
+            for line in closing_lines(self._state.header, summary):
+                print_line(self._console, f"{self._name}: {line}")
 
 
 def _line(state: RunState, now_s: float) -> str:

@@ -12,12 +12,10 @@ from rich.text import Text
 from costream.draw.palette import Palette
 from costream.formatting import (
     clean,
-    cost_line,
+    closing_lines,
     nothing_found,
     opens_at,
-    saving_line,
     short_time,
-    unfamiliar_line,
 )
 from costream.records import (
     Head,
@@ -42,8 +40,7 @@ class FinalTimeline:
     def __init__(self, console: Console, name: str) -> None:
         self._console = console
         self._name = clean(name)
-        self._kind = ""
-        self._header: Header | None = None
+        self._header: Header  # from ``open`` on
         self._has_heads = self._of_objects = self._overlaps = False
         self._heads: dict[str | None, Head] = {}
         self._palette = Palette()
@@ -52,8 +49,7 @@ class FinalTimeline:
 
     def open(self, header: Header) -> None:
         """Store the kind of source and the kind of model."""
-        self._kind, self._has_heads = header.kind, header.heads is not None
-        self._header = header
+        self._header, self._has_heads = header, header.heads is not None
         self._of_objects, self._overlaps = finds_objects(header), has_overlaps(header)
         self._heads, self._palette = heads_of(header), Palette.of(header)
 
@@ -69,15 +65,13 @@ class FinalTimeline:
         if self._segments:
             self._console.print(self._table())
         else:
-            empty = nothing_found(self._kind, objects=self._of_objects)
+            empty = nothing_found(self._header.kind, objects=self._of_objects)
             print_line(self._console, empty if summary.steps else "Nothing was read.")
         if self._count > _MOST:
             line = f"The first {self._count - _MOST} segments are left out; -o writes them all."
             print_line(self._console, line)
-        about = cost_line(summary, self._kind), saving_line(summary)
-        for line in (unfamiliar_line(self._header, summary), *about):
-            if line:
-                print_line(self._console, line, "dim")
+        for line in closing_lines(self._header, summary):
+            print_line(self._console, line, "dim")
 
     def _table(self) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")

@@ -214,6 +214,8 @@ def test_the_timeline_names_the_model_of_each_segment_in_order_of_time() -> None
     strange = timeline(*segments, header=HEADS, summary=replace(SUMMARY, unfamiliar_s=12.5))
     told = "unfamiliar for 12.5 s of 75.0 s: what is said of it is not to be trusted"
     assert strange[4] == told
+    mute = replace(HEADS, options={**HEADS.options, "sound": "none (only video)"})
+    assert timeline(*segments, header=mute)[4] == "sound: none (only video)"
     hinting = replace(HEADS, options={**HEADS.options, "unfamiliar": "unlike a studio"})
     strange = timeline(*segments, header=hinting, summary=replace(SUMMARY, unfamiliar_s=12.5))
     assert strange[4] == "unfamiliar for 12.5 s of 75.0 s: unlike a studio"

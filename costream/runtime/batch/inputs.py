@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from costream.errors import SourceError, UsageError, display_name
+from costream.errors import SourceError, UsageError, reason_of
 from costream.runtime.batch.folders import (
     PRIVATE,
     FolderWalk,
@@ -149,8 +149,8 @@ def _expanded(entries: Iterable[FoundPath]) -> Iterator[Input]:
             many = item.path.lower().endswith(_MANY) and not is_url(item.path)
             uris = expand(item.path) if many else [item.path]
         except (SourceError, UsageError) as error:
-            reason = str(error).removeprefix(f"{display_name(item.path)}: ")
-            yield Input(item.path, item.relative, Refusal("failed", reason, int(error.exit_code)))
+            refusal = Refusal("failed", reason_of(error, item.path), int(error.exit_code))
+            yield Input(item.path, item.relative, refusal)
             continue
         for uri in uris:
             yield Input(uri, item.relative + safe(uri[len(item.path) :]))

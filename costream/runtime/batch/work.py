@@ -25,6 +25,7 @@ from costream.errors import (
     OutputError,
     SourceError,
     display_name,
+    reason_of,
 )
 from costream.models.base import SHIPPED, Model
 from costream.options import Options
@@ -211,24 +212,20 @@ def _sizes(work: BatchJob, name: str) -> dict[str, int]:
 def _explained(error: Exception, name: str, path: str, work: BatchJob) -> Outcome:
     """Return the outcome of an input that an exception ended."""
     if isinstance(error, MisfitError):
-        return Outcome(name, "skipped", _reason(error, path))
+        return Outcome(name, "skipped", reason_of(error, path))
     if isinstance(error, (SourceError, OSError)) and not isinstance(error, OutputError):
         model = load(work)
         skipped = why_skipped(path, model, source_options(work.options, model, work.formats))
         if skipped is not None:
             return Outcome(name, "skipped", skipped)
-        return failure(name, _reason(error, path))
+        return failure(name, reason_of(error, path))
     if isinstance(error, CostreamError):
         number = getattr(error.__cause__, "errno", None)
         fatal = isinstance(error, ModelError) or number in _FOR_ALL
-        return Outcome(name, "failed", _reason(error, path), int(error.exit_code), fatal=fatal)
+        return Outcome(name, "failed", reason_of(error, path), int(error.exit_code), fatal=fatal)
     log.debug("%s", path, exc_info=error)
     reason = f"internal error ({type(error).__name__}: {' '.join(str(error).split())})"
     return Outcome(name, "failed", reason, int(ExitCode.BUG))
-
-
-def _reason(error: Exception, uri: str) -> str:
-    return str(error).removeprefix(f"{display_name(uri)}: ")
 
 
 class _CheckedSource:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from costream.clock import format_time
-from costream.errors import SourceError
+from costream.errors import SourceError, reason_of
 from costream.records import AudioBlock, Fault, Gap, Item, SourceInfo
 from costream.sources.base import SourceOptions, source
 from costream.sources.file import FileSource
@@ -46,7 +46,7 @@ class AudioVisualSource(FileSource):
             self._sound.open()
         except SourceError as error:
             self._sound.close()
-            return replace(info, silent=str(error))
+            return replace(info, silent=reason_of(error, self._uri))
         self._has_sound = True
         return replace(info, beside=True)
 
