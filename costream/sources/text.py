@@ -116,7 +116,7 @@ class TextSource(FileSource):
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
-            self._damage.add("line(s) that are not UTF-8", at_s)
+            self._damage.add("line(s) not in UTF-8", at_s)
             return raw.decode("utf-8", "replace")
 
     def _lines(self) -> Iterator[bytes | Gap | Fault]:

@@ -78,10 +78,10 @@ def test_damage_in_what_is_done_is_told(run: Any, tmp_path: Path) -> None:
     tables = MergedTables(tmp_path, "none")
     tables.open()
     path = play(tmp_path, "a.ts", run)
-    tables.add(merged_input(path, "a.ts", reason="2 bad packet(s)"))
+    tables.add(merged_input(path, "a.ts", reason="2 bad packets"))
     tables.close({})
     (row,) = rows(tmp_path / "failures.csv")
-    assert (row["status"], row["exit"], row["reason"]) == ("damaged", "0", "2 bad packet(s)")
+    assert (row["status"], row["exit"], row["reason"]) == ("damaged", "0", "2 bad packets")
     assert not (tmp_path / "predictions.csv").exists()
 
 

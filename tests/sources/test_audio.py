@@ -237,7 +237,7 @@ def test_a_short_hole_is_silence(tmp_path: Path) -> None:
     assert not y[24000:27200].any()
     np.testing.assert_array_equal(y[27200:50000], wave[24000:46800])
     assert sound.errors == 1
-    assert [f.message for f in sound.faults] == ["damage at 1.700 s: 1 gap(s) filled with silence"]
+    assert [f.message for f in sound.faults] == ["damage at 1.700 s: 1 gap filled with silence"]
     assert not any(isinstance(item, Gap) for item in sound.items)
 
 

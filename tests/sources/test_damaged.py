@@ -262,7 +262,7 @@ def test_a_burst_is_one_fault() -> None:
         damage.add("bad packet(s)", 1.0 + k / 25)
     assert damage.report(1.24, intact=False) == []
     (fault,) = damage.report(1.28, intact=True)
-    assert fault == Fault(1.0, "damage from 1.000 to 1.160 s: 5 bad packet(s)", count=5)
+    assert fault == Fault(1.0, "damage from 1.000 to 1.160 s: 5 bad packets", count=5)
     assert damage.report(1.32, intact=True) == damage.flush() == []
     assert damage.total == 5
 

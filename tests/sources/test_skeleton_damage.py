@@ -78,8 +78,8 @@ def swapped(rows: list[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("change", "times", "errors", "message"),
     [
-        (malformed, [0, 0.1, 0.4, 0.6, 0.7], 3, "malformed row(s)"),
-        (malformed_without_times, [0, 0.1, 0.3, 0.4, 0.5, 0.6, 0.7], 1, "malformed row(s)"),
+        (malformed, [0, 0.1, 0.4, 0.6, 0.7], 3, "2 malformed rows"),
+        (malformed_without_times, [0, 0.1, 0.3, 0.4, 0.5, 0.6, 0.7], 1, "1 malformed row,"),
         (swapped, [0, 0.1, 0.4, 0.5, 0.7], 3, "out of time order"),
     ],
 )

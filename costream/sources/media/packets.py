@@ -166,7 +166,7 @@ class DecodeErrors:
         self._reported_s: float | None = None
 
     def add(self, what: str, time_s: float) -> None:
-        """Count one error, worded so that a count can precede it: "bad packet(s)"."""
+        """Count one error, worded so that a count can precede it: ``bad packet(s)``."""
         if not self._counts:
             self._first_s = time_s
         self._last_s = time_s
@@ -189,7 +189,10 @@ class DecodeErrors:
         """Return the errors not reported yet, if any, as one Fault."""
         if not self._counts:
             return []
-        parts = ", ".join(f"{count} {what}" for what, count in self._counts.items())
+        parts = ", ".join(
+            f"{count} {what.replace('(s)', '' if count == 1 else 's')}"
+            for what, count in self._counts.items()
+        )
         span = f"at {self._first_s:.3f} s"
         if self._last_s > self._first_s:
             span = f"from {self._first_s:.3f} to {self._last_s:.3f} s"
