@@ -390,7 +390,7 @@ class Options:
     )
     raw: RawAudioFormat | None = flag(
         "--raw",
-        "Format of raw samples on stdin and pipes: s16le:48000:2.",
+        "Format of samples without a header: s16le:48000:2.",
         on=LISTEN,
         callback=raw_format,
         metavar="FORMAT:RATE[:CHANNELS]",

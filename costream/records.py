@@ -430,7 +430,7 @@ class AudioFormat:
 
 @dataclass(frozen=True)
 class RawAudioFormat:
-    """Format of headerless samples (raw PCM on a pipe)."""
+    """Format of headerless samples (raw PCM)."""
 
     form: str  # FFmpeg's name of the sample format: s16le, f32le, ...
     rate_hz: int

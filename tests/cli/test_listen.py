@@ -87,11 +87,15 @@ def test_a_file_through_two_models(weights, wav, tmp_path):
         assert (tmp_path / f"noise.wav.{ending}").stat().st_size > 0
 
 
-def test_a_pipe_says_what_the_file_says(weights, wav):
+def test_a_pipe_says_what_the_file_says(weights, wav, tmp_path):
     whole = records(run("listen", wav, *MODELS, weights, "-q").stdout)
+    bare = tmp_path / "bare.pcm"
+    bare.write_bytes(wav.read_bytes()[-16_000 * 5 * 4 :])
+    told = records(run("listen", bare, "--raw", "f32le:16000", *MODELS, weights, "-q").stdout)
+    np.testing.assert_allclose(predictions(told, "sounds"), predictions(whole, "sounds"), atol=2e-6)
     for args, data in (
         (("-",), wav.read_bytes()),
-        (("-", "--raw", "f32le:16000"), wav.read_bytes()[-16_000 * 5 * 4 :]),
+        (("-", "--raw", "f32le:16000"), bare.read_bytes()),
     ):
         done = subprocess.run(
             [*COSTREAM, "listen", *args, *MODELS, weights, "-q"],

@@ -125,7 +125,7 @@ class AudioSource(MediaSource[AudioDecoder]):
 
     def _open_container(self) -> tuple[InputContainer, AudioStream]:
         self.close()
-        if self._options.raw is not None and self._file is not None:
+        if self._options.raw is not None:
             container = open_raw(self._uri, self._file, self._options.raw)
         else:
             container = open_container(self._uri, self._file, self._head, wanted="sound")

@@ -112,8 +112,11 @@ def video_stream(container: InputContainer, where: str) -> VideoStream:
     raise SourceError("there is no video stream", where=display_name(where))
 
 
-def open_raw(path: str, file: Readable, raw: RawAudioFormat) -> InputContainer:
-    """Open ``file`` as headerless samples; raises UsageError for an unknown format."""
+def open_raw(path: str, file: Readable | None, raw: RawAudioFormat) -> InputContainer:
+    """Open ``file``, or ``path`` without one, as headerless samples.
+
+    Raises UsageError for an unknown format.
+    """
     if f"pcm_{raw.form}" not in av.codecs_available or raw.form not in av.formats_available:
         raise UsageError(
             f"unknown raw audio format {raw.form!r}",
@@ -121,7 +124,7 @@ def open_raw(path: str, file: Readable, raw: RawAudioFormat) -> InputContainer:
         )
     options = {"sample_rate": str(raw.rate_hz), "ch_layout": f"{raw.channels}c"}
     try:
-        return av.open(file, mode="r", format=raw.form, options=options)
+        return av.open(path if file is None else file, mode="r", format=raw.form, options=options)
     except (av.FFmpegError, OSError) as error:
         raise SourceError(
             f"cannot be read as {raw.form} ({error})", where=display_name(path)
