@@ -126,6 +126,8 @@ def run_command(
             continue
         arguments = {**flag.click, **changes.get(field.name, {})}
         arguments.pop("after", None)
+        if arguments.get("required"):
+            arguments.pop("default", None)  # even None would count as given
         params[field.name] = click.Option(flag.names, **_with_variable(flag.names, arguments))
         if flag.parse is not None:
             parsers[field.name] = flag.parse

@@ -10,7 +10,7 @@ from costream.options import Options
 @run_command(
     "read",
     "SOURCE...",
-    model={"default": None, "required": True, "help": "What 'costream train' made of your lines."},
+    model={"required": True, "help": "What 'costream train' made of your lines."},
 )
 def command(options: Options, effective: list[str]) -> ExitCode:
     """Label the lines, or words, of text as they come, with labels that you have taught.

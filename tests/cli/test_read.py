@@ -129,6 +129,7 @@ def test_mistakes_are_told(levels: Path, tmp_path: Path) -> None:
     refused(4, "iconv -f UTF-16", "read", tmp_path / "wide.txt", "-m", levels)
     refused(4, "no such file", "read", tmp_path / "none.txt", "-m", levels)
     (tmp_path / "a.txt").write_text("words\n")
+    refused(2, "Missing option '-m'", "read", tmp_path / "a.txt")
     refused(2, "rules about labels only", "read", tmp_path / "a.txt", "-m", levels, "--on", "lost")
     refused(4, "takes video, not text", "read", tmp_path / "a.txt", "-m", "cooadtr")
     refused(4, "takes text, not video", "detect", "samples/room.mp4", "-m", levels)
