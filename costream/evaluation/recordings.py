@@ -238,7 +238,7 @@ def watch_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any
     model = load(settings)
     options = source_options(settings, model)
     pairs: list[Pair] = []
-    failed: list[SourceError] = []
+    failed = 0
     macs: list[int] = []
     ms: list[float] = []
     for recording in progress(recordings, "recordings"):
@@ -248,8 +248,10 @@ def watch_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any
             source = open_source(recording.source, options)
             run_into(collector, model, source, settings.rate_hz, stop, follow_persons=several)
         except SourceError as error:
+            if len(recordings) == 1:
+                raise
             log.error("%s", error)
-            failed.append(error)
+            failed += 1
             continue
         if stop.requested:
             return {}
@@ -257,12 +259,12 @@ def watch_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any
         macs += collector.macs
         ms += collector.ms
     if not pairs:
-        raise failed[0]
+        raise SourceError("no recording can be read", where=settings.data)
     cost = {"macs_per_step": float(np.mean(macs)), "ms_per_step": float(np.median(ms))}
     return {
         "model": card.name,
         "weights_sha256": model.info.weights_sha256,
-        "failed": len(failed),
+        "failed": failed,
         **evaluator.scores(pairs),
         "cost": cost,
     }

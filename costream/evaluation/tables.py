@@ -291,7 +291,7 @@ def _timeline(result: dict[str, Any]) -> Table:
         (t, segments["f1"][t], *limits(segments["f1_95"][t]), number(segments["mAP"][t]))
         for t in segments["f1"]
     )
-    notes = [f"{segments['segments']} true segments, {segments['told']} predicted"]
+    notes = [f"{counted(segments['segments'], 'true segment')}, {segments['told']} predicted"]
     if latency["found"] is not None:
         wait = ""
         if latency["median_s"] is not None:
@@ -307,7 +307,7 @@ def _starts(starts: dict[str, Any]) -> Table:
     columns = ("", *(f"{t} s" for t in means))
     row = ("point-level mAP", *(number(value) for value in means.values()))
     basis = "best labels of steps" if starts["of"] == "steps" else "segments of the timeline"
-    notes = (f"{starts['starts']} starts; predicted from: {basis}",)
+    notes = (f"{counted(starts['starts'], 'start')}; predicted from: {basis}",)
     return Table("Action starts", columns, (row,), notes, decimals=3)
 
 

@@ -191,7 +191,8 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise UsageError(f"cannot be read ({error.strerror})", where=path) from error
     except UnicodeDecodeError as error:
-        raise UsageError("is not text in UTF-8", where=path, hint="save it as UTF-8") from error
+        hint = "save it as UTF-8; the labels of a recording are named with --labels"
+        raise UsageError("is not text in UTF-8", where=path, hint=hint) from error
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -187,3 +187,9 @@ def test_a_recording_that_cannot_be_read_is_left_out(weights, recordings, tmp_pa
     assert "1.csv" in done.stderr
     result = json.loads(done.stdout)
     assert (result["recordings"], result["failed"]) == (1, 1)
+    alone = costream(
+        *("evaluate", "-m", weights, "--data", tmp_path / "1.csv"),
+        *("--labels", recordings / "truth"),
+    )
+    lines = alone.stderr.splitlines()
+    assert (alone.returncode, len(set(lines))) == (4, len(lines))
