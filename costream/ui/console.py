@@ -81,8 +81,8 @@ def live_allowed(
 
 
 def print_line(console: Console, text: str, style: str = "") -> None:
-    """Print a line, which is never wrapped."""
-    console.print(Text(text, style), soft_wrap=True)
+    """Print a line, which is wrapped, between words, on a terminal only."""
+    console.print(Text(text, style), soft_wrap=not console.file.isatty())
 
 
 def is_unicode(console: Console) -> bool:

@@ -76,6 +76,12 @@ def test_no_escapes_where_they_are_not_wanted(in_terminal: Terminal, env: dict[s
     assert "walk" in shown.terminal
 
 
+def test_lines_are_wrapped_between_words_on_a_narrow_terminal(in_terminal: Terminal) -> None:
+    lines = in_terminal(*SHORT, width=30, NO_COLOR="1").terminal.split("\r\n")
+    assert max(map(len, lines)) <= 30
+    assert re.search(r"150 steps, 15\.0 s of video in .+real time\)", " ".join(lines))
+
+
 def test_plain_lines_of_a_watch(in_terminal: Terminal) -> None:
     shown = in_terminal("watch", "--shows", "9", "--every", "0.2", NO_COLOR="1")
     assert "\x1b" not in shown.terminal
