@@ -30,8 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     _replace_closed_streams()
     _protect_messages()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
+        if isinstance(stream, io.TextIOWrapper):  # data are UTF-8, a terminal has its encoding
+            encoding = stream.encoding if stream.isatty() else "utf-8"
+            stream.reconfigure(encoding=encoding, errors="backslashreplace", newline="\n")
     import click
 
     from costream.errors import CostreamError, ExitCode

@@ -27,7 +27,7 @@ _TYPES |= {"FeedState": "string", "Kind": "string", "dict": "object"}
 def command(page: tuple[str, ...]) -> None:
     """Show a page of the manual, or one of its sections; without PAGE the list of pages.
 
-    On a terminal through the pager, else as plain Markdown.
+    On a terminal with UTF-8 through the pager, else as plain Markdown.
 
     \b
     costream help python
@@ -35,15 +35,15 @@ def command(page: tuple[str, ...]) -> None:
     costream help skeletons | less
     """
     text = render(find("-".join(page).lower() or "index"))
-    if not sys.stdout.isatty():
+    from costream.ui.console import is_unicode, stdout_console
+
+    console = stdout_console()
+    if not sys.stdout.isatty() or not is_unicode(console):
         click.echo(text)
         return
     from rich.markdown import Markdown
     from rich.theme import Theme
 
-    from costream.ui.console import stdout_console
-
-    console = stdout_console()
     # No backgrounds: the terminal may be dark or light.
     page_view = Markdown(_LINK.sub(r"`costream help \1`", text), code_theme="ansi_dark")
     with console.capture() as captured, console.use_theme(Theme({"markdown.code": "bold cyan"})):

@@ -23,7 +23,12 @@ COLOR_SETTINGS = ("CI", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMP
 
 
 def command(*args: str) -> list[str]:
-    """Return what starts a driver; its arguments begin with "watch" for that of a watch."""
+    """Return what starts a driver; its arguments begin with "watch" for that of a watch.
+
+    With "costream" they are those of the program.
+    """
+    if args[0] == "costream":
+        return [sys.executable, "-m", *args]
     driver = DRIVERS.get(args[0], "driver.py")
     return [sys.executable, str(Path(__file__).with_name(driver)), *args[args[0] in DRIVERS :]]
 

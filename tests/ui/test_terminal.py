@@ -107,6 +107,13 @@ def test_ascii_where_the_encoding_has_no_blocks(
     assert shown.terminal.isascii()
 
 
+def test_the_program_keeps_the_encoding_of_its_terminal(in_terminal: Terminal) -> None:
+    plain = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PAGER": "cat"}
+    shown = in_terminal("costream", "help", "formats", **plain)
+    assert "## Formats" in shown.terminal
+    assert shown.terminal.isascii()
+
+
 def _is_complete(screen: list[str]) -> bool:
     return any("before" in line for line in screen) and any("MAC" in line for line in screen)
 
