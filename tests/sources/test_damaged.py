@@ -8,6 +8,7 @@ import socket
 import tempfile
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from costream.errors import SourceError
 from costream.records import AudioFormat, Fault
 from costream.sources.base import SourceOptions
 from costream.sources.media.audio import AudioSource
+from costream.sources.media.container import not_media
 from costream.sources.media.packets import REPORT_EVERY_S, DecodeErrors
 from costream.sources.media.video import VideoSource
 from costream.sources.registry import expand
@@ -251,6 +253,11 @@ def test_no_permission() -> None:
                 VideoSource(str(path)).open()
         finally:
             os.seteuid(user)
+
+
+def test_the_reason_of_ffmpeg_is_told_in_words() -> None:
+    error = av.EOFError(541478725, "End of file", "file:a.mp4")
+    assert "can be read (End of file); " in str(not_media("a.mp4", True, b"", error))
 
 
 # --- how damage is told -----------------------------------------------------------------------

@@ -172,7 +172,8 @@ def not_media(
             hint="copy it again, or rebuild the index with a repair tool such as untrunc and an "
             "intact file of the same camera",
         )
-    reason = "" if error is None or isinstance(error, ValueError) else f" ({error})"
+    known = error is None or isinstance(error, ValueError)
+    reason = "" if known else f" ({getattr(error, 'strerror', None) or error})"
     return SourceError(
         f"this is not {wanted} that can be read{reason}",
         where=where,
