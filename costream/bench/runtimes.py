@@ -93,7 +93,8 @@ def difference(stored: Weights, foreign: ForeignStep) -> float:
         out = network.forward_step(row, state)
         found = foreign.step(x)
         if out is not None:
-            expected = (out.logits / card.temperature).softmax(-1).numpy()
+            scaled = out.logits / card.temperature
+            expected = (scaled.sigmoid() if card.multilabel else scaled.softmax(-1)).numpy()
             most = max(most, float(np.abs(found - expected).max()))
     return most
 

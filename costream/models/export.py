@@ -107,7 +107,11 @@ def _facts(network: Any, frontend: Any) -> dict[str, Any]:
 def _classify(graph: StepGraph, logits: str, card: Card) -> None:
     graph.output("logits", logits, (1, len(card.labels)))
     scaled = graph.add("Div", logits, graph.constant(card.temperature))
-    graph.output("probabilities", graph.add("Softmax", scaled, axis=-1), (1, len(card.labels)))
+    if card.multilabel:
+        scores = graph.add("Sigmoid", scaled)
+    else:
+        scores = graph.add("Softmax", scaled, axis=-1)
+    graph.output("probabilities", scores, (1, len(card.labels)))
 
 
 def to_program(graph: StepGraph, facts: dict[str, str]) -> bytes:

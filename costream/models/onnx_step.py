@@ -1,7 +1,7 @@
-"""Models whose step runs in ONNX Runtime: ``-m step.onnx``, as ``models export --whole`` writes it.
+"""Models whose step runs in ONNX Runtime: ``-m step.onnx``, as ``models export`` writes it.
 
 The file has the card of the model, so that all around the step is as for its weights. Only steps
-for video are faster there; see the manual.
+for video, exported with ``--whole``, and the network of YAMNet are faster there; see the manual.
 """
 
 from __future__ import annotations
@@ -69,9 +69,14 @@ class OnnxStep(nn.Module):
         values = tuple(zeros(batch_size, *shape, like=like) for shape, like in kinds)
         return StepState(values, zeros(batch_size))
 
-    def warmup(self, state: StepState) -> tuple[bool, ...]:
-        """Return for each stream whether its receptive field is not yet full."""
-        return tuple(steps < self.window for steps in state.steps.tolist())
+    def warmup(self, state: StepState, ago: int = 0) -> tuple[bool, ...]:
+        """Return for each stream whether its field is not yet full; ``ago``: steps before."""
+        return tuple(steps - ago < self.window for steps in state.steps.tolist())
+
+    def forward_steps(self, x: Tensor, state: StepState) -> OadOutput:
+        """Take T inputs of every stream [B, T, ...], return the logits [B, T, K]."""
+        logits = [self.forward_step(row, state).logits for row in x.unbind(1)]
+        return OadOutput(torch.stack(logits, 1), None)
 
     def forward_step(self, x: Tensor, state: StepState) -> OadOutput:
         """Take an input of every stream [B, ...], return the logits [B, K], of one by one."""
@@ -110,7 +115,7 @@ class _Pictures(nn.Module):
 
 
 def load_step(path: Path, device: str = "auto", dtype: str = "float32") -> StreamingModel:
-    """Return the model in an ONNX file that ``models export --whole`` wrote of one for video.
+    """Return the model in an ONNX file that ``models export`` wrote: whole for video, or of YAMNet.
 
     Raises ModelError for other files, for steps that were measured not to be faster than ours,
     without ONNX Runtime, and for other devices and types than the processor's float32.
@@ -121,20 +126,21 @@ def load_step(path: Path, device: str = "auto", dtype: str = "float32") -> Strea
     try:
         facts = json.loads(metadata["step"])
         takes = frontend_class(card.frontend).takes if card.frontend else ""  # type: ignore[attr-defined]
-        if takes != "video" or not facts["whole"]:
+        bare = card.frontend == "logmel" and not facts["whole"]  # which has no weights
+        if not bare and (takes != "video" or not facts["whole"]):
             hint = f"give its weights, -m {card.name}"
             hint += ", or export it with --whole" if takes == "video" else ""
             raise ModelError("this step is not faster in ONNX Runtime", hint=hint)
         step = OnnxStep(path.read_bytes(), facts)
         with torch.random.fork_rng(devices=[]):
             own = load_frontend(str(card.frontend), **card.frontend_arguments)
-        pictures = _Pictures(own, facts)
+        frontend = own.eval() if bare else _Pictures(own, facts)
     except ModelError as error:
         raise ModelError(str(error), where=path) from error
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         what = f"what the file says of its step is of no use ({type(error).__name__}: {error})"
         raise ModelError(what, where=path) from error
-    return StreamingModel(card, step, pictures, weights_sha256=metadata.get("tensors_sha256", ""))
+    return StreamingModel(card, step, frontend, weights_sha256=metadata.get("tensors_sha256", ""))
 
 
 def onnx_session(data: bytes, threads: int) -> Any:

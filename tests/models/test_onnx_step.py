@@ -18,7 +18,7 @@ from costream.models.build import save_model
 from costream.models.export import export_step
 from costream.models.random_init import random_model
 from costream.models.registry import load_model
-from costream.records import Prediction, VideoFrame
+from costream.records import AudioBlock, Prediction, VideoFrame
 
 BOX = (32, 24)
 FRONTEND = {"box": BOX, "widths": (4, 4, 6, 8), "motion_width": 4, "lags": (1, 3)}
@@ -58,6 +58,24 @@ def crops(files):
     save_model(weights, replace(card, trained_on="nothing"), network, frontend)
     export_step(str(weights), step, whole=True)
     return weights, step
+
+
+def test_yamnet_listens_alike(files):
+    card, network, frontend = random_model("yamnet", "y", {"widths": [4] * 14}, None, 0)
+    network.classifier.weight.data *= 0.01
+    weights, step = (files[0].with_name(f"y{end}") for end in (".safetensors", ".onnx"))
+    save_model(weights, replace(card, trained_on="nothing"), network, frontend)
+    export_step(str(weights), step)
+    models = [load_model(str(file)) for file in (weights, step)]
+    sound = np.random.default_rng(0).normal(0, 0.1, (6, frontend.block)).astype(np.float32)
+    blocks = [AudioBlock(k, k * 0.48, block) for k, block in enumerate(sound)]
+    states = [model.init_state(1) for model in models]
+    for part in (blocks[:1], blocks[1:]):
+        rows = [m.steps(part, state) for m, state in zip(models, states, strict=True)]
+        for ours, theirs in zip(*rows, strict=True):
+            np.testing.assert_allclose(theirs.probabilities, ours.probabilities, atol=1e-5)
+            assert theirs.warmup == ours.warmup
+    assert ours.probabilities.sum() > 2  # of several kinds at once
 
 
 @pytest.mark.parametrize("kind", ["files", "crops"])
