@@ -48,6 +48,11 @@ def linear(owner: nn.Module, name: str, x: Tensor) -> Tensor:
     return F.linear(x, weight, bias)  # type: ignore[arg-type]
 
 
+def is_plain(x: Tensor) -> bool:
+    """Return whether a tensor is an array of NumPy too."""
+    return x.is_cpu and not x.requires_grad and x.dtype in (torch.float32, torch.float64)
+
+
 def layer_norm(owner: nn.Module, name: str, x: Tensor) -> Tensor:
     """Return ``owner.name(x)`` for a LayerNorm over the last dimension."""
     if not enabled:

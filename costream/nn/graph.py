@@ -168,7 +168,12 @@ class GraphConvolution(nn.Module):
     def fold(self) -> FoldedGraphConvolution:
         """Return the unit with everything that is the same for all frames precomputed."""
         graph = self.graph().detach()
-        return FoldedGraphConvolution(_by_receiver(graph), self._fold_products(graph))
+        products = self._fold_products(graph)
+        if products.beside is not None:  # one more partition, in which each joint is alone
+            graph = torch.cat([graph, torch.eye(self.joints).to(graph)[None]])
+            weight = torch.cat([products.weight, products.beside])
+            products = FoldedProducts(weight, products.bias, None, False)
+        return FoldedGraphConvolution(_by_receiver(graph), products)
 
     def _fold_products(self, graph: Tensor) -> FoldedProducts:
         scale, shift = scale_and_shift(self.bn)
@@ -272,13 +277,13 @@ class AdaptiveGraphConvolution(GraphConvolution):
 class FoldedProducts:
     """Products after the mixing of joints: one, or two, with batch norms folded in."""
 
-    weight: Tensor  # [3 C, O]
+    weight: Tensor  # [P C, O]
     bias: Tensor  # [O], or [V, O]
     beside: Tensor | None  # [C, O], the residual's convolution
     adds_input: bool
 
     def __call__(self, mixed: Tensor, x: Tensor) -> Tensor:
-        """Return the ReLU [N, V, O] for mixed joints [N, 3 V, C] of frames ``x`` [N, V, C]."""
+        """Return the ReLU [N, V, O] for mixed joints [N, P V, C] of frames ``x`` [N, V, C]."""
         count, joints, width = x.shape
         rows, own = mixed.view(count * joints, -1), x.reshape(count * joints, width)
         y = torch.addmm(own, rows, self.weight) if self.adds_input else rows @ self.weight
@@ -291,7 +296,7 @@ class FoldedProducts:
 class FoldedGraphConvolution:
     """A ``GraphConvolution`` in evaluation, for frames [N, V, C]; no gradients."""
 
-    graph: Tensor  # [3 V, V], rows (w, k)
+    graph: Tensor  # [P V, V], rows (w, k)
     products: FoldedProducts
 
     def matrices(self) -> list[Tensor]:

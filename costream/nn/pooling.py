@@ -127,7 +127,7 @@ class TemporalMean(ContinualModule):
     def forward_step(self, x: Tensor, state: MeanState) -> Tensor | None:
         """Take a feature [B, ..., C] of every stream, return the mean [B, ..., C] or None."""
         check_shape(x.shape, state.newest.shape)
-        if state.arrays is not None and fast.enabled and _is_plain(x):
+        if state.arrays is not None and fast.enabled and fast.is_plain(x):
             total = self.push(x.numpy(), state)
             return None if total is None else torch.from_numpy(total).to(x.dtype)
         time = state.tick()
@@ -143,25 +143,25 @@ class TemporalMean(ContinualModule):
             return None
         return self._divide(total.unsqueeze(1), counts).squeeze(1).to(x.dtype)
 
-    def push(self, feature: Any, state: MeanState) -> Any:
+    def push(self, feature: Any, state: MeanState, wanted: bool = True) -> Any:
         """Do a step in NumPy: take a feature of every stream, return the mean or None.
 
-        For states that have ``arrays``.
+        For states that have ``arrays``. ``wanted``: whether the mean is.
         """
         held = cast(MeanArrays, state.arrays)
         time = state.tick()
         slot = time % self.window
         held.newest += feature
-        total = held.newest + held.slots[slot + 1]
+        total: Any = held.newest + held.slots[slot + 1] if wanted else None
         held.slots[slot][...] = feature
         if slot + 1 == self.window:
             self._turn(state)
         if held.seen is not None:
-            if min(held.seen.tolist()) + 1 < self.window:
+            if wanted and min(held.seen.tolist()) + 1 < self.window:
                 counts = self._count(state, 1)
                 return self._divide(torch.from_numpy(total).unsqueeze(1), counts)[:, 0].numpy()
             held.seen += 1
-        if time < self.delay:
+        if not wanted or time < self.delay:
             return None
         total /= self.window
         return total
@@ -336,38 +336,34 @@ class TemporalStatistics(ContinualModule):
 
     def forward_step(self, x: Tensor, state: MeanState) -> Tensor:
         """Take a feature [B, ..., C] of every stream, return [B, ..., 2 C]."""
-        return self.describe(self.push(x, state), x.dtype)
+        return self.describe(cast(Tensor, self.push(x, state)), x.dtype)
 
-    def push(self, x: Tensor, state: MeanState) -> Tensor:
-        """Take a feature [B, ..., C] of every stream; return means for ``describe``."""
+    def push(self, x: Tensor, state: MeanState, wanted: bool = True) -> Tensor | None:
+        """Take a feature [B, ..., C] of every stream; return means for ``describe`` if wanted."""
         held = state.arrays
-        if held is None or not fast.enabled or not _is_plain(x):
-            return cast(Tensor, self.mean.forward_step(_powers(x), state))
+        if held is None or not fast.enabled or not fast.is_plain(x):
+            return self.mean.forward_step(_powers(x), state)
         check_shape(x.shape, held.numbers.shape)
         held.numbers[...] = x.numpy()
         held.squares[...] = held.numbers
         held.squares *= held.numbers
-        return torch.from_numpy(self.mean.push(held.powers, state))
+        means = self.mean.push(held.powers, state, wanted)
+        return None if means is None else torch.from_numpy(means)
 
     def describe(self, means: Tensor, dtype: torch.dtype) -> Tensor:
         """Return means and deviations [B, ..., 2 C] of what ``push`` returned."""
-        if not fast.enabled or not _is_plain(means) or means.numel() > _FEW:
+        if not fast.enabled or not fast.is_plain(means) or means.numel() > _FEW:
             return _describe(means).to(dtype)
         rows: Any = means.numpy()
         mean, square = (rows[..., k] for k in _halves(rows.shape[-1]))
-        variance = square - mean * mean
-        variance[variance < LEAST**2] = LEAST**2
-        square[...] = variance**0.5
+        square -= mean * mean
+        square.clip(LEAST**2, None, square)
+        square **= 0.5
         return means.to(dtype)
 
     def forward_steps(self, x: Tensor, state: MeanState) -> Tensor:
         """Take T features [B, T, ..., C], return what T steps would, [B, T, ..., 2 C]."""
         return _describe(self.mean.forward_steps(_powers(x), state)).to(x.dtype)
-
-
-def _is_plain(x: Tensor) -> bool:
-    """Return whether a tensor is an array of NumPy too."""
-    return x.is_cpu and not x.requires_grad and x.dtype in (torch.float32, torch.float64)
 
 
 def _powers(x: Tensor) -> Tensor:

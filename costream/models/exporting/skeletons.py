@@ -75,13 +75,11 @@ def _block(
     products = spatial.products
     persons, joints = shape
     width = block.in_width
-    mixed = graph.add("MatMul", graph.constant(spatial.graph), x)  # [M, 3 V, C]
-    mixed = graph.reshape(mixed, persons, joints, 3 * width)
+    mixed = graph.add("MatMul", graph.constant(spatial.graph), x)  # [M, P V, C]
+    mixed = graph.reshape(mixed, persons, joints, len(products.weight))
     y = graph.add("MatMul", mixed, graph.constant(products.weight))
     y = graph.add("Add", y, graph.constant(products.bias))
-    if products.beside is not None:
-        y = graph.add("Add", y, graph.add("MatMul", x, graph.constant(products.beside)))
-    elif products.adds_input:
+    if products.adds_input:
         y = graph.add("Add", y, x)
     y = graph.add("Relu", y)
     if conv.kernel > 1:

@@ -7,29 +7,28 @@ and so are the nine frames of a temporal kernel. Absent persons cost nothing.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from costream.models.skeleton.blocks import BranchedTemporalUnit, SkeletonBlock, SkeletonLayers
+from costream.models.skeleton.blocks import SkeletonLayers
 from costream.models.skeleton.temporal import (
-    FoldedBranches,
+    FoldedBlock,
     FoldedConvolution,
-    FoldedTemporal,
-    fill_constant,
+    SkeletonBlockState,
 )
+from costream.nn import fast
 from costream.nn.convolution import ConvolutionState
 from costream.nn.folding import Folded
-from costream.nn.graph import FoldedGraphConvolution, fold_convolution, scale_and_shift
+from costream.nn.graph import FoldedGraphConvolution, scale_and_shift
 from costream.nn.pooling import MeanState
 from costream.nn.state import State, zeros
 from costream.nn.timing import (
     ClockedState,
-    DelayState,
-    TemporalDelay,
     Timing,
     check_shape,
     hide_unstarted,
@@ -57,6 +56,7 @@ class FoldedSkeleton(Folded):
         self.blocks = [FoldedBlock(b, t) for b, t in zip(net.blocks, before, strict=True)]
         self.weight, self.bias = net.fc.weight.detach().T.contiguous(), net.fc.bias.detach()
         self.reading = None if net.reading is None else net.reading.weight.detach().T.contiguous()
+        self.both = self.weight if self.reading is None else torch.cat([self.weight, self.reading])
         self.nobody = self.weight.new_zeros(0, net.joints, self.weight.shape[0])
         self.rests: list[Tensor] = []  # [M, V, C], each block's input for absent persons
         x = self.shift
@@ -99,20 +99,20 @@ class FoldedSkeleton(Folded):
         """
         check_shape(x.shape, (*state.steps.shape, *self.shift.shape))
         ages = state.steps.clone() if self._has_unstarted(state) else None
-        held = state.statistics
-        means = self.statistics.push(x.flatten(2), held) if self.statistics and held else None
         low, high = self._awake(x.unsqueeze(1), state)
         time = state.tick()
         scale, shift, others = self.ranges[low, high]
         if high > low:
-            frames = torch.addcmul(shift, x.transpose(0, 1)[low:high], scale)
-            rows = frames.flatten(0, 1)
             if ages is None:
-                y = self._plan(state, low, high).run(rows, time)
+                y = self._plan(state, low, high).run(x, time)
             else:
-                y = self._run_unstarted(rows, state.bodies(low, high), ages)
+                frames = torch.addcmul(shift, x.transpose(0, 1)[low:high], scale)
+                y = self._run_unstarted(frames.flatten(0, 1), state.bodies(low, high), ages)
         else:
             y = self.nobody if time == self.layers.next_output(time) else None
+        means, held = None, state.statistics
+        if self.statistics is not None and held is not None:
+            means = self.statistics.push(x.flatten(2), held, y is not None)
         if y is None:
             return None
         one = len(y) == 1  # the same sum with one operation
@@ -123,12 +123,11 @@ class FoldedSkeleton(Folded):
         mean = self.mean.forward_step(feature, state.mean)
         if mean is None:
             return None
-        logits = torch.addmm(self.bias, mean, self.weight)
-        if means is None or self.statistics is None or self.reading is None:
-            return logits
+        if means is None or self.statistics is None:
+            return torch.addmm(self.bias, mean, self.weight)
         described = self.statistics.describe(means, x.dtype)
-        own = described.mean(1) if described.shape[1] > 1 else described[:, 0]
-        return logits.addmm_(own, self.reading)
+        own = described.mean(1) if described.shape[1] > 1 else described.view(len(x), -1)
+        return torch.addmm(self.bias, torch.cat([mean, own], 1), self.both)
 
     def _read(self, x: Tensor, state: SkeletonState) -> Tensor | None:
         """Take T frames [B, T, M, V, C], return logits [B, T', K] of their statistics, if any."""
@@ -142,7 +141,8 @@ class FoldedSkeleton(Folded):
     def _plan(self, state: SkeletonState, low: int, high: int) -> StepPlan:
         plan = state.plans.get((low, high))
         if plan is None or plan.blocks is not self.blocks:
-            plan = StepPlan(self.blocks, state.bodies(low, high), self.shift.shape[1])
+            scale, shift, _ = self.ranges[low, high]
+            plan = StepPlan(self.blocks, state.bodies(low, high), low, scale, shift)
             state.plans[low, high] = plan
         return plan
 
@@ -207,13 +207,14 @@ class FoldedSkeleton(Folded):
         """
         steps, empty, asleep = state.counters
         ages, counts = steps.tolist(), empty.tolist()
-        plain = x.is_cpu and x.dtype in (torch.float32, torch.float64)
-        present: Any = x.detach().numpy().any((3, 4)) if plain else x.flatten(3).any(3)
-        if bool(present.all()) and not (any(map(any, counts)) or asleep.any()):
+        seen: Any = x.numpy().any((3, 4)) if fast.is_plain(x) else x.flatten(3).any(3)
+        present: list[list[list[bool]]] = seen.tolist()  # stream, frame, person
+        whole = all(all(map(all, frames)) for frames in present)
+        if whole and not any(any(map(any, rows)) for rows in (counts, asleep.tolist())):
             steps += x.shape[1]
             return 0, x.shape[2]
         awake: list[int] = []
-        for stream, frames in enumerate(present.tolist()):
+        for stream, frames in enumerate(present):
             for m, count in enumerate(counts[stream]):
                 seen = [frame[m] for frame in frames]
                 there = any(seen)
@@ -249,82 +250,6 @@ class FoldedSkeleton(Folded):
                 flags[:, m] = 0
 
 
-class FoldedBlock:
-    """A ``SkeletonBlock`` in evaluation; no gradients. Its methods are ``FoldedTemporal``'s.
-
-    ``before``: the timing of all blocks before this one. The kernel takes frames before a
-    stream's first one as zeros; in a running batch, ``ages`` (int64 [N], steps of the network
-    for each row since its stream began) and the delay of ``before`` determine which these are.
-    """
-
-    def __init__(self, block: SkeletonBlock, before: Timing) -> None:
-        self.before, self.timing = before, block.timing
-        self.spatial = cast(Any, block.gcn).fold()
-        self.beside: Tensor | None = None
-        more: Tensor | float = 0.0
-        if block.residual is not None:
-            folded = scale_and_shift(block.residual.bn)
-            self.beside, more = fold_convolution(block.residual.t_conv, *folded)
-        delay = TemporalDelay(block.residual_delay, block.stride) if block.has_residual else None
-        self.delay, self.in_width = delay, block.in_width
-        self.temporal: FoldedTemporal
-        if isinstance(block.tcn, BranchedTemporalUnit):
-            self.temporal = FoldedBranches(block.tcn, more)
-        else:
-            self.temporal = FoldedConvolution(block.tcn, more)
-        self._like = block.tcn.bn.weight.detach()
-
-    def init_state(self, batch_size: int, joints: int) -> SkeletonBlockState:
-        """Return the initial state of ``batch_size`` persons."""
-        residual = None
-        if self.delay is not None:
-            residual = self.delay.init_state(batch_size, (joints, self.in_width), self._like)
-        return SkeletonBlockState(self.temporal.init_state(batch_size, joints), residual)
-
-    def matrices(self) -> list[Tensor]:
-        """Return all matrices [C, O] that multiply the rows of a step."""
-        beside = [] if self.beside is None else [self.beside]
-        return [*self.spatial.matrices(), *self.temporal.matrices(), *beside]
-
-    def step(
-        self, x: Tensor, state: SkeletonBlockState, ages: Tensor | None = None
-    ) -> Tensor | None:
-        """Take a frame [N, V, C], return [N, V, O] or None."""
-        y = self.temporal.step(self.spatial(x), state.temporal, ages, self.before.delay)
-        if self.delay is None or state.residual is None:
-            return None if y is None else y.relu_()
-        past = self.delay.past(x, state.residual)
-        return None if y is None or past is None else self._finish(y, past)
-
-    def steps(self, x: Tensor, state: SkeletonBlockState) -> Tensor:
-        """Take T frames [N, T, V, C], return the outputs of T steps, [N, T', V, O]."""
-        seen = torch.unflatten(self.spatial(x.flatten(0, 1)), 0, x.shape[:2])
-        y = self.temporal.steps(seen, state.temporal)
-        if self.delay is None or state.residual is None:
-            return y.relu_()
-        past = self.delay.forward_steps(x, state.residual)
-        return self._finish(y, past[:, past.shape[1] - y.shape[1] :])  # padding "none": it is early
-
-    def rest(self, x: Tensor) -> Tensor:
-        """Return the output [N, V, O] when all frames are ``x``."""
-        y = self.temporal.rest(self.spatial(x))
-        return y.relu_() if self.delay is None else self._finish(y, x)
-
-    def _finish(self, y: Tensor, past: Tensor) -> Tensor:
-        if self.beside is None:
-            return y.add_(past).relu_()
-        rows = past.reshape(-1, self.in_width)
-        y.view(-1, self.beside.shape[1]).addmm_(rows, self.beside)
-        return y.relu_()
-
-    def wake(self, state: SkeletonBlockState, rows: Sequence[int], x: Tensor, time: int) -> None:
-        """Set the state of ``rows`` at step ``time`` as if all frames had been ``x`` [V, C]."""
-        clock = self.before.count_outputs(time)
-        self.temporal.wake(state.temporal, rows, self.spatial(x[None])[0], clock)
-        if state.residual is not None:
-            fill_constant(state.residual, rows, x, clock)
-
-
 # Steps of skeleton blocks on the memory of one state, with preallocated views and buffers.
 #
 # An operation of a step takes a few microseconds whatever its size, and several times as long when
@@ -337,12 +262,21 @@ class StepPlan:
     """Steps through blocks, with the same results as ``FoldedBlock.step``.
 
     Args:
-        blocks: of a network in evaluation. ``bodies``: their state of N persons.
-        joints: V.
+        blocks: of a network in evaluation. ``bodies``: their state of N = M' B persons.
+        low: the first of the M' persons. ``scale``, ``shift``: of their frames, [M', 1, V, C].
     """
 
-    def __init__(self, blocks: list[FoldedBlock], bodies: PersonState, joints: int) -> None:
-        self.blocks = blocks
+    def __init__(
+        self, blocks: list[FoldedBlock], bodies: PersonState, low: int, scale: Tensor, shift: Tensor
+    ) -> None:
+        self.blocks, self.scale, self.shift = blocks, scale, shift
+        persons, _, joints, channels = scale.shape
+        self.own = slice(low, low + persons)
+        with torch.inference_mode(False):
+            self.frames = scale.new_empty(persons, bodies.batch_size // persons, joints, channels)
+            self.rows = self.frames.flatten(0, 1)
+        parts = self.frames, scale, shift
+        self.arrays = [part.numpy() for part in parts] if fast.is_plain(self.frames) else None
         self._steps: list[tuple[Callable[[Tensor, int], Tensor | None], int, int]] = []
         for block, block_state in zip(blocks, bodies.blocks, strict=True):
             temporal, step = block.temporal, _ordinary(block, block_state)
@@ -351,10 +285,17 @@ class StepPlan:
             self._steps.append((step, block.timing.delay, block.timing.stride))
 
     def run(self, x: Tensor, time: int) -> Tensor | None:
-        """Take frame number ``time`` [N, V, C], return the last block's output, or None.
+        """Take frame number ``time`` [B, M, V, C], return the last block's output, or None.
 
         The output [N, V, O] is overwritten by the next step.
         """
+        if self.arrays is not None and fast.is_plain(x):
+            frames, scale, shift = self.arrays
+            np.multiply(x.numpy().swapaxes(0, 1)[self.own], scale, out=frames)
+            frames += shift
+        else:
+            torch.addcmul(self.shift, x.transpose(0, 1)[self.own], self.scale, out=self.frames)
+        x = self.rows
         for step, delay, stride in self._steps:
             y = step(x, time)
             if y is None:
@@ -395,6 +336,7 @@ class BlockPlan:
             self.residuals = block_state.residual.frames.unbind(1) if block_state.residual else ()
         self.matrix, self.bias, self.beside = conv.matrix, cast(Tensor, conv.bias), block.beside
         self.delay, self.stride = block.timing.delay, block.timing.stride
+        self.has_residual = block.delay is not None
         self.wait = block.delay.delay if block.delay is not None else 0
         states = [memory, *([block_state.residual] if block_state.residual else [])]
         self.clocks = [state.clock.numpy() for state in states]
@@ -403,7 +345,7 @@ class BlockPlan:
         """Take frame number ``time`` [N, V, C], return [N, V, O] or None."""
         for clock in self.clocks:
             clock.fill(time + 1)
-        slot, slots = time % len(self.slots), len(self.residuals)
+        slot, slots = time % len(self.slots), len(self.residuals) if self.wait else 0
         if time and not slot:
             self.front.copy_(self.back)
         self.spatial(x, self.slots[slot])
@@ -413,8 +355,8 @@ class BlockPlan:
         if late < 0 or late % self.stride:
             return None
         torch.addmm(self.bias, self.windows[slot], self.matrix, out=self.y)
-        if slots:
-            past = self.residuals[(time - self.wait) // self.stride % slots]
+        if self.has_residual:  # without a delay it is the frame itself
+            past = self.residuals[(time - self.wait) // self.stride % slots] if slots else x
             if self.beside is None:
                 self.frame.add_(past)
             else:
@@ -427,8 +369,7 @@ class GraphPlan:
 
     def __init__(self, fold: FoldedGraphConvolution, count: int, joints: int) -> None:
         self.products, products = fold.products, fold.products
-        partitions = len(fold.graph) // joints
-        width = products.weight.shape[0] // partitions
+        width = len(products.weight) * joints // len(fold.graph)
         self.graph = fold.graph.expand(count, -1, -1)
         self.mixed = fold.graph.new_empty(count, len(fold.graph), width)
         self.rows = self.mixed.view(count * joints, -1)
@@ -438,22 +379,10 @@ class GraphPlan:
     def step(self, x: Tensor, out: Tensor) -> None:
         """Write the output [N V, O] for a frame [N, V, C] into ``out``."""
         torch.bmm(self.graph, x, out=self.mixed)
-        products, own = self.products, x.view(-1, x.shape[2])
-        if products.adds_input:
-            torch.addmm(own, self.rows, products.weight, out=self.y).add_(self.bias)
-        else:
-            torch.addmm(self.bias, self.rows, products.weight, out=self.y)
-        if products.beside is not None:
-            self.y.addmm_(own, products.beside)
+        torch.addmm(self.bias, self.rows, self.products.weight, out=self.y)
+        if self.products.adds_input:
+            self.y.add_(x.view(-1, x.shape[2]))
         torch.clamp_min(self.y, 0, out=out)
-
-
-@dataclass
-class SkeletonBlockState(State):
-    """State of a block."""
-
-    temporal: State
-    residual: DelayState | None
 
 
 @dataclass
