@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 import costream.nn as co
 from costream.nn.adapters.channels import find_channels
+from costream.nn.adapters.pruning import count_uses
 from costream.nn.adapters.relevance import propagating
+from costream.nn.graph import GraphConvolution, adjacency
 from kit import plain_nets as plain
 from kit.stepping import check_part
 
@@ -191,6 +193,27 @@ def test_pruned_networks_are_trained_with_their_masks():
     again = co.Pruner(other, x, "magnitude")  # goes on where the other was
     assert again.density == 0.5
     torch.testing.assert_close(again.finish()(x), trained)
+
+
+def test_of_equal_channels_the_most_expensive_go():
+    layers = [nn.Conv1d(2, 8, 1), nn.Conv1d(8, 8, 1), nn.AvgPool1d(8)]
+    net = nn.Sequential(*layers, nn.Conv1d(8, 8, 1), nn.Conv1d(8, 2, 1))
+    for parameter in net.parameters():
+        nn.init.ones_(parameter)
+    x = torch.randn(1, 2, 24)
+    pruner = co.Pruner(co.adapt(net, "mask"), x, "magnitude")
+    assert pruner.prune(0.6) <= 0.6
+    assert [len(layer.weight) for layer in pruner.finish() if hasattr(layer, "weight")][2:] == [
+        8,
+        2,
+    ]
+
+
+def test_uses_of_weights_are_counted_through_joining():
+    net = co.adapt(GraphConvolution(3, 4, adjacency(5, [(k, 0) for k in range(1, 5)], 0)), "mask")
+    uses = count_uses(net, torch.randn(2, 6, 5, 3))
+    assert set(uses.values()) == {6 * 5}
+    assert len(uses) == 3 + 1  # partitions, joined to one product, and the residual
 
 
 def test_schedule():
