@@ -241,8 +241,8 @@ def make_card(name: str, architecture: str, arguments: dict[str, Any]) -> Card:
         " target, and a share of walk and sit where people are; where they are in pictures, a"
         " detector (NanoDet-Plus-m-1.5x) has said. The first layers of that detector also look at"
         " every eighth frame, and stay as they are. The stored frontend was trained on by 1,600,"
-        " 885 and 520 steps (--keep start), the temporal models then by 1,600 (cooadtr), 1,000"
-        " (cooadtr-b2) and 2,000 (oadtr) on 2,016 clips as tokens. Labels were merged to what they"
+        " 885 and 520 steps (--keep start), the temporal models then by 1,600 (cooadtr) and"
+        " 1,000 on 2,016 clips as tokens. Labels were merged to what they"
         " can carry: walk is being on one's feet (also standing), fall is the fall and lying there"
         " after it, lie is lying down and lying, background is a picture of nobody. 'active' and"
         " unlabelled time between actions were left out of training and scoring.",
