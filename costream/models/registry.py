@@ -287,6 +287,8 @@ def _missing(name: str) -> ModelError:
         return ModelError(f"{name} is not a model by itself", hint=f"it {entry.note}")
     if entry is not None:
         return ModelError(f"no weights for {name} here", hint=f"costream models fetch {name}")
+    if Path(name).is_file():
+        return ModelError("neither a model nor weights (*.safetensors, *.onnx)", where=name)
     names = [entry.name for entry in list_models()]
     return ModelError(f"unknown model {name!r}", hint=suggest_names(name, names))
 

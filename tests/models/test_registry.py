@@ -268,3 +268,11 @@ def test_looking_up_needs_no_torch(tmp_path: Path) -> None:
         [sys.executable, "-c", code, file], capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
+
+
+def test_a_file_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name is not taken for one that was mistyped."""
+    monkeypatch.chdir(tmp_path)
+    Path("vivit.mp4").touch()
+    with pytest.raises(ModelError, match=r"vivit.mp4: neither a model nor weights"):
+        find_weights("vivit.mp4")
