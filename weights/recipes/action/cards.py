@@ -252,10 +252,11 @@ def make_card(name: str, architecture: str, arguments: dict[str, Any]) -> Card:
         " third person of GMDCSA24, and pictures and cameras that nothing was learnt from; from how"
         " many clips the temporal models learn was chosen on the first two, with an earlier"
         " frontend. Earlier weights were scored on the test videos too; that one of them was worse"
-        " there led to training on from the stored temporal models, longer where the validation"
-        " streams gained by it. Baselines have not seen the other places. That earlier weights"
-        " said walk of bottles and lie of cars led to the films of surfaces, things and cars: no"
-        " sample clip named below was learnt from, but they were looked at.",
+        " there led to training on from the stored temporal models, cooadtr by a part of the way"
+        " (0.6, with which all of samples/room.mp4 is right). Baselines have not seen the other"
+        " places. That earlier weights said walk of bottles and lie of cars led to the films of"
+        " surfaces, things and cars: no sample clip named below was learnt from, but they were"
+        " looked at.",
         limits="Not a fall detector and not for safety or medical use: trained on 24 short"
         " videos of people acting in four rooms, and on rendered figures. Expects one person and a"
         " camera that does not move. Falls and lying down look alike to it when the movement was"
