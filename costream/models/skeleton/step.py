@@ -54,9 +54,10 @@ class FoldedSkeleton(Folded):
         self.scale, self.shift = scale.view(shape), shift.view(shape)
         before = [in_sequence(Timing(), *net.blocks[:k]) for k in range(len(net.blocks))]
         self.blocks = [FoldedBlock(b, t) for b, t in zip(net.blocks, before, strict=True)]
-        self.weight, self.bias = net.fc.weight.detach().T.contiguous(), net.fc.bias.detach()
-        self.reading = None if net.reading is None else net.reading.weight.detach().T.contiguous()
-        self.both = self.weight if self.reading is None else torch.cat([self.weight, self.reading])
+        layers = (net.fc,) if net.reading is None else (net.fc, net.reading)
+        self.both = torch.cat([layer.weight.detach().T for layer in layers])
+        self.weight, self.bias = self.both[: net.fc.in_features], net.fc.bias.detach()
+        self.reading = None if net.reading is None else self.both[net.fc.in_features :]
         self.nobody = self.weight.new_zeros(0, net.joints, self.weight.shape[0])
         self.rests: list[Tensor] = []  # [M, V, C], each block's input for absent persons
         x = self.shift

@@ -67,7 +67,7 @@ class Pruner:
                 side.path not in self._layers
             ):
                 raise ValueError(f"{side.path} has no masks: adapt with 'splora' or 'mask'")
-        self._example, self._uses = example, dict[str, float]()
+        self._uses = count_uses(net, example)
         self._seen: dict[str, Tensor] = {}  # sums over observations, for each row
 
     @property
@@ -165,7 +165,6 @@ class Pruner:
 
     def _costs(self) -> dict[str, tuple[float, float]]:
         """Return what a row and a column of each layer cost: shares of weights plus of products."""
-        self._uses = self._uses or count_uses(self.net, self._example)
         lost = {path: self._lost(path) for path in self._layers}
         sizes = {path: self._size(path, *lost[path]) for path in self._layers}
         macs = {path: size * self._uses[path] for path, size in sizes.items()}

@@ -145,10 +145,8 @@ def validation_streams(
     checks: Sequence[EncodedAudio], silence: Sequence[EncodedAudio], card: Card, seed: int
 ) -> list[TokenStream]:
     """Return validation streams made of these examples and silence; empty without examples."""
-    checked, rng = (
-        TokenStreams([views(h, card) for h in (*checks, *silence)]),
-        np.random.default_rng(seed),
-    )
+    checked = TokenStreams([views(h, card) for h in (*checks, *silence)])
+    rng = np.random.default_rng(seed)
     return [checked.draw(STREAM_STEPS[1], rng) for _ in range(CHECKS if checks else 0)]
 
 
