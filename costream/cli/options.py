@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from costream.errors import ExitCode, UsageError, printable
+from costream.errors import ExitCode, OutputError, UsageError, printable
 from costream.settings import load_config
 
 if TYPE_CHECKING:  # only commands of a run import options, so that the others start faster
@@ -280,11 +280,21 @@ def _check_quiet(quiet: bool, verbose: int) -> None:
 
 
 def check_weight_file(target: Path, where: object) -> None:
-    """Raise UsageError for a file of weights to be written that has another suffix."""
+    """Check a file of weights to be written, before the work for it begins.
+
+    Raises UsageError for another suffix, OutputError for a folder that cannot be written to.
+    """
+    from tempfile import TemporaryFile
+
     from costream.checkpoints.file import SUFFIX
 
     if target.suffix != SUFFIX:
         raise UsageError(f"the name must end in {SUFFIX}", where=where)
+    try:
+        with TemporaryFile(dir=next(part for part in target.absolute().parents if part.exists())):
+            pass
+    except OSError as error:
+        raise OutputError(f"cannot be written ({error.strerror})", where=where) from error
 
 
 def json_option(function: F) -> F:
