@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol, TextIO, TypeVar
 
@@ -227,12 +228,17 @@ def _open_as_it_is(path: str, flags: int) -> int:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a whole file through a part file; an existing one is replaced."""
+    """Write a whole file through a part file; an existing one is replaced. A half is removed."""
     file = BinaryFile(path, overwrite=True)
-    file.open()
-    if (handle := file.file) is not None:
-        file.attempt(lambda: handle.write(data))
-    file.finish()
+    try:
+        file.open()
+        if (handle := file.file) is not None:
+            file.attempt(lambda: handle.write(data))
+        file.finish()
+    except OutputError:
+        with suppress(OSError):
+            part_path(path).unlink()
+        raise
 
 
 class StreamOutput(_Output):

@@ -33,6 +33,7 @@ from costream.records import (
     StageTimes,
     VideoFrame,
 )
+from costream.sinks.atomic import part_path, write_file
 from costream.sinks.base import OUTPUT_FILES, PictureSink, Sink
 from costream.sinks.labels import RAVEN_COLUMNS
 from costream.sinks.registry import (
@@ -349,6 +350,14 @@ def test_a_full_disk(format: str, tmp_path: Path) -> None:
     more = int(done.stdout.split("closed, ")[1].split()[0])
     assert more < len(paths)  # the file that failed first is not reported again
     assert not any(path.exists() for path in paths)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_half_of_a_whole_file_does_not_stay(tmp_path: Path) -> None:
+    part_path(tmp_path / "page.png").symlink_to("/dev/full")
+    with pytest.raises(OutputError, match="cannot write"):
+        write_file(tmp_path / "page.png", b"data")
+    assert not list(tmp_path.iterdir())
 
 
 @ONE_TEXT
