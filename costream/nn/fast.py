@@ -9,7 +9,7 @@ Times are for one core. With one row of width 192, a linear layer takes 9 us and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from costream.nn.numba_kernels import Depthwise
+    from costream.nn.numba_kernels import Depthwise, Product
 
 enabled = True
 
@@ -116,41 +116,21 @@ def compiles(like: Tensor) -> bool:
     return like.device.type == "cpu" and like.dtype == torch.float32
 
 
-class FrameLoops:
-    """Operations on the numbers of frames with the device and dtype of ``like``."""
+def swish(frames: Tensor, gate: Sequence[Tensor]) -> None:
+    """Set frames [B, H, W, C] to the swish, x / (1 + exp(-x)), of their excitation.
 
-    def __init__(self, like: Tensor) -> None:
-        self._compiled = False
-        if compiles(like):
-            from costream.nn.numba_kernels import rectify, weigh
+    ``gate``: of squeeze-and-excitation, weights [C, h], biases [h], weights [h, C] and biases
+    [C], or nothing.
+    """
+    if compiles(frames) and prefers_kernel(frames.numel()) and frames.is_contiguous():
+        from costream.nn.numba_kernels import swish
 
-            self._compiled, self._rectify, self._weigh = True, rectify, weigh
-
-    def rectify(self, frames: Tensor, shift: Tensor, other: Tensor | None) -> None:
-        """Set frames to the ReLU of their sum with ``shift`` [C] and ``other`` frames.
-
-        The frame of one stream is contiguous; those of several streams need not be adjacent.
-        """
-        if self._compiled and prefers_kernel(frames.numel()):
-            self._rectify(frames, shift, other)
-            return
-        frames += shift
-        if other is not None:
-            frames += other
-        frames.relu_()
-
-    def weigh(self, frames: Tensor, oldest: int, taps: Tensor, out: Tensor) -> None:
-        """Set ``out`` [B, H, W, C] to the sum of frames [B, K, H, W, C] times ``taps`` [K, C].
-
-        ``oldest``: slot of the oldest frame; newer ones follow, wrapping around. ``out``: laid out
-        as the frames of ``rectify``.
-        """
-        if self._compiled and prefers_kernel(out.numel()):
-            self._weigh(frames, oldest, taps, out)
-            return
-        out.zero_()
-        for k, tap in enumerate(taps):
-            out.addcmul_(frames[:, (oldest + k) % len(taps)], tap)
+        swish(frames, gate)
+        return
+    if gate:
+        hidden = torch.addmm(gate[1], frames.mean((1, 2)), gate[0]).relu_()
+        frames *= torch.addmm(gate[3], hidden, gate[2]).sigmoid_()[:, None, None]
+    F.silu(frames, inplace=True)
 
 
 def compile_depthwise(weight: Tensor, bias: Tensor, stride: int) -> Depthwise | None:
@@ -165,6 +145,15 @@ def compile_depthwise(weight: Tensor, bias: Tensor, stride: int) -> Depthwise | 
     if len(weight) < LANES:
         return None
     return Depthwise(weight[:, 0].permute(1, 2, 3, 0), bias, stride)
+
+
+def compile_product(taps: Tensor, bias: Tensor) -> Product | None:
+    """Return a compiled ``Product`` with ``taps`` [rows, I, O] and ``bias`` [O], or None."""
+    if not compiles(taps):
+        return None
+    from costream.nn.numba_kernels import LANES, Product
+
+    return None if len(bias) < LANES else Product(taps, bias)
 
 
 # Memory retention of the C library's allocator.

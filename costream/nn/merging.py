@@ -360,18 +360,11 @@ class MergedFrames(_Merged):
 
     def _rows(self, x: Tensor, step: VolumeStep) -> Tensor:
         """Return the result for 1x1x1 kernels: a product of the rows of all positions."""
-        stride, last = step.pixel_stride, x.permute(0, 2, 3, 4, 1)
-        if stride > 1:
-            last = last[:, :, ::stride, ::stride]
-        rows, shape = last.flatten(0, 3), last.shape[:4]
-        if self.rectifies:
-            y = torch.mm(rows, step.taps[0])
-            step.rectify(y.view(-1, *shape[2:], step.out_width))
-        else:
-            y = torch.addmm(step.bias, rows, step.taps[0])
-            if self.act is not None:
-                self.act.in_place(y)
-        return y.view(*shape, -1).permute(0, 4, 1, 2, 3)
+        last = x.permute(0, 2, 3, 4, 1)
+        y = step.product(last.flatten(0, 1), relu=self.rectifies)
+        if self.act is not None and not self.rectifies:
+            self.act.in_place(y)
+        return y.view(*last.shape[:2], *y.shape[1:]).permute(0, 4, 1, 2, 3)
 
     def write(self, x: Tensor, state: Any) -> Tensor:
         """Return the outputs, those of a single frame in the next slot of ``state``."""
@@ -379,7 +372,7 @@ class MergedFrames(_Merged):
         if step is None or not isinstance(state, VolumeState):
             return self.forward(x)
         slot = state.slots[state.peek() % len(state.slots)]
-        step.rectify(step.multiply(x.squeeze(2).permute(0, 2, 3, 1), slot))
+        step.product(x.squeeze(2).permute(0, 2, 3, 1), slot)
         return slot.permute(0, 3, 1, 2).unsqueeze(2)
 
     def plus(self, x: Tensor, other: Tensor, act: _Activation | None) -> Tensor:
@@ -389,12 +382,8 @@ class MergedFrames(_Merged):
         if step is None or not relu or x.shape[2] > 1:
             y = self(x) + other
             return y if act is None else act(y)
-        stride, last = step.pixel_stride, x.squeeze(2).permute(0, 2, 3, 1)
-        if stride > 1:
-            last = last[:, ::stride, ::stride]
-        y = torch.mm(last.flatten(0, 2), step.taps[0]).view(*last.shape[:3], -1)
-        step.rectify(y, other.squeeze(2).permute(0, 2, 3, 1).contiguous())
-        return y.permute(0, 3, 1, 2).unsqueeze(2)
+        frame, beside = (part.squeeze(2).permute(0, 2, 3, 1) for part in (x, other))
+        return step.product(frame, None, beside.contiguous()).permute(0, 3, 1, 2).unsqueeze(2)
 
 
 class SqueezeGate(Part):

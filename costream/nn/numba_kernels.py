@@ -1,8 +1,9 @@
-"""Depthwise convolution over time and space, float32 on a CPU, compiled by Numba.
+"""Convolutions of frames, depthwise and pointwise, float32 on a CPU, compiled by Numba.
 
-Each number of a frame is read once for three adjacent taps, and a sum stays in a register until it
-is complete. For the small frames of a step, the overhead of PyTorch's convolution is longer than
-the whole computation here.
+A sum stays in a register until it is complete, and what comes after it (bias, residual, ReLU) is
+done there. For the small frames of a step, the overhead of PyTorch's convolution is longer than the
+whole computation here; and frames of some steps ago and weights are no longer in the cache, so they
+are fetched ahead.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ LANES = 16  # channels at once: one register of AVX-512, two of AVX2, four of NE
 PIXELS = 5  # adjacent pixels of a row whose sums are in registers at once
 _FLAGS = ("contract",)  # a product and a sum may be fused into one instruction
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
+_AHEAD = 256  # steps between the taps that are used and those that are fetched
 
 
 class _Lanes(types.Type):  # type: ignore[misc]
@@ -85,6 +87,19 @@ class _PixelPointer:
     def store(self, value: Any) -> None:
         self.builder.store(value, self._vector(), align=4)
 
+    def spread(self) -> Any:
+        number, none = ir.Constant(ir.IntType(32), 0), ir.Constant(_VECTOR, ir.Undefined)
+        one = self.builder.insert_element(none, self.builder.load(self.pointer), number)
+        order = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        return self.builder.shuffle_vector(one, none, order)
+
+    def fetch(self, level: int) -> None:
+        number, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte] + [number] * 3)
+        function = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0i8")
+        how = [ir.Constant(number, value) for value in (0, 4 - level, 1)]
+        self.builder.call(function, [self.builder.bitcast(self.pointer, byte), *how])
+
     def _vector(self) -> Any:
         return self.builder.bitcast(self.pointer, _VECTOR.as_pointer())
 
@@ -113,48 +128,72 @@ def _end(typing: Any, sums: Any, out: Any, at: Any, width: Any) -> Any:
     return types.void(sums, out, at, width), generate
 
 
-def _row_of_taps(stride: int) -> Any:
+def _fetching(level: int) -> Any:
     @intrinsic  # type: ignore
-    def add(
-        typing: Any,
-        sums: Any,
-        frames: Any,
-        at: Any,
-        width: Any,
-        left: Any,
-        right: Any,
-        taps: Any,
-        tap: Any,
-        zeros: Any,
+    def fetch(typing: Any, array: Any, at: Any, width: Any) -> Any:
+        """Begin to read pixels, or what will be written over, into the cache of this level."""
+
+        def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
+            first = _PixelPointer.of(context, builder, signature.args[0], *values[:2])
+            for pixel in range(PIXELS):
+                first.beside(values[2], pixel).fetch(level)
+            return context.get_dummy_value()
+
+        return types.void(array, at, width), generate
+
+    return fetch
+
+
+_fetch, _fetch_2 = _fetching(1), _fetching(2)
+
+
+def _row_of_pixels(stride: int) -> Any:
+    count = stride * (PIXELS - 1) + 3
+    pixels_type = types.UniTuple(_Lanes("lanes"), count)
+
+    @intrinsic  # type: ignore
+    def read(
+        typing: Any, frames: Any, at: Any, width: Any, left: Any, right: Any, zeros: Any
     ) -> Any:
-        """Add the products of three adjacent taps to the sums of adjacent pixels.
+        """Return the pixels of a row that adjacent sums need.
 
         ``at``: index of the pixel left of the first one. ``left``, ``right``: whether zeros
         replace the first and the last pixel that is read.
         """
 
         def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
-            given, frames, at, width, left, right, taps, tap, zeros = values
-            kinds, count = signature.args, stride * (PIXELS - 1) + 3
-            none = _PixelPointer.of(context, builder, kinds[8], zeros, ir.Constant(at.type, 0))
-            first = _PixelPointer.of(context, builder, kinds[1], frames, at)
+            frames, at, width, left, right, zeros = values
+            none = _PixelPointer.of(
+                context, builder, signature.args[5], zeros, ir.Constant(at.type, 0)
+            )
+            first = _PixelPointer.of(context, builder, signature.args[0], frames, at)
             places = [first.beside(width, pixel) for pixel in range(count)]
             places[0], places[-1] = places[0].unless(left, none), places[-1].unless(right, none)
-            weight = _PixelPointer.of(context, builder, kinds[6], taps, tap)
-            weights = [weight.beside(width, k).load() for k in range(3)]
-            pixels, sums = [place.load() for place in places], cgutils.unpack_tuple(builder, given)
-            for k, weight in enumerate(weights):
+            pixels = [place.load() for place in places]
+            return context.make_tuple(builder, signature.return_type, pixels)
+
+        return pixels_type(frames, at, width, left, right, zeros), generate
+
+    @intrinsic  # type: ignore
+    def add(typing: Any, sums: Any, pixels: Any, taps: Any, tap: Any, width: Any) -> Any:
+        """Add the products of a row of pixels with three adjacent taps to the sums."""
+
+        def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
+            weight = _PixelPointer.of(context, builder, signature.args[2], *values[2:4])
+            sums, pixels = (cgutils.unpack_tuple(builder, value) for value in values[:2])
+            for k in range(3):
+                factor = weight.beside(values[4], k).load()
                 for number in range(PIXELS):
-                    product = builder.fmul(pixels[stride * number + k], weight, _FLAGS)
+                    product = builder.fmul(pixels[stride * number + k], factor, _FLAGS)
                     sums[number] = builder.fadd(sums[number], product, _FLAGS)
             return context.make_tuple(builder, signature.return_type, sums)
 
-        return _SUMS(sums, frames, at, width, left, right, taps, tap, zeros), generate
+        return _SUMS(sums, pixels, taps, tap, width), generate
 
-    return add
+    return read, add
 
 
-_add_taps, _add_taps_2 = _row_of_taps(1), _row_of_taps(2)
+(_read, _add_taps), (_read_2, _add_taps_2) = _row_of_pixels(1), _row_of_pixels(2)
 
 
 @compiled(
@@ -164,32 +203,175 @@ def _depthwise(frames: Any, oldest: int, taps: Any, bias: Any, stride: int, out:
     count, height, width, channels = frames.shape[1:]
     read, weights, written = frames.ravel(), taps.ravel(), out.ravel()
     zeros = np.zeros(LANES, np.float32)
+    lines, across = out.shape[1:3]
+    both = stride == 1 and lines > 1  # two lines share most of what they read
     for stream in range(out.shape[0]):
-        for y in range(out.shape[1]):
-            top = y * stride - 1
-            for c in range(0, channels, LANES):
-                channel = min(c, channels - LANES)  # the last group may repeat some channels
-                for x in range(0, out.shape[2], PIXELS):
-                    pixel = min(x, out.shape[2] - PIXELS)
-                    first = pixel * stride - 1
-                    left, right = first < 0, first + stride * (PIXELS - 1) + 2 >= width
+        for y in range(0, lines, 2 if both else 1):
+            line = min(y, lines - 2) if both else y  # as below, the last may be repeated
+            top = line * stride - 1
+            end = top + (4 if both else 3)
+            for x in range(0, across, PIXELS):
+                pixel = min(x, across - PIXELS)
+                first = pixel * stride - 1
+                left, right = first < 0, first + stride * (PIXELS - 1) + 2 >= width
+                for c in range(0, channels, LANES):
+                    channel = min(c, channels - LANES)  # the last group may repeat some channels
                     sums = _begin(bias, channel)
+                    below = sums
                     for k in range(count):
                         slot = oldest + k if oldest + k < count else oldest + k - count
-                        for row in range(max(top, 0), min(top + 3, height)):
-                            at = ((stream * count + slot) * height + row) * width + first
-                            at = at * channels + channel
+                        start = (stream * count + slot) * height
+                        for row in range(max(top, 0), min(end, height)):
+                            at = ((start + row) * width + first) * channels + channel
                             tap = 3 * (3 * k + row - top) * channels + channel
                             if stride == 1:
-                                sums = _add_taps(
-                                    sums, read, at, channels, left, right, weights, tap, zeros
-                                )
+                                near = _read(read, at, channels, left, right, zeros)
+                                if row < top + 3:
+                                    sums = _add_taps(sums, near, weights, tap, channels)
+                                if both and row > top:
+                                    tap -= 3 * channels
+                                    below = _add_taps(below, near, weights, tap, channels)
                             else:
-                                sums = _add_taps_2(
-                                    sums, read, at, channels, left, right, weights, tap, zeros
-                                )
-                    at = ((stream * out.shape[1] + y) * out.shape[2] + pixel) * channels + channel
+                                wide = _read_2(read, at, channels, left, right, zeros)
+                                sums = _add_taps_2(sums, wide, weights, tap, channels)
+                        for row in range(end, min(end + 2, height)):
+                            at = ((start + row) * width + first + 1) * channels + channel
+                            _fetch_2(read, at, channels)
+                            if stride > 1:
+                                _fetch_2(read, at + PIXELS * channels, channels)
+                    at = ((stream * lines + line) * across + pixel) * channels + channel
                     _end(sums, written, at, channels)
+                    if both:
+                        _end(below, written, at + across * channels, channels)
+
+
+@intrinsic  # type: ignore
+def _multiply(typing: Any, sums: Any, rows: Any, at: Any, width: Any, taps: Any, tap: Any) -> Any:
+    """Add the products of the number at ``at`` of each pixel with ``LANES`` taps to its sums."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
+        sums = cgutils.unpack_tuple(builder, values[0])
+        first = _PixelPointer.of(context, builder, signature.args[1], *values[1:3])
+        taps = _PixelPointer.of(context, builder, signature.args[4], *values[4:6])
+        taps.beside(ir.Constant(values[5].type, LANES), _AHEAD).fetch(2)
+        factor = taps.load()
+        for pixel in range(PIXELS):
+            product = builder.fmul(first.beside(values[3], pixel).spread(), factor, _FLAGS)
+            sums[pixel] = builder.fadd(sums[pixel], product, _FLAGS)
+        return context.make_tuple(builder, signature.return_type, sums)
+
+    return _SUMS(sums, rows, at, width, taps, tap), generate
+
+
+@intrinsic  # type: ignore
+def _plus(typing: Any, sums: Any, other: Any, at: Any, width: Any) -> Any:
+    """Return sums plus adjacent pixels of ``other``."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
+        first = _PixelPointer.of(context, builder, signature.args[1], *values[1:3])
+        sums = [
+            builder.fadd(value, first.beside(values[3], pixel).load())
+            for pixel, value in enumerate(cgutils.unpack_tuple(builder, values[0]))
+        ]
+        return context.make_tuple(builder, signature.return_type, sums)
+
+    return _SUMS(sums, other, at, width), generate
+
+
+@intrinsic  # type: ignore
+def _relu(typing: Any, sums: Any) -> Any:
+    """Return the ReLU of sums; NaN stays NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
+        none = ir.Constant(_VECTOR, None)
+        sums = [
+            builder.select(builder.fcmp_ordered("<", value, none), none, value)
+            for value in cgutils.unpack_tuple(builder, values[0])
+        ]
+        return context.make_tuple(builder, signature.return_type, sums)
+
+    return _SUMS(sums), generate
+
+
+_FRAMES = F32[:, :, :, :]  # their channels are contiguous
+
+
+_KINDS = (
+    _FRAMES,
+    F32[:, :, :, ::1],
+    types.intp,
+    F32[::1],
+    _FRAMES,
+    types.boolean,
+    types.boolean,
+    _FRAMES,
+)
+
+
+@compiled(*_KINDS)
+def _product(
+    x: Any, panels: Any, below: int, bias: Any, other: Any, plus: bool, relu: bool, out: Any
+) -> None:
+    streams, height, width, channels = out.shape
+    rows, depth, lower, right = panels.shape[1], x.shape[3], x.strides[1] // 4, x.strides[2] // 4
+    right = depth if width < PIXELS else right  # of a width of 1, NumPy may say anything
+    if rows == 1 and (width < PIXELS or lower == width * right):  # all pixels are one row
+        height, width = 1, height * width
+    weights = panels.ravel()
+    for stream in range(streams):
+        for panel in range(len(panels)):
+            channel = min(LANES * panel, channels - LANES)  # the last may repeat some channels
+            for y in range(height):
+                for k in range(0, width, PIXELS):
+                    pixel = min(k, width - PIXELS)
+                    sums = _begin(bias, channel)
+                    at = (y * width + pixel) * channels + channel
+                    here = at + stream * (out.strides[0] // 4)
+                    _fetch(out, here + LANES, channels)
+                    first = stream * (x.strides[0] // 4) + y * lower + pixel * right
+                    tap = panel * rows * depth * LANES
+                    for _ in range(rows):
+                        for number in range(first, first + depth):
+                            sums = _multiply(sums, x, number, right, weights, tap)
+                            tap += LANES
+                        first += below
+                    if plus:
+                        beside = at + stream * (other.strides[0] // 4)
+                        sums = _plus(sums, other, beside, channels)
+                    _end(_relu(sums) if relu else sums, out, here, channels)
+
+
+class Product:
+    """Pointwise convolution of frames, or one over some rows of pixels.
+
+    Args:
+        taps: [rows, I, O], at least ``LANES`` outputs. ``bias``: [O].
+    """
+
+    def __init__(self, taps: Tensor, bias: Tensor) -> None:
+        firsts = [min(k, len(bias) - LANES) for k in range(0, len(bias), LANES)]
+        panels = [taps.numpy()[..., k : k + LANES] for k in firsts]
+        self._panels = np.ascontiguousarray(np.stack(panels))
+        self._bias = bias.numpy()
+
+    def suits(self, x: Tensor) -> bool:
+        """Return whether frames have enough pixels side by side, and lie in memory as needed."""
+        if x.shape[2] >= PIXELS:
+            return x.stride(3) == 1
+        enough = len(self._panels[0]) == 1 and x.shape[1] * x.shape[2] >= PIXELS
+        return enough and x[0].is_contiguous()
+
+    def __call__(
+        self, x: Tensor, out: Tensor, other: Tensor | None, relu: bool, below: int = 0
+    ) -> None:
+        """Set ``out`` [B, H, W, O] to the result for ``x`` [B, H, W, I], plus ``other``.
+
+        A frame of one stream is contiguous in ``out`` and ``other``. ``below``: numbers from one
+        row of a kernel to the next.
+        """
+        written, plus = out.numpy(), other is not None
+        added = written if other is None else other.numpy()
+        _product(x.numpy(), self._panels, below, self._bias, added, plus, relu, written)
 
 
 class Depthwise:
@@ -219,59 +401,54 @@ class Depthwise:
         return out
 
 
-# Compiled single-pass loops over float32 frames on a CPU.
+# Swish of float32 frames, after squeeze-and-excitation if there is.
 
 
-@compiled(F32[:, :, ::1], F32[::1])
-def _shift_relu(frame: Any, shift: Any) -> None:
-    for y in range(frame.shape[0]):
-        for x in range(frame.shape[1]):
-            pixel = frame[y, x]
-            for c in range(len(pixel)):
-                value = pixel[c] + shift[c]
-                pixel[c] = F32(0) if value < 0 else value  # NaN stays NaN
+_SERIES = tuple(
+    F32(x) for x in (1.3333558e-3, 9.6181291e-3, 0.055504109, 0.24022651, 0.69314718, 1)
+)
+_UNGATED = (*[np.empty((0, 0), np.float32), np.empty(0, np.float32)] * 2,)
 
 
-@compiled(F32[:, :, ::1], F32[:, :, ::1], F32[::1])
-def _add_relu(frame: Any, other: Any, shift: Any) -> None:
-    for y in range(frame.shape[0]):
-        for x in range(frame.shape[1]):
-            pixel, added = frame[y, x], other[y, x]
-            for c in range(len(pixel)):
-                value = pixel[c] + (added[c] + shift[c])
-                pixel[c] = F32(0) if value < 0 else value
-
-
-@compiled(F32[:, :, :, ::1], types.intp, F32[:, ::1], F32[:, :, ::1])
-def _weigh(frames: Any, oldest: int, taps: Any, out: Any) -> None:
-    count, height, width, channels = frames.shape
-    wide = np.empty((count, width * channels), np.float32)  # loops over few channels are slow
-    for x in range(width):
-        wide[:, x * channels : (x + 1) * channels] = taps
-    for y in range(height):
-        sums = out[y].reshape(-1)
-        sums[:] = 0
+@compiled(F32[:, ::1], F32[:, ::1], F32[::1], F32[:, ::1], F32[::1])
+def _swish(rows: Any, first: Any, first_bias: Any, second: Any, second_bias: Any) -> None:
+    count, channels = rows.shape
+    gate = np.ones(channels, np.float32)
+    if len(first):
+        sums, hidden, gate = np.zeros(channels, np.float32), first_bias.copy(), second_bias.copy()
         for k in range(count):
-            slot = oldest + k if oldest + k < count else oldest + k - count
-            row, tap = frames[slot, y].reshape(-1), wide[k]
-            for i in range(len(sums)):
-                sums[i] += row[i] * tap[i]
+            row = rows[k]
+            for c in range(channels):
+                sums[c] += row[c]
+        for c in range(channels):
+            mean = sums[c] / F32(count)
+            for h in range(len(hidden)):
+                hidden[h] += mean * first[c, h]
+        for h in range(len(hidden)):
+            value = max(hidden[h], F32(0))
+            for c in range(channels):
+                gate[c] += value * second[h, c]
+        for c in range(channels):
+            gate[c] = F32(1) / (F32(1) + np.exp(-gate[c]))
+    for k in range(count):
+        row = rows[k]
+        for c in range(channels):
+            value = row[c] * gate[c]
+            # exp(-value), by a polynomial, since NumPy's is not vectorised: 2**whole times 2**part
+            power = min(max(value * F32(-1.44269504), F32(-126)), F32(126))
+            whole = np.floor(power + F32(0.5))
+            part, series = power - whole, F32(1.5403530e-4)
+            for term in _SERIES:
+                series = series * part + term
+            scale = np.int32((np.int32(whole) + 127) << 23).view(np.float32)
+            row[c] = value / (F32(1) + series * scale)
 
 
-def rectify(frames: Tensor, shift: Tensor, other: Tensor | None) -> None:
-    """Compute ``fast.FrameLoops.rectify``."""
-    if other is None:
-        for frame in frames.numpy():
-            _shift_relu(frame, shift.numpy())
-    else:
-        for frame, added in zip(frames.numpy(), other.numpy(), strict=True):
-            _add_relu(frame, added, shift.numpy())
-
-
-def weigh(frames: Tensor, oldest: int, taps: Tensor, out: Tensor) -> None:
-    """Compute ``fast.FrameLoops.weigh``."""
-    for stream, sums in zip(frames.numpy(), out.numpy(), strict=True):
-        _weigh(stream, oldest, taps.numpy(), sums)
+def swish(frames: Tensor, gate: Sequence[Tensor]) -> None:
+    """Compute ``fast.swish``."""
+    weights = [part.numpy() for part in gate] or _UNGATED
+    for frame in frames.numpy():
+        _swish(frame.reshape(-1, frame.shape[-1]), *weights)
 
 
 # Products with int8 weights, which are read once and turned into float32 in registers.

@@ -24,8 +24,8 @@ from costream.nn.attention import SingleOutputAttention
 from costream.nn.eventful.attention import TokenGrid
 from costream.nn.eventful.exact_update import ExactUpdate
 from costream.nn.eventful.gates import ChosenTokens, Operations
-from costream.nn.fast import FrameLoops, compile_depthwise, gelu, layer_norm, linear
-from costream.nn.numba_kernels import F32, LANES, PIXELS, Depthwise, compiled
+from costream.nn.fast import compile_depthwise, gelu, layer_norm, linear, swish
+from costream.nn.numba_kernels import F32, LANES, PIXELS, Depthwise, Product, compiled
 from costream.nn.nystrom.continual import RetroactiveNystrom, SingleOutputNystrom
 from costream.nn.position import RecyclingPositions, RotaryPositions
 from costream.nn.video3d.convolution import FrameRing, VolumeStep
@@ -67,19 +67,21 @@ def nystrom(kind: type, fixed: bool) -> Iterator[Tensor]:
     yield from steps(build(kind, 8, 2, 7, 3, fixed=fixed).float(), 8)
 
 
-def loops(height: int, width: int, channels: int) -> Iterator[Tensor]:
-    ring = torch.randn(2, 4, height, width, channels)
+def frames(height: int, width: int, channels: int) -> Iterator[Tensor]:
+    ring, stride = torch.randn(2, 4, height, width, channels), 1 + height % 2
     ring[0, 0, 0, 0, 0] = torch.nan
-    ring[1, 0, 0, 0, 1] = torch.inf
-    shift, taps, loops = torch.randn(channels), torch.randn(4, channels), FrameLoops(ring)
-    memory = torch.full_like(ring, 9)
-    for oldest in range(4):
-        loops.weigh(ring, oldest, taps, memory[:, 3])
-        yield memory.clone()
-        loops.rectify(memory[:, 3], shift, None if oldest % 2 else ring[:, 1])
-        yield memory.clone()
-    loops.rectify(ring[:, 0], shift, None)
-    yield ring
+    layer = VolumeStep(nn.Conv3d(channels, 20, 1, (1, stride, stride)))
+    yield (beside := layer.product(ring[:, 1], relu=False))
+    yield layer.product(ring[:, 0], torch.full((2, 2, *beside.shape[1:]), 9.0)[:, 1], beside)
+    stem = VolumeStep(nn.Conv3d(3, 20, (1, 3, 3), (1, 2, 2), (0, 1, 1)))
+    memory = torch.empty(2, height + 1, width, 20)
+    yield stem.slide(torch.randn(2, 2 * height + 1, 2 * width, 3), memory)
+    gate = [torch.randn(shape) for shape in ((20, 3), (3,), (3, 20), (20,))]
+    for weights in (gate, []):
+        swish(beside, weights)
+        yield beside
+    swish(line := torch.linspace(-100, 100, 4000).view(1, 1, 1, 4000), [])
+    yield line
 
 
 def volumes(stride: int) -> Iterator[Tensor]:
@@ -112,8 +114,10 @@ PAIRS: dict[str, Callable[[], Iterator[Tensor]]] = {
     "nystrom": partial(nystrom, SingleOutputNystrom, False),
     "nystrom, fixed": partial(nystrom, SingleOutputNystrom, True),
     "nystrom, all rows": partial(nystrom, RetroactiveNystrom, False),
-    "frames": partial(loops, 7, 5, 3),
-    "frames, many numbers": partial(loops, 64, 64, 24),
+    "frames, small": partial(frames, 2, 3, 5),
+    "frames, few": partial(frames, 1, 4, 30),
+    "frames, stride": partial(frames, 9, 13, 3),
+    "frames, many numbers": partial(frames, 64, 64, 24),
     "depthwise": partial(volumes, 1),
     "depthwise, stride": partial(volumes, 2),
     "exact update": exact_updates,
@@ -147,12 +151,11 @@ def test_the_switch_is_put_back_and_chooses_everywhere(monkeypatch: pytest.Monke
     with pytest.raises(KeyError), fast.use_kernels(False):
         raise KeyError
     assert fast.enabled
-    monkeypatch.setattr("costream.nn.numba_kernels.rectify", None)
-    monkeypatch.setattr("costream.nn.numba_kernels.weigh", None)
+    monkeypatch.setattr(Product, "__call__", None)
     monkeypatch.setattr(Depthwise, "__call__", None)
     monkeypatch.setattr(SingleOutputAttention, "_step_alone", None)
     monkeypatch.setattr("costream.nn.eventful.exact_update._Stream.update", None)
-    for name in ("attention", "frames", "depthwise", "exact update"):
+    for name in ("attention", "frames, small", "depthwise", "exact update"):
         outputs(name, (False,))
         with pytest.raises(TypeError, match="'NoneType' object is not callable"):
             outputs(name, (True,))

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.nn.fast import swish
 from costream.nn.state import State
 from costream.nn.timing import Timing
 from costream.nn.video3d.convolution import FrameRing, FrameRingState, VolumeStep
@@ -140,21 +141,6 @@ class Bottleneck3dState(State):
     inner: FrameRingState | None
 
 
-class _Gate:
-    """A ``SqueezeExcitation``: the factors of the channels of frames [B, 1, H, W, C]."""
-
-    def __init__(self, unit: SqueezeExcitation) -> None:
-        self._weights = [fc.weight.detach().T.contiguous() for fc in (unit.fc1, unit.fc2)]
-        self._biases = [fc.bias.detach() for fc in (unit.fc1, unit.fc2)]
-
-    def __call__(self, y: Tensor) -> Tensor:
-        # ``mean`` creates a tensor for its divisor, which takes 50 us.
-        sums, share = y.sum((1, 2, 3)), 1 / (y.shape[2] * y.shape[3])
-        hidden = torch.addmm(self._biases[0], sums, self._weights[0], alpha=share).relu_()
-        gate = torch.addmm(self._biases[1], hidden, self._weights[1]).sigmoid_()
-        return gate.view(len(y), 1, 1, 1, -1)
-
-
 class FoldedBottleneck:
     """A ``Bottleneck3d`` in evaluation; no gradients. See ``encoder.FoldedPart``.
 
@@ -170,8 +156,9 @@ class FoldedBottleneck:
         self.shortcut = None
         if block.shortcut is not None:
             self.shortcut = VolumeStep(block.shortcut, block.shortcut_bn)
-            self.shortcut.bias = self.shortcut.bias + self.c.bias  # the output of c is added to it
-        self.squeeze = None if block.squeeze is None else _Gate(block.squeeze)
+        layers = [] if block.squeeze is None else [block.squeeze.fc1, block.squeeze.fc2]
+        pairs = [(fc.weight.detach().T.contiguous(), fc.bias.detach()) for fc in layers]
+        self.squeeze = [part for pair in pairs for part in pair]
         self.inputs = FrameRing(self.half + 1 if block.depthwise else block.kernel, start)
         self.inner = FrameRing(block.kernel, start) if block.depthwise else None
         self._like = block.a.weight.detach()
@@ -195,15 +182,15 @@ class FoldedBottleneck:
         y = self._first(x, state, rows, time)
         if y is None:
             return None
-        if self.squeeze is not None:
-            y.mul_(self.squeeze(y))
-        y = F.silu(y, inplace=True) if self.depthwise else y.relu_()
+        y = y.squeeze(1)
+        if self.depthwise:
+            swish(y, self.squeeze)
+        else:
+            y.relu_()
         past = self.inputs.frame(state.inputs, time - self.half)
-        given = self.c.multiply(y.squeeze(1), out)
         if self.shortcut is None:
-            return self.c.rectify(given, past)
-        self.shortcut.add(past, given)
-        return self.shortcut.rectify(given)
+            return self.c.product(y, out, past)
+        return self.shortcut.product(past, out, self.c.product(y, relu=False))
 
     def _first(
         self, x: Tensor, state: Bottleneck3dState, rows: Sequence[int], time: int
@@ -217,7 +204,7 @@ class FoldedBottleneck:
             return self.b.convolve(hidden.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).unsqueeze(1)
         inner = cast(FrameRingState, state.inner)
         slot = self.inner.next_slot(inner)
-        self.a.rectify(self.a.multiply(x, slot))
+        self.a.product(x, slot)
         self.inner.push(slot, inner, rows)
         return None if late else self.b.over_time(inner, time)
 
@@ -282,7 +269,7 @@ class FoldedStem:
         self, x: Tensor, state: FrameRingState, rows: Sequence[int], out: Tensor | None
     ) -> Tensor | None:
         if self.pixels is not None:
-            x = self.pixels.convolve(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+            x = self.pixels.slide(x, self.ring.next_slot(state))
         time = self.ring.push(x, state, rows)
         if time < self.timing.delay:
             return None

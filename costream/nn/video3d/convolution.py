@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.nn.fast import FrameLoops, compile_depthwise, prefers_kernel
+from costream.nn.fast import compile_depthwise, compile_product, prefers_kernel
 from costream.nn.graph import scale_and_shift
 from costream.nn.state import zeros
 from costream.nn.timing import ClockedState, check_shape
@@ -39,13 +39,18 @@ class VolumeStep:
         self.pixel_stride, self.sides = conv.stride[1], cast("tuple[int, ...]", conv.padding)[1:]
         self.kernel = cast("tuple[int, int, int]", conv.kernel_size)
         self.pointwise = self.kernel[1:] == (1, 1)
-        self._loops = FrameLoops(weight)
+        self._product = None
         # Only the forms of weights that are used. Taps: oldest first.
         if self.pointwise:
             taps = weight.flatten(2)  # [O, I, K]; stored as [K, C] if depthwise, else [K, I, O]
             self.taps = (taps[:, 0].T if self.groups > 1 else taps.permute(2, 1, 0)).contiguous()
+            if self.groups == 1 and self.kernel[0] == 1:
+                self._product = compile_product(self.taps, bias)
         elif self.kernel[0] == 1:
             self._flat = weight[:, :, 0].contiguous(memory_format=torch.channels_last)
+            if self.groups == 1 and self.pixel_stride > 1:
+                taps = self._flat.permute(2, 3, 1, 0).flatten(1, 2)  # [h, w I, O]
+                self._product = compile_product(taps, bias)
         else:
             self._weight, self._depthwise = weight, None
             if self.groups == len(weight) and self.sides == (1, 1):
@@ -62,45 +67,56 @@ class VolumeStep:
         step = self.pixel_stride
         return -(-size[0] // step), -(-size[1] // step), self.out_width
 
-    def multiply(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return [B, H', W', O] of a frame [B, H, W, I], without bias; pointwise, with K = 1.
+    def product(
+        self, x: Tensor, out: Tensor | None = None, other: Tensor | None = None, relu: bool = True
+    ) -> Tensor:
+        """Return [B, H', W', O] of a frame [B, H, W, I]; pointwise, with K = 1.
 
-        ``out``: memory for the result, such as a slot of a ring.
+        ``out``: memory for the result, such as a slot of a ring. ``other``: frames added to it. The
+        frame of one stream is contiguous in both; those of several streams need not be adjacent.
+        ``relu``: whether to return the ReLU of the sum.
         """
         if out is None:
             height, width, _ = self.output_size(x.shape[1:])
             out = x.new_empty(len(x), height, width, self.out_width)
-        torch.bmm(self._rows(x), self._shared(len(x)), out=self._flatten(out))
-        return out
-
-    def add(self, x: Tensor, out: Tensor) -> None:
-        """Add the result of ``multiply`` to frames [B, H', W', O]."""
-        self._flatten(out).baddbmm_(self._rows(x), self._shared(len(x)))
-
-    def rectify(self, x: Tensor, other: Tensor | None = None) -> Tensor:
-        """Return the ReLU of the sum of frames [B, H, W, O], bias and ``other``, computed in place.
-
-        The frame of one stream is contiguous; those of several streams need not be adjacent.
-        """
-        self._loops.rectify(x, self.bias, other)
-        return x
-
-    def _rows(self, x: Tensor) -> Tensor:
         if self.pixel_stride > 1:
             x = x[:, :: self.pixel_stride, :: self.pixel_stride]
-        return x.flatten(1, 2)
+        kernel = self._product
+        if kernel is not None and prefers_kernel(out.numel()) and kernel.suits(x):
+            kernel(x, out, other, relu)
+            return out
+        rows = out.view(len(out), -1, self.out_width)
+        torch.bmm(x.flatten(1, 2), self.taps.expand(len(x), -1, -1), out=rows)
+        if relu:
+            return self.rectify(out, other)
+        out += self.bias
+        return out if other is None else out.add_(other)
 
-    def _flatten(self, out: Tensor) -> Tensor:
-        # The rows of a slot are contiguous within a stream only.
-        return out.view(len(out), -1, self.out_width)
-
-    def _shared(self, streams: int) -> Tensor:
-        return self.taps.expand(streams, -1, -1)
+    def rectify(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        """Return the ReLU of frames [B, H, W, O] plus bias and ``other``, computed in place."""
+        x += self.bias
+        if other is not None:
+            x += other
+        return x.relu_()
 
     def convolve(self, x: Tensor) -> Tensor:
         """Return [B, O, H', W'] of a frame [B, I, H, W]; K = 1."""
         stride, sides = self.pixel_stride, self.sides
         return F.conv2d(x, self._flat, self.bias, stride, sides, 1, self.groups)
+
+    def slide(self, x: Tensor, out: Tensor) -> Tensor:
+        """Return the result of ``convolve`` for a frame [B, H, W, I], in ``out`` if it suits."""
+        kernel, (down, right), step = self._product, self.sides, self.pixel_stride
+        if kernel is None or not prefers_kernel(out.numel()) or not kernel.suits(out):
+            return self.convolve(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        batch, height, width, channels = x.shape
+        padded = x.new_zeros(batch, height + 2 * down, width + 2 * right, channels)
+        padded[:, down : down + height, right : right + width] = x
+        whole, line, pixel, _ = padded.stride()
+        shape = (*out.shape[:3], self.kernel[2] * channels)
+        windows = padded.as_strided(shape, (whole, step * line, step * pixel, 1))
+        kernel(windows, out, None, False, line)
+        return out
 
     def over_time(self, state: FrameRingState, time: int) -> Tensor:
         """Return [B, 1, H', W', O] of the K frames of a ring up to frame ``time``.
@@ -127,7 +143,10 @@ class VolumeStep:
         """
         if out is None:
             out = torch.empty_like(state.slots[0], memory_format=torch.contiguous_format)
-        self._loops.weigh(state.frames, (time + 1) % self.kernel[0], self.taps, out)
+        frames = self._frames(state, time)
+        torch.mul(frames[0], self.taps[0], out=out)
+        for frame, tap in zip(frames[1:], self.taps[1:], strict=True):
+            out.addcmul_(frame, tap)
         return out
 
     def _frames(self, state: FrameRingState, time: int) -> list[Tensor]:

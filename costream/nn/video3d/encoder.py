@@ -161,7 +161,7 @@ class FoldedVideo(Folded):
 
     def _pool(self, y: Tensor, state: MeanState, rows: Sequence[int]) -> Tensor | None:
         if self.conv is not None:
-            y = self.conv.rectify(self.conv.multiply(y))
+            y = self.conv.product(y)
         feature = y.mean((1, 2))
         if rows and self.start == "zeros":
             feature[list(rows)] = 0
