@@ -116,16 +116,18 @@ def _begin(typing: Any, bias: Any, at: Any) -> Any:
 
 
 @intrinsic  # type: ignore
-def _end(typing: Any, sums: Any, out: Any, at: Any, width: Any) -> Any:
-    """Write sums to ``out`` from ``at`` on, pixels being ``width`` numbers apart."""
+def _end(typing: Any, sums: Any, out: Any, at: Any, width: Any, relu: Any) -> Any:
+    """Write sums, or their ReLU, to ``out`` from ``at`` on, pixels ``width`` numbers apart."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
         first = _PixelPointer.of(context, builder, signature.args[1], *values[1:3])
+        none = ir.Constant(_VECTOR, None)
         for pixel, value in enumerate(cgutils.unpack_tuple(builder, values[0])):
-            first.beside(values[3], pixel).store(value)
+            above = builder.select(builder.fcmp_ordered("<", value, none), none, value)  # NaN stays
+            first.beside(values[3], pixel).store(builder.select(values[4], above, value))
         return context.get_dummy_value()
 
-    return types.void(sums, out, at, width), generate
+    return types.void(sums, out, at, width, relu), generate
 
 
 def _fetching(level: int) -> Any:
@@ -240,9 +242,9 @@ def _depthwise(frames: Any, oldest: int, taps: Any, bias: Any, stride: int, out:
                             if stride > 1:
                                 _fetch_2(read, at + PIXELS * channels, channels)
                     at = ((stream * lines + line) * across + pixel) * channels + channel
-                    _end(sums, written, at, channels)
+                    _end(sums, written, at, channels, False)
                     if both:
-                        _end(below, written, at + across * channels, channels)
+                        _end(below, written, at + across * channels, channels, False)
 
 
 @intrinsic  # type: ignore
@@ -278,56 +280,30 @@ def _plus(typing: Any, sums: Any, other: Any, at: Any, width: Any) -> Any:
     return _SUMS(sums, other, at, width), generate
 
 
-@intrinsic  # type: ignore
-def _relu(typing: Any, sums: Any) -> Any:
-    """Return the ReLU of sums; NaN stays NaN."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
-        none = ir.Constant(_VECTOR, None)
-        sums = [
-            builder.select(builder.fcmp_ordered("<", value, none), none, value)
-            for value in cgutils.unpack_tuple(builder, values[0])
-        ]
-        return context.make_tuple(builder, signature.return_type, sums)
-
-    return _SUMS(sums), generate
+_FRAMES, _FLAG = F32[:, :, :, :], types.boolean  # channels are contiguous
 
 
-_FRAMES = F32[:, :, :, :]  # their channels are contiguous
-
-
-_KINDS = (
-    _FRAMES,
-    F32[:, :, :, ::1],
-    types.intp,
-    F32[::1],
-    _FRAMES,
-    types.boolean,
-    types.boolean,
-    _FRAMES,
-)
-
-
-@compiled(*_KINDS)
+@compiled(_FRAMES, F32[:, :, :, ::1], types.intp, F32[::1], _FRAMES, _FLAG, _FLAG, _FRAMES)
 def _product(
     x: Any, panels: Any, below: int, bias: Any, other: Any, plus: bool, relu: bool, out: Any
 ) -> None:
     streams, height, width, channels = out.shape
     rows, depth, lower, right = panels.shape[1], x.shape[3], x.strides[1] // 4, x.strides[2] // 4
-    right = depth if width < PIXELS else right  # of a width of 1, NumPy may say anything
-    if rows == 1 and (width < PIXELS or lower == width * right):  # all pixels are one row
+    down, across = out.strides[1] // 4, out.strides[2] // 4
+    if width < PIXELS:  # frames are contiguous; of sides of 1, NumPy may say anything
+        right, across, lower, down = depth, channels, width * depth, width * channels
+    if rows == 1 and lower == width * right and down == width * across:  # all pixels are one row
         height, width = 1, height * width
     weights = panels.ravel()
-    for stream in range(streams):
-        for panel in range(len(panels)):
-            channel = min(LANES * panel, channels - LANES)  # the last may repeat some channels
+    for panel in range(len(panels)):
+        channel = min(LANES * panel, channels - LANES)  # the last may repeat some channels
+        for stream in range(streams):
             for y in range(height):
                 for k in range(0, width, PIXELS):
                     pixel = min(k, width - PIXELS)
                     sums = _begin(bias, channel)
-                    at = (y * width + pixel) * channels + channel
-                    here = at + stream * (out.strides[0] // 4)
-                    _fetch(out, here + LANES, channels)
+                    here = stream * (out.strides[0] // 4) + y * down + pixel * across + channel
+                    _fetch(out, here + LANES, across)
                     first = stream * (x.strides[0] // 4) + y * lower + pixel * right
                     tap = panel * rows * depth * LANES
                     for _ in range(rows):
@@ -336,9 +312,9 @@ def _product(
                             tap += LANES
                         first += below
                     if plus:
-                        beside = at + stream * (other.strides[0] // 4)
-                        sums = _plus(sums, other, beside, channels)
-                    _end(_relu(sums) if relu else sums, out, here, channels)
+                        at = (y * width + pixel) * channels + channel
+                        sums = _plus(sums, other, at + stream * (other.strides[0] // 4), channels)
+                    _end(sums, out, here, across, relu)
 
 
 class Product:
@@ -366,8 +342,8 @@ class Product:
     ) -> None:
         """Set ``out`` [B, H, W, O] to the result for ``x`` [B, H, W, I], plus ``other``.
 
-        A frame of one stream is contiguous in ``out`` and ``other``. ``below``: numbers from one
-        row of a kernel to the next.
+        A frame of one stream is contiguous in ``other``, and where it is narrow in ``out``.
+        ``below``: numbers from one row of a kernel to the next.
         """
         written, plus = out.numpy(), other is not None
         added = written if other is None else other.numpy()

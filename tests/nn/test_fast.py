@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from costream.models.skeleton.network import SkeletonNet
 from costream.nn import fast
 from costream.nn.attention import SingleOutputAttention
 from costream.nn.eventful.attention import TokenGrid
@@ -93,6 +94,16 @@ def volumes(stride: int) -> Iterator[Tensor]:
         yield layer.over_time(state, time)
 
 
+def skeletons(persons: int) -> Iterator[Tensor]:
+    bones, options = [(k, 0) for k in range(1, 7)], {"kernel": 5, "padding": "causal", "pool": 2}
+    net = SkeletonNet(4, 7, bones, widths=(160, 160, 170), strides=(1, 1, 2), **options).eval()
+    frames, state = torch.randn(24, 2, 2, 7, 3), net.init_state(2)
+    frames[:, :, persons:] = 0
+    for frame in frames:
+        output = net.forward_step(frame, state)
+        yield torch.zeros(1) if output is None else output.logits
+
+
 def exact_updates() -> Iterator[Tensor]:
     frame, update = TokenGrid(50, 40, 2, relative=False), ExactUpdate()
     state, buffer = update.init_state(1, frame, torch.zeros(16)), torch.zeros(1, 2000, 48)
@@ -120,6 +131,8 @@ PAIRS: dict[str, Callable[[], Iterator[Tensor]]] = {
     "frames, many numbers": partial(frames, 64, 64, 24),
     "depthwise": partial(volumes, 1),
     "depthwise, stride": partial(volumes, 2),
+    "skeletons": partial(skeletons, 2),
+    "skeletons, one there": partial(skeletons, 1),
     "exact update": exact_updates,
 }
 
@@ -155,7 +168,7 @@ def test_the_switch_is_put_back_and_chooses_everywhere(monkeypatch: pytest.Monke
     monkeypatch.setattr(Depthwise, "__call__", None)
     monkeypatch.setattr(SingleOutputAttention, "_step_alone", None)
     monkeypatch.setattr("costream.nn.eventful.exact_update._Stream.update", None)
-    for name in ("attention", "frames, small", "depthwise", "exact update"):
+    for name in ("attention", "frames, small", "skeletons", "depthwise", "exact update"):
         outputs(name, (False,))
         with pytest.raises(TypeError, match="'NoneType' object is not callable"):
             outputs(name, (True,))

@@ -328,6 +328,8 @@ class BlockPlan:
             self.front, self.back = ring[:, :before], ring[:, -before:]
             self.y = frames.new_empty(count * joints, conv.out_width)
             self.frame = self.y.view(count, joints, -1)
+            self.images = [window.view(count, 1, joints, -1) for window in self.windows]
+            self.image = self.frame[:, None]
             spatial = block.spatial
             self.spatial: Callable[[Tensor, Tensor], Any] = (
                 GraphPlan(spatial, count, joints).step
@@ -336,6 +338,8 @@ class BlockPlan:
             )
             self.residuals = block_state.residual.frames.unbind(1) if block_state.residual else ()
         self.matrix, self.bias, self.beside = conv.matrix, cast(Tensor, conv.bias), block.beside
+        product = cast(FoldedConvolution, block.temporal).product
+        self.product = product if product and product.suits(self.images[0]) else None
         self.delay, self.stride = block.timing.delay, block.timing.stride
         self.has_residual = block.delay is not None
         self.wait = block.delay.delay if block.delay is not None else 0
@@ -355,13 +359,21 @@ class BlockPlan:
         late = time - self.delay
         if late < 0 or late % self.stride:
             return None
-        torch.addmm(self.bias, self.windows[slot], self.matrix, out=self.y)
+        past = None
         if self.has_residual:  # without a delay it is the frame itself
             past = self.residuals[(time - self.wait) // self.stride % slots] if slots else x
-            if self.beside is None:
-                self.frame.add_(past)
-            else:
-                self.y.addmm_(past.reshape(-1, past.shape[2]), self.beside)
+        added = past if self.beside is None else None
+        if self.product is not None and fast.prefers_kernel(self.y.numel()):
+            other, last = None if added is None else added[:, None], added is past
+            self.product(self.images[slot], self.image, other, last)
+            if last:
+                return self.frame
+        else:
+            torch.addmm(self.bias, self.windows[slot], self.matrix, out=self.y)
+            if added is not None:
+                self.frame.add_(added)
+        if past is not None and self.beside is not None:
+            self.y.addmm_(past.reshape(-1, past.shape[2]), self.beside)
         return self.frame.relu_()
 
 
@@ -376,10 +388,20 @@ class GraphPlan:
         self.rows = self.mixed.view(count * joints, -1)
         self.y = fold.graph.new_empty(count * joints, products.weight.shape[1])
         self.bias = products.bias.repeat(count, 1) if products.bias.dim() == 2 else products.bias
+        product, self.image = products.compiled, self.rows[None, None]
+        self.product = product if product and product.suits(self.image) else None
 
     def step(self, x: Tensor, out: Tensor) -> None:
         """Write the output [N V, O] for a frame [N, V, C] into ``out``."""
         torch.bmm(self.graph, x, out=self.mixed)
+        if self.product is not None and fast.prefers_kernel(out.numel()):
+            other = self.bias if self.bias.dim() == 2 else None
+            if self.products.adds_input:
+                rows = x.view(-1, x.shape[2])
+                other = rows if other is None else torch.add(rows, other, out=self.y)
+            beside = None if other is None else other[None, None]
+            self.product(self.image, out[None, None], beside, True)
+            return
         torch.addmm(self.bias, self.rows, self.products.weight, out=self.y)
         if self.products.adds_input:
             self.y.add_(x.view(-1, x.shape[2]))

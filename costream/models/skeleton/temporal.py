@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, cast
 
 import torch
@@ -17,6 +18,7 @@ from costream.models.skeleton.blocks import (
     sides,
 )
 from costream.nn.convolution import ConvolutionState, TemporalConvolution
+from costream.nn.fast import LARGE, compile_product
 from costream.nn.graph import fold_convolution, scale_and_shift
 from costream.nn.pooling import MaxState, TemporalMax
 from costream.nn.state import State
@@ -56,6 +58,11 @@ class FoldedConvolution:
         self.conv = continual_convolution(
             weight * scale[:, None, None], bias * scale + shift + more, unit.stride, unit.pads
         )
+
+    @cached_property
+    def product(self) -> Any:
+        """The compiled form of a large convolution, or None."""
+        return compile_product(self.conv.matrix[None], cast(Tensor, self.conv.bias), LARGE)
 
     def init_state(self, batch_size: int, joints: int) -> ConvolutionState:  # noqa: D102
         return self.conv.init_state(batch_size, joints)
