@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, cast
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -346,7 +345,8 @@ class TemporalStatistics(ContinualModule):
             return self.mean.forward_step(_powers(x), state)
         check_shape(x.shape, held.numbers.shape)
         held.numbers[...] = x.numpy()
-        np.multiply(held.numbers, held.numbers, out=held.squares)
+        held.squares[...] = held.numbers
+        held.squares *= held.numbers
         means = self.mean.push(held.powers, state, wanted)
         return None if means is None else torch.from_numpy(means)
 
