@@ -27,7 +27,7 @@ def test_the_table_is_text_without_escapes(tmp_path):
     name, columns, first, *_, cost, saving = shown.splitlines()
     assert (name, columns) == ("room.mp4", "  start      end   length  label       score  opens at")
     assert "network 64x less" in saving
-    assert first.split()[:5] == ["0:03.62", "0:06.88", "3.25", "s", "walk"]
+    assert first.split()[:5] == ["0:03.25", "0:06.88", "3.62", "s", "walk"]
     assert cost.startswith("112 steps, 14.0 s of video")
     run("detect", ROOM, *PART, "-f", "table", "-o", tmp_path)
     assert (tmp_path / "room.mp4.txt").read_text("utf-8").splitlines()[:-2] == (

@@ -17,6 +17,7 @@ from weights.recipes.action import train as action
 from weights.recipes.action.data import merge, read_pack, split_of
 from weights.recipes.action.places import read_homes
 from weights.recipes.action.rendering.figure import LABELS
+from weights.recipes.objects.teacher import NanoDet
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,8 @@ def pack():
 
 @pytest.fixture(scope="module")
 def folder():
-    return packs("fir_action.tar", "actions_video.tar", "images_det.tar", "samples.tar")
+    files = "fir_action.tar", "actions_video.tar", "images_det.tar", "samples.tar", "teachers2.tar"
+    return packs(*files)
 
 
 def test_falls_in_homes_are_labelled(folder):
@@ -91,7 +93,7 @@ def test_whole_recipe(folder, tmp_path, monkeypatch):
                 for c in getattr(video, part.name)
             ]
             video = replace(video, **{part.name: clips})
-    written = action.make(video, size, 0, tmp_path)
+    written = action.make(video, size, 0, tmp_path, NanoDet(folder / "teachers2.tar"))
     assert [p.name for p in written] == [
         "cooadtr.safetensors", "cooadtr-b2.safetensors", "oadtr.safetensors"]  # fmt: skip
     for path in written:

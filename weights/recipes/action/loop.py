@@ -159,14 +159,15 @@ def logits(head: nn.Module, tokens: Tensor, rng: np.random.Generator | None = No
 
 
 @torch.no_grad()
-def reminded(head: nn.Module, bank: tuple[Tensor, Tensor], known: Tensor) -> Tensor:
-    """Return the targets [N, T, K] of a bank, in known clips half of what a model says already.
+def reminded(heads: Sequence[nn.Module], bank: tuple[Tensor, Tensor], known: Tensor) -> Tensor:
+    """Return the targets [N, T, K] of a bank, in known clips half of what models say already.
 
-    ``known``: bool [N]. Steps that are ignored stay so.
+    ``known``: bool [N]. Steps that are ignored stay so. The mean of the models counts.
     """
     tokens, targets = bank[0], bank[1].clone()
     for row in known.nonzero()[:, 0]:
-        said = logits(head, tokens[row][None])[0].softmax(-1)
+        each = [logits(head, tokens[row][None])[0].softmax(-1) for head in heads]
+        said = torch.stack(each).mean(0)
         targets[row] = (targets[row] + said * targets[row].sum(-1, keepdim=True)) / 2
     return targets
 
