@@ -170,3 +170,16 @@ def test_weights_of_space_begin_those_of_pictures(tmp_path):
     xy = x[..., [0, 1, 3, 4, 6, 7]] * torch.tensor([-1.0, 1.0] * 3)
     with torch.no_grad():
         torch.testing.assert_close(flat(xy), space(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_wider_network_begins_with_the_output_of_the_narrow_one(tmp_path):
+    arguments = {"num_classes": len(LABELS), **NETWORK, "widths": [8, 12], "strides": [1, 2]}
+    narrow = SkeletonNet(**arguments).eval()
+    torch.nn.init.normal_(narrow.reading.weight)
+    card = card_of("costgcn", LABELS, arguments, FRONTEND, Timeline(), {})
+    save_model(tmp_path / "a.safetensors", card, narrow, JointStreams(**FRONTEND))
+    wide = SkeletonNet(**{**arguments, "widths": [12, 16]}).eval()
+    start_from(wide, LABELS, tmp_path / "a.safetensors")
+    x = torch.randn(2, 20, 1, 15, 9)
+    with torch.no_grad():
+        torch.testing.assert_close(wide(x), narrow(x), rtol=1e-4, atol=1e-4)

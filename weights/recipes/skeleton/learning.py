@@ -75,24 +75,42 @@ def learn(
 
 
 def start_from(network: SkeletonNet, labels: list[str], path: Path) -> None:
-    """Copy the weights of a file where names and shapes agree, and those of the same labels.
+    """Copy the weights of a file where names agree, and those of the same labels.
 
-    A network for pictures gets those of one for space without depth.
+    A network for pictures gets those of one for space without depth. In a wider network further
+    channels get what the first ones have, and give these nothing: it begins with the same output.
     """
     stored = read_weights(path)
     own = network.state_dict()
     tensors = {name.removeprefix("network."): tensor for name, tensor in stored.tensors.items()}
     if network.channels < int(stored.card.arguments["channels"]):
         tensors |= _without_depth(tensors, network.joints)
-    found = {k: v for k, v in tensors.items() if k in own and v.shape == own[k].shape}
+    labelled = ("fc.weight", "fc.bias", "reading.weight")
+    found = {k: _widened(v, own[k]) for k, v in tensors.items() if k in own and k not in labelled}
     known = {label: k for k, label in enumerate(stored.card.labels)}
     both = [(k, known[label]) for k, label in enumerate(labels) if label in known]
-    for name in ("fc.weight", "fc.bias", "reading.weight"):
-        if name in tensors and tensors[name].shape[1:] == own[name].shape[1:]:
+    for name in labelled:
+        if name in tensors:
             found[name] = own[name].clone()
             for new, old in both:
-                found[name][new] = tensors[name][old]
+                found[name][new] = _widened(tensors[name][old][None], own[name][new][None])[0]
     network.load_state_dict(own | found)
+
+
+def _widened(tensor: Tensor, own: Tensor) -> Tensor:
+    """Return ``own`` with ``tensor`` in its first rows and columns, beside which there are zeros.
+
+    What does not fit stays ``own``.
+    """
+    if tensor.dim() != own.dim() or any(
+        a > b for a, b in zip(tensor.shape, own.shape, strict=True)
+    ):
+        return own
+    out = own.clone()
+    if tensor.dim() > 1:
+        out[: len(tensor), tensor.shape[1] :] = 0
+    out[tuple(slice(size) for size in tensor.shape)] = tensor
+    return out
 
 
 def _without_depth(tensors: dict[str, Tensor], joints: int) -> dict[str, Tensor]:

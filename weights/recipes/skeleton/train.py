@@ -55,7 +55,7 @@ NETWORK: dict[str, Any] = {
     "centre": BODY_15.centre,
     "channels": 9,
     "persons": 1,
-    "widths": [32, 64, 96, 128],
+    "widths": [48, 96, 144, 192],
     "strides": [1, 2, 1, 1],
     "kernel": 7,
     "padding": "causal",
