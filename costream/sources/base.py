@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -136,6 +137,11 @@ class LiveSource(Protocol):
         """Drift of its clock against this machine's in ppm, > 0: faster; None while unknown."""
 
 
+# Longest wait at a time: a signal that comes just before a wait does not end it, and its handler
+# would not be called until the end of it.
+SIGNALS_S = 0.25
+
+
 class StopEvent:
     """Event set by any thread or a signal handler: SimpleQueue.put is reentrant."""
 
@@ -150,7 +156,8 @@ class StopEvent:
 
     def wait(self, seconds: float) -> bool:
         """Wait for this time or until the event is set; return whether it is set."""
-        if not self.is_set and seconds > 0:
+        until_s = time.monotonic() + seconds
+        while not self.is_set and (left_s := until_s - time.monotonic()) > 0:
             with contextlib.suppress(Empty):
-                self._queue.get(timeout=seconds)
+                self._queue.get(timeout=min(left_s, SIGNALS_S))
         return self.is_set

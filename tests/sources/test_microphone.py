@@ -52,6 +52,8 @@ LISTEN = """
             time.sleep(0.005)
 
     threading.Thread(target=watch, daemon=True).start()
+    # That thread gets signals, as if they came just before a wait of this one.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     blocks = []
     if pause_s:
         recorder.BACKLOG_S = 0.5

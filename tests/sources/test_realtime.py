@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from pathlib import Path
+from threading import Timer
 
 import numpy as np
 import pytest
 
 from costream.records import AudioFormat, VideoFrame
-from costream.sources.base import LiveSource, SourceOptions
+from costream.sources.base import LiveSource, SourceOptions, StopEvent
 from costream.sources.media.audio import AudioSource
 from costream.sources.media.video import VideoSource
 from costream.sources.realtime import RealtimeSource
@@ -70,3 +72,17 @@ def test_stop_while_it_waits(media: Path) -> None:
     assert time.monotonic() - before_s < 5.0
     assert source.connection.state == "ended"
     source.close()
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals between threads")
+def test_a_signal_that_another_thread_gets_ends_a_wait():
+    """As one does that comes just before a wait begins."""
+    event = StopEvent()
+    before = signal.signal(signal.SIGINT, lambda *_: event.set())
+    Timer(0.1, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT)).start()
+    began_s = time.monotonic()
+    try:
+        assert event.wait(60)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - began_s < 30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -14,7 +15,7 @@ import numpy as np
 
 from costream.errors import SourceError, UsageError, display_name
 from costream.records import Fault, Gap, Item, SourceInfo
-from costream.sources.base import Connection, SourceOptions, source
+from costream.sources.base import SIGNALS_S, Connection, SourceOptions, source
 from costream.sources.live.clock import SILENT, TOO_SLOW, LiveClock
 from costream.sources.live.devices import WHERE
 from costream.sources.live.recorder import AudioChunk, DeviceLoss, MicrophoneRecorder
@@ -104,7 +105,7 @@ class MicrophoneSource:
         if self._stopped:
             recorder.stop()
         recorder.start()
-        error = recorder.opened.get()
+        error = self._opening(recorder)
         if error is not None or self._stopped:
             raise error or SourceError("stopped before any sound came", where=self._uri)
         return SourceInfo(
@@ -124,8 +125,6 @@ class MicrophoneSource:
             if isinstance(item, Gap):
                 self._report(item)
             yield item
-            if self._stopped:
-                return
 
     def stop(self) -> None:
         """End ``open`` or ``items`` at once, even while they wait; safe in a signal handler."""
@@ -140,11 +139,21 @@ class MicrophoneSource:
             recorder.stop()
             recorder.join()
 
+    def _opening(self, recorder: MicrophoneRecorder) -> SourceError | None:
+        """Wait until the device is open or waited for; return the error of the attempt."""
+        while not self._stopped:
+            with contextlib.suppress(Empty):
+                return recorder.opened.get(timeout=SIGNALS_S)
+        return None
+
     def _items(self) -> Iterator[Item]:
         while self._recorder is not None and not self._stopped:
+            patience_s = self._patience_s()
             try:
-                chunk = self._recorder.queue.get(timeout=self._patience_s())
+                chunk = self._recorder.queue.get(timeout=min(patience_s, SIGNALS_S))
             except Empty:
+                if patience_s > SIGNALS_S:
+                    continue
                 yield from self._end()
                 return
             if chunk is None:
@@ -186,13 +195,13 @@ class MicrophoneSource:
         if self._cutter is not None and self._options.end_s is not None:
             yield from self._cutter.go_on(Fraction(self._options.end_s), SILENT)
 
-    def _patience_s(self) -> float | None:
+    def _patience_s(self) -> float:
         """Return how long to wait for sound: until the sound of the requested end is overdue.
 
-        None: for ever. The end counts from the first sample.
+        The end counts from the first sample.
         """
         if self._options.end_s is None or self._cutter is None:
-            return None
+            return math.inf
         due_s = self._options.end_s + self._clock.delays.usual_s
         return max(0.0, due_s + END_S - time.monotonic())
 
@@ -217,9 +226,9 @@ class MicrophoneSource:
         frame = av.AudioFrame.from_ndarray(samples, "flt", f"{chunk.channels}c")
         frame.sample_rate = chunk.rate_hz
         if self._cutter is None:
-            begins_s = self._clock.begins_s
+            begins = {"time_s": self._clock.begins_s, "origin_s": self._clock.begins_s}
             self._cutter = AudioBlockCutter(
-                frame, self._sound, self._options, self._uri, live=True, time_s=begins_s
+                frame, self._sound, self._options, self._uri, live=True, **begins
             )
         yield from self._cutter.take(frame, jump, chunk.arrived_s)
 

@@ -130,7 +130,7 @@ class MicrophoneRecorder:
             return None
 
     def _watch(self, recording: DeviceRecording) -> str:
-        """Wait until the recording is over or stalls, and return the reason."""
+        """Wait until the recording is over or stalls, and return the reason; "" after ``stop``."""
         while not self._stopped:
             if recording.over:
                 return "the device is gone"
@@ -139,7 +139,7 @@ class MicrophoneRecorder:
             if left_s <= 0:
                 return "no sound received"
             self._wait(left_s)
-        return "stopped"
+        return ""
 
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds
