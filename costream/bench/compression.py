@@ -44,7 +44,11 @@ def compression_table(names: Sequence[str], rounds: int, threads: int) -> Table:
     ModelError, and UsageError for models of other labels than the first.
     """
     with quiet_torch(threads):
-        forms = [form for name in names for form in _forms(name)]
+        short = [Path(name).name for name in names]
+        shown = short if len({*short}) == len({*names}) else names
+        forms = [
+            form for name, called in zip(names, shown, strict=True) for form in _forms(name, called)
+        ]
         labels = forms[0].stored.card.labels
         if other := [f.name for f in forms if f.stored.card.labels != labels]:
             raise UsageError(f"{other[0]} has other labels than {forms[0].name}")
@@ -78,9 +82,8 @@ def compression_table(names: Sequence[str], rounds: int, threads: int) -> Table:
     return Table(f"compression, {rounds} rounds in turns", _COLUMNS, tuple(rows), tuple(notes))
 
 
-def _forms(name: str) -> list[_Form]:
+def _forms(name: str, shown: str) -> list[_Form]:
     stored = read_model(name)
-    shown = Path(name).name
     forms = [stored]
     if "int8" not in stored.card.compression:
         card = replace(stored.card, compression={**stored.card.compression, "int8": {}})

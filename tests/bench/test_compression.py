@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,13 @@ def test_forms_are_compared_with_the_first(tmp_path):
     assert narrow["step MMAC"] < small["step MMAC"] == whole["step MMAC"]
     assert whole["score difference"] == 0 < small["score difference"] < narrow["score difference"]
     assert whole["state KB"] == small["state KB"] > narrow["state KB"]
+    again = tmp_path / "again"
+    again.mkdir()
+    same = str(again / "w64.safetensors")  # of the same name in another folder
+    save_model(Path(same), card, network)
+    table = compression_table([files[0], same], 1, 1)
+    macs = {row[0]: row[table.columns.index("step MMAC")] for row in table.rows}
+    assert macs[files[0]] > macs[same]
     other = tmp_path / "other.safetensors"
     save_model(other, replace(card, labels=("a", "b", "c")), network)
     with pytest.raises(UsageError, match="other labels"):

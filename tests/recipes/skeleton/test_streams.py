@@ -27,7 +27,7 @@ from weights.recipes.skeleton.sets import MIRRORED as MIRRORED_LABELS
 from weights.recipes.skeleton.sets import SETS
 from weights.recipes.skeleton.streams import Changes, StreamBatches
 from weights.recipes.skeleton.tokens import body_tokens
-from weights.recipes.skeleton.train import FLAT_FRONTEND, FLAT_NETWORK, FRONTEND, NETWORK
+from weights.recipes.skeleton.train import FLAT_FRONTEND, FRONTEND, NETWORK
 
 LABELS = [BACKGROUND, "bend", "wave left", "wave right"]
 MIRRORED = {"wave left": "wave right", "wave right": "wave left"}
@@ -164,7 +164,7 @@ def test_weights_of_space_begin_those_of_pictures(tmp_path):
         *("costgcn", LABELS, {"num_classes": len(LABELS), **NETWORK}, FRONTEND, Timeline(), {})
     )
     save_model(tmp_path / "a.safetensors", card, space, JointStreams(**FRONTEND))
-    flat = SkeletonNet(len(LABELS), **FLAT_NETWORK).eval()
+    flat = SkeletonNet(len(LABELS), **{**NETWORK, "channels": 6}).eval()
     start_from(flat, LABELS, tmp_path / "a.safetensors")
     x = torch.randn(2, 20, 1, 15, 9)
     xy = x[..., [0, 1, 3, 4, 6, 7]] * torch.tensor([-1.0, 1.0] * 3)

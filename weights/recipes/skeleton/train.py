@@ -64,7 +64,7 @@ NETWORK: dict[str, Any] = {
 }
 # In pictures: the same without depth, in which nobody can be turned to face the camera.
 FLAT_FRONTEND: dict[str, Any] = {**FRONTEND, "axes": 2, "heading": 0}
-FLAT_NETWORK: dict[str, Any] = {**NETWORK, "channels": 6}
+FLAT_NETWORK: dict[str, Any] = {**NETWORK, "channels": 6, "widths": [32, 64, 96, 128]}
 FLAT_TURN = 1.8  # radians to both sides of facing the camera that people are turned
 STREAM_STEPS = 64
 
