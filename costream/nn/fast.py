@@ -147,19 +147,16 @@ def compile_depthwise(weight: Tensor, bias: Tensor, stride: int) -> Depthwise | 
     return Depthwise(weight[:, 0].permute(1, 2, 3, 0), bias, stride)
 
 
-def compile_product(taps: Tensor, bias: Tensor, least: int = 0) -> Product | None:
-    """Return a compiled ``Product`` with ``taps`` [rows, I, O] and ``bias`` [O], or None.
-
-    None for fewer weights than ``least``, too.
-    """
-    if not compiles(taps) or taps.numel() < least:
+def compile_product(taps: Tensor, bias: Tensor) -> Product | None:
+    """Return a compiled ``Product`` with ``taps`` [rows, I, O] and ``bias`` [O], or None."""
+    if not compiles(taps):
         return None
     from costream.nn.numba_kernels import LANES, Product
 
     return None if len(bias) < LANES else Product(taps, bias)
 
 
-LARGE = 1 << 16  # weights; a product of fewer never saves the second that loading Numba takes
+LARGE = 1 << 15  # weights; smaller products never save the second that loading Numba takes
 
 
 # Memory retention of the C library's allocator.

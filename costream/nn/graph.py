@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.nn.fast import LARGE, compile_product
+from costream.nn.fast import compile_product
 
 PARTITIONS = ("in_out", "distance")
 COMPATIBLE = "continual-skeletons"
@@ -287,9 +287,9 @@ class FoldedProducts:
 
     @cached_property
     def compiled(self) -> Any:
-        """The compiled product, with the bias if it is [O], or None if it is not large."""
+        """The compiled product, with the bias if it is [O], or None."""
         bias = self.bias if self.bias.dim() == 1 else torch.zeros_like(self.bias[0])
-        return compile_product(self.weight[None], bias, LARGE)
+        return compile_product(self.weight[None], bias)
 
     def __call__(self, mixed: Tensor, x: Tensor) -> Tensor:
         """Return the ReLU [N, V, O] for mixed joints [N, P V, C] of frames ``x`` [N, V, C]."""

@@ -278,11 +278,12 @@ class StepPlan:
             self.rows = self.frames.flatten(0, 1)
         parts = self.frames, scale, shift
         self.arrays = [part.numpy() for part in parts] if fast.is_plain(self.frames) else None
+        compiled = any(m.numel() >= fast.LARGE for block in blocks for m in block.matrices())
         self._steps: list[tuple[Callable[[Tensor, int], Tensor | None], int, int]] = []
         for block, block_state in zip(blocks, bodies.blocks, strict=True):
             temporal, step = block.temporal, _ordinary(block, block_state)
             if isinstance(temporal, FoldedConvolution) and temporal.conv.kernel > 1:
-                step = BlockPlan(block, block_state, joints).step
+                step = BlockPlan(block, block_state, joints, compiled).step
             self._steps.append((step, block.timing.delay, block.timing.stride))
 
     def run(self, x: Tensor, time: int) -> Tensor | None:
@@ -312,9 +313,14 @@ def _ordinary(
 
 
 class BlockPlan:
-    """A block whose temporal unit is a convolution; see ``StepPlan``."""
+    """A block whose temporal unit is a convolution; see ``StepPlan``.
 
-    def __init__(self, block: FoldedBlock, block_state: SkeletonBlockState, joints: int) -> None:
+    ``compiled``: by compiled products, where it can be.
+    """
+
+    def __init__(
+        self, block: FoldedBlock, block_state: SkeletonBlockState, joints: int, compiled: bool
+    ) -> None:
         conv = cast(FoldedConvolution, block.temporal).conv
         memory = cast(ConvolutionState, block_state.temporal)
         frames = memory.frames
@@ -332,13 +338,13 @@ class BlockPlan:
             self.image = self.frame[:, None]
             spatial = block.spatial
             self.spatial: Callable[[Tensor, Tensor], Any] = (
-                GraphPlan(spatial, count, joints).step
+                GraphPlan(spatial, count, joints, compiled).step
                 if type(spatial) is FoldedGraphConvolution
                 else lambda x, out: out.copy_(spatial(x).flatten(0, 1))
             )
             self.residuals = block_state.residual.frames.unbind(1) if block_state.residual else ()
         self.matrix, self.bias, self.beside = conv.matrix, cast(Tensor, conv.bias), block.beside
-        product = cast(FoldedConvolution, block.temporal).product
+        product = cast(FoldedConvolution, block.temporal).product if compiled else None
         self.product = product if product and product.suits(self.images[0]) else None
         self.delay, self.stride = block.timing.delay, block.timing.stride
         self.has_residual = block.delay is not None
@@ -380,7 +386,9 @@ class BlockPlan:
 class GraphPlan:
     """A ``FoldedGraphConvolution`` with its buffers."""
 
-    def __init__(self, fold: FoldedGraphConvolution, count: int, joints: int) -> None:
+    def __init__(
+        self, fold: FoldedGraphConvolution, count: int, joints: int, compiled: bool
+    ) -> None:
         self.products, products = fold.products, fold.products
         width = len(products.weight) * joints // len(fold.graph)
         self.graph = fold.graph.expand(count, -1, -1)
@@ -388,7 +396,8 @@ class GraphPlan:
         self.rows = self.mixed.view(count * joints, -1)
         self.y = fold.graph.new_empty(count * joints, products.weight.shape[1])
         self.bias = products.bias.repeat(count, 1) if products.bias.dim() == 2 else products.bias
-        product, self.image = products.compiled, self.rows[None, None]
+        self.image = self.rows[None, None]
+        product = products.compiled if compiled else None
         self.product = product if product and product.suits(self.image) else None
 
     def step(self, x: Tensor, out: Tensor) -> None:

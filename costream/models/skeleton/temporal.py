@@ -18,7 +18,7 @@ from costream.models.skeleton.blocks import (
     sides,
 )
 from costream.nn.convolution import ConvolutionState, TemporalConvolution
-from costream.nn.fast import LARGE, compile_product
+from costream.nn.fast import compile_product
 from costream.nn.graph import fold_convolution, scale_and_shift
 from costream.nn.pooling import MaxState, TemporalMax
 from costream.nn.state import State
@@ -61,8 +61,8 @@ class FoldedConvolution:
 
     @cached_property
     def product(self) -> Any:
-        """The compiled form of a large convolution, or None."""
-        return compile_product(self.conv.matrix[None], cast(Tensor, self.conv.bias), LARGE)
+        """The compiled form of the convolution, or None."""
+        return compile_product(self.conv.matrix[None], cast(Tensor, self.conv.bias))
 
     def init_state(self, batch_size: int, joints: int) -> ConvolutionState:  # noqa: D102
         return self.conv.init_state(batch_size, joints)
