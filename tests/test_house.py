@@ -105,7 +105,7 @@ def test_counts_hold():
     """The tree does not grow back: raise a bound only with a reason in the change."""
     package, tests = list(sources(ROOT).values()), list((ROOT / "tests").rglob("*.py"))
     assert len(package) <= 480
-    assert count_lines(package) <= 85_200  # text, exported steps, glimpses, compiled products
+    assert count_lines(package) <= 85_800  # text, exported steps, glimpses, compiled products
     assert count_lines(tests) <= 59_150  # of films of things, glimpses, exported frontends
     assert {p.name: n for p in package if (n := count_lines([p])) > 500} == {}
 

@@ -11,12 +11,15 @@ from dataclasses import replace
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.checkpoints.file import Weights
 from costream.errors import ModelError
 from costream.frontends.base import load_frontend
 from costream.models.build import new_network
+from costream.models.eventful.rcnn import BINS
+from costream.models.eventful.vitdet import ViTDet
 from costream.nn.adapters.adapting import adapters, fuse, load_adapter
 from costream.nn.adapters.low_rank import SPLoRA
 from costream.nn.adapters.pruning import Pruner
@@ -68,7 +71,7 @@ def with_adapter(base: Weights, adapter: Weights) -> Weights:
             found = [a.kept for _, _, _, a in adapters(network) if isinstance(a, SPLoRA)]
             pruned = any(not bool(kept.rows.all() & kept.columns.all()) for kept in found)
             if pruned:
-                Pruner(network, example_clip(network), "magnitude").finish()
+                Pruner(*prunable(network), "magnitude").finish()
             fuse(network)
         except ValueError as error:
             raise ModelError(f"the adapter cannot be used: {error}") from error
@@ -77,6 +80,31 @@ def with_adapter(base: Weights, adapter: Weights) -> Weights:
     facts = {k: v for k, v in facts.items() if k not in ("base", "frozen")}
     facts |= {"pruned": ["network", "frontend"] if both else ["network"]} if pruned else {}
     return Weights(replace(card, compression=facts), f"{base.sha256}+{adapter.sha256}", tensors)
+
+
+class WithoutChoice(nn.Module):
+    """A detector without the choice of boxes: what it says is a function of its pictures alone."""
+
+    def __init__(self, network: ViTDet) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Return what is predicted of pictures [B, 3, H, W], and of a box in each, [B, N]."""
+        view = self.network.view(self.network.backbone(self.network.embed(pictures)))
+        said = [part for pair in view.predicted for part in pair]
+        for head, predictor in self.network.roi_heads.stages():
+            said += predictor(head(F.adaptive_avg_pool2d(view.maps[0], BINS)))
+        return torch.cat([part.reshape(len(pictures), -1) for part in said], 1)
+
+
+def prunable(network: nn.Module) -> tuple[nn.Module, Tensor]:
+    """Return a network as ``Pruner`` takes it, and an example of its input."""
+    if isinstance(network, ViTDet):
+        noise = torch.Generator().manual_seed(0)
+        side = 4 * network.patch
+        return WithoutChoice(network), torch.randn(1, 3, side, side, generator=noise)
+    return network, example_clip(network)
 
 
 def example_clip(network: Any) -> Tensor:

@@ -139,7 +139,7 @@ def find_weights(name: str, weights: str | os.PathLike[str] | None = None) -> Pa
 
 
 def load_model(
-    name: str = "cooadtr",
+    name: str | os.PathLike[str] = "cooadtr",
     weights: str | os.PathLike[str] | None = None,
     device: str = "auto",
     dtype: str = "float32",
@@ -157,6 +157,7 @@ def load_model(
     from costream.models.build import build, model_class
     from costream.models.streaming import StreamingModel, find_device
 
+    name = os.fspath(name)
     names = [part.strip() for part in name.split(",") if part.strip()]
     if len(names) > 1:
         from costream.models.hearing import BesideModel, with_sound

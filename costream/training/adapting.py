@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import read_card
 from costream.errors import UsageError
-from costream.models.adapters import WithFrontend, example_clip
+from costream.models.adapters import WithFrontend, prunable
 from costream.nn.adapters.adapting import adapt, adapter_state, count_learnt, fuse
 from costream.nn.adapters.pruning import Pruner, gradual
 from costream.training.base import TrainSettings
@@ -116,7 +116,7 @@ class Adaptation:
             training = self._network.training
             with torch.random.fork_rng(devices=[]):  # a resumed training comes here later
                 try:
-                    self._pruner = Pruner(self._network, example_clip(self._network))
+                    self._pruner = Pruner(*prunable(self._network))
                 except ValueError as error:
                     raise UsageError(str(error), where="--density") from error
             self._network.train(training)
@@ -128,10 +128,9 @@ def check_adapter(settings: TrainSettings, objects: bool = False) -> None:
 
     ``settings``: after their defaults are filled in. ``objects``: of a detector.
     """
-    if objects and settings.density < 1:
-        raise UsageError("models of objects are not pruned", where="--density")
-    if objects and settings.adapter != "none" and not settings.fine_tune:
-        raise UsageError("an adapter is of the whole network", where="--no-fine-tune")
+    changed = settings.adapter != "none" or settings.density < 1
+    if objects and changed and not settings.fine_tune:
+        raise UsageError("what is adapted or pruned is the whole network", where="--no-fine-tune")
     if settings.adapter == "lora" and settings.density < 1:
         raise UsageError(
             "LoRA has no masks", where="--density", hint="use --adapter splora, or none"

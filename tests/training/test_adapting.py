@@ -12,6 +12,7 @@ from costream.checkpoints.file import read_card, read_weights, write_weights
 from costream.errors import ModelError, UsageError
 from costream.models.registry import find_weights, load_model, read_model
 from costream.models.verify import random_items
+from costream.nn.eventful.gates import Operations
 from costream.training.adapting import check_adapter, with_facts
 from costream.training.card_text import compression_lines
 from costream.training.command import train
@@ -178,27 +179,27 @@ def test_what_does_not_go_together(tmp_path, options, message):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"density": 0.5}, "not pruned"),
-        ({"adapter": "lora", "fine_tune": False}, "whole network"),
-    ],
+    [({"density": 0.5}, "whole network"), ({"adapter": "lora"}, "whole network")],
 )
 def test_what_detectors_cannot(tmp_path, options, message):
-    settings = train_settings(tmp_path / "x.safetensors", **{"fine_tune": True, **options})
+    settings = train_settings(tmp_path / "x.safetensors", **{"fine_tune": False, **options})
     with pytest.raises(UsageError, match=message):
         check_adapter(settings, objects=True)
 
 
-def test_adapters_of_detectors(tmp_path):
+@pytest.mark.parametrize("options", [{"adapter": "lora"}, {"adapter": "splora", "density": 0.5}])
+def test_adapters_of_detectors(tmp_path, options):
     base = data_objects.write_tiny_weights(tmp_path / "base.safetensors")
     labels = data_objects.write_pictures(tmp_path / "pictures", 5)
     path = tmp_path / "own.safetensors"
-    options = {"data": tmp_path / "pictures", "labels": labels, "adapter": "lora", "rank": 2}
+    options = {"data": tmp_path / "pictures", "labels": labels, "rank": 2, **options}
     with torch.enable_grad():
         train(train_settings(path, model=str(base), steps=4, verbosity=0, **options))
     facts = read_card(path).compression
-    assert facts["learnt"] < facts["learnt_whole"]
-    assert facts["macs"] == facts["macs_before"] > 0
+    assert 0 < facts["learnt"] < facts["learnt_whole"]
+    pruned = "density" in options
+    assert 0 < facts["macs"] <= (0.8 if pruned else 1) * facts["macs_before"]
+    _is_its_step(load_model(path).network)
     own = read_weights(path).tensors
     adapter = path.with_name("own-adapter.safetensors")
     assert adapter.stat().st_size < path.stat().st_size
@@ -206,8 +207,19 @@ def test_adapters_of_detectors(tmp_path):
     assert joined.keys() == own.keys()
     for name, tensor in own.items():
         torch.testing.assert_close(joined[name], tensor, rtol=1e-5, atol=1e-6)
-    before = read_weights(base).tensors["network.backbone.blocks.0.mlp_1.weight"]
-    assert not torch.equal(own["network.backbone.blocks.0.mlp_1.weight"], before.float())
+    before = read_weights(base).tensors["network.backbone.blocks.0.mlp_1.weight"].float()
+    after = own["network.backbone.blocks.0.mlp_1.weight"]
+    assert len(after) < len(before) if pruned else not torch.equal(after, before)
+
+
+@torch.no_grad()
+def _is_its_step(network):
+    """Assert that a frame with gates gives what the picture gives."""
+    picture, operations = torch.randn(1, 3, 64, 96), Operations()
+    tokens = network.embed(picture)
+    first = network.view_step(tokens, network.init_state(1, 64, 96), None, operations)
+    whole = network.view(network.backbone(tokens))
+    torch.testing.assert_close(first.predicted, whole.predicted, rtol=1e-4, atol=1e-4)
 
 
 def test_pruned_networks_are_not_begun_with(skeletons, small, tmp_path):

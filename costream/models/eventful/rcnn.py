@@ -54,6 +54,11 @@ class ProposalHead(nn.Module):
         self.objectness_logits = nn.Conv2d(channels, len(RATIOS), 1)
         self.anchor_deltas = nn.Conv2d(channels, 4 * len(RATIOS), 1)
 
+    @property
+    def hidden(self) -> int:
+        """Channels after the first convolution."""
+        return cast(nn.Conv2d, self.conv["conv0"]).out_channels
+
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits [B, n] and deltas [B, n, 4] of n = H W anchors for a map [B, C, H, W]."""
         for layer in self.conv.values():

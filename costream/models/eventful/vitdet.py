@@ -247,7 +247,7 @@ class ViTDet(FrameDetector):
         backbone, view = self.backbone.init_state(batch_size, *size), None
         if self.gate_maps:
             like = backbone.tensors()["blocks.0.qkv.reference"][0, 0]
-            view = init_view_state(self.pyramid, batch_size, *size, like)
+            view = init_view_state(self.pyramid, self.proposal_generator, batch_size, *size, like)
         return ViTDetState(backbone, view)
 
     def view(self, tokens: Tensor, operations: Operations | None = None) -> View:
@@ -326,15 +326,20 @@ class ViewState(State):
 
 
 def init_view_state(
-    pyramid: SimplePyramid, batch_size: int, height: int, width: int, like: Tensor
+    pyramid: SimplePyramid,
+    proposals: ProposalNetwork,
+    batch_size: int,
+    height: int,
+    width: int,
+    like: Tensor,
 ) -> ViewState:
     """Return the initial state for streams of frames of this size, in tokens.
 
     ``like``: a row [D].
     """
     places = pyramid.layout(height, width).places
-    shape = (batch_size, places + 1, pyramid.channels)
-    narrow, rows, hidden = (zeros(*shape, like=like) for _ in range(3))
+    widths = pyramid.channels, pyramid.channels, proposals.rpn_head.hidden
+    narrow, rows, hidden = (zeros(batch_size, places + 1, c, like=like) for c in widths)
     reference = zeros(batch_size, height * width, len(like), like=like)
     predicted = zeros(batch_size, places, PREDICTED, like=like)
     return ViewState(reference, narrow, rows, hidden, predicted)

@@ -25,6 +25,7 @@ from costream.nn.adapters.adapting import fuse
 from costream.nn.adapters.labels import Labeller
 from costream.nn.attention import MultiheadAttention, RetroactiveAttention, SingleOutputAttention
 from costream.nn.block import EncoderBlock
+from costream.nn.eventful.block import EventfulBlock
 from costream.nn.pooling import TemporalMean, TemporalStatistics
 from costream.nn.tracing import ExampleTracer, analysed
 from costream.nn.widths import empty_like, resize
@@ -62,11 +63,11 @@ class ChannelGraph:
 
 
 class _Tracer(ExampleTracer):
-    """A tracer that also stops at blocks of encoders, whose channels are known, and at means."""
+    """A tracer that also stops at transformer blocks, whose channels are known, and at means."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Return whether a module is taken as one operation."""
-        known = isinstance(m, EncoderBlock | TemporalMean | TemporalStatistics)
+        known = isinstance(m, EncoderBlock | EventfulBlock | TemporalMean | TemporalStatistics)
         return known or super().is_leaf_module(m, module_qualified_name)
 
 
@@ -81,15 +82,16 @@ def find_channels(net: nn.Module, example: Tensor) -> ChannelGraph:
         root = analysed(fuse(copy.deepcopy(net)))
         example = example[:1].double() if example.is_floating_point() else example[:1]
         families, fixed = list(_block_families(root)), dict[str, str]()
+        watched = copy.deepcopy(root)  # modules may keep what they see
         try:
-            graph = _Tracer(example).trace(root)
+            graph = _Tracer(example).trace(watched)
         except Exception as error:
             reason = f"{type(net).__name__} cannot be traced: {error}"
             if not families:
                 raise ValueError(reason) from error
             fixed["all but the blocks"] = reason
         else:
-            labeller = Labeller(root, graph)
+            labeller = Labeller(watched, graph)
             labeller.run(example)
             known = {side for f in families for side in f.units[0].sides}
             traced, fixed = _families(labeller)
@@ -109,17 +111,16 @@ _HEADED = (MultiheadAttention, SingleOutputAttention, RetroactiveAttention)
 
 
 def _block_families(root: nn.Module) -> Iterator[Family]:
-    """Yield the hidden features and the heads of each block of an encoder.
+    """Yield the hidden features of each transformer block, and the heads of those of encoders.
 
     Its layer norms fix the width of its rows.
     """
     for path, block in root.named_modules():
+        if isinstance(block, EventfulBlock):
+            yield _hidden(f"{path}.mlp_1", f"{path}.mlp_2", block.mlp_1)
         if not isinstance(block, EncoderBlock):
             continue
-        first, second = f"{path}.linear1", f"{path}.linear2"
-        sides = [Side(first, "weight", 0), Side(first, "bias", 0), Side(second, "weight", 1)]
-        hidden = range(len(block.linear1.weight))
-        yield Family([Unit({side: [k] for side in sides}) for k in hidden])
+        yield _hidden(f"{path}.linear1", f"{path}.linear2", block.linear1)
         attention = block.self_attn
         if type(attention) not in _HEADED:
             continue
@@ -133,6 +134,12 @@ def _block_families(root: nn.Module) -> Iterator[Family]:
             unit.sides[Side(f"{inside}.out_proj", "weight", 1)] = own
             units.append(unit)
         yield Family(units)
+
+
+def _hidden(first: str, second: str, layer: nn.Linear) -> Family:
+    """Return the features between two linear layers of these paths."""
+    sides = [Side(first, "weight", 0), Side(first, "bias", 0), Side(second, "weight", 1)]
+    return Family([Unit({side: [k] for side in sides}) for k in range(len(layer.weight))])
 
 
 def _families(labeller: Labeller) -> tuple[list[Family], dict[str, str]]:

@@ -12,6 +12,7 @@ from costream.evaluation.metrics.detection import DetectedBoxes, Truth, detectio
 from costream.models.eventful.rcnn import Detections, Proposals, pool
 from costream.models.eventful.vitdet import ViTDet
 from costream.nn.boxes import areas, clip_boxes, pairwise_iou, suppress
+from costream.training.adapting import Adaptation
 from costream.training.baselines import nearest_centroid
 from costream.training.objects.examples import Encoded, EncodedViews, Views
 from costream.training.objects.losses import detector_losses
@@ -80,10 +81,12 @@ def fit(
     seed: int,
     validate: ValidationFunction,
     partial: TrainingCheckpoint,
+    adaptation: Adaptation,
 ) -> list[dict[str, float]]:
     """Train a network or a part of it, keep the best weights, return the history.
 
-    Parameters of ``learning`` that are frozen, below adapters, stay so.
+    Parameters of ``learning`` that are frozen, below adapters, stay so. ``adaptation``: adapters
+    and pruning of the network, to be finished after it.
     Where ``validate`` returns nothing, the last weights are kept. For the history see
     ``EarlyStopping``.
     """
@@ -99,16 +102,20 @@ def fit(
     )
     parts: dict[str, Stateful] = {"chance": RandomState(rng), "watch": stopping}
     optimizer = Optimizer([learning], schedule, "training", partial, parts)
-    for step in optimizer:
+
+    def loss() -> Tensor:
         tokens, boxes, labels = supply.batch(schedule.batch, rng)
         size = (tokens.shape[1] * network.patch, tokens.shape[2] * network.patch)
-        losses = detector_losses(network, tokens, size, boxes, labels)
-        optimizer.step(torch.stack(losses).sum())
-        if stopping.update(step + 1, optimizer.loss):
+        return torch.stack(detector_losses(network, tokens, size, boxes, labels)).sum()
+
+    for step in optimizer:
+        adaptation.begin(step, loss)
+        optimizer.step(loss())
+        if adaptation.over(step) and stopping.update(step + 1, optimizer.loss):
             break
     if stopping.best:
         learning.load_state_dict(stopping.best)
-    network.requires_grad_(False).eval()
+    network.eval()
     return [{k: v for k, v in row.items() if k != LOSS} for row in stopping.history]
 
 

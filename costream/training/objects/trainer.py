@@ -20,6 +20,7 @@ from costream.labels.boxes import read_boxes
 from costream.labels.examples import name_matcher
 from costream.models.build import build, new_network
 from costream.models.eventful.vitdet import ViTDet
+from costream.nn.eventful.gates import Operations
 from costream.training.adapting import Adaptation, with_facts
 from costream.training.base import (
     EARLY_STOPPING_NOTE,
@@ -176,12 +177,14 @@ class ObjectTrainer:
             found = [detect_objects(network, picture) for picture in seen]
             return figures(found, [to_truth(picture) for picture in seen], card.labels)
 
-        rows, columns = (side // network.patch for side in (height, width))
-        adaptation = Adaptation(
-            network, settings, schedule.steps, lambda: network.count_macs(rows, columns)
-        )
-        history = fit(network, learning, supply, schedule, seed, validate, workspace.checkpoint)
+        def count_macs() -> int:
+            return _count_macs(network, height, width)
+
+        adaptation = Adaptation(network, settings, schedule.steps, count_macs)
+        partial = workspace.checkpoint
+        history = fit(network, learning, supply, schedule, seed, validate, partial, adaptation)
         adaptation.finish()
+        network.requires_grad_(False)
         seen = [checked.seen(number) for number in range(len(data.validation))]
         groups = sorted({still.group for still in data.validation})
         return DetectorResults(
@@ -236,6 +239,15 @@ class ObjectTrainer:
         )
         text, page = card_text(card, detection_table), objects_report(report)
         return TrainedModel(card, text, page, verdict, result.adaptation.adapter)
+
+
+@torch.no_grad()
+def _count_macs(network: ViTDet, height: int, width: int) -> int:
+    """Return the cost of a whole frame of this size, in pixels, up to the choice of boxes."""
+    operations = Operations()
+    network.embed(torch.zeros(1, 3, height, width), operations)
+    rows, columns = (side // network.patch for side in (height, width))
+    return operations.total + network.count_macs(rows, columns)
 
 
 def _image_identity(still: AnnotatedImage) -> list[Any]:
