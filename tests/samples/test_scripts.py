@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -12,20 +13,27 @@ import pytest
 from costream.layouts import BODY_15
 from costream.records import SkeletonFrame
 from costream.sources.registry import open_source
-from kit.paths import SAMPLES
+from kit.paths import ROOT, SAMPLES
 
 PLACE = {name: k for k, name in enumerate(BODY_15.joints)}
 
 
-@pytest.fixture(scope="module")
-def moves():
-    """The module that wrote it."""
-    spec = importlib.util.spec_from_file_location("sample_moves", SAMPLES / "moves.py")
+@contextmanager
+def script(name):
+    """The module of a script."""
+    spec = importlib.util.spec_from_file_location(f"sample_{name}", SAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look there
     spec.loader.exec_module(module)
     yield module
     del sys.modules[spec.name]
+
+
+@pytest.fixture(scope="module")
+def moves():
+    """The module that wrote it."""
+    with script("moves") as module:
+        yield module
 
 
 @pytest.fixture(scope="module")
@@ -131,3 +139,23 @@ def test_sounds_are_those_that_their_scripts_write(monkeypatch):
         assert script["segments"] == segments
         assert script["samples"] == len(wave)
         assert 0.1 < np.abs(wave).max() < 1
+
+
+def test_the_speeds_of_the_readme_are_those_that_were_stored():
+    readme = (ROOT / "README.md").read_text("utf-8")
+    with script("make_speeds") as speeds:
+        stored = json.loads(speeds.STORED.read_text("utf-8"))
+        written = speeds.table(stored)
+        assert speeds.TABLE.findall(readme) == [written]
+        ways = stored["tables"]["bench steps --rounds 10"][0]["rows"]
+        assert speeds.seconds(ways[0]) == pytest.approx(ways[0]["median us"] / 1e6)
+        assert [speeds.figures(x) for x in (0.512, 7.96, 13.8, 179.2)] == [
+            "0.51",
+            "8.0",
+            "14",
+            "180",
+        ]
+        ways[0]["median us"] *= 2  # a step that is twice as slow: others half as long
+        window = min(w["median us"] for w in ways if w["way"].startswith("window"))
+        ratio = speeds.figures(window / ways[0]["median us"])
+        assert f"window {ratio}, " in speeds.table(stored).splitlines()[2]
