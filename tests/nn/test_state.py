@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from costream.frontends.tdn import TemporalDifferenceNet
 from costream.nn.state import zeros
 from kit.encoders import build_encoder, step_through
 
@@ -89,3 +90,16 @@ def test_zeros_are_counters_or_like_a_tensor() -> None:
     with torch.inference_mode():
         made = zeros(2, 5, like=like)
     assert (made.shape, made.dtype, made.is_inference()) == ((2, 5), torch.bfloat16, False)
+
+
+def test_streams_that_leave_and_join_are_in_memory_as_before() -> None:
+    net = TemporalDifferenceNet((16, 16), (4, 4, 8, 8)).eval()
+    state = net.init_state(3)
+    state.ring.copy_(torch.randn(state.ring.shape))
+    assert not state.ring.is_contiguous()
+    one, two = state.take([2]), state.take([1, 0])
+    assert two.ring.stride() == state.ring.stride()
+    assert torch.equal(two.ring, state.ring[[1, 0]])
+    joined = type(state).cat([one, two])
+    assert joined.ring.stride() == state.ring.stride()
+    assert torch.equal(joined.ring, state.ring[[2, 1, 0]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -312,6 +313,7 @@ class Rate:
 
     def at(self, now_s: float) -> float:
         """Return the events per second up to this time; 0 after _SPAN_S without any."""
-        times = [t for t in tuple(self._times) if t > now_s - _SPAN_S]
-        span_s = now_s - times[0] if times else 0.0
-        return len(times) / max(span_s, 1.0)
+        times = tuple(self._times)
+        first = bisect_right(times, now_s - _SPAN_S)
+        span_s = now_s - times[first] if first < len(times) else 0.0
+        return (len(times) - first) / max(span_s, 1.0)
