@@ -157,10 +157,11 @@ class SkeletonData:
     name: str
     joints: int
     classes: int
+    discarded: bool = True  # whether the paper counts outputs that a stride discards
 
 
 NTU = SkeletonData("NTU", 25, 60)
-KINETICS = SkeletonData("Kinetics", 18, 400)
+KINETICS = SkeletonData("Kinetics", 18, 400, discarded=False)
 
 
 @dataclass(frozen=True)
@@ -172,22 +173,23 @@ class PublishedSkeletonCount:
     starred: bool  # no strides, no padding
     continual: bool
     published: float  # billions per prediction, NTU RGB+D
-    discarded: bool = True  # whether outputs that a stride discards are counted
+    discarded: bool = True  # whether outputs that a stride discards are counted for NTU RGB+D
     kinetics: float | None = None  # the same for Kinetics-skeleton; None: not at hand
+    two_streams: float | None = None  # there, of joints and bones together
 
 
 COUNTS = (
-    PublishedSkeletonCount("ST-GCN", "stgcn", False, False, 16.73, kinetics=12.04),
+    PublishedSkeletonCount("ST-GCN", "stgcn", False, False, 16.73),
     PublishedSkeletonCount("ST-GCN*", "stgcn", True, False, 36.90),
-    PublishedSkeletonCount("CoST-GCN", "stgcn", False, True, 0.27),
+    PublishedSkeletonCount("CoST-GCN", "stgcn", False, True, 0.27, two_streams=0.32),
     PublishedSkeletonCount("CoST-GCN*", "stgcn", True, True, 0.16),
     PublishedSkeletonCount("AGCN", "agcn", False, False, 18.69),
     PublishedSkeletonCount("AGCN*", "agcn", True, False, 40.87),
-    PublishedSkeletonCount("CoAGCN", "agcn", False, True, 0.30),
+    PublishedSkeletonCount("CoAGCN", "agcn", False, True, 0.30, kinetics=0.18, two_streams=0.36),
     PublishedSkeletonCount("CoAGCN*", "agcn", True, True, 0.17),
     PublishedSkeletonCount("S-TR", "str", False, False, 16.14),
     PublishedSkeletonCount("S-TR*", "str", True, False, 35.65),
-    PublishedSkeletonCount("CoS-TR", "str", False, True, 0.22, discarded=False),
+    PublishedSkeletonCount("CoS-TR", "str", False, True, 0.22, discarded=False, two_streams=0.31),
     PublishedSkeletonCount("CoS-TR*", "str", True, True, 0.15),
 )
 
@@ -214,9 +216,9 @@ def published_skeleton_macs(count: PublishedSkeletonCount, data: SkeletonData = 
     """Return the multiply-accumulates of a prediction as the paper counts them.
 
     Convolutions with biases, 2 per number for batch norms, 1 for ReLU and for means, and the
-    classifier; no graph or attention products. Both persons are present. A continual strided
-    layer counts at every step of its input, that is, including discarded outputs; only the
-    published number of CoS-TR excludes them.
+    classifier; no graph or attention products. Both persons are present. For NTU RGB+D a continual
+    strided layer counts at every step of its input, that is, including discarded outputs; only
+    the published number of CoS-TR excludes them, and all those for Kinetics-skeleton.
     """
     frames = _FRAMES
     if count.continual:
@@ -228,7 +230,7 @@ def published_skeleton_macs(count: PublishedSkeletonCount, data: SkeletonData = 
         if count.starred and not count.continual:
             given = frames - _KERNEL + 1
         spatial = _spatial(count.kind, number, width, out)
-        computed = frames if count.continual and count.discarded else given
+        computed = frames if count.continual and count.discarded and data.discarded else given
         temporal = _KERNEL * out * out + 3 * out
         beside = (width + 3) * out if step > 1 else 0
         total += frames * spatial + computed * (temporal + beside) + given * out
@@ -274,13 +276,15 @@ def skeleton_ops_table() -> Table:
         for what in (" recounted", " published", " costream")
     ]
     columns = ("network", *names, "NTU costream, one person")
+    both = ", ".join(f"{c.name} {c.two_streams}" for c in COUNTS if c.two_streams)
     notes = (
         f"NTU RGB+D: {NTU.joints} joints, {NTU.classes} classes; Kinetics-skeleton:"
         f" {KINETICS.joints} and {KINETICS.classes}. {_PERSONS} persons,",
         f"clips of {_FRAMES} frames; * without strides and padding (here: -s1).",
         "Recounted: by costream, by the paper's rule: convolutions, norms and classifier, without",
-        "graph and attention products; continual networks, except CoS-TR, with the outputs that a",
-        "stride discards. Published: as the paper prints it; - where its number is not at hand.",
+        "graph and attention products; for NTU RGB+D continual networks, except CoS-TR, with the",
+        "outputs that a stride discards. Published: as the paper prints it; - where its number is",
+        f"not at hand. Kinetics, two streams, published: {both}.",
         "costream: every matrix product of a step as implemented here; for a strided network, of",
         "the 4 steps of a prediction. It computes no outputs that a stride discards, and nothing",
         "for absent persons.",
