@@ -104,9 +104,9 @@ def test_no_public_class_name_twice():
 def test_counts_hold():
     """The tree does not grow back: raise a bound only with a reason in the change."""
     package, tests = list(sources(ROOT).values()), list((ROOT / "tests").rglob("*.py"))
-    assert len(package) <= 480
-    assert count_lines(package) <= 85_800  # text, exported steps, glimpses, compiled products
-    assert count_lines(tests) <= 59_150  # of films of things, glimpses, exported frontends
+    assert len(package) <= 481
+    assert count_lines(package) <= 85_760  # text, exported steps, glimpses, compiled loops
+    assert count_lines(tests) <= 59_400  # of glimpses, exported frontends, compiled loops
     assert {p.name: n for p in package if (n := count_lines([p])) > 500} == {}
 
 
@@ -128,16 +128,16 @@ def test_few_files_see_a_flag_and_a_step():
     assert len(files_of_flag(ROOT, "budget")) <= 16
     frame = files_entered(ROOT, "detect", "samples/room.mp4", "--end", "8", "-o", "-", "-q")
     sound = files_entered(ROOT, "listen", "samples/street.ogg", "-m", "cosounds", "-o", "-", "-q")
-    assert len(frame) <= 26, frame  # with the glimpse and its backbone
+    assert len(frame) <= 27, frame  # with the glimpse and its backbone, and rings
     assert len(sound) <= 25, sound
 
 
 def test_nn_imports_only_torch_and_the_standard_library():
-    """But for its compiled loops, one file that is loaded when a network wants it."""
+    """But for its compiled loops, two files that are loaded when a network wants them."""
     wrong = []
     for path in (ROOT / "costream" / "nn").rglob("*.py"):
         allowed = {"torch", "costream", *sys.stdlib_module_names}
-        if path.name == "numba_kernels.py":
+        if path.name in ("numba_kernels.py", "encoder_kernels.py"):
             allowed |= {"numba", "llvmlite", "numpy"}
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             names = []

@@ -13,7 +13,6 @@ from torch import Tensor
 from costream.bench.counts import PUBLISHED_RATIO, attention_ops
 from costream.bench.timing import Contender, measure, quiet_torch
 from costream.nn.attention import MultiheadAttention, RetroactiveAttention, SingleOutputAttention
-from costream.nn.fast import store_by_columns
 from costream.nn.nystrom.continual import RetroactiveNystrom, SingleOutputNystrom
 from costream.nn.nystrom.window import NystromAttention
 from costream.tables import Cell, Table
@@ -79,7 +78,6 @@ def _compare(
 
 def _way(name: str, layer: Any, window: int) -> Contender:
     layer.eval()
-    store_by_columns(layer)
     state = layer.init_state()
 
     def step(x: Tensor) -> Tensor:

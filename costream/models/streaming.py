@@ -25,7 +25,6 @@ from costream.models.fitting import (
     source_kind,
     source_notes,
 )
-from costream.nn.fast import store_by_columns
 from costream.nn.state import State
 from costream.records import (
     AudioBlock,
@@ -153,8 +152,6 @@ class StreamingModel:
         if self.dtype.itemsize < 4 and (kind == "audio" or beside):
             raise ModelError(f"no spectrograms in {dtype}", hint="use --dtype float32")
         self.network = self._place(network)
-        if self.device.type == "cpu":
-            store_by_columns(self.network)
         # Preparing a few joints takes many small operations, which are slow on an accelerator.
         placed = kind in ("video", "audio", "text")
         self.frontend: Any = self._place(frontend) if placed else frontend

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.nn import fast, ring
+from costream.nn import ring
 from costream.nn.fast import linear
 from costream.nn.int8 import Int8Linear
 from costream.nn.position import turn_pairs
@@ -48,27 +48,7 @@ class AttentionState(State):
     values: Tensor  # v, the same
 
     def __post_init__(self) -> None:
-        self.views: _Views | None = None  # created on first use, never saved or copied
-
-
-@dataclass(frozen=True)
-class _Views:
-    """Views of the rings of one stream for its steps, and space for its newest row.
-
-    An operation of a step takes a few microseconds whatever its size, and five times as long
-    when large weights have evicted its code from the cache, so there are as few as possible.
-    """
-
-    steps: Any  # the state's counter as a NumPy array, a tenth of the cost of a tensor
-    projected: Tensor  # [1, 3 d], written by every step: the query, key and value of its row
-    query: Tensor  # [h, 1, e], views of ``projected``
-    key: Tensor
-    value: Tensor
-    scale: Tensor  # 1 / sqrt(e); a Python number would cost 2 us more
-    key_slots: tuple[Tensor, ...]  # n times [h, 1, e]
-    value_slots: tuple[Tensor, ...]
-    keys: Tensor  # [h, e, n]
-    values: Tensor  # [h, n, e]
+        self.loops: Any = None  # compiled steps of the block, made on first use, never copied
 
 
 class MultiheadAttention(nn.Module):
@@ -259,59 +239,12 @@ class SingleOutputAttention(ContinualAttention):
         """
         if x.dim() == 3:
             return self.forward_steps(x, state, turns, x.shape[1])
-        if x.shape[0] == 1 and fast.enabled and not torch.is_grad_enabled():
-            return self._step_alone(x, state, turns)
-        return self._step_together(x, state, turns)
-
-    def _step_together(self, x: Tensor, state: AttentionState, turns: Tensor | None) -> Tensor:
         fill = ring.advance(state.steps, self.window)
         q, k, v = self.project(x, turns).unbind(1)
         k, v = self._store(state.keys, k, fill), self._store(state.values, v, fill)
         weights = self._weigh(q.reshape(-1, 1, self.head_dim), k, self._hidden(fill.mask))
         out = torch.bmm(weights, v.transpose(1, 2))
         return linear(self, "out_proj", out.view(-1, self.inner_dim))
-
-    def _step_alone(self, x: Tensor, state: AttentionState, turns: Tensor | None) -> Tensor:
-        """Return what ``forward_step`` would for one stream, using cached views of its rings."""
-        views = state.views or self._make_views(state)
-        t = int(views.steps[0])
-        views.steps[0] = t + 1
-        weight, bias = self._projection()
-        if self.packed is not None:
-            views.projected.copy_(self.packed(x))
-        elif bias is None:
-            torch.mm(x, weight.t(), out=views.projected)
-        else:
-            torch.addmm(bias, x, weight.t(), out=views.projected)
-        if turns is not None:
-            turn_pairs(views.projected.view(3, self.num_heads, -1)[:2], turns)
-        slot = t % self.window
-        torch.mul(views.key, views.scale, out=views.key_slots[slot])
-        views.value_slots[slot].copy_(views.value)
-        keys, values = views.keys, views.values
-        if t + 1 < self.window:
-            keys, values = keys.narrow(2, 0, t + 1), values.narrow(1, 0, t + 1)
-        weights = torch.bmm(views.query, keys).softmax(-1)
-        return linear(self, "out_proj", torch.bmm(weights, values).view(1, self.inner_dim))
-
-    def _make_views(self, state: AttentionState) -> _Views:
-        with torch.inference_mode(False):
-            keys, values = self._slots(state.keys)[0], self._slots(state.values)[0]
-            projected = keys.new_empty(1, 3 * self.inner_dim)
-            query, key, value = projected.view(3, self.num_heads, 1, self.head_dim).unbind()
-            state.views = _Views(
-                steps=state.steps.numpy(),
-                projected=projected,
-                query=query,
-                key=key,
-                value=value,
-                scale=keys.new_tensor(self.scale),
-                key_slots=keys[:, None].unbind(3),
-                value_slots=values[:, None].unbind(3),
-                keys=keys,
-                values=values.transpose(1, 2),
-            )
-        return state.views
 
     def forward_steps(
         self, x: Tensor, state: AttentionState, turns: Tensor | None = None, tokens: int = 1

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.nn import fast
 from costream.nn.attention import MultiheadAttention
 from costream.nn.fast import gelu, layer_norm, linear
+
+if TYPE_CHECKING:
+    from costream.nn.encoder_kernels import BlockLoops
 
 A = TypeVar("A", bound=MultiheadAttention, covariant=True)
 # gelu is the exact form, with erf
@@ -22,6 +26,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "none": torch.positive,
 }
+_COMPILED = (torch.relu, gelu)
+_LAYERS = ("linear1", "linear2", "norm1", "norm2")
+_LARGE = 1 << 22  # weights, from which on compiled steps save the second of loading in a minute
+_LEAST = 5  # of any size in compiled loops, see numba_kernels.PIXELS
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,7 @@ class EncoderBlock(nn.Module, Generic[A]):
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.norm_first, self.dropout = config.norm_first, config.dropout
         self.activate = ACTIVATIONS[config.activation]
+        self.is_large = (4 * width + 2 * config.feedforward) * width >= _LARGE
 
     def forward(self, x: Tensor, *options: Any) -> Tensor:
         """Return the rows of a window or clip [B, n, d] after the block.
@@ -95,13 +104,59 @@ class EncoderBlock(nn.Module, Generic[A]):
         return self.after_attention(x, self.self_attn(self.before_attention(x), *options))
 
     def forward_steps(self, x: Tensor, state: Any, *options: Any) -> Tensor:
-        """Take T rows [B, T, d], return them after continual attention, [B, T, d].
-
-        Single steps do without such a call, which takes 2 us of the 110 us of a block.
-        """
+        """Take T rows [B, T, d], return them after continual attention, [B, T, d]."""
         attention: Any = self.self_attn
         attended = attention.forward_steps(self.before_attention(x), state, *options)
         return self.after_attention(x, attended)
+
+    def forward_step(self, x: Tensor, state: Any, turns: Tensor | None = None) -> Tensor:
+        """Take one row [B, d] of every stream, return it after single-output attention, [B, d]."""
+        if turns is None and (loops := self.loops(x, state)) is not None:
+            return loops.step(x)
+        attention: Any = self.self_attn
+        attended = attention.forward_step(self.before_attention(x), state, turns)
+        return self.after_attention(x, attended)
+
+    def loops(self, x: Tensor, state: Any) -> BlockLoops | None:
+        """Return the compiled steps for a row ``x`` [1, d], or None; ``state`` keeps them.
+
+        For inference of one stream, float32 on a CPU, with norms after ordinary layers.
+        """
+        if not (self.is_large or fast.compiled_blocks) or not fast.enabled or self.training:
+            return None
+        if torch.compiler.is_compiling():
+            return None
+        if len(x) != 1 or torch.is_grad_enabled() or type(x) is not Tensor or not fast.compiles(x):
+            return None
+        own, attention = self._modules, cast(Any, self.self_attn)
+        parts = cast(Any, [attention._modules["out_proj"], *map(own.get, _LAYERS)])
+        weights = [*attention._parameters.values()]
+        for part in parts:
+            weights += part._parameters.values() if part is not None else ()
+        if state.loops is None or not state.loops.fits(weights):
+            state.loops = self._make_loops(getattr(state, "attention", state), weights)
+        fits = state.loops is not None and x.shape == (1, state.loops.width) and x.stride(1) == 1
+        return cast("BlockLoops", state.loops) if fits else None
+
+    def _make_loops(self, state: Any, weights: list[Any]) -> BlockLoops | None:
+        own = cast(Any, self.self_attn)
+        if self.norm_first or own.packed is not None or len(weights) != 12:
+            return None  # ... or adapters, or not the layers of this class
+        numbers = [*weights, state.keys]
+        if not all(t is not None and fast.compiles(t) and t.is_contiguous() for t in numbers):
+            return None
+        product, _, output, _, up, *_ = weights
+        least = min(*output.shape, len(up), own.window, own.head_dim)
+        if least < _LEAST or len(product) != 3 * output.shape[1] or self.activate not in _COMPILED:
+            return None  # the keys of SoftAttention are its queries
+        if state.keys.numel() != own.window * output.shape[1]:  # of another network
+            return None
+        from costream.nn.encoder_kernels import BlockLoops
+
+        relu, wide = self.activate is torch.relu, own.head_dim >= own.contiguous_from
+        rings = [getattr(state, name, state.keys) for name in ("keys", "values", "queries")]
+        sizes, eps = (own.head_dim, own.window, relu, wide), (self.norm1.eps, self.norm2.eps)
+        return BlockLoops(weights, rings, state.steps, sizes, eps)
 
     def before_attention(self, x: Tensor) -> Tensor:
         """Return the attention input for input rows ``x`` [..., d]."""

@@ -58,9 +58,6 @@ class SoftAttention(SingleOutputAttention):
             weights = weights.masked_fill(hidden, 0.0)
         return weights.to(q.dtype)
 
-    def _step_alone(self, x: Tensor, state: AttentionState, turns: Tensor | None) -> Tensor:
-        return self._step_together(x, state, turns)
-
     def count_macs(self, rows: int | None = None, changed: bool = False) -> int:
         """Return the multiply-accumulates of one step of a stream over ``rows`` rows, or n."""
         return super().count_macs(rows, changed) - self.embed_dim**2
@@ -170,8 +167,7 @@ class DeepEncoder(EncoderStack):
             return self.forward_steps(x, state, x.shape[1])
         turns = self._turns(state.layers[0].steps, x)
         for block, layer in zip(self._blocks, state.layers, strict=True):
-            attended = block.self_attn.forward_step(block.before_attention(x), layer, turns)
-            x = block.after_attention(x, attended)
+            x = block.forward_step(x, layer, turns)
         return self.normalise(x)
 
     def forward_steps(self, x: Tensor, state: DeepState, tokens: int = 1) -> Tensor:

@@ -77,29 +77,6 @@ def gelu(x: Tensor) -> Tensor:
     return x
 
 
-def by_columns(weight: Tensor, max_bytes: int = 1 << 20) -> Tensor:
-    """Return a matrix [out, in] stored by columns, or unchanged if larger than ``max_bytes``.
-
-    A product of a row with it then runs along contiguous outputs. While the weights stay in the
-    cache that takes 0.6 of the time at width 192; where they are read from memory it is 10 %
-    slower, hence the limit. For 8 rows or more, one step of many streams, it was 2 times faster
-    at width 1024 too.
-    """
-    if weight.numel() * weight.element_size() > max_bytes:
-        return weight
-    return weight.t().contiguous().t()
-
-
-def store_by_columns(module: nn.Module, max_bytes: int = 1 << 20) -> None:
-    """Store the weight matrices of ``module`` as ``by_columns`` does; names and shapes stay.
-
-    Call it once before inference. Serialisers may need ``.contiguous()``.
-    """
-    for parameter in module.parameters():
-        if parameter.dim() == 2:
-            parameter.data = by_columns(parameter.data, max_bytes)
-
-
 # Frames [B, H, W, C]: loops compiled for float32 on a CPU, otherwise PyTorch's.
 
 
@@ -154,6 +131,21 @@ def compile_product(taps: Tensor, bias: Tensor) -> Product | None:
     from costream.nn.numba_kernels import LANES, Product
 
     return None if len(bias) < LANES else Product(taps, bias)
+
+
+compiled_blocks = False  # see ``compile_blocks``
+
+
+def compile_blocks() -> None:
+    """Make the steps of one stream through encoder blocks of any size compiled loops.
+
+    Loading Numba takes a second and 130 MB, and a block of width 192 saves the second in 20,000
+    steps; hence the call. Large blocks do without it.
+    """
+    import costream.nn.encoder_kernels  # noqa: F401
+
+    global compiled_blocks
+    compiled_blocks = True
 
 
 LARGE = 1 << 15  # weights; smaller products never save the second that loading Numba takes

@@ -67,6 +67,11 @@ class State:
         """Return an independent copy."""
         return self._map([self], lambda parts: parts[0].clone())
 
+    def __reduce__(self: S) -> tuple[type[S], tuple[object, ...]]:
+        """Return the fields only, for copies and pickles; other attributes are views of them."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        return type(self), tuple(getattr(self, f.name) for f in fields)
+
     def __deepcopy__(self: S, memo: object) -> S:
         """Return a clone: what else a state holds are views of its own tensors."""
         return self.clone()

@@ -8,7 +8,7 @@ All of this holds for a single block and for a network of blocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -148,10 +148,6 @@ class ClockedState(State):
     def __post_init__(self) -> None:
         # A NumPy view of the same memory, which takes a tenth of the time to read and write.
         self._clock: Any = self.clock.numpy()
-
-    def __reduce__(self) -> tuple[type[ClockedState], tuple[object, ...]]:
-        """Return the fields only, for copies and pickles; other attributes are views of them."""
-        return type(self), tuple(getattr(self, f.name) for f in fields(self))
 
     def reset(self, rows: Sequence[int] | None = None) -> None:
         """Clear these streams (default: all)."""

@@ -77,13 +77,10 @@ def test_published_size() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.inference_mode()
-def test_weights_may_lie_by_columns_and_be_narrow(dtype: torch.dtype) -> None:
-    from costream.nn.fast import store_by_columns
-
+def test_weights_may_be_narrow(dtype: torch.dtype) -> None:
     net = small()
     x = torch.randn(2, 5, dtype=torch.float64)
     expected = net.forward_step(x, net.init_state(2)).logits
     net.to(dtype)
-    store_by_columns(net)
     out = net.forward_step(x.to(dtype), net.init_state(2)).logits
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=0.03)

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from costream.nn import fast
 from costream.nn.block import EncoderConfig
 from costream.nn.deepcot import DeepEncoder
 from costream.nn.encoder import Encoder
-from costream.nn.fast import store_by_columns
 from costream.nn.nystrom.encoder import NystromEncoder
 from kit.encoders import build_encoder, step_through
 from kit.paths import REFS
@@ -45,6 +45,11 @@ FORMS: dict[str, Callable[..., Any]] = {
     "nystrom, fixed, three blocks": partial(nystrom("fixed"), depth=3, qkv_bias=False),
 }
 every_form = pytest.mark.parametrize("form", FORMS)
+
+
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast, "compiled_blocks", True)
 
 
 def clip(batch: int, length: int) -> Tensor:
@@ -232,18 +237,20 @@ def test_steps_clip_and_window_agree_in_float64(depth: int, style: dict[str, obj
 @pytest.mark.parametrize("depth", [1, 2])
 def test_float32_error_does_not_grow_with_the_logits(depth: int, scale: float) -> None:
     n = 64
-    encoder = build_encoder(depth=depth, window=n, logit_scale=scale)
+    encoder = build_encoder(depth=depth, window=n, heads=2, logit_scale=scale)
     x = torch.randn(3, 10 * n, 16)
     ends = [0, n - 2, n - 1, 2 * n - 3, 2 * n - 1, 10 * n - 1]  # after 1, n-1, n, .., 10 n steps
     truth = newest_of_windows(encoder, x, ends).float()
     torch.testing.assert_close(step_through(encoder, x)[:, ends], truth, **TOLERANCE)
+    torch.testing.assert_close(step_through(encoder, x[:1])[:, ends], truth[:1], **TOLERANCE)
 
 
 @pytest.mark.parametrize("steps", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("heads", [1, 2])  # of width 8, with compiled steps, and 4
 @pytest.mark.parametrize("depth", [1, 2])
-def test_many_steps_leave_no_trace(depth: int, steps: int) -> None:
+def test_many_steps_leave_no_trace(depth: int, heads: int, steps: int) -> None:
     """With hard logits, which are worse than soft ones."""
-    n, sizes = 8, {"embed_dim": 8, "heads": 2, "feedforward": 8}
+    n, sizes = 8, {"embed_dim": 8, "heads": heads, "feedforward": 8}
     encoder = build_encoder(depth=depth, window=n, logit_scale=16.0, **sizes)
     block = torch.randn(1, 1000, 8)
     block[:, 500] *= 30  # a spike in every thousand
@@ -258,25 +265,6 @@ def test_many_steps_leave_no_trace(depth: int, steps: int) -> None:
                 truth = newest_of_windows(encoder, window, [t - low])[:, 0].float()
                 torch.testing.assert_close(out, truth, **TOLERANCE)
     assert state.attention.steps.tolist() == [steps]
-
-
-@pytest.mark.parametrize("depth", [1, 2])
-def test_storing_weights_by_columns_changes_no_name_and_no_result(depth: int) -> None:
-    encoder = build_encoder(depth=depth)
-    before = {k: v.clone() for k, v in encoder.state_dict().items()}
-    x = torch.randn(2, 12, 16)
-    truth = step_through(encoder, x)
-    store_by_columns(encoder, max_bytes=4 * 24 * 16)
-    assert encoder.layers[0].linear1.weight.stride() == (1, 24)
-    assert encoder.layers[0].self_attn.in_proj_weight.stride() == (16, 1)  # too large
-    store_by_columns(encoder)
-    assert encoder.layers[0].self_attn.in_proj_weight.stride() == (1, 48)
-    after = encoder.state_dict()
-    assert list(after) == list(before)
-    assert all(torch.equal(after[k], before[k]) for k in before)
-    torch.testing.assert_close(step_through(encoder, x), truth)
-    encoder.load_state_dict(before)
-    assert encoder.layers[0].linear1.weight.stride() == (1, 24)
 
 
 def test_macs_of_one_and_more_blocks() -> None:

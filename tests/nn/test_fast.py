@@ -166,9 +166,8 @@ def test_the_switch_is_put_back_and_chooses_everywhere(monkeypatch: pytest.Monke
     assert fast.enabled
     monkeypatch.setattr(Product, "__call__", None)
     monkeypatch.setattr(Depthwise, "__call__", None)
-    monkeypatch.setattr(SingleOutputAttention, "_step_alone", None)
     monkeypatch.setattr("costream.nn.eventful.exact_update._Stream.update", None)
-    for name in ("attention", "frames, small", "skeletons", "depthwise", "exact update"):
+    for name in ("frames, small", "skeletons", "depthwise", "exact update"):
         outputs(name, (False,))
         with pytest.raises(TypeError, match="'NoneType' object is not callable"):
             outputs(name, (True,))

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from costream.nn.attention import MultiheadAttention
-from costream.nn.fast import by_columns, linear
+from costream.nn.fast import linear
 from costream.nn.folding import Folded
 
 ITERATIONS = 6
@@ -191,7 +191,7 @@ class FoldedProjection(Folded):
         weight, bias, landmarks = module.in_proj_weight, module.in_proj_bias, module.landmarks
         super().__init__([t for t in (weight, bias, landmarks) if t is not None])
         with torch.inference_mode(False), torch.no_grad():
-            self.weight = by_columns(_fold(weight, landmarks))
+            self.weight = _fold(weight, landmarks)
             self.bias = None if bias is None else _fold(bias[:, None], landmarks)[:, 0]
 
 
