@@ -70,8 +70,7 @@ def compare(
     notes = (
         f"{threads} thread(s), float32, one stream, {rounds} rounds in turns, random weights.",
         f"A hop is {backbone.block / backbone.sample_rate_hz:g} s; spectrogram, backbone and"
-        " temporal model, which is compiled. A window alone lacks the context before it, hence its"
-        " error.",
+        " temporal model. A window alone lacks the context before it, hence its error.",
     )
     return Table(title, COLUMNS, tuple(rows), notes)
 
