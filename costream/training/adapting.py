@@ -149,17 +149,18 @@ def with_facts(card: Card, facts: dict[str, Any], compare: Path | None) -> Card:
     """
     if not facts:
         return card
-    own = card.metrics.get("validation", {}).get(card.name, {}).get("top1")
+    measure = "AP50" if card.finds_objects else "top1"
+    own = card.metrics.get("validation", {}).get(card.name, {}).get(measure)
     if compare is not None:
         other = read_card(compare)
         scores = other.metrics.get("validation", {}).get(other.name, {})
         alike = (other.trained_on, other.labels) == (card.trained_on, card.labels)
-        if not alike or own is None or "top1" not in scores or other.compression:
+        if not alike or own is None or measure not in scores or other.compression:
             raise UsageError(
                 "not the same training without --density: other examples, labels, seed or start",
                 where=compare,
             )
-        facts = {**facts, "validation_loss": round(scores["top1"] - own, 4)}
+        facts = {**facts, "validation_loss": round(scores[measure] - own, 4)}
     return replace(card, compression=facts)
 
 

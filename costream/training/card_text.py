@@ -61,7 +61,8 @@ def compression_lines(card: Card) -> list[str]:
     text = f"{how}: {facts['learnt']:,} of {facts['learnt_whole']:,} numbers learnt;"
     text += f" a step of the network {facts['macs']:,} of {facts['macs_before']:,} MAC"
     lost = facts.get("validation_loss")
-    text += "" if lost is None else f"; {lost:+.3f} of validation top-1 lost by pruning"
+    measure = "AP50" if card.finds_objects else "top-1"
+    text += "" if lost is None else f"; {lost:+.3f} of validation {measure} lost by pruning"
     return [f"adapted: {text}"]
 
 

@@ -13,6 +13,7 @@ from costream.errors import ModelError, UsageError
 from costream.models.registry import find_weights, load_model, read_model
 from costream.models.verify import random_items
 from costream.nn.eventful.gates import Operations
+from costream.records import OBJECT_DETECTION
 from costream.training.adapting import check_adapter, with_facts
 from costream.training.card_text import compression_lines
 from costream.training.command import train
@@ -103,16 +104,23 @@ def test_an_interrupted_pruning_goes_on(skeletons, small, tmp_path, monkeypatch)
     assert read_weights(path).sha256 == read_weights(small).sha256
 
 
-def test_accuracy_is_compared_with_the_same_training_unpruned(small, tmp_path):
+@pytest.mark.parametrize(
+    ("measure", "named", "task"),
+    [("top1", "top-1", "sequence classification"), ("AP50", "AP50", OBJECT_DETECTION)],
+)
+def test_accuracy_is_compared_with_the_same_training_unpruned(
+    small, measure, named, task, tmp_path
+):
     card, path = read_card(small), tmp_path / "whole.safetensors"
-    scores = {"whole": {"top1": 0.75}}
+    measured = {"small": {measure: 0.5}}
+    card = replace(card, task=task, metrics={"validation": measured})
+    scores = {"whole": {measure: 0.75}}
     whole = replace(card, name="whole", compression={}, metrics={"validation": scores})
     write_weights(path, whole, {})
-    own = card.metrics["validation"]["small"]["top1"]
     compared = with_facts(card, card.compression, path).compression
-    assert compared["validation_loss"] == pytest.approx(0.75 - own)
+    assert compared["validation_loss"] == 0.25
     line = compression_lines(replace(card, compression=compared))[0]
-    assert line.endswith(f"; {0.75 - own:+.3f} of validation top-1 lost by pruning")
+    assert line.endswith(f"; +0.250 of validation {named} lost by pruning")
     for other in (replace(whole, trained_on="other"), replace(whole, compression={"learnt": 1})):
         write_weights(path, other, {})
         with pytest.raises(UsageError, match="not the same training"):
