@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from costream.records import AudioFormat, Item, RawAudioFormat, SourceInfo
 from costream.registry import Registry
@@ -139,7 +140,20 @@ class LiveSource(Protocol):
 
 # Longest wait at a time: a signal that comes just before a wait does not end it, and its handler
 # would not be called until the end of it.
-SIGNALS_S = 0.25
+_SIGNALS_S = 0.25
+ItemT = TypeVar("ItemT")
+
+
+def take(queue: SimpleQueue[ItemT], seconds: float = math.inf) -> ItemT:
+    """Return the next item of a queue; Empty if there is none for so long."""
+    until_s = time.monotonic() + max(0.0, seconds)
+    while True:
+        left_s = max(0.0, until_s - time.monotonic())
+        try:
+            return queue.get(timeout=min(left_s, _SIGNALS_S))
+        except Empty:
+            if left_s <= _SIGNALS_S:
+                raise
 
 
 class StopEvent:
@@ -156,8 +170,7 @@ class StopEvent:
 
     def wait(self, seconds: float) -> bool:
         """Wait for this time or until the event is set; return whether it is set."""
-        until_s = time.monotonic() + seconds
-        while not self.is_set and (left_s := until_s - time.monotonic()) > 0:
+        if not self.is_set and seconds > 0:
             with contextlib.suppress(Empty):
-                self._queue.get(timeout=min(left_s, SIGNALS_S))
+                take(self._queue, seconds)
         return self.is_set

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import time
@@ -15,7 +14,7 @@ import numpy as np
 
 from costream.errors import SourceError, UsageError, display_name
 from costream.records import Fault, Gap, Item, SourceInfo
-from costream.sources.base import SIGNALS_S, Connection, SourceOptions, source
+from costream.sources.base import Connection, SourceOptions, source, take
 from costream.sources.live.clock import SILENT, TOO_SLOW, LiveClock
 from costream.sources.live.devices import WHERE
 from costream.sources.live.recorder import AudioChunk, DeviceLoss, MicrophoneRecorder
@@ -105,7 +104,7 @@ class MicrophoneSource:
         if self._stopped:
             recorder.stop()
         recorder.start()
-        error = self._opening(recorder)
+        error = take(recorder.opened)
         if error is not None or self._stopped:
             raise error or SourceError("stopped before any sound came", where=self._uri)
         return SourceInfo(
@@ -139,21 +138,11 @@ class MicrophoneSource:
             recorder.stop()
             recorder.join()
 
-    def _opening(self, recorder: MicrophoneRecorder) -> SourceError | None:
-        """Wait until the device is open or waited for; return the error of the attempt."""
-        while not self._stopped:
-            with contextlib.suppress(Empty):
-                return recorder.opened.get(timeout=SIGNALS_S)
-        return None
-
     def _items(self) -> Iterator[Item]:
         while self._recorder is not None and not self._stopped:
-            patience_s = self._patience_s()
             try:
-                chunk = self._recorder.queue.get(timeout=min(patience_s, SIGNALS_S))
+                chunk = take(self._recorder.queue, self._patience_s())
             except Empty:
-                if patience_s > SIGNALS_S:
-                    continue
                 yield from self._end()
                 return
             if chunk is None:
@@ -226,9 +215,15 @@ class MicrophoneSource:
         frame = av.AudioFrame.from_ndarray(samples, "flt", f"{chunk.channels}c")
         frame.sample_rate = chunk.rate_hz
         if self._cutter is None:
-            begins = {"time_s": self._clock.begins_s, "origin_s": self._clock.begins_s}
+            begins_s = self._clock.begins_s
             self._cutter = AudioBlockCutter(
-                frame, self._sound, self._options, self._uri, live=True, **begins
+                frame,
+                self._sound,
+                self._options,
+                self._uri,
+                live=True,
+                time_s=begins_s,
+                origin_s=begins_s,
             )
         yield from self._cutter.take(frame, jump, chunk.arrived_s)
 

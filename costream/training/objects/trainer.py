@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -177,12 +178,10 @@ class ObjectTrainer:
             found = [detect_objects(network, picture) for picture in seen]
             return figures(found, [to_truth(picture) for picture in seen], card.labels)
 
-        def count_macs() -> int:
-            return _count_macs(network, height, width)
-
-        adaptation = Adaptation(network, settings, schedule.steps, count_macs)
-        partial = workspace.checkpoint
-        history = fit(network, learning, supply, schedule, seed, validate, partial, adaptation)
+        macs = partial(_count_macs, network, height, width)
+        adaptation = Adaptation(network, settings, schedule.steps, macs)
+        kept = workspace.checkpoint
+        history = fit(network, learning, supply, schedule, seed, validate, kept, adaptation)
         adaptation.finish()
         network.requires_grad_(False)
         seen = [checked.seen(number) for number in range(len(data.validation))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 
 import numpy as np
 
@@ -46,20 +45,25 @@ def calibrate(
     quiet = predict(network, frontend, still)
     rate_hz /= network.stride
     best, least = (0.0, Timeline()), (float("inf"), 0.0)
-    for bias, threshold in product(BIASES, THRESHOLDS):
-        timeline = Timeline(threshold, round(CLOSING * threshold, 3), LENGTH_S, 0.6)
-        costs = []
-        for name, rows in motions.items():
-            told = [timeline_of(_shifted(p, bias), labels, timeline, rate_hz) for p in rows]
-            true = [m.label for m in sets[name]]
-            first = [labels[_shifted(p, bias).mean(0).argmax()] for p in rows]
-            shares = timeline_shares(told, true)
-            missed = np.mean([a != b for a, b in zip(first, true, strict=True)])
-            costs.append(shares["wrong"] + shares["nothing"] + missed)
-        loud = [bool(timeline_of(_shifted(p, bias), labels, timeline, rate_hz)) for p in quiet]
-        cost = max(float(np.mean(loud)), RESTS_TOLD), float(np.mean(costs))
-        if cost < least:
-            best, least = (bias, timeline), cost
+    true = {name: [m.label for m in some] for name, some in sets.items()}
+    for bias in BIASES:
+        shifted = {name: [_shifted(p, bias) for p in rows] for name, rows in motions.items()}
+        resting = [_shifted(p, bias) for p in quiet]
+        first = {name: [labels[p.mean(0).argmax()] for p in rows] for name, rows in shifted.items()}
+        missed = {
+            n: np.mean([a != b for a, b in zip(first[n], true[n], strict=True)]) for n in true
+        }
+        for threshold in THRESHOLDS:
+            timeline = Timeline(threshold, round(CLOSING * threshold, 3), LENGTH_S, 0.6)
+            costs = []
+            for name, rows in shifted.items():
+                told = [timeline_of(p, labels, timeline, rate_hz) for p in rows]
+                shares = timeline_shares(told, true[name])
+                costs.append(shares["wrong"] + shares["nothing"] + missed[name])
+            loud = [bool(timeline_of(p, labels, timeline, rate_hz)) for p in resting]
+            cost = max(float(np.mean(loud)), RESTS_TOLD), float(np.mean(costs))
+            if cost < least:
+                best, least = (bias, timeline), cost
     return best
 
 
