@@ -365,10 +365,17 @@ def test_list_on_standard_input_with_limit(clips, tmp_path):
 
 def test_a_dry_run_changes_nothing(clips, tmp_path):
     (clips / "b\nad.mp4").symlink_to("nowhere")
+    (clips / "d.txt").write_text("no film")
+    make_audio(clips / "e.m4a")
+    (clips / "f.mp4").touch()
     done = run("batch", clips, "-o", tmp_path / "out", "--dry-run")
-    assert done.stdout.splitlines()[:3] == ["run\t0.mp4", "run\t1.mp4", "run\t2.mp4"]
-    assert done.stdout.splitlines()[3] == "failed\tb ad.mp4\tno such file"
+    lines = done.stdout.splitlines()
+    assert lines[:3] == ["run\t0.mp4", "run\t1.mp4", "run\t2.mp4"]
+    assert lines[3:5] == ["failed\tb ad.mp4\tno such file", "skipped\td.txt\tnot a media file"]
+    assert lines[5].startswith("skipped\te.m4a\tonly sound")
+    assert lines[6].startswith("failed\tf.mp4\t")
     assert not (tmp_path / "out").exists()
+    refused(5, "cuda:99", "batch", clips, "-o", "out", "--dry-run", "--device", "cuda:99")
 
 
 @posix
@@ -376,7 +383,7 @@ def test_a_reader_that_leaves_ends_the_list_quietly(tmp_path):
     for k in range(4000):
         (tmp_path / f"a-file-with-a-rather-long-name-{k}.mp4").touch()
     child = start("batch", tmp_path, "-o", tmp_path / "out", "--dry-run")
-    assert child.stdout.readline().startswith(b"run\t")
+    assert child.stdout.readline().startswith(b"failed\t")
     child.stdout.close()
     stderr = child.stderr.read()
     assert child.wait(timeout=30) == 0, stderr

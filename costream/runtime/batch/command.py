@@ -24,7 +24,7 @@ from costream.runtime.batch.pool import Pool, Progress, auto_jobs
 from costream.runtime.batch.ray_engine import RayEngine, require_ray
 from costream.runtime.batch.stores import fingerprint
 from costream.runtime.batch.tables import TABLES, MergedInput, MergedTables
-from costream.runtime.batch.work import BatchJob, discard, record_path, remove_copies
+from costream.runtime.batch.work import BatchJob, discard, preview, record_path, remove_copies
 from costream.runtime.options import check_options
 from costream.runtime.setup import logging_to
 from costream.runtime.stop import StopHandler
@@ -80,7 +80,7 @@ class _Batch:
         if not options.overwrite:
             check_folder(self.journal, mark, inputs.items, self.work, keep=options.skip_existing)
         if options.dry_run:
-            _list(self._plan(inputs))
+            _list(self._plan(inputs), self.work)
             return ExitCode.OK
         self.journal.lock()
         try:
@@ -254,13 +254,14 @@ def _absolute(options: Options) -> Options:
     )
 
 
-def _list(plan: BatchPlan) -> None:
+def _list(plan: BatchPlan, work: BatchJob) -> None:
     """Print the planned action for each input: a keyword, its name, and the reason."""
-    todo = {task.name for task in plan.tasks}
+    tasks = {task.name: task for task in plan.tasks}
     settled = {entry.outcome.name: entry.outcome for entry in plan.settled}
     for item in plan.inputs:
-        if item.name in settled:
-            outcome = settled[item.name]
+        task = tasks.get(item.name)
+        outcome = settled.get(item.name) if task is None else preview(task, work)
+        if outcome is not None:
             print(outcome.status, clean(item.name), outcome.reason, sep="\t")
         else:
-            print("run" if item.name in todo else "keep", clean(item.name), sep="\t")
+            print("keep" if task is None else "run", clean(item.name), sep="\t")

@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -40,7 +40,7 @@ from costream.records import (
     to_json,
 )
 from costream.runtime.batch.folders import PRIVATE, Outcome, Status, failure
-from costream.runtime.batch.stores import fetched
+from costream.runtime.batch.stores import fetched, is_url
 from costream.runtime.options import source_options
 from costream.runtime.pipeline import run
 from costream.runtime.setup import load as load_model
@@ -174,14 +174,10 @@ def _process(
 ) -> Outcome:
     """Run the model over an input whose local copy or file is ``path``."""
     try:
-        model = load(work)
-        if is_still(path):
-            return Outcome(task.name, "skipped", "a single image")
-        reading = source_options(work.options, model, work.formats, stepped=True)
-        source: Source = open_source(path, reading)
-        source = _CheckedSource(source, model, None if path == task.uri else task.uri)
+        source = _source(path, work, None if path == task.uri else task.uri)
         sinks = [watch, *_sinks(work, task.name)]
-        summary = run(source, model, sinks, options=work.options, stop=stop, follow_persons=True)
+        options, model = work.options, load(work)
+        summary = run(source, model, sinks, options=options, stop=stop, follow_persons=True)
     except Exception as error:
         if stop.requested:
             discard(work, task.name)
@@ -190,6 +186,31 @@ def _process(
         discard(work, task.name)
         return outcome
     return watch.outcome(task.name, summary, _sizes(work, task.name))
+
+
+def preview(task: Task, work: BatchJob) -> Outcome | None:
+    """Return the outcome of an input that cannot be opened or does not fit; None if it can be run.
+
+    An input from a store is not fetched for it. ModelError as ``load``.
+    """
+    if is_url(task.uri):
+        return None
+    load(work)
+    try:
+        with closing(_source(task.uri, work, None)) as source:
+            source.open()
+    except Exception as error:
+        return _explained(error, task.name, task.uri, work)
+    return None
+
+
+def _source(path: str, work: BatchJob, url: str | None) -> Source:
+    """Return the source of an input. MisfitError for a picture; other errors as its opening."""
+    model = load(work)
+    if is_still(path):
+        raise MisfitError("a single image")
+    reading = source_options(work.options, model, work.formats, stepped=True)
+    return _CheckedSource(open_source(path, reading), model, url)
 
 
 def _sinks(work: BatchJob, name: str) -> list[Sink]:
