@@ -105,6 +105,8 @@ class Comparison:
     steps: Agreement = field(default_factory=Agreement)
     timeline: Agreement = field(default_factory=Agreement)
     scores: ScoreGap = field(default_factory=ScoreGap)
+    only_a: list[tuple[float, float]] = field(default_factory=list)  # covered by one, seconds
+    only_b: list[tuple[float, float]] = field(default_factory=list)
 
     def settings(self) -> list[tuple[str, Any, Any]]:
         """Return the fields in which the headers differ: name, value of A, value of B."""
@@ -135,6 +137,8 @@ class Comparison:
             "settings": {key: {"a": x, "b": y} for key, x, y in self.settings()},
             "steps": _agreement(self.steps),
             "timeline": _agreement(self.timeline),
+            "only_a_s": self.only_a,
+            "only_b_s": self.only_b,
             "scores": {
                 "compared": scores.count,
                 "mean_difference": scores.total / scores.count if scores.count else None,
@@ -154,8 +158,10 @@ def compare_runs(name: str, a: Iterable[Content], b: Iterable[Content]) -> Compa
     comparison = Comparison(name, digest(), digest())
     for pair in align_runs(_predictions(a, comparison.a), _predictions(b, comparison.b)):
         _add(comparison, pair)
+    both = _covered_by_both(comparison)
     for head_a, head_b in _heads_of_both(comparison.a, comparison.b):
-        for moment in align_runs(_segments(comparison.a, head_a), _segments(comparison.b, head_b)):
+        own_a, own_b = _segments(comparison.a, head_a, both), _segments(comparison.b, head_b, both)
+        for moment in align_runs(own_a, own_b):
             label_a = None if moment.a is None else moment.a.value
             label_b = None if moment.b is None else moment.b.value
             comparison.timeline.add(moment.start_s, moment.end_s, label_a, label_b)
@@ -187,11 +193,37 @@ def _predictions(contents: Iterable[Content], digest: Digest) -> Iterator[Stretc
     return held(points(), lambda: digest.step_s, _HOLD_S)
 
 
-def _segments(digest: Digest, head: str | None) -> Iterator[Stretch[str]]:
-    own = (segment for _, segment in digest.timeline(head))
-    for segment in sorted(own, key=lambda s: s.start_s):
-        if segment.end_s > segment.start_s:
-            yield Stretch(segment.start_s, segment.end_s, segment.label)
+def _covered_by_both(comparison: Comparison) -> list[tuple[float, float]]:
+    """Return the intervals that both runs cover, and note those of one (more than a step long)."""
+    a, b, both = comparison.a, comparison.b, []
+    for pair in align_runs(_covered(a), _covered(b)):
+        interval = (pair.start_s, pair.end_s)
+        if pair.a is not None and pair.b is not None:
+            both.append(interval)
+        elif pair.end_s - pair.start_s > max(a.step_s, b.step_s) + _SAME_TIME_S:
+            (comparison.only_b if pair.a is None else comparison.only_a).append(interval)
+    return both
+
+
+def _covered(digest: Digest) -> Iterator[Stretch[None]]:
+    """Yield the time of a run without its gaps."""
+    start_s = digest.first_s
+    for gap in digest.gaps:
+        yield Stretch(start_s, gap.start_s, None)
+        start_s = gap.end_s
+    yield Stretch(start_s, digest.last_s, None)
+
+
+def _segments(
+    digest: Digest, head: str | None, within: Iterable[tuple[float, float]]
+) -> list[Stretch[str]]:
+    """Return the parts of the segments of a head that are within some intervals, by time."""
+    own = [
+        (max(s.start_s, a), min(s.end_s, b), s.label)
+        for a, b in within
+        for _, s in digest.timeline(head)
+    ]
+    return [Stretch(*part) for part in sorted(own) if part[1] > part[0]]
 
 
 def _heads_of_both(a: Digest, b: Digest) -> list[tuple[str | None, str | None]]:
@@ -393,6 +425,10 @@ def describe(comparison: Comparison) -> str:
             f"{where} ({clean(scores.label or '')})"
         )
     lines += _agreement_lines("timeline", comparison.timeline)
+    for side, alone in (("A", comparison.only_a), ("B", comparison.only_b)):
+        lines += [
+            f"  only {side} covers {short_time(x, 2)} to {short_time(y, 2)}" for x, y in alone
+        ]
     lines += _columns(
         [
             (key.replace("_", " "), _cost_lines(key, a), _cost_lines(key, b) + _ratio(key, a, b))

@@ -92,6 +92,22 @@ def test_a_gap_on_one_side_is_not_compared(result, diff):
     (file,) = diff()[0]["files"]
     assert file["steps"]["compared_s"] == pytest.approx(31.0)  # a value holds for a second
     assert file["cost"]["gaps"] == {"a": 0, "b": 1}
+    assert (file["only_a_s"], file["only_b_s"]) == ([[10.0, 20.0]], [])
+    differences = file["timeline"]["differences"]
+    assert not [d for d in differences if d["start_s"] < 20 and d["end_s"] > 10]
+
+
+def test_only_what_both_runs_cover_is_compared(result, diff):
+    """B ends before A: the later events of A are no differences."""
+    result(to="a", seconds=60.0)
+    result(to="b", seconds=40.0)
+    found, text = diff()
+    (file,) = found["files"]
+    assert file["timeline"]["compared_s"] > 20
+    # The script ends the segment at 40 s in A alone.
+    assert all(d["end_s"] == 40.0 for d in file["timeline"]["differences"])
+    assert (file["only_a_s"], file["only_b_s"]) == ([[40.0, 60.0]], [])
+    assert "  only A covers 0:40.00 to 1:00.00\n" in text
 
 
 def test_models_weights_options_and_costs_are_told(result, diff):
