@@ -98,7 +98,7 @@ class StreamRecorder:
         self.unfamiliar: int | None = None  # steps; None where no model can tell
         self.seen: dict[str, SeenLabel] = {}  # labels of segments, in order of appearance
         self.dropped = 0
-        self.uri = ""
+        self.called = ""
         self.first_s: float | None = None
         self.last_s = 0.0
         self.lag_s = 0.0
@@ -157,7 +157,7 @@ class StreamRecorder:
     def open(self, info: SourceInfo) -> None:
         """Write the header. SourceError when the model does not take this source."""
         notes = self.model.check(info)
-        self.uri = info.uri
+        self.called = info.uri
         self._set_clock(info)
         header = make_header(
             self.model,
@@ -337,7 +337,7 @@ class StreamRecorder:
         self.errors += fault.count
         self.fatal = self.fatal or fault.fatal
         log.log(
-            logging.ERROR if fault.fatal else logging.WARNING, "%s: %s", self.uri, fault.message
+            logging.ERROR if fault.fatal else logging.WARNING, "%s: %s", self.called, fault.message
         )
         self.write(fault)
 

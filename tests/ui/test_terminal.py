@@ -85,7 +85,7 @@ def test_lines_are_wrapped_between_words_on_a_narrow_terminal(in_terminal: Termi
 def test_plain_lines_of_a_watch(in_terminal: Terminal) -> None:
     shown = in_terminal("watch", "--shows", "9", "--every", "0.2", NO_COLOR="1")
     assert "\x1b" not in shown.terminal
-    assert "lab: given up (wrong user name or password (401))\r\n" in shown.terminal
+    assert "lab: given-up (wrong user name or password (401))\r\n" in shown.terminal
     line = r"^up 01:02:0\d  feeds 2/4 live, 1 given-up, 1 waiting  lag "
     assert re.search(line, shown.terminal, re.M)
 

@@ -262,6 +262,7 @@ class FeedChannel:
         began_s = None if event.info.began_s is None else self.began_s
         try:
             self.recorder.open(replace(event.info, began_s=began_s))
+            self.recorder.called = self.spec.name
         except SourceError as error:
             self.feed.stop()
             self._fail(error)

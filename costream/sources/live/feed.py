@@ -173,8 +173,10 @@ class FeedSource:
             loss = yield from self._attempt(track)
             if self._stop.is_set or track.over:
                 break
-            final = loss.refused and self._outage is None and not self._been_live
-            outage = self._note(loss, reported=final)
+            before = self._outage
+            told = () if before is None else (before.first, before.last)
+            final = loss.refused and before is None and not self._been_live
+            outage = self._note(loss)
             if final or 0 <= self._connecting.retries <= outage.failures:
                 yield from track.leave(outage.reason)
                 message = loss.message
@@ -183,7 +185,7 @@ class FeedSource:
                 self._set_state("lost", message)
                 yield Fault(track.now_s(), message, fatal=True)
                 return
-            if outage.failures == 0:  # reported at once; the gap is known only when it is over
+            if loss.message not in told:  # at once; the gap is known only when it is over
                 yield Fault(track.now_s(), loss.message)
             self._wait(track, loss)
         if self._outage is not None and self._track is not None:
@@ -222,20 +224,17 @@ class FeedSource:
     def _arrive(self) -> None:
         """Record that the feed is live."""
         if self._outage is not None:
-            log.warning("%s: live again (%s)", self._where, self._outage.reason)
+            log.info("%s: live again (%s)", self._where, self._outage.reason)
         again = self._state.reconnects + (1 if self._been_live else 0)
         self._live_s, self._been_live, self._outage = time.monotonic(), True, None
         self._state = Connection("live", reconnects=again)
 
-    def _note(self, loss: ConnectionFailure, *, reported: bool) -> _Outage:
-        """Record why the feed is down, and log failures that no Fault will report."""
+    def _note(self, loss: ConnectionFailure) -> _Outage:
+        """Record why the feed is down."""
         message, outage, live_s = loss.message, self._outage, self._live_s
         self._live_s = None
         if live_s is not None and time.monotonic() - live_s >= LIVELY_S:
             self._backoff.reset()
-        reported = reported or (live_s is not None if outage is None else outage.last == message)
-        if not reported:
-            log.warning("%s: %s", self._where, message)
         if outage is None:
             outage = self._outage = _Outage(message, message, 1 if live_s is None else 0)
         else:

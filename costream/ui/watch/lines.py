@@ -73,7 +73,7 @@ class _Feed:
 
 
 class StateChanges:
-    """Messages about the state changes of feeds."""
+    """Messages about the state changes of feeds, but for losses, which are logged."""
 
     def __init__(self) -> None:
         self._feeds: dict[str, _Feed] = {}
@@ -97,7 +97,7 @@ def _change(known: _Feed, feed: FeedStatus, now_s: float) -> str:
     """
     again, known.reconnects = feed.reconnects > known.reconnects, feed.reconnects
     if feed.state == "connecting" or feed.state == known.state:
-        return "lost the connection for a moment" if again and feed.state == "live" else ""
+        return "back after a moment" if again and feed.state == "live" else ""
     before, known.state = known.state, feed.state
     if before == "live":
         known.away_s = now_s - (feed.age_s or 0.0)
@@ -105,10 +105,6 @@ def _change(known: _Feed, feed: FeedStatus, now_s: float) -> str:
         line = f"back after {age(now_s - known.away_s)}" if known.was_live else "live"
         known.was_live = True
         return line
-    why = f" ({display_text(feed.message)})" if feed.message else ""
     if feed.state == "stalled":
-        return f"no data{why}" if feed.age_s is None else f"no data for {age(feed.age_s)}{why}"
-    if feed.state == "waiting":
-        what = "lost the connection" if known.was_live else "cannot connect"
-        return f"{what}{why}, trying again"
-    return f"given up{why}" if feed.state == "lost" else f"ended{why}"
+        return "no data" if feed.age_s is None else f"no data for {age(feed.age_s)}"
+    return "ended" if feed.state == "ended" else ""
