@@ -71,6 +71,10 @@ def malformed_without_times(rows: list[str]) -> list[str]:
     return [row.split(",", 1)[-1] for row in [*rows[:3], "nonsense", *rows[4:]]]
 
 
+def decimal_commas(rows: list[str]) -> list[str]:
+    return [rows[0], *(row.replace(".", ",") for row in rows[1:])]
+
+
 def swapped(rows: list[str]) -> list[str]:
     return [*rows[:3], rows[5], rows[4], rows[3], rows[6], rows[6], *rows[8:]]
 
@@ -80,6 +84,7 @@ def swapped(rows: list[str]) -> list[str]:
     [
         (malformed, [0, 0.1, 0.4, 0.6, 0.7], 3, "2 malformed rows"),
         (malformed_without_times, [0, 0.1, 0.3, 0.4, 0.5, 0.6, 0.7], 1, "1 malformed row,"),
+        (decimal_commas, [], 8, "8 rows with decimal commas between commas"),
         (swapped, [0, 0.1, 0.4, 0.5, 0.7], 3, "out of time order"),
     ],
 )

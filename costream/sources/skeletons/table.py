@@ -49,6 +49,7 @@ from costream.sources.skeletons.persons import (
 
 _MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "-", "#n/a", "missing"))
 _BAD_ROW = "malformed row(s), left out"
+_COMMAS = "row(s) with decimal commas between commas, left out; save them between semicolons"
 _LATE_ROW = "row(s) out of time order, left out"
 _DOUBLE = "duplicate row(s), left out"
 
@@ -192,7 +193,8 @@ class _RowReader:
                 except ValueError:
                     bad = True
             if bad and not self._lines.unfinished:
-                yield SkippedData(_BAD_ROW)
+                whole = all(cell.strip().lstrip("+-").isdigit() for cell in cells)
+                yield SkippedData(_COMMAS if whole and len(cells) > plan.cells else _BAD_ROW)
                 if plan.joint < 0 and plan.person < 0:
                     self._clock.skip()
         yield from self._flush()
