@@ -28,7 +28,7 @@ from costream.sinks.registry import check_outputs, is_complete, make_sinks, path
 from costream.sinks.tables import MergedTimeline, SegmentColumns
 from costream.sources.base import LiveSource, SourceOptions
 from costream.sources.media.container import media_streams
-from costream.sources.registry import expand, name_of, open_source, sniff
+from costream.sources.registry import expand, is_pipe, name_of, open_source, sniff
 from costream.ui.console import live_allowed, print_line, stderr_console, stdout_console
 from costream.ui.plain import PlainLines
 from costream.ui.run.view import LiveView
@@ -131,6 +131,7 @@ def _inputs(options: Options, plan: _Plan) -> tuple[list[str], list[ExitCode]]:
     inputs: list[str] = []
     failures: list[ExitCode] = []
     outputs: dict[str, str] = {}
+    joints = not (options.layout or options.columns)  # or an input that may have some
     if plan.table is not None:
         check_outputs((), plan.table.parent, "", overwrite=True)
         if plan.table.exists() and options.skip_existing:
@@ -142,7 +143,8 @@ def _inputs(options: Options, plan: _Plan) -> tuple[list[str], list[ExitCode]]:
         try:
             uris = expand(argument)
             for uri in uris:
-                sniff(uri, SourceOptions(text=options.by))
+                kind = sniff(uri, SourceOptions(text=options.by, layout=options.layout))
+                joints = joints or kind == "skeleton" or is_pipe(uri)
         except SourceError as error:
             failures.append(_failed(error, argument))
             continue
@@ -168,6 +170,9 @@ def _inputs(options: Options, plan: _Plan) -> tuple[list[str], list[ExitCode]]:
             overwrite = options.overwrite or options.skip_existing
             check_outputs(plan.formats, plan.directory, name, overwrite=overwrite)
             inputs.append(uri)
+    if not joints and not failures:
+        where = "--layout" if options.layout else "--columns"
+        raise UsageError("no input has joints", where=where, hint="leave it out")
     return inputs, failures
 
 

@@ -182,7 +182,10 @@ class SourceRun:
             info = self.source.open()
             exit_code = ExitCode.BUG
             try:
-                self.recorder.open(info)
+                try:
+                    self.recorder.open(info)
+                except SourceError as error:  # it is not for this model
+                    raise SourceError(str(error), where=info.uri) from error
                 runner = StreamRunner(self.model, self.recorder, info)
                 runner.listener = self.listener
                 yield

@@ -64,7 +64,7 @@ def sniff(uri: str, options: SourceOptions | None = None) -> SourceKind:
     if _is_url_of_file(uri):
         return media
     path = uri if uri == "-" else split_video(_local(uri))[0]
-    return media if _is_pipe(path) else _of_file(path, options)[0]
+    return media if is_pipe(path) else _of_file(path, options)[0]
 
 
 def open_source(uri: str, options: SourceOptions | None = None) -> Source:
@@ -85,7 +85,7 @@ def open_source(uri: str, options: SourceOptions | None = None) -> Source:
         assert made is not None
         return made[1](uri, options)
     path = uri if uri == "-" else _local(uri)
-    if _is_pipe(path):
+    if is_pipe(path):
         return PipeSource(path, options)
     source = _of_file(split_video(path)[0], options)[1](path, options)
     speed = None if options.connecting is None else options.connecting.speed
@@ -121,7 +121,7 @@ def _live(uri: str, *, connecting: bool = True) -> Entry[type[Source]] | None:
 def _is_text_feed(uri: str, options: SourceOptions) -> bool:
     """Return whether this is a server of text, or a file of it to be followed."""
     connecting = options.connecting
-    if options.text is None or connecting is None or _is_pipe(uri):
+    if options.text is None or connecting is None or is_pipe(uri):
         return False
     return scheme_of(uri) == "tcp" or (connecting.follow and scheme_of(uri) is None)
 
@@ -160,7 +160,7 @@ def _local(argument: str) -> str:
 def _recordings(path: str) -> list[str]:
     """Return FILE#NAME for each recording in a file of several; other files unchanged."""
     file, name = split_video(path)
-    if name is not None or _is_pipe(file):
+    if name is not None or is_pipe(file):
         return [path]
     head = _head(file)
     if not head:
@@ -175,7 +175,8 @@ def _is_file(path: str) -> bool:
     return mode is not None and not stat.S_ISCHR(mode)
 
 
-def _is_pipe(path: str) -> bool:
+def is_pipe(path: str) -> bool:
+    """Return whether this is standard input or a named pipe."""
     return path == "-" or stat.S_ISFIFO(_mode(path) or 0)
 
 

@@ -72,9 +72,14 @@ def test_a_table_to_records_and_annotated_video(weights: Path, tmp_path: Path) -
 
 @pytest.mark.skipif(HAS_POSE, reason="the pose extra is installed")
 def test_video_without_the_pose_extra_is_one_clear_line(weights: Path, tmp_path: Path) -> None:
-    words = "tiny takes skeletons, not video; pip install 'costream[pose]'"
+    words = "room.mp4: tiny takes skeletons, not video; pip install 'costream[pose]'"
     refused(4, words, "detect", SAMPLE, "-m", weights, "-o", tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("option", "value"), [("--layout", "ntu-25"), ("--columns", "x,y,z")])
+def test_options_of_tables_without_a_table(option: str, value: str) -> None:
+    refused(2, f"{option}: no input has joints", "detect", SAMPLE, option, value)
 
 
 @pytest.mark.skipif(not HAS_POSE, reason="pip install 'costream[pose]'")
