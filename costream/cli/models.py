@@ -87,7 +87,7 @@ def init_command(
     costream train mine.safetensors --data recordings/ --labels corrected/
     """
     target = output or Path(f"{architecture}-random{SUFFIX}")
-    check_weight_file(target, f"-o {target}")
+    check_weight_file(target)
     _check_new(target, overwrite=overwrite)
     settings = _settings(pairs)
     from costream.models.build import save_model
@@ -327,7 +327,7 @@ def compress_command(model: str, int8: bool, output: Path | None, overwrite: boo
     """
     card = read_card(find_weights(model))
     target = output or Path(f"{card.name}-int8{SUFFIX}")
-    check_weight_file(target, f"-o {target}")
+    check_weight_file(target)
     _check_new(target, overwrite=overwrite)
     from costream.evaluation.compression import compress
     from costream.runtime.setup import prepare_torch

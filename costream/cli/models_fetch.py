@@ -368,7 +368,7 @@ def import_command(
     if not name or set(name) & set("/\\"):
         raise UsageError(f"--name {name!r}: not a file name")
     target = output or cache_folder() / f"{name}{SUFFIX}"
-    check_weight_file(target, f"-o {target}")
+    check_weight_file(target)
     if target.exists() and not overwrite:
         raise UsageError("exists already", where=target, hint="use --name, -o or --overwrite")
     if own is None:

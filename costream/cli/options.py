@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from costream.errors import ExitCode, OutputError, UsageError, printable
+from costream.errors import ExitCode, UsageError, printable
 from costream.settings import load_config
 
 if TYPE_CHECKING:  # only commands of a run import options, so that the others start faster
@@ -279,22 +279,14 @@ def _check_quiet(quiet: bool, verbose: int) -> None:
         raise UsageError("--quiet and --verbose exclude each other")
 
 
-def check_weight_file(target: Path, where: object) -> None:
-    """Check a file of weights to be written, before the work for it begins.
-
-    Raises UsageError for another suffix, OutputError for a folder that cannot be written to.
-    """
-    from tempfile import TemporaryFile
-
+def check_weight_file(target: Path) -> None:
+    """Raise UsageError for a file of weights that cannot be written; before the work for it."""
     from costream.checkpoints.file import SUFFIX
+    from costream.sinks.atomic import check_folder
 
     if target.suffix != SUFFIX:
-        raise UsageError(f"the name must end in {SUFFIX}", where=where)
-    try:
-        with TemporaryFile(dir=next(part for part in target.absolute().parents if part.exists())):
-            pass
-    except OSError as error:
-        raise OutputError(f"cannot be written ({error.strerror})", where=where) from error
+        raise UsageError(f"the name must end in {SUFFIX}", where=f"-o {target}")
+    check_folder(target.parent)
 
 
 def json_option(function: F) -> F:

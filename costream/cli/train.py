@@ -129,7 +129,7 @@ def command(
     if cache and no_cache:
         raise UsageError("--cache and --no-cache exclude each other")
     output = output or Path(f"{Path(model).stem}-own{SUFFIX}")
-    check_weight_file(output, output)
+    check_weight_file(output)
     from costream.training.base import TrainSettings
     from costream.training.command import train
     from costream.training.feature_cache import features_folder

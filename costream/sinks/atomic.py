@@ -54,6 +54,20 @@ def _try(action: Callable[[], _T]) -> _T:
         ) from error
 
 
+def check_folder(folder: Path) -> None:
+    """Raise UsageError unless files can be written to a folder, which exists or can be created."""
+    try:
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        if not folder.is_dir():
+            raise UsageError("is not a folder", where=folder, hint="name a folder with -o")
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        what, hint = f"cannot be written ({error.strerror})", "name another folder with -o"
+        raise UsageError(what, where=folder, hint=hint) from error
+
+
 # Flush interval. Live sources yield a few steps a second, so each step is on disk before the
 # next one; a fast file costs twenty flushes a second.
 _FLUSH_S = 0.05

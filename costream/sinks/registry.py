@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,13 @@ from typing import Any, TextIO
 
 from costream import formatting
 from costream.errors import UsageError
-from costream.sinks.atomic import AtomicFile, BinaryFile, StreamOutput, exists_error
+from costream.sinks.atomic import (
+    AtomicFile,
+    BinaryFile,
+    StreamOutput,
+    check_folder,
+    exists_error,
+)
 from costream.sinks.base import OUTPUT_FILES, Sink
 from costream.sinks.filters import RunFilter
 
@@ -101,22 +106,12 @@ def check_outputs(
             raise UsageError("standard output takes a single text file", where="-o -", hint=hint)
         return
     try:
-        _check_folder(directory)
+        check_folder(directory)
         for path in (path for f in formats for path in paths_for(f, directory, name)):
             if path.exists() and (path.is_dir() or not overwrite):
                 raise exists_error(path)
     except OSError as error:
         raise UsageError(f"cannot be written ({error.strerror})", where=directory) from error
-
-
-def _check_folder(directory: Path) -> None:
-    """Raise UsageError unless ``directory`` exists or can be created, and is writable."""
-    while not directory.exists() and directory != directory.parent:
-        directory = directory.parent
-    if not directory.is_dir():
-        raise UsageError("is not a folder", where=directory, hint="name a folder with -o")
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise UsageError("is write-protected", where=directory, hint="name another folder with -o")
 
 
 def make_sinks(
