@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +101,7 @@ def read_card(path: Path) -> Card:
 
     Raises ModelError when it is not such a file, has no card, or has a newer format.
     """
-    return _card(read_header(path), path)
+    return card_in(read_header(path), path)
 
 
 def read_weights(path: Path) -> Weights:
@@ -116,7 +117,7 @@ def read_weights(path: Path) -> Weights:
     from safetensors.torch import load_file
 
     header = read_header(path)
-    card = _card(header, path)
+    card = card_in(header, path)
     try:
         tensors = load_file(path)
     except SafetensorError as error:
@@ -180,7 +181,8 @@ def _info(entry: dict[str, Any], start: int) -> TensorInfo:
 def _onnx_metadata(path: Path) -> dict[str, str]:
     """Return the ``metadata_props`` of an ONNX file: a protobuf message, see onnx.proto."""
     try:
-        data = memoryview(path.read_bytes())
+        with path.open("rb") as file:  # of which only what is looked at is read
+            data = memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
         entries = [dict(_fields(value)) for number, value in _fields(data) if number == 14]
         return {str(entry[1], "utf-8"): str(entry[2], "utf-8") for entry in entries}
     except OSError as error:
@@ -214,7 +216,8 @@ def _varint(message: memoryview, at: int) -> tuple[int, int]:
     raise ValueError("a number of more than 64 bits")
 
 
-def _card(header: SafetensorsHeader, path: Path) -> Card:
+def card_in(header: SafetensorsHeader, path: Path) -> Card:
+    """Return the model card in the header of a file. ModelError as ``read_card``."""
     step = path.suffix == STEP_SUFFIX
     text = header.metadata.get("card")
     if text is None:

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from costream.checkpoints.card import Card
-from costream.checkpoints.file import SUFFIX, read_card, read_header
+from costream.checkpoints.file import SUFFIX, card_in, read_card, read_header
 from costream.checkpoints.store import published
 from costream.cli import SuggestingGroup
 from costream.cli.models_fetch import (
@@ -218,7 +218,8 @@ def _print_wrapped(start: str, text: str, most: int | None = None) -> None:
 def show_command(model: str, weights: str | None, full: bool, as_json: bool) -> None:
     """Show what a model knows, its limits and its licence, and what it takes and costs."""
     path = find_weights(model, weights)
-    card, header = read_card(path), read_header(path)
+    header = read_header(path)
+    card = card_in(header, path)
     numbers = sum(math.prod(info.shape) for info in header.tensors.values())
     digest = header.metadata.get("tensors_sha256", "")
     if as_json:

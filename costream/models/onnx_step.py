@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from costream.checkpoints.file import read_card, read_header
+from costream.checkpoints.file import card_in, read_header
 from costream.errors import ModelError
 from costream.frontends.base import frontend_class, load_frontend
 from costream.models.oad.cooadtr import OadOutput
@@ -120,7 +120,8 @@ def load_step(path: Path, device: str = "auto", dtype: str = "float32") -> Strea
     Raises ModelError for other files, for steps that were measured not to be faster than ours,
     without ONNX Runtime, and for other devices and types than the processor's float32.
     """
-    card, metadata = read_card(path), read_header(path).metadata
+    header = read_header(path)
+    card, metadata = card_in(header, path), header.metadata
     if device not in ("auto", "cpu") or dtype != "float32":
         raise ModelError("a step in ONNX runs on the processor, in float32", where=path)
     try:
