@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 BOUND = 0.01  # most that eight bits may change a score
 _STEPS = 64  # of noise, for a model without a sample
+_ALONE_S = 12.0  # of the sample, for one matrix after another
 
 
 def compress(name: str, output: Path) -> dict[str, Any]:
@@ -45,8 +47,9 @@ def compress(name: str, output: Path) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     small = replace(card, compression={**card.compression, "int8": facts})
 
-    def difference(tensors: dict[str, Tensor]) -> float:
-        return float(np.abs(scores(Weights(small, "", tensors))[1] - before).max())
+    def difference(tensors: dict[str, Tensor], most_s: float | None = None) -> float:
+        rows = scores(Weights(small, "", tensors), most_s)[1]
+        return float(np.abs(rows - before[: len(rows)]).max())
 
     tensors = to_int8(stored.tensors)
     found = difference(tensors)
@@ -63,19 +66,20 @@ def compress(name: str, output: Path) -> dict[str, Any]:
 def _within_bound(
     whole: Mapping[str, Tensor],
     small: Mapping[str, Tensor],
-    difference: Callable[[dict[str, Tensor]], float],
+    difference: Callable[[dict[str, Tensor], float | None], float],
 ) -> tuple[dict[str, Tensor], float]:
     """Return int8 tensors of which the first few, by what each changes alone, are float16.
 
     Also return their ``difference``, which is at most ``BOUND``, or that without any int8 tensor.
     """
-    bar = tqdm(sorted(matrices(whole)), "measuring", file=sys.stderr, disable=None, leave=False)
-    alone = {key: difference({**whole, **_entry(small, key)}) for key in bar}
+    bar = partial(tqdm, file=sys.stderr, disable=None, leave=False)  # on a terminal
+    each = bar(sorted(matrices(whole)), "measuring")
+    alone = {key: difference({**whole, **_entry(small, key)}, _ALONE_S) for key in each}
     tensors, found = dict(small), 0.0
-    for key in sorted(alone, key=alone.__getitem__, reverse=True):
+    for key in bar(iter(sorted(alone, key=alone.__getitem__, reverse=True)), "left float16"):
         del tensors[key + SCALE]
         tensors[key] = whole[key].half()
-        found = difference(tensors)
+        found = difference(tensors, None)
         if found <= BOUND:
             break
     return tensors, found
@@ -85,10 +89,13 @@ def _entry(small: Mapping[str, Tensor], key: str) -> dict[str, Tensor]:
     return {name: small[name] for name in (key, key + SCALE)}
 
 
-def scores(stored: Weights) -> tuple[str, npt.NDArray[np.float64]]:
-    """Return the scores [T, K] of a model on its sample, or on noise, and which it was."""
+def scores(stored: Weights, most_s: float | None = None) -> tuple[str, npt.NDArray[np.float64]]:
+    """Return the scores [T, K] of a model on its sample, or on noise, and which it was.
+
+    ``most_s``: of the sample, at most.
+    """
     model = model_class(stored.card)(stored.card, *build(stored.card, stored.tensors))
-    rows = sample_scores(model)
+    rows = sample_scores(model, most_s=most_s)
     if rows is not None:
         return str(stored.card.sample["file"]), rows
     state = model.init_state()

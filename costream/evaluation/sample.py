@@ -79,13 +79,19 @@ def measure(model: Model, path: Path, truth: SampleTruth, end_s: float | None = 
     return Measured(metrics, macs, dense_macs, ms)
 
 
-def sample_scores(model: Model, folder: Path | None = None) -> npt.NDArray[np.float64] | None:
-    """Return the scores [T, K] of a model for the sample of its card; None if it is not here."""
+def sample_scores(
+    model: Model, folder: Path | None = None, most_s: float | None = None
+) -> npt.NDArray[np.float64] | None:
+    """Return the scores [T, K] of a model for the sample of its card; None if it is not here.
+
+    ``most_s``: for its beginning only.
+    """
     sample = model.info.card.sample
     path = (folder or samples_folder()) / str(sample.get("file", ""))
     if "sha256" not in sample or _unlike(path, sample["sha256"]) is not None:
         return None
-    return np.array(_run(model, path, sample.get("end_s")).rows, np.float64)
+    ends_s = [s for s in (sample.get("end_s"), most_s) if s is not None]
+    return np.array(_run(model, path, min(ends_s, default=None)).rows, np.float64)
 
 
 def _run(model: Model, path: Path, end_s: float | None) -> _Collector:
