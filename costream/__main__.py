@@ -106,7 +106,7 @@ def _say_other(error: Exception) -> int:
     # Refusals of the system that may come from anywhere; those of a full disk are from stdout.
     system = dict.fromkeys((errno.ENOSPC, errno.EFBIG, errno.EIO), ExitCode.PARTIAL)
     system |= {errno.EDQUOT: ExitCode.PARTIAL} if hasattr(errno, "EDQUOT") else {}
-    system[errno.ENAMETOOLONG] = ExitCode.USAGE
+    system |= {errno.ENAMETOOLONG: ExitCode.USAGE, errno.EACCES: ExitCode.INPUT}
     if isinstance(error, OSError) and error.errno in system:
         where = "stdout" if error.filename is None else os.fspath(error.filename)
         return _say(str(CostreamError(str(error.strerror), where=where)), system[error.errno])

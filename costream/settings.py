@@ -83,13 +83,13 @@ def read_toml(
         table: dict[str, Any] = tomllib.loads(text.decode())
         _check_values(table)
         return table
-    except FileNotFoundError:
-        if missing is None:
-            return {}
-        raise error_class(missing, where=path) from None
     except (ValueError, RecursionError) as error:  # of encodings and of very long numbers, too
         raise error_class(f"not valid TOML ({error})", where=path) from error
     except OSError as error:
+        if missing is None and not os.path.exists(path):  # or in a folder that is closed to us
+            return {}
+        if isinstance(error, FileNotFoundError):
+            raise error_class(str(missing), where=path) from None
         raise error_class(f"cannot be read ({error.strerror})", where=path) from error
 
 

@@ -55,5 +55,6 @@ def weight_folders() -> Iterator[tuple[str, Path]]:
     variable = os.environ.get(VARIABLE)
     if variable and Path(variable).expanduser().is_dir():
         yield "environment", Path(variable).expanduser()
-    yield "cache", cache_folder()
+    if os.access(cache_folder(), os.R_OK | os.X_OK):  # it may be in the home of another user
+        yield "cache", cache_folder()
     yield "shipped", shipped_folder()

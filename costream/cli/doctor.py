@@ -189,7 +189,7 @@ def microphones() -> list[Finding]:
 def _surroundings() -> list[Finding]:
     files = {"user settings": user_config_path(), "project settings": Path(PROJECT_FILE).resolve()}
     findings = [
-        Finding(name, True, f"{path}{'' if path.exists() else _ABSENT}")
+        Finding(name, True, f"{path}{'' if os.path.exists(path) else _ABSENT}")
         for name, path in files.items()
     ]
     size = os.get_terminal_size(2) if os.isatty(2) else None

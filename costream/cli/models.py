@@ -30,6 +30,7 @@ from costream.errors import CostreamError, ExitCode, UsageError, printable, say
 from costream.formatting import counted, listed, print_path, saving, si
 from costream.models.registry import ModelEntry, find_weights, kind_of, list_models
 from costream.models.spec import architectures
+from costream.sinks.atomic import check_folder
 
 _WIDTH = 80  # columns of what is printed
 
@@ -37,6 +38,7 @@ _WIDTH = 80  # columns of what is printed
 
 
 def _check_new(target: Path, *, overwrite: bool) -> None:
+    check_folder(target.parent)
     if target.exists() and not overwrite:
         raise UsageError("exists already", where=target, hint="use -o or --overwrite")
 

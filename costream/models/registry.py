@@ -260,8 +260,11 @@ def _check_folder(weights: str | os.PathLike[str] | None) -> None:
 
 
 def _existing(path: Path, what: str) -> Path:
-    if not path.exists():
-        raise ModelError(what, where=path)
+    try:
+        path.stat()
+    except OSError as error:
+        denied = isinstance(error, PermissionError)
+        raise ModelError("no permission to read it" if denied else what, where=path) from error
     return path
 
 

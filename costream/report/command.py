@@ -23,7 +23,7 @@ from costream.report.page import page_foot, page_head
 from costream.report.section import MOST_OPEN, Pages, Run, section
 from costream.report.thumbnails import Thumbnails, find_media, take
 from costream.results.reader import NotAResultError, runs
-from costream.sinks.atomic import AtomicFile, StreamOutput, TextOutput, write_file
+from costream.sinks.atomic import AtomicFile, StreamOutput, TextOutput, check_folder, write_file
 
 
 def make_report(options: ReportOptions) -> ExitCode:
@@ -321,6 +321,7 @@ class ReportOptions:
                 raise UsageError("standard output takes only html", where="-o -")
             return {"html": None}
         base = Path(self.output) if self.output is not None else self._beside()
+        check_folder(base.parent)
         if base.is_dir():
             raise UsageError("is a folder", where=base, hint="name a file with -o")
         paths: dict[str, Path | None] = {}

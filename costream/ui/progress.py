@@ -75,6 +75,12 @@ class BatchState:
     began_s: float = field(default_factory=time.monotonic)
     running: dict[str, float] = field(default_factory=dict)  # name: media seconds so far
 
+    def count(self, status: str) -> None:
+        """Count a file that is settled."""
+        self.done_files += 1
+        self.failed += status in ("failed", "partial")
+        self.skipped += status == "skipped"
+
     @property
     def seen_s(self) -> float:
         """Media seconds processed, those of unfinished files included."""

@@ -55,6 +55,8 @@ def test_what_belongs_to_others_is_one_line_and_its_code(tmp_path: Path) -> None
         (2, "x.toml", ["detect", room, "-c", "x.toml"]),
         (5, "w.safetensors", ["detect", room, "--weights", "w.safetensors"]),
         (5, "w.safetensors", ["models", "show", "w.safetensors"]),
+        (5, "no permission", ["models", "show", "shut/w.safetensors"]),
+        (2, "locked", ["models", "export", "cooadtr", "-o", "locked/x.onnx"]),
         (2, "w.safetensors", ["models", "import", "w.safetensors", "--name", "mine"]),
         (2, "x.toml", ["watch", "x.toml"]),
         (2, "password", ["watch", camera, "--password-file", "password"]),
@@ -62,6 +64,8 @@ def test_what_belongs_to_others_is_one_line_and_its_code(tmp_path: Path) -> None
         (2, "locked", ["watch", room, "--realtime", "-o", "locked/log"]),
         (2, "locked", ["batch", room, "-o", "locked/out"]),
         (2, "r.jsonl", ["report", "r.jsonl", "-o", "page.html"]),
+        (4, "Permission denied", ["report", "shut/r.jsonl", "-o", "page.html"]),
+        (2, "locked", ["report", ".", "-o", "locked/page.html"]),
         (2, "locked", ["features", room, "-o", "locked/x.npz"]),
     ]
     command = [*("setpriv", "--bounding-set", POWERS) * (os.geteuid() == 0), sys.executable]
@@ -71,7 +75,7 @@ def test_what_belongs_to_others_is_one_line_and_its_code(tmp_path: Path) -> None
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            env=environment(),
+            env={**environment(), "XDG_CONFIG_HOME": str(shut), "XDG_CACHE_HOME": str(shut)},
             timeout=200,
             check=False,
         )

@@ -103,12 +103,14 @@ class _Batch:
             self.journal.entries.pop(task.name, None)
         self.journal.open(mark)
         sizes = {name: print_.size for name, print_ in plan.prints.items()}
-        state = BatchState(files=len(plan.tasks), size=sum(sizes.values()))
+        files = len(plan.tasks) + len(plan.settled)
+        state = BatchState(files=files, size=sum(sizes.values()))
         color, quiet = self.options.color, self.options.quiet
         live = live_allowed(sys.stderr, quiet=quiet, no_live=not self.options.live, flag=color)
         progress = BatchProgress(stderr_console(color), state, live=live, quiet=quiet)
         with self.stop.while_running(lambda: None):
             for entry in plan.settled:
+                state.count(entry.outcome.status)
                 self._settle(entry)
             try:
                 self._work(plan, state, progress)
@@ -169,11 +171,9 @@ class _Batch:
 
     def _count(self, outcome: Outcome, plan: BatchPlan, state: BatchState) -> None:
         state.running.pop(outcome.name, None)
-        state.done_files += 1
         state.done_size += plan.prints[outcome.name].size
         state.media_s += outcome.summary.get("media_s", 0.0)
-        state.failed += outcome.status in ("failed", "partial")
-        state.skipped += outcome.status == "skipped"
+        state.count(outcome.status)
 
     def _settle(self, entry: JournalEntry) -> None:
         """Add an entry to the journal, and log it unless the input is done."""
