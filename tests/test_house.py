@@ -104,8 +104,8 @@ def test_no_public_class_name_twice():
 def test_counts_hold():
     """The tree does not grow back: raise a bound only with a reason in the change."""
     package, tests = list(sources(ROOT).values()), list((ROOT / "tests").rglob("*.py"))
-    assert len(package) <= 481
-    assert count_lines(package) <= 85_850  # text, exported steps, glimpses, compiled loops
+    assert len(package) <= 482
+    assert count_lines(package) <= 86_050  # text, exported steps, glimpses, compiled loops
     assert count_lines(tests) <= 59_400  # of glimpses, exported frontends, compiled loops
     assert {p.name: n for p in package if (n := count_lines([p])) > 500} == {}
 

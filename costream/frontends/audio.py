@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from functools import cached_property
+from threading import Thread
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,11 +21,15 @@ from costream.frontends.mel import (
     SpectrumFrontend,
     SpectrumState,
 )
+from costream.nn import fast
 from costream.nn.convolution import TimeFrequencyConvolution
-from costream.nn.fast import linear
+from costream.nn.fast import compile_product, linear
 from costream.nn.folding import Foldable, Folded
 from costream.nn.graph import normalise, scale_and_shift
 from costream.nn.state import State, zeros
+
+if TYPE_CHECKING:
+    from costream.nn.numba_kernels import Product
 
 
 class FoldedAudio(Folded):
@@ -39,6 +45,13 @@ class FoldedAudio(Folded):
         self.scale = 1 / net.spread
         self.shift = -net.centre * self.scale
         self._matrices = [_matrix(*layer.folded()) for layer in self.layers]
+
+    @cached_property
+    def products(self) -> list[Product | None]:
+        """The compiled product of each layer, or None."""
+        sizes = [(layer.convolution.kernel[0], -1) for layer in self.layers]
+        taps = [torch.unflatten(m[:-1], 0, s) for m, s in zip(self._matrices, sizes, strict=True)]
+        return [compile_product(t, m[-1]) for t, m in zip(taps, self._matrices, strict=True)]
 
     def lay_out(
         self,
@@ -65,7 +78,8 @@ class LayerBuffers:
 
     Past and new frames, and the zero padding of the bands, are one block of memory; a hop copies
     its patches from there (im2col) and multiplies them by the weights. With a few frames at a
-    time, rearranging them would take as long as the product. ``matrix``: see ``_matrix``.
+    time, rearranging them would take as long as the product. ``matrix``: see ``_matrix``. A
+    compiled product reads the patches where they are.
     """
 
     def __init__(self, layer: AudioLayer, matrix: Tensor, past: Tensor, frames: int) -> None:
@@ -89,16 +103,25 @@ class LayerBuffers:
         self._out = zeros(len(self._rows), matrix.shape[1], like=past)
         self.images = self._out.view(*images, -1)
         self._around = self.new if layer.residual else None
+        self._loop: Callable[[], None] | None = None
+
+    def bind(self, product: Product | None, out: Tensor) -> None:
+        """Use a compiled product in the steps from now on, all of which write into ``out``."""
+        if product is not None:
+            self._loop = product.bind(self._patches, out, self._around)
 
     def step(self, out: Tensor) -> None:
         """Write the layer's output for the frames in ``new`` into ``out`` [B, T', F', O]."""
-        self._columns.copy_(self._patches)
-        torch.mm(self._rows, self._matrix, out=self._out)
-        if self._around is not None:
-            self.images.add_(self._around)
+        if self._loop is not None and fast.prefers_kernel(out.numel()):
+            self._loop()
+        else:
+            self._columns.copy_(self._patches)
+            torch.mm(self._rows, self._matrix, out=self._out)
+            if self._around is not None:
+                self.images.add_(self._around)
+            torch.clamp_min(self.images, 0, out=out)
         if self._newest is not None:
             self.past.copy_(self._newest)
-        torch.clamp_min(self.images, 0, out=out)
 
 
 class HopBuffers:
@@ -129,7 +152,7 @@ class HopBuffers:
         self._both = features, out[:, :, 0]
         # NumPy arithmetic on these takes a tenth of the time of tensors.
         self._hops, self._samples = (count.numpy() for count in counts)
-        self._size = mel.size
+        self._size, self._compiled, self._taken = mel.size, False, 0
 
     def step(self, x: Tensor) -> tuple[Tensor, int]:
         """Take the samples of a hop [B, N], return its log-mel frames [B, T, bands].
@@ -137,6 +160,14 @@ class HopBuffers:
         Also return the hop count of the youngest stream. The next call overwrites ``rows`` and
         ``mean``.
         """
+        self._taken += 1
+        if self._taken == _MANY and fast.compiles(x):
+            Thread(target=_compile).start()
+        if fast.compiled_blocks and not self._compiled:
+            self._compiled = True
+            self.mel.compile()
+            for (layer, out), product in zip(self._layers, self.folded.products, strict=True):
+                layer.bind(product, out)
         spectrogram = self.mel.step(x)
         torch.addcmul(self.folded.shift, spectrogram, self.folded.scale, out=self._first)
         for layer, out in self._layers:
@@ -147,6 +178,13 @@ class HopBuffers:
         self._hops += 1
         self._samples += self._size
         return spectrogram, min(self._hops.tolist())
+
+
+def _compile() -> None:
+    """Load compiled loops, while hops go on; the first time compilation takes seconds."""
+    import costream.frontends.mel_kernels  # noqa: F401
+
+    fast.compile_blocks()
 
 
 def _matrix(weight: Tensor, bias: Tensor) -> Tensor:
@@ -161,6 +199,7 @@ def _matrix(weight: Tensor, bias: Tensor) -> Tensor:
 # Strides of each layer in frames and bands; (1, 1): a residual layer. A hop becomes one frame.
 _STRIDES = ((2, 2), (1, 2), (1, 1), (2, 2), (1, 1), (2, 2), (1, 1))
 _HOP_FRAMES = 16
+_MANY = 1 << 13  # single hops, half an hour: compiled ones would have saved their second of loading
 
 
 @dataclass

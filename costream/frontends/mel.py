@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.nn import fast
 from costream.nn.state import State, zeros
 
 
@@ -205,11 +207,25 @@ class MelBuffers:
         self._shape = (streams, frames, mel.bands)
         self._offset = torch.full_like(self._rows[0, : mel.bands], mel.offset)
         self._mel = mel
+        self._loop: Callable[[], None] | None = None
+
+    def compile(self) -> None:
+        """Use a compiled loop from now on, where there is one for these sizes."""
+        if fast.compiles(self.held):
+            from costream.frontends.mel_kernels import log_mel_loop
+
+            mel, self._out = self._mel, zeros(*self._shape, like=self.held)
+            options = mel.hann, mel.matrix, mel.offset, mel.power == 1
+            self._loop = log_mel_loop(self._windows, *options, self._out)
 
     def step(self, x: Tensor) -> Tensor:
         """Take a block [B, size], return the log-mel frames [B, size / hop, bands] it completes."""
         mel = self._mel
         self._new.copy_(x)
+        if self._loop is not None and fast.prefers_kernel(self._padded.numel()):
+            self._loop()
+            self.held.copy_(self._newest)
+            return self._out.clone()
         torch.mul(self._windows, mel.hann, out=self._framed)
         torch.fft.rfft(self._padded, out=self._bins)
         torch.mul(self._real, self._real, out=self._power)

@@ -139,8 +139,8 @@ compiled_blocks = False  # see ``compile_blocks``
 def compile_blocks() -> None:
     """Make the steps of one stream through encoder blocks of any size compiled loops.
 
-    Loading Numba takes a second and 130 MB, and a block of width 192 saves the second in 20,000
-    steps; hence the call. Large blocks do without it.
+    Hops of sound too. Loading Numba takes a second and 130 MB, and a block of width 192 saves the
+    second in 20,000 steps; hence the call. Large blocks do without it.
     """
     import costream.nn.encoder_kernels  # noqa: F401
 

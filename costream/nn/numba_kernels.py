@@ -9,14 +9,17 @@ are fetched ahead.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numba
 import numpy as np
+import torch
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
+from numba.np.unsafe.ndarray import to_fixed_tuple
 from torch import Tensor
 
 # Compilation of numerical loops by Numba; importing takes a second, the first time longer.
@@ -74,7 +77,11 @@ class _PixelPointer:
         return cls(builder, builder.gep(data, [index]))
 
     def beside(self, width: Any, pixels: int) -> _PixelPointer:
-        offset = self.builder.mul(width, ir.Constant(width.type, pixels))
+        """Return the pointer to another pixel; ``width``: of one, or distances to all, a tuple."""
+        if isinstance(width.type, ir.ArrayType):
+            offset = self.builder.extract_value(width, pixels)
+        else:
+            offset = self.builder.mul(width, ir.Constant(width.type, pixels))
         return _PixelPointer(self.builder, self.builder.gep(self.pointer, [offset]))
 
     def unless(self, condition: Any, other: _PixelPointer) -> _PixelPointer:
@@ -317,6 +324,36 @@ def _product(
                     _end(sums, out, here, across, relu)
 
 
+@compiled(
+    *(F32[::1], numba.int64[:, :, ::1], types.intp, F32[:, :, :, ::1], F32[::1], F32[::1], _FLAG),
+    F32[::1],
+)
+def _patch_product(
+    x: Any, index: Any, below: int, panels: Any, bias: Any, other: Any, plus: bool, out: Any
+) -> None:
+    rows, depth, weights = panels.shape[1], panels.shape[2], panels.ravel()
+    for panel in range(len(panels)):
+        channel = min(LANES * panel, len(bias) - LANES)  # the last may repeat some channels
+        for k in range(index.shape[1]):
+            patches = to_fixed_tuple(index[0, k], PIXELS)
+            sums, tap = _begin(bias, channel), panel * rows * depth * LANES
+            for first in range(0, rows * below, below):
+                for number in range(first, first + depth):
+                    sums = _multiply(sums, x, number, patches, weights, tap)
+                    tap += LANES
+            if plus:
+                sums = _plus(sums, other, channel, to_fixed_tuple(index[2, k], PIXELS))
+            _end(sums, out, channel, to_fixed_tuple(index[1, k], PIXELS), True)
+
+
+def _memory(x: Tensor, group: int = PIXELS) -> tuple[Any, Any]:
+    """Return all numbers where ``x`` is, and its places [..., group], the last one repeated."""
+    size = x.untyped_storage().nbytes() // 4
+    places = torch.arange(size).as_strided(x.shape, x.stride(), x.storage_offset()).flatten()
+    whole = np.pad(places.numpy(), (0, -len(places) % group), "edge").reshape(-1, group)
+    return x.as_strided((size,), (1,), 0).numpy(), whole
+
+
 class Product:
     """Pointwise convolution of frames, or one over some rows of pixels.
 
@@ -348,6 +385,18 @@ class Product:
         written, plus = out.numpy(), other is not None
         added = written if other is None else other.numpy()
         _product(x.numpy(), self._panels, below, self._bias, added, plus, relu, written)
+
+    def bind(self, patches: Tensor, out: Tensor, other: Tensor | None) -> Callable[[], None]:
+        """Return the product that sets ``out`` [B, H, W, O] by patches [B, H, W, rows, I].
+
+        With bias, ``other`` [B, H, W, O] and ReLU. Patches may overlap; numbers of a row of a patch
+        are adjacent, as those of a pixel are.
+        """
+        firsts = patches[..., 0, 0], out[..., 0], (out if other is None else other)[..., 0]
+        (x, *_), (written, *_), (added, *_) = parts = [_memory(first) for first in firsts]
+        index, plus = np.stack([places for _, places in parts]), other is not None
+        below, weights = patches.stride(3), (self._panels, self._bias)
+        return partial(_patch_product, x, index, below, *weights, added, plus, written)
 
 
 class Depthwise:
