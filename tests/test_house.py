@@ -104,9 +104,9 @@ def test_no_public_class_name_twice():
 def test_counts_hold():
     """The tree does not grow back: raise a bound only with a reason in the change."""
     package, tests = list(sources(ROOT).values()), list((ROOT / "tests").rglob("*.py"))
-    assert len(package) <= 482
-    assert count_lines(package) <= 86_050  # text, exported steps, glimpses, compiled loops
-    assert count_lines(tests) <= 59_400  # of glimpses, exported frontends, compiled loops
+    assert len(package) <= 483
+    assert count_lines(package) <= 86_100  # text, exported steps, glimpses, compiled loops
+    assert count_lines(tests) <= 59_500  # of glimpses, exported frontends, compiled loops
     assert {p.name: n for p in package if (n := count_lines([p])) > 500} == {}
 
 
@@ -133,11 +133,11 @@ def test_few_files_see_a_flag_and_a_step():
 
 
 def test_nn_imports_only_torch_and_the_standard_library():
-    """But for its compiled loops, two files that are loaded when a network wants them."""
+    """But for its compiled loops, three files that are loaded when a network wants them."""
     wrong = []
     for path in (ROOT / "costream" / "nn").rglob("*.py"):
         allowed = {"torch", "costream", *sys.stdlib_module_names}
-        if path.name in ("numba_kernels.py", "encoder_kernels.py"):
+        if path.name in ("numba_kernels.py", "encoder_kernels.py", "simd.py"):
             allowed |= {"numba", "llvmlite", "numpy"}
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             names = []

@@ -15,9 +15,18 @@ import numba
 import numpy as np
 from torch import Tensor
 
-from costream.nn import numba_kernels as base
-from costream.nn.encoder_kernels import _fill, _read, _tile, _write
-from costream.nn.numba_kernels import F32, LANES, PIXELS, compiled
+from costream.nn.simd import (
+    F32,
+    LANES,
+    PIXELS,
+    broadcast,
+    compiled,
+    dot_products,
+    load,
+    memory_of,
+    store,
+    store_sums,
+)
 
 _PLACES, _ROWS, _ROW = numba.int64[:, ::1], F32[:, ::1], F32[::1]
 
@@ -46,33 +55,36 @@ def _log_mel(
         half = 1
         while half < size:  # Cooley and Tukey, 1965
             for k in range(half):
-                c, s = _fill(turns[0, k * (size // half)]), _fill(turns[1, k * (size // half)])
+                c, s = (
+                    broadcast(turns[0, k * (size // half)]),
+                    broadcast(turns[1, k * (size // half)]),
+                )
                 for first in range(k, size, 2 * half):
                     a, b = 2 * first * LANES, 2 * (first + half) * LANES
-                    u, v = _read(z, b), _read(z, b + LANES)
+                    u, v = load(z, b), load(z, b + LANES)
                     u, v = u * c - v * s, u * s + v * c
-                    left, right = _read(z, a), _read(z, a + LANES)
-                    _write(z, a, left + u)
-                    _write(z, a + LANES, right + v)
-                    _write(z, b, left - u)
-                    _write(z, b + LANES, right - v)
+                    left, right = load(z, a), load(z, a + LANES)
+                    store(z, a, left + u)
+                    store(z, a + LANES, right + v)
+                    store(z, b, left - u)
+                    store(z, b + LANES, right - v)
             half *= 2
         for k in range(size // 2 + 1):  # twice the transforms of even and of odd samples
-            c, s = _fill(turns[0, k]), _fill(turns[1, k])
+            c, s = broadcast(turns[0, k]), broadcast(turns[1, k])
             a, b = 2 * k * LANES, 2 * ((size - k) % size) * LANES
-            even, odd = _read(z, a) + _read(z, b), _read(z, a + LANES) + _read(z, b + LANES)
-            even_i, odd_i = _read(z, a + LANES) - _read(z, b + LANES), _read(z, b) - _read(z, a)
+            even, odd = load(z, a) + load(z, b), load(z, a + LANES) + load(z, b + LANES)
+            even_i, odd_i = load(z, a + LANES) - load(z, b + LANES), load(z, b) - load(z, a)
             odd, odd_i = odd * c - odd_i * s, odd * s + odd_i * c
             u, v = even + odd, even_i + odd_i
-            _write(power, k * LANES, (u * u + v * v) * _fill(0.25))
+            store(power, k * LANES, (u * u + v * v) * broadcast(0.25))
             u, v = even - odd, even_i - odd_i
-            _write(power, (size - k) * LANES, (u * u + v * v) * _fill(0.25))
+            store(power, (size - k) * LANES, (u * u + v * v) * broadcast(0.25))
         if root:
             power[:] = np.sqrt(power)
         for band in range(0, bands, PIXELS):
             o = min(band, bands - PIXELS)  # the last group may repeat some bands
-            tile = _tile(matrix, o, 1, bands, size + 1, power, 0)
-            base._end(tile, sums, o * LANES, LANES, False)
+            tile = dot_products(matrix, o, 1, bands, size + 1, power, 0)
+            store_sums(tile, sums, o * LANES, LANES, False)
         for lane in range(min(LANES, frames - panel * LANES)):
             for band in range(bands):
                 out[panel * LANES + lane, band] = np.log(sums[band * LANES + lane] + add)
@@ -93,6 +105,6 @@ def log_mel_loop(
     turns, order = np.stack([np.cos(angles), np.sin(angles)]), np.zeros(1, np.int64)
     for _ in range(int(math.log2(size))):
         order = np.concatenate([2 * order, 2 * order + 1])
-    memory, places = base._memory(windows[..., 0], LANES)
+    memory, places = memory_of(windows[..., 0], LANES)
     weights = hann.numpy(), turns.astype(np.float32), order, matrix.view(-1).numpy()
     return partial(_log_mel, memory, places, *weights, add, root, out.flatten(0, 1).numpy())

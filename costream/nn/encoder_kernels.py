@@ -8,183 +8,93 @@ stores them, and norms and softmax have no sum over the numbers of a vector.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numba
 import numpy as np
 import torch
-from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic, overload
-from numba.np.arrayobj import populate_array
 from torch import Tensor
 
-from costream.nn import numba_kernels as base
-from costream.nn.numba_kernels import F32, LANES, PIXELS, compiled
-
-_ONE, _ZEROS = base._Lanes("lanes"), np.zeros(LANES, np.float32)
-# Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26
-_ERF = tuple(F32(x) for x in (-1.453152027, 1.421413741, -0.284496736, 0.254829592))
-_inline: Callable[[Any], Any] = numba.njit(
-    error_model="numpy", fastmath={"contract", "reassoc"}, nogil=True
+from costream.nn.simd import (
+    F32,
+    LANES,
+    PIXELS,
+    add_pixels,
+    broadcast,
+    compiled,
+    dot_products,
+    exp,
+    floats_at,
+    inline,
+    load,
+    maximum,
+    sqrt,
+    store,
+    store_sums,
 )
 
-
-# Vectors of ``LANES`` numbers.
-
-
-def _operation(kind: Any, build: Callable[..., Any], symbol: Any = None) -> Any:
-    """Return an operation of two arguments, which ``symbol`` means for vectors."""
-
-    @intrinsic  # type: ignore
-    def compute(typing: Any, a: Any, b: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            return build(context, builder, signature.args[0], *values)
-
-        return kind(a, b), generate
-
-    def chosen(a: Any, b: Any) -> Any:
-        return (lambda a, b: compute(a, b)) if isinstance(a, base._Lanes) else None
-
-    if symbol is not None:
-        overload(symbol, strict=False)(chosen)
-    return compute
+# Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26
+_ERF = tuple(F32(x) for x in (-1.453152027, 1.421413741, -0.284496736, 0.254829592))
 
 
-def _call(builder: Any, name: str, x: Any) -> Any:
-    kind, name = ir.FunctionType(base._VECTOR, [base._VECTOR]), f"llvm.{name}.v{LANES}f32"
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [x])
-
-
-def _times_two_to(context: Any, builder: Any, kind: Any, x: Any, whole: Any) -> Any:
-    number = ir.VectorType(ir.IntType(32), LANES)
-    shift = builder.shl(builder.fptosi(whole, number), ir.Constant(number, [23] * LANES))
-    return builder.bitcast(builder.add(builder.bitcast(x, number), shift), base._VECTOR)
-
-
-def _array_at(context: Any, builder: Any, kind: Any, address: Any, size: Any) -> Any:
-    array = context.make_array(_NUMBERS)(context, builder)
-    pointer = builder.inttoptr(address, ir.FloatType().as_pointer())
-    step = context.get_constant(types.intp, 4)
-    populate_array(array, pointer, [size], [step], step, meminfo=None)
-    return array._getvalue()
-
-
-def _spread_over(context: Any, builder: Any, kind: Any, value: Any, _: Any) -> Any:
-    none, number = ir.Constant(base._VECTOR, ir.Undefined), ir.IntType(32)
-    one = builder.insert_element(none, value, ir.Constant(number, 0))
-    return builder.shuffle_vector(one, none, ir.Constant(ir.VectorType(number, LANES), [0] * LANES))
-
-
-_NUMBERS = types.Array(F32, 1, "C")
-_floats = _operation(_NUMBERS, _array_at)  # the array at an address, of this size
-_read = _operation(_ONE, lambda c, b, kind, x, at: base._PixelPointer.of(c, b, kind, x, at).load())
-_spread = _operation(_ONE, _spread_over)  # of the first argument
-_floor = _operation(_ONE, lambda c, b, k, x, _: _call(b, "floor", x))
-_root = _operation(_ONE, lambda c, b, k, x, _: _call(b, "sqrt", x))
-_scale = _operation(_ONE, _times_two_to)  # x 2**y for whole y
-# NaN stays where it is the second argument.
-_most = _operation(_ONE, lambda c, b, k, x, y: b.select(b.fcmp_ordered(">", x, y), x, y))
-_operation(_ONE, lambda c, b, k, x, y: b.fadd(x, y, base._FLAGS), operator.add)
-_operation(_ONE, lambda c, b, k, x, y: b.fsub(x, y, base._FLAGS), operator.sub)
-_operation(_ONE, lambda c, b, k, x, y: b.fmul(x, y, base._FLAGS), operator.mul)
-_operation(_ONE, lambda c, b, k, x, y: b.fdiv(x, y, base._FLAGS), operator.truediv)
-
-
-@intrinsic  # type: ignore
-def _write(typing: Any, array: Any, at: Any, value: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        base._PixelPointer.of(context, builder, signature.args[0], *values[:2]).store(values[2])
-        return context.get_dummy_value()
-
-    return types.void(array, at, value), generate
-
-
-@_inline
-def _fill(value: Any) -> Any:
-    return _spread(F32(value), 0)
-
-
-@_inline
-def _exp(x: Any) -> Any:
-    """Return e**x for x <= 0; below the normal numbers, the smallest of them."""
-    power = _most(_fill(-126), x * _fill(1.44269504))
-    whole = _floor(power + _fill(0.5), 0)
-    part, series = power - whole, _fill(1.5403530e-4)
-    for term in base._SERIES:
-        series = series * part + _fill(term)
-    return _scale(series, whole)
-
-
-@_inline
+@inline
 def _gelu(x: Any) -> Any:
     """Return x (1 + erf(x / sqrt 2)) / 2."""
-    one, zero = _fill(1), _fill(0)
-    size = _most(zero - x, x)
-    t = one / (one + size * _fill(0.3275911 * 0.5**0.5))
-    series = _fill(1.061405429)
+    one, zero = broadcast(1), broadcast(0)
+    size = maximum(zero - x, x)
+    t = one / (one + size * broadcast(0.3275911 * 0.5**0.5))
+    series = broadcast(1.061405429)
     for term in _ERF:
-        series = series * t + _fill(term)
+        series = series * t + broadcast(term)
     # erfc(|x| / sqrt 2) / 2
-    rest = series * t * _exp(x * x * _fill(-0.5)) * _fill(0.5)
-    return _most(zero, x) - size * rest
+    rest = series * t * exp(x * x * broadcast(-0.5)) * broadcast(0.5)
+    return maximum(zero, x) - size * rest
 
 
-@_inline
+@inline
 def _activate(x: Any, relu: int) -> None:
     for at in range(0, len(x), LANES):
-        value = _read(x, at)
-        _write(x, at, _most(_fill(0), value) if relu else _gelu(value))
+        value = load(x, at)
+        store(x, at, maximum(broadcast(0), value) if relu else _gelu(value))
 
 
 # All rows of a window: a block behind retroactive attention. Panels are [P, C, LANES].
 
 
-@_inline
-def _tile(rows: Any, at: int, apart: int, step: int, count: int, panel: Any, tap: int) -> Any:
-    """Return sums of ``PIXELS`` outputs: ``count`` numbers of each times those of a panel."""
-    sums = base._begin(_ZEROS, 0)
-    for _ in range(count):
-        sums = base._multiply(sums, rows, at, apart, panel, tap)
-        at, tap = at + step, tap + LANES
-    return sums
-
-
-@_inline
+@inline
 def _times_panels(weight: Any, bias: Any, x: Any, other: Any, out: Any) -> None:
     """Set panels ``out`` to weight [O, I] times panels ``x``, plus bias, plus ``other`` if any."""
     outs, width, biases = len(bias), len(weight) // len(bias), np.empty(LANES * PIXELS, np.float32)
     for k in range(0, outs, PIXELS):
         o = min(k, outs - PIXELS)  # the last group may repeat some outputs
         for p in range(PIXELS):
-            _write(biases, p * LANES, _fill(bias[o + p]))
+            store(biases, p * LANES, broadcast(bias[o + p]))
         for panel in range(len(x) // (width * LANES)):
-            sums = _tile(weight, o * width, width, 1, width, x, panel * width * LANES)
-            sums, at = base._plus(sums, biases, 0, LANES), (panel * outs + o) * LANES
-            sums = base._plus(sums, other, at, LANES) if len(other) else sums
-            base._end(sums, out, at, LANES, False)
+            sums = dot_products(weight, o * width, width, 1, width, x, panel * width * LANES)
+            sums, at = add_pixels(sums, biases, 0, LANES), (panel * outs + o) * LANES
+            sums = add_pixels(sums, other, at, LANES) if len(other) else sums
+            store_sums(sums, out, at, LANES, False)
 
 
-@_inline
+@inline
 def _normalise_panels(x: Any, weight: Any, bias: Any, eps: Any) -> None:
     width = len(weight)
     for start in range(0, len(x), width * LANES):
-        here, mean, square = range(start, start + width * LANES, LANES), _fill(0), _fill(0)
+        here, mean, square = range(start, start + width * LANES, LANES), broadcast(0), broadcast(0)
         for at in here:
-            mean = mean + _read(x, at)
-        mean = mean / _fill(width)
+            mean = mean + load(x, at)
+        mean = mean / broadcast(width)
         for at in here:
-            square = square + (_read(x, at) - mean) * (_read(x, at) - mean)
-        scale = _fill(1) / _root(square / _fill(width) + _fill(eps), 0)
+            square = square + (load(x, at) - mean) * (load(x, at) - mean)
+        scale = broadcast(1) / sqrt(square / broadcast(width) + broadcast(eps), 0)
         for c in range(width):
-            value = (_read(x, start + c * LANES) - mean) * scale
-            _write(x, start + c * LANES, value * _fill(weight[c]) + _fill(bias[c]))
+            value = (load(x, start + c * LANES) - mean) * scale
+            store(x, start + c * LANES, value * broadcast(weight[c]) + broadcast(bias[c]))
 
 
-@_inline
+@inline
 def _transpose(rows: Any, width: int, panels: Any, back: bool) -> None:
     """Copy rows [n, C] to panels, or back; what is over of the last panel is its last row."""
     count = len(rows) // width
@@ -199,7 +109,7 @@ def _transpose(rows: Any, width: int, panels: Any, back: bool) -> None:
                         panels[at + c * LANES] = rows[row + c]
 
 
-@_inline
+@inline
 def _attend_panels(q: Any, k: Any, v: Any, e: int, n: int, out: Any) -> None:
     """Set panels ``out`` to attention of queries, scaled keys and values [h, n, e]."""
     panels, inner = -(-n // LANES), len(q) // n
@@ -209,38 +119,38 @@ def _attend_panels(q: Any, k: Any, v: Any, e: int, n: int, out: Any) -> None:
         for panel in range(panels):
             for j in range(0, n, PIXELS):
                 key = min(j, n - PIXELS)
-                sums = _tile(k, start + key * e, e, 1, e, query, panel * e * LANES)
-                base._end(sums, logits, key * LANES, LANES, False)
-            top, total = _read(logits, 0), _fill(0)
+                sums = dot_products(k, start + key * e, e, 1, e, query, panel * e * LANES)
+                store_sums(sums, logits, key * LANES, LANES, False)
+            top, total = load(logits, 0), broadcast(0)
             for at in range(LANES, n * LANES, LANES):
-                top = _most(top, _read(logits, at))
+                top = maximum(top, load(logits, at))
             for at in range(0, n * LANES, LANES):
-                value = _exp(_read(logits, at) - top)
-                _write(logits, at, value)
+                value = exp(load(logits, at) - top)
+                store(logits, at, value)
                 total = total + value
             here = (panel * inner + start // n) * LANES
             for first in range(0, e, PIXELS):
                 c = min(first, e - PIXELS)
-                sums = _tile(v, start + c, 1, e, n, logits, 0)
-                base._end(sums, out, here + c * LANES, LANES, False)
+                sums = dot_products(v, start + c, 1, e, n, logits, 0)
+                store_sums(sums, out, here + c * LANES, LANES, False)
             for at in range(here, here + e * LANES, LANES):
-                _write(out, at, _read(out, at) / total)
+                store(out, at, load(out, at) / total)
 
 
 # The new row.
 
 
-@_inline
+@inline
 def _new(count: int) -> Any:
     return np.empty(count, np.float32)
 
 
-@_inline
+@inline
 def _whole(count: int) -> int:
     return -(-count // LANES) * LANES
 
 
-@_inline
+@inline
 def _dots(x: Any, rows: Any, out: Any) -> None:
     """Set ``out`` [m] to the products of rows [m, C] with ``x`` [C]."""
     for m in range(len(out)):
@@ -250,7 +160,7 @@ def _dots(x: Any, rows: Any, out: Any) -> None:
         out[m] = total
 
 
-@_inline
+@inline
 def _mix(weights: Any, rows: Any, out: Any) -> None:
     """Set ``out`` [C] to the sum of rows [m, C] with ``weights`` [m]."""
     out[:] = 0
@@ -260,7 +170,7 @@ def _mix(weights: Any, rows: Any, out: Any) -> None:
             out[c] += weight * row[c]
 
 
-@_inline
+@inline
 def _linear(x: Any, weight: Any, bias: Any) -> Any:
     """Return a row after a linear layer; memory reaches to a multiple of ``LANES``."""
     out = _new(_whole(len(bias)))[: len(bias)]
@@ -269,7 +179,7 @@ def _linear(x: Any, weight: Any, bias: Any) -> Any:
     return out
 
 
-@_inline
+@inline
 def _normalise(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
     mean, square, width = F32(0), F32(0), F32(len(x))
     for c in range(len(x)):
@@ -282,36 +192,36 @@ def _normalise(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
         out[c] = (x[c] - mean) * scale * weight[c] + bias[c]
 
 
-@_inline
+@inline
 def _softmax(logits: Any, filled: int) -> None:
     """Replace logits by their softmax, 0 from ``filled`` on; a multiple of ``LANES`` numbers."""
     logits[filled:] = -np.inf
-    lanes, top, total = _new(LANES), _read(logits, 0), _fill(0)
+    lanes, top, total = _new(LANES), load(logits, 0), broadcast(0)
     for at in range(LANES, len(logits), LANES):
-        top = _most(top, _read(logits, at))
-    _write(lanes, 0, top)
-    top = _fill(lanes.max())
+        top = maximum(top, load(logits, at))
+    store(lanes, 0, top)
+    top = broadcast(lanes.max())
     for at in range(0, len(logits), LANES):
-        _write(logits, at, _exp(_read(logits, at) - top))
-        total = total + _read(logits, at)
-    _write(lanes, 0, total)
+        store(logits, at, exp(load(logits, at) - top))
+        total = total + load(logits, at)
+    store(lanes, 0, total)
     logits *= F32(1) / lanes.sum()
     logits[filled:] = 0
 
 
-@_inline
+@inline
 def _at(where: Any, k: int) -> Any:
-    return _floats(where[0, k], where[1, k])
+    return floats_at(where[0, k], where[1, k])
 
 
-@_inline
+@inline
 def _weights(where: Any) -> Any:
     first = (_at(where, 0), _at(where, 1), _at(where, 2), _at(where, 3), _at(where, 4))
     others = (_at(where, 5), _at(where, 6), _at(where, 7), _at(where, 8), _at(where, 9))
     return (*first, *others, _at(where, 10), _at(where, 11))
 
 
-@_inline
+@inline
 def _project(w: Any, x: Any, e: int) -> Any:
     """Return the query, key / sqrt(e) and value of a row, [3, h e]."""
     row = _linear(x, w[0], w[1]).reshape(3, -1)
@@ -319,7 +229,7 @@ def _project(w: Any, x: Any, e: int) -> Any:
     return row
 
 
-@_inline
+@inline
 def _finish(w: Any, x: Any, attended: Any, relu: int, eps: Any, out: Any) -> None:
     """Set ``out`` [d] to a row ``x`` [d] after the block, for its attention before projection."""
     y = _linear(attended, w[2], w[3]) + x

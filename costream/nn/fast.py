@@ -117,7 +117,8 @@ def compile_depthwise(weight: Tensor, bias: Tensor, stride: int) -> Depthwise | 
     """
     if not compiles(weight) or weight.shape[1] != 1 or weight.shape[3:] != (3, 3) or stride > 2:
         return None
-    from costream.nn.numba_kernels import LANES, Depthwise
+    from costream.nn.numba_kernels import Depthwise
+    from costream.nn.simd import LANES
 
     if len(weight) < LANES:
         return None
@@ -128,7 +129,8 @@ def compile_product(taps: Tensor, bias: Tensor) -> Product | None:
     """Return a compiled ``Product`` with ``taps`` [rows, I, O] and ``bias`` [O], or None."""
     if not compiles(taps):
         return None
-    from costream.nn.numba_kernels import LANES, Product
+    from costream.nn.numba_kernels import Product
+    from costream.nn.simd import LANES
 
     return None if len(bias) < LANES else Product(taps, bias)
 

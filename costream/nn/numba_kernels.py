@@ -14,151 +14,36 @@ from typing import Any
 
 import numba
 import numpy as np
-import torch
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, register_model
+from numba.extending import intrinsic
 from numba.np.unsafe.ndarray import to_fixed_tuple
 from torch import Tensor
 
-# Compilation of numerical loops by Numba; importing takes a second, the first time longer.
-#
-# For work that PyTorch does in several passes over the numbers, or in one call whose overhead is
-# longer than the work. The compiled code is cached beside the source, or in the user's cache.
-
-
-F32 = numba.float32
-
-
-def compiled(*arguments: Any) -> Callable[[Callable[..., None]], Any]:
-    """Return a decorator that compiles a function for these argument types when it is defined."""
-
-    def compile_(function: Callable[..., None]) -> Any:
-        signature, fast = numba.void(*arguments), {"contract", "reassoc"}
-        options = {"nogil": True, "error_model": "numpy", "fastmath": fast}
-        try:
-            return numba.njit(signature, cache=True, **options)(function)
-        except (RuntimeError, OSError):  # there is no writable place for compiled code
-            return numba.njit(signature, **options)(function)
-
-    return compile_
-
-
-LANES = 16  # channels at once: one register of AVX-512, two of AVX2, four of NEON
-PIXELS = 5  # adjacent pixels of a row whose sums are in registers at once
-_FLAGS = ("contract",)  # a product and a sum may be fused into one instruction
-_VECTOR = ir.VectorType(ir.FloatType(), LANES)
-_AHEAD = 256  # steps between the taps that are used and those that are fetched
-
-
-class _Lanes(types.Type):  # type: ignore[misc]
-    """A SIMD vector of ``LANES`` float32 values."""
-
-
-@register_model(_Lanes)
-class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, _VECTOR)
-
-
-_SUMS = types.UniTuple(_Lanes("lanes"), PIXELS)
-
-
-class _PixelPointer:
-    """Pointer to the channels of a pixel, in code being generated."""
-
-    def __init__(self, builder: Any, pointer: Any) -> None:
-        self.builder, self.pointer = builder, pointer
-
-    @classmethod
-    def of(cls, context: Any, builder: Any, kind: Any, array: Any, index: Any) -> _PixelPointer:
-        data = context.make_array(kind)(context, builder, array).data
-        return cls(builder, builder.gep(data, [index]))
-
-    def beside(self, width: Any, pixels: int) -> _PixelPointer:
-        """Return the pointer to another pixel; ``width``: of one, or distances to all, a tuple."""
-        if isinstance(width.type, ir.ArrayType):
-            offset = self.builder.extract_value(width, pixels)
-        else:
-            offset = self.builder.mul(width, ir.Constant(width.type, pixels))
-        return _PixelPointer(self.builder, self.builder.gep(self.pointer, [offset]))
-
-    def unless(self, condition: Any, other: _PixelPointer) -> _PixelPointer:
-        chosen = self.builder.select(condition, other.pointer, self.pointer)
-        return _PixelPointer(self.builder, chosen)
-
-    def load(self) -> Any:
-        return self.builder.load(self._vector(), align=4)
-
-    def store(self, value: Any) -> None:
-        self.builder.store(value, self._vector(), align=4)
-
-    def spread(self) -> Any:
-        number, none = ir.Constant(ir.IntType(32), 0), ir.Constant(_VECTOR, ir.Undefined)
-        one = self.builder.insert_element(none, self.builder.load(self.pointer), number)
-        order = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-        return self.builder.shuffle_vector(one, none, order)
-
-    def fetch(self, level: int) -> None:
-        number, byte = ir.IntType(32), ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [byte] + [number] * 3)
-        function = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0i8")
-        how = [ir.Constant(number, value) for value in (0, 4 - level, 1)]
-        self.builder.call(function, [self.builder.bitcast(self.pointer, byte), *how])
-
-    def _vector(self) -> Any:
-        return self.builder.bitcast(self.pointer, _VECTOR.as_pointer())
-
-
-@intrinsic  # type: ignore
-def _begin(typing: Any, bias: Any, at: Any) -> Any:
-    """Return ``LANES`` values of ``bias`` from ``at`` on as the sum of every pixel."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
-        first = _PixelPointer.of(context, builder, signature.args[0], *values).load()
-        return context.make_tuple(builder, signature.return_type, [first] * PIXELS)
-
-    return _SUMS(bias, at), generate
-
-
-@intrinsic  # type: ignore
-def _end(typing: Any, sums: Any, out: Any, at: Any, width: Any, relu: Any) -> Any:
-    """Write sums, or their ReLU, to ``out`` from ``at`` on, pixels ``width`` numbers apart."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
-        first = _PixelPointer.of(context, builder, signature.args[1], *values[1:3])
-        none = ir.Constant(_VECTOR, None)
-        for pixel, value in enumerate(cgutils.unpack_tuple(builder, values[0])):
-            above = builder.select(builder.fcmp_ordered("<", value, none), none, value)  # NaN stays
-            first.beside(values[3], pixel).store(builder.select(values[4], above, value))
-        return context.get_dummy_value()
-
-    return types.void(sums, out, at, width, relu), generate
-
-
-def _fetching(level: int) -> Any:
-    @intrinsic  # type: ignore
-    def fetch(typing: Any, array: Any, at: Any, width: Any) -> Any:
-        """Begin to read pixels, or what will be written over, into the cache of this level."""
-
-        def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
-            first = _PixelPointer.of(context, builder, signature.args[0], *values[:2])
-            for pixel in range(PIXELS):
-                first.beside(values[2], pixel).fetch(level)
-            return context.get_dummy_value()
-
-        return types.void(array, at, width), generate
-
-    return fetch
-
-
-_fetch, _fetch_2 = _fetching(1), _fetching(2)
+from costream.nn.simd import (
+    EXP2_SERIES,
+    F32,
+    FUSED,
+    LANES,
+    PIXELS,
+    SUMS,
+    Lanes,
+    PixelPointer,
+    add_pixels,
+    compiled,
+    memory_of,
+    multiply_add,
+    prefetch,
+    prefetch_2,
+    start_sums,
+    store_sums,
+)
 
 
 def _row_of_pixels(stride: int) -> Any:
     count = stride * (PIXELS - 1) + 3
-    pixels_type = types.UniTuple(_Lanes("lanes"), count)
+    pixels_type = types.UniTuple(Lanes("lanes"), count)
 
     @intrinsic  # type: ignore
     def read(
@@ -172,10 +57,10 @@ def _row_of_pixels(stride: int) -> Any:
 
         def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
             frames, at, width, left, right, zeros = values
-            none = _PixelPointer.of(
+            none = PixelPointer.of(
                 context, builder, signature.args[5], zeros, ir.Constant(at.type, 0)
             )
-            first = _PixelPointer.of(context, builder, signature.args[0], frames, at)
+            first = PixelPointer.of(context, builder, signature.args[0], frames, at)
             places = [first.beside(width, pixel) for pixel in range(count)]
             places[0], places[-1] = places[0].unless(left, none), places[-1].unless(right, none)
             pixels = [place.load() for place in places]
@@ -188,21 +73,21 @@ def _row_of_pixels(stride: int) -> Any:
         """Add the products of a row of pixels with three adjacent taps to the sums."""
 
         def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
-            weight = _PixelPointer.of(context, builder, signature.args[2], *values[2:4])
+            weight = PixelPointer.of(context, builder, signature.args[2], *values[2:4])
             sums, pixels = (cgutils.unpack_tuple(builder, value) for value in values[:2])
             for k in range(3):
                 factor = weight.beside(values[4], k).load()
                 for number in range(PIXELS):
-                    product = builder.fmul(pixels[stride * number + k], factor, _FLAGS)
-                    sums[number] = builder.fadd(sums[number], product, _FLAGS)
+                    product = builder.fmul(pixels[stride * number + k], factor, FUSED)
+                    sums[number] = builder.fadd(sums[number], product, FUSED)
             return context.make_tuple(builder, signature.return_type, sums)
 
-        return _SUMS(sums, pixels, taps, tap, width), generate
+        return SUMS(sums, pixels, taps, tap, width), generate
 
     return read, add
 
 
-(_read, _add_taps), (_read_2, _add_taps_2) = _row_of_pixels(1), _row_of_pixels(2)
+(_row, _add_taps), (_row_2, _add_taps_2) = _row_of_pixels(1), _row_of_pixels(2)
 
 
 @compiled(
@@ -225,7 +110,7 @@ def _depthwise(frames: Any, oldest: int, taps: Any, bias: Any, stride: int, out:
                 left, right = first < 0, first + stride * (PIXELS - 1) + 2 >= width
                 for c in range(0, channels, LANES):
                     channel = min(c, channels - LANES)  # the last group may repeat some channels
-                    sums = _begin(bias, channel)
+                    sums = start_sums(bias, channel)
                     below = sums
                     for k in range(count):
                         slot = oldest + k if oldest + k < count else oldest + k - count
@@ -234,57 +119,24 @@ def _depthwise(frames: Any, oldest: int, taps: Any, bias: Any, stride: int, out:
                             at = ((start + row) * width + first) * channels + channel
                             tap = 3 * (3 * k + row - top) * channels + channel
                             if stride == 1:
-                                near = _read(read, at, channels, left, right, zeros)
+                                near = _row(read, at, channels, left, right, zeros)
                                 if row < top + 3:
                                     sums = _add_taps(sums, near, weights, tap, channels)
                                 if both and row > top:
                                     tap -= 3 * channels
                                     below = _add_taps(below, near, weights, tap, channels)
                             else:
-                                wide = _read_2(read, at, channels, left, right, zeros)
+                                wide = _row_2(read, at, channels, left, right, zeros)
                                 sums = _add_taps_2(sums, wide, weights, tap, channels)
                         for row in range(end, min(end + 2, height)):
                             at = ((start + row) * width + first + 1) * channels + channel
-                            _fetch_2(read, at, channels)
+                            prefetch_2(read, at, channels)
                             if stride > 1:
-                                _fetch_2(read, at + PIXELS * channels, channels)
+                                prefetch_2(read, at + PIXELS * channels, channels)
                     at = ((stream * lines + line) * across + pixel) * channels + channel
-                    _end(sums, written, at, channels, False)
+                    store_sums(sums, written, at, channels, False)
                     if both:
-                        _end(below, written, at + across * channels, channels, False)
-
-
-@intrinsic  # type: ignore
-def _multiply(typing: Any, sums: Any, rows: Any, at: Any, width: Any, taps: Any, tap: Any) -> Any:
-    """Add the products of the number at ``at`` of each pixel with ``LANES`` taps to its sums."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
-        sums = cgutils.unpack_tuple(builder, values[0])
-        first = _PixelPointer.of(context, builder, signature.args[1], *values[1:3])
-        taps = _PixelPointer.of(context, builder, signature.args[4], *values[4:6])
-        taps.beside(ir.Constant(values[5].type, LANES), _AHEAD).fetch(2)
-        factor = taps.load()
-        for pixel in range(PIXELS):
-            product = builder.fmul(first.beside(values[3], pixel).spread(), factor, _FLAGS)
-            sums[pixel] = builder.fadd(sums[pixel], product, _FLAGS)
-        return context.make_tuple(builder, signature.return_type, sums)
-
-    return _SUMS(sums, rows, at, width, taps, tap), generate
-
-
-@intrinsic  # type: ignore
-def _plus(typing: Any, sums: Any, other: Any, at: Any, width: Any) -> Any:
-    """Return sums plus adjacent pixels of ``other``."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Sequence[Any]) -> Any:
-        first = _PixelPointer.of(context, builder, signature.args[1], *values[1:3])
-        sums = [
-            builder.fadd(value, first.beside(values[3], pixel).load())
-            for pixel, value in enumerate(cgutils.unpack_tuple(builder, values[0]))
-        ]
-        return context.make_tuple(builder, signature.return_type, sums)
-
-    return _SUMS(sums, other, at, width), generate
+                        store_sums(below, written, at + across * channels, channels, False)
 
 
 _FRAMES, _FLAG = F32[:, :, :, :], types.boolean  # channels are contiguous
@@ -308,20 +160,22 @@ def _product(
             for y in range(height):
                 for k in range(0, width, PIXELS):
                     pixel = min(k, width - PIXELS)
-                    sums = _begin(bias, channel)
+                    sums = start_sums(bias, channel)
                     here = stream * (out.strides[0] // 4) + y * down + pixel * across + channel
-                    _fetch(out, here + LANES, across)
+                    prefetch(out, here + LANES, across)
                     first = stream * (x.strides[0] // 4) + y * lower + pixel * right
                     tap = panel * rows * depth * LANES
                     for _ in range(rows):
                         for number in range(first, first + depth):
-                            sums = _multiply(sums, x, number, right, weights, tap)
+                            sums = multiply_add(sums, x, number, right, weights, tap)
                             tap += LANES
                         first += below
                     if plus:
                         at = (y * width + pixel) * channels + channel
-                        sums = _plus(sums, other, at + stream * (other.strides[0] // 4), channels)
-                    _end(sums, out, here, across, relu)
+                        sums = add_pixels(
+                            sums, other, at + stream * (other.strides[0] // 4), channels
+                        )
+                    store_sums(sums, out, here, across, relu)
 
 
 @compiled(
@@ -336,22 +190,14 @@ def _patch_product(
         channel = min(LANES * panel, len(bias) - LANES)  # the last may repeat some channels
         for k in range(index.shape[1]):
             patches = to_fixed_tuple(index[0, k], PIXELS)
-            sums, tap = _begin(bias, channel), panel * rows * depth * LANES
+            sums, tap = start_sums(bias, channel), panel * rows * depth * LANES
             for first in range(0, rows * below, below):
                 for number in range(first, first + depth):
-                    sums = _multiply(sums, x, number, patches, weights, tap)
+                    sums = multiply_add(sums, x, number, patches, weights, tap)
                     tap += LANES
             if plus:
-                sums = _plus(sums, other, channel, to_fixed_tuple(index[2, k], PIXELS))
-            _end(sums, out, channel, to_fixed_tuple(index[1, k], PIXELS), True)
-
-
-def _memory(x: Tensor, group: int = PIXELS) -> tuple[Any, Any]:
-    """Return all numbers where ``x`` is, and its places [..., group], the last one repeated."""
-    size = x.untyped_storage().nbytes() // 4
-    places = torch.arange(size).as_strided(x.shape, x.stride(), x.storage_offset()).flatten()
-    whole = np.pad(places.numpy(), (0, -len(places) % group), "edge").reshape(-1, group)
-    return x.as_strided((size,), (1,), 0).numpy(), whole
+                sums = add_pixels(sums, other, channel, to_fixed_tuple(index[2, k], PIXELS))
+            store_sums(sums, out, channel, to_fixed_tuple(index[1, k], PIXELS), True)
 
 
 class Product:
@@ -393,7 +239,7 @@ class Product:
         are adjacent, as those of a pixel are.
         """
         firsts = patches[..., 0, 0], out[..., 0], (out if other is None else other)[..., 0]
-        (x, *_), (written, *_), (added, *_) = parts = [_memory(first) for first in firsts]
+        (x, *_), (written, *_), (added, *_) = parts = [memory_of(first) for first in firsts]
         index, plus = np.stack([places for _, places in parts]), other is not None
         below, weights = patches.stride(3), (self._panels, self._bias)
         return partial(_patch_product, x, index, below, *weights, added, plus, written)
@@ -429,9 +275,6 @@ class Depthwise:
 # Swish of float32 frames, after squeeze-and-excitation if there is.
 
 
-_SERIES = tuple(
-    F32(x) for x in (1.3333558e-3, 9.6181291e-3, 0.055504109, 0.24022651, 0.69314718, 1)
-)
 _UNGATED = (*[np.empty((0, 0), np.float32), np.empty(0, np.float32)] * 2,)
 
 
@@ -463,7 +306,7 @@ def _swish(rows: Any, first: Any, first_bias: Any, second: Any, second_bias: Any
             power = min(max(value * F32(-1.44269504), F32(-126)), F32(126))
             whole = np.floor(power + F32(0.5))
             part, series = power - whole, F32(1.5403530e-4)
-            for term in _SERIES:
+            for term in EXP2_SERIES:
                 series = series * part + term
             scale = np.int32((np.int32(whole) + 127) << 23).view(np.float32)
             row[c] = value / (F32(1) + series * scale)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from costream.frontends.audio import ContinualAudioNet, without_norms
 from costream.nn import fast
-from costream.nn.numba_kernels import LANES, Product
+from costream.nn.numba_kernels import Product
+from costream.nn.simd import LANES
 
 WIDTHS = (4, 6, 6, 8, 8, 10, 10)
 

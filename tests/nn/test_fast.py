@@ -26,9 +26,10 @@ from costream.nn.eventful.attention import TokenGrid
 from costream.nn.eventful.exact_update import ExactUpdate
 from costream.nn.eventful.gates import ChosenTokens, Operations
 from costream.nn.fast import compile_depthwise, gelu, layer_norm, linear, swish
-from costream.nn.numba_kernels import F32, LANES, PIXELS, Depthwise, Product, compiled
+from costream.nn.numba_kernels import Depthwise, Product
 from costream.nn.nystrom.continual import RetroactiveNystrom, SingleOutputNystrom
 from costream.nn.position import RecyclingPositions, RotaryPositions
+from costream.nn.simd import F32, LANES, PIXELS, compiled
 from costream.nn.video3d.convolution import FrameRing, VolumeStep
 from kit.nystrom_oracle import build
 
