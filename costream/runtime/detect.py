@@ -17,7 +17,7 @@ from costream.models.base import Model
 from costream.models.registry import find_weights, more_to_fetch
 from costream.options import Options
 from costream.runtime.alerts.files import AlertRules
-from costream.runtime.memory import settle
+from costream.runtime.memory import settling
 from costream.runtime.options import check_model_options, source_options
 from costream.runtime.pipeline import run
 from costream.runtime.setup import load, logging_to
@@ -178,9 +178,9 @@ def _inputs(options: Options, plan: _Plan) -> tuple[list[str], list[ExitCode]]:
 
 def load_checked(options: Options, *, shares: bool = False) -> Model:
     """Load the model. UsageError, as ``check_options``, for an option that does not apply to it."""
-    model = load(options)
-    check_model_options(options, model, shares=shares)
-    settle()
+    with settling():
+        model = load(options)
+        check_model_options(options, model, shares=shares)
     log.info("%s: weights %s", model.info.card.name, model.info.weights_sha256[:12])
     return model
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from costream.runtime.memory import give_back, settle
+from costream.runtime.memory import give_back, settle, settling
 from kit.program import python
 
 
@@ -48,6 +48,17 @@ def test_cycles_are_found_while_a_program_runs() -> None:
     run_on()
     assert knot() is None
     assert len(loaded) == 300_000
+
+
+@pytest.mark.usefixtures("_thaw")
+def test_no_cycles_are_looked_for_while_a_program_loads() -> None:
+    with settling():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 0
+    with pytest.raises(KeyError), settling():
+        raise KeyError
+    assert gc.isenabled()
 
 
 def own_bytes() -> int:
