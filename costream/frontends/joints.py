@@ -92,6 +92,8 @@ class JointStreams(nn.Module):
         _check("score", [score], (None, "difference", "mean"))
         if axes not in (2, 3):
             raise ValueError(f"axes must be 2 or 3, not {axes}")
+        if not isinstance(persons, int) or persons < 1:
+            raise ValueError("persons must be a whole number of at least 1")
         self.layout = find_layout(layout)
         self.axes, self.persons, self.streams = axes, persons, tuple(streams)
         self.normalise, self.missing, self.score = normalise, missing, score

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,17 @@ import pytest
 import torch
 
 from costream.checkpoints.card import Card
+from costream.checkpoints.file import read_weights
 from costream.errors import ModelError, SourceError
 from costream.frontends import pose
 from costream.frontends.joints import JointStreams
 from costream.layouts import BODY_15, BODY_25, NTU_25
+from costream.models.build import build
 from costream.models.fitting import source_notes
 from costream.models.skeleton.network import SkeletonNet
 from costream.models.streaming import StreamingModel
 from costream.records import FeatureRow, SkeletonFrame, SourceInfo, SourceKind, VideoFrame
+from kit import data_skeleton
 
 FRONT = np.array((-1, 1), np.float32)  # a Kinect's x is to its left
 FRONTEND = {"layout": "body-15", "persons": 2, "streams": ["joint", "bone"]}
@@ -227,3 +231,20 @@ def test_pictures_of_two_axes() -> None:
     for deep, shallow in zip(frames(8), flat, strict=True):
         a, b = (model.step([f], s).probabilities for f, s in ((deep, first), (shallow, second)))
         assert (a is None and b is None) or np.array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"persons": 2}, "gives 2 persons, the network takes 1"),
+        ({"streams": ["joint"]}, "gives 3 channels, the network takes 6"),
+        ({"persons": "[["}, "persons must be a whole number"),
+    ],
+)
+def test_frontends_that_do_not_fit_their_network(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    stored = read_weights(data_skeleton.write_tiny_weights(tmp_path / "tiny.safetensors"))
+    arguments = {**stored.card.frontend_arguments, **changes}
+    with pytest.raises(ModelError, match=message):
+        build(replace(stored.card, frontend_arguments=arguments), stored.tensors)
