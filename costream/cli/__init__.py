@@ -6,6 +6,7 @@ so that ``costream --help`` is fast and does not load torch.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,8 @@ class SuggestingGroup(click.Group):
             from costream.formatting import suggest_names
 
             hint = suggest_names(args[0], self.list_commands(ctx))
+            if os.path.isfile(args[0]):
+                hint = "a command comes first: costream detect FILE"
             raise click.UsageError(f"no such command {args[0]!r}, {hint}", ctx)
         return super().resolve_command(ctx, args)
 

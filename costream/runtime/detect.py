@@ -24,7 +24,7 @@ from costream.runtime.setup import load, logging_to
 from costream.runtime.stop import StopHandler
 from costream.sinks.atomic import exists_error
 from costream.sinks.base import Sink
-from costream.sinks.registry import check_outputs, is_complete, make_sinks, paths_for
+from costream.sinks.registry import FORMATS, check_outputs, is_complete, make_sinks, paths_for
 from costream.sinks.tables import MergedTimeline, SegmentColumns
 from costream.sources.base import LiveSource, SourceOptions
 from costream.sources.media.container import media_streams
@@ -116,6 +116,9 @@ def _plan(options: Options) -> _Plan:
                 hint = "name a folder with -o"
                 raise UsageError("a single file takes the format csv", where="-f", hint=hint)
             return _Plan((), None, on_terminal, path)
+        if (format := path.suffix.lower().lstrip(".")) in FORMATS and not path.is_dir():
+            hint = f"name a folder: -f {format} -o FOLDER"
+            raise UsageError("only a .csv of all segments is a file", where=f"-o {path}", hint=hint)
         return _Plan(options.formats or ("jsonl",), path, on_terminal)
     if options.by is not None and options.output is None and on_terminal and not options.formats:
         return _Plan(("lines",), None, report=False)

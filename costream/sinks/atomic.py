@@ -65,7 +65,8 @@ def check_folder(folder: Path) -> None:
             pass
     except OSError as error:
         what, hint = f"cannot be written ({error.strerror})", "name another folder with -o"
-        raise UsageError(what, where=folder, hint=hint) from error
+        where = folder if folder.name else folder.absolute()
+        raise UsageError(what, where=where, hint=hint) from error
 
 
 # Flush interval. Live sources yield a few steps a second, so each step is on disk before the

@@ -64,6 +64,7 @@ def test_one_table_of_many_inputs(tmp_path):
     refused(2, "is not a folder", "detect", ROOM, "-o", table / "all.csv")
     run("listen", STREET, "--duration", "8", "-o", table, "--overwrite")
     assert [row["model"] for row in rows(table)] == ["cosounds"]
+    refused(2, "-f srt -o FOLDER", "detect", ROOM, "-o", table.with_suffix(".srt"))
     refused(2, "a single file takes the format csv", "detect", ROOM, "-o", table, "-f", "srt")
     with pytest.raises(UsageError, match="save"):
         costream.detect(ROOM, output=table)
@@ -148,6 +149,7 @@ def test_commands_that_fit_are_named(tmp_path):
     refused(4, f"only video; try: costream detect {ROOM}", "listen", ROOM)
     refused(4, "for skeletons: -m costgcn", "detect", SAMPLES / "moves.csv")
     refused(4, "for skeletons: -m costgcn", "listen", SAMPLES / "moves.csv")
+    refused(2, "a command comes first: costream detect FILE", ROOM)
     refused(2, "no such command 'dectect', did you mean detect?", "dectect", ROOM)
     refused(2, "no such command 'verfy', did you mean verify?", "models", "verfy")
     for name in ("a.ogg", "b.ogg"):
