@@ -10,14 +10,17 @@ import torch
 
 from costream.checkpoints.file import read_card, read_weights, write_weights
 from costream.errors import ModelError, UsageError
+from costream.models.build import build
 from costream.models.registry import find_weights, load_model, read_model
 from costream.models.verify import random_items
+from costream.nn.adapters.adapting import adapt, adapters
 from costream.nn.eventful.gates import Operations
 from costream.records import OBJECT_DETECTION
 from costream.training.adapting import check_adapter, with_facts
 from costream.training.card_text import compression_lines
 from costream.training.command import train
 from costream.training.optim import TrainingCheckpoint
+from costream.training.tokens.teacher import LABELS, Teacher
 from kit import data_audio, data_objects, data_skeleton, data_video
 from kit.data_training import train_settings
 
@@ -152,6 +155,31 @@ def test_sound_is_adapted_on_its_frontend(tmp_path):
     np.testing.assert_allclose(
         _rows(both)[:, : len(joined.info.card.labels)], _rows(joined), atol=1e-6
     )
+
+
+def test_a_teacher_stays_what_the_network_was(tmp_path):
+    stored = read_weights(data_audio.write_tiny_weights(tmp_path / "tiny.safetensors"))
+    network, frontend = build(stored.card, stored.tensors)
+    both = adapt(torch.nn.ModuleList([network, frontend]).train(), "splora", 2)
+    teacher, clips = Teacher(network, frontend), torch.randn(2, 20, frontend.block) / 10
+    offset = torch.zeros(2, dtype=torch.int64)
+
+    def loss():
+        tokens = frontend(clips)
+        own = tokens, network(tokens, offset, None).logits
+        given = offset, None
+        return teacher.loss(network, own, teacher.tokens(clips), given, own[1].new_tensor(10.0))
+
+    both.eval()
+    assert float(loss().detach()) == pytest.approx(LABELS * 10, abs=1e-4)
+    before = teacher.tokens(clips)
+    for _, _, _, adapter in adapters(both):
+        torch.nn.init.normal_(adapter.down, std=0.1)
+    changed = loss()
+    assert float(changed.detach()) > LABELS * 10 + 0.01
+    changed.backward()
+    assert all(a.down.grad is not None for _, _, _, a in adapters(both))
+    assert torch.equal(teacher.tokens(clips), before)
 
 
 @pytest.mark.parametrize("kit", [data_audio, data_video])

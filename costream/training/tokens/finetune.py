@@ -22,9 +22,11 @@ from costream.training.optim import (
     freeze_batchnorm,
 )
 from costream.training.tokens.streams import TokenStream
+from costream.training.tokens.teacher import Teacher
 from costream.training.tokens.trainer import WINDOWS, figures, slides, stream_loss
 
-VALIDATE_EVERY, PATIENCE = 10, 4  # steps between two validations; validations without gain
+VALIDATE_EVERY, PATIENCE = 10, 4  # least steps between validations; validations without gain
+CHECKS = 20  # validations at most
 
 
 def joint_schedule(settings: TrainSettings, steps: int, batch: int) -> Schedule:
@@ -80,12 +82,15 @@ def fine_tune(
     ``validation``: streams of what the frontend takes, [T, ...]. The initial weights are candidates
     too, unless channels are removed, so without gain nothing changes. If there are no such streams,
     the last weights remain. BatchNorm statistics stay fixed. ``adaptation``: adapters and pruning
-    of both, to be finished after it. For the history see ``EarlyStopping``.
+    of both, to be finished after it; what is pruned has itself, whole, as ``Teacher``. For the
+    history see ``EarlyStopping``.
     """
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     both = nn.ModuleList([network, frontend])
     counted = WINDOWS if slides(network) else None
+    prunes = adaptation is not None and adaptation.prunes
+    teacher = Teacher(network, frontend) if prunes else None
 
     def validate() -> dict[str, float]:
         if not validation:
@@ -97,11 +102,13 @@ def fine_tune(
 
     def loss() -> Tensor:
         clips, labels = supply.batch(schedule.batch, rng)
+        lesson = None if teacher is None else (teacher, teacher.tokens(clips))
         tokens: Tensor = frontend(clips)
-        return stream_loss(network, tokens, labels, schedule.smoothing, counted, rng)
+        return stream_loss(network, tokens, labels, schedule.smoothing, counted, rng, lesson)
 
-    stopping = EarlyStopping(validate, both.state_dict, schedule.steps, VALIDATE_EVERY, PATIENCE)
-    if adaptation is None or not adaptation.prunes:
+    every = max(VALIDATE_EVERY, schedule.steps // CHECKS)
+    stopping = EarlyStopping(validate, both.state_dict, schedule.steps, every, PATIENCE)
+    if not prunes:
         stopping.begin()
     parts: dict[str, Stateful] = {"chance": RandomState(rng), "watch": stopping}
     optimizer = Optimizer([both], schedule, "fine-tuning", partial, parts)

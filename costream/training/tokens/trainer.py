@@ -30,6 +30,7 @@ from costream.training.optim import (
 )
 from costream.training.tokens.landmarks import LandmarkSchedule, StreamSource
 from costream.training.tokens.streams import TokenStream
+from costream.training.tokens.teacher import Teacher
 
 STREAM_STEPS = (16, 128)  # minimum and maximum, so that windows are not always full
 WINDOWS = 8  # supervised steps of a stream if each needs its own window
@@ -110,10 +111,12 @@ def stream_loss(
     smoothing: float,
     counted: int | None,
     rng: np.random.Generator,
+    lesson: tuple[Teacher, Tensor] | None = None,
 ) -> Tensor:
     """Return the loss of a network on streams of tokens [B, T, D] with labels [B, T].
 
-    ``counted``: number of final steps that are supervised; None: all.
+    ``counted``: number of final steps that are supervised; None: all. ``lesson``: a teacher, and
+    its tokens for the same streams.
     """
     # Recycled positional embeddings start at a random row.
     offset = torch.from_numpy(rng.integers(0, 1 << 16, size=len(tokens)))
@@ -123,7 +126,10 @@ def stream_loss(
     if out.anticipation is not None:
         ahead = coming(labels, steps, out.anticipation.shape[2])
         total = total + COMING * cross_entropy(out.anticipation, ahead, smoothing)
-    return total
+    if lesson is None:
+        return total
+    teacher, known = lesson
+    return teacher.loss(network, (tokens, out.logits), known, (offset, counted), total)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
