@@ -39,8 +39,8 @@ def save_model(
 def build(card: Card, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, nn.Module | None]:
     """Return network and frontend of a card with these weights (``network.*``, ``frontend.*``).
 
-    Raises ModelError that names tensors which are missing, unexpected or of another shape, for
-    labels of another number than the classes, and for skeletons that the network does not take.
+    Raises ModelError that names tensors which are missing, unexpected or of another shape, and
+    for labels of another number than the classes.
     """
     stored = tensors
     if "int8" in card.compression:
@@ -65,10 +65,6 @@ def build(card: Card, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, nn.Modu
     if frontend is not None:
         expected |= {f"frontend.{k}": v for k, v in frontend.state_dict().items()}
     _compare(expected, tensors)
-    for name in ("persons", "joints", "channels"):  # of skeletons; tensors do not depend on all
-        given, taken = getattr(frontend, name, None), getattr(network, name, None)
-        if given != taken and isinstance(given, int) and isinstance(taken, int):
-            raise ModelError(f"the frontend gives {given} {name}, the network takes {taken}")
     classes = card.arguments.get("num_classes", len(card.labels))
     if classes != len(card.labels):
         raise ModelError(f"the card has {len(card.labels)} labels for {classes} classes")

@@ -262,7 +262,7 @@ def _check_folder(weights: str | os.PathLike[str] | None) -> None:
 def _existing(path: Path, what: str) -> Path:
     try:
         path.stat()
-    except OSError as error:
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
         denied = isinstance(error, PermissionError)
         raise ModelError("no permission to read it" if denied else what, where=path) from error
     return path

@@ -141,7 +141,10 @@ class StreamingModel:
         device: str = "cpu",
         dtype: str = "float32",
     ) -> None:
-        """Take over the modules. Raises ModelError for an unavailable device or dtype.
+        """Take over the modules.
+
+        Raises ModelError for an unavailable device or dtype, and for skeletons that the network
+        does not take.
 
         ``heads``: the classifiers of a network with several, whose logits are concatenated.
         """
@@ -151,6 +154,10 @@ class StreamingModel:
         kind, beside = source_kind(frontend), extra_audio(frontend)
         if self.dtype.itemsize < 4 and (kind == "audio" or beside):
             raise ModelError(f"no spectrograms in {dtype}", hint="use --dtype float32")
+        for name in ("persons", "joints", "channels"):  # of skeletons; tensors do not depend on all
+            given, taken = getattr(frontend, name, None), getattr(network, name, None)
+            if given != taken and isinstance(given, int) and isinstance(taken, int):
+                raise ModelError(f"the frontend gives {given} {name}, the network takes {taken}")
         self.network = self._place(network)
         # Preparing a few joints takes many small operations, which are slow on an accelerator.
         placed = kind in ("video", "audio", "text")

@@ -49,9 +49,9 @@ def _predictions(*call):
 
 def test_a_file_is_read_as_one(served, local, tmp_path):
     for name in ("front.mp4", "ranges/end.mp4", "as/video/mp4/watch"):
-        done = run("detect", served + name, "--duration", "4", "-o", tmp_path / name)
+        done = run("detect", served + name, "--duration", "4", "-o", tmp_path / name[:3])
         assert "swordfish" not in done.stderr
-        (file,) = (tmp_path / name).glob("*.jsonl")
+        (file,) = (tmp_path / name[:3]).glob("*.jsonl")
         header, *rest = records(file)
         assert "***@" in header["source"]
         assert [r["top"] for r in rest if r["type"] == "prediction"] == [r["top"] for r in local]

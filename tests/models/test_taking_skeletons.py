@@ -246,5 +246,6 @@ def test_frontends_that_do_not_fit_their_network(
 ) -> None:
     stored = read_weights(data_skeleton.write_tiny_weights(tmp_path / "tiny.safetensors"))
     arguments = {**stored.card.frontend_arguments, **changes}
+    card = replace(stored.card, frontend_arguments=arguments)
     with pytest.raises(ModelError, match=message):
-        build(replace(stored.card, frontend_arguments=arguments), stored.tensors)
+        StreamingModel(card, *build(card, stored.tensors))

@@ -210,7 +210,7 @@ def test_a_feed_that_appears() -> None:
     assert [fault.message for fault in reader.faults] == ["the connection was refused"]
     assert reader.items[1] is gap
     assert gap.start_s == 0.0
-    assert gap.end_s == reader.data[0].time_s == pytest.approx(reader.arrived[0], abs=EXACT_S)
+    assert gap.end_s == reader.data[0].time_s == pytest.approx(reader.arrived[2], abs=EXACT_S)
     assert gap.reason.startswith("the connection was refused; ")
 
 

@@ -150,7 +150,8 @@ def test_alerts_stand_below_the_newest_first() -> None:
     assert all(re.match(r"\d\d:\d\d:\d\d  door  fall", line) for line in lines[-5:])
 
 
-def test_places_have_a_line_while_there_is_room() -> None:
+def test_places_have_a_line_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("costream.ui.watch.dashboard.time.strftime", lambda _: "13:18:27")
     places = (
         PlaceCount("hall", "zone", "person", 2, 5, 3),
         PlaceCount("yard", "zone", "car", 0, 1, 1),
