@@ -38,7 +38,6 @@ _WIDTH = 80  # columns of what is printed
 
 
 def _check_new(target: Path, *, overwrite: bool) -> None:
-    check_folder(target.parent)
     if target.exists() and not overwrite:
         raise UsageError("exists already", where=target, hint="use -o or --overwrite")
 
@@ -373,6 +372,7 @@ def export_command(model: str, output: Path | None, whole: bool, overwrite: bool
     """
     card = read_card(find_weights(model))
     target = output or Path(f"{card.name}.onnx")
+    check_folder(target.parent)
     _check_new(target, overwrite=overwrite)
     from costream.models.export import export_step
 
