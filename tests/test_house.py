@@ -104,9 +104,11 @@ def test_no_public_class_name_twice():
 def test_counts_hold():
     """The tree does not grow back: raise a bound only with a reason in the change."""
     package, tests = list(sources(ROOT).values()), list((ROOT / "tests").rglob("*.py"))
-    assert len(package) <= 484
-    assert count_lines(package) <= 86_230  # text, exported steps, glimpses, compiled loops
-    assert count_lines(tests) <= 59_550  # of glimpses, exported frontends, compiled loops
+    assert len(package) <= 486
+    assert (
+        count_lines(package) <= 86_620
+    )  # text, exported steps, glimpses, compiled loops, CUDA graphs
+    assert count_lines(tests) <= 59_700  # of glimpses, exported frontends, compiled loops, graphs
     assert {p.name: n for p in package if (n := count_lines([p])) > 500} == {}
 
 

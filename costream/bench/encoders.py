@@ -6,6 +6,7 @@ import copy
 import statistics
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias, cast
 
 import torch
@@ -21,12 +22,14 @@ from costream.bench.timing import (
     state_size,
     timing_cells,
 )
+from costream.models.streaming import find_device, find_dtype
 from costream.nn.block import EncoderConfig
+from costream.nn.cuda_graph import GraphedStep
 from costream.nn.encoder import Encoder
 from costream.nn.fast import compile_blocks
 from costream.tables import Cell, Table
 
-# queries [1, h, m, e], keys and values [1, h, n, e] -> [1, h, m, e]
+# queries [B, h, m, e], keys and values [B, h, n, e] -> [B, h, m, e]
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -41,27 +44,33 @@ COLUMNS = ("way", "median us", "p10 us", "x bound", "MACs", "state bytes", "max 
 _PARTS = ("self_attn", "linear1", "linear2", "norm1", "norm2")
 
 
-def steps_table(config: EncoderConfig, rounds: int = 60, threads: int = 1) -> Table:
+def steps_table(
+    config: EncoderConfig,
+    rounds: int = 60,
+    threads: int = 1,
+    device: str = "cpu",
+    dtype: str = "float32",
+    streams: int = 1,
+) -> Table:
     """Return the timings of all implementations of this encoder's step, in turns.
 
-    ``rounds``: number of turns of each. Microseconds are of one step with a full window;
-    "x bound" compares medians; "max error" is the largest difference of an output from float64
-    over 3 n steps.
+    ``rounds``: number of turns of each. Microseconds are of one step of all streams with full
+    windows; "x bound" compares medians; "max error" is the largest difference of an output from
+    float64 over 3 n steps.
     """
+    place = find_device(device), find_dtype(dtype)
     compile_blocks()
     with quiet_torch(threads), torch.inference_mode():
-        encoder = build_encoder(config)
-        ways = [
-            continual(encoder),
-            window_sdpa(encoder),
-            window_matmul(encoder),
-            window_torch(encoder),
-        ]
-        other, floor = peer(encoder), bound(encoder)
+        encoder = build_encoder(config).to(*place)
+        given = torch.randn(64, streams, config.embed_dim).to(*place)
+        makers = [continual, window_sdpa, window_matmul, window_torch]
+        if given.is_cuda:
+            makers.append(window_compiled)
+        ways = [make(encoder, given[0]) for make in makers]
+        other, floor = peer(encoder, given[0]), bound(encoder, given[0])
         everyone = [*ways, *([other] if other else []), floor]
-        errors = _errors([w for w in everyone if w is not floor], config)
-        inputs = list(torch.randn(64, 1, config.embed_dim))
-        times = measure(everyone, inputs, rounds)
+        errors = _errors([w for w in everyone if w is not floor], config, given)
+        times = measure(everyone, list(given), rounds)
     base = statistics.median(times[floor.name])
     rows: list[tuple[Cell, ...]] = [
         (
@@ -75,10 +84,11 @@ def steps_table(config: EncoderConfig, rounds: int = 60, threads: int = 1) -> Ta
     ]
     if other is None:
         rows.insert(-1, (peer_name(), None, None, None, None, None, None))
+    step = "a CUDA graph." if given.is_cuda else "compiled loops, after fast.compile_blocks()."
     notes = (
-        f"{threads} thread(s), float32, one stream, full window, {rounds} rounds in turns.",
-        "Bound: the weights, each times one row by PyTorch. The continual step is compiled loops,",
-        "as always for blocks of 4 million weights, for others after fast.compile_blocks().",
+        f"{threads} thread(s), {device}, {dtype}, {streams} stream(s), full window.",
+        f"{rounds} rounds in turns.",
+        f"Bound: the weights, each times one row of each stream by PyTorch. The step is {step}",
         f"Max error: against float64, over {3 * config.window} steps.",
     )
     title = (
@@ -88,20 +98,24 @@ def steps_table(config: EncoderConfig, rounds: int = 60, threads: int = 1) -> Ta
     return Table(title, COLUMNS, tuple(rows), notes)
 
 
-def _errors(ways: Sequence[Contender], config: EncoderConfig) -> dict[str, float]:
-    """Return each implementation's largest error over steps n to 3 n; also fill the windows."""
+def _errors(ways: Sequence[Contender], config: EncoderConfig, given: Tensor) -> dict[str, float]:
+    """Return each implementation's largest error over steps n to 3 n; also fill the windows.
+
+    ``given``: inputs [., B, d] of the type and on the device of the implementations.
+    """
     n = config.window
-    exact = copy.deepcopy(torch_encoder(build_encoder(config))).double()
-    x = torch.randn(3 * n, config.embed_dim)
+    exact = copy.deepcopy(torch_encoder(build_encoder(config))).double().to(given.device)
+    x = torch.randn(3 * n, *given.shape[1:]).to(given)
     truth = {
-        t: exact(x[None, t - n + 1 : t + 1].double())[0, -1] for t in range(n - 1, 3 * n, n // 2)
+        t: exact(x[t - n + 1 : t + 1].transpose(0, 1).double())[:, -1]
+        for t in range(n - 1, 3 * n, n // 2)
     }
     worst = {way.name: 0.0 for way in ways}
     for t in range(3 * n):
         for way in ways:
-            out = way.step(x[t : t + 1])
+            out = way.step(x[t])
             if t in truth:
-                error = float((out[0].double() - truth[t]).abs().max())
+                error = float((out.double() - truth[t]).abs().max())
                 worst[way.name] = max(worst[way.name], error)
     return worst
 
@@ -112,25 +126,26 @@ def build_encoder(config: EncoderConfig, seed: int = 0) -> Encoder:
     return Encoder(config).eval()
 
 
-def continual(encoder: Encoder) -> Contender:
-    """Return costream's own step."""
+def continual(encoder: Encoder, x: Tensor) -> Contender:
+    """Return costream's own step for inputs like ``x`` [B, d]: a CUDA graph on a GPU."""
     encoder = copy.deepcopy(encoder)
-    state = encoder.init_state()
+    state = encoder.init_state(len(x))
     size = state_size(state.tensors().values())
-    return Contender(
-        "costream", lambda x: encoder.forward_step(x, state), encoder.count_macs(), lambda: size
-    )
+    step: Callable[[Tensor], Tensor] = partial(encoder.forward_step, state=state)
+    if x.is_cuda:
+        step = GraphedStep(encoder, state)
+    return Contender("costream", step, encoder.count_macs(), lambda: size)
 
 
 class WindowRing:
     """Ring buffer of the last n input rows, in slot order, which attention does not depend on."""
 
-    def __init__(self, encoder: Encoder) -> None:
-        self.rows = torch.zeros(1, encoder.window, encoder.embed_dim)
+    def __init__(self, encoder: Encoder, x: Tensor) -> None:
+        self.rows = x.new_zeros(len(x), encoder.window, encoder.embed_dim)
         self.steps = 0
 
     def push(self, row: Tensor) -> tuple[Tensor, int]:
-        """Store a row, return the filled rows [1, m, d] and the slot of the newest."""
+        """Store a row [B, d], return the filled rows [B, m, d] and the slot of the newest."""
         n = self.rows.shape[1]
         slot = self.steps % n
         self.rows[:, slot] = row
@@ -142,54 +157,68 @@ class WindowRing:
         return self.rows.numel() * self.rows.element_size()
 
 
-def window_sdpa(encoder: Encoder) -> Contender:
+def window_sdpa(encoder: Encoder, x: Tensor) -> Contender:
     """Return the window recomputed; the last block computes only the newest row's output."""
-    return _window("scaled_dot_product_attention", encoder, F.scaled_dot_product_attention)
+    return _window("scaled_dot_product_attention", encoder, x, F.scaled_dot_product_attention)
 
 
-def window_matmul(encoder: Encoder) -> Contender:
+def window_matmul(encoder: Encoder, x: Tensor) -> Contender:
     """Return the same, with attention as two products around a softmax."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         logits = q.shape[3] ** -0.5 * q @ k.transpose(2, 3)
         return torch.matmul(logits.softmax(3), v)
 
-    return _window("matmul and softmax", encoder, attend)
+    return _window("matmul and softmax", encoder, x, attend)
 
 
-def _window(name: str, encoder: Encoder, attend: Attend) -> Contender:
-    ring, config = WindowRing(encoder), encoder.config
+def window_compiled(encoder: Encoder, x: Tensor) -> Contender:
+    """Return ``window_sdpa`` by torch.compile, with CUDA graphs."""
+    name = "scaled_dot_product_attention, compiled"
+    return _window(name, encoder, x, F.scaled_dot_product_attention, compiled=True)
+
+
+def _window(
+    name: str, encoder: Encoder, x: Tensor, attend: Attend, compiled: bool = False
+) -> Contender:
+    ring, config = WindowRing(encoder, x), encoder.config
     layers = torch_encoder(encoder).layers
     blocks = [cast(nn.TransformerEncoderLayer, layer) for layer in layers]
 
-    def step(x: Tensor) -> Tensor:
-        rows, slot = ring.push(x)
+    def newest(rows: Tensor, slot: Tensor) -> Tensor:
         for block in blocks[:-1]:
             rows = _block(block, rows, rows, attend)
-        return _block(blocks[-1], rows[:, slot : slot + 1], rows, attend)[:, 0]
+        return _block(blocks[-1], rows.index_select(1, slot), rows, attend)[:, 0]
+
+    slots = torch.split(torch.arange(config.window, device=x.device), 1)
+    fast = torch.compile(newest, mode="reduce-overhead") if compiled else newest
+
+    def step(x: Tensor) -> Tensor:
+        rows, slot = ring.push(x)
+        full = rows.shape[1] == config.window  # windows of other lengths are not compiled
+        return fast(rows, slots[slot]) if full else newest(rows, slots[slot])
 
     d, n, ff = config.embed_dim, config.window, config.feedforward
     whole = 4 * n * d**2 + 2 * n**2 * d + 2 * n * d * ff
-    newest = 2 * (n + 1) * d**2 + 2 * n * d + 2 * d * ff
-    macs = (config.depth - 1) * whole + newest
-    return Contender(f"window, {name}", step, macs, ring.size)
+    last = 2 * (n + 1) * d**2 + 2 * n * d + 2 * d * ff
+    return Contender(f"window, {name}", step, (config.depth - 1) * whole + last, ring.size)
 
 
 def _block(layer: nn.TransformerEncoderLayer, x: Tensor, rows: Tensor, attend: Attend) -> Tensor:
-    """Return the block's output [1, m, d] for queries ``x``, keys and values ``rows`` [1, n, d]."""
+    """Return the block's output [B, m, d] for queries ``x``, keys and values ``rows`` [B, n, d]."""
     a, d = layer.self_attn, x.shape[2]
     weight, bias = cast(Tensor, a.in_proj_weight), cast(Tensor, a.in_proj_bias)
     q = F.linear(x, weight[:d], bias[:d])
     k, v = F.linear(rows, weight[d:], bias[d:]).chunk(2, 2)
-    q, k, v = (t.view(1, -1, a.num_heads, a.head_dim).transpose(1, 2) for t in (q, k, v))
+    q, k, v = (t.view(len(x), -1, a.num_heads, a.head_dim).transpose(1, 2) for t in (q, k, v))
     y = layer.norm1(x + a.out_proj(attend(q, k, v).transpose(1, 2).flatten(2)))
     hidden = layer.activation(layer.linear1(y))
     return cast(Tensor, layer.norm2(y + layer.linear2(hidden)))
 
 
-def window_torch(encoder: Encoder) -> Contender:
+def window_torch(encoder: Encoder, x: Tensor) -> Contender:
     """Return ``nn.TransformerEncoder`` over the window, on its own fast path."""
-    ring = WindowRing(encoder)
+    ring = WindowRing(encoder, x)
     model = torch_encoder(encoder)
 
     def step(x: Tensor) -> Tensor:
@@ -215,12 +244,12 @@ def torch_encoder(encoder: Encoder) -> nn.TransformerEncoder:
     return model.eval()
 
 
-def bound(encoder: Encoder) -> Contender:
-    """Return the lower bound: every matrix times one row by F.linear, that is, reading weights."""
+def bound(encoder: Encoder, x: Tensor) -> Contender:
+    """Return the lower bound: every matrix times B rows by F.linear; for one, reading weights."""
     # A copy, as in the continual step: memory that others also read stays in the caches longer.
     matrices = [p.detach().clone() for p in encoder.parameters() if p.dim() == 2]
     widths = encoder.config.embed_dim, encoder.config.feedforward
-    rows = {width: torch.randn(1, width) for width in widths}
+    rows = {width: torch.randn(len(x), width).to(x) for width in widths}
     products = [(rows[m.shape[1]], m) for m in matrices]
 
     def step(x: Tensor) -> Tensor:
@@ -232,7 +261,7 @@ def bound(encoder: Encoder) -> Contender:
     return Contender("bound: weights times one row", step, macs, int)
 
 
-def peer(encoder: Encoder) -> Contender | None:
+def peer(encoder: Encoder, x: Tensor) -> Contender | None:
     """Return the package's encoder with our weights; None if not installed or not supported."""
     try:
         import continual
@@ -250,7 +279,7 @@ def peer(encoder: Encoder) -> Contender | None:
         activation,
         sequence_len=config.window,
     )
-    model = continual.TransformerEncoder(factory, num_layers=config.depth).eval()
+    model = continual.TransformerEncoder(factory, num_layers=config.depth).to(x).eval()
     own = encoder.state_dict()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # it calls a deprecated function of torch

@@ -15,13 +15,19 @@ from torch import Tensor
 from costream.bench.timing import quiet_torch, state_size
 from costream.models.eventful.backbone import ViTDetBackbone
 from costream.models.eventful.vivit import ViViT
+from costream.models.streaming import find_device, find_dtype, synchronize
+from costream.nn import fast
+from costream.nn.cuda_graph import GraphedStep
+from costream.nn.eventful.attention import EmptyState
 from costream.nn.eventful.block import VARIANTS, EventfulBlock, use_bfloat16_products
 from costream.nn.eventful.gates import Operations, TopTokens
+from costream.nn.state import zeros
 from costream.runtime.setup import has_fast_bfloat16
 from costream.tables import Cell, Table
 
 COLUMNS = ("way", "tokens", "median ms", "p10 ms", "x dense", "G operations", "state MB")
 TOKENS = (128, 256, 512, 882, 1323, 1676)
+_GPU_TOKENS = (128, 256, 512)
 _SIDE = 42  # tokens; 672 pixels
 _SHARE = 4  # a quarter of the 12 blocks of ViT-B, with the same share of global ones
 _FRAMES = 16
@@ -72,6 +78,54 @@ def compare(
         use_bfloat16_products(half)
         ways.insert(1, _dense("dense bfloat16", half, side))
         ways += [_gated("costream, bfloat16", half, side, count) for count in tokens]
+    notes = (
+        f"{threads} thread(s), one stream, {rounds} frames in turns, random weights; a square of"
+        " a sixth of the frame moves.",
+        f"{len(backbone.blocks)} blocks, one in three with global attention; ViT-B has {_SHARE}"
+        " times as many.",
+    )
+    return _table(f"vitdet backbone, {side} x {side} tokens", ways, frames, rounds, notes)
+
+
+def object_steps_tables(device: str, dtype: str, rounds: int = 50) -> list[Table]:
+    """Return the timings of ViT-B's backbone on a GPU, all blocks, 672 and 1,024 pixels.
+
+    ``rounds``: number of frames per implementation. Dense forms are CUDA graphs too.
+    """
+    place, tables = (find_device(device), find_dtype(dtype)), []
+
+    def build(variant: str) -> ViTDetBackbone:
+        return _build(variant, 12, (2, 5, 8, 11)).to(*place)
+
+    with quiet_torch(1), torch.no_grad():
+        for pixels, side in sorted(GRIDS.items()):
+            exact, rows, published = map(build, ("exact", "rows", "eventful"))
+            frames = [frame.to(*place) for frame in _video(side, exact.dim)]
+            ways = [
+                _dense_graph("dense", exact, side, frames[0], False),
+                _dense_graph("dense, positions in the keys", exact, side, frames[0], True),
+                *(_gated("costream", exact, side, n) for n in (*_GPU_TOKENS, side**2 // 4)),
+                *(_gated("costream, rows", rows, side, n) for n in (*_GPU_TOKENS, side**2 // 4)),
+                _gated("eventful, as published", published, side, side**2 // 4),
+            ]
+            notes = (
+                f"{torch.cuda.get_device_name(place[0])}, {dtype}, one stream, {rounds} frames in"
+                " turns, random weights; a square of a sixth of the frame moves.",
+                "Dense: scaled_dot_product_attention with positions as its bias, and without one.",
+            )
+            title = f"vitdet backbone, {pixels} x {pixels} pixels"
+            tables.append(_table(title, ways, frames, rounds, notes))
+    return tables
+
+
+def _table(
+    title: str,
+    ways: Sequence[BackboneContender],
+    frames: Sequence[Tensor],
+    rounds: int,
+    notes: tuple[str, ...],
+) -> Table:
+    """Return the table of these implementations, compared with the first."""
     times, spent = _measure(ways, frames, rounds)
     base = statistics.median(times[0])
     rows: list[tuple[Cell, ...]] = []
@@ -79,20 +133,51 @@ def compare(
         ordered = sorted(1e3 * t for t in own)
         median, tenth = statistics.median(ordered), ordered[len(ordered) // 10]
         share, count = statistics.median(own) / base, operations.total / 1e9
-        numbers = (round(median, 1), round(tenth, 1), round(share, 3), round(count, 6))
+        numbers = (round(median, 2), round(tenth, 2), round(share, 3), round(count, 6))
         rows.append((way.name, way.tokens, *numbers, round(way.state_bytes / 1e6, 1)))
-    notes = (
-        f"{threads} thread(s), one stream, {rounds} frames in turns, random weights; a square of"
-        " a sixth of the frame moves.",
-        f"{len(backbone.blocks)} blocks, one in three with global attention; ViT-B has {_SHARE}"
-        " times as many.",
+    return Table(title, COLUMNS, tuple(rows), notes)
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """Frames computed in full, for ``GraphedStep``."""
+
+    backbone: ViTDetBackbone
+
+    def graph_key(self, state: EmptyState) -> bool:
+        return True
+
+    def warmup(self, state: EmptyState) -> tuple[bool, ...]:
+        return ()
+
+    def forward_step(self, x: Tensor, state: EmptyState) -> Tensor:
+        out: Tensor = self.backbone(x)
+        return out
+
+
+def _dense_graph(
+    name: str, backbone: ViTDetBackbone, side: int, x: Tensor, kernels: bool
+) -> BackboneContender:
+    whole, macs = (
+        GraphedStep(_Whole(backbone), EmptyState(zeros(1))),
+        backbone.count_macs(side, side),
     )
-    return Table(f"vitdet backbone, {side} x {side} tokens", COLUMNS, tuple(rows), notes)
+    with fast.use_kernels(kernels):
+        whole(x)
+
+    def step(x: Tensor, operations: Operations) -> Tensor:
+        operations.linear += macs
+        out: Tensor = whole(x)
+        return out
+
+    return BackboneContender(name, side**2, step, 0)
 
 
-def _build(variant: str) -> ViTDetBackbone:
+def _build(
+    variant: str, depth: int = 12 // _SHARE, global_blocks: tuple[int, ...] = (2,)
+) -> ViTDetBackbone:
     torch.manual_seed(0)
-    backbone = ViTDetBackbone(depth=12 // _SHARE, global_blocks=(2,), variant=variant)
+    backbone = ViTDetBackbone(depth=depth, global_blocks=global_blocks, variant=variant)
     for parameter in backbone.parameters():
         if parameter.dim() == 2:
             torch.nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
@@ -139,8 +224,10 @@ def _measure(
     for number in range(-2, rounds):  # the first frame is computed in full, the second warms up
         for place, way in enumerate(ways):
             spent[place] = Operations()
+            synchronize(frames[0].device)
             start = time.perf_counter()
             way.step(frames[number % len(frames)], spent[place])
+            synchronize(frames[0].device)
             if number >= 0:
                 times[place].append(time.perf_counter() - start)
     return times, spent

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 from torch import Tensor, nn
 
+from costream.models.streaming import synchronize
 from costream.nn.fast import keep_freed_memory
 
 _BLOCK_S = 0.01  # approximate duration of the steps between two clock readings
@@ -20,10 +21,10 @@ _MAX_BLOCK = 50
 
 @dataclass(frozen=True)
 class Contender:
-    """One implementation of a step, for one stream."""
+    """One implementation of a step."""
 
     name: str
-    step: Callable[[Tensor], Tensor]  # [1, d] -> newest output [1, d]
+    step: Callable[[Tensor], Tensor]  # [B, d] -> newest output [B, d]
     macs: int
     state_bytes: Callable[[], int]
 
@@ -32,23 +33,27 @@ def measure(
     ways: Sequence[Contender], inputs: Sequence[Tensor], rounds: int
 ) -> dict[str, list[float]]:
     """Return microseconds per step of each implementation, one number per round."""
-    blocks = {way.name: _block_length(way, inputs) for way in ways}
+    device, blocks = inputs[0].device, {way.name: _block_length(way, inputs) for way in ways}
     times: dict[str, list[float]] = {way.name: [] for way in ways}
     for _ in range(rounds):
         for way in ways:
             way.step(inputs[0])  # refill the caches after the other implementations' turns
             count = blocks[way.name]
+            synchronize(device)
             start = time.perf_counter()
             for k in range(count):
                 way.step(inputs[k % len(inputs)])
+            synchronize(device)
             times[way.name].append((time.perf_counter() - start) / count * 1e6)
     return times
 
 
 def _block_length(way: Contender, inputs: Sequence[Tensor]) -> int:
+    synchronize(inputs[0].device)
     start = time.perf_counter()
     for x in inputs[:3]:
         way.step(x)
+    synchronize(inputs[0].device)
     step_s = (time.perf_counter() - start) / 3
     return max(1, min(_MAX_BLOCK, int(_BLOCK_S / step_s)))
 

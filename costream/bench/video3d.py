@@ -23,7 +23,9 @@ from costream.bench.timing import (
     timing_cells,
 )
 from costream.models.spec import model_spec
+from costream.models.streaming import find_device, find_dtype
 from costream.models.video3d import VideoNet
+from costream.nn.cuda_graph import GraphedStep
 from costream.nn.pooling import TemporalMean
 from costream.nn.timing import in_sequence
 from costream.nn.video3d.blocks import Bottleneck3d, SqueezeExcitation
@@ -35,7 +37,9 @@ COLUMNS = ("way", "median us", "p10 us", "x costream", "MACs", "state bytes", "m
 _COMPARED = 4  # steps after the window is full
 
 
-def video_steps_table(model: str, rounds: int = 60, threads: int = 1) -> Table:
+def video_steps_table(
+    model: str, rounds: int = 60, threads: int = 1, device: str = "cpu", dtype: str = "float32"
+) -> Table:
     """Return the timings of a network of the paper's size against other implementations, in turns.
 
     ``rounds``: number of turns of each. Microseconds are of one step of one stream with a full
@@ -47,17 +51,21 @@ def video_steps_table(model: str, rounds: int = 60, threads: int = 1) -> Table:
         torch.manual_seed(0)
         net = VideoNet(**model_spec(model).arguments or {})
         size = net.encoder.size
-        fit_norms(net, torch.randn(2, 8, 3, size, size))
-        return compare(model, net, rounds, threads)
+        net.to(find_device(device))
+        fit_norms(net, torch.randn(2, 8, 3, size, size, device=find_device(device)))
+        return compare(model, net.to(find_dtype(dtype)), rounds, threads)
 
 
 def compare(title: str, net: VideoNet, rounds: int, threads: int = 1) -> Table:
     """Return the table of a network; see ``video_steps_table``."""
-    size = net.encoder.size
-    frames = list(torch.randn(net.window + _COMPARED, 1, 3, size, size))
+    size, like = net.encoder.size, net.classifier.weight
+    frames = list(torch.randn(net.window + _COMPARED, 1, 3, size, size).to(like))
     other = video_peer(net.encoder, peer_name(), net.encoder.count_macs())
     ways = [continual(net), *([other] if other else []), clip(net)]
     errors = _errors(ways[:-1], net, frames)
+    if like.is_cuda:  # each phase of the rings is recorded when it first comes
+        for frame in frames:
+            ways[0].step(frame)
     times = measure(ways, frames, rounds)
     base = statistics.median(times[ways[0].name])
     rows: list[tuple[Cell, ...]] = []
@@ -67,7 +75,8 @@ def compare(title: str, net: VideoNet, rounds: int, threads: int = 1) -> Table:
     if other is None:
         rows.insert(1, (peer_name(), *[None] * (len(COLUMNS) - 1)))
     notes = (
-        f"{threads} thread(s), float32, one stream, {rounds} rounds in turns, random weights,",
+        f"{threads} thread(s), {like.device}, {str(like.dtype)[6:]}, one stream, {rounds} rounds"
+        " in turns, random weights,",
         f"without classifier. A clip has {net.encoder.pool * net.stride} frames of"
         f" {size} x {size} pixels; the window of a step has {net.window}.",
         "Of continual-inference there is only X3D.",
@@ -81,10 +90,11 @@ def continual(net: VideoNet) -> Contender:
     encoder = net.encoder
     state = encoder.init_state()
     bytes_held = state_size(state.tensors().values())
+    graphed = GraphedStep(encoder, state)
 
     def step(x: Tensor) -> Tensor:
-        out = encoder.forward_step(x, state)
-        return x if out is None else out
+        out = graphed(x) if x.is_cuda else encoder.forward_step(x, state)
+        return x if out is None else cast(Tensor, out)
 
     return Contender("costream", step, encoder.count_macs(), lambda: bytes_held)
 
@@ -93,7 +103,7 @@ def clip(net: VideoNet) -> Contender:
     """Return the clip network over the frames whose features are averaged."""
     encoder = net.encoder
     count = encoder.pool * encoder.stride
-    clips = torch.randn(2, 1, count, 3, encoder.size, encoder.size)
+    clips = torch.randn(2, 1, count, 3, encoder.size, encoder.size).to(net.classifier.weight)
     turn = itertools.cycle(clips)
     held = clips[0].numel() * clips.element_size()
     macs = encoder.count_clip_macs(count)

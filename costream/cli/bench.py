@@ -66,6 +66,11 @@ def command() -> None:
     help="Instead of encoders: a network of its paper's size, the audio network, or Nyström"
     " attention compared with exact attention.",
 )
+@click.option(
+    "--streams", type=_SIZE, default=1, show_default=True, help="Streams that step together."
+)
+@click.option("--dtype", default="float32", show_default=True, help="Type of the numbers.")
+@_device
 @click.option("--rounds", type=_SIZE, default=60, show_default=True, help=_REPETITIONS)
 @_threads
 @json_option
@@ -77,6 +82,9 @@ def steps(
     depth: int,
     activation: str,
     model: str | None,
+    streams: int,
+    dtype: str,
+    device: str,
     rounds: int,
     threads: int,
     as_json: bool,
@@ -84,12 +92,27 @@ def steps(
     """Time a continual step against other methods with the same output.
 
     Without -d and -m, the encoders of the papers: 192 wide with 120 rows and 1024 wide with 64
-    rows, one and two blocks each.
+    rows, one and two blocks each. --device and --dtype are for encoders and networks of
+    video.
     """
+    place = device, dtype, streams
     if model is not None:
         if width is not None:
             raise UsageError("-d and --model exclude each other")
-        show([resolve_name(_BENCHES[model])(model, rounds, threads)], as_json)
+        if streams > 1:
+            raise UsageError("--streams is for encoders, not for --model")
+        if place == ("cpu", "float32", 1):
+            show([resolve_name(_BENCHES[model])(model, rounds, threads)], as_json)
+        elif _BENCHES[model].startswith("costream.bench.eventful:") and device != "cpu":
+            from costream.bench.eventful import object_steps_tables
+
+            show(object_steps_tables(device, dtype, rounds), as_json)
+        elif _BENCHES[model].startswith("costream.bench.video3d:"):
+            from costream.bench.video3d import video_steps_table
+
+            show([video_steps_table(model, rounds, threads, device, dtype)], as_json)
+        else:
+            raise UsageError(f"{model} is timed on a CPU, in float32", where="-m")
         return
     from costream.bench.encoders import CONFIGS, steps_table
 
@@ -102,7 +125,7 @@ def steps(
         sizes = {"embed_dim": width, "num_heads": heads, "feedforward": feedforward or width}
         options = {"depth": depth, "window": window, "activation": activation}
         configs = (CONFIGS[0].update({**sizes, **options})[0],)
-    show([steps_table(config, rounds, threads) for config in configs], as_json)
+    show([steps_table(config, rounds, threads, *place) for config in configs], as_json)
 
 
 @command.command()

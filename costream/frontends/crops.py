@@ -241,6 +241,8 @@ class Resized(_NormedImages):
         """Return images, uint8 [B, 3, h, w], resized and normalised: float [B, 3, H, W]."""
         size = self.size_of(*images.shape[2:])
         if size != images.shape[2:]:
-            whole = images.to(self.mean.dtype) if self.square else images
-            images = F.interpolate(whole, size, mode="bilinear", antialias=not self.square)
+            bytes_too = images.is_cpu and not self.square  # whole numbers again, which others round
+            whole = images if bytes_too else images.to(self.mean.dtype)
+            resized = F.interpolate(whole, size, mode="bilinear", antialias=not self.square)
+            images = resized if bytes_too or self.square else resized.round().clamp(0, 255)
         return self.normalised(images)

@@ -25,6 +25,7 @@ from costream.models.fitting import (
     source_kind,
     source_notes,
 )
+from costream.nn.cuda_graph import GraphedStep
 from costream.nn.state import State
 from costream.records import (
     AudioBlock,
@@ -84,6 +85,7 @@ class ModelState(State):
     def __post_init__(self) -> None:
         # Pose trackers, whose state cannot be copied or saved.
         self.poses: PoseTrackers | None = None
+        self.graphed: GraphedStep | None = None  # on a GPU
 
     def reset(self, rows: Sequence[int] | None = None) -> None:
         """Reset these streams (default: all)."""
@@ -333,7 +335,7 @@ class StreamingModel:
     ) -> StepResult:
         """Take one token per stream, [B, ...]; ``skip``: the frontend had no part in them."""
         began, count = time.perf_counter(), len(tokens)
-        out: NetworkOutput | None = self.network.forward_step(tokens, state.network)
+        out = self._network_step(tokens, state)
         future = None if out is None else out.anticipation
         probabilities = None if out is None else self._probabilities(out.logits)
         familiarity = None if out is None else self._familiarity(out.logits)
@@ -355,6 +357,15 @@ class StreamingModel:
             network_dense_macs=self.network_dense_macs * count,
             familiarity=familiarity,
         )
+
+    def _network_step(self, tokens: Tensor, state: ModelState) -> NetworkOutput | None:
+        step: Callable[[Tensor, Any], NetworkOutput | None] = self.network.forward_step
+        if self.device.type != "cuda" or not hasattr(self.network, "graph_key"):
+            return step(tokens, state.network)
+        if state.graphed is None:
+            state.graphed = GraphedStep(self.network, state.network)
+        result: NetworkOutput | None = state.graphed(tokens)
+        return result
 
     def _spectra(self, state: ModelState, steps: int) -> npt.NDArray[np.float32]:
         """Return the spectrograms of the newest steps, [B, steps, frames, bands]."""

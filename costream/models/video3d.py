@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, cast
 
 import torch
@@ -131,6 +131,10 @@ class VideoNet(ContinualModule):
         """Return for each stream whether its receptive field is not yet full."""
         return self.encoder.warmup(state)
 
+    def graph_key(self, state: Any) -> Hashable:
+        """Return that of the encoder; see ``cuda_graph.GraphedStep``."""
+        return self.encoder.graph_key(state)
+
     @torch.no_grad()
     def forward_step(self, x: Tensor, state: VideoState) -> OadOutput | None:
         """Take a frame [B, 3, H, W] of every stream, return logits [B, K], or None.
@@ -181,6 +185,10 @@ class WindowVideoNet(SlidingWindow, VideoNet):  # type: ignore[misc]
         super().__init__(*arguments, **options)
         least = 2 if self.encoder.halving else 1
         self._slide(window, least, hop)
+
+    def graph_key(self, state: Any) -> Hashable:
+        """Return None: a window is one large computation, which starts fast enough."""
+        return None
 
     def init_state(self, batch_size: int = 1) -> WindowState:  # type: ignore[override]
         """Return the initial state of a batch of streams."""

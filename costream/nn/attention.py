@@ -196,7 +196,8 @@ class ContinualAttention(MultiheadAttention):
         """Return bool [B h, 1, length], True where the ring of a stream has no row."""
         if mask is None:
             return None
-        return ~mask.to(self.in_proj_weight.device).repeat_interleave(self.num_heads, 0)[:, None]
+        hidden = ~mask.to(self.in_proj_weight.device)[:, None, None]
+        return hidden.expand(-1, self.num_heads, -1, -1).flatten(0, 1)
 
 
 class SingleOutputAttention(ContinualAttention):

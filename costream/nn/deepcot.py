@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from costream.nn.attention import AttentionState, SingleOutputAttention
 from costream.nn.block import A, EncoderBlock, EncoderConfig, EncoderStack
 from costream.nn.position import RotaryPositions, turn_pairs
+from costream.nn.ring import recording
 from costream.nn.state import State
 
 
@@ -157,6 +158,10 @@ class DeepEncoder(EncoderStack):
         """
         return tuple(t - ago < self.receptive_field for t in state.layers[0].steps.tolist())
 
+    def graph_key(self, state: DeepState) -> bool:
+        """Return whether windows are filling; see ``cuda_graph.GraphedStep``."""
+        return any(self.warmup(state))
+
     def forward_step(self, x: Tensor, state: DeepState) -> Tensor:
         """Take one row [B, d] of every stream, return the newest output, [B, d].
 
@@ -165,7 +170,8 @@ class DeepEncoder(EncoderStack):
         """
         if x.dim() == 3:
             return self.forward_steps(x, state, x.shape[1])
-        turns = self._turns(state.layers[0].steps, x)
+        steps, recorded = state.layers[0].steps, recording()
+        turns = self._turns(steps if recorded is None else recorded.times(steps), x)
         for block, layer in zip(self._blocks, state.layers, strict=True):
             x = block.forward_step(x, layer, turns)
         return self.normalise(x)

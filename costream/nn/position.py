@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from costream.nn import fast
+from costream.nn.ring import recording
 from costream.nn.state import State, zeros
 
 
@@ -53,6 +54,11 @@ class RecyclingPositions(nn.Module):
 
     def forward_step(self, x: Tensor, state: PositionState) -> Tensor:
         """Return the tokens ``x`` [B, d] of one step with their positions added."""
+        recorded = recording()
+        if recorded is not None:
+            rows = recorded.times(state.steps) % self.table.shape[0]
+            recorded.count(state.steps)
+            return x + self.table[rows]
         if len(x) == 1 and fast.enabled:
             steps = state.steps.numpy()  # read in a tenth of a tensor's time
             t = int(steps[0])
@@ -85,13 +91,16 @@ class RotaryPositions:
         if width % 2:
             raise ValueError(f"rotary positions need heads of even width, not {width}")
         self.rates = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+        self._placed = {self.rates.device: self.rates}
 
     def turns(self, times: Tensor, like: Tensor) -> Tensor:
         """Return cos + i sin of the angles at ``times``, int64 [...], as complex [..., e / 2].
 
         They are on the device of ``like``, with its precision, but at least that of float32.
         """
-        angles = times[..., None].double() * self.rates.to(times.device)
+        if times.device not in self._placed:
+            self._placed[times.device] = self.rates.to(times.device)
+        angles = times[..., None].double() * self._placed[times.device]
         wide = like.dtype is torch.float64
         turns = torch.polar(torch.ones_like(angles), angles)
         return turns.to(like.device, torch.complex128 if wide else torch.complex64)

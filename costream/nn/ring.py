@@ -7,7 +7,9 @@ Streams of a batch may have started at different times: each has its own step co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -24,11 +26,67 @@ class RingFill(NamedTuple):
     mask: Tensor | None  # bool [B, length], True where there is a row; None when all are filled
 
 
+class Recording:
+    """Counters of a state on a device, for steps that read no number in Python.
+
+    Every step that is recorded counts in both places.
+    """
+
+    def __init__(self, counters: Sequence[Tensor], device: torch.device) -> None:
+        self.full = False  # whether all windows are, so that there is nothing to mask
+        self._counters = list(counters)
+        self._own = {c.data_ptr(): c.to(device, copy=True) for c in counters}
+
+    def upload(self) -> None:
+        """Set the counters on the device to those of the state."""
+        for counter in self._counters:
+            self._own[counter.data_ptr()].copy_(counter)
+
+    def count(self, steps: Tensor, by: int = 1) -> None:
+        """Count a step of every stream, or ``by``."""
+        steps.add_(by)
+        self._own[steps.data_ptr()].add_(by)
+
+    def times(self, steps: Tensor) -> Tensor:
+        """Return the steps taken so far, int64 [B] on the device, valid until they are counted."""
+        return self._own[steps.data_ptr()]
+
+    def advance(self, steps: Tensor, window: int) -> RingFill:
+        """Return what ``advance`` does, on the device."""
+        times = self.times(steps)
+        slot, mask = times % window, None
+        if not self.full:
+            mask = torch.arange(window, device=times.device) <= times[:, None]
+        self.count(steps)
+        return RingFill(slot, window, mask)
+
+
+_active = threading.local()
+
+
+def recording() -> Recording | None:
+    """Return the recording of this thread's step, if it is being recorded."""
+    found: Recording | None = getattr(_active, "recording", None)
+    return found
+
+
+@contextmanager
+def record(recording: Recording, full: bool) -> Iterator[None]:
+    """Take the slots of rings from ``recording``. ``full``: all windows are."""
+    recording.full, _active.recording = full, recording
+    try:
+        yield
+    finally:
+        _active.recording = None
+
+
 def advance(steps: Tensor, window: int) -> RingFill:
     """Count one step of every stream and return the slot of its row.
 
     ``steps``: int64 [B] on the CPU, steps taken so far; changed in place.
     """
+    if (recorded := recording()) is not None:
+        return recorded.advance(steps, window)
     taken: list[int] = steps.tolist()
     steps.add_(1)
     first = taken[0]
@@ -48,15 +106,17 @@ def write(ring: Tensor, slot: int | Tensor, row: Tensor) -> None:
         row = row.detach()
     if isinstance(slot, int):
         ring.select(-1, slot).copy_(row)
+    elif len(slot) == 1:
+        ring.index_copy_(-1, slot.to(ring.device), row.unsqueeze(-1))
     else:
-        ring[torch.arange(len(slot)), ..., slot] = row
+        ring[torch.arange(len(slot), device=ring.device), ..., slot.to(ring.device)] = row
 
 
 def read(rows: Tensor, slot: int | Tensor) -> Tensor:
     """Return the row [B, d] in this slot of ``rows`` [B, n, d]."""
     if isinstance(slot, int):
         return rows.select(1, slot)
-    return rows[torch.arange(len(slot)), slot]
+    return rows[torch.arange(len(slot), device=rows.device), slot.to(rows.device)]
 
 
 def visible(steps: Tensor, window: int, count: int, together: int = 1) -> Tensor:

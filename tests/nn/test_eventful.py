@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from costream.nn.eventful.attention import (
-    RelativePosition,
     TokenGrid,
     TokenWindows,
     WindowAttention,
@@ -29,6 +28,7 @@ from costream.nn.eventful.gates import (
     pass_difference,
     pass_tokens,
 )
+from costream.nn.eventful.positions import RelativePosition
 from kit.eventful_nets import Given, randomise
 
 

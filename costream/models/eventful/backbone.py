@@ -6,18 +6,27 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.nn.boxes import ChannelNorm, MapLayout, convolve, layout_of, places_affected
+from costream.nn.cuda_graph import GraphedStep
 from costream.nn.eventful.block import VARIANTS, EventfulBlock, EventfulBlockState
-from costream.nn.eventful.gates import Operations, Policy, StartPolicy, distances
+from costream.nn.eventful.gates import (
+    Operations,
+    Policy,
+    StartPolicy,
+    TopShare,
+    TopTokens,
+    distances,
+)
 from costream.nn.state import State, zeros
 from costream.nn.timing import check_shape
 
+_GRAPHS = 4  # kept at most, each with memory of its own
 _MOVED = 0.5  # relative distance from its reference above which a token has changed
 
 
@@ -27,6 +36,37 @@ class BackboneState(State):
 
     steps: Tensor  # int64 [B], frames since the last one computed in full
     blocks: tuple[State, ...]
+
+    def __post_init__(self) -> None:
+        self.graphs: dict[Policy, GraphedStep] = {}  # of steps on a GPU
+        self.newest: Policy | None = None  # that of the last step
+
+
+@dataclass
+class GatedBlocksState(State):
+    """State of the blocks alone."""
+
+    blocks: tuple[State, ...]
+
+
+class _GatedSteps:
+    """Steps of blocks with a number of tokens that does not change, for ``GraphedStep``."""
+
+    def __init__(self, blocks: Sequence[EventfulBlock], policy: Policy) -> None:
+        self._blocks, self._policy = blocks, policy
+
+    def graph_key(self, state: GatedBlocksState) -> bool:
+        return True
+
+    def warmup(self, state: GatedBlocksState) -> tuple[bool, ...]:
+        return ()
+
+    def forward_step(self, x: Tensor, state: GatedBlocksState) -> tuple[Tensor, Operations]:
+        operations, fresh = Operations(), [False] * len(x)
+        for block, own in zip(self._blocks, state.blocks, strict=True):
+            kept = cast(EventfulBlockState, own)
+            x = block.forward_step(x, kept, fresh, self._policy, operations)
+        return x, operations
 
 
 class _Resized(NamedTuple):
@@ -199,11 +239,29 @@ class ViTDetBackbone(GatedBlocks):
         operations.add += x.numel()
         x = self.position_encoding(x)
         fresh = self.begin(x, state, policies[0])
+        if (graph := self._graph(x, state, policy, any(fresh))) is not None:
+            out, counted = graph(x)
+            operations.add_all(counted)
+            return cast(Tensor, out)
         for block, block_state, chooses in zip(self._blocks, state.blocks, policies, strict=True):
             x = block.forward_step(
                 x, cast(EventfulBlockState, block_state), fresh, chooses, operations
             )
         return x
+
+    def _graph(
+        self, x: Tensor, state: BackboneState, policy: Any, fresh: bool
+    ) -> GraphedStep | None:
+        """Return the steps on a GPU for a policy that stays the same, or None."""
+        stays, state.newest = policy == state.newest, policy
+        if not x.is_cuda or fresh or not isinstance(policy, TopTokens | TopShare):
+            return None
+        if policy not in state.graphs and stays:
+            while len(state.graphs) >= _GRAPHS:
+                state.graphs.pop(next(iter(state.graphs)))
+            steps = _GatedSteps(self._blocks, policy)
+            state.graphs[policy] = GraphedStep(steps, GatedBlocksState(state.blocks))
+        return state.graphs.get(policy)
 
     def count_macs(
         self, height: int, width: int, updated: int | None = None, columns: int | None = None

@@ -231,7 +231,7 @@ class RowsBlock(EventfulBlock):
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__(dim, heads, None)
-        self.attention = WindowAttention()
+        self._attention = WindowAttention()
 
     def _frame(self, height: int, width: int) -> TokenWindows:
         products = self.qkv.weight.dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -109,6 +110,11 @@ class TokenClassifier(nn.Module):
         ``ago``: the answer for this number of steps before.
         """
         return cast("tuple[bool, ...]", self.encoder.warmup(state.encoder, ago))
+
+    def graph_key(self, state: ClassifierState) -> Hashable:
+        """Return that of the encoder, or None; see ``cuda_graph.GraphedStep``."""
+        key = getattr(self.encoder, "graph_key", None)
+        return None if key is None else cast(Hashable, key(state.encoder))
 
     def forward_step(self, x: Tensor, state: ClassifierState) -> OadOutput:
         """Take one feature row [B, C] of every stream, return the output after it."""

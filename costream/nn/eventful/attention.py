@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from costream.nn import fast
 from costream.nn.eventful.gates import ChosenTokens, Operations
+from costream.nn.eventful.positions import RelativePosition, attend_with_positions
+from costream.nn.ring import recording
 from costream.nn.state import State, zeros
 
 
@@ -153,6 +156,7 @@ class RowAttention:
         The result is the state's own memory.
         """
         chosen.put(new, qkv)
+        recorded, added = recording(), 0
         for stream, rows in enumerate(qkv.unbind(0)):
             tokens, attended = chosen.tokens[stream], state.attended[stream]
             if len(tokens) == frame.tokens:
@@ -166,13 +170,19 @@ class RowAttention:
                 if allowed is None:
                     allowed = torch.arange(frame.tokens, device=tokens.device)
                 turn = torch.arange(self._in_turn(len(allowed)), device=tokens.device)
-                turn = allowed[(turn + state.turn[stream]) % max(1, len(allowed))]
-                state.turn[stream] += len(turn)
-                mask = torch.zeros(frame.tokens, dtype=torch.bool, device=tokens.device)
-                tokens = mask.index_fill_(0, torch.cat([tokens, turn]), True).nonzero().flatten()
+                begun = state.turn if recorded is None else recorded.times(state.turn)
+                turn = allowed[(turn + begun[stream]) % max(1, len(allowed))]
+                if recorded is None:
+                    state.turn[stream] += len(turn)
+                added, tokens = len(turn), torch.cat([tokens, turn])
+                if not tokens.is_cuda:  # there, finding those that are in both takes longer
+                    mask = torch.zeros(frame.tokens, dtype=torch.bool, device=tokens.device)
+                    tokens = mask.index_fill_(0, tokens, True).nonzero().flatten()
             count_dense_attention(frame, attended.shape[1], 1, operations, len(tokens))
             out = attend_rows(rows, tokens, frame, position)
             attended.index_copy_(0, tokens.to(attended.device), out)
+        if recorded is not None:
+            recorded.count(state.turn, added)
         return state.attended
 
     def _in_turn(self, tokens: int) -> int:
@@ -184,13 +194,13 @@ def attend_rows(
 ) -> Tensor:
     """Return the attention [M, D] of some of the tokens for rows ``qkv`` [N, 3 D]."""
     q = torch.unflatten(qkv[:, : qkv.shape[1] // 3].index_select(0, tokens), 1, (frame.heads, -1))
-    bias = None
+    along = None
     if position is not None:
         y, x = position.of_tokens(q, tokens, frame.height, frame.width)
-        bias = (y[..., None] + x[..., None, :]).flatten(2).to(frame.products)[None]
+        along = y[None], x[None]
     k, v = (torch.unflatten(part, 1, (frame.heads, -1)) for part in frame.keys_values(qkv))
     q, k, v = (part.to(frame.products).transpose(0, 1)[None] for part in (q, k, v))
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    out = _attend(q, k, v, along)
     return out[0].transpose(0, 1).flatten(1).to(qkv.dtype)
 
 
@@ -209,6 +219,9 @@ def attend_frame(qkv: Tensor, frame: TokenGrid, position: RelativePosition | Non
         return out.transpose(1, 2).flatten(2).to(qkv.dtype)
     along = position(torch.unflatten(q, 1, (frame.height, frame.width)))
     q, k, v = (t.to(frame.products) for t in (q, k, v))
+    if q.is_cuda:
+        out = _attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), along)
+        return out.transpose(1, 2).flatten(2).to(qkv.dtype)
     each = []
     for head in range(frame.heads):  # one head at a time saves memory
         y, x = (part[:, head].to(frame.products) for part in along)
@@ -216,6 +229,20 @@ def attend_frame(qkv: Tensor, frame: TokenGrid, position: RelativePosition | Non
         one = q[:, :, head], k[:, :, head], v[:, :, head]
         each.append(F.scaled_dot_product_attention(*one, attn_mask=bias))
     return torch.cat(each, 2).to(qkv.dtype)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, along: tuple[Tensor, Tensor] | None) -> Tensor:
+    """Return the attention of queries [B, H, n, e] to keys and values [B, H, m, e].
+
+    ``along``: what is added to the scores along each axis, [B, H, n, down] and [B, H, n, across].
+    """
+    if along is None:
+        return F.scaled_dot_product_attention(q, k, v)
+    y, x = along
+    if q.is_cuda and fast.enabled:
+        return attend_with_positions(q, k, v, y, x)
+    bias = (y[..., None] + x[..., None, :]).flatten(3).to(q.dtype)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
 
 
 def count_dense_attention(
@@ -229,100 +256,6 @@ def count_dense_attention(
     operations.product += 2 * rows * frame.keys * width
     operations.position += rows * width * sum(frame.positions)
     operations.add += frame.added * frame.heads * rows * frame.keys
-
-
-# Relative position embeddings along two axes, as ViTDet adds them to attention.
-
-
-RULES = ("bicubic", "linear")
-
-
-class _Matrices(NamedTuple):
-    """Matrices made from two tables, which are kept alive so that ``key`` stays valid."""
-
-    key: tuple[int, ...]
-    y_table: Tensor
-    x_table: Tensor
-    y: Tensor
-    x: Tensor
-
-
-class RelativePosition(nn.Module):
-    """Adds q . R_y[y_q, y_k] + q . R_x[x_q, x_k] to the score of query q and key k.
-
-    R[i, j] is row i - j + size - 1 of a learned table. Li et al., "Exploring plain vision
-    transformer backbones for object detection" (ECCV 2022), after Li et al., "MViTv2".
-
-    Args:
-        size: height and width, in tokens, that the tables were learned for.
-        head_dim: e.
-        rule: interpolation to other sizes: "bicubic" resizes the matrix R over queries and keys,
-            as the Eventful Transformers do; "linear" the table, as detectron2 does.
-        pool: keys are means over squares of ``pool`` x ``pool`` tokens, and so are their positions.
-
-    Raises ValueError for an unknown rule.
-    """
-
-    def __init__(
-        self, size: tuple[int, int], head_dim: int, rule: str = "bicubic", pool: int = 1
-    ) -> None:
-        super().__init__()
-        if rule not in RULES:
-            raise ValueError(f"interpolation rule {rule!r} is not one of {RULES}")
-        self.size, self.rule, self.pool = size, rule, pool
-        self.y_embedding = nn.Parameter(torch.zeros(2 * size[0] - 1, head_dim))
-        self.x_embedding = nn.Parameter(torch.zeros(2 * size[1] - 1, head_dim))
-        self._cached: _Matrices | None = None
-
-    def matrices(self, height: int, width: int) -> tuple[Tensor, Tensor]:
-        """Return R_y [h, h / pool, e] and R_x [w, w / pool, e] for frames of this size.
-
-        Raises ValueError if the size is not a multiple of ``pool``.
-        """
-        if height % self.pool or width % self.pool:
-            raise ValueError(f"{height} x {width} tokens cannot be pooled by {self.pool}")
-        tables = self.y_embedding, self.x_embedding
-        # Tensors made in inference mode do not count their changes, so nothing is cached for them.
-        hold = not torch.is_grad_enabled() and not any(t.is_inference() for t in tables)
-        key: tuple[int, ...] = (height, width)
-        if hold:
-            key += tuple(n for t in tables for n in (t.data_ptr(), t._version))
-            if self._cached is not None and self._cached.key == key:
-                return self._cached.y, self._cached.x
-        y = self._matrix(tables[0], self.size[0], height)
-        x = self._matrix(tables[1], self.size[1], width)
-        if hold:
-            self._cached = _Matrices(key, tables[0].detach(), tables[1].detach(), y, x)
-        return y, x
-
-    def forward(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what is added to the scores along each axis for queries [B, h, w, H, e].
-
-        The shapes are [B, H, h w, h / pool] and [B, H, h w, w / pool].
-        """
-        y, x = self.matrices(*q.shape[1:3])
-        along_y = torch.einsum("byxhe,yke->bhyxk", q, y).flatten(2, 3)
-        return along_y, torch.einsum("byxhe,xke->bhyxk", q, x).flatten(2, 3)
-
-    def of_tokens(
-        self, q: Tensor, tokens: Tensor, height: int, width: int
-    ) -> tuple[Tensor, Tensor]:
-        """Return the same for the queries [M, H, e] of some tokens, as two tensors [H, M, ...]."""
-        y, x = self.matrices(height, width)
-        rows, columns = tokens // width, tokens % width
-        along_y = torch.bmm(q, y[rows].transpose(1, 2)).transpose(0, 1)
-        return along_y, torch.bmm(q, x[columns].transpose(1, 2)).transpose(0, 1)
-
-    def _matrix(self, table: Tensor, size: int, tokens: int) -> Tensor:
-        if self.rule == "linear" and tokens != size:
-            table = F.interpolate(table.t()[None], 2 * tokens - 1, mode="linear")[0].t()
-            size = tokens
-        places = torch.arange(size, device=table.device)
-        matrix = table[places[:, None] - places + size - 1]
-        if tokens != size:
-            images = matrix.permute(2, 0, 1)[None]
-            matrix = F.interpolate(images, (tokens, tokens), mode="bicubic")[0].permute(1, 2, 0)
-        return torch.unflatten(matrix, 1, (-1, self.pool)).mean(2)
 
 
 # Attention within square windows of a frame.
@@ -383,6 +316,18 @@ def _tokens(height: int, width: int, size: tuple[int, int]) -> Tensor:
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)
+def _in_windows(
+    height: int, width: int, size: tuple[int, int], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return the token of each row of each window, and the row of each token in all windows."""
+    places = _tokens(height, width, size)
+    inside = (places >= 0).flatten().nonzero().flatten()
+    order = inside[places.flatten()[inside].argsort()]
+    return places.to(device), order.to(device)
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def _windows(height: int, width: int, size: tuple[int, int]) -> Tensor:
     tokens = torch.arange(height * width)
     down, across = tokens // width // size[0], tokens % width // size[1]
@@ -428,6 +373,10 @@ class WindowAttention:
         ``bias`` [3 D]: padding of the windows. The result is the state's own memory.
         """
         chosen.put(new, qkv)
+        if qkv.is_cuda:  # there, finding the windows takes longer than computing all
+            for _ in qkv:
+                count_windows(windows, qkv.shape[2] // 3, math.prod(windows.counts), operations)
+            return attend_frame_windows(qkv, windows, position, bias)
         device = qkv.device if not qkv.is_meta else torch.device("cpu")
         places = windows.tokens().to(device)
         for stream, rows in enumerate(qkv.unbind(0)):
@@ -449,24 +398,21 @@ def attend_frame_windows(
     qkv: Tensor, windows: TokenWindows, position: RelativePosition | None, bias: Tensor
 ) -> Tensor:
     """Return the attention [B, N, D] of all tokens within their windows; differentiable."""
-    places = windows.tokens().to(qkv.device)
-    inside = places >= 0
+    places, order = _in_windows(windows.height, windows.width, windows.size, qkv.device)
     rows = torch.cat([_fill(stream, places, bias) for stream in qkv.unbind(0)])
     out = torch.unflatten(attend_windows(rows, windows, position), 0, (len(qkv), -1))
-    order = places[inside].argsort()
-    return out[:, inside][:, order]
+    return out.flatten(1, 2).index_select(1, order)
 
 
 def attend_windows(
     rows: Tensor, windows: TokenWindows, position: RelativePosition | None
 ) -> Tensor:
     """Return the attention [W, n, D] for the projected rows [W, n, 3 D] of some windows."""
-    qkv, bias = torch.unflatten(rows, 2, (3, windows.heads, -1)), None
+    qkv, along = torch.unflatten(rows, 2, (3, windows.heads, -1)), None
     if position is not None:
-        y, x = position(torch.unflatten(qkv[:, :, 0], 1, windows.size))
-        bias = (y[..., None] + x[..., None, :]).flatten(3).to(windows.products)
+        along = position(torch.unflatten(qkv[:, :, 0], 1, windows.size))
     q, k, v = qkv.to(windows.products).permute(2, 0, 3, 1, 4)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    out = _attend(q, k, v, along)
     return out.transpose(1, 2).flatten(2).to(rows.dtype)
 
 
@@ -486,7 +432,8 @@ def _fill(rows: Tensor, places: Tensor, bias: Tensor) -> Tensor:
     """Return the rows [W, n, 3 D] of windows: those of tokens [N, 3 D], padded with ``bias``."""
     flat = places.flatten()
     filled = rows.index_select(0, flat.clamp(min=0))
-    beyond = (flat < 0).nonzero().flatten()
-    if len(beyond):
+    if rows.is_cuda:
+        filled = torch.where((flat < 0)[:, None], bias.to(filled.dtype), filled)
+    elif len(beyond := (flat < 0).nonzero().flatten()):
         filled[beyond] = bias.to(filled.dtype)
     return filled.view(*places.shape, rows.shape[1])

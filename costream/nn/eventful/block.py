@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from costream.nn.eventful.attention import (
     DenseAttention,
-    RelativePosition,
     RowAttention,
     TokenGrid,
     TokenWindows,
@@ -24,6 +23,7 @@ from costream.nn.eventful.attention import (
 )
 from costream.nn.eventful.exact_update import ExactUpdate, PaperUpdate
 from costream.nn.eventful.gates import ChosenTokens, Operations, Policy, pass_tokens
+from costream.nn.eventful.positions import RelativePosition
 from costream.nn.state import State, zeros
 
 UPDATES = {
@@ -32,6 +32,8 @@ UPDATES = {
     "dense": DenseAttention,
     "paper": PaperUpdate,
 }
+
+_DENSE = DenseAttention()
 
 
 @dataclass(frozen=True)
@@ -127,9 +129,15 @@ class EventfulBlock(nn.Module):
         self.mlp_2 = nn.Linear(mlp_ratio * dim, dim)
         self.activate: Callable[[Tensor], Tensor] = F.gelu
         # Any, because the kinds take different arguments
-        self.attention: Any = (
+        self._attention: Any = (
             WindowAttention(variant.skip_windows) if window else UPDATES[variant.update]()
         )
+
+    @property
+    def attention(self) -> Any:
+        """Attention between frames. On a GPU, recomputing all is faster than exact updates."""
+        exact = isinstance(self._attention, ExactUpdate)
+        return _DENSE if exact and self.qkv.weight.is_cuda else self._attention
 
     def forward(self, x: Tensor, operations: Operations | None = None) -> Tensor:
         """Return the tokens [B, h, w, D] of frames, computed in full.

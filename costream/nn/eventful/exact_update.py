@@ -30,8 +30,9 @@ import torch
 from torch import Tensor
 
 from costream.nn import fast
-from costream.nn.eventful.attention import RelativePosition, TokenGrid, count_dense_attention
+from costream.nn.eventful.attention import TokenGrid, count_dense_attention
 from costream.nn.eventful.gates import ChosenTokens, Operations, pass_difference
+from costream.nn.eventful.positions import RelativePosition
 from costream.nn.state import State, zeros
 
 _SCORES = 1 << 19  # computed at once, to stay in the cache

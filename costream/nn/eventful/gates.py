@@ -65,7 +65,7 @@ def pass_tokens(
     """
     count = x.shape[1]
     device = "cpu" if x.is_meta else x.device  # indices must have values even if tokens have none
-    tokens, allowed = [], start_tokens(policy, count).to(device)
+    tokens, allowed = [], start_tokens(policy, count, device)
     for stream, begins in enumerate(fresh):
         if begins:
             tokens.append(allowed)
@@ -134,6 +134,11 @@ class Operations:
         """Sum of all kinds."""
         return sum(getattr(self, field.name) for field in fields(self))
 
+    def add_all(self, other: Operations) -> None:
+        """Add the counts of ``other``."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
     def count_linear(self, rows: int, layer: nn.Linear | nn.Conv2d) -> None:
         """Count ``rows`` rows, or output pixels, of a layer, including its bias."""
         self.linear += rows * layer.weight.numel()
@@ -162,9 +167,11 @@ class StartPolicy(Policy, Protocol):
         """Return the tokens to compute, int64 [M], ascending, of ``count``."""
 
 
-def start_tokens(policy: Policy, count: int) -> Tensor:
+def start_tokens(policy: Policy, count: int, device: torch.device | str = "cpu") -> Tensor:
     """Return the tokens that a policy computes where a stream starts: all, or fewer."""
-    return policy.start(count) if isinstance(policy, StartPolicy) else torch.arange(count)
+    if isinstance(policy, StartPolicy):
+        return policy.start(count).to(device)
+    return torch.arange(count, device=device)
 
 
 @dataclass(frozen=True)
@@ -266,4 +273,5 @@ def _largest(errors: Tensor, count: int) -> Tensor:
     count = min(max(count, 0), len(errors))
     if count == len(errors):
         return torch.arange(count, device=errors.device)
-    return torch.topk(errors, count, sorted=False).indices.sort().values
+    chosen = torch.topk(errors, count, sorted=False).indices
+    return chosen if chosen.is_cuda else chosen.sort().values  # there, order gains nothing

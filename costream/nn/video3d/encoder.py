@@ -8,6 +8,7 @@ Real-time Processing of Videos", ECCV 2022.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -285,6 +286,17 @@ class VideoEncoder(ContinualModule, Foldable[FoldedVideo]):
     def warmup(self, state: VideoState) -> tuple[bool, ...]:
         """Return for each stream whether it has fewer frames than an output depends on."""
         return tuple(steps < self.receptive_field for steps in state.taken.tolist())
+
+    def graph_key(self, state: VideoState) -> tuple[int, bool] | None:
+        """Return the phase of its rings, and whether the mean starts a block; None at first.
+
+        See ``cuda_graph.GraphedStep``.
+        """
+        if any(self.warmup(state)):
+            return None
+        kernels = (self.stem.kernel, *(block.kernel for block in self.blocks))
+        laps = math.lcm(*kernels, *(kernel // 2 + 1 for kernel in kernels)) * self.stride
+        return state.peek() % laps, (state.mean.peek() + 1) % self.pool == 0
 
     @torch.no_grad()
     def forward_step(self, x: Tensor, state: VideoState) -> Tensor | None:
