@@ -212,6 +212,7 @@ class Schedule:
     rate: float = 2e-3  # peak of a one-cycle cosine
     decay: float = 0.02
     smoothing: float = 0.03  # of the labels
+    seconds: float = 0.0  # of wall time that the steps are spread over; 0: as long as they take
 
 
 def adamw(module: nn.Module, rate: float, decay: float) -> torch.optim.AdamW:
@@ -238,7 +239,8 @@ class Optimizer:
     """AdamW under a one-cycle schedule: iterate over its steps and call ``step`` in each.
 
     With a ``partial``, training resumes from that checkpoint and updates it; ``parts`` are further
-    state that changes from step to step.
+    state that changes from step to step. With ``schedule.seconds`` a step is a place in that time,
+    in which as many gradient steps are taken as it has room for.
     """
 
     def __init__(
@@ -255,14 +257,15 @@ class Optimizer:
             self._optimizer, schedule.rate, schedule.steps, pct_start=0.15
         )
         self._steps, self._title, self._partial = schedule.steps, title, partial
+        self._seconds = schedule.seconds
         # The state stored in checkpoints.
         self.parts: dict[str, Stateful] = {"learning": self, **(parts or {})}
-        self.loss = 0.0  # of the latest step
+        self._loss = torch.zeros(())
 
     def __iter__(self) -> Iterator[int]:
         first = 0 if self._partial is None else self._partial.restore(self.parts)
         self._bar = tqdm(
-            range(first, self._steps),
+            self._places(first) if self._seconds else range(first, self._steps),
             desc=self._title,
             initial=first,
             total=self._steps,
@@ -276,6 +279,20 @@ class Optimizer:
                 self._partial.note(step + 1, self.parts)
         self._modules.eval()
 
+    def _places(self, first: int) -> Iterator[int]:
+        """Yield the steps at whose time it is, from ``first`` on."""
+        began_s = time.monotonic() - self._seconds * first / self._steps
+        place = first
+        while place < self._steps:
+            self._cycle.last_epoch = place - 1  # the next gradient step goes on to ``place``
+            yield place
+            place = int(self._steps * (time.monotonic() - began_s) / self._seconds)
+
+    @property
+    def loss(self) -> float:
+        """Loss of the latest step."""
+        return float(self._loss)
+
     def step(self, loss: Tensor) -> None:
         """Take one gradient step on ``loss``."""
         self._optimizer.zero_grad(set_to_none=True)
@@ -283,8 +300,9 @@ class Optimizer:
         nn.utils.clip_grad_norm_(self._modules.parameters(), 1.0)
         self._optimizer.step()
         self._cycle.step()
-        self.loss = float(loss.detach())
-        self._bar.set_postfix_str(f"{self.loss:.2f}", refresh=False)
+        self._loss = loss.detach()
+        if not self._bar.disable:
+            self._bar.set_postfix_str(f"{self.loss:.2f}", refresh=False)
 
     def state(self) -> SavedState:
         """Return the weights and the state of optimizer and schedule."""

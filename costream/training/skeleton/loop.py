@@ -150,4 +150,6 @@ class Average:
 
     def restore(self, tensors: dict[str, Tensor], value: Any) -> None:
         """Restore the state from a checkpoint."""
-        self.weights, self._count = dict(tensors), value
+        for name, tensor in tensors.items():
+            self.weights[name].copy_(tensor)
+        self._count = value

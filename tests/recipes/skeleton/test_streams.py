@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -16,13 +17,14 @@ from costream.layouts import BODY_15
 from costream.models.build import save_model
 from costream.models.skeleton.network import SkeletonNet
 from costream.records import SkeletonFrame
+from costream.training.optim import Schedule, TrainingCheckpoint
 from costream.training.skeleton.motions import Motion, single
 from kit.data_skeleton import STANDING, act
 from weights.recipes.skeleton import pictures
 from weights.recipes.skeleton.card import card_of
 from weights.recipes.skeleton.clips import clip_logits
 from weights.recipes.skeleton.figures import figures
-from weights.recipes.skeleton.learning import start_from
+from weights.recipes.skeleton.learning import learn, start_from, taught_loss
 from weights.recipes.skeleton.sets import MIRRORED as MIRRORED_LABELS
 from weights.recipes.skeleton.sets import SETS
 from weights.recipes.skeleton.streams import Changes, StreamBatches
@@ -170,6 +172,32 @@ def test_weights_of_space_begin_those_of_pictures(tmp_path):
     xy = x[..., [0, 1, 3, 4, 6, 7]] * torch.tensor([-1.0, 1.0] * 3)
     with torch.no_grad():
         torch.testing.assert_close(flat(xy), space(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_timed_training_is_over_in_time_and_goes_on_from_its_end(tmp_path):
+    streams = StreamBatches(motions(), LABELS, MIRRORED)
+    flat = {**NETWORK, "channels": 6, "widths": [8, 12], "strides": [1, 2]}
+    teacher = SkeletonNet(len(LABELS), **{**NETWORK, "widths": [8], "strides": [2]}).eval()
+    one, other = (SkeletonNet(len(LABELS), **flat) for _ in range(2))
+    before, took = one.fc.weight.detach().clone(), []
+    for network in (one, other):
+        partial, began = TrainingCheckpoint(tmp_path / "a.partial", {}, False), time.monotonic()
+        schedule = Schedule(40, 2, seconds=2.0)
+        learn(network, streams, pictures.picture_tokens, schedule, 16, 0, "a", partial, teacher)
+        took.append(time.monotonic() - began)
+    assert 2 <= took[0] < 10
+    assert took[1] < 2
+    assert not one.fc.weight.equal(before)
+    assert one.fc.weight.equal(other.fc.weight)
+
+
+def test_a_teacher_is_learnt_from_where_there_is_an_action():
+    taught, weights = torch.randn(2, 3, 4), torch.ones(2, 3)
+    labels = torch.tensor([[0, 1, 2], [3, 0, 0]])
+    agreed = taught + torch.tensor([5.0, 1, 1, 1])  # but for the background
+    agreed[labels == 0] = 0
+    assert taught_loss(agreed, taught, labels, weights) == pytest.approx(0, abs=1e-5)
+    assert taught_loss(-taught, taught, labels, weights) > 0.1
 
 
 def test_a_wider_network_begins_with_the_output_of_the_narrow_one(tmp_path):

@@ -59,8 +59,12 @@ _JOINTS = {
 }
 _PICTURES = (
     " In pictures: the same streams, seen by cameras at distances of about 2 to 9 m, from 9 degrees"
-    " below to 23 degrees above, by people turned up to 103 degrees; begun with the weights of"
-    " costgcn. Nothing was learnt from films."
+    " below to 23 degrees above, half of the people within 60 degrees of facing the camera, some"
+    " from behind. Nothing was learnt from films."
+)
+_TAUGHT = (
+    " Beside the labels it learnt what {} says of the same streams in space, which has learnt from"
+    " all people but those of the tests."
 )
 
 
@@ -71,9 +75,14 @@ def card_of(
     frontend: dict[str, Any],
     timeline: Timeline,
     metrics: dict[str, Any],
+    teacher: str | None = None,
 ) -> Card:
-    """Return the card of costgcn or costgcn-2d with these labels, choices and metrics."""
+    """Return the card of costgcn or costgcn-2d with these labels, choices and metrics.
+
+    ``teacher``: the name of the weights that it learnt from.
+    """
     pictures = name == "costgcn-2d"
+    taught = _TAUGHT.format(teacher) if teacher else ""
     return Card(
         name=name,
         task="online action detection",
@@ -90,7 +99,7 @@ def card_of(
             " picking up, throwing, waving, gestures, sports, exercises."
         ),
         paper="Continual Spatio-Temporal Graph Convolutional Networks (Hedegaard et al., 2023)",
-        trained_on=_TRAINED_ON + (_PICTURES if pictures else ""),
+        trained_on=_TRAINED_ON + (_PICTURES if pictures else "") + taught,
         split=_SPLIT,
         metrics=metrics,
         limits=_FLAT_LIMITS if pictures else _LIMITS,

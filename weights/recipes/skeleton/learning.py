@@ -1,30 +1,35 @@
-"""Training of a skeleton network on streams of all sets."""
+"""Training of a skeleton network on streams of all sets, and on what another says of them."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from costream.checkpoints.file import read_weights
+from costream.errors import UsageError
+from costream.models.build import build
 from costream.models.skeleton.network import SkeletonNet
 from costream.training.optim import Optimizer, SavedState, Schedule, Stateful, TrainingCheckpoint
 from costream.training.skeleton.loop import Average, loss
 from weights.recipes.skeleton.clips import clip_logits
 from weights.recipes.skeleton.streams import StreamBatch, StreamBatches
+from weights.recipes.skeleton.tokens import body_tokens
 
 log = logging.getLogger("costream")
-REPORT = 50  # steps between two lines of progress
+REPORT_S = 10.0  # between two lines of progress
+TEMPERATURE, TAUGHT = 2.0, 0.5  # of what a teacher says, and its weight beside the labels
 Tokens = Callable[[StreamBatch, torch.Generator], Tensor]  # -> [B, T, 1, V, C]
 
 
 class _Chance:
-    """The generator of the streams, as a part of checkpoints."""
+    """The generator of the streams' seeds, as a part of checkpoints."""
 
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
@@ -36,6 +41,32 @@ class _Chance:
         self._generator.set_state(tensors["streams"])
 
 
+class _Progress:
+    """The mean loss and the speed of a training, told every ten seconds."""
+
+    def __init__(self, title: str, schedule: Schedule) -> None:
+        self._title, self._schedule = title, schedule
+        self._since_s, self._step = time.monotonic(), 0
+        self._costs: list[Tensor] = []
+
+    def add(self, step: int, cost: Tensor) -> None:
+        """Take the cost of a gradient step, on any device."""
+        self._step = step + 1
+        self._costs.append(cost)
+        if time.monotonic() - self._since_s > REPORT_S:
+            self.tell()
+
+    def tell(self) -> None:
+        """Log what there is since the last time."""
+        if not self._costs:
+            return
+        loss, count = float(torch.stack(self._costs).mean()), len(self._costs)
+        rate = count * self._schedule.batch / (time.monotonic() - self._since_s)
+        place = f"{self._title}: step {self._step} of {self._schedule.steps}"
+        log.info("%s, %d updates, loss %.3f, %.0f streams/s", place, count, loss, rate)
+        self._since_s, self._costs = time.monotonic(), []
+
+
 def learn(
     network: SkeletonNet,
     streams: StreamBatches,
@@ -45,33 +76,57 @@ def learn(
     seed: int,
     title: str,
     partial: TrainingCheckpoint | None = None,
+    teacher: SkeletonNet | None = None,
 ) -> None:
     """Train ``network`` on batches of streams of ``length`` steps; it gets the averaged weights.
 
-    Every output is scored, the first ones of a motion with less weight. Progress goes to the log.
+    Every output is scored, the first ones of a motion with less weight. ``teacher``: a network on
+    the same device that sees the same streams in space; what it says is learnt too. Progress goes
+    to the log.
     """
-    chance = torch.Generator().manual_seed(seed)
+    chance, own = torch.Generator().manual_seed(seed), torch.Generator(network.fc.weight.device)
     average, stride = Average(network), network.stride
     parts: dict[str, Stateful] = {"chance": _Chance(chance), "average": average}
     optimizer = Optimizer([network], schedule, title, partial, parts)
-    began, first, total = time.monotonic(), -1, 0.0
+    progress = _Progress(title, schedule)
     for step in optimizer:
-        first = step if first < 0 else first
-        batch = streams.draw(schedule.batch, length, chance)
-        logits = clip_logits(network, tokens(batch, chance))
+        own.manual_seed(int(torch.randint(2**62, (), generator=chance)))
+        batch = streams.draw(schedule.batch, length, own)
+        logits = clip_logits(network, tokens(batch, own))
         labels, weights = batch.labels[:, ::stride], batch.weights[:, ::stride]
-        optimizer.step(loss(logits, labels, weights, schedule.smoothing))
+        cost = loss(logits, labels, weights, schedule.smoothing)
+        if teacher is not None:
+            with torch.no_grad():
+                taught = clip_logits(teacher, body_tokens(batch.joints, batch.seen))
+            cost = cost + TAUGHT * taught_loss(logits, taught, labels, weights)
+        optimizer.step(cost)
         average.update(network)
-        total += optimizer.loss
-        if (step + 1) % REPORT == 0:
-            took = (time.monotonic() - began) / (step + 1 - first)
-            left = (schedule.steps - step - 1) * took / 60
-            log.info("%s: step %d, loss %.3f, %.0f min left", title, step + 1, total / REPORT, left)
-            total = 0.0
+        progress.add(step, cost.detach())
+    progress.tell()
     if partial is not None:
         partial.write(schedule.steps, optimizer.parts)
     network.load_state_dict(average.weights)
     network.eval()
+
+
+def taught_loss(logits: Tensor, taught: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """Return how far logits [B, T, K] are from a teacher's where there is an action.
+
+    Divergence of the probabilities of the actions, without the background, which is label 0: Hinton
+    et al., "Distilling the knowledge in a neural network" (2015).
+    """
+    one, two = (F.log_softmax(x[..., 1:] / TEMPERATURE, -1) for x in (logits, taught))
+    each = F.kl_div(one, two, reduction="none", log_target=True).sum(-1) * TEMPERATURE**2
+    weights = weights * (labels > 0)
+    return (each * weights).sum() / weights.sum().clamp(min=1e-6)
+
+
+def read_teacher(path: Path, labels: Sequence[str]) -> SkeletonNet:
+    """Return the network of weights for space. UsageError if its labels are others."""
+    stored = read_weights(path)
+    if list(stored.card.labels) != list(labels):
+        raise UsageError("the teacher knows other labels", where=path)
+    return cast(SkeletonNet, build(stored.card, stored.tensors)[0].eval())
 
 
 def start_from(network: SkeletonNet, labels: list[str], path: Path) -> None:

@@ -38,7 +38,7 @@ _LABELS = {
 def picture_tokens(batch: StreamBatch, chance: torch.Generator) -> Tensor:
     """Return tokens [B, T, 1, V, 6] of streams seen by a random camera each."""
     x = batch.joints
-    share = torch.rand(len(x), 2, generator=chance)
+    share = torch.rand(len(x), 2, generator=chance, device=x.device)
     distance = (NEAREST + (FARTHEST - NEAREST) * share[:, 0])[:, None, None]
     pitch = (PITCH[0] + (PITCH[1] - PITCH[0]) * share[:, 1])[:, None, None]
     a, up, away = x.unbind(-1)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from costream.layouts import BODY_15
 from costream.training.skeleton.motions import Motion
-from weights.recipes.skeleton.tokens import CENTRE, PARENTS, SIDES
+from weights.recipes.skeleton.tokens import CENTRE, PARENTS, SIDES, index_on
 
 MOTIONS = 4  # of a stream at most; then it rests
 RAISED = 3  # steps of rest at most after a motion that ends with a raised hand
@@ -35,7 +36,7 @@ class Changes:
     posture: float = 0.1  # of each bone's end throughout, relative to its other end
     amplitude: float = 0.45  # of the logarithm: how far a motion goes from its mean pose, uniform
     uneven: float = 0.2  # of the logarithm: the same of each bone, beside that of its motion
-    turn: float = math.pi  # radians to both sides of facing the camera, uniform
+    turn: float = 1.6  # radians from facing the camera: some are seen from behind
     tilt: float = 0.3  # radians: cameras that are not level, of some more than of others
     jitter: float = 0.06  # of a joint in each step
     shift: float = 0.1  # of a joint throughout
@@ -63,7 +64,7 @@ class StreamBatches:
 
     Motions of a label and of a set are drawn equally often, sets of a label by the root of their
     number. ``mirrored``: labels whose mirrored action is called otherwise, or None for those that
-    are not mirrored.
+    are not mirrored. Streams are made on ``device``.
     """
 
     def __init__(
@@ -72,31 +73,41 @@ class StreamBatches:
         labels: Sequence[str],
         mirrored: Mapping[str, str | None],
         changes: Changes | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
         self._changes = Changes() if changes is None else changes
         filled = [_filled(m.joints[:, 0]) for m in motions]
-        self._x = torch.from_numpy(np.concatenate([x for x, _ in filled]))
-        self._seen = torch.from_numpy(np.concatenate([seen for _, seen in filled]))
-        self._length = torch.tensor([len(x) for x, _ in filled])
+        self._device = torch.device(device)
+        self._x = self._held(np.concatenate([x for x, _ in filled]))
+        self._seen = self._held(np.concatenate([seen for _, seen in filled]))
+        self._length = self._held([len(x) for x, _ in filled])
         self._start = self._length.cumsum(0) - self._length
         place = {label: k for k, label in enumerate(labels)}
         # Nobody rests with a raised hand: of the first and the last pose of each motion.
-        self._calm = torch.from_numpy(np.stack([_calm(x[[0, -1]]) for x, _ in filled]))
+        self._calm = self._held(np.stack([_calm(x[[0, -1]]) for x, _ in filled]))
         # The middle pose of each motion.
-        self._mean = torch.stack([_limbs(torch.from_numpy(x)).mean(0) for x, _ in filled])
-        self._label = torch.tensor([place[m.label] for m in motions])
+        means = [_limbs(torch.from_numpy(x)).mean(0) for x, _ in filled]
+        self._mean = torch.stack(means).to(self._device)
+        self._label = self._held([place[m.label] for m in motions])
         twins = [mirrored.get(m.label, m.label) for m in motions]
-        self._twin = torch.tensor([-1 if t is None else place[t] for t in twins])
+        self._twin = self._held([-1 if t is None else place[t] for t in twins])
         cells = [(m.label, m.name.partition(" ")[0]) for m in motions]
         sizes, sets = Counter(cells), Counter(label for label, _ in set(cells))
-        self._chance = torch.tensor(
+        self._chance = self._held(
             [MORE.get(c[1], 1.0) / sizes[c] / math.sqrt(sets[c[0]]) for c in cells]
         )
-        self._other = list(BODY_15.mirrored)
-        self._above = torch.tensor([_line(joint) for joint in range(len(PARENTS))])  # [V, V]
+        self._other = self._held(list(BODY_15.mirrored))
+        self._above = self._held([_line(joint) for joint in range(len(PARENTS))])  # [V, V]
+        limbs = [[joint in limb for joint in range(len(PARENTS))] for limb in _LIMBS]
+        self._limbs = self._held(limbs)  # [limbs, V]
+        self._arms = self._held([joint in _ARMS for joint in range(len(PARENTS))])
+        self._flip = self._held([-1.0, 1.0, 1.0])
+
+    def _held(self, values: Any) -> Tensor:
+        return torch.as_tensor(values, device=self._device)
 
     def draw(self, count: int, steps: int, generator: torch.Generator) -> StreamBatch:
-        """Return ``count`` streams of ``steps`` steps."""
+        """Return ``count`` streams of ``steps`` steps; the generator is one of the device."""
         c, chance = self._changes, _Chance(count, generator)
         chosen = torch.multinomial(
             self._chance, count * MOTIONS, replacement=True, generator=generator
@@ -110,13 +121,13 @@ class StreamBatches:
         rest = torch.where(before, rest, rest.clamp(max=RAISED))
         ends = torch.stack((rest + glide, taken), 2).flatten(1).cumsum(1)
         rate = torch.where(chance(1) < c.slow, 1 / 3 + chance(1) * 0.47, 1.0)
-        true = torch.arange(steps).expand(count, steps)
+        true = torch.arange(steps, device=self._device).expand(count, steps)
         held = (torch.floor(true * rate + 1e-4) / rate).ceil().clamp(max=steps - 1).long()
         source = _Sources(held, ends, chosen, first, rest, glide, taken, whole)
         warp = c.warp * (2 * chance(MOTIONS) - 1)
         one, two, share, moving = source.frames(warp)
         flip = (chance(MOTIONS) < c.mirror) & (self._twin[chosen] >= 0)
-        turn = 0.3 * chance.normal(MOTIONS) + c.turn * (2 * chance(1) - 1)
+        turn = 0.3 * chance.normal(MOTIONS) + c.turn * chance.normal(1)
         ways = self._ways(chosen, first, whole, flip, turn)
         bones = (c.bone * chance.normal(len(PARENTS))).exp()
         bones = (bones * bones[:, self._other]).sqrt()
@@ -149,7 +160,7 @@ class StreamBatches:
         rest = (4 + 36 * chance(MOTIONS)).long() * (kind > 0.55)
         # Half of the streams begin with a motion, some rest throughout.
         begins, idle = chance(1) < 0.5, chance(1) < 0.06
-        head = torch.arange(MOTIONS) == 0
+        head = torch.arange(MOTIONS, device=self._device) == 0
         nothing = head & begins & ~idle
         rest = torch.where(head & idle, steps, torch.where(nothing, 0, rest))
         return rest, torch.where(nothing, 0, glide)
@@ -188,7 +199,7 @@ class StreamBatches:
         return placed + ways.gather(1, number[..., None].expand(-1, -1, 3))[:, :, None]
 
     def _flipped(self, x: Tensor, flip: Tensor) -> Tensor:
-        other = x[..., self._other, :] * x.new_tensor((-1.0, 1.0, 1.0))
+        other = x[..., self._other, :] * self._flip
         return torch.where(flip[..., None, None], other, x)
 
     def _ways(
@@ -207,8 +218,7 @@ class StreamBatches:
     def _disturbed(self, x: Tensor, moving: Tensor, time: Tensor, chance: _Chance) -> Tensor:
         """Return poses with sway and fidgeting at rest, a tilted camera and a tracker's noise."""
         c, joints = self._changes, x.shape[2]
-        size = c.sway * (0.3 + chance(1)) * torch.ones(joints)
-        size[:, _ARMS] *= torch.where(chance(1) < 0.3, 10.0, 1.0)
+        size = c.sway * (0.3 + chance(1)) * torch.where(self._arms & (chance(1) < 0.3), 10.0, 1.0)
         pace, phase = 0.08 + 0.5 * chance(joints, 3), 6.3 * chance(joints, 3)
         wave = torch.sin(time[:, :, None, None] * pace[:, None] + phase[:, None])
         still = _eased(~moving)[..., None, None]
@@ -226,14 +236,11 @@ class StreamBatches:
 
     def _lose(self, seen: Tensor, chance: _Chance, steps: int) -> Tensor:
         """Return which joints are seen after a tracker has lost some."""
-        c, seen, time = self._changes, seen.clone(), torch.arange(steps)
-        limb = torch.zeros(len(_LIMBS), seen.shape[2], dtype=torch.bool)
-        for row, parts in zip(limb, _LIMBS, strict=True):
-            row[parts] = True
+        c, limb, time = self._changes, self._limbs, torch.arange(steps, device=self._device)
         which = (len(_LIMBS) * chance(1)[:, 0]).long()
         begin, long = chance(1) * steps, 2 + chance(1) * 20
         hidden = (time >= begin) & (time < begin + long) & (chance(1) < c.limb)
-        seen &= ~(hidden[..., None] & limb[which][:, None])
+        seen = seen & ~(hidden[..., None] & limb[which][:, None])
         rate = 0.3 * chance(1) * (chance(1) < c.flicker)
         seen &= chance(steps, seen.shape[2]) >= rate[..., None]
         legs = (limb[2] | limb[3]) & (chance(1) < c.legless)
@@ -250,10 +257,14 @@ class _Chance:
         self._count, self._generator = count, generator
 
     def __call__(self, *shape: int) -> Tensor:
-        return torch.rand(self._count, *shape, generator=self._generator)
+        return self._drawn(torch.rand, shape)
 
     def normal(self, *shape: int) -> Tensor:
-        return torch.randn(self._count, *shape, generator=self._generator)
+        return self._drawn(torch.randn, shape)
+
+    def _drawn(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
+        own = self._generator
+        return draw(self._count, *shape, generator=own, device=own.device)
 
 
 @dataclass(frozen=True)
@@ -314,7 +325,7 @@ def _line(joint: int) -> list[float]:
 
 def _limbs(x: Tensor) -> Tensor:
     """Return for poses [..., V, 3] where each joint is from the one that its bone begins at."""
-    return x - x[..., PARENTS, :]
+    return x - x[..., index_on(PARENTS, x.device), :]
 
 
 def _turned(x: Tensor, angle: Tensor) -> Tensor:

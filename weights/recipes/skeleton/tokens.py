@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
 from costream.layouts import BODY_15
 
 CENTRE = BODY_15.centre
-PARENTS = [dict(BODY_15.bones).get(joint, joint) for joint in range(len(BODY_15.joints))]
-CHILDREN = [child for child, _ in BODY_15.bones]
-ABOVE = [parent for _, parent in BODY_15.bones]
+PARENTS = tuple(dict(BODY_15.bones).get(joint, joint) for joint in range(len(BODY_15.joints)))
+CHILDREN = tuple(child for child, _ in BODY_15.bones)
+ABOVE = tuple(parent for _, parent in BODY_15.bones)
 SIDES = [
     (BODY_15.joints.index(f"left {part}"), BODY_15.joints.index(f"right {part}"))
     for part in ("shoulder", "hip")
 ]
 _SMALLEST = 1e-4
+
+
+@cache
+def index_on(places: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return places as a tensor on a device, which has to wait for a list."""
+    return torch.tensor(places, device=device)
 
 
 def body_tokens(x: Tensor, seen: Tensor, memory: int = 30) -> Tensor:
@@ -34,15 +42,16 @@ def body_tokens(x: Tensor, seen: Tensor, memory: int = 30) -> Tensor:
             both = seen[:, :, left] & seen[:, :, right]
             across = across + (x[:, :, right] - x[:, :, left])[..., 0::2] * both[..., None]
             known = known | both
-    both = seen[:, :, CHILDREN] & seen[:, :, ABOVE]
-    lengths = (x[:, :, CHILDREN] - x[:, :, ABOVE]).norm(dim=-1) * both
+    children, above = (index_on(ends, x.device) for ends in (CHILDREN, ABOVE))
+    both = seen[:, :, children] & seen[:, :, above]
+    lengths = (x[:, :, children] - x[:, :, above]).norm(dim=-1) * both
     length = lengths.sum(-1, keepdim=True) / both.sum(-1, keepdim=True).clamp(min=1)
     valid = torch.stack((seen[:, :, CENTRE], length[..., 0] > _SMALLEST, known), -1).float()
     values = torch.cat((hips, length, across), -1)
     counts = valid.cumsum(1)
     counts[..., 0::2].clamp_(max=memory)
     shares = valid / counts.clamp(min=1)
-    shares = shares.repeat_interleave(torch.tensor([axes, 1, 2]), -1)
+    shares = shares[..., index_on((*[0] * axes, 1, 2, 2), x.device)]
     mean, means = torch.zeros_like(values[:, 0]), []
     for value, share in zip(values.unbind(1), shares.unbind(1), strict=True):
         mean = torch.lerp(mean, value, share)
@@ -75,8 +84,9 @@ def _streams(placed: Tensor, seen: Tensor, here: Tensor) -> Tensor:
     has = here[..., None] & (last > gone[..., None])
     index = last.clamp(min=0)[..., None].expand_as(placed)
     joint = placed.gather(1, index) * has[..., None]
-    both = has & has[:, :, PARENTS]
-    bone = (joint - joint[:, :, PARENTS]) * both[..., None]
+    parents = index_on(PARENTS, placed.device)
+    both = has & has[:, :, parents]
+    bone = (joint - joint[:, :, parents]) * both[..., None]
     motion = torch.zeros_like(joint)
     moved = (has[:, 1:] & has[:, :-1])[..., None]
     motion[:, 1:] = (joint[:, 1:] - joint[:, :-1]) * moved

@@ -3,10 +3,14 @@
 Reads the packs of nine sets, trains a causal CoST-GCN on streams of their motions, chooses the
 background's weight and the timeline on people that it has not learnt from, learns from those too,
 scores it on further people, styles and files beside baselines, and writes the weights with their
-card. ``--model costgcn-2d`` learns from projections of the same streams. Seeded, and resumed from
+card. ``--model costgcn-2d`` learns from projections of the same streams, and with ``--teacher
+weights/costgcn.safetensors`` from what that says of them. Seeded, and resumed from
 OUTPUT/MODEL.partial.
 
 ``--start weights/costgcn.safetensors`` goes on from stored weights, with a smaller ``--rate``.
+
+It learns on a GPU too: after ``--device cuda --streams 256 --seconds 360 --learn`` there, the same
+command without ``--device`` and ``--learn`` makes choices and scores elsewhere from that folder.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,7 @@ from costream.labels.recording import BACKGROUND
 from costream.layouts import BODY_15
 from costream.models.build import save_model
 from costream.models.skeleton.network import SkeletonNet
+from costream.models.streaming import find_device
 from costream.training.card_text import card_text, sequence_table
 from costream.training.optim import Schedule, TrainingCheckpoint
 from costream.training.skeleton.motions import Motion
@@ -32,11 +37,11 @@ from weights.recipes.common import TREES, carry_out, parser
 from weights.recipes.skeleton.calibration import calibrate
 from weights.recipes.skeleton.card import card_of
 from weights.recipes.skeleton.figures import figures
-from weights.recipes.skeleton.learning import learn, start_from
+from weights.recipes.skeleton.learning import learn, read_teacher, start_from
 from weights.recipes.skeleton.pictures import flat, picture_tokens, read_films
 from weights.recipes.skeleton.scoring import SkeletonWeights, majority, score, trees
 from weights.recipes.skeleton.sets import MIRRORED, RATE_HZ, SETS, labels_of, read_set
-from weights.recipes.skeleton.streams import Changes, StreamBatches
+from weights.recipes.skeleton.streams import StreamBatches
 from weights.recipes.skeleton.tokens import body_tokens
 
 MODELS = ("costgcn", "costgcn-2d")
@@ -64,9 +69,8 @@ NETWORK: dict[str, Any] = {
 }
 # In pictures: the same without depth, in which nobody can be turned to face the camera.
 FLAT_FRONTEND: dict[str, Any] = {**FRONTEND, "axes": 2, "heading": 0}
-FLAT_NETWORK: dict[str, Any] = {**NETWORK, "channels": 6, "widths": [32, 64, 96, 128]}
-FLAT_TURN = 1.8  # radians to both sides of facing the camera that people are turned
-STREAM_STEPS = 64
+FLAT_NETWORK: dict[str, Any] = {**NETWORK, "channels": 6, "widths": [48, 80, 128, 176]}
+STREAM_STEPS = 96
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ class SkeletonRecipeSize:
     last: int = 600  # steps after the choices, in which it learns of those people too
     rate: float = 3e-3  # of learning, at its highest; a third of it in the last steps
     streams: int = 16  # in each batch
+    seconds: float = 0.0  # of wall time that all steps are spread over; 0: as long as they take
     every: int = 1  # use every n-th motion
     trees: int = TREES
 
@@ -89,11 +94,16 @@ def make(
     start: Path | None = None,
     without: Sequence[str] = (),
     name: str = "costgcn",
+    teacher: Path | None = None,
+    device: str = "cpu",
+    learn_only: bool = False,
 ) -> Path:
     """Train, score and write ``name``.safetensors and .md; return the path of the weights.
 
     ``start``: weights to begin with. ``without``: sets that nothing is learnt from; all of their
-    motions are scored whose labels other sets have. ``name``: one of ``MODELS``.
+    motions are scored whose labels other sets have. ``name``: one of ``MODELS``. ``teacher``:
+    weights for space that are learnt from too. ``device``: where it learns. ``learn_only``: stop
+    when everything is learnt, and return the path of the checkpoint from which it goes on.
     """
     pictures = name == "costgcn-2d"
     arguments, options = (FLAT_NETWORK, FLAT_FRONTEND) if pictures else (NETWORK, FRONTEND)
@@ -106,25 +116,34 @@ def make(
     network = SkeletonNet(len(labels), **arguments)
     if start is not None:
         start_from(network, labels, start)
-    changes = Changes(turn=FLAT_TURN) if pictures else Changes()
+    place = find_device(device)
+    tutor = None if teacher is None else read_teacher(teacher, labels).to(place)
     made_up = [m for m in figures(seed) if m.label in labels]
-    identity = _identity(name, size, seed, without)
+    identity = {"recipe": name, "seed": seed, "without": list(without), **asdict(size)}
+    identity |= {"seconds": None, "teacher": None if teacher is None else teacher.name}
 
-    def go_on(parts: Sequence[Parts], title: str, steps: int, rate: float) -> None:
+    def go_on(parts: Sequence[Parts], title: str, steps: int, rate: float) -> Path:
         learnt = [m for part in parts for some in part.values() for m in some]
+        seconds = size.seconds * steps / (size.steps + size.last)
+        partial = TrainingCheckpoint(folder / f"{title}.partial", identity, False)
         learn(
-            network,
-            StreamBatches([*learnt, *made_up], labels, MIRRORED, changes),
+            network.to(place),
+            StreamBatches([*learnt, *made_up], labels, MIRRORED, device=place),
             picture_tokens if pictures else lambda batch, _: body_tokens(batch.joints, batch.seen),
-            Schedule(steps, size.streams, rate=rate, decay=0.05, smoothing=0.05),
+            Schedule(steps, size.streams, rate, decay=0.05, smoothing=0.05, seconds=seconds),
             STREAM_STEPS,
             seed,
             title,
-            TrainingCheckpoint(folder / f"{title}.partial", identity, False),
+            partial,
+            tutor,
         )
+        network.cpu()
+        return partial.path
 
     everyone = [train, choosing]
     go_on([train], name, size.steps, size.rate)
+    if learn_only:
+        return go_on(everyone, f"{name}-last", size.last, size.rate / 3)
     taught = {k: [m for part in everyone for m in part.get(k, ())] for k in data}
     if pictures:
         taught, choosing, test = (
@@ -134,26 +153,27 @@ def make(
     go_on(everyone, f"{name}-last", size.last, size.rate / 3)
     with torch.no_grad():
         network.fc.bias[0] += shift
+    network.half().float()  # rounded as it is stored
     weights = SkeletonWeights(network, frontend, timeline, RATE_HZ)
     metrics: dict[str, Any] = {}
-    for place, motions in test.items():
-        own = labels_of(motions if place in without else data[place])
+    for part, motions in test.items():
+        own = labels_of(motions if part in without else data[part])
         rows: dict[str, Any] = {name: score(weights, motions, labels, own, seed)}
-        if taught[place]:
-            own_taught = [m for m in taught[place] if m.label in own]
+        if taught[part]:
+            own_taught = [m for m in taught[part] if m.label in own]
             rows["tree ensemble"] = trees(own_taught, motions, own, frontend, size.trees, seed)
             rows["majority"] = majority(own_taught, motions, own)
-        metrics[f"{SETS[place].title}, {len(own)} classes"] = rows
+        metrics[f"{SETS[part].title}, {len(own)} classes"] = rows
     if pictures:
         films = read_films(packs)[:: size.every]
         own = labels_of(films)
         title = f"JHMDB, never seen, test part, {len(own)} classes"
         metrics[title] = {name: score(weights, films, labels, own, seed)}
-    card = card_of(
-        name, labels, {"num_classes": len(labels), **arguments}, options, timeline, metrics
-    )
+    arguments = {"num_classes": len(labels), **arguments}
+    taught_by = None if teacher is None else teacher.stem
+    card = card_of(name, labels, arguments, options, timeline, metrics, taught_by)
     path = folder / f"{name}.safetensors"
-    save_model(path, card, network, frontend)
+    save_model(path, card, network.half(), frontend)
     path.with_suffix(".md").write_text(card_text(card, sequence_table), encoding="utf-8")
     return path
 
@@ -182,21 +202,18 @@ def _parts(
     return train, choosing, test
 
 
-def _identity(
-    name: str, size: SkeletonRecipeSize, seed: int, without: Sequence[str]
-) -> dict[str, Any]:
-    identity: dict[str, Any] = {"recipe": name, "steps": size.steps, "seed": seed}
-    identity |= {"rate": size.rate, "last": size.last}
-    return identity | ({"without": list(without)} if without else {})
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the recipe from the command line; return the exit code."""
     arguments = parser("skeleton", "folder of skel_*.npz", SkeletonRecipeSize().steps)
     arguments.add_argument("--model", choices=MODELS, default=MODELS[0])
     arguments.add_argument("--last", type=int, default=SkeletonRecipeSize().last)
     arguments.add_argument("--rate", type=float, default=SkeletonRecipeSize().rate)
+    arguments.add_argument("--streams", type=int, default=SkeletonRecipeSize().streams)
+    arguments.add_argument("--seconds", type=float, default=0.0, help="of learning; 0: any")
     arguments.add_argument("--start", type=Path, help="weights to begin with")
+    arguments.add_argument("--teacher", type=Path, help="weights for space to learn from")
+    arguments.add_argument("--device", default="cpu", help="where it learns: auto, cpu or cuda")
+    arguments.add_argument("--learn", action="store_true", help="stop before choices and scores")
     arguments.add_argument(
         "--without", action="append", default=[], choices=list(SETS), help="a set not to learn from"
     )
@@ -204,10 +221,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
 
     def work() -> list[Path]:
-        size = SkeletonRecipeSize(options.steps, options.last, options.rate)
+        if find_device(options.device).type == "cuda":
+            torch.set_float32_matmul_precision("high")
+        size = SkeletonRecipeSize(
+            *(options.steps, options.last, options.rate, options.streams, options.seconds)
+        )
         path = make(
-            *(options.packs, size, options.seed, options.output),
-            *(options.start, options.without, options.model),
+            *(options.packs, size, options.seed, options.output, options.start, options.without),
+            *(options.model, options.teacher, options.device, options.learn),
         )
         return [path]
 
