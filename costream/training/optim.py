@@ -109,7 +109,8 @@ class TrainingCheckpoint:
         for name, part in parts.items():
             own, values[name] = part.state()
             # Tensors may share memory (weights and the best ones so far), which the format forbids.
-            tensors |= {f"{name}/{k}": v.detach().clone().contiguous() for k, v in own.items()}
+            copies = {k: v.detach().to("cpu", copy=True) for k, v in own.items()}
+            tensors |= {f"{name}/{k}": v.contiguous() for k, v in copies.items()}
         state = json.dumps({"steps": steps, "parts": values})
         write_whole(self._path, [save(tensors, {"identity": self._digest, "state": state})])
 
