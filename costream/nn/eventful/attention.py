@@ -63,20 +63,23 @@ class TokenGrid:
         return keys
 
     def keys_values(self, qkv: Tensor, columns: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return keys and values, [keys, D] each, of rows ``qkv`` [N, 3 D], or of some columns."""
-        kv = qkv[:, qkv.shape[1] // 3 :]
+        """Return keys and values, [..., keys, D] each, of rows ``qkv`` [..., N, 3 D].
+
+        ``columns``: only those, of rows [N, 3 D].
+        """
+        kv = qkv[..., qkv.shape[-1] // 3 :]
         p, across = self.pool, self.width // self.pool
         if columns is None:
             if p > 1:
-                squares = kv.reshape(self.height // p, p, across, p, -1)
-                kv = squares.mean((1, 3)).flatten(0, 1)
+                squares = torch.unflatten(kv, -2, (self.height // p, p, across, p))
+                kv = squares.mean((-4, -2)).flatten(-3, -2)
         elif p == 1:
             kv = kv.index_select(0, columns)
         else:
             corners = columns // across * p * self.width + columns % across * p
             square = torch.arange(p)[:, None] * self.width + torch.arange(p)
             kv = kv[corners[:, None] + square.flatten().to(columns.device)].mean(1)
-        keys, values = kv.chunk(2, 1)
+        keys, values = kv.chunk(2, -1)
         return keys, values
 
 
@@ -211,8 +214,7 @@ def attend_frame(qkv: Tensor, frame: TokenGrid, position: RelativePosition | Non
     """
     heads = (frame.heads, -1)
     q = torch.unflatten(qkv[..., : qkv.shape[2] // 3], 2, heads)
-    pairs = [frame.keys_values(rows) for rows in qkv.unbind(0)]
-    k, v = (torch.unflatten(torch.stack(c), 2, heads) for c in zip(*pairs, strict=True))
+    k, v = (torch.unflatten(part, 2, heads) for part in frame.keys_values(qkv))
     if position is None:
         q, k, v = (t.to(frame.products).transpose(1, 2) for t in (q, k, v))
         out = F.scaled_dot_product_attention(q, k, v)
@@ -399,7 +401,7 @@ def attend_frame_windows(
 ) -> Tensor:
     """Return the attention [B, N, D] of all tokens within their windows; differentiable."""
     places, order = _in_windows(windows.height, windows.width, windows.size, qkv.device)
-    rows = torch.cat([_fill(stream, places, bias) for stream in qkv.unbind(0)])
+    rows = _fill(qkv, places, bias).flatten(0, 1)
     out = torch.unflatten(attend_windows(rows, windows, position), 0, (len(qkv), -1))
     return out.flatten(1, 2).index_select(1, order)
 
@@ -429,11 +431,11 @@ def count_windows(windows: TokenWindows, width: int, count: int, operations: Ope
 
 
 def _fill(rows: Tensor, places: Tensor, bias: Tensor) -> Tensor:
-    """Return the rows [W, n, 3 D] of windows: those of tokens [N, 3 D], padded with ``bias``."""
+    """Return the rows [..., W, n, 3 D] of windows: tokens [..., N, 3 D], padded with ``bias``."""
     flat = places.flatten()
-    filled = rows.index_select(0, flat.clamp(min=0))
+    filled = rows.index_select(-2, flat.clamp(min=0))
     if rows.is_cuda:
         filled = torch.where((flat < 0)[:, None], bias.to(filled.dtype), filled)
     elif len(beyond := (flat < 0).nonzero().flatten()):
-        filled[beyond] = bias.to(filled.dtype)
-    return filled.view(*places.shape, rows.shape[1])
+        filled[..., beyond, :] = bias.to(filled.dtype)
+    return torch.unflatten(filled, -2, tuple(places.shape))

@@ -14,7 +14,7 @@ from costream.training.card_text import card_text
 from costream.training.objects.augment import LabelledImage
 from costream.training.objects.card import detection_table
 from weights.recipes.objects.judge import detect_clip, detect_images, photographs, shown_boxes
-from weights.recipes.objects.pictures import LABELS
+from weights.recipes.objects.labels import LABELS
 from weights.recipes.objects.train import FRONTEND, NETWORK, make_card
 
 BOX = (48, 32)

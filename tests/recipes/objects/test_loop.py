@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import nn
 
 from costream.frontends.crops import Pixels
-from costream.models.eventful.shuffle import ShuffleEmbedding
 from costream.models.eventful.vitdet import ViTDet
 from costream.nn.boxes import pairwise_iou
 from kit.data_objects import SQUARE_NETWORK, red_box_picture
@@ -23,6 +22,7 @@ from weights.recipes.objects.loop import (
     take_step,
     train,
 )
+from weights.recipes.objects.teacher import TeacherMaps
 from weights.recipes.objects.views import ViewBatch
 
 NETWORK = {**SQUARE_NETWORK, "stem": [], "ghost": 8, "first": 1, "anchor": 24.0}
@@ -55,33 +55,42 @@ def test_each_place_of_a_map_is_said_by_its_own_token() -> None:
 
 
 class OnePicture:
-    """Views that are always the same picture, of a teacher that sees nothing."""
+    """Views that are always the same picture."""
 
-    def __init__(self, network: ViTDet) -> None:
-        scene, stem = red_box_picture(), network.embedding
-        assert isinstance(stem, ShuffleEmbedding)
-        with torch.no_grad():
-            features = stem.maps(Pixels((96, 96))(scene.pixels[None]))
-        scores: list[Tensor] = [torch.zeros(1, *f.shape[2:], network.classes) for f in features]
-        self._batch = ViewBatch((96, 96), features, scores, [scene.boxes], [scene.labels])
+    def shape(self, rng: np.random.Generator) -> tuple[int, int]:
+        """Return its size."""
+        return 96, 96
 
-    def batch(self, count: int, rng: np.random.Generator) -> ViewBatch:
+    def batch(self, count: int, shape: tuple[int, int]) -> ViewBatch:
         """Return the picture."""
-        return self._batch
+        scene = red_box_picture()
+        return ViewBatch(scene.pixels[None].float(), scene.boxes[None], scene.labels[None])
 
 
-def test_one_picture_is_learnt_by_heart() -> None:
+def learner_of(network: ViTDet, course: DetectorSchedule) -> DetectorTrainer:
+    """Return the trainer of a network whose teacher sees nothing."""
+    teacher = TeacherMaps(NETWORK["shuffle"], NETWORK["ghost"])
+    for head in teacher.heads:
+        nn.init.zeros_(head[-1].weight)  # type: ignore[index,arg-type]
+        nn.init.constant_(head[-1].bias, -20.0)  # type: ignore[index,arg-type]
+    groups = [[k] for k in range(network.classes)]
+    return DetectorTrainer(network, teacher, groups, course, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("stem", [0.0, 0.5])
+def test_one_picture_is_learnt_by_heart(stem: float) -> None:
     scene, network = red_box_picture(), ViTDet(**NETWORK)
-    learner = DetectorTrainer(network, DetectorSchedule(90, warm_up=5, rate=4e-3, average=0.8))
-    supply, first = OnePicture(network), None
-    stem = [layer.weight.clone() for layer in network.embedding.pretrained()]
+    course = DetectorSchedule(90, batch=1, rate=4e-3, average=0.8, stem=stem)
+    learner, supply, first = learner_of(network, course), OnePicture(), None
+    before = [layer.weight.clone() for layer in network.embedding.pretrained()]
     for _ in range(90):
         loss = take_step(learner, supply, 0)
         first = loss if first is None else first
-    assert all(map(torch.equal, stem, (c.weight for c in network.embedding.pretrained())))
+    after = [layer.weight for layer in network.embedding.pretrained()]
+    assert all(map(torch.equal, before, after)) == (stem == 0)
     assert float(loss.sum()) < 0.35 * float(first.sum())
     with torch.no_grad():
-        (found,) = learner.finished()(Pixels((96, 96))(scene.pixels[None]))
+        (found,) = learner.mean(Pixels((96, 96))(scene.pixels[None]))
     assert found.labels[0] == 1
     assert found.scores[0] > 0.5
     assert pairwise_iou(found.boxes[:1], scene.boxes) > 0.6
@@ -89,26 +98,35 @@ def test_one_picture_is_learnt_by_heart() -> None:
 
 @pytest.mark.slow
 def test_a_course_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
-    course = DetectorSchedule(4, batch=1, warm_up=1)
-    begun = ViTDet(**NETWORK)
-    supply = OnePicture(begun)
-    stopped = DetectorTrainer(copy.deepcopy(begun), course)
-    whole = DetectorTrainer(copy.deepcopy(begun), course)
+    course, begun, lines = DetectorSchedule(4, batch=1), ViTDet(**NETWORK), []
+    stopped, whole = (learner_of(copy.deepcopy(begun), course) for _ in range(2))
     whole.maps.load_state_dict(stopped.maps.state_dict())
     for _ in range(2):
-        take_step(stopped, supply, 0)
+        take_step(stopped, OnePicture(), 0)
     stopped.save(tmp_path / "stopped")
-    again = DetectorTrainer(ViTDet(**NETWORK), course)
-    parts = train(again, supply, 0, tmp_path / "stopped")
-    expected = train(whole, supply, 0, tmp_path / "whole").state_dict()
-    for name, value in parts.state_dict().items():
-        torch.testing.assert_close(value, expected[name], rtol=0, atol=0)
+    again = learner_of(ViTDet(**NETWORK), course)
+    found, expected = (
+        train(learner, OnePicture(), 0, tmp_path / name, lambda _: "judged", lines.append)
+        for learner, name in ((again, "stopped"), (whole, "whole"))
+    )
+    for name, value in found.state_dict().items():
+        torch.testing.assert_close(value, expected.state_dict()[name], rtol=0, atol=0)
+    starts = [line for line in lines if line.endswith("judged")]
+    assert starts == ["begins at step 2: judged", "begins at step 0: judged"]
+
+
+def test_a_training_of_some_seconds_ends_after_them(tmp_path: Path) -> None:
+    learner = learner_of(ViTDet(**NETWORK), DetectorSchedule(10**9, seconds=0.5, batch=1))
+    train(learner, OnePicture(), 0, tmp_path / "some", lambda _: "", lambda _: None)
+    assert learner.done >= 1
+    assert 0 < learner.step < 1000
+    assert learner.elapsed < 30
 
 
 def test_the_rate_rises_and_falls() -> None:
-    course = DetectorSchedule(1000, rate=1.0, warm_up=100)
-    rates = np.array([course.rate_at(k) for k in range(1000)])
-    assert rates.argmax() in (99, 100)
+    course = DetectorSchedule(1000, rate=1.0, warm_up=0.1)
+    rates = np.array([course.rate_at(k / 1000) for k in range(1000)])
+    assert rates.argmax() == 100
     assert rates.max() == 1.0
     assert rates[-1] < 0.02
     assert bool((np.diff(rates[100:]) < 0).all())

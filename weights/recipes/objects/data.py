@@ -1,19 +1,16 @@
-"""Training views: pictures of the packs coco256 and images_det, and clips of samples.tar."""
+"""What is learnt from: pictures of the packs coco256 and images_det, and clips of samples.tar."""
 
 from __future__ import annotations
 
 import io
-import math
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import av
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -21,32 +18,17 @@ from costream.errors import UsageError
 from costream.models.eventful.rcnn import Detections
 from costream.records import PixelSize
 from costream.sources.media.picture import fit
-from costream.training.objects.augment import (
-    Cutout,
-    LabelledImage,
-    TrainingView,
-    channels_first,
-    colour,
-    cut,
-    mirror,
-    mosaic,
-    put,
-    shown,
-)
+from costream.training.objects.augment import Cutout, LabelledImage, channels_first, shown
 from weights.recipes.common import read_member
+from weights.recipes.objects.bank import Bank, Scene, cutout_tensors, encode
 from weights.recipes.objects.cutouts import (
     background,
     cut_out,
     foreground_mask,
     moving_object_boxes,
 )
-from weights.recipes.objects.pictures import (
-    LABELS,
-    ScoredImage,
-    decode_picture,
-    label_number,
-    read_scored,
-)
+from weights.recipes.objects.labels import LABELS, SURE, label_number
+from weights.recipes.objects.pictures import ScoredImage, decode_picture, read_rows, read_scored
 from weights.recipes.objects.teacher import NanoDet
 
 BOX = (512, 512)  # size of clips for training
@@ -140,7 +122,7 @@ def _open(packs: Path, name: str) -> tarfile.TarFile:
     return tarfile.open(path)
 
 
-_MOSAIC, _CLIPS, _PASTED = 0.12, 0.15, 0.2  # shares of the views
+_CLIPS = 0.15  # share of the views
 
 
 @dataclass(frozen=True)
@@ -169,21 +151,51 @@ CAMERAS = {
 }
 
 
-def make_view_source(packs: Path, teacher: NanoDet) -> ViewSource:
-    """Return the source of training views: the training parts of all images and clips."""
+def make_bank(packs: Path, teacher: NanoDet, judged: list[Scene]) -> Bank:
+    """Return the training parts of all images and clips, with the scenes to be scored on."""
     names = read_names(packs)
-    clips, cutouts = [], []
+    scenes = _photographs(packs)
+    cutouts = []
     for name, clip in CLIPS.items():
         part: SplitName | None = "train" if clip.parts else None
         frames = clip_part(read_clip(packs, name), part, clip.every)
         empty = background(frames)
-        scenes = label(frames, clip, teacher, names, empty)
-        clips.append(scenes)
+        labelled = label(frames, clip, teacher, names, empty)
+        share = _CLIPS / len(CLIPS) / len(labelled)
+        scenes += [
+            Scene(encode(s.pixels), s.boxes, s.labels, s.scores, share, steady=True)
+            for s in labelled
+        ]
         if clip.cutouts:
-            cutouts.append([c for scene in scenes for c in _cutouts(scene, empty)])
-    return ViewSource(
-        [*read_images(packs, "train"), *read_pictures(packs, "train")], clips, cutouts
-    )
+            cutouts.append([c for scene in labelled for c in _cutouts(scene, empty)])
+    groups = [
+        [k for k, name in enumerate(names) if label_number(name) == number]
+        for number in range(len(LABELS))
+    ]
+    most = max(map(len, groups))
+    classes = torch.tensor([group + [-1] * (most - len(group)) for group in groups])
+    state = teacher.in_torch().state_dict()
+    return Bank(scenes, judged, *cutout_tensors(cutouts), classes, state)
+
+
+def _photographs(packs: Path) -> list[Scene]:
+    """Return the training pictures of coco256 and images_det."""
+    own = read_images(packs, "train")
+    complete = [Scene(encode(p.pixels), p.boxes, p.labels, torch.ones(len(p.labels))) for p in own]
+    with _open(packs, "images_det") as archive:
+        guessed = [
+            Scene(data, boxes, labels, scores)
+            for data, boxes, labels, scores in read_rows(archive, "train")
+        ]
+    scenes = [*complete, *guessed]
+    has = [
+        [k in scene.labels[scene.scores >= SURE] for k in range(len(LABELS))] for scene in scenes
+    ]
+    shares = shares_of(has, [True] * len(complete) + [False] * len(guessed))
+    return [
+        replace(scene, share=(1 - _CLIPS) * share)
+        for scene, share in zip(scenes, shares, strict=True)
+    ]
 
 
 def label(
@@ -215,6 +227,16 @@ def select_labelled(
             labels.append(meaning)
             scores.append(float(score))
     return boxes, labels, scores
+
+
+def shares_of(has: Sequence[Sequence[bool]], complete: Sequence[bool]) -> list[float]:
+    """Return the sampling probability of photographs, twice as high with all boxes of people.
+
+    ``has`` [N, K]: the classes present in each, see ``shown``.
+    """
+    weights = shown(has) * np.where(complete, 2.0, 1.0)
+    shares: list[float] = (weights / weights.sum()).tolist()
+    return shares
 
 
 def _cutouts(guessed: ScoredImage, empty: Tensor) -> list[Cutout]:
@@ -319,60 +341,3 @@ def boxes_at(watched: AnnotatedClip, frame: int) -> tuple[Tensor, Tensor]:
             boxes.append([np.interp(frame, known, column) for column in corners.T])
             labels.append(LABELS.index(track.label))
     return torch.tensor(boxes).float().view(-1, 4), torch.tensor(labels).long()
-
-
-@dataclass(frozen=True)
-class ViewSource:
-    """Source of random views of photographs and of the frames of clips.
-
-    ``clips``: scenes of each; all clips are equally likely. ``cutouts``: pasted into any view.
-    """
-
-    photographs: Sequence[LabelledImage]
-    clips: Sequence[Sequence[LabelledImage]]
-    cutouts: Sequence[Sequence[Cutout]]  # by clip
-
-    def batch(
-        self, shape: tuple[int, int], count: int, rng: np.random.Generator
-    ) -> tuple[Tensor, list[TrainingView]]:
-        """Return ``count`` views of a width and height: pixels uint8 [B, 3, H, W], and views."""
-        views = [self.view(shape, rng) for _ in range(count)]
-        return torch.stack([v.pixels for v in views]), views
-
-    def view(self, shape: tuple[int, int], rng: np.random.Generator) -> TrainingView:
-        """Return one view."""
-        width, height = shape
-        if rng.random() < _MOSAIC:
-            view = mosaic(lambda: self._scene(rng), width, height, rng)
-        else:
-            view = cut(self._scene(rng), width, height, rng)
-        if rng.random() < _PASTED:
-            for _ in range(int(rng.integers(1, 4))):
-                view = self._with_cutout(view, rng)
-        if rng.random() < 0.5:
-            view = mirror(view)
-        return TrainingView(colour(view.pixels, rng), view.boxes, view.labels)
-
-    def _scene(self, rng: np.random.Generator) -> LabelledImage:
-        if self.clips and rng.random() < _CLIPS:
-            clip_scenes = self.clips[int(rng.integers(len(self.clips)))]
-            scene = clip_scenes[int(rng.integers(len(clip_scenes)))]
-        else:
-            scene = self.photographs[int(rng.choice(len(self.photographs), p=self._likely))]
-        return scene.drawn(rng) if isinstance(scene, ScoredImage) else scene
-
-    @cached_property
-    def _likely(self) -> npt.NDArray[np.float64]:
-        """Sampling probability of each photograph."""
-        sure = [s.sure() if isinstance(s, ScoredImage) else s for s in self.photographs]
-        return shown([[k in s.labels for k in range(len(LABELS))] for s in sure])
-
-    def _with_cutout(self, view: TrainingView, rng: np.random.Generator) -> TrainingView:
-        some = self.cutouts[int(rng.integers(len(self.cutouts)))] if self.cutouts else ()
-        if not some:
-            return view
-        cutout = some[int(rng.integers(len(some)))]
-        size = min(view.pixels.shape[1:]) * math.exp(rng.uniform(math.log(0.12), math.log(0.85)))
-        # a car seen from above may face any direction
-        turn = math.pi if LABELS[cutout.label] == "car" else 0.15
-        return put(view, cutout, rng, size, float(rng.uniform(-turn, turn)))

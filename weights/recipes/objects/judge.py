@@ -19,9 +19,7 @@ from costream.evaluation.metrics.detection import (
     precision_interval,
 )
 from costream.frontends.crops import Pixels
-from costream.models.eventful.rcnn import Detections
 from costream.models.eventful.vitdet import ViTDet
-from costream.nn.boxes import clip_boxes
 from costream.nn.eventful.gates import Operations, TopTokens
 from costream.records import PixelSize
 from costream.sources.media.picture import fit
@@ -43,7 +41,8 @@ from weights.recipes.objects.data import (
     read_pictures,
     select_labelled,
 )
-from weights.recipes.objects.pictures import LABELS
+from weights.recipes.objects.detections import boxes_in, detect_images
+from weights.recipes.objects.labels import LABELS
 from weights.recipes.objects.teacher import NanoDet
 
 
@@ -104,15 +103,6 @@ def pseudo_labelled_clip(
 
 
 @torch.no_grad()
-def detect_images(
-    network: ViTDet, pictures: Sequence[Tensor], box: PixelSize
-) -> list[DetectedBoxes]:
-    """Return the detections of a network in each image, independently."""
-    pixels = Pixels(box, network.patch)
-    return [_found(network(pixels(p[None]))[0], p) for p in pictures]
-
-
-@torch.no_grad()
 def detect_clip(
     network: ViTDet, pictures: Sequence[Tensor], box: PixelSize, share: float
 ) -> tuple[list[DetectedBoxes], float]:
@@ -127,7 +117,7 @@ def detect_clip(
     tokens = first.shape[2] * first.shape[3] // network.patch**2
     spent = Operations()
     found = [
-        _found(
+        boxes_in(
             network.forward_step(pixels(p[None]), state, TopTokens(int(share * tokens)), spent)[0],
             p,
         )
@@ -153,11 +143,6 @@ def detect_with_teacher(
             )
         )
     return found
-
-
-def _found(said: Detections, picture: Tensor) -> DetectedBoxes:
-    boxes = clip_boxes(said.boxes, picture.shape[1], picture.shape[2])
-    return DetectedBoxes(boxes.numpy(), said.scores.numpy(), said.labels.numpy())
 
 
 def _truth(boxes: Tensor, labels: Tensor, size: PixelSize, fitted: PixelSize) -> Truth:

@@ -1,4 +1,4 @@
-"""NanoDet-Plus-m-1.5x as teacher: first stages, targets for every place, and boxes of clips.
+"""NanoDet-Plus-m-1.5x as teacher: first stages, scores of every place, and boxes of clips.
 
 NanoDet-Plus (RangiLyu/nanodet, Apache-2.0) was trained on COCO train2017. Teacher and student get
 the very same views, cropped and coloured (Beyer et al., "Knowledge distillation: A good teacher is
@@ -7,30 +7,59 @@ patient and consistent", CVPR 2022). The student's stem begins with the teacher'
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from costream.errors import UsageError
 from costream.frontends.crops import Pixels
 from costream.models.eventful.rcnn import Detections
+from costream.models.eventful.shuffle import ShuffleEmbedding
 from costream.nn.boxes import suppress
-from costream.nn.shuffle import ShuffleBackbone
+from costream.nn.shuffle import SLOPE, ShuffleBackbone, depthwise
 from weights.recipes.common import teacher_file
 
 SIDE = 512  # longer side of the pictures it detects in
 STRIDES = (8, 16, 32, 64)
 _NAME = "nanodet_plus_m_1.5x_416.onnx"
 _CLASSES, _BINS = 80, 8
-_MAPS = ("164", "184", "204")  # names of the feature maps at strides 8, 16, 32
+STAGES, WIDTH = ((176, 4), (352, 8), (704, 4)), 128  # of its first layers
+
+
+class TeacherMaps(nn.Module):
+    """The teacher as far as its scores at strides 8, 16 and 32; nothing of it is learnt.
+
+    ``stages``, ``width``: see ``ShuffleEmbedding``.
+    """
+
+    def __init__(self, stages: Sequence[Sequence[int]] = STAGES, width: int = WIDTH) -> None:
+        super().__init__()
+        self.stem = ShuffleEmbedding(1, 16, stages, width)
+        self.heads = nn.ModuleList(_head(width) for _ in stages)
+        self.requires_grad_(False)
+
+    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
+        """Return the scores [B, h, w, 80] for the maps of its stem [B, 128, h, w]."""
+        pairs = zip(self.heads, maps, strict=True)
+        return [head(x).sigmoid().permute(0, 2, 3, 1) for head, x in pairs]
+
+
+def _head(width: int) -> nn.Sequential:
+    """Return the layers behind one map: two separable convolutions, then classes and bins."""
+    layers: list[nn.Module] = []
+    for _ in range(2):
+        for layer in (depthwise(width, 5, 1), nn.Conv2d(width, width, 1)):
+            layers += [layer, nn.LeakyReLU(SLOPE)]
+    return nn.Sequential(*layers, nn.Conv2d(width, _CLASSES, 1))
 
 
 class NanoDet:
-    """The teacher: maps images to classes of places and boxes.
+    """The teacher, run by ONNX Runtime: finds boxes in images.
 
     Raises UsageError if the pack ``teachers2.tar``, ONNX Runtime or onnx is missing.
     """
@@ -49,21 +78,23 @@ class NanoDet:
         with teacher_file(path, _NAME) as file:
             model = onnx.load(file)
         self._graph = model.graph
-        for name in _MAPS:
-            output = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
-            model.graph.output.append(output)
         self._session = onnxruntime.InferenceSession(model.SerializeToString(), options)
 
-    def maps(self, view: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Return its feature maps [128, h, w] and scores of the classes [h, w, 80] of a view.
-
-        Both at strides 8, 16 and 32. ``view`` uint8 [3, H, W], sides multiples of 32.
-        """
-        scores, *features = self._run(Pixels()(view[None])[0])
-        sizes = [(part.shape[1], part.shape[2]) for part in features]
-        ends = np.cumsum([0, *(h * w for h, w in sizes)])
-        parts = (scores[a:b, :_CLASSES] for a, b in itertools.pairwise(ends))
-        return features, [torch.unflatten(p, 0, size) for p, size in zip(parts, sizes, strict=True)]
+    def in_torch(self) -> TeacherMaps:
+        """Return its layers in PyTorch."""
+        teacher, every = TeacherMaps(), self._convolutions()
+        self.begin(teacher.stem)
+        # Behind the stem: four of stride 64, the first pairs of all strides, then the rest of each,
+        # from stride 64 on.
+        rest = every[sum(1 for _ in teacher.stem.pretrained()) + 4 :]
+        for number, head in enumerate(teacher.heads):
+            first, last = 2 * number, 8 + 3 * (len(teacher.heads) - number)
+            layers = [x for x in cast(nn.Sequential, head) if isinstance(x, nn.Conv2d)]
+            own = [*rest[first : first + 2], *rest[last : last + 3]]
+            for layer, (weight, bias) in zip(layers, own, strict=True):
+                wide = layer.out_channels  # the last has bins too
+                layer.load_state_dict({"weight": weight[:wide], "bias": bias[:wide]})
+        return teacher
 
     def detect(self, picture: Tensor, score: float) -> Detections:
         """Return the detections, labels into the 80 classes, in an image uint8 [3, H, W]."""
@@ -71,7 +102,7 @@ class NanoDet:
         size = [max(1, round(side * scale)) for side in picture.shape[1:]]
         fitted = F.interpolate(picture[None], size, mode="bilinear", antialias=True)
         padded = Pixels((SIDE, SIDE), 64)(fitted)
-        seen = self._run(padded[0])[0]
+        seen = self.run(padded[0])
         centres, strides = _grid(padded.shape[2], padded.shape[3])
         bins = torch.unflatten(seen[:, _CLASSES:], 1, (4, _BINS)).softmax(-1)
         reach = bins @ torch.arange(_BINS, dtype=torch.float32) * strides
@@ -102,10 +133,10 @@ class NanoDet:
         found = [node.input for node in self._graph.node if node.op_type == "Conv"]
         return [(torch.tensor(weights[w]), torch.tensor(stored[b])) for _, w, b in found]
 
-    def _run(self, picture: Tensor) -> list[Tensor]:
-        """Return outputs [places, 112] and feature maps for a normalised image [3, H, W]."""
+    def run(self, picture: Tensor) -> Tensor:
+        """Return its outputs [places, 112] for a normalised image [3, H, W], sides of 32 n."""
         blue_first = np.ascontiguousarray(picture.flip(0)[None].numpy())
-        return [torch.from_numpy(x[0]) for x in self._session.run(None, {"data": blue_first})]
+        return torch.from_numpy(self._session.run(None, {"data": blue_first})[0][0])
 
 
 def _grid(height: int, width: int) -> tuple[Tensor, Tensor]:

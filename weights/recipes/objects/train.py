@@ -1,133 +1,89 @@
 """Training recipe of the shipped detector: ``python -m weights.recipes.objects.train``.
 
-Reads the packs coco256, images_det, samples and teachers2. The first layers are those of
-NanoDet-Plus-m-1.5x and stay so; what they make of the training views is computed once and kept
-beside the checkpoint (2 GB for 5,000 views). A small ViTDet on top learns from boxes and from the
-teacher's classes at every place, is scored on held-out images and clips, with all tokens and with
-fewer, and written with its card. Seeded; 0.6 seconds a step on one idle core. An interrupted run
-resumes from its checkpoint. ``--start weights/eventful-vitdet.safetensors`` goes on from stored
-weights, with a smaller ``--rate``.
+Reads the packs coco256, images_det, samples and teachers2, and writes what is learnt from into one
+file, the bank, beside the checkpoint. The first layers begin as those of NanoDet-Plus-m-1.5x. A
+small ViTDet on top learns from boxes and from the teacher's classes at every place (learn.py), is
+scored on held-out images and clips, with all tokens and with fewer, and written with its card.
+Seeded. An interrupted run resumes from its checkpoint. ``--start FILE`` goes on from stored
+weights.
+
+``--only bank`` stops once the bank is written, which learn.py can learn from on another machine;
+``--trained FILE`` takes the weights that it wrote there, and goes on with thresholds, scores and
+card.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import torch
-from torch import nn
+from safetensors.torch import load_file
 
 from costream.checkpoints.card import Card, Timeline
-from costream.checkpoints.file import read_weights
 from costream.models.build import save_model
-from costream.models.eventful.shuffle import ShuffleEmbedding
 from costream.models.eventful.vitdet import ViTDet
 from costream.training.card_text import card_text
 from costream.training.objects.card import detection_table
 from weights.recipes.common import carry_out, parser
-from weights.recipes.objects.data import make_view_source, read_names
-from weights.recipes.objects.judge import choose_threshold, judge
-from weights.recipes.objects.loop import DetectorSchedule, DetectorTrainer, train
-from weights.recipes.objects.pictures import LABELS
+from weights.recipes.objects.bank import Bank, Scene, encode
+from weights.recipes.objects.data import make_bank, read_pictures
+from weights.recipes.objects.judge import choose_threshold, judge, photographs
+from weights.recipes.objects.labels import LABELS
+from weights.recipes.objects.learn import BOX, NETWORK, STEPS, add_options, learn_with
 from weights.recipes.objects.teacher import NanoDet
-from weights.recipes.objects.views import PreparedViews, ViewBatch
 
-FRONTEND: dict[str, Any] = {"box": [384, 288], "patch": 16}
-NETWORK: dict[str, Any] = {
-    "classes": len(LABELS),
-    "dim": 224,
-    "heads": 7,
-    "depth": 2,
-    "global_blocks": [1],
-    "size": [16, 24],
-    "window": [8, 8],
-    "position_size": [16, 24],
-    "mlp_ratio": 4,
-    "patch": 16,
-    "shuffle": [[176, 4], [352, 8], [704, 4]],
-    "ghost": 128,
-    "channels": 64,
-    "first": 1,
-    "anchor": 24.0,
-    "width": 192,
-    "convolutions": 0,
-    "proposals": 40,
-    "candidates": 100,
-}
+FRONTEND: dict[str, Any] = {"box": list(BOX), "patch": 16}
+_JUDGED = 2  # one in so many validation pictures is scored while it learns
 
 
-@torch.no_grad()
-def begin(network: ViTDet, teacher: NanoDet, batch: ViewBatch) -> None:
-    """Set a new network to the teacher's first layers; all of their channels have equal weight.
-
-    Its blocks pass tokens on unchanged at first.
-    """
-    stem = network.embedding
-    assert isinstance(stem, ShuffleEmbedding)
-    teacher.begin(stem)
-    for projection, seen in zip(stem.projections, batch.features, strict=True):
-        scale = seen.std((0, 2, 3)).clamp(min=1e-3)
-        cast(nn.Conv2d, projection).weight.div_(scale.view(1, -1, 1, 1))
-    for block in network.backbone.blocks:
-        for layer in (block.projection, block.mlp_2):
-            nn.init.zeros_(cast(nn.Linear, layer).weight)
+def bank_of(packs: Path, teacher: NanoDet, path: Path) -> Bank:
+    """Return the bank at a path, which is written if it is not there."""
+    if not path.is_file():
+        chosen = [p.sure() for p in read_pictures(packs, "val")][::_JUDGED]
+        test = photographs(chosen, BOX)
+        judged = []
+        for pixels, truth in zip(test.pictures, test.truth, strict=True):
+            boxes, labels = torch.from_numpy(truth.boxes), torch.from_numpy(truth.labels)
+            judged.append(Scene(encode(pixels), boxes, labels, torch.ones(len(labels))))
+        make_bank(packs, teacher, judged).save(path)
+    return Bank.load(path)
 
 
-def make(
-    packs: Path,
-    course: DetectorSchedule,
-    seed: int,
-    folder: Path,
-    checkpoint: Path,
-    count: int,
-    start: Path | None = None,
-) -> Path:
-    """Train, score and write eventful-vitdet.safetensors and .md; return the weight file.
-
-    ``count``: views, which are kept in a folder beside ``checkpoint``. ``start``: weights to begin
-    with.
-    """
+def make(options: argparse.Namespace) -> list[Path]:
+    """Train, score and write eventful-vitdet.safetensors and .md; return the written files."""
+    packs: Path = options.packs
     teacher = NanoDet(packs / "teachers2.tar")
-    views = PreparedViews(checkpoint.with_suffix(".views"), count, seed)
-    if views.missing():
-        views.make(make_view_source(packs, teacher), teacher, read_names(packs))
-    views.open()
-    torch.manual_seed(seed)
-    network = ViTDet(**NETWORK)
-    if start is None:
-        begin(network, teacher, views.batch(32, np.random.default_rng(seed)))
+    if options.trained is None:
+        path = options.checkpoint.with_suffix(".bank")
+        bank = bank_of(packs, teacher, path)
+        if options.only == "bank":
+            return [path]
+        network = learn_with(options, bank)
     else:
-        stored = read_weights(start).tensors.items()
-        network.load_state_dict({k.removeprefix("network."): v.float() for k, v in stored})
-    network = train(DetectorTrainer(network, course), views, seed, checkpoint)
-    network.half().float()  # rounded as it is stored
-    box = (FRONTEND["box"][0], FRONTEND["box"][1])
-    threshold = choose_threshold(network, packs, box)
-    card = make_card(NETWORK, FRONTEND, threshold, judge(network, packs, teacher, box, threshold))
-    path = folder / f"{card.name}.safetensors"
+        network = ViTDet(**NETWORK)
+        network.load_state_dict({k: v.float() for k, v in load_file(options.trained).items()})
+        network.eval()
+    threshold = choose_threshold(network, packs, BOX)
+    card = make_card(NETWORK, FRONTEND, threshold, judge(network, packs, teacher, BOX, threshold))
+    path = options.output / f"{card.name}.safetensors"
     save_model(path, card, network.half())
-    (folder / f"{card.name}.md").write_text(card_text(card, detection_table), encoding="utf-8")
-    return path
+    text = card_text(card, detection_table)
+    path.with_suffix(".md").write_text(text, encoding="utf-8")
+    return [path]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the recipe from the command line; return the exit code."""
-    known = parser("objects", "folder of the .tar packs", 700)
-    known.add_argument("--checkpoint", type=Path, default=Path("eventful-vitdet.checkpoint"))
-    known.add_argument("--views", type=int, default=5000, help="views to learn from")
-    known.add_argument("--rate", type=float, default=1e-3, help="peak of the learning rate")
-    known.add_argument("--start", type=Path, help="weights to begin with")
+    known = parser("objects", "folder of the .tar packs", STEPS)
+    add_options(known)
+    known.add_argument("--only", choices=("bank",), help="stop once the bank is written")
+    known.add_argument("--trained", type=Path, help="weights that learn.py wrote")
     options = known.parse_args(argv)
-
-    def work() -> list[Path]:
-        course = DetectorSchedule(options.steps, rate=options.rate)
-        places = (options.output, options.checkpoint)
-        return [make(options.packs, course, options.seed, *places, options.views, options.start)]
-
-    return carry_out(work, options.threads)
+    return carry_out(lambda: make(options), options.threads)
 
 
 RATE_HZ = 10.0
