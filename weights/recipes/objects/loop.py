@@ -92,7 +92,7 @@ class DetectorSchedule:
 
     steps: int
     seconds: float | None = None
-    batch: int = 64
+    batch: int = 8
     rate: float = 1e-3  # peak of a cosine
     warm_up: float = 0.05  # share of the training
     decay: float = 0.05
