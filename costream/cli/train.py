@@ -91,6 +91,7 @@ from costream.errors import UsageError
 @shared("rate_hz", help="Frame rate of recordings without times.")
 @shared("layout", metavar="NAME|FILE", help="Joint layout of the recordings.")
 @shared("columns", help="Columns of tables of joints.")
+@shared("device", help="Where it is trained.")
 @shared("threads", help=None)
 @option(
     "--cache",

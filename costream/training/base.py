@@ -55,6 +55,7 @@ class TrainSettings:
     cache: Path | None  # folder of cached features; None: no cache
     overwrite: bool
     verbosity: int
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,8 @@ def training_checkpoint(
     names += ("layout", "columns")
     if (settings.adapter, settings.density) != ("none", 1):
         names += ("adapter", "rank", "density")
+    if settings.device != "cpu":
+        names += ("device",)
     identity = {
         "version": [costream.__version__, torch.__version__, base.sha256],
         "options": [getattr(settings, name) for name in (*names, "threads")],

@@ -54,8 +54,8 @@ def logistic_regression(
     ``error``: a convex loss of logits [..., K]. ``penalty``: factor of the squared weights.
     L-BFGS from zeros, so the result is deterministic.
     """
-    weight = torch.zeros(classes, rows.shape[-1], requires_grad=True)
-    bias = torch.zeros(classes, requires_grad=True)
+    weight = torch.zeros(classes, rows.shape[-1], requires_grad=True, device=rows.device)
+    bias = torch.zeros(classes, requires_grad=True, device=rows.device)
     search = torch.optim.LBFGS([weight, bias], max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:

@@ -18,6 +18,7 @@ from costream.models.build import save_model
 from costream.models.fitting import card_kind
 from costream.models.registry import read_whole
 from costream.models.spec import is_gated
+from costream.models.streaming import find_device
 from costream.runtime.setup import logging_to, prepare_torch
 from costream.runtime.stop import StopHandler
 from costream.training.adapting import adapter_card, check_adapter
@@ -54,6 +55,8 @@ def train(settings: TrainSettings) -> ExitCode:
             if path.exists() and not settings.overwrite:
                 raise UsageError("already exists", where=path, hint="--overwrite replaces it")
         prepare_torch(settings.threads)
+        device = find_device(settings.device)
+        settings = replace(settings, device=str(device))
         base = with_new_head(read_whole(settings.model, settings.weights))
         # Untrained base weights mean training from scratch, whatever was requested.
         settings = replace(settings, scratch=settings.scratch or base.card.untrained)
@@ -66,10 +69,14 @@ def train(settings: TrainSettings) -> ExitCode:
             training_checkpoint(settings, base, data.identity, end) for end in CHECKPOINT_SUFFIXES
         ]
         with log_resume_hint(partials):
-            cache = FeatureCache(settings.cache, student.card, student.encoder)
+            cache = FeatureCache(settings.cache, student.card, student.encoder, settings.device)
+            for part in (student.network, student.frontend):
+                part.to(device)
             workspace = Workspace(settings, base, cache, *partials)
             result = trainer.fit(student, data, workspace)
             cache.prune()
+            for part in (student.network, student.frontend):
+                part.cpu()
         trained = trainer.describe(student, result, data, workspace)
         save_model(paths[0], trained.card, student.network, student.frontend)
         if trained.adapter is not None:

@@ -63,17 +63,20 @@ class FeatureCache:
     """Disk cache of one frontend's features of many files.
 
     Keys are JSON values. The frontend with its weights, the rate of the card, the versions of
-    costream and PyTorch and the number of threads are part of every key, since all of them change
-    the numbers. Corrupt entries are ignored. The folder is kept below ``LIMIT_BYTES``: the least
-    recently used entries are deleted first. ``folder`` None: no cache.
+    costream and PyTorch, the number of threads and the device are part of every key, since all of
+    them change the numbers. Corrupt entries are ignored. The folder is kept below ``LIMIT_BYTES``:
+    the least recently used entries are deleted first. ``folder`` None: no cache.
     """
 
-    def __init__(self, folder: Path | None, card: Card, frontend: nn.Module) -> None:
+    def __init__(
+        self, folder: Path | None, card: Card, frontend: nn.Module, device: str = "cpu"
+    ) -> None:
         self._folder = folder
         self._base = [
             *(costream.__version__, torch.__version__, torch.get_num_threads()),
             *(card.frontend, card.frontend_arguments, card.rate_hz),
             tensors_digest(frontend.state_dict()),
+            *([] if device == "cpu" else [device]),
         ]
 
     def make(self, key: list[Any] | None, compute: Callable[[], list[Tensor]]) -> list[Tensor]:

@@ -7,6 +7,7 @@ A resumed training gives, bit for bit, the result of an uninterrupted one.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import sys
@@ -48,12 +49,17 @@ class RandomState:
         self._rng = rng
 
     def state(self) -> SavedState:
-        """Return the states of both generators."""
-        return {"torch": torch.get_rng_state()}, self._rng.bit_generator.state
+        """Return the states of the generators, also of that of a GPU in use."""
+        states = {"torch": torch.get_rng_state()}
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            states["cuda"] = torch.cuda.get_rng_state()
+        return states, self._rng.bit_generator.state
 
     def restore(self, tensors: dict[str, Tensor], value: Any) -> None:
-        """Restore the states of both generators."""
+        """Restore the states of the generators."""
         torch.set_rng_state(tensors["torch"])
+        if "cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["cuda"])
         self._rng.bit_generator.state = value
 
 
@@ -328,6 +334,12 @@ class Optimizer:
         self._modules.load_state_dict(weights)
         self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
         self._cycle.load_state_dict(cycle)
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Return the device of a module's parameters and buffers, the CPU for one without."""
+    held = next(itertools.chain(module.parameters(), module.buffers()), None)
+    return torch.device("cpu") if held is None else held.device
 
 
 def fastest_autocast() -> torch.autocast:

@@ -265,6 +265,7 @@ def test_piped_video_equals_the_file(endless):
         (["detect", SAMPLE, "-m", "coadtr"], 5, "cooadtr"),
         (["detect", SAMPLE, "--weights", "missing.safetensors"], 5, "missing.safetensors"),
         (["detect", SAMPLE, "--device", "cuda:99"], 5, "cuda:99"),
+        (["train", "cooadtr", "--data", ".", "--device", "cuda:99"], 5, "cuda:99"),
     ],
 )
 def test_bad_calls_get_one_line_and_their_code(tmp_path, args, code, says):

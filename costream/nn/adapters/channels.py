@@ -74,12 +74,12 @@ class _Tracer(ExampleTracer):
 def find_channels(net: nn.Module, example: Tensor) -> ChannelGraph:
     """Return the channels of a network that can be removed together.
 
-    ``example``: an input [B, ...]; its numbers do not matter. Raises ValueError for a network that
-    ``torch.fx`` cannot trace and without blocks of our encoders, or without a channel that could
-    be removed.
+    ``example``: an input [B, ...] on the CPU; its numbers do not matter. Raises ValueError for a
+    network that ``torch.fx`` cannot trace and without blocks of our encoders, or without a channel
+    that could be removed.
     """
     with torch.no_grad():
-        root = analysed(fuse(copy.deepcopy(net)))
+        root = analysed(fuse(copy.deepcopy(net).cpu()))
         example = example[:1].double() if example.is_floating_point() else example[:1]
         families, fixed = list(_block_families(root)), dict[str, str]()
         watched = copy.deepcopy(root)  # modules may keep what they see

@@ -38,8 +38,8 @@ class Pruner:
 
     Args:
         net: an ordinary network after ``adapt``; prune it before it is converted.
-        example: an input [B, ...] of any size that it takes; its numbers do not matter, but
-            layers are used as often as it takes.
+        example: an input [B, ...] on the CPU of any size that it takes; its numbers do not
+            matter, but layers are used as often as it takes.
         criterion: score of a unit, the mean over its rows of weights: "magnitude", sum |w|;
             "gradient", sum |g|; "taylor", |sum w g|, for the gradient g of the loss; "lrp", the
             relevance |sum w g| of layer-wise propagation, see ``observe``. It is divided by the
@@ -213,7 +213,7 @@ class Pruner:
 
 def count_uses(net: nn.Module, example: Tensor) -> dict[str, float]:
     """Return how often a number of each adapted weight is multiplied for an example."""
-    root = copy.deepcopy(net)
+    root = copy.deepcopy(net).cpu()
     places = [(path, owner, name) for path, owner, name, _ in adapters(root)]
     fuse(root).eval()
     weights = {path: getattr(owner, name) for path, owner, name in places}

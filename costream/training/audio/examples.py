@@ -22,6 +22,7 @@ from costream.records import AudioBlock, AudioFormat
 from costream.sources.base import SourceOptions
 from costream.training.examples import open_example
 from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
+from costream.training.optim import device_of
 
 log = logging.getLogger("costream")
 
@@ -151,9 +152,10 @@ class AudioReader:
     @torch.no_grad()
     def _tokens(self, samples: Wave) -> Tensor:
         blocks = torch.from_numpy(samples).view(1, -1, self._frontend.block)
+        blocks = blocks.to(device_of(self._frontend))
         state = self._frontend.init_state(1)
         parts = torch.split(blocks, CHUNK, 1)
-        return torch.cat([self._frontend.forward_steps(x, state) for x in parts], 1)[0]
+        return torch.cat([self._frontend.forward_steps(x, state) for x in parts], 1)[0].cpu()
 
     def _samples(self, example: Example) -> Wave:
         given = (example, self._card, self._frontend, self._options)

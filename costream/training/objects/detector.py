@@ -24,6 +24,7 @@ from costream.training.optim import (
     Schedule,
     Stateful,
     TrainingCheckpoint,
+    device_of,
 )
 
 VALIDATE_EVERY = 25  # steps between two validations
@@ -68,7 +69,7 @@ class PictureSupply:
         size = sizes[int(rng.integers(len(sizes)))]
         drawn = [self._views.fresh(size, rng) for _ in range(count)]
         network, pixels = self._views.network, self._views.pixels
-        pictures = pixels(torch.stack([view.pixels for view in drawn]))
+        pictures = pixels(torch.stack([view.pixels for view in drawn]).to(device_of(network)))
         tokens: Tensor = network.backbone(network.embed(pictures))
         return tokens, [view.boxes for view in drawn], [view.labels for view in drawn]
 
@@ -91,7 +92,7 @@ def fit(
     ``EarlyStopping``.
     """
     torch.manual_seed(seed)
-    rng = np.random.default_rng(seed)
+    rng, device = np.random.default_rng(seed), device_of(network)
     learnt = [parameter for parameter in learning.parameters() if parameter.requires_grad]
     network.requires_grad_(False)
     for parameter in learnt:
@@ -104,7 +105,9 @@ def fit(
     optimizer = Optimizer([learning], schedule, "training", partial, parts)
 
     def loss() -> Tensor:
-        tokens, boxes, labels = supply.batch(schedule.batch, rng)
+        tokens, *marks = supply.batch(schedule.batch, rng)
+        boxes, labels = ([part.to(device) for part in each] for each in marks)
+        tokens = tokens.to(device)
         size = (tokens.shape[1] * network.patch, tokens.shape[2] * network.patch)
         return torch.stack(detector_losses(network, tokens, size, boxes, labels)).sum()
 
@@ -123,7 +126,8 @@ def fit(
 def detect_objects(network: ViTDet, picture: Encoded) -> DetectedBoxes:
     """Return a network's detections in an encoded image, clipped to its edges."""
     height, width = (side * network.patch for side in picture.tokens.shape[:2])
-    (said,) = network.detect(network.view(picture.tokens[None]), (height, width))
+    tokens = picture.tokens.to(device_of(network))
+    (said,) = network.detect(network.view(tokens[None]), (height, width))
     return to_found(said, picture.size)
 
 
@@ -131,9 +135,8 @@ def to_found(said: Detections, size: Tensor) -> DetectedBoxes:
     """Return detections without those outside the image; ``size``: its height and width."""
     boxes = clip_boxes(said.boxes, *size.tolist())
     there = areas(boxes) > 0
-    return DetectedBoxes(
-        boxes[there].numpy(), said.scores[there].numpy(), said.labels[there].numpy()
-    )
+    found = (boxes[there], said.scores[there], said.labels[there])
+    return DetectedBoxes(*(part.cpu().numpy() for part in found))
 
 
 def to_truth(picture: Encoded) -> Truth:
@@ -169,20 +172,20 @@ def prototypes(
 
     Proposals are those of the network; box features are those of its first box head.
     """
-    rows, said = [], []
-    for picture in trained:
+    rows, said, device = [], [], device_of(network)
+    for picture in (encoded.to(device) for encoded in trained):
         maps, proposed = _propose(network, picture)
         shared = pairwise_iou(proposed.boxes, picture.boxes).sum(1)
         nothing = proposed.boxes[shared < _APART][:_NOTHING]
         rows.append(_features(network, maps, torch.cat([picture.boxes, nothing])))
         said += [*picture.labels.tolist(), *[classes] * len(nothing)]
-    known = torch.cat(rows).numpy()
+    known = torch.cat(rows).cpu().numpy()
     found = []
-    for picture in checked:
+    for picture in (encoded.to(device) for encoded in checked):
         maps, proposed = _propose(network, picture)
-        asked = _features(network, maps, proposed.boxes).numpy()
+        asked = _features(network, maps, proposed.boxes).cpu().numpy()
         probabilities = nearest_centroid(known, said, asked, classes + 1)
-        shares = torch.from_numpy(np.concatenate(probabilities))[:, :classes]
+        shares = torch.from_numpy(np.concatenate(probabilities))[:, :classes].to(device)
         scores, labels = (shares * proposed.objectness.sigmoid()[:, None]).max(1)
         best = suppress(proposed.boxes, scores, labels, network.roi_heads.overlap)
         kept = Detections(proposed.boxes[best], scores[best], labels[best])

@@ -41,6 +41,7 @@ from costream.training.objects.augment import (
     put,
     shown,
 )
+from costream.training.optim import device_of
 
 log = logging.getLogger("costream")
 _Pixels = tuple[Tensor, PixelSize]  # of a frame, uint8 [3, h, w], and the size of its source
@@ -197,12 +198,16 @@ _SMALLER = (0.7, 0.85)  # scale of the sides: smaller views teach as much in les
 
 
 class Encoded(NamedTuple):
-    """Backbone tokens of an image, with its ground truth."""
+    """Backbone tokens of an image, with its ground truth, on the CPU unless moved."""
 
     tokens: Tensor  # [h, w, D]
     boxes: Tensor  # [n, 4], pixels
     labels: Tensor  # int64 [n]
     size: Tensor  # int64 [2], height and width of the image in pixels
+
+    def to(self, device: torch.device) -> Encoded:
+        """Return the same on a device."""
+        return Encoded(*(part.to(device) for part in self))
 
 
 class Views:
@@ -260,7 +265,8 @@ class Views:
     def encode(self, pixels: Tensor) -> Tensor:
         """Return the tokens [h, w, D] of an image, uint8 [3, H, W]."""
         network = self.network
-        tokens: Tensor = network.backbone(network.embed(self.pixels(pixels[None])))[0]
+        pixels = self.pixels(pixels[None].to(device_of(network)))
+        tokens: Tensor = network.backbone(network.embed(pixels))[0].cpu()
         return tokens
 
 

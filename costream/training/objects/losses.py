@@ -50,7 +50,7 @@ def detector_losses(
             sample_boxes(p.boxes, boxes, own, heads.classes, _SAMPLES, other)
             for p, boxes, own, other in zip(proposals, truth, labels, unsure, strict=True)
         ]
-    telling, stages = torch.zeros(()), heads.stages()
+    telling, stages = tokens.new_zeros(()), heads.stages()
     for stage, (head, predictor) in enumerate(stages):
         features = pool(maps, network.strides, [s.boxes for s in samples])
         if len(stages) > 1:  # the maps get the mean gradient of the stages
@@ -90,7 +90,7 @@ def proposal_loss(
         ignore(matched, every, other, 0.3)
         something, nothing = draw(matched, _ANCHORS, 0.5)
         chosen = torch.cat([something, nothing])
-        wanted = torch.zeros(len(chosen))
+        wanted = own_logits.new_zeros(len(chosen))
         wanted[: len(something)] = 1
         loss = F.binary_cross_entropy_with_logits(own_logits[chosen], wanted, reduction="sum")
         goal = box_deltas(every[something], boxes[matched[something]], (1.0, 1.0, 1.0, 1.0))
@@ -137,7 +137,7 @@ def match(shared: Tensor, positive: float, negative: float, best: bool = False) 
     the boxes that overlap most with a true box are matched with it, however little that is.
     """
     if not shared.shape[1]:
-        return torch.full((len(shared),), NOTHING)
+        return torch.full((len(shared),), NOTHING, device=shared.device)
     most, matched = shared.max(1)
     matched[most < positive] = IGNORED
     matched[most < negative] = NOTHING
@@ -210,7 +210,7 @@ def _sample(
     nothing: Tensor,
 ) -> BoxSample:
     """Return the boxes at these indices, the positive ones first."""
-    said = torch.full((len(something) + len(nothing),), classes)
+    said = labels.new_full((len(something) + len(nothing),), classes)
     said[: len(something)] = labels[matched[something]]
     chosen = torch.cat([something, nothing])
     return BoxSample(boxes[chosen], said, truth[matched[something]])

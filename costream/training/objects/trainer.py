@@ -60,7 +60,7 @@ from costream.training.objects.examples import (
     count_boxes,
     divide,
 )
-from costream.training.optim import Schedule
+from costream.training.optim import Schedule, device_of
 from costream.training.report.objects import DetectorReport, objects_report
 from costream.training.verdict import Held, detection_verdict, group_text
 
@@ -244,7 +244,7 @@ class ObjectTrainer:
 def _count_macs(network: ViTDet, height: int, width: int) -> int:
     """Return the cost of a whole frame of this size, in pixels, up to the choice of boxes."""
     operations = Operations()
-    network.embed(torch.zeros(1, 3, height, width), operations)
+    network.embed(torch.zeros(1, 3, height, width, device=device_of(network)), operations)
     rows, columns = (side // network.patch for side in (height, width))
     return operations.total + network.count_macs(rows, columns)
 
@@ -270,7 +270,7 @@ def _baselines(
     called = name_matcher(card.labels)
     names = [called(label) for label in base.card.labels]
     if any(names):
-        before = cast(ViTDet, build(base.card, base.tensors)[0])
+        before = cast(ViTDet, build(base.card, base.tensors)[0]).to(device_of(network))
         own = np.array([-1 if name is None else card.labels.index(name) for name in names])
         found = [detect_objects(before, picture) for picture in pictures]
         out[f"{base.card.name}, before"] = [_renumbered(one, own) for one in found]

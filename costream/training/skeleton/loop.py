@@ -23,6 +23,7 @@ from costream.training.optim import (
     Schedule,
     Stateful,
     TrainingCheckpoint,
+    device_of,
     fastest_autocast,
     freeze_batchnorm,
     update_average,
@@ -113,10 +114,12 @@ def draw(
     """Return batches as one: tokens [B, T, P, V, C], labels int64 [B, T], weights [B, T]."""
     sources = [s for s in supplies for _ in range(s.streams)] * batches
     streams = [s.maker.draw(steps, rng) for s in sources]
+    device = device_of(frontend)
     with torch.no_grad():
-        tokens = frontend(batch([s.joints for s in streams]))
-    labels = torch.from_numpy(np.stack([s.labels for s in streams]))
-    return tokens, labels, torch.from_numpy(np.stack([s.weights for s in streams]))
+        tokens = frontend(batch([s.joints for s in streams]).to(device))
+    labels = torch.from_numpy(np.stack([s.labels for s in streams])).to(device)
+    weights = torch.from_numpy(np.stack([s.weights for s in streams])).to(device)
+    return tokens, labels, weights
 
 
 def loss(logits: Tensor, labels: Tensor, weights: Tensor, smoothing: float) -> Tensor:

@@ -27,7 +27,7 @@ from costream.training.base import (
 )
 from costream.training.baselines import CENTROID, logistic_regression, nearest_centroid
 from costream.training.calibration import StreamPredictions
-from costream.training.optim import LOSS, Schedule
+from costream.training.optim import LOSS, Schedule, device_of
 from costream.training.sequences import SequenceTrainer, TrainResult
 from costream.training.skeleton.augment import Augmenter, Variety
 from costream.training.skeleton.examples import StreamMaker, read_motions
@@ -144,7 +144,8 @@ def predict(
     out = []
     for begin in range(0, len(motions), 32):
         some = motions[begin : begin + 32]
-        rows = network(frontend(batch([m.joints for m in some]))).softmax(-1).numpy()
+        joints = batch([m.joints for m in some]).to(device_of(frontend))
+        rows = network(frontend(joints)).softmax(-1).cpu().numpy()
         stride = int(getattr(network, "stride", 1))
         out += [p[: -(-len(m.joints) // stride)] for p, m in zip(rows, some, strict=True)]
     return out
@@ -168,7 +169,7 @@ def _centroid(
     labels: Sequence[str],
 ) -> list[np.ndarray[Any, Any]]:
     every = [*motions, *checks]
-    tokens = frontend(batch([m.joints for m in every]))
+    tokens = frontend(batch([m.joints for m in every]).to(device_of(frontend))).cpu()
     means = [row[: len(m.joints)].mean(0) for row, m in zip(tokens, every, strict=True)]
     rows = torch.stack(means).flatten(1).numpy()
     asked, truth = rows[len(motions) :], [labels.index(m.label) for m in motions]

@@ -19,6 +19,7 @@ from costream.training.optim import (
     Schedule,
     Stateful,
     TrainingCheckpoint,
+    device_of,
     freeze_batchnorm,
 )
 from costream.training.tokens.streams import TokenStream
@@ -86,7 +87,7 @@ def fine_tune(
     history see ``EarlyStopping``.
     """
     torch.manual_seed(seed)
-    rng = np.random.default_rng(seed)
+    rng, device = np.random.default_rng(seed), device_of(network)
     both = nn.ModuleList([network, frontend])
     counted = WINDOWS if slides(network) else None
     prunes = adaptation is not None and adaptation.prunes
@@ -101,7 +102,7 @@ def fine_tune(
         return found
 
     def loss() -> Tensor:
-        clips, labels = supply.batch(schedule.batch, rng)
+        clips, labels = (x.to(device) for x in supply.batch(schedule.batch, rng))
         lesson = None if teacher is None else (teacher, teacher.tokens(clips))
         tokens: Tensor = frontend(clips)
         return stream_loss(network, tokens, labels, schedule.smoothing, counted, rng, lesson)
@@ -129,4 +130,4 @@ def fine_tune(
 @torch.no_grad()
 def seen(frontend: Any, stream: TokenStream) -> TokenStream:
     """Return the tokens of a stream of what the frontend takes, from its start."""
-    return TokenStream(frontend(stream.tokens[None])[0], stream.labels)
+    return TokenStream(frontend(stream.tokens[None].to(device_of(frontend)))[0], stream.labels)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from costream.models.oad.conystrom import CoNystrom
 from costream.nn.nystrom.encoder import NystromEncoder
-from costream.training.optim import Schedule
+from costream.training.optim import Schedule, device_of
 
 TOKENS = 50_000  # used to fit centres
 ROUNDS = 25  # maximum iterations of Lloyd's algorithm
@@ -69,7 +69,7 @@ def fit_landmarks(
     attention = encoder.attention[block]
     rows, count = [], 0
     while count < TOKENS:
-        tokens, _ = supply.batch(streams, STEPS, rng)
+        tokens = supply.batch(streams, STEPS, rng)[0].to(device_of(network))
         offset = torch.from_numpy(rng.integers(0, 1 << 16, size=len(tokens)))
         rows.append(encoder.attended(network.embed(tokens, offset), block, WINDOWS).flatten(0, 1))
         count += len(rows[-1])
@@ -85,7 +85,7 @@ def centres(points: Tensor, count: int, rng: np.random.Generator) -> Tensor:
     Initial means are points drawn by their squared distance to those drawn before (k-means++,
     Arthur and Vassilvitskii, 2007). A cluster that loses all its points retains its mean.
     """
-    chance = torch.Generator().manual_seed(int(rng.integers(1 << 31)))
+    chance = torch.Generator(points.device).manual_seed(int(rng.integers(1 << 31)))
     heads, apart = torch.arange(len(points)), points.new_ones(points.shape[:2])
     found = points[:, :0]
     for _ in range(count):
@@ -93,7 +93,7 @@ def centres(points: Tensor, count: int, rng: np.random.Generator) -> Tensor:
         distance = torch.cdist(points, drawn)[:, :, 0].square()
         apart = torch.minimum(apart, distance) if found.shape[1] else distance
         found = torch.cat([found, drawn], 1)
-    nearest = torch.empty(0)
+    nearest = points.new_empty(0, dtype=torch.int64)
     for _ in range(ROUNDS):
         before, nearest = nearest, torch.cdist(points, found).argmin(2)
         if torch.equal(before, nearest):

@@ -27,6 +27,7 @@ from costream.training.optim import (
     Schedule,
     Stateful,
     TrainingCheckpoint,
+    device_of,
 )
 from costream.training.tokens.landmarks import LandmarkSchedule, StreamSource
 from costream.training.tokens.streams import TokenStream
@@ -72,8 +73,9 @@ def fit_streams(
     overfitted without it. ``every``: steps between validations. ``adaptation``: adapters and
     pruning, to be finished after it. For the history see ``EarlyStopping``.
     """
-    rng = np.random.default_rng(seed)
+    rng, device = np.random.default_rng(seed), device_of(network)
     counted = WINDOWS if slides(network) else None
+    scale = None if spread is None else NOISE * spread.to(device)
 
     def validate() -> dict[str, float]:
         return figures(network, validation) if validation else {}
@@ -85,9 +87,9 @@ def fit_streams(
 
     def loss() -> Tensor:
         length = int(rng.integers(STREAM_STEPS[0], STREAM_STEPS[1] + 1))
-        tokens, labels = supply.batch(schedule.batch, length, rng)
-        if spread is not None:
-            tokens = tokens + NOISE * spread * torch.randn_like(tokens)
+        tokens, labels = (x.to(device) for x in supply.batch(schedule.batch, length, rng))
+        if scale is not None:
+            tokens = tokens + scale * torch.randn_like(tokens)
         return stream_loss(network, tokens, labels, schedule.smoothing, counted, rng)
 
     for step in optimizer:
@@ -163,6 +165,7 @@ def standardise(network: nn.Module, tokens: Tensor) -> None:
     """Set a new network's input projection to standardise tokens [N, D] to mean 0 and std 1."""
     layer = cast("nn.Linear | None", network.input_projection)
     if layer is not None:
+        tokens = tokens.to(layer.weight.device)
         spread = tokens.std(0)
         layer.weight.div_(spread.clamp(min=0.01 * float(spread.max())))
         layer.bias.sub_(layer.weight @ tokens.mean(0))
@@ -196,6 +199,6 @@ def figures(network: nn.Module, validation: Sequence[TokenStream]) -> dict[str, 
 
 def _probabilities(network: nn.Module, tokens: Tensor) -> npt.NDArray[Any]:
     state = cast(Any, network).init_state(1)
-    parts = torch.split(tokens[None], _AT_ONCE, 1)
+    parts = torch.split(tokens[None].to(device_of(network)), _AT_ONCE, 1)
     rows = [cast(Any, network).forward_steps(x, state).logits[0].softmax(-1) for x in parts]
-    return torch.cat(rows).numpy()
+    return torch.cat(rows).cpu().numpy()

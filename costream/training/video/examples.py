@@ -26,6 +26,7 @@ from costream.records import Fault, Gap, VideoFrame
 from costream.sources.base import SourceOptions
 from costream.training.examples import open_example
 from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
+from costream.training.optim import device_of
 from costream.training.tokens.streams import TokenStream
 
 CHUNK = 32  # frames in one call of a frontend
@@ -146,7 +147,8 @@ class VideoReader:
     def _encode(self, example: Example) -> list[Tensor]:
         """Return tokens float32 [T, D] and times float64 [T] of the recording and of its views."""
         rng = np.random.default_rng(example_seed(example, self._seed))
-        views = [VideoView(rng, self._frontend.box) for _ in range(self._views)]
+        device = device_of(self._frontend)
+        views = [VideoView(rng, self._frontend.box, device) for _ in range(self._views)]
         branches = [VideoBranch(of_pictures(self._frontend), view) for view in (None, *views)]
         hears = isinstance(self._frontend, AudioVisual)
         state = self._frontend.init_state(1)
@@ -156,9 +158,9 @@ class VideoReader:
 
         def flush() -> None:
             if pictures:
-                frames = torch.from_numpy(np.stack(pictures))
+                frames = torch.from_numpy(np.stack(pictures)).to(device)
                 for branch in branches:
-                    branch.process(frames, torch.stack(sounds), np.array(times))
+                    branch.process(frames, torch.stack(sounds).to(device), np.array(times))
             pictures.clear()
             sounds.clear()
             times.clear()
@@ -172,7 +174,7 @@ class VideoReader:
             elif isinstance(item.item, VideoFrame):
                 pictures.append(self._frontend.prepare(item.item.rgb))
                 if hears:
-                    blocks = [stack_audio_blocks(item.item)]
+                    blocks = [stack_audio_blocks(item.item).to(device)]
                     sounds.append(self._frontend.forward_audio(blocks, state)[0])
                 else:
                     sounds.append(torch.zeros(0))
@@ -211,7 +213,7 @@ class VideoBranch:
             chosen = self._view.chosen(self._seen, len(frames))
             self._last = frames[-1:], silence
             self._seen += len(frames)
-            shown = torch.from_numpy(chosen)
+            shown = torch.from_numpy(chosen).to(frames.device)
             frames, sounds, times = frames[shown], sounds[shown], times[chosen]
         self._append(frames, sounds, times)
 
@@ -225,7 +227,7 @@ class VideoBranch:
             self._hold(*self._last, self._view.tail)
         if not self._tokens:
             raise UsageError("this example has no frames", where=example.where)
-        return torch.cat(self._tokens), torch.from_numpy(np.concatenate(self._times))
+        return torch.cat(self._tokens).cpu(), torch.from_numpy(np.concatenate(self._times))
 
     def _hold(self, picture: Tensor, silence: Tensor, steps: int) -> None:
         still = picture.expand(steps, -1, -1, -1)
@@ -252,20 +254,27 @@ class VideoView:
     """A view, constant throughout a recording, whose frames are processed in pieces.
 
     ``lead`` and ``tail``: number of still frames before the first and after the last one.
+    ``device``: of the frames.
     """
 
-    def __init__(self, rng: np.random.Generator, box: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        rng: np.random.Generator,
+        box: tuple[int, int],
+        device: torch.device = torch.device("cpu"),  # noqa: B008
+    ) -> None:
         turn, ratio = rng.normal(0, TURN), box[0] / box[1]
         zoom, stretch = np.exp(rng.normal(0, (ZOOM, STRETCH)))
         c, s = math.cos(turn) * zoom, math.sin(turn) * zoom
         x, y = rng.normal(0, SHIFT, 2)
-        self._theta = torch.tensor([[c * stretch, -s / ratio, x], [s * ratio * stretch, c, y]])
+        theta = torch.tensor([[c * stretch, -s / ratio, x], [s * ratio * stretch, c, y]])
+        self._theta = theta.float().to(device)
         colours = np.exp(rng.normal(0, GAIN) + rng.normal(0, TINT, 3))
-        self._colours = torch.from_numpy(colours).float().view(3, 1, 1)
+        self._colours = torch.from_numpy(colours).float().view(3, 1, 1).to(device)
         self._offset, self._noise = rng.normal(0, OFFSET), abs(rng.normal(0, NOISE))
         self._speed = math.exp(rng.uniform(-SPEED, SPEED))
         self.lead, self.tail = rng.integers(PAUSE + 1, size=2).tolist()
-        self._chance = torch.Generator().manual_seed(int(rng.integers(1 << 31)))
+        self._chance = torch.Generator(device).manual_seed(int(rng.integers(1 << 31)))
 
     def chosen(self, first: int, count: int) -> npt.NDArray[np.int64]:
         """Return the indices of the frames shown among ``count`` after ``first``, with repeats."""
@@ -278,8 +287,9 @@ class VideoView:
         """Return augmented frames of uint8 [T, 3, H, W] as float32, 0 to 255."""
         height, width = frames.shape[2:]
         # The same grid for all frames: warp them as one image of 3 T channels.
-        moved = warp(frames.flatten(0, 1).float(), self._theta.float(), "border")
-        noise = torch.randn(len(frames), 1, height, width, generator=self._chance)
+        moved = warp(frames.flatten(0, 1).float(), self._theta, "border")
+        size, chance = (len(frames), 1, height, width), self._chance
+        noise = torch.randn(size, generator=chance, device=frames.device)
         lit = moved.view(frames.shape) * self._colours + (self._offset + self._noise * noise)
         return lit.clamp_(0, 255)
 

@@ -45,11 +45,18 @@ class Piece:
 class Pieces:
     """Draws randomly augmented pieces, all classes equally often.
 
-    ``still``: the label of the repeated frames before and after a piece.
+    ``still``: the label of the repeated frames before and after a piece. ``device``: where they
+    are augmented.
     """
 
-    def __init__(self, pieces: Sequence[Piece], box: tuple[int, int], still: int) -> None:
-        self._box, self._still = box, still
+    def __init__(
+        self,
+        pieces: Sequence[Piece],
+        box: tuple[int, int],
+        still: int,
+        device: torch.device = torch.device("cpu"),  # noqa: B008
+    ) -> None:
+        self._box, self._still, self._device = box, still, device
         having: dict[int, list[Piece]] = {}
         for piece in pieces:
             for label in np.unique(piece.labels[piece.labels != UNSCORED]).tolist():
@@ -63,7 +70,8 @@ class Pieces:
             own = self._having[int(rng.integers(len(self._having)))]
             piece = own[int(rng.integers(len(own)))]
             piece = piece.filled(int(rng.integers(STEPS - len(piece.labels) + 1)), self._still)
-            frames.append(VideoView(rng, self._box).show(torch.from_numpy(piece.frames)))
+            view = VideoView(rng, self._box, self._device)
+            frames.append(view.show(torch.from_numpy(piece.frames).to(self._device)))
             labels.append(torch.from_numpy(piece.labels))
         return torch.stack(frames), torch.stack(labels)
 

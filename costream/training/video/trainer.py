@@ -30,7 +30,7 @@ from costream.training.base import (
 )
 from costream.training.baselines import CENTROID, nearest_centroid
 from costream.training.feature_cache import FeatureCache
-from costream.training.optim import Schedule
+from costream.training.optim import Schedule, device_of
 from costream.training.sequences import SequenceTrainer, TrainResult
 from costream.training.tokens.finetune import (
     begin_adaptation,
@@ -201,7 +201,7 @@ def fine_tuned(
     )
     some = np.random.default_rng(seed).permutation(len(checks))[:FINE_CHECKS]
     few = [checks[k].stream() for k in some]
-    pieces = Pieces(training, frontend.box, still)
+    pieces = Pieces(training, frontend.box, still, device_of(frontend))
     return fine_tune(network, frontend, pieces, schedule, seed, few, partial, adaptation)
 
 
