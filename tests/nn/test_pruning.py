@@ -195,6 +195,18 @@ def test_pruned_networks_are_trained_with_their_masks():
     torch.testing.assert_close(again.finish()(x), trained)
 
 
+def test_wide_layers_keep_a_multiple_of_eight():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 45), nn.ReLU(), nn.Linear(45, 36), nn.ReLU(), nn.Linear(36, 2))
+    pruner = co.Pruner(co.adapt(net, "mask"), torch.randn(1, 4), "magnitude")
+    for density in (0.7, 0.4):
+        assert pruner.prune(density) <= density
+    pruner.finish()
+    widths = net[0].out_features, net[2].out_features
+    assert all(width % 8 == 0 for width in widths)
+    assert min(widths) >= 8
+
+
 def test_of_equal_channels_the_most_expensive_go():
     layers = [nn.Conv1d(2, 8, 1), nn.Conv1d(8, 8, 1), nn.AvgPool1d(8)]
     net = nn.Sequential(*layers, nn.Conv1d(8, 8, 1), nn.Conv1d(8, 2, 1))

@@ -19,8 +19,10 @@ from costream.records import OBJECT_DETECTION
 from costream.training.adapting import check_adapter, with_facts
 from costream.training.card_text import compression_lines
 from costream.training.command import train
-from costream.training.optim import TrainingCheckpoint
+from costream.training.optim import LOSS, TrainingCheckpoint
+from costream.training.tokens.streams import TokenStream
 from costream.training.tokens.teacher import LABELS, Teacher
+from costream.training.tokens.trainer import figures, predict
 from kit import data_audio, data_objects, data_skeleton, data_video
 from kit.data_training import train_settings
 
@@ -180,6 +182,17 @@ def test_a_teacher_stays_what_the_network_was(tmp_path):
     changed.backward()
     assert all(a.down.grad is not None for _, _, _, a in adapters(both))
     assert torch.equal(teacher.tokens(clips), before)
+
+
+def test_what_is_pruned_is_validated_by_its_teacher(tmp_path):
+    stored = read_weights(data_audio.write_tiny_weights(tmp_path / "tiny.safetensors"))
+    network = build(stored.card, stored.tensors)[0].eval()
+    stream = TokenStream(torch.randn(9, stored.card.arguments["input_width"]), np.arange(9) % 2 - 1)
+    said = predict(network, [stream.tokens])
+    assert figures(network, [stream], said)[LOSS] == pytest.approx(0, abs=1e-5)
+    assert figures(network, [stream])[LOSS] > 0.1
+    other = [rows[:, ::-1] for rows in said]
+    assert figures(network, [stream], other)[LOSS] > 1e-3
 
 
 @pytest.mark.parametrize("kit", [data_audio, data_video])

@@ -40,7 +40,7 @@ class Mask(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return W_t for W_s, of its shape."""
-        mask = self.mask().to(weight.dtype)
+        mask = self.mask()
         return weight * mask.view(*mask.shape, *[1] * (weight.dim() - 2))
 
     def mask(self) -> Tensor:
@@ -113,8 +113,8 @@ class SPLoRA(LoRA):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return W_t for W_s, of its shape."""
-        rows, columns = (m.to(weight.dtype) for m in (self.kept.rows, self.kept.columns))
-        difference = self._difference(self.down * rows[:, None], self.up * columns, weight)
+        rows, columns = self.kept.rows[:, None], self.kept.columns
+        difference = self._difference(self.down * rows, self.up * columns, weight)
         return self.kept(weight) + difference  # type: ignore[no-any-return]
 
     def count_learnt(self, weight: Tensor) -> int:

@@ -28,13 +28,14 @@ from costream.nn.adapters.low_rank import Mask, SPLoRA
 from costream.nn.adapters.relevance import propagating
 
 CRITERIA = ("magnitude", "gradient", "taylor", "lrp")
+_LANES, _WIDE = 8, 32  # units that go together in families of at least so many
 
 
 class Pruner:
     """Structured pruning of a network with "splora" or "mask" adapters.
 
     Channels that residuals, gates, depthwise and grouped convolutions or heads of attention tie
-    together are one unit. A layer keeps at least one of its units.
+    together are one unit. A layer keeps at least one of its units, a wide one a multiple of eight.
 
     Args:
         net: an ordinary network after ``adapt``; prune it before it is converted.
@@ -109,17 +110,17 @@ class Pruner:
         if not 0 < density <= 1:
             raise ValueError(f"density {density}: must be above 0, at most 1")
         gone = self._gone()
-        ranked = sorted(self._scored(gone), key=lambda entry: entry[0])
+        ranked = self._ranked(gone)
         lost = {path: self._lost(path) for path in self._layers}
         sizes = {path: self._size(path, *lost[path]) for path in self._layers}
         total, most = sum(sizes.values()), sum(self._size(p, 0, 0) for p in sizes) * density
-        for _, k, unit in ranked:
+        for k, units in ranked:
             if total <= most:
                 break
-            if len(gone[k]) == len(self._families[k].units) - 1:
+            if len(gone[k]) + len(units) >= len(self._families[k].units):
                 continue
-            gone[k].append(unit)
-            for path, dim, indices in self._masked(unit):
+            gone[k] += units
+            for path, dim, indices in (part for unit in units for part in self._masked(unit)):
                 mask = self._layers[path][2]
                 (mask.columns if dim else mask.rows)[indices] = False
                 lost[path][dim] += len(indices)
@@ -162,6 +163,27 @@ class Pruner:
                 cost = sum(costs[path][dim] * len(at) for path, dim, at in self._masked(unit))
                 found.append((sum(rows) / len(rows) / cost**0.5, k, unit))
         return found
+
+    def _ranked(self, masked: list[list[Unit]]) -> list[tuple[int, list[Unit]]]:
+        """Return what may go next, least scores first: the number of a family, and units of it.
+
+        Wide families lose ``_LANES`` units at once, such that a multiple of it is left: that is
+        how many a processor computes together.
+        """
+        left: dict[int, list[tuple[float, Unit]]] = {}
+        for score, k, unit in self._scored(masked):
+            left.setdefault(k, []).append((score, unit))
+        found = []
+        for k, scored in left.items():
+            scored.sort(key=lambda entry: entry[0])
+            lanes = _LANES if len(self._families[k].units) >= _WIDE else 1
+            ends = range(len(scored) % lanes or lanes, len(scored) + 1, lanes)
+            for end in ends:
+                group = scored[max(0, end - lanes) : end]
+                score = sum(score for score, _ in group) / len(group)
+                found.append((score, k, [unit for _, unit in group]))
+        found.sort(key=lambda entry: entry[0])
+        return [(k, units) for _, k, units in found]
 
     def _costs(self) -> dict[str, tuple[float, float]]:
         """Return what a row and a column of each layer cost: shares of weights plus of products."""

@@ -24,7 +24,7 @@ from costream.training.optim import (
 )
 from costream.training.tokens.streams import TokenStream
 from costream.training.tokens.teacher import Teacher
-from costream.training.tokens.trainer import WINDOWS, figures, slides, stream_loss
+from costream.training.tokens.trainer import WINDOWS, figures, predict, slides, stream_loss
 
 VALIDATE_EVERY, PATIENCE = 10, 4  # least steps between validations; validations without gain
 CHECKS = 20  # validations at most
@@ -83,8 +83,8 @@ def fine_tune(
     ``validation``: streams of what the frontend takes, [T, ...]. The initial weights are candidates
     too, unless channels are removed, so without gain nothing changes. If there are no such streams,
     the last weights remain. BatchNorm statistics stay fixed. ``adaptation``: adapters and pruning
-    of both, to be finished after it; what is pruned has itself, whole, as ``Teacher``. For the
-    history see ``EarlyStopping``.
+    of both, to be finished after it; what is pruned has itself, whole, as ``Teacher``, and did best
+    where it says most nearly the same. For the history see ``EarlyStopping``.
     """
     torch.manual_seed(seed)
     rng, device = np.random.default_rng(seed), device_of(network)
@@ -92,12 +92,15 @@ def fine_tune(
     counted = WINDOWS if slides(network) else None
     prunes = adaptation is not None and adaptation.prunes
     teacher = Teacher(network, frontend) if prunes else None
+    said = None
+    if teacher is not None:
+        said = predict(teacher.network, [seen(teacher.frontend, x).tokens for x in validation])
 
     def validate() -> dict[str, float]:
         if not validation:
             return {}
         frontend.eval()
-        found = figures(network, [seen(frontend, stream) for stream in validation])
+        found = figures(network, [seen(frontend, stream) for stream in validation], said)
         freeze_batchnorm(frontend.train())
         return found
 
@@ -108,7 +111,8 @@ def fine_tune(
         return stream_loss(network, tokens, labels, schedule.smoothing, counted, rng, lesson)
 
     every = max(VALIDATE_EVERY, schedule.steps // CHECKS)
-    stopping = EarlyStopping(validate, both.state_dict, schedule.steps, every, PATIENCE)
+    patience = CHECKS if prunes else PATIENCE  # the lowest rates, at the end, heal most
+    stopping = EarlyStopping(validate, both.state_dict, schedule.steps, every, patience)
     if not prunes:
         stopping.begin()
     parts: dict[str, Stateful] = {"chance": RandomState(rng), "watch": stopping}

@@ -30,12 +30,12 @@ class Teacher:
 
     def __init__(self, network: nn.Module, frontend: nn.Module) -> None:
         both = copy.deepcopy(nn.ModuleList([network, frontend]))
-        self._network, self._frontend = fuse(both).eval().requires_grad_(False)
+        self.network, self.frontend = fuse(both).eval().requires_grad_(False)
 
     @torch.no_grad()
     def tokens(self, clips: Tensor) -> Tensor:
         """Return the teacher's tokens for clips of what the frontend takes."""
-        tokens: Tensor = self._frontend(clips)
+        tokens: Tensor = self.frontend(clips)
         return tokens
 
     def loss(
@@ -47,8 +47,8 @@ class Teacher:
         beside tokens; ``labels``: the loss of the labels.
         """
         with torch.no_grad():
-            said = self._network(tokens, *given).logits.log_softmax(-1)
-            first = _first(self._network, tokens)
+            said = self.network(tokens, *given).logits.log_softmax(-1)
+            first = _first(self.network, tokens)
         logits = own[1].log_softmax(-1)
         scores = F.kl_div(logits, said, reduction="none", log_target=True).sum(-1).mean()
         apart = F.mse_loss(_first(network, own[0]), first) / first.var().clamp(min=1e-6)
