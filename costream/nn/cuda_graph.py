@@ -4,7 +4,7 @@ A step of one stream is twenty kernels of a few microseconds, and starting each 
 takes longer than computing it. A CUDA graph is recorded once and starts all of them together.
 
 What is recorded may not depend on a number that Python reads, and a ring's slot is one. So while a
-step is recorded, slots are computed on the GPU from counters there, see ``ring.Recording``: one
+step is recorded, slots are computed on the GPU from counters there (``ring.DeviceCounters``): one
 graph serves all times, and streams that started at different ones.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from costream.nn.ring import Recording, record
+from costream.nn.ring import DeviceCounters, record
 from costream.nn.state import State
 
 
@@ -48,7 +48,7 @@ class GraphedStep:
         self._arrays: list[Any] = [t.numpy() for t in self._counters]  # the same memory, faster
         self._graphs: dict[Hashable, _Graph] = {}
         self._pool: Any = None  # memory that the graphs share: only one runs at a time
-        self._recording: Recording | None = None
+        self._recording: DeviceCounters | None = None
         self._expected: list[bytes] = []  # the counters that those on the device are equal to
 
     @torch.inference_mode()
@@ -59,7 +59,7 @@ class GraphedStep:
             return self._network.forward_step(x, self._state)
         key = (key, x.shape, x.dtype)
         if self._recording is None:
-            self._recording = Recording(self._counters, x.device)
+            self._recording = DeviceCounters(self._counters, x.device)
             self._pool = torch.cuda.graph_pool_handle()
         if [a.tobytes() for a in self._arrays] != self._expected:
             self._recording.upload()
@@ -83,7 +83,7 @@ class GraphedStep:
         with torch.cuda.stream(side):  # libraries allocate what they need in a first step
             other = self._state.clone()
             counters = [t for t in other.tensors().values() if t.is_cpu]
-            with record(Recording(counters, x.device), full):
+            with record(DeviceCounters(counters, x.device), full):
                 self._network.forward_step(x, other)
         torch.cuda.current_stream(x.device).wait_stream(side)
         before, graph = [a.copy() for a in self._arrays], torch.cuda.CUDAGraph()

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from costream.nn import fast
-from costream.nn.ring import Recording, recording
+from costream.nn.ring import DeviceCounters, recording
 from costream.nn.state import zeros
 from costream.nn.timing import (
     ClockedState,
@@ -146,7 +146,7 @@ class TemporalMean(ContinualModule):
             return None
         return self._divide(total.unsqueeze(1), counts).squeeze(1).to(x.dtype)
 
-    def _step_recorded(self, x: Tensor, state: MeanState, recorded: Recording) -> Tensor:
+    def _step_recorded(self, x: Tensor, state: MeanState, recorded: DeviceCounters) -> Tensor:
         """Do a step of streams with full windows whose slot is computed where they are."""
         slot = recorded.times(state.clock)[:1] % self.window
         newest = state.newest.add_(x)

@@ -26,7 +26,7 @@ class RingFill(NamedTuple):
     mask: Tensor | None  # bool [B, length], True where there is a row; None when all are filled
 
 
-class Recording:
+class DeviceCounters:
     """Counters of a state on a device, for steps that read no number in Python.
 
     Every step that is recorded counts in both places.
@@ -64,14 +64,14 @@ class Recording:
 _active = threading.local()
 
 
-def recording() -> Recording | None:
+def recording() -> DeviceCounters | None:
     """Return the recording of this thread's step, if it is being recorded."""
-    found: Recording | None = getattr(_active, "recording", None)
+    found: DeviceCounters | None = getattr(_active, "recording", None)
     return found
 
 
 @contextmanager
-def record(recording: Recording, full: bool) -> Iterator[None]:
+def record(recording: DeviceCounters, full: bool) -> Iterator[None]:
     """Take the slots of rings from ``recording``. ``full``: all windows are."""
     recording.full, _active.recording = full, recording
     try:

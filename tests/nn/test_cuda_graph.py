@@ -21,7 +21,7 @@ from costream.nn.encoder import Encoder
 from costream.nn.eventful.attention import TokenGrid, attend_frame
 from costream.nn.eventful.gates import Operations, TopTokens
 from costream.nn.eventful.positions import RelativePosition, attend_with_positions
-from costream.nn.ring import Recording, record
+from costream.nn.ring import DeviceCounters, record
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SMALL = EncoderConfig(16, 2, 32, 1, 9)
@@ -60,7 +60,7 @@ def test_slots_computed_beside_the_rings_are_those_of_python(name: str, streams:
     with torch.inference_mode():
         plain, state = net.init_state(streams), net.init_state(streams)
         counters = [t for t in state.tensors().values() if t.dtype == torch.int64]
-        recording = Recording(counters, torch.device("cpu"))
+        recording = DeviceCounters(counters, torch.device("cpu"))
         for step in range(STEPS.get(name, 25)):
             if step == 7:
                 rows = [streams - 1]
