@@ -65,7 +65,8 @@ class GraphedStep:
             self._recording.upload()
         graph = self._graphs.get(key)
         if graph is None:
-            self._graphs[key] = graph = self._record(x)
+            with torch.cuda.device(x.device):
+                self._graphs[key] = graph = self._record(x)
         else:
             graph.x.copy_(x)
             for array, count in zip(self._arrays, graph.counts, strict=True):

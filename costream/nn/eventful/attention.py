@@ -221,7 +221,7 @@ def attend_frame(qkv: Tensor, frame: TokenGrid, position: RelativePosition | Non
         return out.transpose(1, 2).flatten(2).to(qkv.dtype)
     along = position(torch.unflatten(q, 1, (frame.height, frame.width)))
     q, k, v = (t.to(frame.products) for t in (q, k, v))
-    if q.is_cuda:
+    if q.is_cuda and not torch.is_grad_enabled():
         out = _attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), along)
         return out.transpose(1, 2).flatten(2).to(qkv.dtype)
     each = []
@@ -241,7 +241,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, along: tuple[Tensor, Tensor] | None
     if along is None:
         return F.scaled_dot_product_attention(q, k, v)
     y, x = along
-    if q.is_cuda and fast.enabled:
+    if q.is_cuda and fast.enabled and not torch.is_grad_enabled():
         return attend_with_positions(q, k, v, y, x)
     bias = (y[..., None] + x[..., None, :]).flatten(3).to(q.dtype)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
