@@ -60,11 +60,11 @@ def check_folder(folder: Path) -> None:
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent
         if not folder.is_dir():
-            raise UsageError("is not a folder", where=folder, hint="name a folder with -o")
+            raise UsageError("is not a folder", where=folder, hint="name a folder")
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        what, hint = f"cannot be written ({error.strerror})", "name another folder with -o"
+        what, hint = f"cannot be written ({error.strerror})", "name another folder"
         where = folder if folder.name else folder.absolute()
         raise UsageError(what, where=where, hint=hint) from error
 

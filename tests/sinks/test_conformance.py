@@ -325,7 +325,7 @@ def test_a_folder_that_cannot_be_written_is_found_before_a_run(tmp_path: Path) -
     else:
         folder = tmp_path
         folder.chmod(0o500)
-    with pytest.raises(UsageError, match=r"cannot be written \(.+\); name another folder with -o"):
+    with pytest.raises(UsageError, match=r"cannot be written \(.+\); name another folder"):
         check_outputs(["jsonl"], folder / "new", NAME, overwrite=False)
 
 
