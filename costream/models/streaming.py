@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -362,10 +362,8 @@ class StreamingModel:
         step: Callable[[Tensor, Any], NetworkOutput | None] = self.network.forward_step
         if self.device.type != "cuda" or not hasattr(self.network, "graph_key"):
             return step(tokens, state.network)
-        if state.graphed is None:
-            state.graphed = GraphedStep(self.network, state.network)
-        result: NetworkOutput | None = state.graphed(tokens)
-        return result
+        state.graphed = state.graphed or GraphedStep(self.network, state.network)
+        return cast("NetworkOutput | None", state.graphed(tokens))
 
     def _spectra(self, state: ModelState, steps: int) -> npt.NDArray[np.float32]:
         """Return the spectrograms of the newest steps, [B, steps, frames, bands]."""
