@@ -152,6 +152,7 @@ def test_commands_that_fit_are_named(tmp_path):
     refused(2, "a command comes first: costream detect FILE", ROOM)
     refused(2, "no such command 'dectect', did you mean detect?", "dectect", ROOM)
     refused(2, "no such command 'verfy', did you mean verify?", "models", "verfy")
+    refused(2, "is not a folder", "watch", ROOM, "--on", "walk", "--snapshots", STREET / "x")
     for name in ("a.ogg", "b.ogg"):
         (tmp_path / name).write_bytes(STREET.read_bytes() + name.encode())
     lines = run("batch", tmp_path, "-o", tmp_path / "out", code=4).stderr.splitlines()

@@ -351,8 +351,13 @@ def test_files_that_cannot_be_written(tmp_path):
     with pytest.raises(UsageError, match="not a file"):
         AppendLine("")
     (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "x", tmp_path / "file" / "new" / "x"):
+        with pytest.raises(UsageError, match="is not a folder"):
+            AppendLine(str(path))
+    later = AppendLine(str(tmp_path / "new" / "x"))
+    (tmp_path / "new").write_text("")
     with pytest.raises(OutputError, match="cannot write"):
-        AppendLine(str(tmp_path / "file" / "x")).do(event())
+        later.do(event())
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")

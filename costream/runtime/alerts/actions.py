@@ -31,6 +31,7 @@ from urllib.request import (
 from costream.errors import OutputError, UsageError, redact
 from costream.records import Alert, to_json
 from costream.runtime.alerts.snapshots import AlertPicture
+from costream.sinks.atomic import check_folder
 from costream.urls import split_login
 
 COMMAND_TIMEOUT_S = 30.0
@@ -103,10 +104,13 @@ class AppendLine:
     wants_clip = False
 
     def __init__(self, path: str) -> None:
-        """Missing folders are created at the first write. UsageError when ``path`` is a folder."""
-        if not path or os.path.isdir(path):
-            raise UsageError("not a file that can be appended to", where=path or "''")
+        """Missing folders are created at the first write. UsageError where none can be written."""
         self._path = Path(path)
+        there = self._path.exists()
+        if not path or (there and (self._path.is_dir() or not os.access(self._path, os.W_OK))):
+            raise UsageError("not a file that can be appended to", where=path or "''")
+        if not there:
+            check_folder(self._path.parent)
         self.name = f"append to {redact(path)}"
 
     def do(self, event: AlertEvent) -> None:

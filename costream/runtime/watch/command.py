@@ -87,8 +87,9 @@ def watch(options: Options, effective: Sequence[str] = ()) -> ExitCode:
     logged = logging_to(options.verbosity, options.color, options.log_file, effective)
     with StopHandler() as stop, logged:
         specs = read_feeds(options)
-        if options.output not in (None, "-"):
-            check_outputs((), Path(str(options.output)), "", overwrite=True)
+        for folder in (options.output, options.snapshots):
+            if folder not in (None, "-"):
+                check_outputs((), Path(str(folder)), "", overwrite=True)
         with ExitStack() as stack:
             views = _views(options, stack)
             model = load_checked(options, shares=True)
