@@ -103,7 +103,7 @@ def steps(
             raise UsageError("--streams is for encoders, not for --model")
         if place == ("cpu", "float32", 1):
             show([resolve_name(_BENCHES[model])(model, rounds, threads)], as_json)
-        elif _BENCHES[model].startswith("costream.bench.eventful:") and device != "cpu":
+        elif _BENCHES[model].startswith("costream.bench.eventful:") and device.startswith("cuda"):
             from costream.bench.eventful import object_steps_tables
 
             show(object_steps_tables(device, dtype, rounds), as_json)

@@ -57,6 +57,23 @@ def test_steps_of_one_encoder_as_text_or_json() -> None:
     (table,) = json.loads(CliRunner().invoke(command, options, catch_exceptions=False).stdout)
     assert table["title"] == "d=16 h=2 n=6 ff=16 L=2 gelu"
     assert table["rows"][0]["way"] == "costream"
+    options += ["--streams", "3", "--dtype", "float64"]
+    (table,) = json.loads(CliRunner().invoke(command, options, catch_exceptions=False).stdout)
+    assert float(table["rows"][0]["max error"]) < 1e-12
+    assert "float64, 3 stream(s)" in table["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-m", "cotrans", "--device", "cuda"], "cotrans is timed on a CPU, in float32"),
+        (["-m", "vitdet", "--device", "mps"], "vitdet is timed on a CPU, in float32"),
+        (["-m", "cox3d-s", "--streams", "2"], "--streams is for encoders, not for --model"),
+    ],
+)
+def test_where_and_how_each_is_timed(options: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        CliRunner().invoke(command, ["steps", *options], catch_exceptions=False)
 
 
 def test_a_width_that_heads_do_not_divide_is_a_usage_error() -> None:
