@@ -58,7 +58,10 @@ def pages() -> dict[str, str]:
 
 
 def find(name: str) -> str:
-    """Return the page or the section of this name. Raises UsageError if there is none."""
+    """Return the page or section of this name, or the only one with it among its words.
+
+    Raises UsageError if there is none.
+    """
     known = pages()
     for text in list(known.values()):
         for match in re.finditer(r"^(##+) (.+)$", text, re.MULTILINE):
@@ -67,10 +70,12 @@ def find(name: str) -> str:
             slug = re.sub(r"[^a-z0-9]+", "-", match[2].lower()).strip("-")
             known.setdefault(slug, section)
     starts = [page for page in pages() if page.startswith(name)]
-    if name not in known and len(starts) == 1:
-        name = starts[0]
+    words = [page for page in known if f"-{name}-" in f"-{page}-"]
+    for one in (starts, words):
+        if name not in known and len(one) == 1:
+            name = one[0]
     if name not in known:
-        close = difflib.get_close_matches(name, known, 3, 0.6)
+        close = words[:5] or difflib.get_close_matches(name, known, 3, 0.6)
         hint = f"did you mean {' or '.join(close)}?" if close else "'costream help' lists the pages"
         raise UsageError(f"there is no page {name!r}", hint=hint)
     return known[name]

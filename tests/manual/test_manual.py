@@ -143,5 +143,6 @@ def test_help_shows_pages_and_sections():
     done = costream("help", "skeleton-s")
     assert done.returncode == ExitCode.USAGE
     assert "did you mean skeletons" in done.stderr
+    assert find("exit") == find("exit-codes")
     with pytest.raises(UsageError, match="lists the pages"):
         find("zzzz")
