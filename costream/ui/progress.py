@@ -104,11 +104,12 @@ class BatchState:
 
     def line(self) -> str:
         """Return the progress as one line."""
-        parts = [
-            f"{self.done_files}/{counted(self.files, 'file')}",
-            f"{short_time(self.seen_s)} of media",
-            f"{times(self.seen_s / self.elapsed_s())} real time",
-        ]
+        parts = [f"{self.done_files}/{counted(self.files, 'file')}"]
+        if self.seen_s:
+            parts += [
+                f"{short_time(self.seen_s)} of media",
+                f"{times(self.seen_s / self.elapsed_s())} real time",
+            ]
         eta_s = self.eta_s()
         if eta_s is not None and self.done_files < self.files:
             parts.append(f"ETA {short_time(eta_s, 0)}")

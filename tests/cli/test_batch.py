@@ -453,6 +453,9 @@ def test_when_nothing_is_for_the_model_it_says_so(tmp_path):
     reasons = " ".join(summary(tmp_path / "out")["skipped"])
     assert "not a media file" in reasons
     assert "rows of 3 values" in reasons
+    (tmp_path / "empty").mkdir()
+    done = run("batch", tmp_path / "empty", "-o", tmp_path / "none", code=4)
+    assert "no files found" in done.stderr
 
 
 def test_settings_come_from_the_environment_and_from_files(clips, tmp_path):

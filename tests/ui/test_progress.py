@@ -33,7 +33,7 @@ def test_before_anything_is_done_nothing_is_foretold():
     state = BatchState(files=3, size=10)
     assert state.eta_s() is None
     assert state.total_media_s() is None
-    assert state.line() == "0/3 files  0:00.0 of media  0.0x real time  0 failed"
+    assert state.line() == "0/3 files  0 failed"
 
 
 def test_plain_lines_come_seldom_and_the_last_always_unless_quiet(state, monkeypatch):

@@ -210,7 +210,7 @@ class _Batch:
         codes = {o.exit for o in outcomes if o.status in ("failed", "partial")}
         done = any(o.status == "done" for o in outcomes)
         if not codes and not done and complete:
-            log.error("none of the inputs fits this model")
+            log.error("none of the inputs fits this model" if plan.inputs else "no files found")
             return ExitCode.INPUT
         if not codes:
             return ExitCode.OK
