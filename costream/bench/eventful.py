@@ -144,7 +144,7 @@ class _Whole:
 
     backbone: ViTDetBackbone
 
-    def graph_key(self, state: EmptyState) -> bool:
+    def graph_key(self, x: Tensor, state: EmptyState) -> bool:
         return True
 
     def warmup(self, state: EmptyState) -> tuple[bool, ...]:

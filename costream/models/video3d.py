@@ -131,9 +131,9 @@ class VideoNet(ContinualModule):
         """Return for each stream whether its receptive field is not yet full."""
         return self.encoder.warmup(state)
 
-    def graph_key(self, state: Any) -> Hashable:
+    def graph_key(self, x: Tensor, state: Any) -> Hashable:
         """Return that of the encoder; see ``cuda_graph.GraphedStep``."""
-        return self.encoder.graph_key(state)
+        return self.encoder.graph_key(x, state)
 
     @torch.no_grad()
     def forward_step(self, x: Tensor, state: VideoState) -> OadOutput | None:
@@ -186,7 +186,7 @@ class WindowVideoNet(SlidingWindow, VideoNet):  # type: ignore[misc]
         least = 2 if self.encoder.halving else 1
         self._slide(window, least, hop)
 
-    def graph_key(self, state: Any) -> Hashable:
+    def graph_key(self, x: Tensor, state: Any) -> Hashable:
         """Return None: a window is one large computation, which starts fast enough."""
         return None
 

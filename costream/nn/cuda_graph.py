@@ -38,8 +38,8 @@ class GraphedStep:
     steps, ``reset``, ``put`` and ``load_tensors`` may come between. Parameters may change in place
     only; another state needs another ``GraphedStep``.
 
-    A network that can be recorded has a method ``graph_key(state)``, which tells the graphs that it
-    needs apart, or returns None where the next step has to be an ordinary one.
+    A network that can be recorded has a method ``graph_key(x, state)``, which tells the graphs that
+    it needs apart, or returns None where the next step has to be an ordinary one.
     """
 
     def __init__(self, network: Any, state: State) -> None:
@@ -54,7 +54,7 @@ class GraphedStep:
     @torch.inference_mode()
     def __call__(self, x: Tensor) -> Any:
         """Take one row [B, ...] of every stream, return what ``forward_step`` returns."""
-        key = self._network.graph_key(self._state)
+        key = self._network.graph_key(x, self._state)
         if key is None:
             return self._network.forward_step(x, self._state)
         key = (key, x.shape, x.dtype)

@@ -158,9 +158,12 @@ class DeepEncoder(EncoderStack):
         """
         return tuple(t - ago < self.receptive_field for t in state.layers[0].steps.tolist())
 
-    def graph_key(self, state: DeepState) -> bool:
-        """Return whether windows are filling; see ``cuda_graph.GraphedStep``."""
-        return any(self.warmup(state))
+    def graph_key(self, x: Tensor, state: DeepState) -> bool | None:
+        """Return whether windows are filling; None for several rows a step.
+
+        See ``cuda_graph.GraphedStep``.
+        """
+        return None if x.dim() == 3 else any(self.warmup(state))
 
     def forward_step(self, x: Tensor, state: DeepState) -> Tensor:
         """Take one row [B, d] of every stream, return the newest output, [B, d].

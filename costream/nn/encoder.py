@@ -80,9 +80,12 @@ class Encoder(EncoderStack):
         rows = zeros(batch_size, self.window, self.embed_dim, like=attention.keys)
         return StackState(attention, rows)
 
-    def graph_key(self, state: EncoderState) -> bool:
-        """Return whether windows are filling; see ``cuda_graph.GraphedStep``."""
-        return any(self.warmup(state))
+    def graph_key(self, x: Tensor, state: EncoderState) -> bool | None:
+        """Return whether windows are filling; None for several rows a step.
+
+        See ``cuda_graph.GraphedStep``.
+        """
+        return None if x.dim() == 3 else any(self.warmup(state))
 
     def forward_step(self, x: Tensor, state: EncoderState) -> Tensor:
         """Take one row [B, d] of every stream, return the newest output, [B, d]."""

@@ -68,7 +68,7 @@ def test_slots_computed_beside_the_rings_are_those_of_python(name: str, streams:
                 state.reset(rows)
                 recording.upload()
             x = rows_of(name, streams, like)
-            expected, key = first(net.forward_step(x, plain)), net.graph_key(state)
+            expected, key = first(net.forward_step(x, plain)), net.graph_key(x, state)
             if key is None:
                 found = first(net.forward_step(x, state))
                 recording.upload()
@@ -80,6 +80,12 @@ def test_slots_computed_beside_the_rings_are_those_of_python(name: str, streams:
         for own, other in zip(plain.tensors().values(), state.tensors().values(), strict=True):
             torch.testing.assert_close(other, own)
     assert recorded_steps > 10
+
+
+def test_several_rows_a_step_are_not_recorded() -> None:
+    for name in ("one block", "rotary", "deepcot"):
+        net = MAKERS[name]()
+        assert net.graph_key(torch.zeros(1, 2, 16), net.init_state()) is None
 
 
 @needs_cuda

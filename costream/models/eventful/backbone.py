@@ -55,7 +55,7 @@ class _GatedSteps:
     def __init__(self, blocks: Sequence[EventfulBlock], policy: Policy) -> None:
         self._blocks, self._policy = blocks, policy
 
-    def graph_key(self, state: GatedBlocksState) -> bool:
+    def graph_key(self, x: Tensor, state: GatedBlocksState) -> bool:
         return True
 
     def warmup(self, state: GatedBlocksState) -> tuple[bool, ...]:

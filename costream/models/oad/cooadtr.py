@@ -111,10 +111,10 @@ class TokenClassifier(nn.Module):
         """
         return cast("tuple[bool, ...]", self.encoder.warmup(state.encoder, ago))
 
-    def graph_key(self, state: ClassifierState) -> Hashable:
+    def graph_key(self, x: Tensor, state: ClassifierState) -> Hashable:
         """Return that of the encoder, or None; see ``cuda_graph.GraphedStep``."""
         key = getattr(self.encoder, "graph_key", None)
-        return None if key is None else cast(Hashable, key(state.encoder))
+        return None if key is None else cast(Hashable, key(x, state.encoder))
 
     def forward_step(self, x: Tensor, state: ClassifierState) -> OadOutput:
         """Take one feature row [B, C] of every stream, return the output after it."""

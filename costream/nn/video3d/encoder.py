@@ -287,7 +287,7 @@ class VideoEncoder(ContinualModule, Foldable[FoldedVideo]):
         """Return for each stream whether it has fewer frames than an output depends on."""
         return tuple(steps < self.receptive_field for steps in state.taken.tolist())
 
-    def graph_key(self, state: VideoState) -> tuple[int, bool] | None:
+    def graph_key(self, x: Tensor, state: VideoState) -> tuple[int, bool] | None:
         """Return the phase of its rings, and whether the mean starts a block; None at first.
 
         See ``cuda_graph.GraphedStep``.
