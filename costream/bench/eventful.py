@@ -158,10 +158,8 @@ class _Whole:
 def _dense_graph(
     name: str, backbone: ViTDetBackbone, side: int, x: Tensor, kernels: bool
 ) -> BackboneContender:
-    whole, macs = (
-        GraphedStep(_Whole(backbone), EmptyState(zeros(1))),
-        backbone.count_macs(side, side),
-    )
+    whole = GraphedStep(_Whole(backbone), EmptyState(zeros(1)))
+    macs = backbone.count_macs(side, side)
     with fast.use_kernels(kernels):
         whole(x)
 

@@ -215,13 +215,11 @@ def attend_frame(qkv: Tensor, frame: TokenGrid, position: RelativePosition | Non
     heads = (frame.heads, -1)
     q = torch.unflatten(qkv[..., : qkv.shape[2] // 3], 2, heads)
     k, v = (torch.unflatten(part, 2, heads) for part in frame.keys_values(qkv))
-    if position is None:
-        q, k, v = (t.to(frame.products).transpose(1, 2) for t in (q, k, v))
-        out = F.scaled_dot_product_attention(q, k, v)
-        return out.transpose(1, 2).flatten(2).to(qkv.dtype)
-    along = position(torch.unflatten(q, 1, (frame.height, frame.width)))
+    along = None
+    if position is not None:
+        along = position(torch.unflatten(q, 1, (frame.height, frame.width)))
     q, k, v = (t.to(frame.products) for t in (q, k, v))
-    if q.is_cuda and not torch.is_grad_enabled():
+    if along is None or (q.is_cuda and not torch.is_grad_enabled()):
         out = _attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), along)
         return out.transpose(1, 2).flatten(2).to(qkv.dtype)
     each = []
