@@ -14,7 +14,6 @@ from torch import Tensor
 
 from costream.bench.timing import quiet_torch, state_size
 from costream.models.eventful.backbone import ViTDetBackbone
-from costream.models.eventful.vivit import ViViT
 from costream.models.streaming import find_device, find_dtype, synchronize
 from costream.nn import fast
 from costream.nn.cuda_graph import GraphedStep
@@ -34,8 +33,8 @@ _FRAMES = 16
 
 
 @dataclass
-class BackboneContender:
-    """One implementation of the backbone."""
+class GatedContender:
+    """One way to compute the tokens of a frame."""
 
     name: str
     tokens: int  # computed per frame
@@ -65,7 +64,7 @@ def compare(
     ``build`` returns the backbone of a variant, always with the same weights.
     """
     backbone = build("exact")
-    frames = _video(side, backbone.dim)
+    frames = moving_square(side, backbone.dim)
     second = tokens[1]  # number of tokens at which the variants are compared
     ways = [
         _dense("dense float32", backbone, side),
@@ -84,7 +83,7 @@ def compare(
         f"{len(backbone.blocks)} blocks, one in three with global attention; ViT-B has {_SHARE}"
         " times as many.",
     )
-    return _table(f"vitdet backbone, {side} x {side} tokens", ways, frames, rounds, notes)
+    return compare_ways(f"vitdet backbone, {side} x {side} tokens", ways, frames, rounds, notes)
 
 
 def object_steps_tables(device: str, dtype: str, rounds: int = 50) -> list[Table]:
@@ -100,7 +99,7 @@ def object_steps_tables(device: str, dtype: str, rounds: int = 50) -> list[Table
     with quiet_torch(1), torch.no_grad():
         for pixels, side in sorted(GRIDS.items()):
             exact, rows, published = map(build, ("exact", "rows", "eventful"))
-            frames = [frame.to(*place) for frame in _video(side, exact.dim)]
+            frames = [frame.to(*place) for frame in moving_square(side, exact.dim)]
             ways = [
                 _dense_graph("dense", exact, side, frames[0], False),
                 _dense_graph("dense, positions in the keys", exact, side, frames[0], True),
@@ -114,18 +113,18 @@ def object_steps_tables(device: str, dtype: str, rounds: int = 50) -> list[Table
                 "Dense: scaled_dot_product_attention with positions as its bias, and without one.",
             )
             title = f"vitdet backbone, {pixels} x {pixels} pixels"
-            tables.append(_table(title, ways, frames, rounds, notes))
+            tables.append(compare_ways(title, ways, frames, rounds, notes))
     return tables
 
 
-def _table(
+def compare_ways(
     title: str,
-    ways: Sequence[BackboneContender],
+    ways: Sequence[GatedContender],
     frames: Sequence[Tensor],
     rounds: int,
     notes: tuple[str, ...],
 ) -> Table:
-    """Return the table of these implementations, compared with the first."""
+    """Return the timings of ``rounds`` frames, in turns, compared with the first way."""
     times, spent = _measure(ways, frames, rounds)
     base = statistics.median(times[0])
     rows: list[tuple[Cell, ...]] = []
@@ -142,7 +141,7 @@ def _table(
 class _Whole:
     """Frames computed in full, for ``GraphedStep``."""
 
-    backbone: ViTDetBackbone
+    network: Callable[[Tensor], Tensor]
 
     def graph_key(self, x: Tensor, state: EmptyState) -> bool:
         return True
@@ -151,14 +150,18 @@ class _Whole:
         return ()
 
     def forward_step(self, x: Tensor, state: EmptyState) -> Tensor:
-        out: Tensor = self.backbone(x)
-        return out
+        return self.network(x)
+
+
+def whole_frames(network: Callable[[Tensor], Tensor]) -> GraphedStep:
+    """Return what a network computes of each frame, as a CUDA graph."""
+    return GraphedStep(_Whole(network), EmptyState(zeros(1)))
 
 
 def _dense_graph(
     name: str, backbone: ViTDetBackbone, side: int, x: Tensor, kernels: bool
-) -> BackboneContender:
-    whole = GraphedStep(_Whole(backbone), EmptyState(zeros(1)))
+) -> GatedContender:
+    whole = whole_frames(backbone)
     macs = backbone.count_macs(side, side)
     with fast.use_kernels(kernels):
         whole(x)
@@ -168,7 +171,7 @@ def _dense_graph(
         out: Tensor = whole(x)
         return out
 
-    return BackboneContender(name, side**2, step, 0)
+    return GatedContender(name, side**2, step, 0)
 
 
 def _build(
@@ -182,27 +185,27 @@ def _build(
     return backbone.eval()
 
 
-def _dense(name: str, backbone: ViTDetBackbone, side: int) -> BackboneContender:
+def _dense(name: str, backbone: ViTDetBackbone, side: int) -> GatedContender:
     def step(x: Tensor, operations: Operations) -> Tensor:
         operations.linear += backbone.count_macs(side, side)
         out: Tensor = backbone(x)
         return out
 
-    return BackboneContender(name, side**2, step, 0)
+    return GatedContender(name, side**2, step, 0)
 
 
-def _gated(name: str, backbone: ViTDetBackbone, side: int, tokens: int) -> BackboneContender:
+def _gated(name: str, backbone: ViTDetBackbone, side: int, tokens: int) -> GatedContender:
     state, policy = backbone.init_state(1, side, side), TopTokens(tokens)
 
     def step(x: Tensor, operations: Operations) -> Tensor:
         return backbone.forward_step(x, state, policy, operations)
 
     size = state_size(state.tensors().values())
-    return BackboneContender(name, tokens, step, size)
+    return GatedContender(name, tokens, step, size)
 
 
-def _video(side: int, dim: int) -> list[Tensor]:
-    """Return frames of almost constant noise with a moving square."""
+def moving_square(side: int, dim: int) -> list[Tensor]:
+    """Return frames of tokens [1, side, side, dim]: little noise, and a square that moves."""
     x, size = torch.randn(1, side, side, dim), max(1, round(side / 6**0.5))
     frames = []
     for number in range(_FRAMES):
@@ -214,7 +217,7 @@ def _video(side: int, dim: int) -> list[Tensor]:
 
 
 def _measure(
-    ways: Sequence[BackboneContender], frames: Sequence[Tensor], rounds: int
+    ways: Sequence[GatedContender], frames: Sequence[Tensor], rounds: int
 ) -> tuple[list[list[float]], list[Operations]]:
     """Return the seconds per frame of every implementation, and its last frame's operations."""
     times: list[list[float]] = [[] for _ in ways]
@@ -229,92 +232,6 @@ def _measure(
             if number >= 0:
                 times[place].append(time.perf_counter() - start)
     return times, spent
-
-
-# Operation counts of ViViT-B with token gates, from the counters of the running code.
-
-
-VIEWS = 12  # per video: four in time, each with three in space
-DIM, DEPTH = 768, 12
-STEPS = 16  # tubelets per view, the first computed in full
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """A data set in the paper's tables, with the paper's input size."""
-
-    name: str
-    side: int  # tokens of 16 pixels along one side of an image
-    classes: int
-
-
-EPIC = DataSet("EPIC-KITCHENS", 20, 97)
-KINETICS = DataSet("Kinetics-400", 14, 400)
-# Numbers of tokens in the paper's tables; None: all tokens of every tubelet.
-VIDEO_TOKENS: dict[DataSet, tuple[int | None, ...]] = {
-    EPIC: (None, 280, 240, 200, 160, 140, 120, 100, 80, 70, 60, 50, 40, 30),
-    KINETICS: (None, 96, 48, 24),
-}
-
-
-@cache
-def count_vivit(data: DataSet, variant: str, tokens: int | None) -> int:
-    """Return the operations of a video as the paper counts them, without the embedding.
-
-    ``tokens``: number of tokens updated in each tubelet but the first of a view; None: all tokens,
-    without gates.
-    """
-    others = (STEPS - 1) * _tubelet(data, variant, tokens)
-    return VIEWS * (_tubelet(data, variant, None) + others + _rest(data))
-
-
-@cache
-def _tubelet(data: DataSet, variant: str, tokens: int | None) -> int:
-    """Return the operations of the spatial encoder. All blocks cost the same; only shapes count."""
-    with torch.device("meta"):
-        net = _network(data, variant)
-        x = torch.empty(1, data.side**2, DIM)
-    encoder, spent = net.spatial_model, Operations()
-    state, policy = encoder.init_state(1), FixedTokens(torch.arange(tokens or 0))
-    state.steps += tokens is not None  # with 0 steps all tokens are computed
-    encoder.forward_step(x, state, policy, spent)
-    positions = encoder.tokens * DIM
-    return positions + DEPTH * (spent.total - positions)
-
-
-@cache
-def _rest(data: DataSet) -> int:
-    """Return the operations of the temporal encoder and the classifier for one view."""
-    with torch.device("meta"), torch.no_grad():
-        net, spent = _network(data, "exact"), Operations()
-        net.classify(net.temporal_model(torch.empty(1, STEPS, DIM), spent), spent)
-    return spent.total
-
-
-def _network(data: DataSet, variant: str) -> ViViT:
-    """Return a ViViT-B with one block in its spatial encoder."""
-    sizes = (data.side, data.side)
-    return ViViT(data.classes, DIM, depth=1, size=sizes, variant=variant)
-
-
-def action_ops_table() -> Table:
-    """Return the table of operation counts, in trillions per video."""
-    rows: list[tuple[Cell, ...]] = []
-    for data, numbers in VIDEO_TOKENS.items():
-        for tokens in numbers:
-            counts = (count_vivit(data, variant, tokens) for variant in ("eventful", "exact"))
-            name = "all" if tokens is None else str(tokens)
-            rows.append((data.name, name, *(round(count / 1e12, 4) for count in counts)))
-    columns = ("data set", "tokens", "eventful, recounted", "costream")
-    notes = (
-        f"ViViT-B, factorised encoder; {VIEWS} views per video of {STEPS} tubelets each, the first",
-        "computed in full. As in the paper, additions count like multiply-accumulates, and tubelet",
-        "embedding is not counted. Tokens: of 401 (20 x 20 and the class token) and of 197.",
-        "Recounted: by costream, by the paper's rule; it prints 5.49 for 280 tokens.",
-        "costream: the default, exact attention.",
-    )
-    title = "Operations of ViViT-B with token gates, in trillions per video"
-    return Table(title, columns, tuple(rows), notes, decimals=4)
 
 
 # Operation counts of ViTDet-B with token gates, from the counters of the running code.

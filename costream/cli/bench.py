@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _SIZE = click.IntRange(min=1)
 _BENCHES = model_benches()
+_ANYWHERE = ("costream.bench.video3d:", "costream.bench.vivit:")  # on any device
 _OBJECT_MODEL = "eventful-vitdet"
 _REPETITIONS = "Repetitions of each method."
 _threads = click.option("--threads", type=_SIZE, default=1, show_default=True)
@@ -107,10 +108,9 @@ def steps(
             from costream.bench.eventful import object_steps_tables
 
             show(object_steps_tables(device, dtype, rounds), as_json)
-        elif _BENCHES[model].startswith("costream.bench.video3d:"):
-            from costream.bench.video3d import video_steps_table
-
-            show([video_steps_table(model, rounds, threads, device, dtype)], as_json)
+        elif _BENCHES[model].startswith(_ANYWHERE):
+            bench = resolve_name(_BENCHES[model])
+            show([bench(model, rounds, threads, device, dtype)], as_json)
         else:
             raise UsageError(f"{model} is timed on a CPU, in float32", where="-m")
         return
@@ -144,10 +144,11 @@ def convert(rounds: int, threads: int, as_json: bool) -> None:
 def ops(as_json: bool) -> None:
     """Count the operations of the networks, by the papers' and by costream's method."""
     from costream.bench.counts import audio_ops_table, class_token_ops_table, ops_table
-    from costream.bench.eventful import action_ops_table, object_ops_table, threshold_ops_table
+    from costream.bench.eventful import object_ops_table, threshold_ops_table
     from costream.bench.nystrom import SIZES, nystrom_ops_table
     from costream.bench.skeletons import skeleton_ops_table
     from costream.bench.video3d import video_ops_table
+    from costream.bench.vivit import action_ops_table
 
     tables = [ops_table(), class_token_ops_table(), skeleton_ops_table(), audio_ops_table()]
     tables += [object_ops_table(), threshold_ops_table(), action_ops_table(), video_ops_table()]

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 import torch
 
-from costream.bench import counts, eventful, nystrom, skeletons, video3d
+from costream.bench import counts, eventful, nystrom, skeletons, video3d, vivit
 from costream.bench.video3d import build_net
 from costream.models.eventful.backbone import ViTDetBackbone
 from costream.models.eventful.vivit import ViViT
@@ -255,8 +255,8 @@ def test_the_tables_of_token_gates_have_every_row() -> None:
     assert len(table.rows) == len(eventful.ROWS) + len(eventful.BASE)
     for row in table.rows:
         assert row[2::2][:3] == row[3::2]
-    table = eventful.action_ops_table()
-    assert len(table.rows) == sum(map(len, eventful.VIDEO_TOKENS.values()))
+    table = vivit.action_ops_table()
+    assert len(table.rows) == sum(map(len, vivit.VIDEO_TOKENS.values()))
     for row in table.rows:
         # nothing stays behind, and it costs 4 % more at most
         assert row[3] < 1.04 * row[2]  # type: ignore[operator]
@@ -266,13 +266,13 @@ def test_the_tables_of_token_gates_have_every_row() -> None:
 # Counted apart from this program, from the architecture, in trillions of operations per video.
 EPIC = (7.1220, 5.4905, 4.7719, 4.0532, 3.3346, 2.9753, 2.6160, 2.2567)
 EPIC += (1.8974, 1.7177, 1.5381, 1.3584, 1.1787, 0.9991)
-VIVIT = {eventful.EPIC: EPIC, eventful.KINETICS: (3.3596, 1.8138, 1.0164, 0.6178)}
+VIVIT = {vivit.EPIC: EPIC, vivit.KINETICS: (3.3596, 1.8138, 1.0164, 0.6178)}
 
 
 @pytest.mark.parametrize("data", VIVIT)
-def test_counts_of_vivit_are_those_of_an_independent_count(data: eventful.DataSet) -> None:
-    for tokens, expected in zip(eventful.VIDEO_TOKENS[data], VIVIT[data], strict=True):
-        assert round(eventful.count_vivit(data, "eventful", tokens) / 1e12, 4) == expected
+def test_counts_of_vivit_are_those_of_an_independent_count(data: vivit.DataSet) -> None:
+    for tokens, expected in zip(vivit.VIDEO_TOKENS[data], VIVIT[data], strict=True):
+        assert round(vivit.count_vivit(data, "eventful", tokens) / 1e12, 4) == expected
 
 
 def test_thresholds_cost_what_their_number_of_tokens_does() -> None:
@@ -287,8 +287,8 @@ def test_counts_of_vivit_are_the_closed_forms(variant: str) -> None:
     spatial = net.spatial_model
     ends = net.temporal_model.count_macs() + 768 * 400 + 400
     for tokens in (None, 96, 24):
-        others = (eventful.STEPS - 1) * spatial.count_macs(tokens)
-        assert eventful.count_vivit(eventful.KINETICS, variant, tokens) == eventful.VIEWS * (
+        others = (vivit.STEPS - 1) * spatial.count_macs(tokens)
+        assert vivit.count_vivit(vivit.KINETICS, variant, tokens) == vivit.VIEWS * (
             spatial.count_macs() + others + ends
         )
 

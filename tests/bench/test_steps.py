@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from costream.bench import audio, encoders, eventful, nystrom, published, skeletons, video3d
+from costream.bench import (
+    audio,
+    encoders,
+    eventful,
+    nystrom,
+    published,
+    skeletons,
+    video3d,
+    vivit,
+)
 from costream.bench.encoders import steps_table
 from costream.bench.timing import fit_norms
 from costream.frontends.audio import ContinualAudioNet
@@ -196,6 +205,18 @@ def test_every_way_of_token_gates_has_a_row(fast: bool, monkeypatch: pytest.Monk
     cost = {(row["way"], row["tokens"]): row["G operations"] for row in rows}
     assert cost["costream", 4] < cost["costream", 8] < cost["dense float32", 36]
     assert cost["costream", 8] <= cost["token-wise", 8]
+
+
+def test_vivit_is_timed_with_all_and_with_few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"DIM": 24, "DEPTH": 2, "STEP_TOKENS": (8, 4)}.items():
+        monkeypatch.setattr(vivit, name, value)
+    monkeypatch.setattr(vivit, "EPIC", vivit.DataSet("small", 4, 5))
+    table = vivit.vivit_steps_table("vivit", rounds=2)
+    ways = [(row[0], row[1]) for row in table.rows]
+    gated = [("costream", 8), ("costream", 4), ("costream", 17), ("eventful, as published", 8)]
+    assert ways == [("dense", 17), *gated]
+    cost = {row[:2]: row[5] for row in table.rows}
+    assert cost["costream", 4] < cost["costream", 8] < cost["dense", 17]
 
 
 def test_steps_are_timed_beside_exact_attention(monkeypatch: pytest.MonkeyPatch) -> None:

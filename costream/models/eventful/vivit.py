@@ -278,6 +278,7 @@ class ViViTState(State):
     order=24,
     gated=True,
     model="costream.models.eventful.classifier:ActionModel",
+    bench="costream.bench.vivit:vivit_steps_table",
     arguments={"num_classes": 400},
     task="action recognition",
     rate_hz=15.0,
