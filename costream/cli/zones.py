@@ -57,12 +57,14 @@ def command(
     costream zones rtsp://cam1/live
     costream zones rtsp://cam1/live --zone 'door=0.1,0.2 0.4,0.2 0.4,0.9'
     """
+    from costream.sinks.atomic import check_folder
     from costream.sinks.snapshot import write_grid, write_zones_page
 
     suffix = Path(output).suffix.lower()
     if suffix not in (".png", ".html"):
         hint = "name it zones.png or zones.html"
         raise UsageError("the picture is a PNG, or a page", where=f"-o {output}", hint=hint)
+    check_folder(Path(output).parent)
     places = check_places((*zone, *line, *mask), "--zone, --line, --mask")
     frame = _frame(source, start or 0.0, timeout)
     if suffix == ".png":

@@ -304,6 +304,10 @@ class Optimizer:
         """Take one gradient step on ``loss``."""
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        self.apply(loss)
+
+    def apply(self, loss: Tensor) -> None:
+        """Take one gradient step with the gradients of ``loss``, which the parameters have."""
         nn.utils.clip_grad_norm_(self._modules.parameters(), 1.0)
         self._optimizer.step()
         self._cycle.step()

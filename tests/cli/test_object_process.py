@@ -227,6 +227,7 @@ def test_a_frame_to_draw_zones_on(tmp_path: Path) -> None:
     assert not changed[300:330, 470:500].any()
     assert "not a point" in refused(2, "", "zones", SAMPLE, "--zone", "a=0,0 1")
     assert "the picture is a PNG, or a page" in refused(2, "", "zones", SAMPLE, "-o", "a.jpg")
+    assert "is not a folder" in refused(2, "", "zones", SAMPLE, "-o", out / "a.png")
     assert "no such file" in refused(4, "", "zones", tmp_path / "none.mp4")
     why = refused(2, "", "detect", SAMPLE, "--zone", "a=0,0 1,0 1,1")
     assert "--zone: cooadtr does not detect objects" in why

@@ -97,14 +97,20 @@ def test_unchanged_motions_and_pauses():
     assert steps.max() < 0.7  # where one motion follows another, the hips go on
 
 
-def test_each_bone_goes_its_own_way_around_the_middle_pose():
+def test_each_bone_goes_its_own_way_around_the_mean_or_the_first_pose():
     batch = drawn(replace(NOTHING, uneven=0.5))
     whole = (batch.labels[:, :36] == 1).all(1)
     assert whole.any()
     joints = torch.from_numpy(motions()[0].joints[None, :, 0, :, :3])
     own, drawn_ones = (x[:, :36, [4, 5]] - x[:, :36, [3, 4]] for x in (joints, batch.joints[whole]))
     own, drawn_ones = own[..., 1], drawn_ones[..., 1]  # people are turned, up stays up
-    torch.testing.assert_close(drawn_ones.mean(1), own.mean(1).expand(len(drawn_ones), -1))
+    mean, first = (
+        torch.isclose(a, b, atol=1e-4).all(1)
+        for a, b in ((drawn_ones.mean(1), own.mean(1)), (drawn_ones[:, 0], own[:, 0]))
+    )
+    assert (mean ^ first).all()
+    assert mean.any()
+    assert first.any()
     far = drawn_ones.std(1) / own.std(1)
     assert far.std() > 0.1
     assert (far[:, 0] - far[:, 1]).abs().max() > 0.1

@@ -24,6 +24,7 @@ from weights.recipes.skeleton.tokens import body_tokens
 
 log = logging.getLogger("costream")
 REPORT_S = 10.0  # between two lines of progress
+ORDINARY = 5  # updates on a GPU before one is recorded
 TEMPERATURE, TAUGHT = 2.0, 0.5  # of what a teacher says, and its weight beside the labels
 Tokens = Callable[[StreamBatch, torch.Generator], Tensor]  # -> [B, T, 1, V, C]
 
@@ -67,6 +68,39 @@ class _Progress:
         self._since_s, self._costs = time.monotonic(), []
 
 
+class _Gradients:
+    """Gives a network's parameters the gradients of the cost of each batch, and returns the cost.
+
+    An update is hundreds of small kernels, which a GPU computes faster than Python starts them:
+    there it is a CUDA graph, recorded after some ordinary updates. Batches have one shape.
+    """
+
+    def __init__(self, network: SkeletonNet, cost: Callable[..., Tensor]) -> None:
+        self._network, self._cost = network, cost
+        self._before = ORDINARY  # updates before the graph is recorded
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        if self._graph is None:
+            self._network.zero_grad(set_to_none=True)
+            if not inputs[0].is_cuda or self._before > 0:
+                self._before -= 1
+                return self._backward(inputs)
+            self._inputs = [x.clone() for x in inputs]
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._result = self._backward(self._inputs)
+        for own, x in zip(self._inputs, inputs, strict=True):
+            own.copy_(x)
+        self._graph.replay()
+        return self._result.clone()
+
+    def _backward(self, inputs: Sequence[Tensor]) -> Tensor:
+        cost = self._cost(*inputs)
+        cost.backward()  # type: ignore[no-untyped-call]
+        return cost.detach()
+
+
 def learn(
     network: SkeletonNet,
     streams: StreamBatches,
@@ -89,19 +123,27 @@ def learn(
     parts: dict[str, Stateful] = {"chance": _Chance(chance), "average": average}
     optimizer = Optimizer([network], schedule, title, partial, parts)
     progress = _Progress(title, schedule)
+
+    def cost_of(seen: Tensor, labels: Tensor, weights: Tensor, space: Tensor) -> Tensor:
+        logits = clip_logits(network, seen)
+        cost = loss(logits, labels, weights, schedule.smoothing)
+        if teacher is None:
+            return cost
+        with torch.no_grad():
+            taught = clip_logits(teacher, space)
+        return cost + TAUGHT * taught_loss(logits, taught, labels, weights)
+
+    gradients = _Gradients(network, cost_of)
     for step in optimizer:
         own.manual_seed(int(torch.randint(2**62, (), generator=chance)))
         batch = streams.draw(schedule.batch, length, own)
-        logits = clip_logits(network, tokens(batch, own))
+        seen = tokens(batch, own)
+        space = seen if teacher is None else body_tokens(batch.joints, batch.seen)
         labels, weights = batch.labels[:, ::stride], batch.weights[:, ::stride]
-        cost = loss(logits, labels, weights, schedule.smoothing)
-        if teacher is not None:
-            with torch.no_grad():
-                taught = clip_logits(teacher, body_tokens(batch.joints, batch.seen))
-            cost = cost + TAUGHT * taught_loss(logits, taught, labels, weights)
-        optimizer.step(cost)
+        cost = gradients(seen, labels, weights, space)
+        optimizer.apply(cost)
         average.update(network)
-        progress.add(step, cost.detach())
+        progress.add(step, cost)
     progress.tell()
     if partial is not None:
         partial.write(schedule.steps, optimizer.parts)

@@ -34,7 +34,8 @@ class Changes:
     warp: float = 0.1  # shift of the middle in time, relative to the length, uniform
     bone: float = 0.12  # of the logarithm of a bone's length, the same left and right
     posture: float = 0.1  # of each bone's end throughout, relative to its other end
-    amplitude: float = 0.45  # of the logarithm: how far a motion goes from its mean pose, uniform
+    larger: float = 0.45  # of the logarithm: how far a motion goes from its middle pose, uniform
+    smaller: float = 0.9  # the same downwards: some people hardly raise a hand to their chest
     uneven: float = 0.2  # of the logarithm: the same of each bone, beside that of its motion
     turn: float = 1.6  # radians from facing the camera: some are seen from behind
     tilt: float = 0.3  # radians: cameras that are not level, of some more than of others
@@ -85,9 +86,10 @@ class StreamBatches:
         place = {label: k for k, label in enumerate(labels)}
         # Nobody rests with a raised hand: of the first and the last pose of each motion.
         self._calm = self._held(np.stack([_calm(x[[0, -1]]) for x, _ in filled]))
-        # The middle pose of each motion.
-        means = [_limbs(torch.from_numpy(x)).mean(0) for x, _ in filled]
-        self._mean = torch.stack(means).to(self._device)
+        # Poses around which motions get smaller or larger: their first one, and their mean.
+        limbs = [_limbs(torch.from_numpy(x)) for x, _ in filled]
+        middles = torch.stack([torch.stack((x[0], x.mean(0))) for x in limbs])
+        self._middles = middles.to(self._device)
         self._label = self._held([place[m.label] for m in motions])
         twins = [mirrored.get(m.label, m.label) for m in motions]
         self._twin = self._held([-1 if t is None else place[t] for t in twins])
@@ -98,8 +100,8 @@ class StreamBatches:
         )
         self._other = self._held(list(BODY_15.mirrored))
         self._above = self._held([_line(joint) for joint in range(len(PARENTS))])  # [V, V]
-        limbs = [[joint in limb for joint in range(len(PARENTS))] for limb in _LIMBS]
-        self._limbs = self._held(limbs)  # [limbs, V]
+        lost = [[joint in limb for joint in range(len(PARENTS))] for limb in _LIMBS]
+        self._limbs = self._held(lost)  # [limbs, V]
         self._arms = self._held([joint in _ARMS for joint in range(len(PARENTS))])
         self._flip = self._held([-1.0, 1.0, 1.0])
 
@@ -132,9 +134,11 @@ class StreamBatches:
         bones = (c.bone * chance.normal(len(PARENTS))).exp()
         bones = (bones * bones[:, self._other]).sqrt()
         posture = c.posture * chance(1)[..., None] * chance.normal(len(PARENTS), 3)
-        amplitude = c.amplitude * (2 * chance(MOTIONS, 1) - 1)
+        amplitude = (c.larger + c.smaller) * chance(MOTIONS, 1) - c.smaller
         amplitude = (amplitude + c.uneven * chance.normal(MOTIONS, len(PARENTS))).exp()
-        body = (bones, posture, amplitude)
+        # Half of those that begin at rest stay nearer to that.
+        around = torch.where(self._calm[chosen, 0] & (chance(MOTIONS) < 0.5), 0, 1)
+        body = (bones, posture, amplitude, self._middles[chosen, around])
         x = torch.lerp(
             self._placed(one, chosen, flip, turn, ways, body),
             self._placed(two, chosen, flip, turn, ways, body),
@@ -180,18 +184,18 @@ class StreamBatches:
         flip: Tensor,
         turn: Tensor,
         ways: Tensor,
-        body: tuple[Tensor, Tensor, Tensor],
+        body: tuple[Tensor, Tensor, Tensor, Tensor],
     ) -> Tensor:
         """Return the poses [B, T, V, 3] of these frames, of this body, where the stream is.
 
-        ``body``: relative lengths of bones [B, V], shifts of their ends [B, V, 3], and how far
-        each of them goes from the middle pose of a motion [B, MOTIONS, V].
+        ``body``: relative lengths of bones [B, V], shifts of their ends [B, V, 3], how far each of
+        them goes from the middle pose of a motion [B, MOTIONS, V], and that pose's bones
+        [B, MOTIONS, V, 3].
         """
-        number, (bones, posture, amplitude) = frame[0], body
+        number, (bones, posture, amplitude, middle) = frame[0], body
         x = self._x[self._rows(frame, chosen)]
-        mean = self._mean[chosen.gather(1, number)]
-        far = amplitude.gather(1, number[..., None].expand(-1, -1, len(PARENTS)))
-        limbs = torch.lerp(mean, _limbs(x), far[..., None])
+        rows = torch.arange(len(x), device=self._device)[:, None]
+        limbs = torch.lerp(middle[rows, number], _limbs(x), amplitude[rows, number][..., None])
         limbs[:, :, CENTRE] = x[:, :, CENTRE]
         limbs = _turned(self._flipped(limbs, flip.gather(1, number)), turn.gather(1, number))
         hips = limbs[:, :, CENTRE : CENTRE + 1]
