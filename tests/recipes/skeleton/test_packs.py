@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from costream.checkpoints.file import read_weights
 from costream.layouts import BODY_15
 from costream.models.registry import load_model
 from kit.data_packs import packs as needed
@@ -118,3 +119,9 @@ def test_the_recipe_makes_weights_that_run(packs, tmp_path, name):
     text = path.with_suffix(".md").read_text("utf-8")
     assert "Research use only" in text
     assert "| tree ensemble |" in text
+    path = make(packs, size, 0, tmp_path / "again", path, name=name, share=0.0)
+    first, again = (read_weights(tmp_path / f / f"{name}.safetensors") for f in ("", "again"))
+    bias = "network.fc.bias"  # the background's is chosen anew
+    assert again.tensors.pop(bias)[1:].equal(first.tensors.pop(bias)[1:])
+    assert all(again.tensors[k].equal(v) for k, v in first.tensors.items() if "num_" not in k)
+    assert "0% of the way" in again.card.split

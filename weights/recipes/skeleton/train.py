@@ -7,7 +7,8 @@ card. ``--model costgcn-2d`` learns from projections of the same streams, and wi
 weights/costgcn.safetensors`` from what that says of them. Seeded, and resumed from
 OUTPUT/MODEL.partial.
 
-``--start weights/costgcn.safetensors`` goes on from stored weights, with a smaller ``--rate``.
+``--start weights/costgcn.safetensors`` goes on from stored weights, with a smaller ``--rate``;
+``--share 0.5`` keeps weights halfway between those and what was learnt from there.
 
 It learns on a GPU too: after ``--device cuda --streams 256 --seconds 360 --learn`` there, the same
 command without ``--device`` and ``--learn`` makes choices and scores elsewhere from that folder.
@@ -15,6 +16,7 @@ command without ``--device`` and ``--learn`` makes choices and scores elsewhere 
 
 from __future__ import annotations
 
+import copy
 import logging
 import sys
 from collections.abc import Sequence
@@ -97,6 +99,7 @@ def make(
     teacher: Path | None = None,
     device: str = "cpu",
     learn_only: bool = False,
+    share: float = 1.0,
 ) -> Path:
     """Train, score and write ``name``.safetensors and .md; return the path of the weights.
 
@@ -104,6 +107,8 @@ def make(
     motions are scored whose labels other sets have. ``name``: one of ``MODELS``. ``teacher``:
     weights for space that are learnt from too. ``device``: where it learns. ``learn_only``: stop
     when everything is learnt, and return the path of the checkpoint from which it goes on.
+    ``share``: how far from the weights of ``start`` to those learnt the ones kept are (Wortsman et
+    al., "Robust fine-tuning of zero-shot models", CVPR 2022).
     """
     pictures = name == "costgcn-2d"
     arguments, options = (FLAT_NETWORK, FLAT_FRONTEND) if pictures else (NETWORK, FRONTEND)
@@ -116,6 +121,7 @@ def make(
     network = SkeletonNet(len(labels), **arguments)
     if start is not None:
         start_from(network, labels, start)
+    first = copy.deepcopy(network.state_dict())
     place = find_device(device)
     tutor = None if teacher is None else read_teacher(teacher, labels).to(place)
     made_up = [m for m in figures(seed) if m.label in labels]
@@ -140,6 +146,15 @@ def make(
         network.cpu()
         return partial.path
 
+    def kept() -> SkeletonNet:
+        weights = network.state_dict()
+        for key, value in first.items():
+            if value.dtype.is_floating_point:
+                weights[key] = torch.lerp(value, weights[key], share)
+        out = SkeletonNet(len(labels), **arguments)
+        out.load_state_dict(weights)
+        return out.eval()
+
     everyone = [train, choosing]
     go_on([train], name, size.steps, size.rate)
     if learn_only:
@@ -149,8 +164,9 @@ def make(
         taught, choosing, test = (
             {k: flat(v) for k, v in p.items()} for p in (taught, choosing, test)
         )
-    shift, timeline = calibrate(network, frontend, choosing, labels, RATE_HZ, seed)
+    shift, timeline = calibrate(kept(), frontend, choosing, labels, RATE_HZ, seed)
     go_on(everyone, f"{name}-last", size.last, size.rate / 3)
+    network = kept()
     with torch.no_grad():
         network.fc.bias[0] += shift
     network.half().float()  # rounded as it is stored
@@ -171,7 +187,7 @@ def make(
         metrics[title] = {name: score(weights, films, labels, own, seed)}
     arguments = {"num_classes": len(labels), **arguments}
     taught_by = None if teacher is None else teacher.stem
-    card = card_of(name, labels, arguments, options, timeline, metrics, taught_by)
+    card = card_of(name, labels, arguments, options, timeline, metrics, taught_by, share)
     path = folder / f"{name}.safetensors"
     save_model(path, card, network.half(), frontend)
     path.with_suffix(".md").write_text(card_text(card, sequence_table), encoding="utf-8")
@@ -211,6 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.add_argument("--streams", type=int, default=SkeletonRecipeSize().streams)
     arguments.add_argument("--seconds", type=float, default=0.0, help="of learning; 0: any")
     arguments.add_argument("--start", type=Path, help="weights to begin with")
+    arguments.add_argument("--share", type=float, default=1.0, help="of what is learnt from there")
     arguments.add_argument("--teacher", type=Path, help="weights for space to learn from")
     arguments.add_argument("--device", default="cpu", help="where it learns: auto, cpu or cuda")
     arguments.add_argument("--learn", action="store_true", help="stop before choices and scores")
@@ -228,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         path = make(
             *(options.packs, size, options.seed, options.output, options.start, options.without),
-            *(options.model, options.teacher, options.device, options.learn),
+            *(options.model, options.teacher, options.device, options.learn, options.share),
         )
         return [path]
 
