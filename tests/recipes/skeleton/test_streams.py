@@ -20,7 +20,7 @@ from costream.records import SkeletonFrame
 from costream.training.optim import Schedule, TrainingCheckpoint
 from costream.training.skeleton.motions import Motion, single
 from kit.data_skeleton import STANDING, act
-from weights.recipes.skeleton import pictures
+from weights.recipes.skeleton import learning, pictures
 from weights.recipes.skeleton.card import card_of
 from weights.recipes.skeleton.clips import clip_logits
 from weights.recipes.skeleton.figures import figures
@@ -195,6 +195,25 @@ def test_a_timed_training_is_over_in_time_and_goes_on_from_its_end(tmp_path):
     assert took[1] < 2
     assert not one.fc.weight.equal(before)
     assert one.fc.weight.equal(other.fc.weight)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("taught", [False, True])
+def test_recorded_updates_are_the_ordinary_ones(monkeypatch, taught):
+    learnt = []
+    for ordinary in (100, 3):
+        monkeypatch.setattr(learning, "ORDINARY", ordinary)
+        torch.manual_seed(0)
+        network = SkeletonNet(len(LABELS), **{**NETWORK, "widths": [8, 12], "strides": [1, 2]})
+        teacher = SkeletonNet(len(LABELS), **NETWORK).cuda().eval() if taught else None
+        streams = StreamBatches(motions(), LABELS, MIRRORED, device="cuda")
+        learn(
+            *(network.cuda(), streams, lambda batch, _: body_tokens(batch.joints, batch.seen)),
+            *(Schedule(12, 4), 16, 0, "a", None, teacher),
+        )
+        learnt.append(network.state_dict())
+    for key, value in learnt[0].items():
+        torch.testing.assert_close(learnt[1][key], value, rtol=1e-3, atol=1e-4)
 
 
 def test_a_teacher_is_learnt_from_where_there_is_an_action():

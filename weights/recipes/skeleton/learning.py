@@ -69,7 +69,7 @@ class _Progress:
 
 
 class _Gradients:
-    """Gives a network's parameters the gradients of the cost of each batch, and returns the cost.
+    """Computes the cost of each batch, and its gradients, which the network's parameters then have.
 
     An update is hundreds of small kernels, which a GPU computes faster than Python starts them:
     there it is a CUDA graph, recorded after some ordinary updates. Batches have one shape.
