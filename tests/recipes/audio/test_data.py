@@ -8,7 +8,7 @@ import torch
 
 from costream.labels.recording import SILENCE
 from weights.recipes.audio.data import SoundClip, genre_label, sound_label
-from weights.recipes.audio.pieces import BLOCK, PieceSampler, made_up
+from weights.recipes.audio.pieces import BLOCK, PieceSampler, louder, made_up, mask
 
 SOUNDS, GENRES = ("dog bark", "music", "other", "rain", SILENCE), ("jazz", "rock", "no music")
 
@@ -53,3 +53,13 @@ def test_made_up_sounds_have_a_level_and_are_not_alike():
     flat = [np.abs(np.fft.rfft(w)).max() ** 2 / np.sum(np.abs(np.fft.rfft(w)) ** 2) for w in waves]
     assert min(flat) < 0.01  # noise
     assert max(flat) > 0.3  # a tone
+
+
+def test_spectrograms_are_masked_and_louder():
+    rows, rng = torch.randn(8, 48, 64).sub(8), np.random.default_rng(0)
+    assert 0 < (mask(rows, rng) != rows).float().mean() < 0.5
+    change = louder(rows, rng) - rows
+    assert change.std((1, 2)).max() < 0.05  # one level for all of a piece
+    assert change.mean((1, 2)).std() > 0.3
+    silence = louder(torch.full((1, 4, 64), -16.125), rng)  # in half precision
+    torch.testing.assert_close(silence, torch.full_like(silence, np.log(1e-7)))

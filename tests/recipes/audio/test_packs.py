@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 
 import numpy as np
 import pytest
 import torch
 
+from costream.errors import UsageError
 from costream.models.registry import load_model
 from costream.records import AudioBlock
 from kit.data_packs import packs as needed
-from weights.recipes.audio.backbone import CLASSES, HOP, WIDTH, WINDOW, Said
 from weights.recipes.audio.data import PACKS, PARTS, SOUNDS, read_clips
-from weights.recipes.audio.train import SoundRecipeSize, make
+from weights.recipes.audio.lessons import LessonBank, LessonPlan, LessonWorkers
+from weights.recipes.audio.teacher import CLASSES, HOP, WIDTH, WINDOW, Said
+from weights.recipes.audio.train import SoundRecipeSize, learn, make
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +29,12 @@ def clips(packs):
     return read_clips(packs, every=29)
 
 
-def teacher(wave):
-    """A teacher that knows nothing but which bands of a window are loud."""
-    windows = [wave[k : k + WINDOW] for k in range(0, len(wave) - WINDOW + 1, HOP)]
-    spectra = np.abs(np.fft.rfft(np.stack(windows), 4096))[:, 1 : CLASSES + 1]
-    features = np.sqrt(spectra).astype(np.float32)
-    return Said(features[:, :WIDTH], np.log(features + 0.1))
+class LoudBands:  # a teacher that knows nothing but which bands of a window are loud
+    def __call__(self, wave):
+        windows = [wave[k : k + WINDOW] for k in range(0, len(wave) - WINDOW + 1, HOP)]
+        spectra = np.abs(np.fft.rfft(np.stack(windows), 4096))[:, 1 : CLASSES + 1]
+        features = np.sqrt(spectra).astype(np.float32)
+        return Said(features[:, :WIDTH], np.log(features + 0.1))
 
 
 def test_no_source_or_song_is_on_two_sides(clips):
@@ -51,24 +54,10 @@ def test_the_packs_are_read_whole(clips):
 
 
 def test_the_recipe_from_packs_to_weights(packs, tmp_path):
-    size = SoundRecipeSize(
-        pieces=24,
-        steps=3,
-        more=2,
-        batch=8,
-        streams=17,
-        head_steps=3,
-        genre_steps=3,
-        every=29,
-        trees=2,
-        noises=4,
-    )
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        paths = make(packs, teacher, size, 0, tmp_path)
-    finally:
-        torch.set_num_threads(threads)
+    steps = {"steps": 5, "head_steps": 3, "genre_steps": 3}
+    size = SoundRecipeSize(**steps, batch=8, workers=1, streams=17, trees=2, noises=4)
+    plan = LessonPlan(packs, LoudBands, 24, 0, 29, tmp_path, tmp_path / "waves.npz")
+    paths = make(plan, size, tmp_path)
     assert [p.name for p in paths] == ["cotrans.safetensors", "cosounds.safetensors"]
     model = load_model("cotrans,cosounds", tmp_path)
     assert model.info.heads[1].card.labels == tuple(SOUNDS)
@@ -81,3 +70,11 @@ def test_the_recipe_from_packs_to_weights(packs, tmp_path):
         assert "linear classifier" in card
         assert "tree ensemble" in card
         assert "majority" in card
+    again = learn(plan, size, torch.device("cpu")).state_dict()  # it is in the cache
+    assert all(torch.equal(v, again[k]) for k, v in model.frontend.state_dict().items())
+
+
+def test_a_process_that_fails_is_told(tmp_path):
+    plan = LessonPlan(tmp_path, LoudBands, 24, 0, 29, tmp_path)
+    with closing(LessonWorkers(plan, 1)) as workers, pytest.raises(UsageError, match="failed"):
+        workers.wait(LessonBank(24, torch.device("cpu")), 24)

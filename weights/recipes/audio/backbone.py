@@ -2,158 +2,58 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import NamedTuple, TypeAlias
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from costream.errors import UsageError
 from costream.frontends.audio import ContinualAudioNet
-from costream.frontends.mel import LogMel
-from costream.training.audio.examples import SAMPLE_RATE_HZ, gain
-from costream.training.optim import Optimizer, RandomState, Schedule, TrainingCheckpoint
+from costream.training.audio.examples import gain
+from costream.training.optim import (
+    Optimizer,
+    RandomState,
+    Schedule,
+    Stateful,
+    TrainingCheckpoint,
+)
+from costream.training.skeleton.loop import Average
 from weights.recipes.action.loop import logits
-from weights.recipes.audio.pieces import BLOCK, STEPS, PieceSampler, made_up, mask
-from weights.recipes.common import soft_cross_entropy, teacher_file
+from weights.recipes.audio.lessons import DistillationSet, LessonBank, make_mel
+from weights.recipes.audio.pieces import BLOCK, STEPS, PieceSampler, louder, made_up, mask
+from weights.recipes.audio.teacher import CLASSES, WIDTH
+from weights.recipes.common import soft_cross_entropy
 
-# Distillation targets from mn04, the teacher of the audio backbone.
-#
-# mn04 (Schmid, Koutini, Widmer, Efficient large-scale audio tagging via transformer-to-CNN
-# knowledge distillation, ICASSP 2023; MIT) is trained on AudioSet. Its features and its scores of
-# 527 classes teach the backbone to distinguish sounds that have no labels here. Teacher and
-# student get the same augmented pieces (Beyer et al., Knowledge distillation: A good teacher is
-# patient and consistent, CVPR 2022). Neither the teacher's weights nor its outputs are in the
-# shipped weights.
-
-
-WINDOW = 24_000  # samples of a window
-HOP = 8_000
-WIDTH, CLASSES = 384, 527
-_RATE_HZ, _FFT, _FRAME = 32_000, 1024, 320  # of the teacher's spectrogram
-_LEVEL = 0.1  # root mean square of what the teacher hears, unless it is all but silent
-_FAINT = 1e-3
-
-
-class Said(NamedTuple):
-    """Outputs of the teacher for a sound, window by window."""
-
-    features: npt.NDArray[np.float32]  # [windows, WIDTH]
-    logits: npt.NDArray[np.float32]  # [windows, CLASSES]
-
-
-class Mn04:
-    """The teacher: sound to features and class scores, a window every HOP samples.
-
-    Raises UsageError if the pack ``teachers_audio.tar`` or the package onnxruntime is missing.
-    """
-
-    def __init__(self, path: Path) -> None:
-        with teacher_file(path, "mn04_as.onnx") as file:
-            try:
-                from onnxruntime import InferenceSession, SessionOptions
-            except ImportError as error:
-                raise UsageError(
-                    "the recipe needs a runtime for ONNX networks", hint="pip install onnxruntime"
-                ) from error
-            options = SessionOptions()
-            options.intra_op_num_threads = 1
-            self._network = InferenceSession(str(file), options)
-        with teacher_file(path, "mn04_mel.npz") as file, np.load(file) as front:
-            self._mel, self._window = front["mel"].T.copy(), front["window"]
-
-    def __call__(self, wave: npt.NDArray[np.float32]) -> Said:
-        """Return the outputs for a sound [N] at 16 kHz, at a standard level."""
-        level = float(np.sqrt(np.mean(wave**2)))
-        rows = self._spectrogram(wave * (_LEVEL / level if level > _FAINT else 1.0))
-        count = (len(wave) - WINDOW) // HOP + 1
-        size, every = (n * _RATE_HZ // SAMPLE_RATE_HZ // _FRAME for n in (WINDOW, HOP))
-        windows = [rows[k * every : k * every + size].T[None] for k in range(count)]
-        logits, features = self._network.run(
-            ["logits", "embedding"], {"mel": np.stack(windows).astype(np.float32)}
-        )
-        return Said(features, logits)
-
-    def _spectrogram(self, wave: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return the network's input [frames, 128], 100 frames a second."""
-        from soxr import resample  # librosa needs it
-
-        high = resample(wave, SAMPLE_RATE_HZ, _RATE_HZ)
-        high = np.pad(high[1:] - 0.97 * high[:-1], _FFT // 2, mode="reflect")
-        frames = np.lib.stride_tricks.sliding_window_view(high, _FFT)[::_FRAME]
-        power = np.abs(np.fft.rfft(frames * self._window)) ** 2
-        rows: npt.NDArray[np.float32] = (np.log(power @ self._mel + 1e-5) + 4.5) / 5
-        return rows
-
-
-Teacher: TypeAlias = Callable[[npt.NDArray[np.float32]], Said]
+log = logging.getLogger("costream")
+REPORT_S = 10.0  # between two lines of progress
+_FOR_STATISTICS = 2048  # pieces
 # Loss weights of the teacher's features, its logits, the labels of sounds and of genres.
 WEIGHTS = (2.0, 1.0, 1.0, 1.0)
 # Added to standard deviations before dividing by them, so that near-constant values count less.
 _FEATURE_FLOOR, _LOGIT_FLOOR = 0.02, 0.1
 _HIDDEN = 512
-_LOW_HZ, _HIGH_HZ = 50.0, 7800.0
 # Index of the first token that covers the teacher's first window, and number of tokens per window
 # hop; index of the first token that covers a second.
 _FIRST, _EVERY, _FULL = 5, 2, 3
 
 
-@dataclass(frozen=True)
-class DistillationSet:
-    """N pieces: log-mel frames, targets of both heads, the teacher's outputs for each window."""
-
-    spectrograms: Tensor  # float16 [N, F, bands]
-    sounds: Tensor  # [N, K]
-    genres: Tensor
-    features: Tensor  # float16 [N, windows, WIDTH]
-    logits: Tensor  # float16 [N, windows, CLASSES]
-
-    def parts(self) -> tuple[Tensor, ...]:
-        """Return the fields, in order."""
-        return tuple(getattr(self, f.name) for f in fields(self))
-
-    def take(self, rows: Tensor) -> DistillationSet:
-        """Return the pieces of these numbers."""
-        return DistillationSet(*(part[rows] for part in self.parts()))
-
-
-def prepare(supply: PieceSampler, teacher: Teacher, pieces: int, seed: int) -> DistillationSet:
-    """Draw ``pieces`` pieces and compute the teacher's outputs for them."""
-    rng = np.random.default_rng(seed)
-    mel = make_mel()
-    parts: list[tuple[Tensor, ...]] = []
-    bar = tqdm(range(pieces), desc="teacher", file=sys.stderr, disable=None, leave=False)
-    for _ in bar:
-        batch = supply.batch(1, rng)
-        said = [torch.from_numpy(x).half() for x in teacher(batch.waves[0].numpy())]
-        parts.append((mel(batch.waves)[0].half(), batch.sounds[0], batch.genres[0], *said))
-    return DistillationSet(*(torch.stack(column) for column in zip(*parts, strict=True)))
-
-
-def join(lessons: Sequence[DistillationSet]) -> DistillationSet:
-    """Return several sets of pieces as one."""
-    columns = zip(*(each.parts() for each in lessons), strict=True)
-    return DistillationSet(*(torch.cat(column) for column in columns))
-
-
-def make_mel() -> LogMel:
-    """Return the spectrogram module of the backbone."""
-    return LogMel().fill(SAMPLE_RATE_HZ, _LOW_HZ, _HIGH_HZ)
-
-
 class Student(nn.Module):
     """The backbone with heads on its tokens for training; only the backbone is kept.
 
-    ``lessons``: some of them are used to standardise features and logits, and without ``start``
-    spectrograms. ``start``: the network, without norms, whose weights are the first ones.
+    ``lessons``: examples, to standardise features and logits, and without ``start`` spectrograms.
+    ``start``: the network, without norms, whose weights are the first ones.
     """
+
+    features_mean: Tensor
+    features_spread: Tensor
+    logits_mean: Tensor
+    logits_spread: Tensor
 
     def __init__(self, lessons: DistillationSet, start: ContinualAudioNet | None = None) -> None:
         super().__init__()
@@ -170,8 +70,13 @@ class Student(nn.Module):
         self.genres = nn.Linear(width, lessons.genres.shape[1])
         self.hidden = nn.Sequential(nn.Linear(width, _HIDDEN), nn.ReLU())
         self.features, self.logits = nn.Linear(_HIDDEN, WIDTH), nn.Linear(_HIDDEN, CLASSES)
-        self._features = _standard(lessons.features, _FEATURE_FLOOR)
-        self._logits = _standard(lessons.logits, _LOGIT_FLOOR)
+        for name, said, floor in (
+            ("features", lessons.features, _FEATURE_FLOOR),
+            ("logits", lessons.logits, _LOGIT_FLOOR),
+        ):
+            values = said.float().flatten(0, 1)
+            self.register_buffer(f"{name}_mean", values.mean(0))
+            self.register_buffer(f"{name}_spread", values.std(0) + floor)
 
     def losses(self, spectrograms: Tensor, lessons: DistillationSet, smoothing: float) -> Tensor:
         """Return the losses of the teacher's features and logits, of sounds and of genres, [4]."""
@@ -180,9 +85,9 @@ class Student(nn.Module):
         tokens = tokens[:, _FULL:]
         taught = [
             F.mse_loss(reader(hidden), (said.float() - mean) / spread)
-            for reader, said, (mean, spread) in (
-                (self.features, lessons.features, self._features),
-                (self.logits, lessons.logits, self._logits),
+            for reader, said, mean, spread in (
+                (self.features, lessons.features, self.features_mean, self.features_spread),
+                (self.logits, lessons.logits, self.logits_mean, self.logits_spread),
             )
         ]
         read = [
@@ -219,42 +124,73 @@ def with_norms(net: ContinualAudioNet, spectrograms: Tensor) -> ContinualAudioNe
     return out
 
 
-def _standard(said: Tensor, floor: float) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation of values [N, windows, D] from every fourth piece."""
-    rows = said[::4].float().flatten(0, 1)
-    return rows.mean(0), rows.std(0) + floor
+class _Progress:
+    """Losses and speed of a training, and the losses of pieces held out, told as it goes on."""
+
+    def __init__(self, student: Student, held: DistillationSet) -> None:
+        self._student, self._held = student, held
+        self._since_s, self._losses = time.monotonic(), list[Tensor]()
+
+    def add(self, place: str, losses: Tensor) -> None:
+        """Take the losses of a gradient step, and tell them with others after ten seconds."""
+        self._losses.append(losses)
+        passed_s = time.monotonic() - self._since_s
+        if passed_s < REPORT_S:
+            return
+        told = _listed(torch.stack(self._losses).mean(0))
+        speed = len(self._losses) / passed_s
+        log.info(
+            "backbone: %s, %.1f steps/s, losses %s, held out %s", place, speed, told, self.held()
+        )
+        self._since_s, self._losses = time.monotonic(), []
+
+    @torch.no_grad()
+    def held(self) -> str:
+        """Return the losses of the pieces held out."""
+        self._student.eval()
+        losses = self._student.losses(self._held.spectrograms.float(), self._held, 0.0)
+        self._student.train()
+        return _listed(losses)
+
+
+def _listed(losses: Tensor) -> str:
+    return " ".join(f"{x:.3f}" for x in losses.tolist())
 
 
 def train_backbone(
-    lessons: DistillationSet,
-    cycles: Sequence[Schedule],
+    bank: LessonBank,
+    held: DistillationSet,
+    schedule: Schedule,
     seed: int,
     start: ContinualAudioNet | None = None,
-    cache: Path | None = None,
+    partial: TrainingCheckpoint | None = None,
+    update: Callable[[], None] | None = None,
 ) -> Student:
-    """Train a student from ``start``, or from random weights.
+    """Train a student on the bank's device from ``start``, or from random weights.
 
-    ``cycles``: in sequence, each with a new optimiser (warm restarts: Loshchilov, Hutter,
-    ICLR 2017). ``cache``: folder for the checkpoints, from which an interrupted training resumes.
+    It gets the averaged weights. ``held``: pieces of other clips, whose losses go to the log.
+    ``update`` is called often; it may add pieces to the bank.
     """
     torch.manual_seed(seed)
-    student, weights = Student(lessons, start), torch.tensor(WEIGHTS)
-    for number, schedule in enumerate(cycles):
-        rng, partial = np.random.default_rng(seed + number), None
-        if cache is not None:
-            identity = {"schedule": asdict(schedule), "seed": seed, "pieces": len(lessons.sounds)}
-            partial = TrainingCheckpoint(cache / f"backbone-{number}.partial", identity, False)
-        title = f"backbone, pieces of {STEPS} steps"
-        bar = Optimizer([student], schedule, title, partial, {"random": RandomState(rng)})
-        student.train()
-        for _ in bar:
-            some = rng.choice(len(lessons.sounds), schedule.batch, replace=False)
-            drawn = lessons.take(torch.from_numpy(some))
-            spectrograms = mask(drawn.spectrograms.float(), rng)
-            losses = student.losses(spectrograms, drawn, schedule.smoothing)
-            bar.step((weights * losses).sum())
-        if partial is not None:  # a later run begins behind this cycle
-            partial.write(schedule.steps, bar.parts)
+    student = Student(bank.first(_FOR_STATISTICS), start).to(bank.device)
+    weights, held = torch.tensor(WEIGHTS, device=bank.device), held.to(bank.device)
+    rng, average, progress = np.random.default_rng(seed), Average(student), _Progress(student, held)
+    parts: dict[str, Stateful] = {"random": RandomState(rng), "average": average}
+    title = f"backbone, pieces of {STEPS} steps"
+    bar = Optimizer([student], schedule, title, partial, parts)
+    student.train()
+    for step in bar:
+        if update is not None:
+            update()
+        drawn = bank.draw(schedule.batch, rng)
+        spectrograms = mask(louder(drawn.spectrograms.float(), rng), rng)
+        losses = student.losses(spectrograms, drawn, schedule.smoothing)
+        bar.step((weights * losses).sum())
+        average.update(student)
+        progress.add(f"{step} of {schedule.steps}, {bank.size} pieces", losses.detach())
+    last = progress.held()
+    student.load_state_dict(average.weights)
+    log.info("backbone: held out %s, with averaged weights %s", last, progress.held())
     return student.eval()
 
 

@@ -18,11 +18,14 @@ from weights.recipes.audio.data import NO_MUSIC, OTHER, SoundClip, genre_label
 BLOCK = 4000  # samples of a step
 STEPS = 12  # length of a piece for the backbone
 # Probabilities and strengths of the augmentations.
-_SPEEDS = (0.85, 1.18)
+_SPEEDS = (0.8, 1.25)
 _LEVELS_DB = (-45.0, -9.0)  # of full scale, root mean square
 _SILENT, _MADE_UP, _MIXED, _NOISY = 0.03, 0.05, 0.35, 0.4
-_STRETCHED, _COLOURED, _IN_ROOM = 0.5, 0.6, 0.3
+_STRETCHED, _COLOURED, _IN_ROOM, _NARROW = 0.5, 0.6, 0.3, 0.15
 _COLOUR_DB = 4.0
+_LOUDER_DB = (-8.0, 8.0)  # of spectrograms
+_FLOOR = 1e-7  # of their power, see LogMel
+_LOW_HZ, _HIGH_HZ = (40.0, 400.0), (2500.0, 7500.0)  # limits of a narrow band
 _NOISE_DB = (6.0, 25.0)  # level of a background below the main sound
 _ROOM_S, _DIRECT_DB = (0.15, 0.9), (-6.0, 12.0)  # reverberation time; direct to reverberant sound
 # Shares of drawing from some sets and labels; the rest is drawn from all others.
@@ -96,6 +99,8 @@ class PieceSampler:
                     wave = wave + low * self._background(rng, steps)
                 if rng.random() < _IN_ROOM:
                     wave = in_room(wave, rng)
+                if rng.random() < _NARROW:
+                    wave = narrow(wave, rng)
             waves[k] = gain(rng.uniform(*_LEVELS_DB)) * wave
         return Batch(*map(torch.from_numpy, (waves, sounds, genres)))
 
@@ -160,6 +165,17 @@ def colour(wave: Wave, rng: np.random.Generator) -> Wave:
     return np.fft.irfft(spectrum * 10 ** (db / 20), len(wave)).astype(np.float32)
 
 
+def narrow(wave: Wave, rng: np.random.Generator) -> Wave:
+    """Return a sound within a band, as of a telephone or a small loudspeaker; mean square 1."""
+    spectrum = np.fft.rfft(wave)
+    frequencies = np.fft.rfftfreq(len(wave), 1 / SAMPLE_RATE_HZ)
+    low, high = (np.exp(rng.uniform(*np.log(limits))) for limits in (_LOW_HZ, _HIGH_HZ))
+    order = 2 * rng.integers(1, 5)  # of both slopes, as of Butterworth filters
+    passed = 1 / np.sqrt(1 + (frequencies / high) ** (2 * order))
+    passed *= frequencies**order / np.sqrt(low ** (2 * order) + frequencies ** (2 * order))
+    return _levelled(np.fft.irfft(spectrum * passed, len(wave)))
+
+
 def in_room(wave: Wave, rng: np.random.Generator) -> Wave:
     """Return a sound with the reverberation of a random room: decaying noise."""
     time_s = float(rng.uniform(*_ROOM_S))
@@ -209,20 +225,31 @@ def _levelled(wave: npt.NDArray[np.float64]) -> Wave:
     return out
 
 
+def louder(rows: Tensor, rng: np.random.Generator) -> Tensor:
+    """Return log-mel frames [B, F, bands] at other levels, but for their floor."""
+    db = rng.uniform(*_LOUDER_DB, (len(rows), 1, 1)).astype(np.float32)
+    factors = torch.from_numpy(10 ** (db / 10)).to(rows.device)
+    return ((rows.exp() - _FLOOR).clamp(min=0) * factors + _FLOOR).log()
+
+
 def mask(rows: Tensor, rng: np.random.Generator) -> Tensor:
-    """Mask random bands and times of log-mel frames [B, F, bands] in place and return them.
+    """Return log-mel frames [B, F, bands] with random bands and times masked.
 
     SpecAugment (Park et al., 2019).
     """
     batch, frames, bands = rows.shape
-    fill = rows.mean((1, 2))
-    for k in range(batch):
-        for _ in range(2):
-            width, begin = int(rng.integers(0, 8)), int(rng.integers(bands))
-            rows[k, :, begin : begin + width] = fill[k]
-        width, begin = int(rng.integers(0, 16)), int(rng.integers(frames))
-        rows[k, begin : begin + width] = fill[k]
-    return rows
+    hidden = _stretches(rng, batch, bands, 8) | _stretches(rng, batch, bands, 8)
+    masked = hidden[:, None] | _stretches(rng, batch, frames, 16)[:, :, None]
+    return torch.where(torch.from_numpy(masked).to(rows.device), rows.mean((1, 2), True), rows)
+
+
+def _stretches(
+    rng: np.random.Generator, batch: int, size: int, longest: int
+) -> npt.NDArray[np.bool_]:
+    """Return which of ``size`` places are in a random stretch shorter than ``longest``, [B, N]."""
+    begin, length = rng.integers(size, size=(batch, 1)), rng.integers(longest, size=(batch, 1))
+    at = np.arange(size)
+    return (at >= begin) & (at < begin + length)
 
 
 def _one_hot(labels: Sequence[str | None], names: Sequence[str]) -> npt.NDArray[np.float32]:

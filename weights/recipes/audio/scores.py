@@ -18,8 +18,8 @@ from costream.labels.recording import SILENCE
 from costream.runtime.segments import Segmenter
 from costream.training.audio.examples import SAMPLE_RATE_HZ
 from weights.recipes.action.loop import logits
-from weights.recipes.audio.backbone import make_mel
 from weights.recipes.audio.data import NO_MUSIC, OTHER, SPEECH, SoundClip
+from weights.recipes.audio.lessons import make_mel
 from weights.recipes.audio.pieces import BLOCK, LabelOf
 from weights.recipes.common import forest
 
