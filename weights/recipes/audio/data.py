@@ -203,7 +203,9 @@ def _waves(
             waves = [_decode(read_member(packs[n], f"{n}/{file}")) for n, file in files]
         if cache is None:
             return waves
-        np.savez(cache, samples=np.concatenate(waves), sizes=[len(w) for w in waves])
+        written = cache.with_suffix(".part.npz")
+        np.savez(written, samples=np.concatenate(waves), sizes=[len(w) for w in waves])
+        written.replace(cache)
     with np.load(cache) as kept:
         return np.split(kept["samples"], np.cumsum(kept["sizes"])[:-1])
 

@@ -189,7 +189,7 @@ class LessonWorkers:
 
     def wait(self, bank: LessonBank, pieces: int) -> DistillationSet:
         """Add shards to the bank until there are ``pieces``; return those of validation clips."""
-        least = min(pieces, SHARD * self._plan.shards)
+        least = min(pieces, self._plan.shards * min(SHARD, self._plan.pieces))
         while self._held is None or bank.size < least:
             time.sleep(_PAUSE_S)
             self.update(bank)

@@ -7,15 +7,16 @@ folds, sources, speakers and songs and writes their weights with their cards. Se
 on one core. With ``--cache`` decoded sounds, the teacher's outputs and the training of the backbone
 are kept there, and the same command resumes it.
 
-It learns on a GPU too: after ``--device cuda --workers 9 --pieces 400000 --batch 512 --seconds 340
---learn`` there, the same command without these makes the models elsewhere from that folder, of
-which ``backbone-0.safetensors`` is enough.
+It learns on a GPU too: after ``--device cuda --workers 9 --pieces 400000 --batch 512 --seconds 480
+--learn`` there, which ends by itself some seconds after these, the same command without them makes
+the models elsewhere from that folder, of which ``backbone-0.safetensors`` is enough.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -210,8 +211,11 @@ def learn(
 ) -> ContinualAudioNet:
     """Return the backbone, its weights rounded as stored, in evaluation mode.
 
-    With a cache it is kept there when it is finished, and so is its training until then.
+    With a cache it is kept there when it is finished, and so is its training until then. The
+    seconds are also those until the processes have made the first pieces; UsageError if none are
+    left.
     """
+    began_s = time.monotonic()
     path = None if plan.cache is None else plan.cache / f"backbone-{plan.seed}.safetensors"
     if path is not None and path.exists():
         net = ContinualAudioNet()
@@ -225,21 +229,35 @@ def learn(
         None if path is None else TrainingCheckpoint(path.with_suffix(".partial"), identity, False)
     )
     bank = LessonBank(max(plan.pieces, SHARD * plan.shards), device)
-    given = schedule, plan.seed, start, partial
+    given = plan.seed, start, partial
     if size.workers:
+        read_clips(plan.packs, plan.every, plan.waves)  # decoded once, not by each process
         with closing(LessonWorkers(plan, size.workers)) as workers:
             held = workers.wait(bank, plan.pieces if not size.seconds else _FIRST_PIECES)
-            student = train_backbone(bank, held, *given, lambda: workers.update(bank))
+            schedule = _what_is_left(schedule, time.monotonic() - began_s)
+            student = train_backbone(bank, held, schedule, *given, lambda: workers.update(bank))
     else:
         held, *shards = plan.make(range(plan.shards + 1))
         for lessons in shards:
             bank.add(lessons)
-        student = train_backbone(bank, held, *given)
+        student = train_backbone(bank, held, schedule, *given)
     learnt: ContinualAudioNet = rounded(without_norms(student.backbone.cpu()).eval())
     if path is not None and partial is not None:
         write_whole(path, [save({k: v.contiguous() for k, v in learnt.state_dict().items()})])
         partial.remove()
     return learnt
+
+
+def _what_is_left(schedule: Schedule, passed_s: float) -> Schedule:
+    """Return a schedule of which some seconds have passed before the first step."""
+    if not schedule.seconds:
+        return schedule
+    if passed_s >= schedule.seconds:
+        raise UsageError(
+            f"the first pieces took {passed_s:.0f} s, so no time is left to learn",
+            hint="a larger --seconds, or more --workers",
+        )
+    return replace(schedule, seconds=schedule.seconds - passed_s)
 
 
 def rounded(module: Any) -> Any:
@@ -295,7 +313,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.add_argument("--start", type=Path, help="audio weights whose backbone is the first one")
     options.add_argument("--pieces", type=int, default=PIECES, help="that the teacher hears")
     options.add_argument("--batch", type=int, default=size.batch, help="pieces in a step")
-    options.add_argument("--seconds", type=float, default=0.0, help="of learning; 0: any")
+    options.add_argument("--seconds", type=float, default=0.0, help="until it has learnt; 0: any")
     options.add_argument("--workers", type=int, default=0, help="processes that make pieces")
     options.add_argument("--device", default="cpu", help="where it learns: auto, cpu or cuda")
     options.add_argument("--learn", action="store_true", help="stop when the backbone has learnt")
