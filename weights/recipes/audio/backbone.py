@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from costream.errors import UsageError
 from costream.frontends.audio import ContinualAudioNet
 from costream.training.audio.examples import gain
 from costream.training.optim import (
@@ -153,6 +154,18 @@ class _Progress:
         return _listed(losses)
 
 
+def _what_is_left(schedule: Schedule, passed_s: float) -> Schedule:
+    """Return a schedule of which some seconds have passed before the first step."""
+    if not schedule.seconds:
+        return schedule
+    if passed_s >= schedule.seconds:
+        raise UsageError(
+            f"the first pieces took {passed_s:.0f} s, so no time is left to learn",
+            hint="a larger --seconds, or more --workers",
+        )
+    return replace(schedule, seconds=schedule.seconds - passed_s)
+
+
 def _listed(losses: Tensor) -> str:
     return " ".join(f"{x:.3f}" for x in losses.tolist())
 
@@ -165,19 +178,23 @@ def train_backbone(
     start: ContinualAudioNet | None = None,
     partial: TrainingCheckpoint | None = None,
     update: Callable[[], None] | None = None,
+    began_s: float | None = None,
 ) -> Student:
     """Train a student on the bank's device from ``start``, or from random weights.
 
     It gets the averaged weights. ``held``: pieces of other clips, whose losses go to the log.
-    ``update`` is called often; it may add pieces to the bank.
+    ``update`` is called often; it may add pieces to the bank. ``began_s``: when the seconds of the
+    schedule began, by ``time.monotonic``; default: now. UsageError if none are left.
     """
+    began_s = time.monotonic() if began_s is None else began_s
     torch.manual_seed(seed)
     student = Student(bank.first(_FOR_STATISTICS), start).to(bank.device)
     weights, held = torch.tensor(WEIGHTS, device=bank.device), held.to(bank.device)
     rng, average, progress = np.random.default_rng(seed), Average(student), _Progress(student, held)
     parts: dict[str, Stateful] = {"random": RandomState(rng), "average": average}
     title = f"backbone, pieces of {STEPS} steps"
-    bar = Optimizer([student], schedule, title, partial, parts)
+    left = _what_is_left(schedule, time.monotonic() - began_s)
+    bar = Optimizer([student], left, title, partial, parts)
     student.train()
     for step in bar:
         if update is not None:

@@ -229,35 +229,22 @@ def learn(
         None if path is None else TrainingCheckpoint(path.with_suffix(".partial"), identity, False)
     )
     bank = LessonBank(max(plan.pieces, SHARD * plan.shards), device)
-    given = plan.seed, start, partial
+    given = schedule, plan.seed, start, partial
     if size.workers:
         read_clips(plan.packs, plan.every, plan.waves)  # decoded once, not by each process
         with closing(LessonWorkers(plan, size.workers)) as workers:
             held = workers.wait(bank, plan.pieces if not size.seconds else _FIRST_PIECES)
-            schedule = _what_is_left(schedule, time.monotonic() - began_s)
-            student = train_backbone(bank, held, schedule, *given, lambda: workers.update(bank))
+            student = train_backbone(bank, held, *given, lambda: workers.update(bank), began_s)
     else:
         held, *shards = plan.make(range(plan.shards + 1))
         for lessons in shards:
             bank.add(lessons)
-        student = train_backbone(bank, held, schedule, *given)
+        student = train_backbone(bank, held, *given)
     learnt: ContinualAudioNet = rounded(without_norms(student.backbone.cpu()).eval())
     if path is not None and partial is not None:
         write_whole(path, [save({k: v.contiguous() for k, v in learnt.state_dict().items()})])
         partial.remove()
     return learnt
-
-
-def _what_is_left(schedule: Schedule, passed_s: float) -> Schedule:
-    """Return a schedule of which some seconds have passed before the first step."""
-    if not schedule.seconds:
-        return schedule
-    if passed_s >= schedule.seconds:
-        raise UsageError(
-            f"the first pieces took {passed_s:.0f} s, so no time is left to learn",
-            hint="a larger --seconds, or more --workers",
-        )
-    return replace(schedule, seconds=schedule.seconds - passed_s)
 
 
 def rounded(module: Any) -> Any:
