@@ -329,7 +329,7 @@ MAKERS: dict[str, Callable[[Rng, float], Wave]] = {
         person_sneeze,
     )
 }
-STREET = ("dog bark", "siren", "baby cry", "gun shot", "car horn", "rooster")
+STREET = ("dog bark", "siren", "baby cry", "gun shot", "car horn", "engine idling")
 
 
 def street() -> list[tuple[str, Wave]]:
