@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -27,6 +29,8 @@ from costream.nn.adapters.channels import Unit, find_channels, remove_units
 from costream.nn.adapters.low_rank import Mask, SPLoRA
 from costream.nn.adapters.relevance import propagating
 
+Masks = dict[str, list[npt.NDArray[np.bool_]]]  # of the rows and the columns of each layer
+Lost = dict[str, list[int]]  # rows and columns of each layer that are masked
 CRITERIA = ("magnitude", "gradient", "taylor", "lrp")
 _LANES, _WIDE = 8, 32  # units that go together in families of at least so many
 
@@ -79,8 +83,9 @@ class Pruner:
     @property
     def density(self) -> float:
         """Share of the weights of layers that is left."""
-        sizes = [self._size(path, 0, 0) for path in self._layers]
-        return sum(self._size(path, *self._lost(path)) for path in self._layers) / sum(sizes)
+        lost = _lost(self._masks())
+        sizes = [self._size(path, 0, 0) for path in lost]
+        return sum(self._size(path, *counts) for path, counts in lost.items()) / sum(sizes)
 
     def observe(self, loss: Callable[[], Tensor]) -> None:
         """Add the gradients of a loss to the scores; not needed for "magnitude".
@@ -109,9 +114,9 @@ class Pruner:
         """
         if not 0 < density <= 1:
             raise ValueError(f"density {density}: must be above 0, at most 1")
-        gone = self._gone()
-        ranked = self._ranked(gone)
-        lost = {path: self._lost(path) for path in self._layers}
+        masks = self._masks()
+        gone, lost = self._gone(masks), _lost(masks)
+        ranked = self._ranked(gone, lost)
         sizes = {path: self._size(path, *lost[path]) for path in self._layers}
         total, most = sum(sizes.values()), sum(self._size(p, 0, 0) for p in sizes) * density
         for k, units in ranked:
@@ -121,13 +126,15 @@ class Pruner:
                 continue
             gone[k] += units
             for path, dim, indices in (part for unit in units for part in self._masked(unit)):
-                mask = self._layers[path][2]
-                (mask.columns if dim else mask.rows)[indices] = False
+                masks[path][dim][indices] = False
                 lost[path][dim] += len(indices)
                 total -= sizes[path]
                 sizes[path] = self._size(path, *lost[path])
                 total += sizes[path]
         self._seen.clear()
+        for path, (rows, columns) in masks.items():
+            self._layers[path][2].rows.copy_(torch.from_numpy(rows))
+            self._layers[path][2].columns.copy_(torch.from_numpy(columns))
         return self.density
 
     def finish(self) -> nn.Module:
@@ -135,23 +142,28 @@ class Pruner:
 
         It has ordinary, smaller layers, and in evaluation mode it is what the masked one was.
         """
-        gone = self._gone()
+        gone = self._gone(self._masks())
         fuse(self.net)
         with torch.no_grad():
             remove_units(self.net, zip(self._families, gone, strict=True))
         return self.net
 
-    def _gone(self) -> list[list[Unit]]:
-        """Return the units of each family that are masked now: masks may have been loaded."""
-        return [[u for u in f.units if self._is_masked(u)] for f in self._families]
+    def _masks(self) -> Masks:
+        """Return copies of the masks on the CPU, where many small questions cost no waiting."""
+        pairs = {path: (mask.rows, mask.columns) for path, (_, _, mask) in self._layers.items()}
+        return {path: [m.to("cpu", copy=True).numpy() for m in two] for path, two in pairs.items()}
 
-    def _scored(self, masked: list[list[Unit]]) -> list[tuple[float, int, Unit]]:
+    def _gone(self, masks: Masks) -> list[list[Unit]]:
+        """Return the units of each family that are masked now: masks may have been loaded."""
+        return [[u for u in f.units if self._is_masked(u, masks)] for f in self._families]
+
+    def _scored(self, masked: list[list[Unit]], lost: Lost) -> list[tuple[float, int, Unit]]:
         """Return the score of each unit that is left, the number of its family, and the unit.
 
         ``masked``: the units of each family that are not left.
         """
         scores = {path: self._rows(path).tolist() for path in self._layers}
-        costs = self._costs()
+        costs = self._costs(lost)
         found = []
         for k, family in enumerate(self._families):
             gone = {id(unit) for unit in masked[k]}
@@ -164,14 +176,14 @@ class Pruner:
                 found.append((sum(rows) / len(rows) / cost**0.5, k, unit))
         return found
 
-    def _ranked(self, masked: list[list[Unit]]) -> list[tuple[int, list[Unit]]]:
+    def _ranked(self, masked: list[list[Unit]], lost: Lost) -> list[tuple[int, list[Unit]]]:
         """Return what may go next, least scores first: the number of a family, and units of it.
 
         Wide families lose ``_LANES`` units at once, such that a multiple of it is left: that is
         how many a processor computes together.
         """
         left: dict[int, list[tuple[float, Unit]]] = {}
-        for score, k, unit in self._scored(masked):
+        for score, k, unit in self._scored(masked, lost):
             left.setdefault(k, []).append((score, unit))
         found = []
         for k, scored in left.items():
@@ -185,9 +197,8 @@ class Pruner:
         found.sort(key=lambda entry: entry[0])
         return [(k, units) for _, k, units in found]
 
-    def _costs(self) -> dict[str, tuple[float, float]]:
+    def _costs(self, lost: Lost) -> dict[str, tuple[float, float]]:
         """Return what a row and a column of each layer cost: shares of weights plus of products."""
-        lost = {path: self._lost(path) for path in self._layers}
         sizes = {path: self._size(path, *lost[path]) for path in self._layers}
         macs = {path: size * self._uses[path] for path, size in sizes.items()}
         weights, products = sum(sizes.values()), max(1, sum(macs.values()))
@@ -218,19 +229,19 @@ class Pruner:
             if side.path in self._layers and side.name == self._layers[side.path][1]:
                 yield side.path, side.dim, indices
 
-    def _is_masked(self, unit: Unit) -> bool:
-        rows = [self._layers[path][2].rows[at] for path, dim, at in self._masked(unit) if not dim]
+    def _is_masked(self, unit: Unit, masks: Masks) -> bool:
+        rows = [masks[path][0][at] for path, dim, at in self._masked(unit) if not dim]
         return bool(rows) and not any(bool(row.any()) for row in rows)
-
-    def _lost(self, path: str) -> list[int]:
-        """Return how many rows and columns of a layer are masked."""
-        mask = self._layers[path][2]
-        return [int((~m).sum()) for m in (mask.rows, mask.columns)]
 
     def _size(self, path: str, rows: int, columns: int) -> int:
         """Return the numbers of a layer's weight without so many rows and columns."""
         weight = original(*self._layers[path][:2])
         return (len(weight) - rows) * (weight.shape[1] - columns) * weight[0, 0].numel()
+
+
+def _lost(masks: Masks) -> Lost:
+    """Return how many rows and columns of each layer are masked."""
+    return {path: [int((~m).sum()) for m in two] for path, two in masks.items()}
 
 
 def count_uses(net: nn.Module, example: Tensor) -> dict[str, float]:
