@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -29,7 +27,6 @@ from costream.nn.adapters.channels import Unit, find_channels, remove_units
 from costream.nn.adapters.low_rank import Mask, SPLoRA
 from costream.nn.adapters.relevance import propagating
 
-Masks = dict[str, list[npt.NDArray[np.bool_]]]  # of the rows and the columns of each layer
 Lost = dict[str, list[int]]  # rows and columns of each layer that are masked
 CRITERIA = ("magnitude", "gradient", "taylor", "lrp")
 _LANES, _WIDE = 8, 32  # units that go together in families of at least so many
@@ -133,8 +130,8 @@ class Pruner:
                 total += sizes[path]
         self._seen.clear()
         for path, (rows, columns) in masks.items():
-            self._layers[path][2].rows.copy_(torch.from_numpy(rows))
-            self._layers[path][2].columns.copy_(torch.from_numpy(columns))
+            self._layers[path][2].rows.copy_(rows)
+            self._layers[path][2].columns.copy_(columns)
         return self.density
 
     def finish(self) -> nn.Module:
@@ -148,12 +145,12 @@ class Pruner:
             remove_units(self.net, zip(self._families, gone, strict=True))
         return self.net
 
-    def _masks(self) -> Masks:
+    def _masks(self) -> dict[str, list[Tensor]]:
         """Return copies of the masks on the CPU, where many small questions cost no waiting."""
         pairs = {path: (mask.rows, mask.columns) for path, (_, _, mask) in self._layers.items()}
-        return {path: [m.to("cpu", copy=True).numpy() for m in two] for path, two in pairs.items()}
+        return {path: [m.to("cpu", copy=True) for m in two] for path, two in pairs.items()}
 
-    def _gone(self, masks: Masks) -> list[list[Unit]]:
+    def _gone(self, masks: dict[str, list[Tensor]]) -> list[list[Unit]]:
         """Return the units of each family that are masked now: masks may have been loaded."""
         return [[u for u in f.units if self._is_masked(u, masks)] for f in self._families]
 
@@ -229,7 +226,7 @@ class Pruner:
             if side.path in self._layers and side.name == self._layers[side.path][1]:
                 yield side.path, side.dim, indices
 
-    def _is_masked(self, unit: Unit, masks: Masks) -> bool:
+    def _is_masked(self, unit: Unit, masks: dict[str, list[Tensor]]) -> bool:
         rows = [masks[path][0][at] for path, dim, at in self._masked(unit) if not dim]
         return bool(rows) and not any(bool(row.any()) for row in rows)
 
@@ -239,7 +236,7 @@ class Pruner:
         return (len(weight) - rows) * (weight.shape[1] - columns) * weight[0, 0].numel()
 
 
-def _lost(masks: Masks) -> Lost:
+def _lost(masks: dict[str, list[Tensor]]) -> Lost:
     """Return how many rows and columns of each layer are masked."""
     return {path: [int((~m).sum()) for m in two] for path, two in masks.items()}
 
