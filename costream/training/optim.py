@@ -356,3 +356,11 @@ def freeze_batchnorm(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, (nn.BatchNorm1d, nn.BatchNorm2d)):
             part.eval()
+
+
+def remove_dropout(module: nn.Module) -> None:
+    """Make a module drop nothing in training, in place."""
+    for part in module.modules():
+        name = "p" if isinstance(part, nn.Dropout) else "dropout"
+        if isinstance(getattr(part, name, None), float):
+            setattr(part, name, 0.0)

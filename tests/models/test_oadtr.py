@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from costream.models.oad.oadtr import OadTR
+from costream.training.optim import remove_dropout
 from kit.paths import REFS
 
 REFERENCE = REFS / "transformers/oadtr_learned.npz"
@@ -91,6 +92,8 @@ def test_steps_chunks_and_clip_are_the_sliding_window(positions: str) -> None:
     chunks = torch.cat([model.forward_steps(part, state).logits for part in x.split(4, 1)], 1)
     torch.testing.assert_close(chunks, clip.logits)
     torch.testing.assert_close(model(x, offset=7, last=3).logits, clip.logits[:, -3:])
+    remove_dropout(model.train())
+    torch.testing.assert_close(model(x).anticipation, clip.anticipation)
 
 
 def test_missing_rows_of_a_short_window_are_seen_by_none() -> None:

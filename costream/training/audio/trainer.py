@@ -42,6 +42,7 @@ from costream.training.tokens.finetune import (
     begin_adaptation,
     continued,
     fine_tune,
+    is_trained,
     joint_schedule,
 )
 from costream.training.tokens.streams import TokenStream, TokenStreams
@@ -112,10 +113,13 @@ class AudioTrainer(SequenceTrainer):
         schedule = Schedule(settings.steps or enough, STREAMS, rate=1e-3, decay=0.05, smoothing=0.1)
         joint = joint_schedule(settings, FINE_STEPS, FINE_STREAMS)
         adaptation = begin_adaptation(network, frontend, settings, schedule.steps, joint)
-        history = fit_streams(
-            *(network, streams, schedule, settings.seed, validation, workspace.checkpoint, spread),
-            adaptation=None if settings.fine_tune else adaptation,
-        )
+        history: list[dict[str, float]] = []
+        if not is_trained(card, workspace):
+            history = fit_streams(
+                *(network, streams, schedule, settings.seed, validation),
+                *(workspace.checkpoint, spread),
+                adaptation=None if settings.fine_tune else adaptation,
+            )
         simple = {}
         if checks:
             simple[CENTROID] = _centroid(training, checks, card.labels)

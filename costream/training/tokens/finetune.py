@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from costream.checkpoints.card import Card
 from costream.models.adapters import WithFrontend
 from costream.training.adapting import Adaptation
-from costream.training.base import TrainSettings
+from costream.training.base import TrainSettings, Workspace
 from costream.training.optim import (
     EarlyStopping,
     Optimizer,
@@ -21,10 +22,11 @@ from costream.training.optim import (
     TrainingCheckpoint,
     device_of,
     freeze_batchnorm,
+    remove_dropout,
 )
 from costream.training.tokens.streams import TokenStream
 from costream.training.tokens.teacher import Teacher
-from costream.training.tokens.trainer import WINDOWS, figures, predict, slides, stream_loss
+from costream.training.tokens.trainer import WINDOWS, figures, slides, stream_loss
 
 VALIDATE_EVERY, PATIENCE = 10, 4  # least steps between validations; validations without gain
 CHECKS = 20  # validations at most
@@ -61,6 +63,13 @@ def continued(
     return history + [{**row, "step": before + row["step"]} for row in further]
 
 
+def is_trained(card: Card, workspace: Workspace) -> bool:
+    """Return whether what is to be pruned with its frontend knows these labels, so can teach."""
+    settings, known = workspace.settings, workspace.base.card.labels
+    prunes = bool(settings.fine_tune) and settings.density < 1 and not settings.scratch
+    return prunes and card.labels == known
+
+
 class ClipSource(Protocol):
     """A source of what a frontend takes."""
 
@@ -81,10 +90,10 @@ def fine_tune(
     """Train both, restore the weights that did best on ``validation``, and return the history.
 
     ``validation``: streams of what the frontend takes, [T, ...]. The initial weights are candidates
-    too, unless channels are removed, so without gain nothing changes. If there are no such streams,
-    the last weights remain. BatchNorm statistics stay fixed. ``adaptation``: adapters and pruning
-    of both, to be finished after it; what is pruned has itself, whole, as ``Teacher``, and did best
-    where it says most nearly the same. For the history see ``EarlyStopping``.
+    too, so without gain nothing changes. If there are no such streams, the last weights remain.
+    BatchNorm statistics stay fixed. ``adaptation``: adapters and pruning of both, to be finished
+    after it; what is pruned has itself, whole, as ``Teacher``, from which it learns without
+    dropout, and keeps the last weights. For the history see ``EarlyStopping``.
     """
     torch.manual_seed(seed)
     rng, device = np.random.default_rng(seed), device_of(network)
@@ -92,15 +101,15 @@ def fine_tune(
     counted = WINDOWS if slides(network) else None
     prunes = adaptation is not None and adaptation.prunes
     teacher = Teacher(network, frontend) if prunes else None
-    said = None
-    if teacher is not None:
-        said = predict(teacher.network, [seen(teacher.frontend, x).tokens for x in validation])
+    if prunes:
+        remove_dropout(both)
 
+    @torch.no_grad()
     def validate() -> dict[str, float]:
-        if not validation:
-            return {}
         frontend.eval()
-        found = figures(network, [seen(frontend, stream) for stream in validation], said)
+        rows = [frontend(stream.tokens[None].to(device))[0] for stream in validation]
+        seen = [TokenStream(x, s.labels) for x, s in zip(rows, validation, strict=True)]
+        found = figures(network, seen) if seen else {}
         freeze_batchnorm(frontend.train())
         return found
 
@@ -111,10 +120,8 @@ def fine_tune(
         return stream_loss(network, tokens, labels, schedule.smoothing, counted, rng, lesson)
 
     every = max(VALIDATE_EVERY, schedule.steps // CHECKS)
-    patience = CHECKS if prunes else PATIENCE  # the lowest rates, at the end, heal most
-    stopping = EarlyStopping(validate, both.state_dict, schedule.steps, every, patience)
-    if not prunes:
-        stopping.begin()
+    stopping = EarlyStopping(validate, both.state_dict, schedule.steps, every, PATIENCE)
+    stopping.begin()
     parts: dict[str, Stateful] = {"chance": RandomState(rng), "watch": stopping}
     optimizer = Optimizer([both], schedule, "fine-tuning", partial, parts)
     freeze_batchnorm(frontend)
@@ -122,16 +129,9 @@ def fine_tune(
         if adaptation is not None:
             adaptation.begin(step, loss)
         optimizer.step(loss())
-        settled = adaptation is None or adaptation.over(step)
-        if settled and stopping.update(step + 1, optimizer.loss):
+        if stopping.update(step + 1, optimizer.loss) and not prunes:
             break
-    if stopping.best:
+    if stopping.best and not prunes:
         both.load_state_dict(stopping.best)
     both.eval()
     return stopping.history
-
-
-@torch.no_grad()
-def seen(frontend: Any, stream: TokenStream) -> TokenStream:
-    """Return the tokens of a stream of what the frontend takes, from its start."""
-    return TokenStream(frontend(stream.tokens[None].to(device_of(frontend)))[0], stream.labels)

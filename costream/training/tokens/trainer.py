@@ -183,31 +183,18 @@ def predict_streams(network: nn.Module, streams: Sequence[TokenStream]) -> list[
     return [StreamPredictions(p, stream.labels) for p, stream in zip(rows, streams, strict=True)]
 
 
-def figures(
-    network: nn.Module,
-    validation: Sequence[TokenStream],
-    said: Sequence[npt.NDArray[Any]] | None = None,
-) -> dict[str, float]:
-    """Return the mean cross entropy and the accuracy over the steps of streams.
-
-    ``said``: a teacher's probabilities [T, K] for each; the loss is then the mean divergence of the
-    network's from them (Kullback-Leibler), over all steps.
-    """
+def figures(network: nn.Module, validation: Sequence[TokenStream]) -> dict[str, float]:
+    """Return the mean cross entropy and the accuracy over the steps of streams."""
     network.eval()
     probabilities = np.concatenate(predict(network, [stream.tokens for stream in validation]))
     network.train()
     labels = np.concatenate([stream.labels for stream in validation])
-    apart = None
-    if said is not None:
-        wanted = np.concatenate(said)
-        apart = float((wanted * np.log((wanted + 1e-9) / (probabilities + 1e-9))).sum(1).mean())
     probabilities, labels = probabilities[labels != UNSCORED], labels[labels != UNSCORED]
     if not len(labels):
         return {}
     surprise = -np.log(probabilities[np.arange(len(probabilities)), labels] + 1e-9)
     right = probabilities.argmax(1) == labels
-    loss = float(surprise.mean()) if apart is None else apart
-    return {LOSS: loss, "validation_accuracy": float(right.mean())}
+    return {LOSS: float(surprise.mean()), "validation_accuracy": float(right.mean())}
 
 
 def _probabilities(network: nn.Module, tokens: Tensor) -> npt.NDArray[Any]:

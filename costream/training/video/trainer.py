@@ -36,6 +36,7 @@ from costream.training.tokens.finetune import (
     begin_adaptation,
     continued,
     fine_tune,
+    is_trained,
     joint_schedule,
 )
 from costream.training.tokens.streams import TokenStream, TokenStreams
@@ -149,10 +150,13 @@ class VideoTrainer(SequenceTrainer):
         schedule = Schedule(settings.steps or enough, batch, rate=1e-3, decay=0.05, smoothing=0.1)
         joint = joint_schedule(settings, FINE_STEPS, FINE_PIECES)
         adaptation = begin_adaptation(network, frontend, settings, schedule.steps, joint)
-        history = fit_streams(
-            *(network, supply, schedule, settings.seed, validation, workspace.checkpoint, spread),
-            adaptation=None if settings.fine_tune else adaptation,
-        )
+        history: list[dict[str, float]] = []
+        if not is_trained(card, workspace):
+            history = fit_streams(
+                *(network, supply, schedule, settings.seed, validation),
+                *(workspace.checkpoint, spread),
+                adaptation=None if settings.fine_tune else adaptation,
+            )
         simple = {CENTROID: _centroid(encoded, checked, card.labels)} if checks else {}
         if settings.fine_tune:
             further = fine_tuned(student, data, still, workspace, joint, adaptation)
