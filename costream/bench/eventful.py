@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from costream.nn.cuda_graph import GraphedStep
 from costream.nn.eventful.attention import EmptyState
 from costream.nn.eventful.block import VARIANTS, EventfulBlock, use_bfloat16_products
 from costream.nn.eventful.gates import Operations, TopTokens
-from costream.nn.state import zeros
+from costream.nn.state import State, zeros
 from costream.runtime.setup import has_fast_bfloat16
 from costream.tables import Cell, Table
 
@@ -67,7 +68,7 @@ def compare(
     frames = moving_square(side, backbone.dim)
     second = tokens[1]  # number of tokens at which the variants are compared
     ways = [
-        _dense("dense float32", backbone, side),
+        dense("dense float32", backbone, side**2, backbone.count_macs(side, side)),
         *(_gated("costream", backbone, side, count) for count in (*tokens, side**2)),
         _gated("token-wise", build("token-wise"), side, second),
         _gated("eventful, as published", build("eventful"), side, second),
@@ -75,7 +76,7 @@ def compare(
     if has_fast_bfloat16():
         half = build("exact")
         use_bfloat16_products(half)
-        ways.insert(1, _dense("dense bfloat16", half, side))
+        ways.insert(1, dense("dense bfloat16", half, side**2, half.count_macs(side, side)))
         ways += [_gated("costream, bfloat16", half, side, count) for count in tokens]
     notes = (
         f"{threads} thread(s), one stream, {rounds} frames in turns, random weights; a square of"
@@ -162,16 +163,9 @@ def _dense_graph(
     name: str, backbone: ViTDetBackbone, side: int, x: Tensor, kernels: bool
 ) -> GatedContender:
     whole = whole_frames(backbone)
-    macs = backbone.count_macs(side, side)
     with fast.use_kernels(kernels):
         whole(x)
-
-    def step(x: Tensor, operations: Operations) -> Tensor:
-        operations.linear += macs
-        out: Tensor = whole(x)
-        return out
-
-    return GatedContender(name, side**2, step, 0)
+    return dense(name, whole, side**2, backbone.count_macs(side, side))
 
 
 def _build(
@@ -185,23 +179,29 @@ def _build(
     return backbone.eval()
 
 
-def _dense(name: str, backbone: ViTDetBackbone, side: int) -> GatedContender:
+def dense(name: str, network: Callable[[Tensor], Tensor], tokens: int, macs: int) -> GatedContender:
+    """Return the way that computes all tokens of a frame, which costs ``macs``."""
+
     def step(x: Tensor, operations: Operations) -> Tensor:
-        operations.linear += backbone.count_macs(side, side)
-        out: Tensor = backbone(x)
+        operations.linear += macs
+        return network(x)
+
+    return GatedContender(name, tokens, step, 0)
+
+
+def gated(name: str, network: Any, state: State, tokens: int) -> GatedContender:
+    """Return the way that computes ``tokens`` of a frame, by the network's steps on a stream."""
+    policy = TopTokens(tokens)
+
+    def step(x: Tensor, operations: Operations) -> Tensor:
+        out: Tensor = network.forward_step(x, state, policy, operations)
         return out
 
-    return GatedContender(name, side**2, step, 0)
+    return GatedContender(name, tokens, step, state_size(state.tensors().values()))
 
 
 def _gated(name: str, backbone: ViTDetBackbone, side: int, tokens: int) -> GatedContender:
-    state, policy = backbone.init_state(1, side, side), TopTokens(tokens)
-
-    def step(x: Tensor, operations: Operations) -> Tensor:
-        return backbone.forward_step(x, state, policy, operations)
-
-    size = state_size(state.tensors().values())
-    return GatedContender(name, tokens, step, size)
+    return gated(name, backbone, backbone.init_state(1, side, side), tokens)
 
 
 def moving_square(side: int, dim: int) -> list[Tensor]:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 import torch
-from torch import Tensor
 
 from costream.bench.eventful import (
     FixedTokens,
-    GatedContender,
     compare_ways,
+    dense,
+    gated,
     moving_square,
     whole_frames,
 )
-from costream.bench.timing import quiet_torch, state_size
-from costream.models.eventful.vivit import SpatialEncoder, ViViT
+from costream.bench.timing import quiet_torch
+from costream.models.eventful.vivit import ViViT
 from costream.models.streaming import find_device, find_dtype
-from costream.nn.eventful.gates import Operations, TopTokens
+from costream.nn.eventful.gates import Operations
 from costream.tables import Cell, Table
 
 VIEWS = 12  # per video: four in time, each with three in space
@@ -43,8 +42,6 @@ VIDEO_TOKENS: dict[DataSet, tuple[int | None, ...]] = {
     EPIC: (None, 280, 240, 200, 160, 140, 120, 100, 80, 70, 60, 50, 40, 30),
     KINETICS: (None, 96, 48, 24),
 }
-
-
 STEP_TOKENS = (100, 50, 200)  # that are timed
 
 
@@ -66,12 +63,14 @@ def vivit_steps_table(
         published.load_state_dict(exact.state_dict())
         exact, published = exact.eval().to(*place), published.eval().to(*place)
         frames = [x.flatten(1, 2).to(*place) for x in moving_square(EPIC.side, DIM)]
+        is_cuda, counts = place[0].type == "cuda", (*STEP_TOKENS, exact.tokens)
+        whole = whole_frames(exact) if is_cuda else exact
         ways = [
-            _whole(exact, place[0].type == "cuda"),
-            *(_gated("costream", exact, n) for n in (*STEP_TOKENS, exact.tokens)),
-            _gated("eventful, as published", published, STEP_TOKENS[0]),
+            dense("dense", whole, exact.tokens, exact.count_macs()),
+            *(gated("costream", exact, exact.init_state(1), n) for n in counts),
+            gated("eventful, as published", published, published.init_state(1), STEP_TOKENS[0]),
         ]
-        where = torch.cuda.get_device_name(place[0]) if place[0].type == "cuda" else "CPU"
+        where = torch.cuda.get_device_name(place[0]) if is_cuda else place[0].type.upper()
         notes = (
             f"{where}, {dtype}, {threads} thread(s), one stream, {rounds} tubelets in turns, random"
             " weights; a square of a sixth of the picture moves.",
@@ -79,25 +78,6 @@ def vivit_steps_table(
         return compare_ways(
             f"vivit spatial encoder, {exact.tokens} tokens", ways, frames, rounds, notes
         )
-
-
-def _whole(encoder: SpatialEncoder, graph: bool) -> GatedContender:
-    whole: Callable[[Tensor], Tensor] = whole_frames(encoder) if graph else encoder
-
-    def step(x: Tensor, operations: Operations) -> Tensor:
-        operations.linear += encoder.count_macs()
-        return whole(x)
-
-    return GatedContender("dense", encoder.tokens, step, 0)
-
-
-def _gated(name: str, encoder: SpatialEncoder, tokens: int) -> GatedContender:
-    state, policy = encoder.init_state(1), TopTokens(tokens)
-
-    def step(x: Tensor, operations: Operations) -> Tensor:
-        return encoder.forward_step(x, state, policy, operations)
-
-    return GatedContender(name, tokens, step, state_size(state.tensors().values()))
 
 
 @cache

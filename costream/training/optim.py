@@ -27,6 +27,7 @@ from costream.errors import UsageError
 from costream.runtime.setup import has_fast_bfloat16
 
 log = logging.getLogger("costream")
+AVERAGE = 0.99  # decay of the running mean of the weights, which is what is kept
 EVERY_S = 0.5  # least time between two writes, seconds
 SHARE = 30  # least time between two writes, relative to the duration of the last one
 SavedState = tuple[dict[str, Tensor], Any]  # tensors by name, and a JSON value
@@ -240,6 +241,29 @@ def update_average(average: dict[str, Tensor], network: nn.Module, share: float)
             average[name].lerp_(value, share)
         else:
             average[name].copy_(value)
+
+
+class Average:
+    """Running mean of a network's weights and statistics, with a faster decay at the start."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.weights = {k: v.clone() for k, v in network.state_dict().items()}
+        self._count = 0
+
+    def update(self, network: nn.Module) -> None:
+        """Update the mean with the weights of this step."""
+        self._count += 1
+        update_average(self.weights, network, max(1 - AVERAGE, 9 / (self._count + 9)))
+
+    def state(self) -> SavedState:
+        """Return the mean and its number of steps, for a checkpoint."""
+        return self.weights, self._count
+
+    def restore(self, tensors: dict[str, Tensor], value: Any) -> None:
+        """Restore the state from a checkpoint."""
+        for name, tensor in tensors.items():
+            self.weights[name].copy_(tensor)
+        self._count = value
 
 
 class Optimizer:

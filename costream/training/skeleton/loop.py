@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,23 +15,21 @@ from costream.frontends.joints import JointStreams
 from costream.labels.recording import UNSCORED
 from costream.training.adapting import Adaptation
 from costream.training.optim import (
+    Average,
     EarlyStopping,
     Optimizer,
     RandomState,
-    SavedState,
     Schedule,
     Stateful,
     TrainingCheckpoint,
     device_of,
     fastest_autocast,
     freeze_batchnorm,
-    update_average,
 )
 from costream.training.skeleton.examples import StreamMaker
 from costream.training.skeleton.motions import batch
 
 VALIDATE_EVERY, PATIENCE = 40, 5  # steps between validations; validations without improvement
-AVERAGE = 0.99  # decay of the running mean of the weights, which is what is kept
 
 
 @dataclass(frozen=True)
@@ -133,26 +130,3 @@ def loss(logits: Tensor, labels: Tensor, weights: Tensor, smoothing: float) -> T
     )
     weights = (weights * (labels != UNSCORED)).flatten()
     return (each * weights).sum() / weights.sum().clamp(min=1e-6)
-
-
-class Average:
-    """Running mean of a network's weights and statistics, with a faster decay at the start."""
-
-    def __init__(self, network: nn.Module) -> None:
-        self.weights = {k: v.clone() for k, v in network.state_dict().items()}
-        self._count = 0
-
-    def update(self, network: nn.Module) -> None:
-        """Update the mean with the weights of this step."""
-        self._count += 1
-        update_average(self.weights, network, max(1 - AVERAGE, 9 / (self._count + 9)))
-
-    def state(self) -> SavedState:
-        """Return the mean and its number of steps, for a checkpoint."""
-        return self.weights, self._count
-
-    def restore(self, tensors: dict[str, Tensor], value: Any) -> None:
-        """Restore the state from a checkpoint."""
-        for name, tensor in tensors.items():
-            self.weights[name].copy_(tensor)
-        self._count = value

@@ -18,13 +18,13 @@ from costream.errors import UsageError
 from costream.frontends.audio import ContinualAudioNet
 from costream.training.audio.examples import gain
 from costream.training.optim import (
+    Average,
     Optimizer,
     RandomState,
     Schedule,
     Stateful,
     TrainingCheckpoint,
 )
-from costream.training.skeleton.loop import Average
 from weights.recipes.action.loop import logits
 from weights.recipes.audio.lessons import DistillationSet, LessonBank, make_mel
 from weights.recipes.audio.pieces import BLOCK, STEPS, PieceSampler, louder, made_up, mask

@@ -16,8 +16,15 @@ from costream.checkpoints.file import read_weights
 from costream.errors import UsageError
 from costream.models.build import build
 from costream.models.skeleton.network import SkeletonNet
-from costream.training.optim import Optimizer, SavedState, Schedule, Stateful, TrainingCheckpoint
-from costream.training.skeleton.loop import Average, loss
+from costream.training.optim import (
+    Average,
+    Optimizer,
+    SavedState,
+    Schedule,
+    Stateful,
+    TrainingCheckpoint,
+)
+from costream.training.skeleton.loop import loss
 from weights.recipes.skeleton.clips import clip_logits
 from weights.recipes.skeleton.streams import StreamBatch, StreamBatches
 from weights.recipes.skeleton.tokens import body_tokens

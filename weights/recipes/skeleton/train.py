@@ -33,7 +33,7 @@ from costream.models.build import save_model
 from costream.models.skeleton.network import SkeletonNet
 from costream.models.streaming import find_device
 from costream.training.card_text import card_text, sequence_table
-from costream.training.optim import Schedule, TrainingCheckpoint
+from costream.training.optim import Schedule, TrainingCheckpoint, update_average
 from costream.training.skeleton.motions import Motion
 from weights.recipes.common import TREES, carry_out, parser
 from weights.recipes.skeleton.calibration import calibrate
@@ -147,10 +147,8 @@ def make(
         return partial.path
 
     def kept() -> SkeletonNet:
-        weights = network.state_dict()
-        for key, value in first.items():
-            if value.dtype.is_floating_point:
-                weights[key] = torch.lerp(value, weights[key], share)
+        weights = copy.deepcopy(first)
+        update_average(weights, network, share)
         out = SkeletonNet(len(labels), **arguments)
         out.load_state_dict(weights)
         return out.eval()
