@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from costream.places import Crossing, ZoneEvent
@@ -370,14 +370,21 @@ def to_json(record: AnyRecord) -> dict[str, Any]:
     out: dict[str, Any] = {"type": record.type}
     if isinstance(record, Header):
         out["schema"] = record.schema
-    for f in dataclasses.fields(record):
-        value = getattr(record, f.name)
-        if value is None and f.default is None:
+    kind: Any = type(record)
+    for name, default in _fields(kind):
+        value = getattr(record, name)
+        if value is None and default is None:
             continue
-        out[f.name] = plain(value)
+        out[name] = plain(value)
     if isinstance(record, Compute) and record.budget is not None:
         out["budget"] = plain(record.budget)
     return out
+
+
+@cache
+def _fields(kind: Any) -> tuple[tuple[str, Any], ...]:
+    """Return the names of a dataclass's fields, and their defaults."""
+    return tuple((f.name, f.default) for f in dataclasses.fields(kind))
 
 
 def dumps(value: object) -> str:
@@ -394,18 +401,18 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return round(value, 6) if math.isfinite(value) else None
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
     if hasattr(value, "tolist"):  # NumPy arrays and scalars
         return plain(value.tolist())
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
     if isinstance(value, Box):
         box = (value.x1, value.y1, value.x2, value.y2, value.score, value.label)
         more = (value.id, value.zones) if value.zones else (value.id,)
         return [plain(v) for v in (box if value.id is None else (*box, *more))]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {name: plain(getattr(value, name)) for name, _ in _fields(type(value))}
     return value
 
 

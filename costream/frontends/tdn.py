@@ -151,7 +151,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
                 moved = motion[:, lag:] - motion[:, :-lag]
                 still = motion.new_zeros(batch, min(lag, steps), *motion.shape[2:])
                 parts.append(torch.cat((still, moved), dim=1).flatten(0, 1))
-        tokens = self._tokens(parts)[0].view(batch, steps, -1)
+        tokens = self._tokens(torch.cat(parts, 1))[0].view(batch, steps, -1)
         if self.glimpse is None:
             return tokens
         looked = self.glimpse(frames[:, :: self.glimpse_every].flatten(0, 1))
@@ -171,7 +171,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
         if self.lags:
             motion = self.motion(every).unflatten(0, count)
             parts += [motion[:, 0] - motion[:, k + 1] for k in range(len(self.lags))]
-        tokens, focus = self._tokens(parts)
+        tokens, focus = self._tokens(torch.cat(parts, 1))
         if self.glimpse is not None:
             tokens = torch.cat((tokens, self.glimpse(frames[:, 0])), 1)
         return tokens, focus
@@ -192,25 +192,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
 
         In evaluation with the parameters at the last call of ``init_state``.
         """
-        net = self._fast()
-        maps = self._maps(frames, net)
-        parts = [maps]
-        if self.lags:
-            motion, slots = net.motion(maps), state.ring.shape[1]
-            for lag in self.lags:
-                moved, seen = motion - state.ring[_at(state.count - lag, slots)], state.count >= lag
-                if not bool(seen.all()):
-                    moved = moved * seen[:, None, None, None].to(moved.device)
-                parts.append(moved)
-            state.ring[_at(state.count, slots)] = motion
-        tokens = self._tokens(parts, net)[0]
-        if self.glimpse is not None and state.seen is not None:
-            due = (state.count % self.glimpse_every == 0).nonzero()[:, 0]
-            if len(due):
-                state.seen[due] = self.glimpse(frames[due])
-            tokens = torch.cat((tokens, state.seen), 1)
-        state.count += 1
-        return tokens
+        return self.forward_steps(frames[:, None], state)[:, 0]
 
     def forward_steps(self, frames: Tensor, state: DifferenceState) -> Tensor:
         """Return the tokens [B, T, D] of the next T frames of every stream, uint8 [B, T, 3, H, W].
@@ -220,29 +202,42 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
         batch, steps = frames.shape[:2]
         net = self._fast()
         maps = self._maps(frames.flatten(0, 1), net)
-        parts = [maps]
-        if self.lags:
-            motion = net.motion(maps).unflatten(0, (batch, steps))
-            slots = state.ring.shape[1]
-            rows = torch.arange(batch)[:, None]
-            times = state.count[:, None] + torch.arange(-slots, steps)
-            every = torch.cat((state.ring[rows, times[:, :slots] % slots], motion), 1)
-            for lag in self.lags:
-                seen = (times[:, slots:] >= lag)[:, :, None, None, None]
-                moved = (motion - every[:, slots - lag : -lag]) * seen.to(motion.device)
-                parts.append(moved.flatten(0, 1))
-            state.ring[rows, times[:, -slots:] % slots] = every[:, -slots:]
-        tokens = self._tokens(parts, net)[0].view(batch, steps, -1)
-        if state.seen is not None:
-            seen = state.seen[:, None].repeat(1, steps, 1)
+        joined = self._with_motion(maps, net.motion(maps), state) if self.lags else maps
+        tokens = self._tokens(joined, net)[0].view(batch, steps, -1)
+        if self.glimpse is not None and state.seen is not None:
+            seen = state.seen[:, None].expand(-1, steps, -1)
             due = (state.count[:, None] + torch.arange(steps)) % self.glimpse_every == 0
-            for row, looked in enumerate(self._looked(frames, due)):
-                first = torch.cumsum(due[row], 0) - 1
-                seen[row, first >= 0] = looked[first[first >= 0]]
-            state.seen.copy_(seen[:, -1])
+            if bool(due.any()):
+                looks = due.cumsum(1)  # of each stream so far
+                first = looks[:, -1:].cumsum(0) - looks[:, -1:]  # its first look among all
+                newest = self.glimpse(frames[due])[(first + looks - 1).clamp(min=0)]
+                seen = torch.where((looks > 0)[:, :, None].to(newest.device), newest, seen)
+                state.seen.copy_(seen[:, -1])
             tokens = torch.cat((tokens, seen), 2)
         state.count += steps
         return tokens
+
+    def _with_motion(self, maps: Tensor, motion: Tensor, state: DifferenceState) -> Tensor:
+        """Return maps and their motion over each lag, [N, C, h, w]; put the motion maps by.
+
+        ``maps``, ``motion``: of the next frames of every stream. Channels lie innermost in memory.
+        """
+        batch, slots = state.ring.shape[:2]
+        motion = motion.permute(0, 2, 3, 1).reshape(batch, -1, *motion.shape[2:], motion.shape[1])
+        ring, steps = state.ring.permute(0, 1, 3, 4, 2), motion.shape[1]
+        parts = [maps.permute(0, 2, 3, 1)]
+        for lag in self.lags:
+            times = state.count[:, None] + torch.arange(min(lag, steps)) - lag
+            earlier = ring[_places(times, slots)]
+            if steps > lag:
+                earlier = torch.cat((earlier, motion[:, :-lag]), 1)
+            moved = motion - earlier
+            if bool((times < 0).any()):
+                moved[:, :lag] *= (times >= 0).to(moved.device)[:, :, None, None, None]
+            parts.append(moved.flatten(0, 1))
+        times = state.count[:, None] + torch.arange(max(0, steps - slots), steps)
+        ring[_places(times, slots)] = motion[:, -slots:]
+        return torch.cat(parts, 3).permute(0, 3, 1, 2)
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of one frame."""
@@ -261,11 +256,6 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
         if self.glimpse is not None:
             total += self.glimpse.count_macs(self.box[1], self.box[0]) // self.glimpse_every
         return total
-
-    def _looked(self, frames: Tensor, due: Tensor) -> Sequence[Tensor]:
-        """Return the glimpses [n, G] of each stream, of frames [B, T, ...] that are due, [B, T]."""
-        assert self.glimpse is not None
-        return self.glimpse(frames[due]).split(due.sum(1).tolist())  # type: ignore[no-any-return]
 
     def _map_size(self) -> tuple[int, int]:
         return -(-self.box[1] // 4), -(-self.box[0] // 4)
@@ -287,11 +277,10 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
         pixels = frames.to(self.motion.weight.dtype, memory_format=torch.channels_last)
         return (net or self).maps(pixels)
 
-    def _tokens(self, parts: list[Tensor], net: Any = None) -> tuple[Tensor, Tensor]:
-        """Return tokens [N, D] and focus logits [N, h, w]."""
+    def _tokens(self, joined: Tensor, net: Any = None) -> tuple[Tensor, Tensor]:
+        """Return tokens [N, D] and focus logits [N, h, w] of maps and motion, [N, C, h, w]."""
         net = net or self
-        joined = torch.cat([p.contiguous(memory_format=torch.channels_last) for p in parts], 1)
-        body = net.body(joined)
+        body = net.body(joined.contiguous(memory_format=torch.channels_last))
         focus, places = net.focus(body), net.places(body)
         weight = focus.sigmoid()
         # Without persons the sum of weights is small, and so is this half of the token.
@@ -315,11 +304,15 @@ class _Residual(nn.Module):
 _SCALE = 1 / 64  # of pixels
 
 
-def _at(count: Tensor, slots: int) -> tuple[Any, Any]:
-    """Return the index of the frame ``count`` [B] of each stream in rings, a view if it is one."""
-    if len(count) == 1:
-        return slice(None), int(count) % slots
-    return torch.arange(len(count)), count % slots
+def _places(times: Tensor, slots: int) -> tuple[Any, Any]:
+    """Return the index of the frames at ``times`` [B, n] of each stream in rings.
+
+    Of one frame of one stream it is a view.
+    """
+    if times.numel() == 1:
+        place = int(times) % slots
+        return slice(None), slice(place, place + 1)
+    return torch.arange(len(times))[:, None], times % slots
 
 
 def _folded(

@@ -37,8 +37,8 @@ from costream.records import (
     VideoFrame,
 )
 
-# Items of a recording at once: four seconds of sound or so many lines of text, a second of video.
-CHUNK, CHUNK_FRAMES = 16, 8
+CHUNK = 16  # items of a recording at once: four seconds of sound, two of video
+_TOKENS = 8  # at once: networks with windows take longer for more
 
 DTYPES = {
     "float32": torch.float32,
@@ -59,7 +59,8 @@ class Network(Protocol):
     """A continual network with a classifier. It holds weights only; streams are in the state.
 
     A network with a ``stride`` has an output every ``stride`` steps, and None at the others. One
-    for audio also has ``forward_steps`` and a ``warmup`` that takes a number of steps ago.
+    that takes several tokens at once, as those for audio do, has ``forward_steps`` and a
+    ``warmup`` that takes a number of steps ago.
     """
 
     window: int  # tokens
@@ -178,7 +179,7 @@ class StreamingModel:
             sound=AudioFormat(frontend.sample_rate_hz, frontend.block) if kind == "audio" else None,
             beside=beside,
             text=kind == "text",
-            chunk=CHUNK if kind in ("audio", "text") else CHUNK_FRAMES if together else 1,
+            chunk=CHUNK if kind in ("audio", "text") or together else 1,
             persons=persons,
             # With strides in time, or a pose tracker each.
             in_time=kind == "skeleton" or any(hasattr(p, "in_time") for p in (frontend, network)),
@@ -261,8 +262,8 @@ class StreamingModel:
     def steps(self, items: Sequence[Data], state: ModelState) -> list[StepResult]:
         """Take T items of one stream, return the same results as T calls of ``step``.
 
-        Audio blocks go through frontend and network together, frames through the frontend, all
-        other items one by one.
+        Audio blocks and frames go through frontend and network together, all other items one by
+        one.
         """
         if len(items) > 1 and self.info.chunk > 1:
             if all(isinstance(item, VideoFrame) for item in items):
@@ -274,11 +275,15 @@ class StreamingModel:
     def _frames_together(self, items: Sequence[Data], state: ModelState) -> list[StepResult]:
         began = time.perf_counter()
         frames = torch.from_numpy(np.stack([self._prepare(item) for item in items])[None])
-        rows = self.frontend.forward_steps(frames.to(self.device), state.frontend)
-        rows = rows.to(self.device, self.dtype)
+        tokens = self.frontend.forward_steps(frames.to(self.device), state.frontend)
+        tokens = tokens.to(self.device, self.dtype)
         synchronize(self.device)
-        each_s = (time.perf_counter() - began) / len(items)
-        return [self._answer(rows[:, k], state, each_s) for k in range(len(items))]
+        seen = time.perf_counter()
+        several = self.info.stride == 1 and hasattr(self.network, "forward_steps")
+        if several and self.device.type != "cuda":  # where steps are graphs
+            return self._tokens_together(tokens.split(_TOKENS, 1), state, (began, seen))
+        each_s = (seen - began) / len(items)
+        return [self._answer(tokens[:, k], state, each_s) for k in range(len(items))]
 
     def _blocks_together(self, items: Sequence[Data], state: ModelState) -> list[StepResult]:
         began, count = time.perf_counter(), len(items)
@@ -286,13 +291,30 @@ class StreamingModel:
         given = given.to(self.device, self.dtype)
         tokens = self.frontend.forward_steps(given, state.frontend)
         synchronize(self.device)
-        seen = time.perf_counter()
-        logits = self.network.forward_steps(tokens, state.network).logits[0]
+        results = self._tokens_together([tokens], state, (began, time.perf_counter()))
         spectra = self._spectra(state, count)[0]
-        results = self._results(logits, state, [1] * count, (began, seen))
         return [
             replace(result, spectra=(spectrum,))
             for result, spectrum in zip(results, spectra, strict=True)
+        ]
+
+    def _tokens_together(
+        self, parts: Sequence[Tensor], state: ModelState, times: tuple[float, float]
+    ) -> list[StepResult]:
+        """Return a result for each of the tokens [1, T, D], which come in parts.
+
+        ``times`` as for ``_results``.
+        """
+        outs = [self.network.forward_steps(part, state.network) for part in parts]
+        logits = torch.cat([out.logits[0] for out in outs])
+        results = self._results(logits, state, [1] * len(logits), times)
+        if outs[0].anticipation is None:
+            return results
+        coming = torch.cat([out.anticipation for out in outs], 1).transpose(0, 1)
+        rows = coming.float().softmax(-1).cpu().numpy()
+        return [
+            replace(result, anticipation=row[None])
+            for result, row in zip(results, rows[:, 0], strict=True)
         ]
 
     def _results(

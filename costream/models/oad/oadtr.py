@@ -104,9 +104,9 @@ class OadTR(nn.Module):
             zeros(batch_size), zeros(batch_size, self.window, token.shape[2], like=token)
         )
 
-    def warmup(self, state: OadTRState) -> tuple[bool, ...]:
-        """Return for each stream whether its window is not yet full."""
-        return tuple(t < self.window for t in state.steps.tolist())
+    def warmup(self, state: OadTRState, ago: int = 0) -> tuple[bool, ...]:
+        """Return for each stream whether its window is not yet full, or was not, steps ``ago``."""
+        return tuple(t - ago < self.window for t in state.steps.tolist())
 
     def forward_step(self, x: Tensor, state: OadTRState) -> OadOutput:
         """Take one feature row [B, C] of every stream, return the output after it."""

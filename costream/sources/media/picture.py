@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import av
@@ -65,10 +66,12 @@ def side_data(frame: av.VideoFrame, kind: str) -> Any:
 
 def display_size(frame: av.VideoFrame, pixel_aspect: Fraction | None) -> FrameSize:
     """Return the size with square pixels: the width is scaled by the sample aspect ratio."""
-    ratio = pixel_aspect if pixel_aspect is not None and pixel_aspect > 0 else Fraction(1)
-    return max(1, round(frame.width * ratio)), frame.height
+    if pixel_aspect is None or pixel_aspect <= 0 or pixel_aspect == 1:
+        return frame.width, frame.height
+    return max(1, round(frame.width * pixel_aspect)), frame.height
 
 
+@lru_cache
 def fit(size: FrameSize, box: FrameSize | None) -> FrameSize:
     """Return the largest size inside ``box`` with the aspect ratio of ``size``, at least 1 x 1."""
     if box is None:

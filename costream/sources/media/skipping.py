@@ -7,8 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import av
 from av.packet import Packet
@@ -54,6 +53,8 @@ class FrameSkipper:
         self._slack_s = min(TOLERANCE_S, 0.1 / rate_hz)
         self._first_s: float | None = None
         self._waiting: deque[Packet[Any]] = deque()
+        self._rising: deque[bool] = deque()  # whether each has stamps, later than the last one's
+        self._last_dts: int | None = None
         self._sent: list[tuple[int, int, bool]] = []  # heap of pts, dts and whether it is needed
         self._picture: av.VideoFrame | None = None
 
@@ -65,14 +66,21 @@ class FrameSkipper:
         """Yield the packets in order, each when LOOK_AHEAD more are known."""
         for packet in self._source():
             if packet is None or packet.size == 0:  # the end: the decoder is emptied
-                while self._waiting:
-                    yield self._waiting.popleft()
+                yield from self._next(0)
                 yield packet
                 continue
+            dts, last = packet.dts, self._last_dts
+            told = packet.pts is not None and dts is not None and last is not None
+            self._rising.append(told and cast(int, dts) > cast(int, last))
             self._waiting.append(packet)
-            if len(self._waiting) > LOOK_AHEAD:
-                yield self._waiting.popleft()
-        while self._waiting:
+            self._last_dts = dts
+            yield from self._next(LOOK_AHEAD)
+        yield from self._next(0)
+
+    def _next(self, left: int) -> Iterator[Packet[Any]]:
+        """Yield the packets before the last ``left``."""
+        while len(self._waiting) > left:
+            self._rising.popleft()
             yield self._waiting.popleft()
 
     def decode(self, packet: Packet[Any] | None) -> list[av.VideoFrame | SkippedFrame]:
@@ -101,20 +109,12 @@ class FrameSkipper:
     def _needed(self, packet: Packet[Any]) -> bool:
         if self._first_s is None or packet.pts is None or packet.is_corrupt:
             return True
-        if len(self._waiting) < LOOK_AHEAD or not self._in_order(packet):
+        if len(self._waiting) < LOOK_AHEAD or packet.dts is None or False in self._rising:
             return True
         after = [p.pts for p in self._waiting if p.pts is not None and p.pts > packet.pts]
         known = [stamp for stamp, _, _ in self._sent if stamp > packet.pts]
         after_s = self._seconds(min([*after, *known], default=packet.pts))
         return self._shown(self._seconds(packet.pts), after_s)
-
-    def _in_order(self, packet: Packet[Any]) -> bool:
-        """Return whether the packets from this one on have all their stamps, rising by decoding."""
-        packets = (packet, *self._waiting)
-        if any(p.pts is None or p.dts is None for p in packets):
-            return False
-        dts = [p.dts or 0 for p in packets]
-        return all(a < b for a, b in pairwise(dts))
 
     def _shown(self, time_s: float, after_s: float) -> bool:
         """Return whether there is a tick at a frame before the next one, or may be."""

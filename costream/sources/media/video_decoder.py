@@ -130,6 +130,10 @@ class MediaClock:
         """``origin_s``: container time of 0 s. ``delta_s``: nominal frame interval."""
         self._time_base = time_base
         self._origin_s = origin_s
+        # The time of a stamp is (pts * scale - start) / parts.
+        self._scale = time_base.numerator * origin_s.denominator
+        self._start = origin_s.numerator * time_base.denominator
+        self._parts = time_base.denominator * origin_s.denominator
         self._delta_s = delta_s
         self._offset_s = 0.0  # added by earlier epochs
         self._last_good: float | None = None  # of the newest frame, if its stamp was good
@@ -148,8 +152,7 @@ class MediaClock:
 
     def seconds(self, pts: int) -> float:
         """Return the time of a stamp in the current epoch, without advancing the clock."""
-        at = pts * self._time_base - self._origin_s
-        return at.numerator / at.denominator + self._offset_s
+        return (pts * self._scale - self._start) / self._parts + self._offset_s
 
     def ticks(self, time_s: float) -> int:
         """Return the stamp at or before a time of the first epoch (for seeking)."""
