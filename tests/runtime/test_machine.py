@@ -31,6 +31,9 @@ def test_this_machine():
     [
         ("flags\t\t: fpu avx2 avx512f amx_bf16 amx_tile\n", True),
         ("processor: 0\nflags : fpu avx512f avx512_bf16\n", False),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx512f avx512_bf16\n", False),
+        ("vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx512f avx512_bf16\n", True),
+        ("vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2\n", False),
         ("Features\t: fp asimd bf16\n", True),
         ("flags\t\t: fpu avx2 avx512f\nbugs : bf16\n", False),
         ("", False),
