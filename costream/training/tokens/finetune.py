@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -86,6 +87,7 @@ def fine_tune(
     validation: Sequence[TokenStream] = (),
     partial: TrainingCheckpoint | None = None,
     adaptation: Adaptation | None = None,
+    products: AbstractContextManager[Any] | None = None,
 ) -> list[dict[str, float]]:
     """Train both, restore the weights that did best on ``validation``, and return the history.
 
@@ -93,7 +95,8 @@ def fine_tune(
     too, so without gain nothing changes. If there are no such streams, the last weights remain.
     BatchNorm statistics stay fixed. ``adaptation``: adapters and pruning of both, to be finished
     after it; what is pruned has itself, whole, as ``Teacher``, from which it learns without
-    dropout, and keeps the last weights. For the history see ``EarlyStopping``.
+    dropout, and keeps the last weights. ``products``: context of the frontend while it learns. For
+    the history see ``EarlyStopping``.
     """
     torch.manual_seed(seed)
     rng, device = np.random.default_rng(seed), device_of(network)
@@ -115,8 +118,9 @@ def fine_tune(
 
     def loss() -> Tensor:
         clips, labels = (x.to(device) for x in supply.batch(schedule.batch, rng))
-        lesson = None if teacher is None else (teacher, teacher.tokens(clips))
-        tokens: Tensor = frontend(clips)
+        with products or nullcontext():
+            lesson = None if teacher is None else (teacher, teacher.tokens(clips).float())
+            tokens: Tensor = frontend(clips).float()
         return stream_loss(network, tokens, labels, schedule.smoothing, counted, rng, lesson)
 
     every = max(VALIDATE_EVERY, schedule.steps // CHECKS)

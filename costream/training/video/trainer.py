@@ -30,7 +30,7 @@ from costream.training.base import (
 )
 from costream.training.baselines import CENTROID, nearest_centroid
 from costream.training.feature_cache import FeatureCache
-from costream.training.optim import Schedule, device_of
+from costream.training.optim import Schedule, device_of, fastest_autocast
 from costream.training.sequences import SequenceTrainer, TrainResult
 from costream.training.tokens.finetune import (
     begin_adaptation,
@@ -206,7 +206,8 @@ def fine_tuned(
     some = np.random.default_rng(seed).permutation(len(checks))[:FINE_CHECKS]
     few = [checks[k].stream() for k in some]
     pieces = Pieces(training, frontend.box, still, device_of(frontend))
-    return fine_tune(network, frontend, pieces, schedule, seed, few, partial, adaptation)
+    given = schedule, seed, few, partial, adaptation, fastest_autocast()
+    return fine_tune(network, frontend, pieces, *given)
 
 
 def answers(network: nn.Module, recordings: Sequence[EncodedVideo]) -> list[npt.NDArray[Any]]:
