@@ -126,7 +126,7 @@ def test_docstrings_say_what_is_returned():
 
 def test_few_files_see_a_flag_and_a_step():
     assert len(files_of_flag(ROOT, "budget")) <= 16
-    frame = files_entered(ROOT, "detect", "samples/room.mp4", "--end", "8", "-o", "-", "-q")
+    frame = files_entered(ROOT, "detect", "samples/room.mp4", "--end", "16", "-o", "-", "-q")
     sound = files_entered(ROOT, "listen", "samples/street.ogg", "-m", "cosounds", "-o", "-", "-q")
     assert len(frame) <= 27, frame  # with the glimpse and its backbone, and rings
     assert len(sound) <= 25, sound

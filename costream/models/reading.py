@@ -68,7 +68,7 @@ class ReadingModel(StreamingModel):
         parts = tokens.split(_AT_ONCE, 1)
         logits = [self.network.forward_steps(part, state.network).logits[0] for part in parts]
         last = torch.cat(logits)[torch.from_numpy(np.cumsum(counts) - 1)]
-        return self._results(last, state, counts, (began, seen))
+        return self._results(last, state, (began, seen), counts)
 
 
 @register_model(

@@ -262,68 +262,47 @@ class StreamingModel:
     def steps(self, items: Sequence[Data], state: ModelState) -> list[StepResult]:
         """Take T items of one stream, return the same results as T calls of ``step``.
 
-        Audio blocks and frames go through frontend and network together, all other items one by
-        one.
+        Audio blocks and frames go through frontend and network together, others one by one.
         """
         if len(items) > 1 and self.info.chunk > 1:
-            if all(isinstance(item, VideoFrame) for item in items):
-                return self._frames_together(items, state)
-            if all(isinstance(item, AudioBlock) for item in items):
-                return self._blocks_together(items, state)
+            for kind in (VideoFrame, AudioBlock):
+                if all(isinstance(item, kind) for item in items):
+                    return self._together(items, state, kind is AudioBlock)
         return [self.step([item], state) for item in items]
 
-    def _frames_together(self, items: Sequence[Data], state: ModelState) -> list[StepResult]:
-        began = time.perf_counter()
-        frames = torch.from_numpy(np.stack([self._prepare(item) for item in items])[None])
-        tokens = self.frontend.forward_steps(frames.to(self.device), state.frontend)
+    def _together(self, items: Sequence[Data], state: ModelState, sound: bool) -> list[StepResult]:
+        began, dtype = time.perf_counter(), self.dtype if sound else torch.uint8
+        given = torch.from_numpy(np.stack([self._prepare(item) for item in items])[None])
+        tokens = self.frontend.forward_steps(given.to(self.device, dtype), state.frontend)
         tokens = tokens.to(self.device, self.dtype)
         synchronize(self.device)
         seen = time.perf_counter()
         several = self.info.stride == 1 and hasattr(self.network, "forward_steps")
-        if several and self.device.type != "cuda":  # where steps are graphs
-            return self._tokens_together(tokens.split(_TOKENS, 1), state, (began, seen))
-        each_s = (seen - began) / len(items)
-        return [self._answer(tokens[:, k], state, each_s) for k in range(len(items))]
-
-    def _blocks_together(self, items: Sequence[Data], state: ModelState) -> list[StepResult]:
-        began, count = time.perf_counter(), len(items)
-        given = torch.from_numpy(np.stack([self._prepare(item) for item in items])[None])
-        given = given.to(self.device, self.dtype)
-        tokens = self.frontend.forward_steps(given, state.frontend)
-        synchronize(self.device)
-        results = self._tokens_together([tokens], state, (began, time.perf_counter()))
-        spectra = self._spectra(state, count)[0]
-        return [
-            replace(result, spectra=(spectrum,))
-            for result, spectrum in zip(results, spectra, strict=True)
-        ]
-
-    def _tokens_together(
-        self, parts: Sequence[Tensor], state: ModelState, times: tuple[float, float]
-    ) -> list[StepResult]:
-        """Return a result for each of the tokens [1, T, D], which come in parts.
-
-        ``times`` as for ``_results``.
-        """
+        if not sound and (not several or self.device.type == "cuda"):  # where steps are graphs
+            return [self._answer(t, state, (seen - began) / len(items)) for t in tokens.unbind(1)]
+        parts = (tokens,) if sound else tokens.split(_TOKENS, 1)
         outs = [self.network.forward_steps(part, state.network) for part in parts]
-        logits = torch.cat([out.logits[0] for out in outs])
-        results = self._results(logits, state, [1] * len(logits), times)
+        results = self._results(torch.cat([o.logits[0] for o in outs]), state, (began, seen))
+        if sound:
+            spectra = self._spectra(state, len(items))[0]
+            return [replace(r, spectra=(s,)) for r, s in zip(results, spectra, strict=True)]
         if outs[0].anticipation is None:
             return results
-        coming = torch.cat([out.anticipation for out in outs], 1).transpose(0, 1)
-        rows = coming.float().softmax(-1).cpu().numpy()
-        return [
-            replace(result, anticipation=row[None])
-            for result, row in zip(results, rows[:, 0], strict=True)
-        ]
+        future = torch.cat([o.anticipation[0] for o in outs]).float().softmax(-1).cpu().numpy()
+        return [replace(r, anticipation=f[None]) for r, f in zip(results, future, strict=True)]
 
     def _results(
-        self, logits: Tensor, state: ModelState, counts: Sequence[int], times: tuple[float, float]
+        self,
+        logits: Tensor,
+        state: ModelState,
+        times: tuple[float, float],
+        counts: Sequence[int] | None = None,
     ) -> list[StepResult]:
         """Return a result for each of the logits [T, K] of the newest T items of one stream.
 
-        ``counts``: tokens of each item. ``times``: when the frontend began and when it ended.
+        ``times``: when the frontend began and ended. ``counts``: tokens of each item, or one.
         """
+        counts = counts or [1] * len(logits)
         probabilities, familiarity = self._probabilities(logits), self._familiarity(logits)
         began, seen = times
         frontend_s = (seen - began) / len(counts)

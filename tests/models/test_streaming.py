@@ -107,6 +107,24 @@ def test_anticipation() -> None:
     assert features_model().step(rows(1, 6), features_model().init_state()).anticipation is None
 
 
+@pytest.mark.parametrize("counts", [(16,), (3, 2, 11), (1, 15)])
+def test_frames_together_are_frames_one_by_one(counts: tuple[int, ...]) -> None:
+    frontend, items = load_frontend("tdn", **FRONTEND), iter(frames(16))
+    arguments = {"input_width": frontend.token_width, "num_classes": 3, **SIZES}
+    arguments |= {"num_queries": 5, "decoder_heads": 2}
+    about = card("oadtr", arguments, frontend="tdn", frontend_arguments=FRONTEND)
+    model = StreamingModel(about, OadTR(**arguments), frontend)
+    state, alone = model.init_state(), model.init_state()
+    for count in counts:
+        some = [next(items) for _ in range(count)]
+        for got, item in zip(model.steps(some, state), some, strict=True):
+            expected = model.step([item], alone)
+            np.testing.assert_allclose(got.probabilities, expected.probabilities, atol=1e-6)
+            assert got.anticipation is not None
+            np.testing.assert_allclose(got.anticipation, expected.anticipation, atol=1e-6)
+            assert (got.warmup, got.macs) == (expected.warmup, expected.macs)
+
+
 @pytest.mark.parametrize("make", [features_model, video_model])
 def test_bfloat16_gives_nearly_the_same(make: Any) -> None:
     torch.manual_seed(1)
