@@ -192,7 +192,25 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
 
         In evaluation with the parameters at the last call of ``init_state``.
         """
-        return self.forward_steps(frames[:, None], state)[:, 0]
+        net = self._fast()
+        maps = self._maps(frames, net)
+        parts = [maps]
+        if self.lags:
+            motion, slots = net.motion(maps), state.ring.shape[1]
+            for lag in self.lags:
+                moved, seen = motion - state.ring[_at(state.count - lag, slots)], state.count >= lag
+                if not bool(seen.all()):
+                    moved = moved * seen[:, None, None, None].to(moved.device)
+                parts.append(moved)
+            state.ring[_at(state.count, slots)] = motion
+        tokens = self._tokens(torch.cat(parts, 1), net)[0]
+        if self.glimpse is not None and state.seen is not None:
+            due = (state.count % self.glimpse_every == 0).nonzero()[:, 0]
+            if len(due):
+                state.seen[due] = self.glimpse(frames[due])
+            tokens = torch.cat((tokens, state.seen), 1)
+        state.count += 1
+        return tokens
 
     def forward_steps(self, frames: Tensor, state: DifferenceState) -> Tensor:
         """Return the tokens [B, T, D] of the next T frames of every stream, uint8 [B, T, 3, H, W].
@@ -225,10 +243,10 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
         batch, slots = state.ring.shape[:2]
         motion = motion.permute(0, 2, 3, 1).reshape(batch, -1, *motion.shape[2:], motion.shape[1])
         ring, steps = state.ring.permute(0, 1, 3, 4, 2), motion.shape[1]
-        parts = [maps.permute(0, 2, 3, 1)]
+        parts, rows = [maps.permute(0, 2, 3, 1)], torch.arange(batch)[:, None]
         for lag in self.lags:
             times = state.count[:, None] + torch.arange(min(lag, steps)) - lag
-            earlier = ring[_places(times, slots)]
+            earlier = ring[rows, times % slots]
             if steps > lag:
                 earlier = torch.cat((earlier, motion[:, :-lag]), 1)
             moved = motion - earlier
@@ -236,7 +254,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
                 moved[:, :lag] *= (times >= 0).to(moved.device)[:, :, None, None, None]
             parts.append(moved.flatten(0, 1))
         times = state.count[:, None] + torch.arange(max(0, steps - slots), steps)
-        ring[_places(times, slots)] = motion[:, -slots:]
+        ring[rows, times % slots] = motion[:, -slots:]
         return torch.cat(parts, 3).permute(0, 3, 1, 2)
 
     def count_macs(self) -> int:
@@ -304,15 +322,11 @@ class _Residual(nn.Module):
 _SCALE = 1 / 64  # of pixels
 
 
-def _places(times: Tensor, slots: int) -> tuple[Any, Any]:
-    """Return the index of the frames at ``times`` [B, n] of each stream in rings.
-
-    Of one frame of one stream it is a view.
-    """
-    if times.numel() == 1:
-        place = int(times) % slots
-        return slice(None), slice(place, place + 1)
-    return torch.arange(len(times))[:, None], times % slots
+def _at(count: Tensor, slots: int) -> tuple[Any, Any]:
+    """Return the index of the frame ``count`` [B] of each stream in rings, a view if it is one."""
+    if len(count) == 1:
+        return slice(None), int(count) % slots
+    return torch.arange(len(count)), count % slots
 
 
 def _folded(
