@@ -151,7 +151,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
                 moved = motion[:, lag:] - motion[:, :-lag]
                 still = motion.new_zeros(batch, min(lag, steps), *motion.shape[2:])
                 parts.append(torch.cat((still, moved), dim=1).flatten(0, 1))
-        tokens = self._tokens(torch.cat(parts, 1))[0].view(batch, steps, -1)
+        tokens = self._tokens(_join(parts))[0].view(batch, steps, -1)
         if self.glimpse is None:
             return tokens
         looked = self.glimpse(frames[:, :: self.glimpse_every].flatten(0, 1))
@@ -171,7 +171,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
         if self.lags:
             motion = self.motion(every).unflatten(0, count)
             parts += [motion[:, 0] - motion[:, k + 1] for k in range(len(self.lags))]
-        tokens, focus = self._tokens(torch.cat(parts, 1))
+        tokens, focus = self._tokens(_join(parts))
         if self.glimpse is not None:
             tokens = torch.cat((tokens, self.glimpse(frames[:, 0])), 1)
         return tokens, focus
@@ -203,7 +203,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
                     moved = moved * seen[:, None, None, None].to(moved.device)
                 parts.append(moved)
             state.ring[_at(state.count, slots)] = motion
-        tokens = self._tokens(torch.cat(parts, 1), net)[0]
+        tokens = self._tokens(_join(parts), net)[0]
         if self.glimpse is not None and state.seen is not None:
             due = (state.count % self.glimpse_every == 0).nonzero()[:, 0]
             if len(due):
@@ -298,7 +298,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
     def _tokens(self, joined: Tensor, net: Any = None) -> tuple[Tensor, Tensor]:
         """Return tokens [N, D] and focus logits [N, h, w] of maps and motion, [N, C, h, w]."""
         net = net or self
-        body = net.body(joined.contiguous(memory_format=torch.channels_last))
+        body = net.body(joined)
         focus, places = net.focus(body), net.places(body)
         weight = focus.sigmoid()
         # Without persons the sum of weights is small, and so is this half of the token.
@@ -320,6 +320,11 @@ class _Residual(nn.Module):
 
 
 _SCALE = 1 / 64  # of pixels
+
+
+def _join(parts: Sequence[Tensor]) -> Tensor:
+    """Return the channels of all parts [N, C, h, w], innermost in memory."""
+    return torch.cat([p.contiguous(memory_format=torch.channels_last) for p in parts], 1)
 
 
 def _at(count: Tensor, slots: int) -> tuple[Any, Any]:

@@ -271,10 +271,10 @@ class StreamingModel:
         return [self.step([item], state) for item in items]
 
     def _together(self, items: Sequence[Data], state: ModelState, sound: bool) -> list[StepResult]:
-        began, dtype = time.perf_counter(), self.dtype if sound else torch.uint8
+        began = time.perf_counter()
         given = torch.from_numpy(np.stack([self._prepare(item) for item in items])[None])
-        tokens = self.frontend.forward_steps(given.to(self.device, dtype), state.frontend)
-        tokens = tokens.to(self.device, self.dtype)
+        given = given.to(self.device, self.dtype if sound else given.dtype)
+        tokens = self.frontend.forward_steps(given, state.frontend).to(self.device, self.dtype)
         synchronize(self.device)
         seen = time.perf_counter()
         several = self.info.stride == 1 and hasattr(self.network, "forward_steps")
