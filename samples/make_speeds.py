@@ -44,7 +44,7 @@ SPEEDS = (
         "bench steps --rounds 5 -m vitdet",
         0,
         "costream",
-        (("dense float32", "all tokens"), ("token-wise", "token-wise"), ("eventful", "as published")),
+        (("dense float", "all tokens"), ("token-wise", "token-wise"), ("eventful", "as published")),
         256,
     ),
     Speed(
