@@ -264,14 +264,13 @@ class StreamingModel:
 
         Audio blocks and frames go through frontend and network together, others one by one.
         """
-        if len(items) > 1 and self.info.chunk > 1:
-            for kind in (VideoFrame, AudioBlock):
-                if all(isinstance(item, kind) for item in items):
-                    return self._together(items, state, kind is AudioBlock)
+        kinds = {type(item) for item in items}
+        if len(items) > 1 and self.info.chunk > 1 and kinds in ({VideoFrame}, {AudioBlock}):
+            return self._together(items, state)
         return [self.step([item], state) for item in items]
 
-    def _together(self, items: Sequence[Data], state: ModelState, sound: bool) -> list[StepResult]:
-        began = time.perf_counter()
+    def _together(self, items: Sequence[Data], state: ModelState) -> list[StepResult]:
+        began, sound = time.perf_counter(), isinstance(items[0], AudioBlock)
         given = torch.from_numpy(np.stack([self._prepare(item) for item in items])[None])
         given = given.to(self.device, self.dtype if sound else given.dtype)
         tokens = self.frontend.forward_steps(given, state.frontend).to(self.device, self.dtype)

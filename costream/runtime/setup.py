@@ -133,8 +133,7 @@ def load(options: Options) -> Model:
 
 def processor() -> str:
     """Return the processor's model name, or its architecture where the system gives no name."""
-    named = re.search(r"^model name\s*:(.*)$", _cpu_text(), re.MULTILINE)
-    return named[1].strip() if named else platform.processor() or platform.machine()
+    return _cpu_field("model name") or platform.processor() or platform.machine()
 
 
 def has_fast_bfloat16() -> bool:
@@ -144,16 +143,17 @@ def has_fast_bfloat16() -> bool:
     fast); detected on Linux only. With AVX-512 BF16 alone, products take twice as long on a Xeon
     (PyTorch 2.13). Others emulate it, many times slower.
     """
-    text = _cpu_text()
-    flags = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
-    named = set(flags[1].split()) if flags else set()
-    if re.search(r"^vendor_id\s*:\s*AuthenticAMD$", text, re.MULTILINE):
-        return "avx512_bf16" in named
-    return bool(named & {"amx_bf16", "bf16"})
+    fast = {"amx_bf16", "bf16"}
+    if _cpu_field("vendor_id") == "AuthenticAMD":
+        fast.add("avx512_bf16")
+    return not fast.isdisjoint(_cpu_field("flags|Features").split())
 
 
-def _cpu_text() -> str:
+def _cpu_field(names: str) -> str:
+    """Return the first value of a field of the processor's description, "" if there is none."""
     try:
-        return _CPU.read_text()
+        text = _CPU.read_text()
     except OSError:  # not Linux
         return ""
+    found = re.search(rf"^(?:{names})\s*:(.*)$", text, re.MULTILINE)
+    return found[1].strip() if found else ""

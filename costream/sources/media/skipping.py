@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import av
 from av.packet import Packet
@@ -53,8 +53,8 @@ class FrameSkipper:
         self._slack_s = min(TOLERANCE_S, 0.1 / rate_hz)
         self._first_s: float | None = None
         self._waiting: deque[Packet[Any]] = deque()
-        self._rising: deque[bool] = deque()  # whether each has stamps, later than the last one's
-        self._last_dts: int | None = None
+        self._last_dts: int | None = None  # of the newest
+        self._doubtful = 0  # of them up to the newest one without stamps, or not behind the last
         self._sent: list[tuple[int, int, bool]] = []  # heap of pts, dts and whether it is needed
         self._picture: av.VideoFrame | None = None
 
@@ -69,10 +69,10 @@ class FrameSkipper:
                 yield from self._next(0)
                 yield packet
                 continue
-            dts, last = packet.dts, self._last_dts
-            told = packet.pts is not None and dts is not None and last is not None
-            self._rising.append(told and cast(int, dts) > cast(int, last))
             self._waiting.append(packet)
+            dts, last = packet.dts, self._last_dts
+            if packet.pts is None or dts is None or last is None or dts <= last:
+                self._doubtful = len(self._waiting)
             self._last_dts = dts
             yield from self._next(LOOK_AHEAD)
         yield from self._next(0)
@@ -80,7 +80,7 @@ class FrameSkipper:
     def _next(self, left: int) -> Iterator[Packet[Any]]:
         """Yield the packets before the last ``left``."""
         while len(self._waiting) > left:
-            self._rising.popleft()
+            self._doubtful = max(0, self._doubtful - 1)
             yield self._waiting.popleft()
 
     def decode(self, packet: Packet[Any] | None) -> list[av.VideoFrame | SkippedFrame]:
@@ -109,7 +109,7 @@ class FrameSkipper:
     def _needed(self, packet: Packet[Any]) -> bool:
         if self._first_s is None or packet.pts is None or packet.is_corrupt:
             return True
-        if len(self._waiting) < LOOK_AHEAD or packet.dts is None or False in self._rising:
+        if len(self._waiting) < LOOK_AHEAD or packet.dts is None or self._doubtful:
             return True
         after = [p.pts for p in self._waiting if p.pts is not None and p.pts > packet.pts]
         known = [stamp for stamp, _, _ in self._sent if stamp > packet.pts]
