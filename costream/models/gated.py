@@ -36,12 +36,13 @@ class TokenState(State):
     pace: Pace | None = None  # called for the number at every gate instead
     masks: frozenset[Place] = frozenset()  # parts of the picture that are painted over
 
-    def policy(self, count: int, seen: Tensor | None = None) -> RecordedPolicy:
+    def policy(self, count: int, seen: Tensor | None = None, every: bool = False) -> RecordedPolicy:
         """Return the policy that selects among the ``count`` tokens of a step.
 
-        ``seen``: those that may be selected, int64 [n], ascending; None: all.
+        ``seen``: those that may be selected, int64 [n], ascending; None: all. ``every``: whether
+        all of these are, whatever ``tokens`` says.
         """
-        tokens = count if self.tokens is None else self.tokens
+        tokens = count if self.tokens is None or every else self.tokens
         policy = TopTokens(tokens) if self.pace is None else PerGateTokens(self.pace)
         return RecordedPolicy(policy if seen is None else OnlyTokens(policy, seen), count)
 
@@ -56,10 +57,12 @@ class GatedModelBase(ABC, Generic[N, F, S]):
 
     Each stream has a state of its own. ``network`` and ``frontend`` are in ``eval`` mode on
     ``device``. ``dtype``: "float32" or "float64", or "bfloat16" for the matrix products of blocks
-    only, see ``use_bfloat16_products``.
+    only, see ``use_bfloat16_products``. ``all_tokens``: whether all are computed whatever number a
+    state has, as where that is faster.
     """
 
     frontend_type: ClassVar[type]
+    all_tokens = False
 
     def __init__(
         self,

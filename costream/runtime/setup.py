@@ -128,6 +128,10 @@ def load(options: Options) -> Model:
             from costream.runtime.threads import set_threads
 
             set_threads(model, options.threads)
+        if options.tokens is not None:
+            from costream.runtime.threads import set_tokens
+
+            set_tokens(model, options.tokens)
         return model
 
 

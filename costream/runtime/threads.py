@@ -1,4 +1,4 @@
-"""Number of threads of a network: as many as asked for, or one where that is faster."""
+"""Threads of a network, and tokens: as many as asked for, unless another number is faster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from itertools import cycle
+from itertools import cycle, repeat
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,37 @@ def set_threads(model: Model, most: int) -> None:
         ms = " ms, ".join(f"{n}: {1e3 * step_s:.2f}" for n, step_s in times.items())
         log.info("steps are faster with one thread than with --threads %d (%s ms)", most, ms)
     torch.set_num_threads(count)
+
+
+def set_tokens(model: Model, tokens: int) -> None:
+    """Let a token-gated model on a GPU compute all tokens if ``tokens`` of them take no less time.
+
+    There, gates can take longer than they save. On a processor fewer tokens are faster.
+    """
+    if not isinstance(model, GatedModelBase) or model.device.type == "cpu":
+        return
+    some_s, all_s = token_times(model, tokens)
+    model.all_tokens = all_s <= some_s
+    if model.all_tokens:
+        ms = f"{1e3 * all_s:.2f} and {1e3 * some_s:.2f} ms"
+        log.info("all tokens are faster here than --tokens %d (%s): all are computed", tokens, ms)
+
+
+def token_times(model: Model, tokens: int) -> tuple[float, float]:
+    """Return the seconds of a step of one stream with ``tokens`` tokens, and with all.
+
+    Medians of some turns, after one in which operations are prepared. The picture, of noise, stays
+    the same, as another might be taken for a cut.
+    """
+    items = repeat(_noise(model)[0])
+    ways = [(model.init_state(1), count, list[float]()) for count in (tokens, None)]
+    for number in range(_ROUNDS + 1):
+        for state, count, found in ways:
+            state.tokens = count
+            time_s = _turn(model, items, state, _BLOCK_S)
+            found += [time_s] if number else []
+    some, every = (statistics.median(found) for _, _, found in ways)
+    return some, every
 
 
 def step_times(

@@ -6,14 +6,17 @@ import json
 import logging
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 
 from costream.cli.bench import command
 from costream.errors import UsageError
+from costream.models.eventful.detector import ObjectModel
 from costream.models.registry import load_model
 from costream.options import Options
+from costream.records import VideoFrame
 from costream.runtime import setup, threads
 
 
@@ -67,3 +70,38 @@ def test_the_table_of_threads() -> None:
     assert row["2 to 1"] == pytest.approx(row["2 threads, ms"] / row["1 thread, ms"], rel=0.05)
     with pytest.raises(UsageError, match="cooadtr,cosounds takes no noise"):
         CliRunner().invoke(command, ["threads", "-m", "cooadtr,cosounds"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("all_s", [1e-3, 3e-3])
+def test_a_gpu_computes_all_tokens_where_that_is_faster(
+    all_s: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = load_model("eventful-vitdet")
+    assert isinstance(model, ObjectModel)
+    monkeypatch.setattr(threads, "token_times", lambda *_: (2e-3, all_s))
+    monkeypatch.setattr(model, "device", torch.device("cuda"))
+    with caplog.at_level(logging.INFO, "costream"):
+        threads.set_tokens(model, 9)
+    monkeypatch.undo()
+    faster = all_s < 2e-3
+    said = "all tokens are faster here than --tokens 9 (1.00 and 2.00 ms): all are computed"
+    assert [record.getMessage() for record in caplog.records] == [said] * faster
+    state = model.init_state()
+    state.tokens = 9
+    pictures = np.random.default_rng(0).integers(0, 256, (3, 96, 128, 3), np.uint8)
+    frames = [VideoFrame(i, float(i), i, picture.copy) for i, picture in enumerate(pictures)]
+    (first,), *others = (model.step([frame], state).tokens or () for frame in frames)
+    assert others == [(first,) if faster else (9,)] * 2
+
+
+def test_both_numbers_of_tokens_are_timed() -> None:
+    model = load_model("eventful-vitdet")
+    assert isinstance(model, ObjectModel)
+    assert min(threads.token_times(model, 9)) > 0
+
+
+def test_a_processor_computes_the_tokens_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "token_times", lambda *_: pytest.fail("timed"))
+    model = setup.load(Options(model="eventful-vitdet", tokens=9))
+    assert isinstance(model, ObjectModel)
+    assert not model.all_tokens

@@ -82,7 +82,7 @@ class ActionModel(GatedModelBase[ViViT, Crops, ActionState]):
             state.pictures[:, place] = picture
             warmup = network.warmup(state.network)
             return StepResult(None, None, warmup, 0, 0, seen - began, time.perf_counter() - seen)
-        gates = state.policy(network.tokens)
+        gates = state.policy(network.tokens, every=self.all_tokens)
         tubelet = torch.cat([state.pictures, picture[:, None]], 1)
         logits = network.forward_step(tubelet, state.network, gates, spent)
         return StepResult(

@@ -139,7 +139,8 @@ class ObjectModel(GatedModelBase[FrameDetector, Pixels | Resized, ObjectState]):
         tokens = network.embed(pictures, rest)
         height, width = tokens.shape[1:3]
         place = self.place(frame, size)
-        gates = state.policy(height * width, self._seen(state.masks, frame, place, size))
+        seen_tokens = self._seen(state.masks, frame, place, size)
+        gates = state.policy(height * width, seen_tokens, self.all_tokens)
         view = network.view_step(tokens, state.network_for(*size), gates, gated)
         boxes = self._boxes(network.detect(view, size, rest)[0], frame, place)
         updated = gates.updated.view(height, width).cpu().numpy()
