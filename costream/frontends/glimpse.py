@@ -28,7 +28,7 @@ class Glimpse(ShuffleBackbone):
     def forward(self, pictures: Tensor) -> Tensor:
         """Return features [N, width] of images [N, 3, H, W], 0..255."""
         mean, spread = self.normalisation()
-        x = (pictures.to(mean.dtype) - mean) / spread
+        x = (pictures.to(mean.dtype, memory_format=torch.channels_last) - mean) / spread
         x = F.interpolate(x, self.size(*pictures.shape[2:]), mode="bilinear")
         seen = torch.relu(self.project(self.stage_maps(x)[-1]))
         return seen.amax((2, 3))

@@ -82,7 +82,7 @@ class ShuffleUnit(nn.Module):
             kept, x = x.chunk(2, 1)
         x = convolved(self.depth, leaky(convolved(self.reduce, x, operations)), operations)
         x = leaky(convolved(self.expand, x, operations))
-        return torch.stack([kept, x], 2).flatten(1, 2)  # channels of the halves in turn
+        return F.channel_shuffle(torch.cat([kept, x], 1), 2)  # channels of the halves in turn
 
     def in_order(self) -> Iterator[nn.Conv2d]:
         """Yield the convolutions in the order of NanoDet's own files."""
@@ -106,5 +106,5 @@ def convolved(layer: nn.Module, x: Tensor, operations: Operations | None) -> Ten
 
 
 def leaky(x: Tensor) -> Tensor:
-    """Return a leaky ReLU."""
-    return F.leaky_relu(x, SLOPE)
+    """Return a leaky ReLU, computed in place."""
+    return F.leaky_relu(x, SLOPE, inplace=True)

@@ -221,6 +221,22 @@ def test_of_equal_channels_the_most_expensive_go():
     ]
 
 
+def test_multiplications_count_until_half_of_them_are_gone():
+    layers = [nn.Conv1d(2, 16, 1), nn.Conv1d(16, 8, 1), nn.AvgPool1d(8)]
+    net = nn.Sequential(*layers, nn.Conv1d(8, 16, 1), nn.Conv1d(16, 2, 1))
+    for parameter in net.parameters():
+        nn.init.ones_(parameter)
+    pruner = co.Pruner(co.adapt(net, "mask"), torch.randn(1, 2, 24), "magnitude")
+    left = {}
+    for density in (0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25):
+        pruner.prune(density)
+        masks = [module for module in net.modules() if hasattr(module, "rows")]
+        left[density] = [int(mask.rows.sum()) for mask in masks][::2]  # of the hidden layers
+    assert left[0.6] == [16, 16]
+    assert left[0.5] == [10, 16]  # behind the pooling there are an eighth of the multiplications
+    assert left[0.25] == [10, 10]
+
+
 def test_uses_of_weights_are_counted_through_joining():
     net = co.adapt(GraphConvolution(3, 4, adjacency(5, [(k, 0) for k in range(1, 5)], 0)), "mask")
     uses = count_uses(net, torch.randn(2, 6, 5, 3))

@@ -30,6 +30,7 @@ from costream.nn.adapters.relevance import propagating
 Lost = dict[str, list[int]]  # rows and columns of each layer that are masked
 CRITERIA = ("magnitude", "gradient", "taylor", "lrp")
 _LANES, _WIDE = 8, 32  # units that go together in families of at least so many
+_FEW = 0.5  # share of the multiplications from which on they no longer count
 
 
 class Pruner:
@@ -46,7 +47,7 @@ class Pruner:
             "gradient", sum |g|; "taylor", |sum w g|, for the gradient g of the loss; "lrp", the
             relevance |sum w g| of layer-wise propagation, see ``observe``. It is divided by the
             root of what goes with the unit: its share of the weights that are left, plus that of
-            their multiplications for the example.
+            their multiplications for the example until half of these are gone.
 
     Raises ValueError for an unknown criterion, a layer without masks, and a network that cannot be
     traced or has no channel to remove; its message says why.
@@ -195,13 +196,18 @@ class Pruner:
         return [(k, units) for _, k, units in found]
 
     def _costs(self, lost: Lost) -> dict[str, tuple[float, float]]:
-        """Return what a row and a column of each layer cost: shares of weights plus of products."""
+        """Return what a row and a column of each layer cost: shares of weights, and of products.
+
+        Half of the products are asked for, and fewer lose more of what was learnt.
+        """
         sizes = {path: self._size(path, *lost[path]) for path in self._layers}
         macs = {path: size * self._uses[path] for path, size in sizes.items()}
         weights, products = sum(sizes.values()), max(1, sum(macs.values()))
+        at_first = sum(self._size(path, 0, 0) * self._uses[path] for path in sizes)
+        counted = products > _FEW * at_first
         costs = {}
         for path, (rows, columns) in lost.items():
-            share = sizes[path] / weights + macs[path] / products
+            share = sizes[path] / weights + counted * macs[path] / products
             height, width = original(*self._layers[path][:2]).shape[:2]
             costs[path] = share / max(1, height - rows), share / max(1, width - columns)
         return costs
