@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from costream.errors import SourceError
 from costream.frontends.base import frontend
 from costream.frontends.normalise import (
+    Array,
     BodyNormaliser,
     FixedScaling,
+    Flags,
     Normaliser,
     NTUNormaliser,
     ReferenceFrameState,
@@ -102,8 +104,7 @@ class JointStreams(nn.Module):
         self.token_width = self.channels = len(self.streams) * (axes + (score is not None))
         self._normaliser = self._make_normaliser(origin, unit, heading)
         starts = bone_parents(self.layout) if parents is None else parents
-        self.parents: Tensor
-        self.register_buffer("parents", torch.tensor(starts), persistent=False)
+        self._parents = np.array(starts)
         self._conversions: dict[Layout, npt.NDArray[np.intp] | None] = {}
 
     @property
@@ -156,12 +157,12 @@ class JointStreams(nn.Module):
 
     def init_state(self, batch_size: int = 1) -> JointsState:
         """Return the initial state of a batch of streams."""
-        like = torch.zeros((), device=self.parents.device)
+        like = torch.zeros(())
         shape = (batch_size, self.persons, self.joints)
         width = self.channels // len(self.streams)
         return JointsState(
-            init_persons(batch_size, self.persons, like.device),
-            self._normaliser.init_state(batch_size, like),
+            PersonsState(zeros(batch_size, self.persons), zeros(batch_size, self.persons)),
+            self._normaliser.init_state(batch_size),
             zeros(*shape, width, like=like),
             zeros(*shape, like=like),
         )
@@ -171,36 +172,39 @@ class JointStreams(nn.Module):
 
         The number of persons S is arbitrary.
         """
-        x = x.float()
-        visible = x[..., -1] > self.min_score
-        chosen = select_persons(visible.any(2), state.persons, self.patience)
-        index = chosen.slot[:, :, None].expand(-1, -1, self.joints)
-        seen = visible.gather(1, index) & chosen.here[..., None]
-        x = x.gather(1, index[..., None].expand(-1, -1, -1, self.axes + 1)) * seen[..., None]
+        given = x.float().numpy()
+        visible = given[..., -1] > self.min_score
+        present: Flags = np.any(visible, 2)
+        chosen = select_persons(present, state.persons, self.patience)
+        place = np.arange(len(given))[:, None], chosen.slot
+        seen = visible[place] & chosen.here[..., None]
+        joints = given[place] * seen[..., None]
         changed = chosen.changed
-        placed, ready = self._normaliser(x[..., :-1], seen, changed[:, 0], state.frame)
+        placed, ready = self._normaliser(joints[..., :-1], seen, changed[:, 0], state.frame)
         if self.score is not None:
-            placed = torch.cat((placed, x[..., -1:]), -1)
+            placed = np.concatenate((placed, joints[..., -1:]), -1)
         here = (chosen.here & ready[:, None])[..., None]
-        return self._tokens(placed, seen & here, here, ~changed[..., None], state)
+        tokens = self._tokens(placed, seen & here, here, ~changed[..., None], state)
+        return torch.from_numpy(tokens)
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of one step."""
         return self.persons * self.joints * self._normaliser.macs
 
     def _tokens(
-        self, placed: Tensor, seen: Tensor, here: Tensor, same: Tensor, state: JointsState
-    ) -> Tensor:
+        self, placed: Array, seen: Flags, here: Flags, same: Flags, state: JointsState
+    ) -> Array:
         """Return the streams of the visible joints, and store these for the next step.
 
         ``here``, ``same``: bool [B, P, 1], the person is present, and is the same as before.
         """
-        before, had = state.before, (state.had > 0) & same
+        before, held = state.before.numpy(), state.had.numpy()
+        had = (held > 0) & same
         if self.missing == "hold":
             has = (seen | had) & here
-            joint = torch.where(seen[..., None], placed, before) * has[..., None]
+            joint = np.where(seen[..., None], placed, before) * has[..., None]
         else:
-            has = here.expand_as(seen)
+            has = np.broadcast_to(here, seen.shape)
             joint = placed * here[..., None]
         parts = {"joint": joint}
         if "joint_motion" in self.streams:
@@ -210,20 +214,18 @@ class JointStreams(nn.Module):
         if "bone_motion" in self.streams:
             earlier, had_bone = self._bones(before, had)
             parts["bone_motion"] = self._difference(parts["bone"], earlier, has_bone & had_bone)
-        tokens = torch.cat([parts[name] for name in self.streams], -1)
-        state.before.copy_(joint)
-        state.had.copy_(has)
+        tokens = np.concatenate([parts[name] for name in self.streams], -1)
+        before[...], held[...] = joint, has
         return tokens
 
-    def _bones(self, joint: Tensor, has: Tensor) -> tuple[Tensor, Tensor]:
-        both = has & has[..., self.parents]
-        return self._difference(joint, joint[:, :, self.parents], both), both
+    def _bones(self, joint: Array, has: Flags) -> tuple[Array, Flags]:
+        both = has & has[..., self._parents]
+        return self._difference(joint, joint[:, :, self._parents], both), both
 
-    def _difference(self, joint: Tensor, other: Tensor, valid: Tensor) -> Tensor:
+    def _difference(self, joint: Array, other: Array, valid: Flags) -> Array:
         difference = joint - other
         if self.score == "mean":
-            mean = (joint[..., -1:] + other[..., -1:]) / 2
-            difference = torch.cat((difference[..., :-1], mean), -1)
+            difference[..., -1] = (joint[..., -1] + other[..., -1]) / 2
         return difference * valid[..., None]
 
     def _make_normaliser(
@@ -286,40 +288,30 @@ class PersonsState(State):
 class SelectedPersons:
     """Persons selected at one step."""
 
-    slot: Tensor  # int64 [B, P], slot of the source
-    here: Tensor  # bool [B, P], False: nobody is visible in this place
-    changed: Tensor  # bool [B, P], True: a different person than at the previous step
+    slot: npt.NDArray[np.intp]  # [B, P], slot of the source
+    here: Flags  # [B, P], False: nobody is visible in this place
+    changed: Flags  # [B, P], True: a different person than at the previous step
 
 
-def init_persons(batch_size: int, persons: int, device: torch.device) -> PersonsState:
-    """Return the initial state: all places are free."""
-    with torch.inference_mode(False):
-        owner = torch.zeros(batch_size, persons, dtype=torch.int64, device=device)
-        return PersonsState(owner, owner.clone())
-
-
-def select_persons(present: Tensor, state: PersonsState, patience: int) -> SelectedPersons:
+def select_persons(present: Flags, state: PersonsState, patience: int) -> SelectedPersons:
     """Return the persons selected for a network; ``present``: bool [B, S], the source's slots.
 
     A place belongs to one person until that person has been absent for more than ``patience``
     steps; then the first other person who is visible and has no earlier place takes it.
     """
-    taken = torch.zeros_like(present)
-    slots, seen, new = [], [], []
-    for place in range(state.owner.shape[1]):
-        owner, away = state.owner[:, place], state.away[:, place]
-        own = (owner - 1).clamp_(min=0)[:, None]
-        here = (owner > 0) & (present & ~taken).gather(1, own)[:, 0]
-        away = torch.where(here, 0, away + 1)
-        lost = (owner == 0) | (away > patience) | taken.gather(1, own)[:, 0]
-        free = present & ~taken
-        take = ~here & lost & free.any(1)
-        slot = torch.where(take, free.int().argmax(1), own[:, 0])
-        here = here | take
-        state.owner[:, place] = torch.where(take, slot + 1, owner)
-        state.away[:, place] = torch.where(take, 0, away)
-        taken.scatter_(1, slot[:, None], (taken.gather(1, slot[:, None])[:, 0] | here)[:, None])
-        slots.append(slot)
-        seen.append(here)
-        new.append(take)
-    return SelectedPersons(torch.stack(slots, 1), torch.stack(seen, 1), torch.stack(new, 1))
+    owners, away = state.owner.numpy(), state.away.numpy()
+    slot, here = np.maximum(owners - 1, 0), np.zeros(owners.shape, np.bool_)
+    changed = np.zeros_like(here)
+    for row, visible in enumerate(present):
+        free = visible.nonzero()[0].tolist()  # slots that no earlier place has
+        for place, owner in enumerate((owners[row] - 1).tolist()):
+            if owner not in free:
+                away[row, place] += 1
+                lost = owner < 0 or visible[owner] or away[row, place] > patience
+                if not lost or not free:
+                    continue
+                owner = free[0]
+                owners[row, place], changed[row, place] = owner + 1, True
+            free.remove(owner)
+            away[row, place], slot[row, place], here[row, place] = 0, owner, True
+    return SelectedPersons(slot, here, changed)
