@@ -35,6 +35,7 @@ class _Form:
     stored: Weights
     model: Any
     size: int  # bytes of its tensors
+    chunk: int = 1  # items that a step takes together
 
 
 def compression_table(names: Sequence[str], rounds: int, threads: int) -> Table:
@@ -55,17 +56,18 @@ def compression_table(names: Sequence[str], rounds: int, threads: int) -> Table:
         others = {
             form.name: foreign_steps(form.stored, threads)
             for form in forms
-            if "int8" not in form.stored.card.compression
+            if "int8" not in form.stored.card.compression and form.chunk == 1
         }
         times = _measure(forms, others, rounds)
         sample, expected = scores(forms[0].stored)
-        rows, median = [], float(np.median(times[forms[0].name]))
+        medians = {form.chunk: float(np.median(times[form.name])) for form in reversed(forms)}
+        rows, median = [], medians[1]
         for form in forms:
             state, item = form.model.init_state(), random_items(form.model, 1)[0]
             macs = form.model.step([item], state).macs
             found = scores(form.stored)[1]
             off = float(np.abs(found - expected).max()) if found.shape == expected.shape else None
-            cells = timing_cells(times[form.name], median)
+            cells = timing_cells(times[form.name], medians[form.chunk])
             size = state_size(state.tensors().values())
             rows.append((form.name, form.size / 1e6, macs / 1e6, *cells, size / 1e3, off))
             for step in others.get(form.name, ()):
@@ -76,6 +78,8 @@ def compression_table(names: Sequence[str], rounds: int, threads: int) -> Table:
                 off = difference(form.stored, step)
                 rows.append((name, step.size / 1e6, own / 1e6, *cells, size / 1e3, off))
     notes = [f"scores: of {sample}; a step is that of the whole model, of {_STEPS} a round"]
+    if len(medians) > 1:
+        notes.append(f"in files: {max(medians)} steps together, beside those of the first in files")
     notes.append("int8: all matrices, also those that 'models compress' leaves float16")
     if any(others.values()):
         notes.append("other runtimes: scores beside those of the same weights here, on noise")
@@ -88,15 +92,14 @@ def _forms(name: str, shown: str) -> list[_Form]:
     if "int8" not in stored.card.compression:
         card = replace(stored.card, compression={**stored.card.compression, "int8": {}})
         forms.append(Weights(card, "", to_int8(stored.tensors)))
-    return [
-        _Form(
-            shown if form is stored else f"{shown}, int8",
-            form,
-            model_class(form.card)(form.card, *build(form.card, form.tensors)),
-            state_size(form.tensors.values()),
-        )
-        for form in forms
-    ]
+    found = []
+    for form in forms:
+        own = shown if form is stored else f"{shown}, int8"
+        model = model_class(form.card)(form.card, *build(form.card, form.tensors))
+        found.append(_Form(own, form, model, state_size(form.tensors.values())))
+        if model.info.chunk > 1:
+            found.append(replace(found[-1], name=f"{own}, in files", chunk=model.info.chunk))
+    return found
 
 
 def _measure(
@@ -106,22 +109,25 @@ def _measure(
 
     ``others``: of some forms in other runtimes; named FORM, RUNTIME.
     """
-    turns: dict[str, tuple[Callable[[Any], object], Sequence[Any]]] = {}
+    turns: dict[str, tuple[Callable[[Any], object], Sequence[Any], int]] = {}
     for form in forms:
-        state = form.model.init_state()
-        turns[form.name] = partial(_step, form.model, state), random_items(form.model, _STEPS)
+        state, count = form.model.init_state(), max(_STEPS, form.chunk)
+        noise = random_items(form.model, count)
+        parts = [noise[k : k + form.chunk] for k in range(0, count, form.chunk)]
+        turns[form.name] = partial(_step, form.model, state), parts, count
         for step in others.get(form.name, ()):
-            turns[f"{form.name}, {step.name}"] = step.step, list(step.inputs[:_STEPS])
+            given = list(step.inputs[:_STEPS])
+            turns[f"{form.name}, {step.name}"] = step.step, given, len(given)
     times: dict[str, list[float]] = {name: [] for name in turns}
     for _ in range(rounds):
-        for name, (step_once, items) in turns.items():
+        for name, (step_once, items, steps) in turns.items():
             step_once(items[0])  # refill the caches
             began = time.perf_counter()
             for item in items:
                 step_once(item)
-            times[name].append((time.perf_counter() - began) / len(items) * 1e6)
+            times[name].append((time.perf_counter() - began) / steps * 1e6)
     return times
 
 
-def _step(model: Any, state: Any, item: Any) -> object:
-    return model.step([item], state)
+def _step(model: Any, state: Any, items: Sequence[Any]) -> object:
+    return model.steps(items, state) if len(items) > 1 else model.step(items, state)

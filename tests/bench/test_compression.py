@@ -48,3 +48,17 @@ def test_forms_are_compared_with_the_first(tmp_path):
     save_model(other, replace(card, labels=("a", "b", "c")), network)
     with pytest.raises(UsageError, match="other labels"):
         compression_table([files[0], str(other)], 1, 1)
+
+
+def test_steps_of_files_are_timed_together(tmp_path):
+    sizes = {"num_classes": 3, "embed_dim": 8, "num_heads": 2, "feedforward": 8, "window": 4}
+    sizes |= {"frontend.box": [32, 24], "frontend.widths": [8, 8, 8, 8]}
+    card, network, frontend = random_model("cooadtr", "x", sizes, "tdn", 0)
+    save_model(tmp_path / "small.safetensors", card, network, frontend)
+    table = compression_table([str(tmp_path / "small.safetensors")], 3, 1)
+    rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    one, many = rows["small.safetensors"], rows["small.safetensors, in files"]
+    assert one["step MMAC"] == many["step MMAC"]
+    assert one["of the first"] == many["of the first"] == 1  # each beside its own kind
+    assert rows["small.safetensors, int8, in files"]["of the first"] > 0
+    assert any(note.startswith("in files: 16 steps") for note in table.notes)
