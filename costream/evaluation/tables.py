@@ -291,7 +291,7 @@ def _timeline(result: dict[str, Any]) -> Table:
         (t, segments["f1"][t], *limits(segments["f1_95"][t]), number(segments["mAP"][t]))
         for t in segments["f1"]
     )
-    notes = [f"{counted(segments['segments'], 'true segment')}, {segments['told']} predicted"]
+    notes = [f"{counted(segments['segments'], 'true segment')}, {segments['predicted']} predicted"]
     if latency["found"] is not None:
         wait = ""
         if latency["median_s"] is not None:

@@ -68,7 +68,7 @@ def test_only_labelled_time_of_a_recording_that_is_not_whole_is_scored():
         [(truth, told(sure(2, 2, 1, 1, 2, 2), [(0.5, 1.0, "walk", 0.9), (1.0, 1.5, "sit", 0.9)]))]
     )
     assert (result["frames"]["frames"], result["frames"]["accuracy"]) == (2, 1)
-    assert result["segments"]["told"] == 1  # nobody knows what was at 1 to 1.5 s
+    assert result["segments"]["predicted"] == 1  # nobody knows what was at 1 to 1.5 s
     assert result["segments"]["f1"]["0.7"] == 1
 
 

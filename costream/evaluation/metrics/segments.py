@@ -221,7 +221,7 @@ def segment_scores(judged: Sequence[EvaluatedRecording], labels: Sequence[str]) 
         if any(own) or any(true):
             classes[label] = {
                 "segments": sum(map(len, true)),
-                "told": sum(map(len, own)),
+                "predicted": sum(map(len, own)),
                 "f1": {str(t): _f1(own, true, t) for t in OVERLAPS},
                 "average_precision": {
                     str(t): segment_precision(predicted, truth, label, t) if ranked else None
@@ -231,7 +231,7 @@ def segment_scores(judged: Sequence[EvaluatedRecording], labels: Sequence[str]) 
     true_ones = [c["average_precision"] for c in classes.values() if c["segments"]]
     return {
         "segments": sum(map(len, truth)),
-        "told": sum(map(len, predicted)),
+        "predicted": sum(map(len, predicted)),
         "f1": {str(t): _f1(predicted, truth, t) for t in OVERLAPS},
         "f1_95": _f1_limits(judged, predicted),
         "mAP": {
