@@ -36,7 +36,7 @@ def _block(block: SkeletonBlock, x: Tensor) -> Tensor:
     """Return [T', N, V, O] for rows [T, N, V, C]."""
     unit = cast(TemporalUnit, block.tcn)
     inner = _graph(cast(GraphConvolution, block.gcn), x)
-    weight = unit.t_conv.weight[..., 0].permute(2, 1, 0)  # [taps, C, O]
+    weight = unit.t_conv.weight[..., 0].permute(2, 1, 0).to(inner.dtype)  # [taps, C, O]
     y = _Taps.apply(inner.flatten(1, 2), weight, unit.stride)  # type: ignore[no-untyped-call]
     y = _norm(unit.bn, y + unit.t_conv.bias).view(-1, *inner.shape[1:3], block.out_width)
     if not block.has_residual:

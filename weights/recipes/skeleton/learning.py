@@ -23,6 +23,7 @@ from costream.training.optim import (
     Schedule,
     Stateful,
     TrainingCheckpoint,
+    fastest_autocast,
 )
 from costream.training.skeleton.loop import loss
 from weights.recipes.skeleton.clips import clip_logits
@@ -132,12 +133,13 @@ def learn(
     progress = _Progress(title, schedule)
 
     def cost_of(seen: Tensor, labels: Tensor, weights: Tensor, space: Tensor) -> Tensor:
-        logits = clip_logits(network, seen)
+        with fastest_autocast():
+            logits = clip_logits(network, seen).float()
         cost = loss(logits, labels, weights, schedule.smoothing)
         if teacher is None:
             return cost
-        with torch.no_grad():
-            taught = clip_logits(teacher, space)
+        with torch.no_grad(), fastest_autocast():
+            taught = clip_logits(teacher, space).float()
         return cost + TAUGHT * taught_loss(logits, taught, labels, weights)
 
     gradients = _Gradients(network, cost_of)
@@ -181,14 +183,18 @@ def read_teacher(path: Path, labels: Sequence[str]) -> SkeletonNet:
 def start_from(network: SkeletonNet, labels: list[str], path: Path) -> None:
     """Copy the weights of a file where names agree, and those of the same labels.
 
-    A network for pictures gets those of one for space without depth. In a wider network further
-    channels get what the first ones have, and give these nothing: it begins with the same output.
+    A network for pictures gets those of one for space without depth, one for several persons
+    treats each as the first. In a wider network further channels get what the first ones have, and
+    give these nothing: it begins with the same output.
     """
     stored = read_weights(path)
     own = network.state_dict()
     tensors = {name.removeprefix("network."): tensor for name, tensor in stored.tensors.items()}
     if network.channels < int(stored.card.arguments["channels"]):
         tensors |= _without_depth(tensors, network.joints)
+    others = network.persons // int(stored.card.arguments["persons"])
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        tensors[f"data_bn.{name}"] = tensors[f"data_bn.{name}"].repeat(others)
     labelled = ("fc.weight", "fc.bias", "reading.weight")
     found = {k: _widened(v, own[k]) for k, v in tensors.items() if k in own and k not in labelled}
     known = {label: k for k, label in enumerate(stored.card.labels)}

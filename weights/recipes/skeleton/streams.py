@@ -77,7 +77,7 @@ class StreamBatches:
         device: torch.device | str = "cpu",
     ) -> None:
         self._changes = Changes() if changes is None else changes
-        filled = [_filled(m.joints[:, 0]) for m in motions]
+        filled = [facing(m.joints[:, 0]) for m in motions]
         self._device = torch.device(device)
         self._x = self._held(np.concatenate([x for x, _ in filled]))
         self._seen = self._held(np.concatenate([seen for _, seen in filled]))
@@ -352,7 +352,7 @@ def _eased(on: Tensor) -> Tensor:
     return torch.nn.functional.avg_pool1d(rows, 7, 1, 3, count_include_pad=False)[:, 0] * rows[:, 0]
 
 
-def _filled(joints: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def facing(joints: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return positions [T, V, 3], facing one way at first, and seen [T, V].
 
     Joints that are not seen are where they were seen last, or first.

@@ -38,6 +38,7 @@ from costream.training.skeleton.motions import Motion
 from weights.recipes.common import TREES, carry_out, parser
 from weights.recipes.skeleton.calibration import calibrate
 from weights.recipes.skeleton.card import card_of
+from weights.recipes.skeleton.composed import composed
 from weights.recipes.skeleton.figures import figures
 from weights.recipes.skeleton.learning import learn, read_teacher, start_from
 from weights.recipes.skeleton.pictures import flat, picture_tokens, read_films
@@ -134,7 +135,9 @@ def make(
         partial = TrainingCheckpoint(folder / f"{title}.partial", identity, False)
         learn(
             network.to(place),
-            StreamBatches([*learnt, *made_up], labels, MIRRORED, device=place),
+            StreamBatches(
+                [*learnt, *made_up, *composed(learnt, seed)], labels, MIRRORED, device=place
+            ),
             picture_tokens if pictures else lambda batch, _: body_tokens(batch.joints, batch.seen),
             Schedule(steps, size.streams, rate, decay=0.05, smoothing=0.05, seconds=seconds),
             STREAM_STEPS,
