@@ -6,7 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costream.records import Fault, SkeletonFrame
+from costream.sources.registry import open_source
 from costream.sources.skeletons.persons import KEEP_S, Person, PersonFrame, Slots, make_person
+from kit.paths import SAMPLES
 
 SHAPE = np.random.default_rng(1).uniform(-0.5, 0.5, (5, 2))
 
@@ -108,3 +111,43 @@ def test_make_body() -> None:
     assert make_person([[1, 1]], [7.0]).scores.tolist() == [1.0]
     assert make_person([[1, 1]], [np.nan]).scores.tolist() == [0.0]
     assert make_person([[1e300, 1]]).scores.tolist() == [0.0]
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([-9999.0, 99999.0, 1e30]),
+    st.integers(0, 2),
+    st.integers(0, 4),
+)
+def test_joints_far_away_are_missing_and_bodies_stay_whole(seed, number, axis, joint):
+    """Bodies of any size, in metres or pixels, whose arms are stretched; one number is wrong."""
+    random = np.random.default_rng(seed)
+    body = random.standard_normal((15, 3)) * np.exp(random.uniform(-3, 3)) + random.uniform(-9, 9)
+    body[8] += (body[7] - body[1]) * 4  # a wrist
+    assert make_person(body).strays == 0
+    body[joint, axis] = number * np.abs(body).max()
+    person = make_person(body)
+    assert person.strays == 1
+    assert person.scores.tolist() == [k != joint for k in range(15)]
+    assert not person.joints[joint].any()
+
+
+def test_joints_that_are_zero_make_no_others_far_away():
+    body = np.zeros((15, 3))
+    body[:4] = 1 + SHAPE[:4].repeat(2, 1)[:, :3]
+    assert make_person(body).strays == 0
+
+
+def test_joints_far_away_are_reported(tmp_path):
+    lines = (SAMPLES / "moves.csv").read_text().splitlines()[:40]
+    cells = lines[20].split(",")
+    cells[4] = "-9999"
+    path = tmp_path / "far.csv"
+    path.write_text("\n".join([*lines[:20], ",".join(cells), *lines[21:]]) + "\n")
+    source = open_source(str(path))
+    source.open()
+    items = list(source.items())
+    source.close()
+    [fault] = (item for item in items if isinstance(item, Fault))
+    assert "1 joint far away from their person, taken as missing" in fault.message
+    assert sum(isinstance(item, SkeletonFrame) for item in items) == 39

@@ -17,6 +17,9 @@ Numbers: TypeAlias = npt.NDArray[np.float32]
 
 # A person not seen for this long has left, and the slot is free again.
 KEEP_S = 1.0
+# A joint is no part of a body if it is further from the median of the joints than so many times the
+# median distance from there: numbers that stand for "missing", and slips of a tracker.
+_FAR = 50
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Person:
     joints: Numbers  # float32 [V, C], y up
     scores: Numbers  # float32 [V], 0 to 1
     key: Hashable = None  # the person's identifier, if the format has one
+    strays: int = 0  # joints that were too far away to be this person's, and are missing
 
 
 @dataclass(frozen=True)
@@ -77,18 +81,34 @@ def make_person(
 ) -> Person:
     """Return a person from raw coordinates [V, C] and scores [V].
 
-    A joint is missing if a coordinate is not finite or its score is not above 0; all joints are
-    missing if all coordinates are zero, which is how recordings write an absent person.
+    A joint is missing if a coordinate is not finite, its score is not above 0, or it is too far
+    from the others; all joints are missing if all coordinates are zero, which is how recordings
+    write an absent person.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         places = np.array(joints, np.float32)
         sure = np.ones(len(places), np.float32) if scores is None else np.array(scores, np.float32)
+        strays = _strays(places)
     sure = np.where(np.isfinite(sure), np.clip(sure, 0, 1), 0).astype(np.float32)
     sure[~np.isfinite(places).all(axis=1)] = 0
+    strays &= sure > 0
+    sure[strays] = 0
     places[sure == 0] = 0
     if not places.any():
         sure[:] = 0
-    return Person(places, sure, key)
+    return Person(places, sure, key, int(strays.sum()))
+
+
+def _strays(places: Numbers) -> npt.NDArray[np.bool_]:
+    """Return which joints [V, C] are too far from the others; those that are not finite do not."""
+    known = np.isfinite(places).all(axis=1) & places.any(axis=1)
+    own = places[known]
+    if len(own) < 3:
+        return np.zeros(len(places), np.bool_)
+    distances = np.abs(places - np.sort(own, axis=0)[len(own) // 2]).max(axis=1)
+    middle = np.sort(distances[known])[len(own) // 2]
+    far: npt.NDArray[np.bool_] = known & (distances > _FAR * middle) & (middle > 0)
+    return far
 
 
 class Slots:

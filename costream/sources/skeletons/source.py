@@ -62,6 +62,7 @@ _TAKES: dict[str, Callable[[Iterable[str], float | None, str], Take]] = {
 TRIED = 2
 
 _LATE = "frame(s) out of time order, left out"
+_STRAY = "joint(s) far away from their person, taken as missing"
 
 
 @source("skeleton", kind="skeleton", order=1)
@@ -144,6 +145,8 @@ class SkeletonSource(FileSource):
             last_s = event.time_s
             if last_s >= end_s:
                 break
+            for _ in range(sum(body.strays for body in event.bodies)):
+                self._damage.add(_STRAY, last_s)
             frame = _frame(i, event, slots, recording)
             i += 1
             if last_s < options.start_s - SAME_TIME_S:

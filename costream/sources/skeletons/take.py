@@ -116,7 +116,7 @@ def split_subjects(names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, lis
 def _arranged(body: Person, order: npt.NDArray[np.int64], turn: Numbers) -> Person:
     scores = np.where(order >= 0, body.scores[order], 0).astype(np.float32)
     joints = (body.joints[order] @ turn.T.astype(np.float32)) * (scores > 0)[:, None]
-    return Person(joints + np.float32(0), scores, body.key)  # + 0: no -0.0
+    return Person(joints + np.float32(0), scores, body.key, body.strays)  # + 0: no -0.0
 
 
 def _turn(
