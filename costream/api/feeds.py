@@ -137,6 +137,12 @@ def watch(
     results cannot be written.
     """
     several = [feeds] if isinstance(feeds, (str, os.PathLike, int)) else feeds
+    for each in several:
+        if not isinstance(each, (str, os.PathLike, int)):
+            what = f"a URL, a path or the number of a camera, not {type(each).__name__}"
+            raise UsageError(what, where="feeds")
+    if sinks is not None and not callable(sinks):
+        raise UsageError("a function that returns the sinks of a feed", where="sinks")
     names = tuple(str(each) if isinstance(each, int) else os.fspath(each) for each in several)
     if not names:
         raise UsageError("there is no feed to watch", where="feeds")

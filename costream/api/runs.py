@@ -26,7 +26,7 @@ from costream.sinks.registry import check_outputs, make_sinks
 from costream.sources.base import ConnectionOptions, Source, SourceOptions
 from costream.sources.media.remote import is_remote_file
 from costream.sources.memory import MemorySource
-from costream.sources.registry import expand, name_of, open_source
+from costream.sources.registry import expand, fitted, name_of, open_source
 
 # A path, URL or microphone; the number of a camera; an array, or an iterable of arrays; a source.
 AnySource: TypeAlias = "str | os.PathLike[str] | int | Iterable[Any] | Source"
@@ -133,9 +133,10 @@ def run(
     """Run over an unopened source to its end, and return the summary.
 
     For sources and sinks of one's own; the model decides what its source has to yield, see
-    ``ModelInfo``. Raises like ``detect``.
+    ``ModelInfo``. A file of ``open_source`` yields that by itself. Raises like ``detect``.
     """
     network = model.network if isinstance(model, LoadedModel) else model
+    source = fitted(source, source_options(options or Options(), network, stepped=True))
     return pipeline.run(source, network, sinks, options=options)
 
 

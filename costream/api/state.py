@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from costream.clock import Resampler, Tick
 from costream.errors import SourceError
@@ -22,10 +24,7 @@ from costream.runtime.saved_state import UnfitStateError, read_state, write_stat
 from costream.runtime.writer import StreamRecorder
 from costream.sources.memory import ItemConverter
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-_NETWORK, _CLOCK = "network.", "clock."
+_NETWORK, _CLOCK, _REST = "network.", "clock.", "rest"
 
 
 def save_stream(
@@ -56,6 +55,8 @@ def save_stream(
             about |= {"tick": [tick.i, tick.time_s, tick.fresh]}
             position["waiting"].append(about)
             tensors |= {f"{_CLOCK}{k}.{name}": value for name, value in arrays.items()}
+    if converter.rest is not None:
+        tensors[_REST] = torch.tensor(converter.rest)
     metadata = {**_about(recorder.model), "position": json.dumps(position)}
     write_state(path, metadata, tensors)
 
@@ -67,6 +68,7 @@ class SavedStream:
     tensors: dict[str, Tensor]  # of the network
     position: dict[str, Any]
     waiting: tuple[Tick, ...]  # the newest item, and the first ones of the next tick
+    rest: Tensor | None  # samples [channels, N] behind the last block
 
     def restore(
         self, recorder: StreamRecorder, runner: StreamRunner, converter: ItemConverter
@@ -85,6 +87,7 @@ class SavedStream:
             for number, smoothed, segments in position["people"]:
                 _resume(recorder.people[number], smoothed, segments)
         converter.go_on(position["taken"], position["last_s"])
+        converter.rest = None if self.rest is None else self.rest.numpy()
         if converter.slots is not None:
             converter.slots.resume(position["slots"])
         if isinstance(runner.clock, Resampler) and self.waiting:
@@ -111,7 +114,7 @@ def load_stream(path: Path, model: Model) -> SavedStream:
             for key, value in tensors.items()
             if key.startswith(_NETWORK)
         }
-        saved = SavedStream(network, position, waiting)
+        saved = SavedStream(network, position, waiting, tensors.get(_REST))
         rows = max(1, len(position["people"]))
         model.init_state(rows).load_tensors(network)  # whether they fit
     except UnfitStateError as error:
@@ -148,8 +151,6 @@ def _about(model: Model) -> dict[str, str]:
 
 def _described(item: Data) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return JSON values and tensors from which ``_item`` makes the item again."""
-    import torch
-
     about: dict[str, Any] = {"i": item.i, "time_s": item.time_s}
     if isinstance(item, VideoFrame):
         return {**about, "size": item.size}, {"rgb": torch.from_numpy(np.array(item.rgb))}

@@ -6,6 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Self = TypeVar("Self", bound="RecordIterator[Any]")
 _ENDED = object()
+_LATEST_S = 1e11  # of times: three thousand years; milliseconds since 1970 are more
 
 # Options of ``stream``: those of ``detect`` that do not concern files.
 _OF_FILES = {"start", "end", "duration", "output", "format", "overwrite", "model", "weights"}
@@ -171,6 +173,8 @@ class ModelStream:
             name,
         )
         check_model_options(options, model.network)
+        if rate_hz is not None and not isinstance(rate_hz, Real):
+            raise UsageError(f"a number of values per second, not {rate_hz!r}", where="rate_hz")
         self._sinks = tuple(sinks)
         self._saved: SavedStream | None = None
         self._begin()
@@ -206,12 +210,12 @@ class ModelStream:
         if self._finished:
             raise UsageError("the stream is finished", where="step", hint="use reset() first")
         value = as_array(frame)
+        if time_s is not None:
+            _check_time(time_s, self._newest_s)
         converter, runner = self._converter, self._runner
         if converter is None or runner is None:
             converter, runner = self._open(value)
         if time_s is not None:
-            if time_s < self._newest_s:
-                raise UsageError(f"time_s={time_s:g} is before {self._newest_s:g}", where="step")
             self._newest_s = time_s
         runner.begin()
         for item in converter.items(value, time_s):
@@ -240,10 +244,11 @@ class ModelStream:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state of the stream to a file, from which ``load`` goes on.
 
-        The file has the memory of the network, the clock, the smoothing of the scores and the open
-        segments: the results are those of a stream without interruption. Of audio, less than a
-        block that has not been stepped is left out. Raises UsageError before the first frame, and
-        for persons beside a whole stream, OutputError if the file cannot be written.
+        The file has the memory of the network, the clock, the smoothing of the scores, the open
+        segments and samples of audio that have not been stepped: the results are those of a stream
+        without interruption, but for a few samples where audio is resampled. Raises UsageError
+        before the first frame, and for persons beside a whole stream, OutputError if the file
+        cannot be written.
         """
         from costream.api.state import save_stream
 
@@ -289,6 +294,15 @@ class ModelStream:
         return converter, runner
 
 
+def _check_time(time_s: float, newest_s: float) -> None:
+    """Raise UsageError unless this is a time in seconds, and not before the newest one."""
+    if not isinstance(time_s, Real) or not abs(time_s) <= _LATEST_S:
+        hint = "give seconds as a number: frame_number / 25, or time.time()"
+        raise UsageError(f"time_s={time_s!r} is no time in seconds", where="step", hint=hint)
+    if time_s < newest_s:
+        raise UsageError(f"time_s={time_s:g} is before {newest_s:g}", where="step")
+
+
 def load_model(
     name: str | os.PathLike[str] = "cooadtr",
     weights: str | os.PathLike[str] | None = None,
@@ -308,6 +322,10 @@ def load_model(
     from costream.models import registry
     from costream.runtime.setup import prepare_torch
 
+    if not isinstance(name, str | os.PathLike):
+        raise UsageError(f"a name or a path, not {name!r}", where="load_model")
+    if threads is not None and (not isinstance(threads, int) or threads < 1):
+        raise UsageError(f"a whole number of at least 1, or None, not {threads!r}", where="threads")
     prepare_torch(threads)
     return LoadedModel(registry.load_model(os.fspath(name), weights, device, dtype))
 

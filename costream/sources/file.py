@@ -51,6 +51,16 @@ class FileSource(ABC):
         self._stopped = False
         self._prepare()
 
+    @property
+    def uri(self) -> str:
+        """The file, the folder, or FILE#NAME."""
+        return self._uri
+
+    @property
+    def options(self) -> SourceOptions:
+        """What the source was made with."""
+        return self._options
+
     def _prepare(self) -> None:  # noqa: B027
         """Set what depends on the options; ValueError if one is missing."""
 

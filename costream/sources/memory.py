@@ -19,8 +19,11 @@ from costream.errors import UsageError
 from costream.formatting import listed
 from costream.layouts import LAYOUTS, Layout, find_layout
 from costream.records import (
+    AudioBlock,
     AudioFormat,
+    Fault,
     FeatureRow,
+    Gap,
     Item,
     SkeletonFrame,
     SourceInfo,
@@ -28,12 +31,14 @@ from costream.records import (
     VideoFrame,
 )
 from costream.sources.base import SourceOptions
+from costream.sources.media.audio_decoder import SILENCE_S, Discontinuity
 from costream.sources.media.picture import LazyImage
 from costream.sources.media.resample import AudioBlockCutter
 from costream.sources.skeletons.persons import PersonFrame, Slots, make_person
 
 WHERE = "frame"  # in messages
 _CHANNELS = 32  # most of audio samples, and of joints' coordinates: larger axes are something else
+_FOLLOWED = 10  # pieces in which times of audio are followed
 _PIECE_S = 1.0  # an array of audio is taken in pieces of this length
 _BODY_AXES = (2, 3)
 _MOST_PERSONS = 16  # an array of floats with more rows is taken for a picture
@@ -43,7 +48,8 @@ class ItemConverter(Protocol):
     """Converts the values of one stream, given one by one, to items of a source."""
 
     info: SourceInfo
-    taken: int  # values so far
+    taken: int  # values so far, or blocks of audio
+    rest: npt.NDArray[np.float32] | None  # samples [channels, N] of audio behind the last block
 
     @property
     def slots(self) -> Slots | None:
@@ -107,6 +113,7 @@ class _Timed:
         self._rate_hz, self._began_s = rate_hz, time.monotonic()
         self.taken = 0
         self.slots: Slots | None = None
+        self.rest: npt.NDArray[np.float32] | None = None
 
     def number(self, time_s: float | None) -> tuple[int, float]:
         """Return number and time of the next value."""
@@ -162,7 +169,7 @@ class _Frames(_Timed):
         if value.dtype == np.uint8 and value.ndim == 2:
             value = value[..., None]
         if value.dtype != np.uint8:
-            hint = "scale it to 0 to 255 and convert it: (255 * frame).astype('uint8')"
+            hint = _scaling_hint(value)
         elif value.ndim == 3 and value.shape[0] in (1, 3) and value.shape[2] not in (1, 3):
             hint = "move the channels to the end: frame.transpose(1, 2, 0)"
         elif value.ndim == 3 and value.shape[2] == 4:
@@ -174,8 +181,21 @@ class _Frames(_Timed):
         raise _shape_error(value, "frames are uint8 [height, width, 3], red green blue", hint)
 
 
+def _scaling_hint(frame: npt.NDArray[Any]) -> str:
+    if frame.ndim not in (2, 3):
+        return "give the frames of one stream one by one"
+    if frame.dtype.kind == "f":
+        return "scale it to 0 to 255 and convert it: (255 * frame).astype('uint8')"
+    small = frame.dtype.kind in "iu" and 0 <= frame.min(initial=0) <= frame.max(initial=0) <= 255
+    return f"convert it: {'frame' if small else '(frame // 256)'}.astype('uint8')"
+
+
 class _AudioSamples:
-    """Audio samples, float32 (-1 to 1) or int16, [N] or [N, channels], in pieces of any length."""
+    """Audio samples, float32 (-1 to 1) or int16, [N] or [N, channels], in pieces of any length.
+
+    Times of pieces that are off by up to ``SILENCE_S`` are followed slowly, as clocks drift and
+    arrivals jitter; later ones end a gap.
+    """
 
     def __init__(
         self,
@@ -190,9 +210,12 @@ class _AudioSamples:
             raise UsageError("audio samples need their rate", where=WHERE, hint=hint)
         self._rate_hz, self._options, self._sound = int(rate_hz), options, sound
         self._channels = self._checked(first).shape[0]
+        self._layout = f"{self._channels}c"
         self._cutter: AudioBlockCutter | None = None
         self.slots: Slots | None = None
-        self.taken, self._began_s = 0, 0.0
+        self.rest: npt.NDArray[np.float32] | None = None
+        self.taken, self._resumed = 0, False
+        self._due_s = self._cut_s = Fraction(0)  # times of the next sample, of the last block's end
         self.info = replace(info, kind="audio")
 
     def items(self, value: npt.NDArray[Any], time_s: float | None) -> Iterator[Item]:
@@ -201,10 +224,30 @@ class _AudioSamples:
             raise UsageError(f"{samples.shape[0]} channels after {self._channels}", where=WHERE)
         if samples.shape[1] == 0:
             return
-        frame = av.AudioFrame.from_ndarray(samples, "fltp", f"{self._channels}c")
+        at_s = None if time_s is None else Fraction(round(time_s * 1_000_000), 1_000_000)
+        jump, rest = None, np.zeros((self._channels, 0), np.float32)
+        if self._cutter is None:
+            rest, self.rest = (rest if self.rest is None else self.rest), None
+            begun_s = self._due_s + Fraction(rest.shape[1], self._rate_hz)
+            if at_s is not None and self._resumed and at_s - begun_s > SILENCE_S:
+                lost_s = float(at_s - begun_s)
+                yield Gap(float(self._due_s), float(at_s), f"no sound for {lost_s:.3f} s")
+            elif self._resumed:
+                samples, at_s = np.concatenate((rest, samples), 1), self._due_s
+            self._due_s = self._cut_s = self._due_s if at_s is None else at_s
+        elif at_s is not None:
+            ahead_s = at_s - self._due_s
+            if ahead_s > SILENCE_S:
+                jump = Discontinuity(begins_s=at_s)
+                self._due_s, self._cut_s, self.rest = at_s, at_s, None
+            else:
+                jump = Discontinuity(shift_s=max(ahead_s, -SILENCE_S) / _FOLLOWED)
+                self._due_s += jump.shift_s
+                self._cut_s += jump.shift_s
+        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples), "fltp", self._layout)
         frame.sample_rate = self._rate_hz
         if self._cutter is None:
-            began_s = Fraction(self._began_s if time_s is None else time_s)
+            began_s = self._cut_s
             self._cutter = AudioBlockCutter(
                 frame,
                 self._sound,
@@ -214,11 +257,24 @@ class _AudioSamples:
                 time_s=began_s,
                 origin_s=began_s,
             )
-        self.taken += 1
-        yield from self._cutter.take(frame, None)
+        self._due_s += Fraction(samples.shape[1], self._rate_hz)
+        for item in self._cutter.take(frame, jump):
+            if isinstance(item, AudioBlock):
+                self._cut_s = Fraction(item.time_s)
+                item = replace(item, i=self.taken)
+                self.taken += 1
+            yield item
+        given = samples if self.rest is None else np.concatenate((self.rest, samples), 1)
+        self.rest = given[:, given.shape[1] - self._waiting :]
+
+    @property
+    def _waiting(self) -> int:
+        """Samples behind the last block."""
+        return max(0, round((self._due_s - self._cut_s) * self._rate_hz))
 
     def go_on(self, taken: int, time_s: float) -> None:
-        self.taken, self._began_s = taken, time_s
+        self.taken, self._resumed = taken, True
+        self._due_s = self._cut_s = Fraction(time_s)
 
     def finish(self) -> Iterator[Item]:
         if self._cutter is not None:
@@ -232,7 +288,11 @@ class _AudioSamples:
         two = value[:, None] if value.ndim == 1 else value
         if two.ndim != 2 or two.dtype.kind != "f" or two.shape[1] > _CHANNELS:
             what = "audio is float (-1 to 1) or int16, [samples] or [samples, channels]"
-            hint = "transpose it: samples.T" if two.ndim == 2 else "give one recording at a time"
+            hint = "give one recording at a time"
+            if two.dtype.kind != "f":
+                hint = "scale it to -1 to 1: samples.astype('float32') / 2**31, for int32"
+            elif two.ndim == 2:
+                hint = "transpose it: samples.T"
             raise _shape_error(value, what, hint)
         return np.ascontiguousarray(two.T, np.float32)
 
@@ -266,7 +326,10 @@ class _Skeletons(_Timed):
             hint = f"the first frame had {self._shape[0]} of {self._shape[1]}"
             raise UsageError(f"{joints} joints of {axes} coordinates", where=WHERE, hint=hint)
         i, at_s = self.number(time_s)
-        placed = self._slots.place(PersonFrame(at_s, tuple(map(make_person, given))))
+        persons = tuple(map(make_person, given))
+        if strays := sum(person.strays for person in persons):
+            yield Fault(at_s, f"joints far away from their person, taken as missing: {strays}")
+        placed = self._slots.place(PersonFrame(at_s, persons))
         joints = np.zeros((self._persons, *self._shape), np.float32)
         scores = np.zeros((self._persons, self._shape[0]), np.float32)
         for slot, person in enumerate(placed):

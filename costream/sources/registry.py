@@ -92,6 +92,13 @@ def open_source(uri: str, options: SourceOptions | None = None) -> Source:
     return source if speed is None else RealtimeSource(source, speed)
 
 
+def fitted(source: Source, options: SourceOptions) -> Source:
+    """Return an unopened source of a file, made without options, with these; any other as it is."""
+    if isinstance(source, FileSource) and source.options == SourceOptions():
+        return open_source(source.uri, options)
+    return source
+
+
 def name_of(uri: str) -> str:
     """Return the base name of a source's output files, without opening it.
 

@@ -146,9 +146,25 @@ def test_what_is_wrong_is_said(frames, model, tmp_path):
         stream.step(frames[1], 4.0)
     with pytest.raises(UsageError, match="before the first frame"):
         stream.load(tmp_path / "none")
+    for time_s in (float("inf"), float("nan"), "9", 1.7e12):  # the last is in milliseconds
+        with pytest.raises(UsageError, match="is no time in seconds"):
+            stream.step(frames[1], time_s)
+    assert stream.step(frames[1], 6.0)
+    for wrong in ({"name": 3}, {"threads": 0}):
+        with pytest.raises(UsageError, match="not"):
+            costream.load_model(**wrong)
+    with pytest.raises(UsageError, match="values per second"):
+        model.stream(rate_hz="25")
     stream.finish()
     with pytest.raises(UsageError, match="is finished"):
-        stream.step(frames[2], 6.0)
+        stream.step(frames[2], 7.0)
+    for value, hint in (
+        (frames[0].astype("u2"), "convert it: frame.astype"),
+        (256 * frames[0].astype("u2"), "256"),
+        (frames[0] / 255, "255 \\* frame"),
+    ):
+        with pytest.raises(UsageError, match=hint):
+            model.stream(rate_hz=25).step(value)
 
 
 @pytest.mark.parametrize("damage", ["missing", "text", "cut", "other model"])

@@ -16,6 +16,10 @@ from costream.errors import SourceError
 from costream.records import AudioBlock, AudioFormat, Gap, Item
 from costream.sources.base import SourceOptions
 from costream.sources.media.audio_decoder import Discontinuity
+from costream.sources.media.packets import DecodeErrors
+
+LOUDEST = 1000.0  # of full scale: no sound is louder, and numbers like it spoil what a model holds
+_NO_SOUND = "piece(s) of sound with samples that are no sound, taken as silence"
 
 
 class Mixer:
@@ -223,6 +227,7 @@ class AudioBlockCutter:
         self._waiting = 0  # source samples pushed since the filters ran
         self._arrived_s: float | None = None
         self._drop = 0  # samples still to drop before the start
+        self._damage = DecodeErrors()
         self.ended = False
         rate_hz = first.sample_rate
         step = rate_hz // math.gcd(rate_hz, sound.rate_hz)
@@ -262,6 +267,7 @@ class AudioBlockCutter:
         if not self.ended:
             yield from self._cut_up(self._mixer.finish())
         yield from self._blocks.finish()
+        yield from self._damage.flush()
 
     def go_on(self, time_s: Fraction, reason: str | None = None) -> Iterator[Item]:
         """Yield the remaining items and the gap up to ``time_s``; another frame must follow."""
@@ -283,6 +289,11 @@ class AudioBlockCutter:
 
     def _cut_up(self, pieces: Iterable[npt.NDArray[np.float32]]) -> Iterator[Item]:
         for samples in pieces:
+            silent = ~(np.abs(samples) <= LOUDEST)  # not a number, infinite, or absurd
+            damaged = bool(silent.any())
+            if damaged:
+                self._damage.add(_NO_SOUND, self._blocks.next_s)
+                samples = np.where(silent, np.float32(0), samples)
             dropped = min(self._drop, len(samples))
             self._drop -= dropped
             wanted = samples[dropped:]
@@ -295,6 +306,7 @@ class AudioBlockCutter:
             if arrived_s is None and self._live:
                 arrived_s = time.monotonic()
             yield from self._blocks.push(wanted, arrived_s)
+            yield from self._damage.report(self._blocks.next_s, not damaged)
             if self.ended:
                 return
 

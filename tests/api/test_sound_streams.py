@@ -1,0 +1,128 @@
+"""Streams of sound: times, gaps, saved states, samples that are none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import costream
+from costream.errors import UsageError
+from costream.records import Compute, Fault, Gap, Prediction, Segment
+from costream.sources.base import SourceOptions
+from costream.sources.registry import open_source
+from kit.paths import SAMPLES
+
+RATE_HZ = 16_000
+
+
+@pytest.fixture(scope="module")
+def model() -> costream.LoadedModel:
+    return costream.load_model("cosounds")
+
+
+@pytest.fixture(scope="module")
+def sound(model: costream.LoadedModel) -> np.ndarray:
+    source = open_source(str(SAMPLES / "street.ogg"), SourceOptions(sound=model.network.info.sound))
+    source.open()
+    blocks = [item.samples for item in source.items()]
+    source.close()
+    return np.concatenate(blocks)[: 14 * RATE_HZ]
+
+
+def times(records: list[Any]) -> list[float]:
+    return [r.time_s for r in records if isinstance(r, Prediction)]
+
+
+def test_a_piece_that_comes_late_ends_a_gap(model):
+    stream, second = model.stream(rate_hz=RATE_HZ), np.zeros(RATE_HZ, np.float32)
+    assert times(stream.step(second, 5.0)) == [5.25, 5.5, 5.75, 6.0]
+    records = stream.step(second, 9.0)
+    assert [(g.start_s, g.end_s) for g in records if isinstance(g, Gap)] == [(6.0, 9.0)]
+    assert times(records) == [9.25, 9.5, 9.75, 10.0]
+    assert times(stream.step(second)) == [10.25, 10.5, 10.75, 11.0]
+
+
+def test_clocks_that_drift_and_jitter_are_followed(model, sound):
+    """Pieces of 0.1 s with stamps off by up to 60 ms, of a clock that gains a hundredth."""
+    random, stream = np.random.default_rng(0), model.stream(rate_hz=RATE_HZ)
+    records = []
+    for k in range(140):
+        piece = sound[k * 1600 : (k + 1) * 1600]
+        records += stream.step(piece, k * 0.101 + 0.3 + random.uniform(0, 0.06))
+    assert not [r for r in records if isinstance(r, Gap | Fault)]
+    found = times(records)
+    assert len(found) == 56
+    assert all(np.diff(found) > 0.15)
+    assert found[-1] == pytest.approx(14.14 + 0.3, abs=0.15)
+
+
+@pytest.mark.parametrize("seconds", [0.07, 1.1])
+def test_saved_and_loaded_after_each_piece_it_is_the_same(model, sound, seconds, tmp_path):
+    count = int(seconds * RATE_HZ)
+    expected = [r for r in model.stream(rate_hz=RATE_HZ).step(sound) if not isinstance(r, Compute)]
+    stream, records = model.stream(rate_hz=RATE_HZ), []
+    for begin in range(0, len(sound), count):
+        records += stream.step(sound[begin : begin + count])
+        if seconds > 1 or begin % (8 * count) == 0:
+            stream.save(tmp_path / "state")
+            stream = model.stream(rate_hz=RATE_HZ)
+            stream.load(tmp_path / "state")
+    assert [r for r in records if not isinstance(r, Compute)] == expected
+
+
+def test_what_comes_long_after_the_saved_state_ends_a_gap(model, sound, tmp_path):
+    stream = model.stream(rate_hz=RATE_HZ)
+    stream.step(sound[: RATE_HZ + 999], 2.0)
+    stream.save(tmp_path / "state")
+    again = model.stream(rate_hz=RATE_HZ)
+    again.load(tmp_path / "state")
+    records = again.step(sound[:RATE_HZ], 60.0)
+    assert [(g.start_s, g.end_s) for g in records if isinstance(g, Gap)] == [(3.0, 60.0)]
+    assert times(records) == [60.25, 60.5, 60.75, 61.0]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+def test_samples_that_are_none_are_silent_and_reported(model, sound, value):
+    damaged = sound.copy()
+    damaged[2 * RATE_HZ + 5] = value
+    expected = costream.listen(sound, model, rate_hz=RATE_HZ).collect()
+    found = costream.listen(damaged, model, rate_hz=RATE_HZ).collect()
+    assert [s.label for s in found.segments] == [s.label for s in expected.segments]
+    assert len(found.predictions) == len(expected.predictions)
+    assert found.summary.errors == 1
+    [fault] = (r for r in found.records if isinstance(r, Fault))
+    assert "samples that are no sound, taken as silence" in fault.message
+
+
+@pytest.mark.parametrize(
+    ("samples", "hint"),
+    [
+        (np.zeros(100, np.int32), "scale it to -1 to 1"),
+        (np.zeros(100, np.uint8), "scale it to -1 to 1"),
+        (np.zeros((2, 1000), np.float32), "samples.T"),
+    ],
+)
+def test_hints_fit_what_is_wrong(model, samples, hint):
+    with pytest.raises(UsageError, match=hint):
+        model.stream(rate_hz=RATE_HZ).step(samples)
+
+
+def test_a_file_is_opened_as_the_model_needs(model):
+    for name, chosen in (("street.ogg", model), ("room.mp4", costream.load_model("cooadtr"))):
+        path = str(SAMPLES / name)
+        run = costream.listen if name.endswith("ogg") else costream.detect
+        expected = run(path, chosen).collect()
+        found: list[Segment] = []
+
+        class Sink:
+            def open(self, header: Any) -> None: ...
+
+            def write(self, record: Any, found: list[Segment] = found) -> None:
+                found += [record] if isinstance(record, Segment) else []
+
+            def close(self, summary: Any) -> None: ...
+
+        costream.run(costream.open_source(path), chosen, [Sink()])
+        assert found == list(expected.segments)
