@@ -80,7 +80,7 @@ def read_toml(
             text = file.read(_LONGEST + 1)
         if len(text) > _LONGEST:
             raise ValueError(f"more than {_LONGEST / 1e6:g} MB")
-        table: dict[str, Any] = tomllib.loads(text.decode())
+        table: dict[str, Any] = tomllib.loads(text.decode("utf-8-sig"))
         _check_values(table)
         return table
     except (ValueError, RecursionError) as error:  # of encodings and of very long numbers, too

@@ -177,7 +177,10 @@ def read_lines(data: Path | None, group: str | None) -> list[Example]:
                 if line.strip()
             ]
         with open(data, encoding="utf-8-sig", newline="") as file:
-            return list(_rows(csv.DictReader(file), data, group))
+            first = file.readline()
+            file.seek(0)
+            delimiter = next((d for d in "\t;" if d in first and "," not in first), ",")
+            return list(_rows(csv.DictReader(file, delimiter=delimiter), data, group))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"cannot be read ({error})", where=data) from error
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import STEP_FORMAT, Weights, write_whole
-from costream.errors import ModelError
+from costream.errors import ModelError, UsageError
 from costream.models.build import build
 from costream.models.exporting.convolutional import (
     add_convolutional,
@@ -31,7 +31,7 @@ from costream.models.spec import is_gated
 from costream.models.video3d import VideoNet
 from costream.models.yamnet import YamNet
 
-PROGRAM = ".pt2"  # suffix of programs of torch.export; all other files are ONNX
+PROGRAM = ".pt2"  # suffix of programs of torch.export
 
 
 def export_step(name: str, output: Path, *, whole: bool = False) -> list[str]:
@@ -41,8 +41,10 @@ def export_step(name: str, output: Path, *, whole: bool = False) -> list[str]:
     [1, D], joints [1, M, V, C], a picture or a spectrogram; with ``whole`` what it takes, see
     ``add_frontend``. Further inputs are the state, each beside an output ``next_...``. Outputs are
     ``logits`` and ``probabilities`` [1, K]. Raises ModelError for networks whose step is not
-    exported, and for ONNX without the package onnx; OutputError.
+    exported, and for ONNX without the package onnx; UsageError for other names; OutputError.
     """
+    if output.suffix not in (PROGRAM, ".onnx"):
+        raise UsageError(f"the name must end in .onnx or {PROGRAM}", where=f"-o {output}")
     stored = read_model(name)
     card = stored.card
     graph = step_graph(stored, whole=whole)

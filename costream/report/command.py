@@ -354,4 +354,7 @@ def parse_formats(values: Iterable[str], output: str | None) -> tuple[str, ...]:
     """
     names = formatting.parse_formats(values, FORMATS)
     suffix = "" if output is None else os.path.splitext(output)[1].lower().lstrip(".")
+    if not names and suffix not in ("", *FORMATS) and not os.path.isdir(str(output)):
+        endings = " or ".join(f".{name}" for name in FORMATS)
+        raise UsageError(f"the name must end in {endings}", where=f"-o {output}")
     return names or ((suffix,) if suffix in FORMATS else ("html",))

@@ -137,9 +137,10 @@ def _inputs(options: Options, plan: _Plan) -> tuple[list[str], list[ExitCode]]:
     joints = not (options.layout or options.columns)  # or an input that may have some
     if plan.table is not None:
         check_outputs((), plan.table.parent, "", overwrite=True)
-        if plan.table.exists() and options.skip_existing:
-            log.warning("%s: results exist already, skipped", plan.table)
-            return [], []
+        if options.skip_existing:
+            hint = "name a folder: -f csv -o FOLDER"
+            what = "a table of all sources does not say which are complete"
+            raise UsageError(what, where="--skip-existing", hint=hint)
         if plan.table.exists() and not options.overwrite:
             raise exists_error(plan.table)
     for argument in options.sources:

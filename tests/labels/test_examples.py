@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from costream.errors import UsageError
-from costream.labels.examples import Example, fit_labels, split, to_examples
+from costream.labels.examples import Example, fit_labels, read_lines, split, to_examples
 from costream.labels.reading import read_recordings
 
 
@@ -161,3 +161,11 @@ def test_a_split_depends_on_the_seed_alone():
     assert split(made, 0.2, 5) == split(made, 0.2, 5)
     assert len({str(split(made, 0.2, seed)[1]) for seed in range(8)}) > 1
     assert split(made, 0.0, 0)[1] == []
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_lines_of_text_with_any_delimiter(tmp_path, delimiter):
+    path = tmp_path / "lines.csv"
+    rows = [("text", "label"), ("all is well", "fine"), ("it broke", "error")]
+    path.write_text("\ufeff" + "".join(delimiter.join(row) + "\n" for row in rows), "utf-8")
+    assert [(e.source, e.label) for e in read_lines(path, None)] == rows[1:]

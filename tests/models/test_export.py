@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from costream.errors import ModelError
+from costream.errors import ModelError, UsageError
 from costream.models.build import build, save_model
 from costream.models.export import export_step
 from costream.models.random_init import random_model
@@ -201,6 +201,11 @@ def test_what_is_not_exported_has_a_reason(architecture, options, message, tmp_p
     with pytest.raises(ModelError, match=message):
         export_step(str(path), tmp_path / "step.onnx")
     assert not (tmp_path / "step.onnx").exists()
+
+
+def test_other_names_are_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"must end in .onnx or .pt2"):
+        export_step("cooadtr", tmp_path / "step.txt")
 
 
 def test_token_gated_networks_have_no_step_as_a_graph(tmp_path):

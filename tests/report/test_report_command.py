@@ -136,6 +136,7 @@ def test_what_is_no_result_is_one_line(tmp_path, capsys, make, code, said):
         (["out", "-f", "pdf"], "there is no format 'pdf'"),
         (["out", "-f", "png", "-o", "-"], "takes only html"),
         (["out", "-o", "out"], "is a folder"),
+        (["out", "-o", "page.pdf"], "must end in .html"),
         (["out", "--nonsense"], "--nonsense"),
     ],
 )
