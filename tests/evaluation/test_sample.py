@@ -24,7 +24,7 @@ COTRANS = WEIGHTS / "cotrans.safetensors"
 ROOM = SAMPLES / "room.mp4"
 
 
-@pytest.mark.parametrize("name", ["cotrans", "cosounds", "costgcn", "costgcn-2d"])
+@pytest.mark.parametrize("name", ["cotrans", "cosounds", "costgcn", "costgcn-2d", "costgcn-pairs"])
 def test_shipped_weights_are_what_their_cards_say(name: str) -> None:
     path = WEIGHTS / f"{name}.safetensors"
     found, told = reproduce(path), read_card(path).sample

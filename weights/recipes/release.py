@@ -23,6 +23,7 @@ from costream.checkpoints.file import SUFFIX, read_card, read_weights, write_wei
 from costream.checkpoints.store import samples_folder, shipped_folder
 from costream.errors import CostreamError, UsageError
 from costream.evaluation.sample import TOLERANCE, digest, measure
+from costream.labels.recording import BACKGROUND
 from costream.models.registry import load_model
 from costream.records import OBJECT_DETECTION
 from costream.runtime.setup import prepare_torch, processor
@@ -51,6 +52,8 @@ SAMPLES = {
     "cosounds": ReleaseSample("street.ogg"),
     "costgcn": _MOVES,
     "costgcn-2d": _MOVES,
+    # One person alone does nothing to another.
+    "costgcn-pairs": ReleaseSample("moves.csv", others=BACKGROUND),
     # Every action in the room shows a person; computing all tokens of a frame takes long.
     "eventful-vitdet": ReleaseSample("room.mp4", {"background": None}, others="person", end_s=10.0),
 }

@@ -1,0 +1,66 @@
+"""The pack of pairs, the background beside it, and the recipe from there to weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from costream.checkpoints.file import read_weights
+from costream.errors import UsageError
+from costream.models.build import build
+from kit.data_packs import packs as needed
+from kit.paths import WEIGHTS
+from weights.recipes.skeleton import pairs
+from weights.recipes.skeleton.pairs import LABELS, PairsRecipeSize, background, read_pairs, swapped
+from weights.recipes.skeleton.sets import SETS
+
+
+def test_a_pack_is_two_people_in_pixels_the_actor_first(tmp_path):
+    x = np.zeros((5, 30, 3), np.float32)
+    x[:, :15, 0], x[:, 15:, 0] = 0.25, 0.75  # shares of the width
+    x[:, :, 1] = np.linspace(0.1, 0.9, 15)[[*range(15)] * 2]  # from the head down
+    np.savez(
+        tmp_path / "skel_sbu.npz",
+        x=x, start=[0], length=[5], y=[1], subject=[3], second=[5], classes=["hugging", "kicking"],
+    )  # fmt: skip
+    [(who, motion)] = read_pairs(tmp_path)
+    assert who == (3, 5)
+    assert (motion.label, motion.group) == ("kick", "actor 3")
+    assert motion.joints.shape == (5, 2, 15, 3)
+    one, two = motion.joints[0, :, :, :2]
+    assert one[2, 1] > one[1, 1] > one[0, 1]  # head, neck, hips: y is up
+    scale = (one[2, 1] - one[0, 1]) / (np.linspace(0.1, 0.9, 15)[2] - 0.1)
+    np.testing.assert_allclose(two[:, 0] - one[:, 0], 0.5 * 640 / 480 * scale, rtol=1e-5)
+    other = swapped(motion)
+    np.testing.assert_array_equal(other.joints[:, 0], motion.joints[:, 1])
+    np.testing.assert_array_equal(swapped(other).joints, motion.joints)
+    assert pairs.main(["--packs", str(tmp_path / "no"), "--start", "x", "-o", str(tmp_path)]) == 2
+    with pytest.raises(UsageError, match="pairs are missing"):
+        read_pairs(tmp_path / "no")
+
+
+def test_the_background_is_one_person_or_two_apart():
+    folder = needed(*(f"skel_{name}.npz" for name in SETS))
+    found = background(folder, 60, np.random.default_rng(0), test=False)
+    seen = [m.joints[..., -1].any(2).any(0) for m in found]  # [2], each person
+    assert Counter(tuple(map(bool, s)) for s in seen).keys() == {(True, False), (True, True)}
+    for motion, there in zip(found, seen, strict=True):
+        if there.all():
+            hips = motion.joints[0, :, 0, 0]
+            assert 2.4 < abs(hips[1] - hips[0]) < 9.1
+
+
+def test_from_packs_to_weights(tmp_path):
+    packs = needed("skel_sbu.npz", *(f"skel_{name}.npz" for name in SETS))
+    size = PairsRecipeSize(steps=3, last=2, background=8, trees=4)
+    path = pairs.make(packs, size, 0, tmp_path, WEIGHTS / "costgcn-2d.safetensors")
+    stored = read_weights(path)
+    assert stored.card.labels == ("background", *sorted(LABELS.values()))
+    network, frontend = build(stored.card, stored.tensors)
+    assert (network.persons, frontend.persons) == (2, 2)
+    [rows] = stored.card.metrics.values()
+    assert rows["costgcn-pairs"]["sequences"] == 62
+    assert set(rows) == {"costgcn-pairs", "tree ensemble", "majority"}
+    assert path.with_suffix(".md").is_file()
