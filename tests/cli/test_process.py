@@ -305,7 +305,8 @@ def test_names_are_unicode(tmp_path):
 
 
 def test_settings_from_files_and_environment(tmp_path):
-    (tmp_path / "costream.toml").write_text("\ufeff" + "[detect]\ntop-k = 2\nformat = 'jsonl'\n", "utf-8")
+    text = "\ufeff[detect]\ntop-k = 2\nformat = 'jsonl'\n"
+    (tmp_path / "costream.toml").write_text(text, "utf-8")
     call, given = ("detect", SAMPLE, "--duration", "1", "-v"), {"COSTREAM_TOP_K": "1"}
     for env, count in ({}, 2), (given, 1):
         done = run(*call, cwd=tmp_path, env=env)
