@@ -172,7 +172,10 @@ class JointStreams(nn.Module):
 
         The number of persons S is arbitrary.
         """
-        given = x.float().numpy()
+        with np.errstate(all="ignore"):  # of numbers without a meaning
+            return torch.from_numpy(self._step(x.float().numpy(), state))
+
+    def _step(self, given: Array, state: JointsState) -> Array:
         visible = given[..., -1] > self.min_score
         present: Flags = np.any(visible, 2)
         chosen = select_persons(present, state.persons, self.patience)
@@ -184,8 +187,7 @@ class JointStreams(nn.Module):
         if self.score is not None:
             placed = np.concatenate((placed, joints[..., -1:]), -1)
         here = (chosen.here & ready[:, None])[..., None]
-        tokens = self._tokens(placed, seen & here, here, ~changed[..., None], state)
-        return torch.from_numpy(tokens)
+        return self._tokens(placed, seen & here, here, ~changed[..., None], state)
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of one step."""

@@ -91,7 +91,8 @@ def combine_models(models: Sequence[StreamingModel]) -> StreamingModel:
                 hint="run them one after another, into folders of their own",
             )
     if any(model.info.sound is None for model in models):
-        raise ModelError("only audio models can be combined", where=joined)
+        hint = "run them one after another, or add models of sound to one"
+        raise ModelError("only models of sound run together", where=joined, hint=hint)
     heads, begin = [], 0
     for model in models:
         end = begin + len(model.info.card.labels)

@@ -228,6 +228,8 @@ class _AudioSamples:
         jump, rest = None, np.zeros((self._channels, 0), np.float32)
         if self._cutter is None:
             rest, self.rest = (rest if self.rest is None else self.rest), None
+            if len(rest) != self._channels:
+                raise UsageError(f"{self._channels} channels after {len(rest)}", where=WHERE)
             begun_s = self._due_s + Fraction(rest.shape[1], self._rate_hz)
             if at_s is not None and self._resumed and at_s - begun_s > SILENCE_S:
                 lost_s = float(at_s - begun_s)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -254,6 +255,15 @@ def test_persons_keep_their_places() -> None:
     assert got[:4] == [(2, 0), (2, 1), (0, 1), (2, 1)]
     assert got[4:8] == [(0, 1), (0, 1), (1, 3), (1, 3)]  # gone for longer than the patience
     assert got[8:] == [(0, 3), (0, 3), (3, 0), (3, 0)]
+
+
+def test_numbers_without_a_meaning_warn_of_nothing() -> None:
+    x = seen(torch.full((1, 4, 1, 15, 3), 3e38) * torch.randn(1, 4, 1, 15, 3).sign())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for options in ({"origin": 30}, {"layout": "ntu-25", "normalise": "ntu"}):
+            joints = JointStreams(**{"layout": "body-15", **options})
+            steps(joints, x if joints.joints == 15 else x[..., :1, :].repeat(1, 1, 1, 25, 1))
 
 
 def test_costs() -> None:
