@@ -193,8 +193,7 @@ def _scaling_hint(frame: npt.NDArray[Any]) -> str:
 class _AudioSamples:
     """Audio samples, float32 (-1 to 1) or int16, [N] or [N, channels], in pieces of any length.
 
-    Times of pieces that are off by up to ``SILENCE_S`` are followed slowly, as clocks drift and
-    arrivals jitter; later ones end a gap.
+    Times that are off by up to ``SILENCE_S`` are followed slowly; later ones end a gap.
     """
 
     def __init__(
@@ -210,7 +209,6 @@ class _AudioSamples:
             raise UsageError("audio samples need their rate", where=WHERE, hint=hint)
         self._rate_hz, self._options, self._sound = int(rate_hz), options, sound
         self._channels = self._checked(first).shape[0]
-        self._layout = f"{self._channels}c"
         self._cutter: AudioBlockCutter | None = None
         self.slots: Slots | None = None
         self.rest: npt.NDArray[np.float32] | None = None
@@ -224,40 +222,19 @@ class _AudioSamples:
             raise UsageError(f"{samples.shape[0]} channels after {self._channels}", where=WHERE)
         if samples.shape[1] == 0:
             return
-        at_s = None if time_s is None else Fraction(round(time_s * 1_000_000), 1_000_000)
-        jump, rest = None, np.zeros((self._channels, 0), np.float32)
+        at_s = None if time_s is None else _micro(time_s)
+        jump = None if at_s is None or self._cutter is None else self._jump(at_s)
         if self._cutter is None:
-            rest, self.rest = (rest if self.rest is None else self.rest), None
-            if len(rest) != self._channels:
-                raise UsageError(f"{self._channels} channels after {len(rest)}", where=WHERE)
-            begun_s = self._due_s + Fraction(rest.shape[1], self._rate_hz)
-            if at_s is not None and self._resumed and at_s - begun_s > SILENCE_S:
-                lost_s = float(at_s - begun_s)
-                yield Gap(float(self._due_s), float(at_s), f"no sound for {lost_s:.3f} s")
-            elif self._resumed:
-                samples, at_s = np.concatenate((rest, samples), 1), self._due_s
-            self._due_s = self._cut_s = self._due_s if at_s is None else at_s
-        elif at_s is not None:
-            ahead_s = at_s - self._due_s
-            if ahead_s > SILENCE_S:
-                jump = Discontinuity(begins_s=at_s)
-                self._due_s, self._cut_s, self.rest = at_s, at_s, None
-            else:
-                jump = Discontinuity(shift_s=max(ahead_s, -SILENCE_S) / _FOLLOWED)
-                self._due_s += jump.shift_s
-                self._cut_s += jump.shift_s
-        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples), "fltp", self._layout)
+            yield from self._begin(at_s)
+            if self.rest is not None:
+                samples, self.rest = np.concatenate((self.rest, samples), 1), None
+        planes = np.ascontiguousarray(samples)
+        frame = av.AudioFrame.from_ndarray(planes, "fltp", f"{self._channels}c")
         frame.sample_rate = self._rate_hz
         if self._cutter is None:
-            began_s = self._cut_s
+            begun = {"time_s": self._cut_s, "origin_s": self._cut_s}
             self._cutter = AudioBlockCutter(
-                frame,
-                self._sound,
-                self._options,
-                WHERE,
-                live=self.info.live,
-                time_s=began_s,
-                origin_s=began_s,
+                frame, self._sound, self._options, WHERE, live=self.info.live, **begun
             )
         self._due_s += Fraction(samples.shape[1], self._rate_hz)
         for item in self._cutter.take(frame, jump):
@@ -267,12 +244,31 @@ class _AudioSamples:
                 self.taken += 1
             yield item
         given = samples if self.rest is None else np.concatenate((self.rest, samples), 1)
-        self.rest = given[:, given.shape[1] - self._waiting :]
+        waiting = max(0, round((self._due_s - self._cut_s) * self._rate_hz))
+        self.rest = given[:, given.shape[1] - waiting :]
 
-    @property
-    def _waiting(self) -> int:
-        """Samples behind the last block."""
-        return max(0, round((self._due_s - self._cut_s) * self._rate_hz))
+    def _begin(self, at_s: Fraction | None) -> Iterator[Gap]:
+        """Set the time of the first piece; yield the gap since a saved state, if there is one."""
+        channels, count = (self._channels, 0) if self.rest is None else self.rest.shape
+        if channels != self._channels:
+            raise UsageError(f"{self._channels} channels after {channels}", where=WHERE)
+        ahead_s = Fraction(0) if at_s is None else at_s - self._due_s
+        ahead_s -= Fraction(count, self._rate_hz)
+        if not self._resumed and at_s is not None:
+            self._due_s = self._cut_s = at_s
+        elif at_s is not None and ahead_s > SILENCE_S:
+            yield Gap(float(self._due_s), float(at_s), f"no sound for {float(ahead_s):.3f} s")
+            self._due_s, self._cut_s, self.rest = at_s, at_s, None
+
+    def _jump(self, at_s: Fraction) -> Discontinuity:
+        """Return what is before a piece that begins at this time, and go there."""
+        ahead_s = at_s - self._due_s
+        if ahead_s > SILENCE_S:
+            self._due_s, self._cut_s, self.rest = at_s, at_s, None
+            return Discontinuity(begins_s=at_s)
+        shift_s = _micro(max(ahead_s, -SILENCE_S) / _FOLLOWED)
+        self._due_s, self._cut_s = self._due_s + shift_s, self._cut_s + shift_s
+        return Discontinuity(shift_s=shift_s)
 
     def go_on(self, taken: int, time_s: float) -> None:
         self.taken, self._resumed = taken, True
@@ -297,6 +293,10 @@ class _AudioSamples:
                 hint = "transpose it: samples.T"
             raise _shape_error(value, what, hint)
         return np.ascontiguousarray(two.T, np.float32)
+
+
+def _micro(time_s: float | Fraction) -> Fraction:
+    return Fraction(round(time_s * 1_000_000), 1_000_000)  # so that fractions stay short
 
 
 class _Skeletons(_Timed):
