@@ -103,7 +103,7 @@ def test_samples_that_are_none_are_silent_and_reported(model, sound, value):
     assert len(found.predictions) == len(expected.predictions)
     assert found.summary.errors == 1
     [fault] = (r for r in found.records if isinstance(r, Fault))
-    assert "samples that are no sound, taken as silence" in fault.message
+    assert "1 piece of sound with samples that are no numbers" in fault.message
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,10 @@ def test_joints_far_away_are_missing_and_bodies_stay_whole(seed, number, axis, j
     assert not person.joints[joint].any()
 
 
+def test_two_eyes_and_a_hand_are_one_person():
+    assert make_person([[0, 0], [3, 0], [400, 0], [0, 0], [0, 0]]).strays == 0
+
+
 def test_joints_that_are_zero_make_no_others_far_away():
     body = np.zeros((15, 3))
     body[:4] = 1 + SHAPE[:4].repeat(2, 1)[:, :3]

@@ -18,8 +18,10 @@ from costream.sources.base import SourceOptions
 from costream.sources.media.audio_decoder import Discontinuity
 from costream.sources.media.packets import DecodeErrors
 
-LOUDEST = 1000.0  # of full scale: no sound is louder, and numbers like it spoil what a model holds
-_NO_SOUND = "piece(s) of sound with samples that are no sound, taken as silence"
+LOUDEST = 1000  # times full scale: no sound is louder, and such numbers spoil what a model holds
+_NO_SOUND = (
+    f"piece(s) of sound with samples that are no numbers, or {LOUDEST} times full scale, silenced"
+)
 
 
 class Mixer:

@@ -103,7 +103,7 @@ def _strays(places: Numbers) -> npt.NDArray[np.bool_]:
     """Return which joints [V, C] are too far from the others; those that are not finite do not."""
     known = np.isfinite(places).all(axis=1) & places.any(axis=1)
     own = places[known]
-    if len(own) < 3:
+    if len(own) < 5:  # of two eyes and a hand
         return np.zeros(len(places), np.bool_)
     distances = np.abs(places - np.sort(own, axis=0)[len(own) // 2]).max(axis=1)
     middle = np.sort(distances[known])[len(own) // 2]
