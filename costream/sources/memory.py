@@ -36,6 +36,7 @@ from costream.sources.media.picture import LazyImage
 from costream.sources.media.resample import AudioBlockCutter
 from costream.sources.skeletons.persons import PersonFrame, Slots, make_person
 
+Values = npt.NDArray[Any]
 WHERE = "frame"  # in messages
 _CHANNELS = 32  # most of audio samples, and of joints' coordinates: larger axes are something else
 _FOLLOWED = 10  # pieces in which times of audio are followed
@@ -55,7 +56,7 @@ class ItemConverter(Protocol):
     def slots(self) -> Slots | None:
         """Who is in which slot, of skeletons."""
 
-    def items(self, value: npt.NDArray[Any], time_s: float | None) -> Iterator[Item]:
+    def items(self, value: Values, time_s: float | None) -> Iterator[Item]:
         """Yield the items that a value completes. ``time_s``: None: by its number and the rate.
 
         Raises UsageError for a value of another shape or type.
@@ -69,7 +70,7 @@ class ItemConverter(Protocol):
 
 
 def make_converter(
-    first: npt.NDArray[Any],
+    first: Values,
     options: SourceOptions,
     *,
     rate_hz: float | None,
@@ -137,11 +138,7 @@ class _Frames(_Timed):
     """Frames uint8 [H, W, 3], red green blue; [H, W] and [H, W, 1] are grey."""
 
     def __init__(
-        self,
-        first: npt.NDArray[Any],
-        options: SourceOptions,
-        rate_hz: float | None,
-        info: SourceInfo,
+        self, first: Values, options: SourceOptions, rate_hz: float | None, info: SourceInfo
     ) -> None:
         super().__init__(rate_hz)
         height, width = self._checked(first).shape[:2]
@@ -149,7 +146,7 @@ class _Frames(_Timed):
         self._options = options
         self._scaler, self._drawing_scaler = VideoReformatter(), VideoReformatter()
 
-    def items(self, value: npt.NDArray[Any], time_s: float | None) -> Iterator[Item]:
+    def items(self, value: Values, time_s: float | None) -> Iterator[Item]:
         rgb = self._checked(value)
         i, at_s = self.number(time_s)
         options, size = self._options, (rgb.shape[1], rgb.shape[0])
@@ -165,7 +162,7 @@ class _Frames(_Timed):
         yield VideoFrame(i, at_s, None, convert, drawing=drawing, size=size)
 
     @staticmethod
-    def _checked(value: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    def _checked(value: Values) -> npt.NDArray[np.uint8]:
         if value.dtype == np.uint8 and value.ndim == 2:
             value = value[..., None]
         if value.dtype != np.uint8:
@@ -181,13 +178,15 @@ class _Frames(_Timed):
         raise _shape_error(value, "frames are uint8 [height, width, 3], red green blue", hint)
 
 
-def _scaling_hint(frame: npt.NDArray[Any]) -> str:
+def _scaling_hint(frame: Values) -> str:
     if frame.ndim not in (2, 3):
         return "give the frames of one stream one by one"
-    if frame.dtype.kind == "f":
+    if frame.dtype.kind in "fb":
         return "scale it to 0 to 255 and convert it: (255 * frame).astype('uint8')"
-    small = frame.dtype.kind in "iu" and 0 <= frame.min(initial=0) <= frame.max(initial=0) <= 255
-    return f"convert it: {'frame' if small else '(frame // 256)'}.astype('uint8')"
+    lowest, highest = frame.min(initial=0), frame.max(initial=0)
+    if lowest < 0 or highest >= 2**16:
+        return "scale it to 0 to 255 and convert it: frame.astype('uint8')"
+    return f"convert it: {'frame' if highest < 256 else '(frame // 256)'}.astype('uint8')"
 
 
 class _AudioSamples:
@@ -198,7 +197,7 @@ class _AudioSamples:
 
     def __init__(
         self,
-        first: npt.NDArray[Any],
+        first: Values,
         options: SourceOptions,
         sound: AudioFormat,
         rate_hz: float | None,
@@ -216,7 +215,7 @@ class _AudioSamples:
         self._due_s = self._cut_s = Fraction(0)  # times of the next sample, of the last block's end
         self.info = replace(info, kind="audio")
 
-    def items(self, value: npt.NDArray[Any], time_s: float | None) -> Iterator[Item]:
+    def items(self, value: Values, time_s: float | None) -> Iterator[Item]:
         samples = self._checked(value)
         if samples.shape[0] != self._channels:
             raise UsageError(f"{samples.shape[0]} channels after {self._channels}", where=WHERE)
@@ -279,20 +278,21 @@ class _AudioSamples:
             yield from self._cutter.finish()
 
     @staticmethod
-    def _checked(value: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def _checked(value: Values) -> npt.NDArray[np.float32]:
         """Return float32 [channels, N]."""
-        if value.dtype == np.int16:
+        if value.dtype.kind == "i" and value.dtype.itemsize == 2:
             value = value.astype(np.float32) / 32768
         two = value[:, None] if value.ndim == 1 else value
-        if two.ndim != 2 or two.dtype.kind != "f" or two.shape[1] > _CHANNELS:
+        if two.ndim != 2 or two.dtype.kind != "f" or not 0 < two.shape[1] <= _CHANNELS:
             what = "audio is float (-1 to 1) or int16, [samples] or [samples, channels]"
             hint = "give one recording at a time"
             if two.dtype.kind != "f":
                 hint = "scale it to -1 to 1: samples.astype('float32') / 2**31, for int32"
-            elif two.ndim == 2:
+            elif two.ndim == 2 and two.size:
                 hint = "transpose it: samples.T"
             raise _shape_error(value, what, hint)
-        return np.ascontiguousarray(two.T, np.float32)
+        with np.errstate(over="ignore"):  # infinite samples are silence
+            return np.ascontiguousarray(two.T, np.float32)
 
 
 def _micro(time_s: float | Fraction) -> Fraction:
@@ -306,11 +306,7 @@ class _Skeletons(_Timed):
     """
 
     def __init__(
-        self,
-        first: npt.NDArray[Any],
-        options: SourceOptions,
-        rate_hz: float | None,
-        info: SourceInfo,
+        self, first: Values, options: SourceOptions, rate_hz: float | None, info: SourceInfo
     ) -> None:
         super().__init__(rate_hz)
         self._persons = max(1, options.persons)
@@ -321,7 +317,7 @@ class _Skeletons(_Timed):
         self._shape = joints.shape[1:]
         self.info = replace(info, kind="skeleton", layout=self._layout.name, axes=self._axes)
 
-    def items(self, value: npt.NDArray[Any], time_s: float | None) -> Iterator[Item]:
+    def items(self, value: Values, time_s: float | None) -> Iterator[Item]:
         given = self._checked(value)
         if given.shape[1:] != self._shape:
             joints, axes = given.shape[1:]
@@ -341,7 +337,7 @@ class _Skeletons(_Timed):
         yield SkeletonFrame(i, at_s, joints, scores, self._layout, persons=numbers)
 
     @staticmethod
-    def _checked(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _checked(value: Values) -> Values:
         joints = value[None] if value.ndim == 2 else value
         if joints.ndim != 3 or joints.dtype.kind not in "fiu" or joints.shape[2] not in _BODY_AXES:
             what = "joints are numbers [joints, 3] or [persons, joints, 3] (or 2 coordinates)"
@@ -352,12 +348,12 @@ class _Skeletons(_Timed):
 class _FeatureRows(_Timed):
     """Feature rows, numbers [C]."""
 
-    def __init__(self, first: npt.NDArray[Any], rate_hz: float | None, info: SourceInfo) -> None:
+    def __init__(self, first: Values, rate_hz: float | None, info: SourceInfo) -> None:
         super().__init__(rate_hz)
         self._width = len(self._checked(first))
         self.info = replace(info, kind="features", width=self._width)
 
-    def items(self, value: npt.NDArray[Any], time_s: float | None) -> Iterator[Item]:
+    def items(self, value: Values, time_s: float | None) -> Iterator[Item]:
         row = self._checked(value)
         if len(row) != self._width:
             raise UsageError(f"a row of {len(row)} values after {self._width}", where=WHERE)
@@ -365,7 +361,7 @@ class _FeatureRows(_Timed):
         yield FeatureRow(i, at_s, row.astype(np.float32))
 
     @staticmethod
-    def _checked(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _checked(value: Values) -> Values:
         if value.ndim != 1 or value.dtype.kind not in "fiu" or not np.isfinite(value).all():
             raise _shape_error(value, "a feature row is finite numbers [values]", "check the row")
         return value
@@ -378,7 +374,7 @@ class _Lines(_Timed):
         super().__init__(rate_hz)
         self.info = info
 
-    def items(self, value: npt.NDArray[Any], time_s: float | None) -> Iterator[Item]:
+    def items(self, value: Values, time_s: float | None) -> Iterator[Item]:
         if value.dtype.kind != "U":
             raise UsageError("a line of text is a string", where=WHERE)
         i, at_s = self.number(time_s)
@@ -461,7 +457,7 @@ class MemorySource:
         """Do nothing: the values are the caller's."""
 
 
-def as_array(value: Any) -> npt.NDArray[Any]:
+def as_array(value: Any) -> Values:
     """Return a value as an array. Raises UsageError for values that are none."""
     if hasattr(value, "detach"):  # a torch tensor
         value = value.detach().cpu()
@@ -471,7 +467,7 @@ def as_array(value: Any) -> npt.NDArray[Any]:
     return array
 
 
-def _pieces(samples: npt.NDArray[Any], rate_hz: float | None) -> Iterator[npt.NDArray[Any]]:
+def _pieces(samples: Values, rate_hz: float | None) -> Iterator[Values]:
     step = max(1, int(_PIECE_S * (rate_hz or 1)))
     return (samples[k : k + step] for k in range(0, len(samples), step))
 
@@ -495,6 +491,6 @@ def _layout(name: str | None, joints: int) -> Layout:
     return fitting[0]
 
 
-def _shape_error(value: npt.NDArray[Any], what: str, hint: str) -> UsageError:
+def _shape_error(value: Values, what: str, hint: str) -> UsageError:
     shape = ", ".join(map(str, value.shape))
     return UsageError(f"{what}; this is {value.dtype} [{shape}]", where=WHERE, hint=hint)

@@ -112,11 +112,21 @@ def test_samples_that_are_none_are_silent_and_reported(model, sound, value):
         (np.zeros(100, np.int32), "scale it to -1 to 1"),
         (np.zeros(100, np.uint8), "scale it to -1 to 1"),
         (np.zeros((2, 1000), np.float32), "samples.T"),
+        (np.zeros((1000, 0), np.float32), "one recording at a time"),
     ],
 )
 def test_hints_fit_what_is_wrong(model, samples, hint):
     with pytest.raises(UsageError, match=hint):
         model.stream(rate_hz=RATE_HZ).step(samples)
+
+
+def test_the_order_of_bytes_does_not_matter(model, sound):
+    whole = (sound[:RATE_HZ] * 32767).astype(np.int16)
+    expected = model.stream(rate_hz=RATE_HZ).step(whole)
+    found = model.stream(rate_hz=RATE_HZ).step(whole.astype(">i2"))
+    assert [r for r in found if isinstance(r, Prediction)] == [
+        r for r in expected if isinstance(r, Prediction)
+    ]
 
 
 def test_a_file_is_opened_as_the_model_needs(model):

@@ -162,6 +162,9 @@ def test_what_is_wrong_is_said(frames, model, tmp_path):
         (frames[0].astype("u2"), "convert it: frame.astype"),
         (256 * frames[0].astype("u2"), "256"),
         (frames[0] / 255, "255 \\* frame"),
+        (frames[0] > 99, "255 \\* frame"),
+        (2**16 * frames[0].astype(int), "to 255 and convert it: frame.astype"),
+        (-frames[0].astype(int), "to 255 and convert it: frame.astype"),
     ):
         with pytest.raises(UsageError, match=hint):
             model.stream(rate_hz=25).step(value)
