@@ -93,17 +93,25 @@ def test_what_comes_long_after_the_saved_state_ends_a_gap(model, sound, tmp_path
     assert times(records) == [60.25, 60.5, 60.75, 61.0]
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30, 1e300])
 def test_samples_that_are_none_are_silent_and_reported(model, sound, value):
-    damaged = sound.copy()
-    damaged[2 * RATE_HZ + 5] = value
+    damaged = sound.astype(np.float64)
+    damaged[5 * RATE_HZ // 2] = value
     expected = costream.listen(sound, model, rate_hz=RATE_HZ).collect()
     found = costream.listen(damaged, model, rate_hz=RATE_HZ).collect()
     assert [s.label for s in found.segments] == [s.label for s in expected.segments]
     assert len(found.predictions) == len(expected.predictions)
     assert found.summary.errors == 1
     [fault] = (r for r in found.records if isinstance(r, Fault))
-    assert "1 piece of sound with samples that are no numbers" in fault.message
+    assert "damage at 2.500 s: 1 piece of sound with samples that are no numbers" in fault.message
+
+
+@pytest.mark.parametrize("asked", [{"start": 2.5}, {"end": 1.5}])
+def test_samples_outside_what_is_asked_for_are_not_reported(model, sound, asked):
+    damaged = sound.copy()
+    damaged[2 * RATE_HZ + 5] = np.nan
+    assert costream.listen(damaged, model, rate_hz=RATE_HZ, **asked).collect().summary.errors == 0
 
 
 @pytest.mark.parametrize(

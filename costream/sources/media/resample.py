@@ -291,11 +291,6 @@ class AudioBlockCutter:
 
     def _cut_up(self, pieces: Iterable[npt.NDArray[np.float32]]) -> Iterator[Item]:
         for samples in pieces:
-            silent = ~(np.abs(samples) <= LOUDEST)  # not a number, infinite, or absurd
-            damaged = bool(silent.any())
-            if damaged:
-                self._damage.add(_NO_SOUND, self._blocks.next_s)
-                samples = np.where(silent, np.float32(0), samples)
             dropped = min(self._drop, len(samples))
             self._drop -= dropped
             wanted = samples[dropped:]
@@ -304,6 +299,12 @@ class AudioBlockCutter:
                 left = max(0, math.ceil(left_s * self._sound.rate_hz - ROUNDING))
                 self.ended = left <= len(wanted)
                 wanted = wanted[:left]
+            silent = ~(np.abs(wanted) <= LOUDEST)  # not a number, infinite, or absurd
+            damaged = bool(silent.any())
+            if damaged:
+                first_s = int(silent.argmax()) / self._sound.rate_hz
+                self._damage.add(_NO_SOUND, self._blocks.next_s + first_s)
+                wanted = np.where(silent, np.float32(0), wanted)
             arrived_s = self._arrived_s
             if arrived_s is None and self._live:
                 arrived_s = time.monotonic()
