@@ -28,9 +28,13 @@ _NETWORK, _CLOCK, _REST = "network.", "clock.", "rest"
 
 
 def save_stream(
-    path: Path, recorder: StreamRecorder, runner: StreamRunner, converter: ItemConverter
+    path: Path,
+    recorder: StreamRecorder,
+    runner: StreamRunner,
+    converter: ItemConverter,
+    newest_s: float,
 ) -> None:
-    """Write the state of a stream to a file. Raises OutputError."""
+    """Write the state of a stream, whose newest given time this is. Raises OutputError."""
     rows, people = runner.persons, recorder.people
     state = runner.state if rows is None or rows.state is None else rows.state
     tensors = {_NETWORK + key: value for key, value in state.tensors().items()}
@@ -43,6 +47,8 @@ def save_stream(
         "persons": {} if rows is None else rows.position,
         "people": [[n, smoothed_scores(own), _segments(own)] for n, own in people.items()],
         "taken": converter.taken,
+        "rest_s": converter.rest_s,
+        "newest_s": newest_s,
         "slots": None if converter.slots is None else converter.slots.position,
     }
     if isinstance(runner.clock, Resampler):
@@ -86,7 +92,8 @@ class SavedStream:
             recorder.meet([number for number, _, _ in position["people"]])
             for number, smoothed, segments in position["people"]:
                 _resume(recorder.people[number], smoothed, segments)
-        converter.go_on(position["taken"], position["last_s"])
+        rest_s = position.get("rest_s")  # none in older states
+        converter.go_on(position["taken"], position["last_s"] if rest_s is None else rest_s)
         converter.rest = None if self.rest is None else self.rest.numpy()
         if converter.slots is not None:
             converter.slots.resume(position["slots"])

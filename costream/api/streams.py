@@ -257,7 +257,7 @@ class ModelStream:
         if isinstance(self._model, PersonsModel):
             hint = "save streams of its models one by one"
             raise UsageError("persons beside a whole stream are not saved", where="save", hint=hint)
-        save_stream(Path(path), self._recorder, self._runner, self._converter)
+        save_stream(Path(path), self._recorder, self._runner, self._converter, self._newest_s)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a saved state: with the same weights, at the next frame.
@@ -270,6 +270,7 @@ class ModelStream:
         if self._runner is not None:
             raise UsageError("load a state before the first frame", where="load")
         self._saved = load_stream(Path(path), self._model)
+        self._newest_s = self._saved.position.get("newest_s", self._newest_s)
 
     def __enter__(self) -> ModelStream:
         return self

@@ -51,6 +51,7 @@ class ItemConverter(Protocol):
     info: SourceInfo
     taken: int  # values so far, or blocks of audio
     rest: npt.NDArray[np.float32] | None  # samples [channels, N] of audio behind the last block
+    rest_s: float | None  # time of the first of them
 
     @property
     def slots(self) -> Slots | None:
@@ -115,6 +116,7 @@ class _Timed:
         self.taken = 0
         self.slots: Slots | None = None
         self.rest: npt.NDArray[np.float32] | None = None
+        self.rest_s: float | None = None
 
     def number(self, time_s: float | None) -> tuple[int, float]:
         """Return number and time of the next value."""
@@ -211,6 +213,7 @@ class _AudioSamples:
         self._cutter: AudioBlockCutter | None = None
         self.slots: Slots | None = None
         self.rest: npt.NDArray[np.float32] | None = None
+        self.rest_s: float | None = None
         self.taken, self._resumed = 0, False
         self._due_s = self._cut_s = Fraction(0)  # times of the next sample, of the last block's end
         self.info = replace(info, kind="audio")
@@ -238,13 +241,13 @@ class _AudioSamples:
         self._due_s += Fraction(samples.shape[1], self._rate_hz)
         for item in self._cutter.take(frame, jump):
             if isinstance(item, AudioBlock):
-                self._cut_s = Fraction(item.time_s)
+                self._cut_s = max(self._cut_s, Fraction(item.time_s))  # not one before a gap
                 item = replace(item, i=self.taken)
                 self.taken += 1
             yield item
         given = samples if self.rest is None else np.concatenate((self.rest, samples), 1)
         waiting = max(0, round((self._due_s - self._cut_s) * self._rate_hz))
-        self.rest = given[:, given.shape[1] - waiting :]
+        self.rest, self.rest_s = given[:, given.shape[1] - waiting :], float(self._cut_s)
 
     def _begin(self, at_s: Fraction | None) -> Iterator[Gap]:
         """Set the time of the first piece; yield the gap since a saved state, if there is one."""
@@ -270,7 +273,7 @@ class _AudioSamples:
         return Discontinuity(shift_s=shift_s)
 
     def go_on(self, taken: int, time_s: float) -> None:
-        self.taken, self._resumed = taken, True
+        self.taken, self._resumed, self.rest_s = taken, True, time_s
         self._due_s = self._cut_s = Fraction(time_s)
 
     def finish(self) -> Iterator[Item]:

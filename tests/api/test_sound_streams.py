@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import costream
 from costream.errors import UsageError
 from costream.records import Compute, Fault, Gap, Prediction, Segment
+from costream.runtime.saved_state import read_state, write_state
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 from kit.paths import SAMPLES
@@ -91,6 +93,37 @@ def test_what_comes_long_after_the_saved_state_ends_a_gap(model, sound, tmp_path
     records = again.step(sound[:RATE_HZ], 60.0)
     assert [(g.start_s, g.end_s) for g in records if isinstance(g, Gap)] == [(3.0, 60.0)]
     assert times(records) == [60.25, 60.5, 60.75, 61.0]
+
+
+@pytest.mark.parametrize("rate_hz", [16_000, 48_000])
+@pytest.mark.parametrize(
+    "begun", [[(0.1, 5.0)], [(1.0, 5.0), (0.1, 6.4)], [(1.0, 5.0), (0.1, 9.0)]]
+)
+def test_a_saved_state_keeps_the_times(model, rate_hz, begun, tmp_path):
+    """Saved before the first step, in a piece that is a little late, and after a gap."""
+    stream, second = model.stream(rate_hz=rate_hz), np.zeros(rate_hz, np.float32)
+    for seconds, time_s in begun:
+        stream.step(second[: int(seconds * rate_hz)], time_s)
+    stream.save(tmp_path / "state")
+    again = model.stream(rate_hz=rate_hz)
+    again.load(tmp_path / "state")
+    with pytest.raises(UsageError, match="is before"):
+        again.step(second, begun[-1][1] - 0.1)
+    assert times(again.step(second)) == pytest.approx(times(stream.step(second)))
+
+
+def test_a_state_of_an_older_version_goes_on_at_its_last_step(model, sound, tmp_path):
+    stream = model.stream(rate_hz=RATE_HZ)
+    stream.step(sound[: RATE_HZ + 999], 2.0)
+    stream.save(tmp_path / "state")
+    about = {"model": model.card.name, "weights": model.info.weights_sha256}
+    metadata, tensors = read_state(tmp_path / "state", about)
+    old = json.loads(metadata["position"])
+    del old["rest_s"], old["newest_s"], tensors["rest"]
+    write_state(tmp_path / "old", {**about, "position": json.dumps(old)}, tensors)
+    again = model.stream(rate_hz=RATE_HZ)
+    again.load(tmp_path / "old")
+    assert times(again.step(sound[:RATE_HZ])) == [3.25, 3.5, 3.75, 4.0]
 
 
 @pytest.mark.filterwarnings("error")
