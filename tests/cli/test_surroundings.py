@@ -103,7 +103,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_costs_a_watch_records_and_nothing_else(disk: Path, tmp_path: Path) -> None:
-    """Its messages, log, status, state, alerts and clips are on that disk as well."""
+    """Its messages, log, status, state and alerts are on that disk as well."""
     excerpt(ROOM, tmp_path / "a.mp4", 0, 8)
     log, rest = disk / "log", disk / "rest"
     with (disk / "stderr").open("w") as stderr:
@@ -112,7 +112,7 @@ def test_a_full_disk_costs_a_watch_records_and_nothing_else(disk: Path, tmp_path
                 *(*COSTREAM, "watch", tmp_path / "a.mp4", "--realtime", "-o", log, "-vv"),
                 *("--log-file", disk / "log.txt", "--status-file", disk / "status.json"),
                 *("--state-dir", disk / "state", "--rotate", "20KB", "--keep", "1MB"),
-                *("--on", "*>=0.1 every 1s", "--append", disk / "alerts", "--clips", "1,1"),
+                *("--on", "*>=0.1 every 1s", "--append", disk / "alerts"),
             ],
             stdout=subprocess.DEVNULL,
             stderr=stderr,
