@@ -89,6 +89,7 @@ TWO = [(1.5, 2.25, "wave"), (3.0, 62.0, "walk, slowly")]
         'start_s,end_s,length_s,label,score\n1.5,2.25,0.75,wave,0.5\n3,62,59,"walk, slowly",\n',
         'Start;End;Label;;\n"1,5";2,25;wave;;\n3;1:02;walk, slowly;;\n;;;;\n',
         'sep=;\nlabel;start_s;end_s\nwave;1,5;2,25\n"walk, slowly";3;00:01:02,000\n',
+        '"start";"end";"label"\n1,5;2,25;"wave"\n3;62;"walk, slowly"\n',
         "start\tend\tlabel\tmodel\n1,5\t2,25\twave\tm\n3\t62\twalk, slowly\tm\n",
     ],
 )

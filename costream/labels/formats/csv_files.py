@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from costream.errors import UsageError
@@ -28,7 +29,6 @@ _UNUSED = ("length_s", "score", "count")  # other columns of timelines
 _TIMES = ("start", "begin", "onset", "end", "stop", "offset")  # prefixes of time columns
 
 _FORMULA = re.compile(r"\A'(?='*[=+\-@])")
-_Row = tuple[int, list[str]]  # line, cells
 
 
 def read_table(
@@ -41,7 +41,7 @@ def read_table(
     recording apart. ``files``: such a column is required. Raises
     UsageError for missing or unknown columns.
     """
-    names, rows = _read(path)
+    names, rows = read_rows(path)
     _check_columns(path, names, group, files=files)
     of = next((name for name in (_FILE, _NAME) if name in names), "")
     start, end = (next((n for n in options if n in names), "") for options in (_STARTS, _ENDS))
@@ -72,8 +72,12 @@ def read_table(
         )
 
 
-def _read(path: Path) -> tuple[list[str], list[_Row]]:
-    """Return the column names in lower case and the rows that are not empty."""
+def read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Return the column names in lower case, and line number and cells of rows that are not empty.
+
+    Cells are separated by commas, semicolons or tabs, whichever give a column that labels have.
+    Raises UsageError when the file cannot be read.
+    """
     text = read_text(path)
     skipped = text[:4].lower() == "sep="  # Excel's line for the separator
     if skipped:
@@ -81,11 +85,13 @@ def _read(path: Path) -> tuple[list[str], list[_Row]]:
     names: list[str] = []
     try:
         for delimiter in ",;\t":
-            file = io.StringIO(text, newline="")
-            lines = csv.reader(file, strict=True, skipinitialspace=True, delimiter=delimiter)
-            names = [name.strip().lower() for name in next(lines, [])]
-            if "label" in names or _FILE in names:
+            read = partial(csv.reader, skipinitialspace=True, delimiter=delimiter)
+            # Not strict: "start";"end" is no error of a table with commas, but none at all.
+            names = [name.strip().lower() for name in next(read(io.StringIO(text)), [])]
+            if not {"label", "text", _FILE}.isdisjoint(names):
                 break
+        lines = read(io.StringIO(text, newline=""), strict=True)
+        next(lines, [])
         rows = ((lines.line_num + skipped, _cells(row)) for row in lines)
         return names, [(line, row) for line, row in rows if row]
     except csv.Error as error:
