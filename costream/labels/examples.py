@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from costream.errors import SourceError, UsageError
-from costream.labels.collector import abbreviate
+from costream.labels.collector import abbreviate, read_text
+from costream.labels.formats.csv_files import read_rows
 from costream.labels.recording import Label, Recording
 from costream.sources.registry import expand
 
@@ -168,35 +168,36 @@ def read_lines(data: Path | None, group: str | None) -> list[Example]:
     if data is None:
         hint = "a table with the columns text and label, or a folder of files LABEL.txt"
         raise UsageError("lines are needed", where="--data", hint=hint)
-    try:
-        if data.is_dir():
-            return [
-                Example(line.strip(), path.stem, 0.0, None, line.strip(), f"{path}, line {number}")
-                for path in sorted(data.glob("*.txt"))
-                for number, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1)
-                if line.strip()
-            ]
-        with open(data, encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            file.seek(0)
-            delimiter = next((d for d in "\t;" if d in first and "," not in first), ",")
-            return list(_rows(csv.DictReader(file, delimiter=delimiter), data, group))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"cannot be read ({error})", where=data) from error
+    if data.is_dir():
+        return [
+            Example(line.strip(), path.stem, 0.0, None, line.strip(), f"{path}, line {number}")
+            for path in sorted(data.glob("*.txt"))
+            for number, line in enumerate(read_text(path).splitlines(), 1)
+            if line.strip()
+        ]
+    return list(_rows(data, group))
 
 
-def _rows(table: csv.DictReader[str], data: Path, group: str | None) -> Iterator[Example]:
-    named = [name for name in ("text", "label", group) if name is not None]
-    missing = [name for name in named if name not in (table.fieldnames or ())]
+def _rows(data: Path, group: str | None) -> Iterator[Example]:
+    names, rows = read_rows(data)
+    needed = [name.lower() for name in ("text", "label", group) if name is not None]
+    missing = [name for name in needed if name not in names]
     if missing:
         raise UsageError(f"has no column {', '.join(missing)}", where=data)
-    empty = []
-    for row in table:
-        text, label = ((row[name] or "").strip() for name in ("text", "label"))
-        if text and label:
-            own = text if group is None else row[group] or ""
-            yield Example(text, label, 0.0, None, own, f"{data}, line {table.line_num}")
+    empty, long = [], []
+    for line, row in rows:
+        cells = dict(zip(names, row, strict=False))
+        text, label = cells.get("text", ""), cells.get("label", "")
+        if len(row) > len(names):
+            long.append(str(line))
+        elif not (text and label):
+            empty.append(str(line))
         else:
-            empty.append(str(table.line_num))
+            own = text if group is None else cells.get(group.lower(), "")
+            yield Example(text, label, 0.0, None, own, f"{data}, line {line}")
     if empty:
         raise UsageError(f"lines without text or label: {abbreviate(empty)}", where=data)
+    if long:
+        hint = "put text that holds the delimiter in quotes"
+        what = f"lines with more cells than columns: {abbreviate(long)}"
+        raise UsageError(what, where=data, hint=hint)

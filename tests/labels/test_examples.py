@@ -164,8 +164,18 @@ def test_a_split_depends_on_the_seed_alone():
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_lines_of_text_with_any_delimiter(tmp_path, delimiter):
+@pytest.mark.parametrize("quote", ["", '"'])
+@pytest.mark.parametrize("before", ["", "sep={}\n"])
+def test_lines_of_text_are_read_as_tables_of_labels_are(tmp_path, delimiter, quote, before):
     path = tmp_path / "lines.csv"
-    rows = [("text", "label"), ("all is well", "fine"), ("it broke", "error")]
-    path.write_text("\ufeff" + "".join(delimiter.join(row) + "\n" for row in rows), "utf-8")
-    assert [(e.source, e.label) for e in read_lines(path, None)] == rows[1:]
+    rows = [("Text", "Label", "By"), ("all is well", "fine", "a"), ("it broke", "error", "b")]
+    lines = [delimiter.join(f"{quote}{cell}{quote}" for cell in row) for row in rows]
+    path.write_text(before.format(delimiter) + "\n".join(lines), "utf-16")
+    assert [(e.source, e.label, e.group) for e in read_lines(path, "By")] == rows[1:]
+
+
+def test_text_that_is_cut_at_commas_is_no_example(tmp_path):
+    path = tmp_path / "lines.csv"
+    path.write_text("text,label\nfine,good\nall,is,well\n", "utf-8")
+    with pytest.raises(UsageError, match="more cells than columns: 3; put text"):
+        read_lines(path, None)
