@@ -131,9 +131,13 @@ def test_a_terminal_is_told_what_lasts_to_the_end(clips, tmp_path):
     assert f"0:{told[-1][1]:04.1f}" in seen
 
 
-def test_a_file_has_no_clips(clips, tmp_path):
-    options = ("--realtime", "-o", tmp_path / "log", "--on", "walk>=0.8", "--clips", "1,1")
-    refused(2, "a file has no clips of its own", "watch", clips / "a.mp4", *options)
+@pytest.mark.parametrize(
+    ("uri", "model"), [("a.mp4", "cooadtr"), ("-", "cooadtr"), ("mic", "cosounds")]
+)
+def test_only_streams_and_cameras_have_clips(clips, tmp_path, uri, model):
+    options = ("-m", model, "--realtime", "-o", tmp_path / "log", "--on", "*>=0.8", "--clips", "1")
+    source = clips / uri if uri == "a.mp4" else uri
+    refused(2, "only streams and cameras have clips", "watch", source, *options)
 
 
 def test_a_reader_that_has_left_ends_it_well(clips):

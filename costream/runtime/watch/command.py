@@ -47,8 +47,8 @@ from costream.sinks.jsonl import JsonLines
 from costream.sinks.registry import check_outputs
 from costream.sinks.rotation import Rotation
 from costream.sources.base import ConnectionOptions, LiveSource
+from costream.sources.live.feed import FeedSource
 from costream.sources.pipe import PipeSource
-from costream.sources.realtime import RealtimeSource
 from costream.sources.registry import open_source
 from costream.status import WatchStatus
 from costream.ui.console import live_allowed, stderr_console
@@ -269,9 +269,9 @@ class WatchRun:
         if not isinstance(source, (LiveSource, PipeSource)):
             hint = "play it with --realtime, or use: costream detect"
             raise UsageError("this is a file, not a live feed", where=spec.shown, hint=hint)
-        if isinstance(source, RealtimeSource) and spec.alerts.clips is not None:
-            hint = "omit --clips, and cut it from the file"
-            raise UsageError("a file has no clips of its own", where=spec.shown, hint=hint)
+        if spec.alerts.clips is not None and not isinstance(source, FeedSource):
+            hint = "omit --clips, or write clips = false for it in a list of feeds"
+            raise UsageError("only streams and cameras have clips", where=spec.shown, hint=hint)
         feed = Feed(spec.name, source, clock, buffer, painter, sporadic=text)
         return FeedChannel(spec, row, feed, track)
 
