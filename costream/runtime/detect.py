@@ -138,7 +138,7 @@ def _inputs(options: Options, plan: _Plan) -> tuple[list[str], list[ExitCode]]:
     if plan.table is not None:
         check_outputs((), plan.table.parent, "", overwrite=True)
         if options.skip_existing:
-            hint = "name a folder: -f csv -o FOLDER"
+            hint = "name a folder: -f csv,jsonl -o FOLDER"
             what = "a table of all sources does not say which are complete"
             raise UsageError(what, where="--skip-existing", hint=hint)
         if plan.table.exists() and not options.overwrite:
