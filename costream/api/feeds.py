@@ -136,7 +136,7 @@ def watch(
     Raises UsageError for wrong arguments, ModelError if the model cannot be used, OutputError if
     results cannot be written.
     """
-    several = [feeds] if isinstance(feeds, (str, os.PathLike, int)) else feeds
+    several = [feeds] if isinstance(feeds, (str, os.PathLike, int)) else [*feeds]
     for each in several:
         if not isinstance(each, (str, os.PathLike, int)):
             what = f"a URL, a path or the number of a camera, not {type(each).__name__}"
