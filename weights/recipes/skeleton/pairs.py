@@ -2,9 +2,10 @@
 
 What two people do to each other, from their joints in pictures: SBU Kinect Interaction (Yun et al.,
 CVPR workshops 2012), read as pixels. It starts from ``--start weights/costgcn-2d.safetensors``. The
-background is people of the other sets, each by themselves. Two of the six actors are left out for
-the test, with all whom they meet there; one more for the choice of the background's weight and of
-the timeline, who is learnt from in the last steps. Seeded, and resumed from OUTPUT/*.partial.
+background is people of the other sets, each by themselves. Nothing is learnt from motions in which
+two of the six actors are seen: those that they begin are the test. Those of one more are for the
+choice of the background's weight and of the timeline, and are learnt from in the last steps.
+Seeded, and resumed from OUTPUT/*.partial.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import numpy as np
 import torch
 
 from costream.checkpoints.card import Card
-from costream.errors import UsageError
 from costream.frontends.joints import JointStreams
 from costream.labels.recording import BACKGROUND
 from costream.layouts import BODY_15
@@ -36,7 +36,7 @@ from weights.recipes.common import TREES, carry_out, parser
 from weights.recipes.skeleton.calibration import calibrate
 from weights.recipes.skeleton.learning import start_from
 from weights.recipes.skeleton.scoring import SkeletonWeights, majority, score, trees
-from weights.recipes.skeleton.sets import RATE_HZ, SETS, read_set, scaled
+from weights.recipes.skeleton.sets import RATE_HZ, SETS, read_pack, read_set, scaled
 from weights.recipes.skeleton.train import FLAT_FRONTEND, FLAT_NETWORK
 
 NAME = "costgcn-pairs"
@@ -125,11 +125,7 @@ def read_pairs(folder: Path) -> Pairs:
 
     UsageError if the pack is missing.
     """
-    path = folder / "skel_sbu.npz"
-    if not path.is_file():
-        raise UsageError("the motions of pairs are missing", where=path)
-    with np.load(path, allow_pickle=False) as stored:
-        pack = {key: stored[key] for key in stored.files}
+    pack = read_pack(folder, "sbu", "the motions of pairs")
     x = pack["x"].astype(np.float32).reshape(-1, 2, 15, 3)[:, :, _ORDER]
     joints = np.stack((x[..., 0] * _ASPECT, -x[..., 1], np.ones_like(x[..., 0])), -1)
     out: Pairs = []

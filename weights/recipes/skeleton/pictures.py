@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from costream.errors import UsageError
 from costream.training.skeleton.motions import Motion, resample_joints, single
-from weights.recipes.skeleton.sets import RATE_HZ, scaled
+from weights.recipes.skeleton.sets import RATE_HZ, read_pack, scaled
 from weights.recipes.skeleton.streams import StreamBatch
 from weights.recipes.skeleton.tokens import body_tokens
 
@@ -58,11 +57,7 @@ def flat(motions: Sequence[Motion]) -> list[Motion]:
 
 def read_films(folder: Path) -> list[Motion]:
     """Return JHMDB's test part in the labels that the sets share. UsageError if it is missing."""
-    path = folder / "skel_jhmdb2d.npz"
-    if not path.is_file():
-        raise UsageError("the joints of films are missing", where=path)
-    with np.load(path, allow_pickle=False) as stored:
-        pack = {key: stored[key] for key in stored.files}
+    pack = read_pack(folder, "jhmdb2d", "the joints of films")
     x = pack["x"].astype(np.float32)[:, _JHMDB] * np.array((1, -1), np.float32)
     speed = float(pack["fps"]) / RATE_HZ
     out = []

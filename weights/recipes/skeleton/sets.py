@@ -240,6 +240,19 @@ _LEFT_WRIST, _RIGHT_WRIST = (BODY_15.joints.index(f"{s} wrist") for s in ("left"
 _LEFT_OUT = ("feminine", "old")  # Bandai's dataset 1: the styles of the test, by other names
 
 
+def read_pack(folder: Path, name: str, what: str = "the training motions") -> Pack:
+    """Return the arrays of ``skel_NAME.npz``. UsageError, which says ``what``, if it is missing."""
+    path = folder / f"skel_{name}.npz"
+    if not path.is_file():
+        raise UsageError(
+            f"{what} are missing",
+            where=path,
+            hint="give the folder of the skel_*.npz files with --packs",
+        )
+    with np.load(path, allow_pickle=False) as stored:
+        return {key: stored[key] for key in stored.files}
+
+
 def read_set(folder: Path, name: str) -> list[Motion]:
     """Return the motions of one of ``SETS``, with the merged labels.
 
@@ -247,15 +260,7 @@ def read_set(folder: Path, name: str) -> list[Motion]:
     and the last but one fifth and tenth of the files of each class (neighbouring files are
     probably of one person); in CMU "fifth". Raises UsageError if the pack is missing.
     """
-    path, own = folder / f"skel_{name}.npz", SETS[name]
-    if not path.is_file():
-        raise UsageError(
-            "the training motions are missing",
-            where=path,
-            hint="give the folder of the skel_*.npz files with --packs",
-        )
-    with np.load(path, allow_pickle=False) as stored:
-        pack = {key: stored[key] for key in stored.files}
+    pack, own = read_pack(folder, name), SETS[name]
     groups = _groups(name, pack)
     everything = _joints(name, own, pack["x"].astype(np.float32))
     speed = float(pack["fps"]) / RATE_HZ
