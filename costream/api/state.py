@@ -47,7 +47,7 @@ def save_stream(
         "persons": {} if rows is None else rows.position,
         "people": [[n, smoothed_scores(own), _segments(own)] for n, own in people.items()],
         "taken": converter.taken,
-        "rest_s": converter.rest_s,
+        "rest_s": None if converter.rest_s is None else float(converter.rest_s),
         "newest_s": newest_s,
         "slots": None if converter.slots is None else converter.slots.position,
     }

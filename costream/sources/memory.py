@@ -51,11 +51,14 @@ class ItemConverter(Protocol):
     info: SourceInfo
     taken: int  # values so far, or blocks of audio
     rest: npt.NDArray[np.float32] | None  # samples [channels, N] of audio behind the last block
-    rest_s: float | None  # time of the first of them
 
     @property
     def slots(self) -> Slots | None:
         """Who is in which slot, of skeletons."""
+
+    @property
+    def rest_s(self) -> Fraction | None:
+        """Time of the first sample of ``rest``, the end of the last block."""
 
     def items(self, value: Values, time_s: float | None) -> Iterator[Item]:
         """Yield the items that a value completes. ``time_s``: None: by its number and the rate.
@@ -116,7 +119,7 @@ class _Timed:
         self.taken = 0
         self.slots: Slots | None = None
         self.rest: npt.NDArray[np.float32] | None = None
-        self.rest_s: float | None = None
+        self.rest_s: Fraction | None = None
 
     def number(self, time_s: float | None) -> tuple[int, float]:
         """Return number and time of the next value."""
@@ -213,9 +216,8 @@ class _AudioSamples:
         self._cutter: AudioBlockCutter | None = None
         self.slots: Slots | None = None
         self.rest: npt.NDArray[np.float32] | None = None
-        self.rest_s: float | None = None
         self.taken, self._resumed = 0, False
-        self._due_s = self._cut_s = Fraction(0)  # times of the next sample, of the last block's end
+        self._due_s = self.rest_s = Fraction(0)  # when the next sample is due
         self.info = replace(info, kind="audio")
 
     def items(self, value: Values, time_s: float | None) -> Iterator[Item]:
@@ -234,47 +236,46 @@ class _AudioSamples:
         frame = av.AudioFrame.from_ndarray(planes, "fltp", f"{self._channels}c")
         frame.sample_rate = self._rate_hz
         if self._cutter is None:
-            begun = {"time_s": self._cut_s, "origin_s": self._cut_s}
+            begun = {"time_s": self.rest_s, "origin_s": self.rest_s}
             self._cutter = AudioBlockCutter(
                 frame, self._sound, self._options, WHERE, live=self.info.live, **begun
             )
         self._due_s += Fraction(samples.shape[1], self._rate_hz)
         for item in self._cutter.take(frame, jump):
             if isinstance(item, AudioBlock):
-                self._cut_s = max(self._cut_s, Fraction(item.time_s))  # not one before a gap
+                self.rest_s = max(self.rest_s, Fraction(item.time_s))  # not one before a gap
                 item = replace(item, i=self.taken)
                 self.taken += 1
             yield item
         given = samples if self.rest is None else np.concatenate((self.rest, samples), 1)
-        waiting = max(0, round((self._due_s - self._cut_s) * self._rate_hz))
-        self.rest, self.rest_s = given[:, given.shape[1] - waiting :], float(self._cut_s)
+        waiting = max(0, round((self._due_s - self.rest_s) * self._rate_hz))
+        self.rest = given[:, given.shape[1] - waiting :]
 
     def _begin(self, at_s: Fraction | None) -> Iterator[Gap]:
         """Set the time of the first piece; yield the gap since a saved state, if there is one."""
         channels, count = (self._channels, 0) if self.rest is None else self.rest.shape
         if channels != self._channels:
             raise UsageError(f"{self._channels} channels after {channels}", where=WHERE)
-        ahead_s = Fraction(0) if at_s is None else at_s - self._due_s
-        ahead_s -= Fraction(count, self._rate_hz)
+        end_s = self._due_s + Fraction(count, self._rate_hz)
         if not self._resumed and at_s is not None:
-            self._due_s = self._cut_s = at_s
-        elif at_s is not None and ahead_s > SILENCE_S:
-            yield Gap(float(self._due_s), float(at_s), f"no sound for {float(ahead_s):.3f} s")
-            self._due_s, self._cut_s, self.rest = at_s, at_s, None
+            self._due_s = self.rest_s = at_s
+        elif at_s is not None and at_s - end_s > SILENCE_S:
+            yield Gap(float(self._due_s), float(at_s), f"no sound for {float(at_s - end_s):.3f} s")
+            self._due_s, self.rest_s, self.rest = at_s, at_s, None
 
     def _jump(self, at_s: Fraction) -> Discontinuity:
         """Return what is before a piece that begins at this time, and go there."""
         ahead_s = at_s - self._due_s
         if ahead_s > SILENCE_S:
-            self._due_s, self._cut_s, self.rest = at_s, at_s, None
+            self._due_s, self.rest_s, self.rest = at_s, at_s, None
             return Discontinuity(begins_s=at_s)
         shift_s = _micro(max(ahead_s, -SILENCE_S) / _FOLLOWED)
-        self._due_s, self._cut_s = self._due_s + shift_s, self._cut_s + shift_s
+        self._due_s, self.rest_s = self._due_s + shift_s, self.rest_s + shift_s
         return Discontinuity(shift_s=shift_s)
 
     def go_on(self, taken: int, time_s: float) -> None:
-        self.taken, self._resumed, self.rest_s = taken, True, time_s
-        self._due_s = self._cut_s = Fraction(time_s)
+        self.taken, self._resumed = taken, True
+        self._due_s = self.rest_s = Fraction(time_s)
 
     def finish(self) -> Iterator[Item]:
         if self._cutter is not None:
