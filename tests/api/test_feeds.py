@@ -65,6 +65,7 @@ def test_a_feed_that_is_lost_is_a_gap_and_a_loop_may_end(tmp_path):
         (lambda clip: costream.watch("rtsp://x/y", on="walk>2"), "walk>2"),
         (lambda clip: costream.watch("rtsp://x/y", max_lagg=1), "did you mean max_lag"),
         (lambda clip: costream.watch(["rtsp://x/y"], metrics="nonsense"), "nonsense"),
+        (lambda clip: costream.watch(iter(["rtsp://x/y"]), metrics="nonsense"), "nonsense"),
         (lambda clip: costream.watch([b"rtsp://x/y"]), "feeds: a URL, a path or the number"),
         (lambda clip: costream.watch("rtsp://x/y", sinks=[]), "sinks: a function"),
     ],
