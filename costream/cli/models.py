@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from costream.checkpoints.card import Card
-from costream.checkpoints.file import SUFFIX, card_in, read_card, read_header
+from costream.checkpoints.file import STEP_SUFFIX, SUFFIX, card_in, read_card, read_header
 from costream.checkpoints.store import published
 from costream.cli import SuggestingGroup
 from costream.cli.models_fetch import (
@@ -221,20 +221,24 @@ def show_command(model: str, weights: str | None, full: bool, as_json: bool) -> 
     path = find_weights(model, weights)
     header = read_header(path)
     card = card_in(header, path)
-    numbers = sum(math.prod(info.shape) for info in header.tensors.values())
+    numbers = None  # of a step, whose weights are among the constants of its graph
+    if path.suffix != STEP_SUFFIX:
+        numbers = sum(math.prod(info.shape) for info in header.tensors.values())
     digest = header.metadata.get("tensors_sha256", "")
     if as_json:
         facts = {"path": str(path), "tensors_sha256": digest, "parameters": numbers}
         print_json({**facts, **json.loads(card.to_json())})
         return
     if not full:
-        lines = [*_summary(card), ("weights", f"{si(numbers)} parameters, {path}")]
+        what = "a step in ONNX" if numbers is None else f"{si(numbers)} parameters"
+        lines = [*_summary(card), ("weights", f"{what}, {path}")]
         width = max(len(key) for key, _ in lines)
         for key, value in lines:
             _print_wrapped(f"{key:<{width}}  ", value, _MAX_LINES.get(key, 1))
         say(f"More: costream models show {model} --full")
         return
-    lines = [("file", str(path)), ("sha256", digest), ("parameters", f"{numbers:,}")]
+    lines = [("file", str(path)), ("sha256", digest)]
+    lines += [] if numbers is None else [("parameters", f"{numbers:,}")]
     lines += _describe(card)
     width = max(len(key) for key, _ in lines if " " not in key)
     for key, value in lines:

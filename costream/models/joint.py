@@ -73,10 +73,10 @@ class JointNetwork(nn.Module):
 
 
 def combine_models(models: Sequence[StreamingModel]) -> StreamingModel:
-    """Return one model with the heads of several models that have the same frontend.
+    """Return one model with the heads of several models of sound that have the same frontend.
 
     Its card is that of the first with the labels of all, which may repeat. Raises ModelError if
-    the frontends differ, a model is named twice or is not an audio model.
+    the frontends differ or a model is named twice.
     """
     first = models[0]
     names = [model.info.card.name for model in models]
@@ -90,9 +90,6 @@ def combine_models(models: Sequence[StreamingModel]) -> StreamingModel:
                 where=joined,
                 hint="run them one after another, into folders of their own",
             )
-    if any(model.info.sound is None for model in models):
-        hint = "run them one after another, or add models of sound to one"
-        raise ModelError("only models of sound run together", where=joined, hint=hint)
     heads, begin = [], 0
     for model in models:
         end = begin + len(model.info.card.labels)

@@ -178,10 +178,10 @@ def load_model(
             if others[0].info.persons == 1:
                 return with_persons(BesideModel(sound), others[0])
             return with_sound(others[0], sound)
-        alike = [model for model in models if isinstance(model, StreamingModel)]
-        if len(alike) < len(models):
-            raise ModelError("token-gated models cannot be combined", where=name)
-        return combine_models(alike)
+        what = " and ".join(model.info.card.name for model in others)
+        hint = "run them one after another; models of sound may be added to one of pictures or"
+        hint += " skeletons, and a detector to one of pictures"
+        raise ModelError(f"{what} cannot be combined", where=name, hint=hint)
     path = find_weights(name, weights)
     find_device(device)  # report a wrong device before reading a large file
     if path.suffix == STEP_SUFFIX:

@@ -67,7 +67,7 @@ def test_what_is_not_for_it(weights: Path) -> None:
     refused(2, "does not detect objects", "bench", "budget", SAMPLE, "-m", weights)
     env = {"COSTREAM_WEIGHTS": str(weights.parent)}
     several = run("detect", SAMPLE, "-m", "cooadtr,tiny-actions", env=env, code=5)
-    assert "token-gated models cannot be combined" in several.stderr
+    assert "cooadtr and tiny-actions cannot be combined" in several.stderr
     sound = run("detect", SAMPLES / "street.ogg", "-m", weights, code=4)
     assert "no video stream" in sound.stderr
     run("models", "verify", weights)

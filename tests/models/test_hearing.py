@@ -126,7 +126,8 @@ def test_a_gated_model_keeps_its_settings() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("cooadtr,oadtr,cosounds", "does not share"),
+        ("cooadtr,oadtr,cosounds", "cooadtr and oadtr cannot be combined; .*models of sound may"),
+        ("cooadtr,cooadtr-b2", "cooadtr and cooadtr-b2 cannot be combined; .*models of sound may"),
     ],
 )
 def test_what_does_not_go_together(name: str, words: str) -> None:

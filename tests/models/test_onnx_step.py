@@ -111,7 +111,10 @@ def test_streams_are_reset_and_exchanged_as_ours(files):
         assert warm == still_warm
 
 
-def test_a_file_has_its_card(files):
+def test_a_file_has_its_card(files, capsys):
+    for option, words in (((), "a step in ONNX, "), (("--json",), '"parameters": null')):
+        main(["models", "show", str(files[1]), *option])
+        assert words in capsys.readouterr().out
     assert read_card(files[1]) == read_card(files[0])
     assert len({load_model(str(file)).info.weights_sha256 for file in files}) == 1
 
@@ -139,7 +142,7 @@ def test_refusals_are_one_line(files, tmp_path, monkeypatch, capsys):
     export_step(str(files[0]), tmp_path / "alone.onnx")
     assert "export it with --whole" in refusal(tmp_path / "alone.onnx")
     assert "on the processor, in float32" in refusal(files[1], "--dtype", "bfloat16")
-    assert "does not share" in refusal(f"{files[1]},cooadtr")
+    assert "cannot be combined" in refusal(f"{files[1]},cooadtr")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert "costream[onnx]" in refusal(files[1])
     with pytest.raises(ModelError, match="not weights"):
