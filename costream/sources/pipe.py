@@ -83,10 +83,10 @@ class PipeSource:
 
     def __init__(self, uri: str, options: SourceOptions | None = None) -> None:
         """``uri``: "-" or the path of a pipe."""
-        self._uri = uri
-        self._options = options or SourceOptions()
+        self.uri = uri
+        self.options = options or SourceOptions()
         # Headerless samples may begin with any bytes.
-        self._raw = self._options.raw is not None and self._options.sound is not None
+        self._raw = self.options.raw is not None and self.options.sound is not None
         self._stopped = False
         self._descriptor: int | None = None
         self._reader: PipeReader | None = None
@@ -100,7 +100,7 @@ class PipeSource:
 
     def open(self) -> SourceInfo:
         """Wait for the first bytes and open their format; raises SourceError on failure."""
-        name = "stdin" if self._uri == "-" else self._uri
+        name = "stdin" if self.uri == "-" else self.uri
         descriptor = self._descriptor = self._open_descriptor(name)
         if stat.S_ISREG(os.fstat(descriptor).st_mode):  # "< clip.mp4": a file after all
             file = self._file = os.fdopen(os.dup(descriptor), "rb")
@@ -111,8 +111,8 @@ class PipeSource:
             reader = self._reader = PipeReader(descriptor)
             if self._stopped:
                 reader.stop()
-            head = reader.peek_any() if self._options.text is not None else reader.peek(MAGIC_BYTES)
-            if self._options.text is None and is_text(head) and not self._raw:
+            head = reader.peek_any() if self.options.text is not None else reader.peek(MAGIC_BYTES)
+            if self.options.text is None and is_text(head) and not self._raw:
                 head = reader.peek_line()
             inner = self._inner = self._made(name, reader, head)
         if self._stopped:
@@ -125,10 +125,10 @@ class PipeSource:
         if not head or (self._stopped and piped):
             what = "stopped before any data came" if self._stopped else "no data received"
             raise SourceError(what, where=display_name(name))
-        made = find_file_source(b"" if self._raw else head, None, self._options)
+        made = find_file_source(b"" if self._raw else head, None, self.options)
         if made is None:
             raise SourceError("no source reads this", where=display_name(name))
-        return made[1](name, self._options, file=file, head=head if piped else b"")
+        return made[1](name, self.options, file=file, head=head if piped else b"")
 
     def items(self) -> Iterator[Item]:
         """Yield the items of the inner source."""
@@ -154,10 +154,10 @@ class PipeSource:
         self._descriptor = self._file = None
 
     def _open_descriptor(self, name: str) -> int:
-        if self._uri != "-":
+        if self.uri != "-":
             try:
                 # Do not wait here for a writer: that could not be interrupted.
-                return os.open(self._uri, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+                return os.open(self.uri, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
             except OSError as error:
                 raise SourceError(
                     f"cannot be opened ({error})", where=display_name(name)

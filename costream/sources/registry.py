@@ -6,6 +6,7 @@ import glob
 import os
 import re
 import stat
+from dataclasses import fields, replace
 from typing import Any, cast
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -93,10 +94,12 @@ def open_source(uri: str, options: SourceOptions | None = None) -> Source:
 
 
 def fitted(source: Source, options: SourceOptions) -> Source:
-    """Return an unopened source of a file, made without options, with these; any other as it is."""
-    if isinstance(source, FileSource) and source.options == SourceOptions():
-        return open_source(source.uri, options)
-    return source
+    """Return an unopened source of a file or pipe with these options too; any other as it is."""
+    if not isinstance(source, (FileSource, PipeSource)):
+        return source
+    both = ((f, getattr(source.options, f.name)) for f in fields(SourceOptions))
+    given = {f.name: value for f, value in both if value != f.default}
+    return open_source(source.uri, replace(options, **given))
 
 
 def name_of(uri: str) -> str:

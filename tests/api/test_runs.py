@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import subprocess
 
 import av
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import costream
 from costream.errors import CostreamError, SourceError, UsageError
 from costream.records import Prediction, Segment
+from costream.sources.base import SourceOptions
 from kit.paths import SAMPLES
 from kit.program import costream as command
 from kit.recorded import alike
@@ -140,6 +143,34 @@ def test_a_source_of_ones_own(model):
 
     assert costream.detect(Grey(), model).collect().summary.steps == 8
     assert costream.run(Grey(), model).steps == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("room.mp4", "cooadtr"),
+        ("room.mp4", "eventful-vitdet"),
+        ("street.ogg", "cosounds"),
+        ("moves.csv", "costgcn"),
+        ("rows.npy", "cooadtr"),
+    ],
+)
+def test_what_is_opened_yields_what_the_model_needs(name, model, tmp_path):
+    path, network = SAMPLES / name, costream.load_model(model)
+    if name == "rows.npy":
+        path = tmp_path / name
+        np.save(path, np.ones((20, 288), np.float32))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    way = costream.listen if name == "street.ogg" else costream.detect
+    expected = way(path, network, end=2).collect().summary.steps
+    for uri in (path, pipe):
+        with subprocess.Popen(f"exec cat '{path}' > '{pipe}'", shell=True) as writer:
+            try:
+                source = costream.open_source(str(uri), SourceOptions(end_s=2.0))
+                assert costream.run(source, network).steps == expected > 0
+            finally:
+                writer.kill()
 
 
 @pytest.mark.parametrize(
