@@ -123,6 +123,14 @@ def test_time_without_frames_is_a_gap(frames, model):
     assert [(gap.start_s, gap.end_s) for gap in gaps] == [(0.0, 60.0)]
 
 
+def test_a_jump_of_any_length_is_one_gap(frames, model):
+    stream = model.stream()
+    stream.step(frames[0], 0.0)
+    records = stream.step(frames[1], 1e11)
+    assert [record.type for record in records] == ["gap", "prediction", "compute"]
+    assert records[1].warmup
+
+
 def test_a_frame_may_be_overwritten_after_its_step(frames, model):
     expected = whole(model.stream(rate_hz=25), frames[:60])
     buffer, stream, records = np.empty_like(frames[0]), model.stream(rate_hz=25), []
