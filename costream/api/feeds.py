@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from costream.api.options import make_options
-from costream.api.streams import LoadedModel, RecordIterator, loaded
+from costream.api.streams import LoadedModel, RecordIterator, checked, loaded
 from costream.errors import ExitCode, UsageError
 from costream.options import Options
 from costream.records import Header, Record, Summary
@@ -116,7 +116,7 @@ def _sinks_of(
     if options.output is not None:
         rotation = Rotation.parse(options.rotate, options.keep)
         sinks.append(Journal(Path(options.output), feed, rotation))
-    return [*sinks, *(more(feed) if more is not None else ())]
+    return [*sinks, *(checked(more(feed)) if more is not None else ())]
 
 
 def watch(
@@ -136,7 +136,8 @@ def watch(
     Raises UsageError for wrong arguments, ModelError if the model cannot be used, OutputError if
     results cannot be written.
     """
-    several = [feeds] if isinstance(feeds, (str, os.PathLike, int)) else [*feeds]
+    one = isinstance(feeds, (str, bytes)) or not isinstance(feeds, Iterable)
+    several: list[Any] = [feeds] if one else [*feeds]  # type: ignore[misc]
     for each in several:
         if not isinstance(each, (str, os.PathLike, int)):
             what = f"a URL, a path or the number of a camera, not {type(each).__name__}"

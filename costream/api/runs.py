@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from costream.api.options import make_options
 from costream.api.results import Results
-from costream.api.streams import LoadedModel, RecordIterator, RecordQueue, loaded
+from costream.api.streams import LoadedModel, RecordIterator, RecordQueue, check_hz, checked, loaded
 from costream.errors import SourceError, UsageError
 from costream.models.base import Model
 from costream.options import Options
@@ -133,11 +133,14 @@ def run(
     """Run over an unopened source to its end, and return the summary.
 
     For sources and sinks of one's own; the model decides what its source has to yield, see
-    ``ModelInfo``. A file of ``open_source`` yields that by itself. Raises like ``detect``.
+    ``ModelInfo``. A file or pipe of ``open_source`` yields that by itself. Raises like ``detect``.
     """
-    network = model.network if isinstance(model, LoadedModel) else model
+    if not isinstance(source, Source):
+        hint = "give a path to costream.detect"
+        raise UsageError(f"{type(source).__name__} is no source", where="run", hint=hint)
+    network = model if isinstance(model, Model) else loaded(model, {}).network
     source = fitted(source, source_options(options or Options(), network, stepped=True))
-    return pipeline.run(source, network, sinks, options=options)
+    return pipeline.run(source, network, checked(sinks), options=options)
 
 
 def _run(
@@ -148,7 +151,8 @@ def _run(
     sinks: Sequence[Sink],
     given: dict[str, Any],
 ) -> RecordStream:
-    name = _name_of(source)
+    name, sinks = _name_of(source), checked(sinks)
+    check_hz(rate_hz)
     options = make_options(command, given, sources=(name,))
     output = None if options.output is None else Path(options.output)
     if output is not None and output.suffix == ".csv" and not output.is_dir():
@@ -199,10 +203,14 @@ def _opened(source: AnySource, options: SourceOptions, rate_hz: float | None, na
         return _by_name(source, options)
     if isinstance(source, Source):
         return source  # of one's own
-    if isinstance(source, dict) or not hasattr(source, "__iter__"):
-        what = f"{type(source).__name__} is no source"
+    first = next(iter(source), None) if isinstance(source, (list, tuple, set)) else source
+    names = (bytes, bytearray, os.PathLike, *(() if options.text else (str,)))
+    if isinstance(first, names) or isinstance(source, dict) or not hasattr(source, "__iter__"):
+        of = f" of {type(first).__name__}" if first is not source else ""
         hint = "give a path, a URL, the number of a camera, an array, or an iterable of arrays"
-        raise UsageError(what, hint=hint)
+        if options.text is not None:
+            hint = "give a path, a URL, or an iterable of strings"
+        raise UsageError(f"{type(source).__name__}{of} is no source", hint=hint)
     return MemorySource(source, options, rate_hz=rate_hz, name=name)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -173,9 +174,8 @@ class ModelStream:
             name,
         )
         check_model_options(options, model.network)
-        if rate_hz is not None and not isinstance(rate_hz, Real):
-            raise UsageError(f"a number of values per second, not {rate_hz!r}", where="rate_hz")
-        self._sinks = tuple(sinks)
+        check_hz(rate_hz)
+        self._sinks = checked(sinks)
         self._saved: SavedStream | None = None
         self._begin()
 
@@ -295,6 +295,22 @@ class ModelStream:
         return converter, runner
 
 
+def check_hz(rate_hz: float | None) -> None:
+    """Raise UsageError unless this is a rate of values, in 1/s, or None."""
+    if rate_hz is not None and not (isinstance(rate_hz, Real) and 0 < rate_hz < math.inf):
+        raise UsageError(f"must be a number above 0, not {rate_hz!r}", where="rate_hz")
+
+
+def checked(sinks: Iterable[Sink]) -> list[Sink]:
+    """Return the sinks as a list. Raises UsageError if one is none."""
+    given = list(sinks) if isinstance(sinks, Iterable) else None
+    methods = ("open", "write", "close")
+    if given is None or not all(hasattr(sink, name) for sink in given for name in methods):
+        hint = "a sink has open(header), write(record) and close(summary)"
+        raise UsageError(f"a list of sinks, not {sinks!r}", where="sinks", hint=hint)
+    return given
+
+
 def _check_time(time_s: float, newest_s: float) -> None:
     """Raise UsageError unless this is a time in seconds, and not before the newest one."""
     if not isinstance(time_s, Real) or not abs(time_s) <= _LATEST_S:
@@ -318,15 +334,14 @@ def load_model(
     together. ``device``: auto, cpu, cuda, cuda:N or mps. ``dtype``: float32, float64, bfloat16 or
     float16. ``threads``: sets the number of threads of torch, for this process; more than one
     make most steps slower. None: leave it. Raises ModelError if there are no such weights, or
-    they or the device cannot be used.
+    they or the device cannot be used; UsageError for arguments of another type.
     """
     from costream.models import registry
     from costream.runtime.setup import prepare_torch
 
-    if not isinstance(name, str | os.PathLike):
-        raise UsageError(f"a name or a path, not {name!r}", where="load_model")
-    if threads is not None and (not isinstance(threads, int) or threads < 1):
-        raise UsageError(f"a whole number of at least 1, or None, not {threads!r}", where="threads")
+    for given in (name, name if weights is None else weights):
+        if not isinstance(given, str | os.PathLike):
+            raise UsageError(f"a name or a path, not {given!r}", where="load_model")
     prepare_torch(threads)
     return LoadedModel(registry.load_model(os.fspath(name), weights, device, dtype))
 

@@ -105,6 +105,7 @@ class ModelInfo:
         return any(head.by_person for head in self.heads)
 
 
+@runtime_checkable
 class Model(Protocol):
     """Frontend, continual network, labels and post-processing.
 

@@ -481,7 +481,7 @@ def find_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ModelError(
             f"unknown device {name!r}", hint="use auto, cpu, cuda, cuda:N or mps"
         ) from error

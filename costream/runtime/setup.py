@@ -99,7 +99,7 @@ def prepare_torch(threads: int | None = 1) -> None:
 
     A vector-matrix product ends before a second thread wakes up: two threads made a step up to
     45x slower on a busy machine. Denormal numbers make a product 10-170x slower and carry no
-    information.
+    information. Raises UsageError for what is no number of threads.
     """
     with loading():
         import torch
@@ -107,7 +107,10 @@ def prepare_torch(threads: int | None = 1) -> None:
         from costream.nn.fast import keep_freed_memory
 
     if threads is not None:
-        torch.set_num_threads(threads)
+        try:
+            torch.set_num_threads(threads)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise UsageError(f"{threads!r} is not a number of threads", where="threads") from error
     torch.set_flush_denormal(True)
     keep_freed_memory()
 

@@ -68,6 +68,10 @@ def test_a_feed_that_is_lost_is_a_gap_and_a_loop_may_end(tmp_path):
         (lambda clip: costream.watch(iter(["rtsp://x/y"]), metrics="nonsense"), "nonsense"),
         (lambda clip: costream.watch([b"rtsp://x/y"]), "feeds: a URL, a path or the number"),
         (lambda clip: costream.watch("rtsp://x/y", sinks=[]), "sinks: a function"),
+        (lambda clip: costream.watch(None), "feeds: a URL, a path or the number"),
+        (lambda clip: costream.watch(b"rtsp://x/y"), "feeds: a URL, a path or the number"),
+        (lambda clip: costream.watch(iter([b"a"])), "feeds: a URL, a path or the number"),
+        (lambda clip: costream.watch("rtsp://x/y", sinks=lambda feed: [feed]), "a list of sinks"),
     ],
 )
 def test_wrong_arguments(clip, call, words):

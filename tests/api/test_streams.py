@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import costream
-from costream.errors import SourceError, UsageError
+from costream.errors import ModelError, SourceError, UsageError
 from costream.records import Compute, Gap, Prediction, Segment
 from costream.sources.registry import open_source
 from kit.paths import SAMPLES
@@ -158,10 +158,14 @@ def test_what_is_wrong_is_said(frames, model, tmp_path):
         with pytest.raises(UsageError, match="is no time in seconds"):
             stream.step(frames[1], time_s)
     assert stream.step(frames[1], 6.0)
-    for wrong in ({"name": 3}, {"threads": 0}):
+    for wrong in ({"name": None}, {"weights": 3}, {"threads": 0}, {"threads": True}):
         with pytest.raises(UsageError, match="not"):
             costream.load_model(**wrong)
-    with pytest.raises(UsageError, match="values per second"):
+    with pytest.raises(ModelError, match="unknown device None"):
+        costream.load_model(device=None)
+    with pytest.raises(UsageError, match="a list of sinks"):
+        model.stream(sinks=[object()])
+    with pytest.raises(UsageError, match="above 0"):
         model.stream(rate_hz="25")
     stream.finish()
     with pytest.raises(UsageError, match="is finished"):
