@@ -108,9 +108,11 @@ class JointStreams(nn.Module):
         self._conversions: dict[Layout, npt.NDArray[np.intp] | None] = {}
 
     @property
-    def in_picture(self) -> bool:
-        """Whether the joints are places in a picture, see ``FixedScaling``."""
-        return self.axes == 2 and self.normalise in IMAGE_SCALES
+    def places(self) -> str | None:
+        """Unit of joints in a picture: "unit" (see ``FixedScaling``), "height"; None: in space."""
+        if self.axes == 3:
+            return None
+        return "unit" if self.normalise in IMAGE_SCALES else "height"
 
     def check(self, layout: Layout, axes: int, model: str = "the model") -> None:
         """Raise SourceError if skeletons of this layout with ``axes`` axes are not supported."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -56,9 +55,7 @@ def load_mediapipe(model: str) -> None:
             hint += f" with Python 3.10 to 3.12 (this is {python[0]}.{python[1]})"
         hint += ", or use a model for video: -m cooadtr"
         raise SourceError(f"{model} takes skeletons, not video", hint=hint)
-    # NumPy warns that denormal numbers are flushed to zero, which is intended here.
-    with quiet_stderr(), warnings.catch_warnings(), _errors():
-        warnings.simplefilter("ignore")
+    with quiet_stderr(), _errors():
         import mediapipe.tasks.python.vision  # noqa: F401
 
         _bundle()
@@ -83,12 +80,13 @@ class PoseTracker:
     """Detects up to ``persons`` persons in the frames of one stream, each in a slot of its own.
 
     With one person, the most visible one is tracked, and detected again only when lost. With
-    more, detection runs on each frame, which costs about half as much again. ``in_picture``: the
-    joints are places in the picture instead of metres.
+    more, detection runs on each frame, which costs about half as much again. ``places``: None for
+    joints in metres, or the unit of their places in the picture: "unit", 0 to 1 along both sides,
+    or "height", that of the picture.
     """
 
-    def __init__(self, persons: int = 1, in_picture: bool = False) -> None:
-        self._persons, self._in_picture = persons, in_picture
+    def __init__(self, persons: int = 1, places: str | None = None) -> None:
+        self._persons, self._places = persons, places
         self._landmarker: Any = None
         self._frames_with_persons = 0
         self._clock_ms = -1
@@ -99,10 +97,10 @@ class PoseTracker:
     def find(self, frame: VideoFrame) -> SkeletonFrame:
         """Return the persons in a frame as a SkeletonFrame of layout mediapipe-33.
 
-        Joints are MediaPipe's world landmarks, three axes, metres, the hips at the origin; or two
-        axes, x 0 to 1 and y 0 to -1 in the picture. Scores are its visibility. Persons are
-        numbered from 1 on, in order of appearance. SourceError if
-        MediaPipe does not work here.
+        Joints are MediaPipe's world landmarks, three axes, metres, the hips at the origin; or
+        places, x and y from the upper left corner on, y negative. Scores are its visibility.
+        Persons are numbered from 1 on, in order of appearance. SourceError if MediaPipe does not
+        work here.
         """
         persons = self._detect(frame)
         shape = (self._persons, len(MEDIAPIPE_33.joints))
@@ -112,8 +110,10 @@ class PoseTracker:
             joints[slot], scores[slot] = person.joints, person.scores
             places[slot] = person.places
             self._last[slot] = (frame.time_s, person.middle)
-        if self._in_picture:
-            joints = places * np.array((1, -1), np.float32)
+        if self._places is not None:
+            height, width, _ = frame.rgb.shape
+            wide = width / height if self._places == "height" else 1.0
+            joints = places * np.array((wide, -1), np.float32)
         about = (frame.i, frame.time_s, joints, scores, MEDIAPIPE_33)
         return SkeletonFrame(*about, places=places, persons=tuple(self._numbers))
 
@@ -122,7 +122,7 @@ class PoseTracker:
         if self._landmarker is not None:
             self._landmarker.close()
         newest = self._newest
-        self.__init__(self._persons, self._in_picture)  # type: ignore[misc]
+        self.__init__(self._persons, self._places)  # type: ignore[misc]
         self._newest = newest
 
     def _detect(self, frame: VideoFrame) -> list[DetectedPerson]:
@@ -168,8 +168,8 @@ class PoseTracker:
 class PoseTrackers:
     """The trackers of a batch of streams, created at the first frame."""
 
-    def __init__(self, batch_size: int, persons: int, in_picture: bool = False) -> None:
-        self._trackers = [PoseTracker(persons, in_picture) for _ in range(batch_size)]
+    def __init__(self, batch_size: int, persons: int, places: str | None = None) -> None:
+        self._trackers = [PoseTracker(persons, places) for _ in range(batch_size)]
 
     def find(self, frames: Sequence[VideoFrame]) -> list[SkeletonFrame]:
         """Return the persons in one frame of every stream."""

@@ -47,7 +47,7 @@ def check_source(card: Card, frontend: Any, info: SourceInfo) -> None:
     if info.kind == "features" and wanted != "skeleton" and tokens:
         _check_width(card, info.width)
     elif wanted == "skeleton" and info.kind == "video":
-        frontend.check(MEDIAPIPE_33, 2 if frontend.in_picture else 3, card.name)
+        frontend.check(MEDIAPIPE_33, frontend.axes, card.name)
         load_mediapipe(card.name)
     elif wanted == "skeleton" and info.kind == "skeleton":
         _check_skeleton(card, frontend, info)

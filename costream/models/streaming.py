@@ -405,12 +405,12 @@ class StreamingModel:
             return tuple(item for item in items if isinstance(item, SkeletonFrame)) or None
         if state.poses is None:
             front = self.frontend
-            state.poses = PoseTrackers(len(items), front.persons, front.in_picture)
+            state.poses = PoseTrackers(len(items), front.persons, front.places)
         return tuple(state.poses.find(frames))
 
     def person_finder(self, most: int) -> PoseTracker:
         """Return a finder of up to ``most`` persons in the frames of one stream."""
-        return PoseTracker(most)
+        return PoseTracker(most, self.frontend.places)
 
     def see(self, items: Sequence[Data], state: ModelState) -> Tensor:
         """Take one item per stream, no feature rows, and return their tokens [B, ...]."""

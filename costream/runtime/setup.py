@@ -102,6 +102,7 @@ def prepare_torch(threads: int | None = 1) -> None:
     information. Raises UsageError for what is no number of threads.
     """
     with loading():
+        import numpy as np
         import torch
 
         from costream.nn.fast import keep_freed_memory
@@ -111,6 +112,8 @@ def prepare_torch(threads: int | None = 1) -> None:
             torch.set_num_threads(threads)
         except (RuntimeError, TypeError, ValueError) as error:
             raise UsageError(f"{threads!r} is not a number of threads", where="threads") from error
+    for kind in (np.float32, np.float64):  # NumPy 1 warns of denormal numbers that are flushed
+        np.finfo(kind)
     torch.set_flush_denormal(True)
     keep_freed_memory()
 

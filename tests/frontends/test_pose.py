@@ -34,9 +34,9 @@ class Scripted(PoseTracker):
     """Finds what it is told to."""
 
     def __init__(
-        self, persons: int, found: list[list[DetectedPerson]], in_picture: bool = False
+        self, persons: int, found: list[list[DetectedPerson]], places: str | None = None
     ) -> None:
-        super().__init__(persons, in_picture)
+        super().__init__(persons, places)
         self._script = found
 
     def _detect(self, frame: VideoFrame) -> list[DetectedPerson]:
@@ -81,10 +81,9 @@ def test_more_persons_than_slots() -> None:
 def test_joints_in_the_picture_for_networks_with_two_axes() -> None:
     """As pyskl has them: -1 to 1 from left to right and from top to bottom, at any shape."""
     front = JointStreams("coco-17", 2, 2, normalise="pyskl", missing="zero", score="mean")
-    assert front.in_picture
-    assert not JointStreams("coco-17", 2).in_picture
+    assert front.places == "unit"
     front.check(MEDIAPIPE_33, 2)
-    tracker = Scripted(2, [[person(0.75, 0.25)], []], in_picture=True)
+    tracker = Scripted(2, [[person(0.75, 0.25)], []], places="unit")
     state = front.init_state()
     tokens, nobody = (
         front.forward_step(torch.from_numpy(front.prepare(tracker.find(frame(i))))[None], state)
@@ -93,6 +92,18 @@ def test_joints_in_the_picture_for_networks_with_two_axes() -> None:
     assert tokens[0, 0].tolist() == [pytest.approx([0.5, -0.5, 1.0])] * 17
     assert not tokens[0, 1].any()
     assert not nobody.any()
+
+
+def test_joints_in_the_picture_have_its_proportions() -> None:
+    """Two steps to the right and two down are equally far, and persons are where they stand."""
+    assert JointStreams("coco-17", 3).places is None
+    assert JointStreams("coco-17", 2).places == "height"
+    wide = VideoFrame(0, 0.0, 0, lambda: np.zeros((40, 80, 3), np.uint8))
+    both = [person(0.25, 0.5), person(0.5, 1.0)]
+    found = Scripted(2, [both], places="height").find(wide)
+    assert found.joints[:, 0].tolist() == [[0.5, -0.5], [1.0, -1.0]]
+    assert found.places is not None
+    assert found.places[:, 0].tolist() == [[0.25, 0.5], [0.5, 1.0]]
 
 
 def test_native_noise_is_kept_off_standard_error(capfd: pytest.CaptureFixture[str]) -> None:

@@ -199,8 +199,8 @@ def test_persons_of_a_video_go_through_the_frontend(monkeypatch: Any) -> None:
     given = frames(10)
 
     class Tracker:
-        def __init__(self, persons: int, in_picture: bool) -> None:
-            assert (persons, in_picture) == (2, False)
+        def __init__(self, persons: int, places: str | None) -> None:
+            assert (persons, places) == (2, None)
 
         def find(self, frame: VideoFrame) -> SkeletonFrame:
             assert frame.rgb.shape == (4, 4, 3)

@@ -41,7 +41,7 @@ def read_motions(
 
 
 def _read(example: Example, card: Card, frontend: JointStreams, options: SourceOptions) -> Motion:
-    trackers = PoseTrackers(1, frontend.persons, frontend.in_picture)
+    trackers = PoseTrackers(1, frontend.persons, frontend.places)
     try:
         with open_example(example, card, frontend, options, "skeletons") as items:
             ticks = resample(items, card.rate_hz, card.gap_tolerance_s)
