@@ -22,7 +22,7 @@ from costream.runtime.head_timelines import HeadTimeline, resume_smoothing, smoo
 from costream.runtime.pipeline import StreamRunner
 from costream.runtime.saved_state import UnfitStateError, read_state, write_state
 from costream.runtime.writer import StreamRecorder
-from costream.sources.memory import ItemConverter
+from costream.sources.converters import ItemConverter
 
 _NETWORK, _CLOCK, _REST = "network.", "clock.", "rest"
 
@@ -33,8 +33,9 @@ def save_stream(
     runner: StreamRunner,
     converter: ItemConverter,
     newest_s: float,
+    rate_hz: float | None,
 ) -> None:
-    """Write the state of a stream, whose newest given time this is. Raises OutputError."""
+    """Write the state of a stream; its newest given time, and its rate. Raises OutputError."""
     rows, people = runner.persons, recorder.people
     state = runner.state if rows is None or rows.state is None else rows.state
     tensors = {_NETWORK + key: value for key, value in state.tensors().items()}
@@ -49,6 +50,7 @@ def save_stream(
         "taken": converter.taken,
         "rest_s": None if converter.rest_s is None else float(converter.rest_s),
         "newest_s": newest_s,
+        "rate_hz": rate_hz,
         "slots": None if converter.slots is None else converter.slots.position,
     }
     if isinstance(runner.clock, Resampler):

@@ -23,7 +23,7 @@ from costream.runtime.pipeline import StreamRunner
 from costream.runtime.stop import StopHandler
 from costream.runtime.writer import StreamRecorder
 from costream.sinks.base import Sink
-from costream.sources.memory import ItemConverter, as_array, make_converter
+from costream.sources.converters import ItemConverter, as_array, make_converter
 
 if TYPE_CHECKING:
     from costream.api.state import SavedStream
@@ -176,10 +176,10 @@ class ModelStream:
         check_model_options(options, model.network)
         check_hz(rate_hz)
         self._sinks = checked(sinks)
-        self._saved: SavedStream | None = None
         self._begin()
 
     def _begin(self) -> None:
+        self._saved: SavedStream | None = None
         self._queue = RecordQueue()
         sinks = [self._queue, *self._sinks]
         self._recorder = StreamRecorder(self._model, self._options, sinks, follow_persons=True)
@@ -257,19 +257,26 @@ class ModelStream:
         if isinstance(self._model, PersonsModel):
             hint = "save streams of its models one by one"
             raise UsageError("persons beside a whole stream are not saved", where="save", hint=hint)
-        save_stream(Path(path), self._recorder, self._runner, self._converter, self._newest_s)
+        times = self._newest_s, self._rate_hz
+        save_stream(Path(path), self._recorder, self._runner, self._converter, *times)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a saved state: with the same weights, at the next frame.
 
         Times given to ``step`` go on from those before. Raises SourceError if the file cannot be
-        read or belongs to another model, UsageError after the first frame.
+        read or belongs to another model, UsageError after the first frame, and for sound of
+        another rate.
         """
         from costream.api.state import load_stream
 
         if self._runner is not None:
             raise UsageError("load a state before the first frame", where="load")
-        self._saved = load_stream(Path(path), self._model)
+        saved = load_stream(Path(path), self._model)
+        rate_hz = saved.position.get("rate_hz")  # none in older states
+        if self._model.info.sound and rate_hz not in (None, self._rate_hz):
+            hint = f"give rate_hz={rate_hz:g}"
+            raise UsageError(f"sound of {rate_hz:g} samples per second", where="load", hint=hint)
+        self._saved = saved
         self._newest_s = self._saved.position.get("newest_s", self._newest_s)
 
     def __enter__(self) -> ModelStream:

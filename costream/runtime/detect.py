@@ -135,12 +135,12 @@ def _inputs(options: Options, plan: _Plan) -> tuple[list[str], list[ExitCode]]:
     failures: list[ExitCode] = []
     outputs: dict[str, str] = {}
     joints = not (options.layout or options.columns)  # or an input that may have some
+    if options.skip_existing and not any(FORMATS[f].has_summary for f in plan.formats):
+        hint = "name a folder, and jsonl too: -f csv,jsonl -o FOLDER"
+        what = "these results do not say which of them are complete"
+        raise UsageError(what, where="--skip-existing", hint=hint)
     if plan.table is not None:
         check_outputs((), plan.table.parent, "", overwrite=True)
-        if options.skip_existing:
-            hint = "name a folder: -f csv,jsonl -o FOLDER"
-            what = "a table of all sources does not say which are complete"
-            raise UsageError(what, where="--skip-existing", hint=hint)
         if plan.table.exists() and not options.overwrite:
             raise exists_error(plan.table)
     for argument in options.sources:

@@ -74,7 +74,7 @@ def test_saved_and_loaded_after_each_piece_it_is_the_same(model, sound, seconds,
     assert [r for r in records if not isinstance(r, Compute)] == expected
 
 
-def test_a_state_is_for_as_many_channels(model, sound, tmp_path):
+def test_a_state_is_for_as_many_channels_and_samples_per_second(model, sound, tmp_path):
     stream = model.stream(rate_hz=RATE_HZ)
     stream.step(sound[:5000])
     stream.save(tmp_path / "state")
@@ -82,6 +82,8 @@ def test_a_state_is_for_as_many_channels(model, sound, tmp_path):
     again.load(tmp_path / "state")
     with pytest.raises(UsageError, match="2 channels after 1"):
         again.step(sound[:5000].reshape(-1, 2))
+    with pytest.raises(UsageError, match=f"sound of {RATE_HZ} samples .* rate_hz={RATE_HZ}"):
+        model.stream(rate_hz=RATE_HZ + 1).load(tmp_path / "state")
 
 
 def test_what_comes_long_after_the_saved_state_ends_a_gap(model, sound, tmp_path):

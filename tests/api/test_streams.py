@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import av
 import numpy as np
@@ -116,11 +117,48 @@ def test_reset_begins_anew(frames, model):
     assert whole(stream, frames[:20]) == first
 
 
+def test_reset_forgets_what_was_loaded(frames, model, tmp_path):
+    stream = model.stream(rate_hz=8)
+    first = whole(stream, frames[:20])
+    stream.reset()
+    stream.step(frames[0])
+    stream.save(tmp_path / "state")
+    again = model.stream(rate_hz=8)
+    again.load(tmp_path / "state")
+    again.reset()
+    assert whole(again, frames[:20]) == first
+
+
 def test_time_without_frames_is_a_gap(frames, model):
     stream = model.stream()
     stream.step(frames[0], 0.0)
     gaps = [r for r in stream.step(frames[1], 60.0) if isinstance(r, Gap)]
     assert [(gap.start_s, gap.end_s) for gap in gaps] == [(0.0, 60.0)]
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_frames_without_a_time_follow_those_with_one(frames, model, saved, tmp_path):
+    stream = model.stream(rate_hz=8)
+    first = stream.step(frames[0], 60.0) + stream.step(frames[1])
+    if saved:
+        stream.save(tmp_path / "state")
+        stream = model.stream(rate_hz=8)
+        stream.load(tmp_path / "state")
+    records = first + stream.step(frames[2]) + stream.step(frames[3], 60.375)
+    assert [(r.i, r.time_s) for r in records if isinstance(r, Prediction)] == [
+        (0, 60.0),
+        (1, 60.125),
+        (2, 60.25),
+        (3, 60.375),
+    ]
+
+
+def test_by_the_clock_too_frames_without_a_time_follow_those_with_one(frames, model):
+    stream = model.stream()
+    stream.step(frames[0], 1000.0)
+    time.sleep(0.3)
+    times = [r.time_s for r in stream.step(frames[1]) if isinstance(r, Prediction)]
+    assert 1000.1 < times[-1] < 1100
 
 
 def test_a_jump_of_any_length_is_one_gap(frames, model):

@@ -65,11 +65,12 @@ def test_a_reader_that_has_seen_enough(weights: Path) -> None:
 
 
 def test_tables_of_a_file_and_of_a_batch(weights: Path, tmp_path: Path) -> None:
-    options = ("-m", weights, "-f", "csv", "--tokens", 9, "--end", 1)
+    options = ("-m", weights, "-f", "csv,jsonl", "--tokens", 9, "--end", 1)
     run("batch", SAMPLE, "-o", tmp_path, *options, "--jobs", 1, "-q")
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == [
         *("compute.csv", "failures.csv", "objects.csv"),
-        *("room.mp4.compute.csv", "room.mp4.objects.csv", "room.mp4.timeline.csv"),
+        *("room.mp4.compute.csv", "room.mp4.jsonl", "room.mp4.objects.csv"),
+        "room.mp4.timeline.csv",
         *("summary.json", "timeline.csv"),
     ]
     own, merged = rows(tmp_path / "room.mp4.objects.csv"), rows(tmp_path / "objects.csv")
@@ -112,8 +113,9 @@ def test_boxes_for_annotation_tools(weights: Path, tmp_path: Path) -> None:
     assert "1 kept" in run(*batch).stderr
 
 
-@pytest.mark.parametrize("more", [(), ("--skip-existing",)])
-@pytest.mark.parametrize("command", ["detect", "batch"])
+@pytest.mark.parametrize(
+    ("command", "more"), [("detect", ()), ("batch", ()), ("batch", ("--skip-existing",))]
+)
 def test_boxes_are_not_for_every_run(command: str, more: tuple[str, ...], tmp_path: Path) -> None:
     options = (command, SAMPLE, "-o", tmp_path / "out", "-f", "coco", *more)
     done = run(*options, "-m", "cooadtr", code=2)

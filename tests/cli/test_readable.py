@@ -60,7 +60,8 @@ def test_one_table_of_many_inputs(tmp_path):
     assert got[:half] == got[half:]
     assert {path.name for path in table.parent.iterdir()} == {"all.csv"}
     refused(2, "exists already", "detect", ROOM, "-o", table)
-    hint = "does not say which are complete; name a folder: -f csv,jsonl -o FOLDER"
+    hint = "which of them are complete; name a folder, and jsonl too: -f csv,jsonl -o FOLDER"
+    refused(2, hint, "detect", ROOM, "-o", table.parent, "-f", "csv", "--skip-existing")
     refused(2, hint, "detect", ROOM, "-o", table, "--skip-existing")
     refused(2, "is not a folder", "detect", ROOM, "-o", table / "all.csv")
     run("listen", STREET, "--duration", "8", "-o", table, "--overwrite")
