@@ -16,7 +16,7 @@ from weights.recipes.skeleton.streams import StreamBatch
 from weights.recipes.skeleton.tokens import body_tokens
 
 NEAREST, FARTHEST = 8.0, 32.0  # distance of the camera, in mean bones (about 0.28 m)
-PITCH = (-0.15, 0.4)  # radians that the camera looks down
+PITCH = (-0.15, 0.7)  # radians that the camera looks down
 # JHMDB's neck, belly, face, then right and left of shoulder, hip, elbow, knee, wrist, ankle.
 _JHMDB = (1, 0, 2, 4, 8, 12, 3, 7, 11, 6, 10, 14, 5, 9, 13)
 _LABELS = {

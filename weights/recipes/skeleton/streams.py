@@ -45,9 +45,12 @@ class Changes:
     slow: float = 0.15  # share of streams from cameras of 5 to 12 pictures a second
     limb: float = 0.25  # share of streams that lose a lower arm or leg for a while
     flicker: float = 0.12  # share of streams whose joints come and go
-    legless: float = 0.04  # share of streams of people whose legs are hidden
+    legless: float = 0.1  # share of streams of people whose legs are hidden
     away: float = 0.05  # share of streams that lose the person for up to five steps
     mirror: float = 0.25  # probability, if the label has a mirrored counterpart
+    guessed: float = 0.35  # share of streams of joints in space around the hips, from pictures
+    depth: float = 0.3  # of such a joint, how far it sways towards the camera
+    above: float = 0.6  # radians that such a camera looks down at most
 
 
 @dataclass(frozen=True)
@@ -228,12 +231,18 @@ class StreamBatches:
         still = _eased(~moving)[..., None, None]
         swing = wave * (size[..., None] * chance.normal(joints, 3))[:, None]
         x = x + still * (swing - swing[:, :1])
+        guessed = chance(1) < c.guessed
         nod, roll = (c.tilt * chance(1) * chance.normal(2)).unbind(1)
+        nod = nod - (c.above * chance(1) * guessed)[:, 0]
         a, up, b = x.unbind(-1)
         nod, roll = nod[:, None, None], roll[:, None, None]
         a, up = a * roll.cos() - up * roll.sin(), a * roll.sin() + up * roll.cos()
         up, b = up * nod.cos() - b * nod.sin(), up * nod.sin() + b * nod.cos()
+        pace, phase = 0.05 + 0.5 * chance(joints), 6.3 * chance(joints)
+        sway = torch.sin(time[:, :, None] * pace[:, None] + phase[:, None])
+        b = b + (c.depth * chance(1) * guessed * chance.normal(joints))[:, None] * sway
         x = torch.stack((a, up, b), -1)
+        x = x - x[:, :, CENTRE : CENTRE + 1] * guessed[..., None, None]
         fixed = c.shift * chance(1)[..., None] * chance.normal(joints, 3)
         shaking = c.jitter * chance(1)[..., None] ** 2
         return x + fixed[:, None] + shaking[:, None] * chance.normal(*x.shape[1:])

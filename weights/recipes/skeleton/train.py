@@ -44,7 +44,7 @@ from weights.recipes.skeleton.learning import learn, read_teacher, start_from
 from weights.recipes.skeleton.pictures import flat, picture_tokens, read_films
 from weights.recipes.skeleton.scoring import SkeletonWeights, majority, score, trees
 from weights.recipes.skeleton.sets import MIRRORED, RATE_HZ, SETS, labels_of, read_set
-from weights.recipes.skeleton.streams import StreamBatches
+from weights.recipes.skeleton.streams import Changes, StreamBatches
 from weights.recipes.skeleton.tokens import body_tokens
 
 MODELS = ("costgcn", "costgcn-2d")
@@ -126,6 +126,7 @@ def make(
     place = find_device(device)
     tutor = None if teacher is None else read_teacher(teacher, labels).to(place)
     made_up = [m for m in figures(seed) if m.label in labels]
+    changes = Changes(guessed=0.0) if pictures else Changes()
     identity = {"recipe": name, "seed": seed, "without": list(without), **asdict(size)}
     identity |= {"seconds": None, "teacher": None if teacher is None else teacher.name}
 
@@ -136,7 +137,7 @@ def make(
         learn(
             network.to(place),
             StreamBatches(
-                [*learnt, *made_up, *composed(learnt, seed)], labels, MIRRORED, device=place
+                [*learnt, *made_up, *composed(learnt, seed)], labels, MIRRORED, changes, place
             ),
             picture_tokens if pictures else lambda batch, _: body_tokens(batch.joints, batch.seen),
             Schedule(steps, size.streams, rate, decay=0.05, smoothing=0.05, seconds=seconds),
