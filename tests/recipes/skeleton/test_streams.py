@@ -116,6 +116,20 @@ def test_each_bone_goes_its_own_way_around_the_mean_or_the_first_pose():
     assert (far[:, 0] - far[:, 1]).abs().max() > 0.1
 
 
+def test_joints_guessed_from_pictures_are_around_the_hips_and_sway_towards_the_camera():
+    hips = slice(BODY_15.centre, BODY_15.centre + 1)
+    around = drawn(NOTHING).joints - drawn(NOTHING).joints[:, :, hips]
+    guessed = drawn(replace(NOTHING, guessed=1.0)).joints
+    torch.testing.assert_close(guessed, around)
+    swaying = drawn(replace(NOTHING, guessed=1.0, depth=0.5)).joints
+    torch.testing.assert_close(swaying[..., :2], around[..., :2])
+    assert not swaying[:, :, hips].any()
+    assert 0.05 < (swaying - around)[..., 2].std() < 0.5
+    lower = drawn(replace(NOTHING, guessed=1.0, above=0.6)).joints
+    torch.testing.assert_close(lower.norm(dim=-1), around.norm(dim=-1))
+    torch.testing.assert_close(lower[..., 0], around[..., 0])
+
+
 def test_mirrored_motions_are_the_other_label():
     labels = drawn(Changes(mirror=1.0)).labels.unique().tolist()
     assert labels == [0, 1, 2]

@@ -17,6 +17,7 @@ from weights.recipes.skeleton.scoring import Rows, timeline_of
 
 BIASES = (0.0, -0.7, -1.4, -2.1, -2.8)  # added to the logit of the background
 THRESHOLDS = (0.2, 0.3, 0.4, 0.5, 0.55, 0.6)
+WRONG = 3.0  # how much worse a wrong label is than none
 LENGTH_S = 0.5  # of the shortest segment
 CLOSING = 0.6  # the lower threshold, relative to the upper one
 RESTS, REST_STEPS = 60, 75  # streams of people at rest, and their length
@@ -33,9 +34,9 @@ def calibrate(
 ) -> tuple[float, Timeline]:
     """Return what to add to the background's logit, which is the first, and the timeline.
 
-    Both minimise what is told wrongly: the shares of motions whose timeline shows a wrong label,
-    or none, and of those whose scores have another label first, means over sets. Anything is shown
-    of at most ``RESTS_TOLD`` of people at rest, or as few as can be.
+    Both minimise what is told wrongly: the shares of motions whose timeline shows a wrong label
+    (``WRONG`` times), or none, and of those whose scores have another label first, means over sets.
+    Anything is shown of at most ``RESTS_TOLD`` of people at rest, or as few as can be.
     """
     motions = {name: predict(network, frontend, some) for name, some in sets.items()}
     poses = [m.joints[0] for some in sets.values() for m in some if m.joints[0, 0, :, -1].all()]
@@ -59,7 +60,7 @@ def calibrate(
             for name, rows in shifted.items():
                 told = [timeline_of(p, labels, timeline, rate_hz) for p in rows]
                 shares = timeline_shares(told, true[name])
-                costs.append(shares["wrong"] + shares["nothing"] + missed[name])
+                costs.append(WRONG * shares["wrong"] + shares["nothing"] + missed[name])
             loud = [bool(timeline_of(p, labels, timeline, rate_hz)) for p in resting]
             cost = max(float(np.mean(loud)), RESTS_TOLD), float(np.mean(costs))
             if cost < least:
