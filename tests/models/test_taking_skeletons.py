@@ -17,6 +17,7 @@ from costream.errors import ModelError, SourceError
 from costream.frontends import pose
 from costream.frontends.joints import JointStreams
 from costream.layouts import BODY_15, BODY_25, NTU_25
+from costream.models import streaming
 from costream.models.build import build
 from costream.models.fitting import source_notes
 from costream.models.skeleton.network import SkeletonNet
@@ -218,6 +219,14 @@ def test_persons_of_a_video_go_through_the_frontend(monkeypatch: Any) -> None:
             assert np.array_equal(result.probabilities, expected.probabilities)
     assert model.check(info("skeleton", layout="body-15", axes=3)) == {}
     assert "not counted" in source_notes(model.frontend, info("video"))["pose"]
+
+
+@pytest.mark.parametrize(("axes", "places"), [(2, "height"), (3, None)])
+def test_several_persons_are_found_where_the_network_needs_them(
+    axes: int, places: str | None, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(streaming, "PoseTracker", lambda *given: given)
+    assert made(axes=axes).person_finder(3) == (3, places)
 
 
 def test_pictures_of_two_axes() -> None:
