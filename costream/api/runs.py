@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from costream.api.options import make_options
 from costream.api.results import Results
-from costream.api.streams import LoadedModel, RecordIterator, RecordQueue, check_hz, checked, loaded
+from costream.api.streams import LoadedModel, RecordIterator, RecordQueue, checked, loaded
 from costream.errors import SourceError, UsageError
 from costream.models.base import Model
 from costream.options import Options
@@ -24,6 +24,7 @@ from costream.runtime.stop import StopHandler
 from costream.sinks.base import Sink
 from costream.sinks.registry import check_outputs, make_sinks
 from costream.sources.base import ConnectionOptions, Source, SourceOptions
+from costream.sources.converters import check_rate
 from costream.sources.media.remote import is_remote_file
 from costream.sources.memory import MemorySource
 from costream.sources.registry import expand, fitted, name_of, open_source
@@ -152,7 +153,7 @@ def _run(
     given: dict[str, Any],
 ) -> RecordStream:
     name, sinks = _name_of(source), checked(sinks)
-    check_hz(rate_hz)
+    check_rate(rate_hz)
     options = make_options(command, given, sources=(name,))
     output = None if options.output is None else Path(options.output)
     if output is not None and output.suffix == ".csv" and not output.is_dir():

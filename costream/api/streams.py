@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import deque
@@ -23,7 +22,7 @@ from costream.runtime.pipeline import StreamRunner
 from costream.runtime.stop import StopHandler
 from costream.runtime.writer import StreamRecorder
 from costream.sinks.base import Sink
-from costream.sources.converters import ItemConverter, as_array, make_converter
+from costream.sources.converters import ItemConverter, as_array, check_rate, make_converter
 
 if TYPE_CHECKING:
     from costream.api.state import SavedStream
@@ -174,7 +173,7 @@ class ModelStream:
             name,
         )
         check_model_options(options, model.network)
-        check_hz(rate_hz)
+        check_rate(rate_hz)
         self._sinks = checked(sinks)
         self._begin()
 
@@ -300,12 +299,6 @@ class ModelStream:
             self._saved = None
         self._converter, self._runner = converter, runner
         return converter, runner
-
-
-def check_hz(rate_hz: float | None) -> None:
-    """Raise UsageError unless this is a rate of values, in 1/s, or None."""
-    if rate_hz is not None and not (isinstance(rate_hz, Real) and 0 < rate_hz < math.inf):
-        raise UsageError(f"must be a number above 0, not {rate_hz!r}", where="rate_hz")
 
 
 def checked(sinks: Iterable[Sink]) -> list[Sink]:

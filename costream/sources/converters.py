@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from numbers import Real
 from typing import Any, Protocol
 
 import av
@@ -88,8 +89,7 @@ def make_converter(
     ``size``: the number of values, if known. Raises UsageError where something is missing or the
     first value is none of these.
     """
-    if rate_hz is not None and not 0 < rate_hz < float("inf"):
-        raise UsageError(f"must be above 0, not {rate_hz}", where="rate_hz")
+    check_rate(rate_hz)
     if first.dtype.kind == "U" and rate_hz is None and not options.arrival:
         rate_hz = 1.0  # as of lines of a file
     info = SourceInfo(name, name, "video", None, rate_hz, live=live)
@@ -107,6 +107,12 @@ def make_converter(
     if first.ndim > 3 or (first.ndim == 3 and not (joints and len(first) <= _MOST_PERSONS)):
         return _Frames(first, options, rate_hz, info)
     return _Skeletons(first, options, rate_hz, info)
+
+
+def check_rate(rate_hz: float | None) -> None:
+    """Raise UsageError unless this is a rate of values, in 1/s, or None."""
+    if rate_hz is not None and not (isinstance(rate_hz, Real) and 0 < rate_hz < float("inf")):
+        raise UsageError(f"must be a number above 0, not {rate_hz!r}", where="rate_hz")
 
 
 class _Timed:
