@@ -27,7 +27,7 @@ from weights.recipes.skeleton.figures import figures
 from weights.recipes.skeleton.learning import learn, start_from, taught_loss
 from weights.recipes.skeleton.sets import MIRRORED as MIRRORED_LABELS
 from weights.recipes.skeleton.sets import SETS
-from weights.recipes.skeleton.streams import Changes, StreamBatches
+from weights.recipes.skeleton.streams import Changes, MixedStreams, StreamBatches
 from weights.recipes.skeleton.tokens import body_tokens
 from weights.recipes.skeleton.train import FLAT_FRONTEND, FRONTEND, NETWORK
 
@@ -128,6 +128,18 @@ def test_joints_guessed_from_pictures_are_around_the_hips_and_sway_towards_the_c
     lower = drawn(replace(NOTHING, guessed=1.0, above=0.6)).joints
     torch.testing.assert_close(lower.norm(dim=-1), around.norm(dim=-1))
     torch.testing.assert_close(lower[..., 0], around[..., 0])
+
+
+def test_a_share_of_each_batch_is_of_films():
+    film = np.concatenate((act("wave", 1)[..., :2], np.ones((*act("wave", 1).shape[:2], 1))), -1)
+    (figure,) = pictures.upright([Motion("film", "bend", "x", film[:, None].astype(np.float32))])
+    assert not figure.joints[..., 2].any()
+    one, few = (StreamBatches(some, LABELS, MIRRORED, NOTHING) for some in (motions(), [figure]))
+    batch = MixedStreams(one, few, 0.25).draw(12, 48, torch.Generator().manual_seed(0))
+    assert batch.joints.shape[:2] == batch.labels.shape == batch.weights.shape == (12, 48)
+    across, _, away = batch.joints[9:].abs().mean((0, 1, 2))
+    assert away < 0.5 * across  # each motion is turned a little
+    assert set(batch.labels[9:].unique().tolist()) <= {0, LABELS.index("bend")}
 
 
 def test_mirrored_motions_are_the_other_label():

@@ -27,7 +27,7 @@ from costream.training.optim import (
 )
 from costream.training.skeleton.loop import loss
 from weights.recipes.skeleton.clips import clip_logits
-from weights.recipes.skeleton.streams import StreamBatch, StreamBatches
+from weights.recipes.skeleton.streams import MixedStreams, StreamBatch, StreamBatches
 from weights.recipes.skeleton.tokens import body_tokens
 
 log = logging.getLogger("costream")
@@ -111,7 +111,7 @@ class _Gradients:
 
 def learn(
     network: SkeletonNet,
-    streams: StreamBatches,
+    streams: StreamBatches | MixedStreams,
     tokens: Tokens,
     schedule: Schedule,
     length: int,

@@ -55,15 +55,20 @@ def flat(motions: Sequence[Motion]) -> list[Motion]:
     return [replace(m, joints=m.joints[..., [0, 1, 3]] * sign) for m in motions]
 
 
-def read_films(folder: Path) -> list[Motion]:
-    """Return JHMDB's test part in the labels that the sets share. UsageError if it is missing."""
+def upright(motions: Sequence[Motion]) -> list[Motion]:
+    """Return motions in pictures as flat figures in space, which face the camera."""
+    return [replace(m, joints=np.insert(m.joints, 2, 0, axis=-1)) for m in motions]
+
+
+def read_films(folder: Path, *, test: bool) -> list[Motion]:
+    """Return a part of JHMDB in the labels that the sets share. UsageError if it is missing."""
     pack = read_pack(folder, "jhmdb2d", "the joints of films")
     x = pack["x"].astype(np.float32)[:, _JHMDB] * np.array((1, -1), np.float32)
     speed = float(pack["fps"]) / RATE_HZ
     out = []
     for k, (begin, length) in enumerate(zip(pack["start"], pack["length"], strict=True)):
         label = _LABELS.get(str(pack["classes"][pack["y"][k]]))
-        if label is None or not pack["is_test"][k]:
+        if label is None or pack["is_test"][k] != test:
             continue
         joints = single(x[begin : begin + length])
         joints = resample_joints(joints, np.arange(0, length - 1 + 1e-6, speed))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -261,6 +261,22 @@ class StreamBatches:
         begin = 1 + chance(1) * steps
         gone = (time >= begin) & (time < begin + 5 * chance(1)) & (chance(1) < c.away)
         return seen & ~gone[..., None]
+
+
+class MixedStreams:
+    """Draws a share of each batch from other streams."""
+
+    def __init__(self, streams: StreamBatches, others: StreamBatches, share: float) -> None:
+        self._streams, self._others, self._share = streams, others, share
+
+    def draw(self, count: int, steps: int, generator: torch.Generator) -> StreamBatch:
+        """Return ``count`` streams of ``steps`` steps; the generator is one of the device."""
+        few = round(self._share * count)
+        some = self._streams.draw(count - few, steps, generator)
+        more = self._others.draw(few, steps, generator)
+        return StreamBatch(
+            *(torch.cat((getattr(some, f.name), getattr(more, f.name))) for f in fields(some))
+        )
 
 
 class _Chance:

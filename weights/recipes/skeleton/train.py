@@ -20,7 +20,7 @@ import copy
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,10 @@ from weights.recipes.skeleton.card import card_of
 from weights.recipes.skeleton.composed import composed
 from weights.recipes.skeleton.figures import figures
 from weights.recipes.skeleton.learning import learn, read_teacher, start_from
-from weights.recipes.skeleton.pictures import flat, picture_tokens, read_films
+from weights.recipes.skeleton.pictures import flat, picture_tokens, read_films, upright
 from weights.recipes.skeleton.scoring import SkeletonWeights, majority, score, trees
 from weights.recipes.skeleton.sets import MIRRORED, RATE_HZ, SETS, labels_of, read_set
-from weights.recipes.skeleton.streams import Changes, StreamBatches
+from weights.recipes.skeleton.streams import Changes, MixedStreams, StreamBatches
 from weights.recipes.skeleton.tokens import body_tokens
 
 MODELS = ("costgcn", "costgcn-2d")
@@ -75,6 +75,7 @@ NETWORK: dict[str, Any] = {
 FLAT_FRONTEND: dict[str, Any] = {**FRONTEND, "axes": 2, "heading": 0}
 FLAT_NETWORK: dict[str, Any] = {**NETWORK, "channels": 6, "widths": [48, 80, 128, 176]}
 STREAM_STEPS = 96
+FILMS = 0.2  # share of the streams in pictures that are of films
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,8 @@ def make(
     tutor = None if teacher is None else read_teacher(teacher, labels).to(place)
     made_up = [m for m in figures(seed) if m.label in labels]
     changes = Changes(guessed=0.0) if pictures else Changes()
+    films = read_films(packs, test=False)[:: size.every] if pictures else []
+    films = [m for m in films if m.label in labels]
     identity = {"recipe": name, "seed": seed, "without": list(without), **asdict(size)}
     identity |= {"seconds": None, "teacher": None if teacher is None else teacher.name}
 
@@ -135,11 +138,16 @@ def make(
         learnt = [m for part in parts for some in part.values() for m in some]
         seconds = size.seconds * steps / (size.steps + size.last)
         partial = TrainingCheckpoint(folder / f"{title}.partial", identity, False)
+        every = [*learnt, *made_up, *composed(learnt, seed)]
+        streams: StreamBatches | MixedStreams
+        streams = StreamBatches(every, labels, MIRRORED, changes, place)
+        if pictures and films:
+            facing = replace(changes, turn=0.0)
+            flat_ones = StreamBatches(upright(films), labels, MIRRORED, facing, place)
+            streams = MixedStreams(streams, flat_ones, FILMS)
         learn(
             network.to(place),
-            StreamBatches(
-                [*learnt, *made_up, *composed(learnt, seed)], labels, MIRRORED, changes, place
-            ),
+            streams,
             picture_tokens if pictures else lambda batch, _: body_tokens(batch.joints, batch.seen),
             Schedule(steps, size.streams, rate, decay=0.05, smoothing=0.05, seconds=seconds),
             STREAM_STEPS,
@@ -184,10 +192,14 @@ def make(
             rows["majority"] = majority(own_taught, motions, own)
         metrics[f"{SETS[part].title}, {len(own)} classes"] = rows
     if pictures:
-        films = [m for m in read_films(packs)[:: size.every] if m.label in labels]
-        own = labels_of(films)
-        title = f"JHMDB, never seen, test part, {len(own)} classes"
-        metrics[title] = {name: score(weights, films, labels, own, seed)}
+        held_out = [m for m in read_films(packs, test=True)[:: size.every] if m.label in labels]
+        own = labels_of(held_out)
+        title = f"JHMDB, test part, {len(own)} classes"
+        metrics[title] = {
+            name: score(weights, held_out, labels, own, seed),
+            "tree ensemble": trees(films, held_out, own, frontend, size.trees, seed),
+            "majority": majority(films, held_out, own),
+        }
     arguments = {"num_classes": len(labels), **arguments}
     taught_by = None if teacher is None else teacher.stem
     card = card_of(name, labels, arguments, options, timeline, metrics, taught_by, share)
