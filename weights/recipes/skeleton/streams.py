@@ -264,14 +264,14 @@ class StreamBatches:
 
 
 class MixedStreams:
-    """Draws a share of each batch from other streams."""
+    """Draws a share of each batch, one stream at least, from other streams."""
 
     def __init__(self, streams: StreamBatches, others: StreamBatches, share: float) -> None:
         self._streams, self._others, self._share = streams, others, share
 
     def draw(self, count: int, steps: int, generator: torch.Generator) -> StreamBatch:
         """Return ``count`` streams of ``steps`` steps; the generator is one of the device."""
-        few = round(self._share * count)
+        few = max(1, round(self._share * count))
         some = self._streams.draw(count - few, steps, generator)
         more = self._others.draw(few, steps, generator)
         return StreamBatch(

@@ -3,9 +3,9 @@
 Reads the packs of nine sets, trains a causal CoST-GCN on streams of their motions, chooses the
 background's weight and the timeline on people that it has not learnt from, learns from those too,
 scores it on further people, styles and files beside baselines, and writes the weights with their
-card. ``--model costgcn-2d`` learns from projections of the same streams, and with ``--teacher
-weights/costgcn.safetensors`` from what that says of them. Seeded, and resumed from
-OUTPUT/MODEL.partial.
+card. ``--model costgcn-2d`` learns from projections of the same streams, and either from what
+``--teacher weights/costgcn.safetensors`` says of them or, without it, from joints in films too.
+Seeded, and resumed from OUTPUT/MODEL.partial.
 
 ``--start weights/costgcn.safetensors`` goes on from stored weights, with a smaller ``--rate``;
 ``--share 0.5`` keeps weights halfway between those and what was learnt from there.
@@ -141,7 +141,7 @@ def make(
         every = [*learnt, *made_up, *composed(learnt, seed)]
         streams: StreamBatches | MixedStreams
         streams = StreamBatches(every, labels, MIRRORED, changes, place)
-        if pictures and films:
+        if films and tutor is None:  # who knows nothing of flat figures
             facing = replace(changes, turn=0.0)
             flat_ones = StreamBatches(upright(films), labels, MIRRORED, facing, place)
             streams = MixedStreams(streams, flat_ones, FILMS)
@@ -182,24 +182,24 @@ def make(
         network.fc.bias[0] += shift
     network.half().float()  # rounded as it is stored
     weights = SkeletonWeights(network, frontend, timeline, RATE_HZ)
-    metrics: dict[str, Any] = {}
+
+    def compared(motions: Sequence[Motion], learnt: Sequence[Motion], own: list[str]) -> Any:
+        rows = {name: score(weights, motions, labels, own, seed)}
+        learnt = [m for m in learnt if m.label in own]
+        if learnt:
+            rows["tree ensemble"] = trees(learnt, motions, own, frontend, size.trees, seed)
+            rows["majority"] = majority(learnt, motions, own)
+        return rows
+
+    metrics = {}
     for part, motions in test.items():
         own = labels_of(motions if part in without else data[part])
-        rows: dict[str, Any] = {name: score(weights, motions, labels, own, seed)}
-        if taught[part]:
-            own_taught = [m for m in taught[part] if m.label in own]
-            rows["tree ensemble"] = trees(own_taught, motions, own, frontend, size.trees, seed)
-            rows["majority"] = majority(own_taught, motions, own)
-        metrics[f"{SETS[part].title}, {len(own)} classes"] = rows
+        title = f"{SETS[part].title}, {len(own)} classes"
+        metrics[title] = compared(motions, taught[part], own)
     if pictures:
         held_out = [m for m in read_films(packs, test=True)[:: size.every] if m.label in labels]
         own = labels_of(held_out)
-        title = f"JHMDB, test part, {len(own)} classes"
-        metrics[title] = {
-            name: score(weights, held_out, labels, own, seed),
-            "tree ensemble": trees(films, held_out, own, frontend, size.trees, seed),
-            "majority": majority(films, held_out, own),
-        }
+        metrics[f"JHMDB, test part, {len(own)} classes"] = compared(held_out, films, own)
     arguments = {"num_classes": len(labels), **arguments}
     taught_by = None if teacher is None else teacher.stem
     card = card_of(name, labels, arguments, options, timeline, metrics, taught_by, share)
