@@ -74,7 +74,8 @@ _PICTURES = (
     " In pictures: the same streams, seen by cameras at distances of about 2 to 9 m, from 9 degrees"
     " below to 40 degrees above, half of the people within 60 degrees of facing the camera, some"
     " from behind. A fifth of the streams of the last 1,000 steps are joints that people marked in"
-    " films, of JHMDB's training part (325 clips of 11 of its actions), as flat figures."
+    " films, of JHMDB's training part (325 clips of 11 of its actions), as flat figures. Before"
+    " these steps it learnt, beside the labels, what costgcn says of the same streams in space."
 )
 _TAUGHT = (
     " Beside the labels it learnt what {} says of the same streams in space, which has learnt from"
