@@ -129,16 +129,18 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
     def prepare(self, rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return an image, uint8 [h, w, 3], centred on black, uint8 [3, H, W].
 
-        Raise ValueError if it is larger than ``box``, and for other arrays.
+        Channels lie innermost in memory, as convolutions read them. Raise ValueError if it is
+        larger than ``box``, and for other arrays.
         """
         check_image(rgb)
         width, height = self.box
         top, left = (height - rgb.shape[0]) // 2, (width - rgb.shape[1]) // 2
         if top < 0 or left < 0:
             raise ValueError(f"an image of {rgb.shape[1]}x{rgb.shape[0]} does not fit {self.box}")
-        out = np.zeros((3, height, width), np.uint8)
-        out[:, top : top + rgb.shape[0], left : left + rgb.shape[1]] = rgb.transpose(2, 0, 1)
-        return out
+        out = np.zeros((height, width, 3), np.uint8)
+        out[top : top + rgb.shape[0], left : left + rgb.shape[1]] = rgb
+        channels_first: npt.NDArray[np.uint8] = out.transpose(2, 0, 1)
+        return channels_first
 
     def forward(self, frames: Tensor) -> Tensor:
         """Return the tokens [B, T, D] of whole clips, uint8 [B, T, 3, H, W], from their start."""
