@@ -20,7 +20,7 @@ from costream.models.spec import register_model
 from costream.nn.continual import Continual
 from costream.nn.conversion import convert
 from costream.nn.network import PartGraphState
-from costream.nn.rules import ConversionError
+from costream.nn.operation import ConversionError
 from costream.user_code import function_of
 
 MEL_BANDS, MEL_RATE_HZ, MEL_HOP = 64, 100, 25  # of the frontend "logmel": frames a second, a step

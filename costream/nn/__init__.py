@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from costream.nn.adapters.pruning import Pruner, gradual
     from costream.nn.attention import RetroactiveAttention, SingleOutputAttention
     from costream.nn.block import EncoderConfig
+    from costream.nn.conditional import Conditional
     from costream.nn.continual import Continual, ConversionReport
     from costream.nn.conversion import convert
     from costream.nn.deepcot import DeepEncoder
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     )
     from costream.nn.network import (
         Broadcast,
-        Conditional,
         Parallel,
         PartGraph,
         Reduce,
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
         Sequential,
         as_part,
     )
+    from costream.nn.operation import APPROXIMATIONS, ConversionError
     from costream.nn.parts import Delay, LayerNorm, Linear, Pad, Part, Skip, Stateless
     from costream.nn.position import RecyclingPositions, RotaryPositions
     from costream.nn.query_attention import QueryAttention
-    from costream.nn.rules import APPROXIMATIONS, ConversionError
     from costream.nn.state import State
 
 _HOME = {
@@ -65,6 +65,7 @@ _HOME = {
     "adapters.pruning": "Pruner gradual",
     "attention": "RetroactiveAttention SingleOutputAttention",
     "block": "EncoderConfig",
+    "conditional": "Conditional",
     "continual": "Continual ConversionReport",
     "conversion": "convert",
     "deepcot": "DeepEncoder",
@@ -74,11 +75,11 @@ _HOME = {
     "eventful.transfer": "policy_within to_eventful",
     "layers": "AvgPool1d AvgPool2d AvgPool3d Conv1d Conv2d Conv3d GRU LSTM"
     " MaxPool1d MaxPool2d MaxPool3d RNN Rows RunningMax RunningMean WindowedAttention",
-    "network": "Broadcast Conditional Parallel PartGraph Reduce Residual Sequential as_part",
+    "network": "Broadcast Parallel PartGraph Reduce Residual Sequential as_part",
+    "operation": "APPROXIMATIONS ConversionError",
     "parts": "Delay LayerNorm Linear Pad Part Skip Stateless",
     "position": "RecyclingPositions RotaryPositions",
     "query_attention": "QueryAttention",
-    "rules": "APPROXIMATIONS ConversionError",
     "state": "State",
 }
 _MODULES = {name: module for module, names in _HOME.items() for name in names.split()}

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from costream.nn.network import PartGraph
+from costream.nn.operation import APPROXIMATIONS
 from costream.nn.parts import Part
-from costream.nn.rules import APPROXIMATIONS
 from costream.nn.tracing import TimeDimension, take
 
 

@@ -22,7 +22,7 @@ from costream.nn.deepcot import DeepEncoder
 from costream.nn.encoder import replace_by_int8
 from costream.nn.int8 import LARGE, Int8Linear, quantise
 from costream.nn.layers import Rows
-from costream.nn.rules import ConversionError
+from costream.nn.operation import ConversionError
 
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "nhead")
 _TOLERANCE = 1e-4  # relative, of a block against its layer in single precision

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from costream.nn.parts import Layer, Part, PartState, Windowed, frames_of, room
 from costream.nn.pooling import TemporalMean
 from costream.nn.state import State, zeros
-from costream.nn.timing import Timing, in_order, kernel_timing, store
+from costream.nn.timing import Timing, check_shape, in_order, kernel_timing, store
 
 
 class _Convolution(Layer, Windowed):
@@ -383,12 +383,17 @@ class Rows(Part):
 
 
 class RunningMax(Windowed):
-    """Maximum over the last ``window`` frames, from the first frame on; as ``RunningMean``."""
+    """Maximum over the last ``window`` frames, from the first frame on; as ``RunningMean``.
+
+    ValueError for a window below 1.
+    """
 
     fill = -torch.inf
 
     def __init__(self, window: int, dims: tuple[int, ...] = ()) -> None:
         super().__init__()
+        if window < 1:
+            raise ValueError(f"a window of {window} frames: 1 or more")
         self.dims, self.timing = dims, Timing(window, window - 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -419,23 +424,26 @@ class WindowedAttention(Part):
 
     Queries, keys and values are clips [B, h, T, e]. ``query_index``: place of the step in its
     window, 0 for the oldest row, which waits for those after it; negative from the newest.
-    ValueError for one outside.
+    ValueError for one outside. ``scale``: of products, 1 / sqrt(e) if left out.
     """
 
     axis = 2
 
-    def __init__(self, window: int, query_index: int = -1) -> None:
+    def __init__(self, window: int, query_index: int = -1, *, scale: float | None = None) -> None:
         super().__init__()
         place = query_index + window if query_index < 0 else query_index
         if not 0 <= place < window:
             raise ValueError(f"query_index {query_index} is outside a window of {window}")
-        self.window, self.timing = window, Timing(window, place)
+        self.window, self.timing, self.scale = window, Timing(window, place), scale
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Return the rows [B, h, T, e] of a clip."""
         age = torch.arange(q.shape[-2])[:, None] - torch.arange(k.shape[-2]) + self.delay
         seen = (age >= 0) & (age < self.window)
-        return F.scaled_dot_product_attention(q, k, v, seen.to(q.device))
+        return self._attend(q, k, v, seen.to(q.device))
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, mask, scale=self.scale)
 
     def start(  # type: ignore[override]
         self, batch_size: int, q: Tensor, k: Tensor, v: Tensor
@@ -453,6 +461,7 @@ class WindowedAttention(Part):
         axis, n, count, late = self.axis, self.window, q.shape[self.axis], self.delay
         parts = [k, v, q] if late else [k, v]
         held, new = frames_of(state.rows, q.dim()), torch.cat(parts, -1).detach()
+        check_shape(new.shape[:1], held.shape[:1])
         time, before = state.tick(count), state.steps.clone()
         state.steps += count
         if count == 1:
@@ -474,10 +483,10 @@ class WindowedAttention(Part):
             mask = mask.to(q.device)
         keys, values, *queries = torch.split(rows, [x.shape[-1] for x in parts], -1)
         if not late:
-            return F.scaled_dot_product_attention(q, keys, values, mask)
+            return self._attend(q, keys, values, mask)
         if time + count <= late:
             return None
         q = queries[0].narrow(axis, (time - late) % n if count == 1 else n - late, count)
-        out = F.scaled_dot_product_attention(q, keys, values, mask)
+        out = self._attend(q, keys, values, mask)
         first = max(0, late - time)
         return out.narrow(axis, first, count - first)

@@ -390,7 +390,8 @@ class Residual(PartGraph):
     """The sum of a module and its input, which waits for it.
 
     Beside a module without padding in time, whose clips are shorter, it is the centred frame that
-    is added. ``reduce``: as for ``Join``.
+    is added; beside one with any padding it is the frame with the number of the output.
+    ``reduce``: as for ``Join``.
     """
 
     def __init__(self, module: Any, reduce: str | Callable[..., Tensor] = "sum") -> None:
@@ -404,56 +405,6 @@ class Residual(PartGraph):
         self._reduce(reduce, (self.add(part, 0), shortcut))
 
 
-@dataclass
-class ConditionalState(PartState):
-    """States of both parts."""
-
-    branches: tuple[State, ...]
-
-
-class Conditional(Part):
-    """One of two parts, chosen anew at every step; the other one's state stands still.
-
-    Args:
-        predicate: of a frame as a clip of length 1, [B, C, 1, ...], returns whether ``true`` is
-            called, else ``false``, which is the identity if left out. Neither may have a delay or a
-            stride: ValueError.
-    """
-
-    def __init__(
-        self, predicate: Callable[[Tensor], bool], true: Any, false: Any | None = None
-    ) -> None:
-        super().__init__()
-        self.predicate = predicate
-        self.true, self.false = as_part(true), as_part(nn.Identity() if false is None else false)
-        for part in (self.true, self.false):
-            if part.delay or part.stride > 1:
-                raise ValueError(f"{part} has delay {part.delay} and stride {part.stride}")
-        self.timing = paired(self.true.timing, self.false.timing)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the outputs of a clip, frame by frame if its frames go different ways."""
-        ways = {bool(self.predicate(frame)) for frame in torch.split(x, 1, self.axis)}
-        if len(ways) == 1:
-            return (self.true if ways.pop() else self.false)(x)  # type: ignore[no-any-return]
-        return self.forward_steps(x, self.start(len(x), x[:1].narrow(self.axis, 0, 1)))
-
-    def start(self, batch_size: int, clip: Tensor) -> ConditionalState:
-        """Return the initial state; ``clip``: one frame of one stream, [1, C, 1, ...]."""
-        states = self.true.start(batch_size, clip), self.false.start(batch_size, clip)
-        return ConditionalState(zeros(batch_size), states[0].empty.clone(), states)
-
-    def advance(self, x: Tensor, state: ConditionalState) -> Tensor:
-        """Take T frames, return as many."""
-        state.tick(x.shape[self.axis])
-        outs = []
-        for frame in torch.split(x, 1, self.axis):
-            way = bool(self.predicate(frame))
-            part, own = (self.true if way else self.false), state.branches[not way]
-            outs.append(part.advance(frame, own))
-        return torch.cat(outs, self.axis)  # type: ignore[arg-type]
-
-
 KINDS: dict[type[nn.Module], Any] = {
     kind.kind: kind
     for kind in (
@@ -463,6 +414,13 @@ KINDS: dict[type[nn.Module], Any] = {
         *(layers.RNN, layers.GRU, layers.LSTM, parts.Linear, parts.LayerNorm),
     )
 }
+
+
+_OVER_TIME = (
+    *(nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+    *(nn.ConstantPad1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d),
+)
 
 
 def kind_of(module: nn.Module) -> Any:
@@ -479,11 +437,16 @@ def as_part(module: Any) -> Part:
     A part is itself. Convolutions, pooling, recurrent layers, ``Linear``, ``LayerNorm`` and
     ``Sequential`` of torch have their continual forms; blocks over rows [B, T, d], such as
     ``Encoder``, become parts of clips [B, d, T]; any other module or function is taken for one
-    that treats every frame alone.
+    that treats every frame alone. ValueError for layers of torch that never do, and for a
+    ``Sequential`` with a ``forward`` of its own; ``convert`` takes the latter.
     """
     if isinstance(module, Part):
         return module
+    if isinstance(module, _OVER_TIME):
+        raise ValueError(f"{type(module).__name__} does not treat every frame alone")
     if isinstance(module, nn.Sequential):
+        if type(module).forward is not nn.Sequential.forward:
+            raise ValueError(f"{type(module).__name__} has a forward of its own: use convert")
         return Sequential(OrderedDict(module.named_children()))
     if isinstance(module, nn.Module) and (kind := kind_of(module)) is not None:
         return kind.of(module)  # type: ignore[no-any-return]

@@ -245,9 +245,16 @@ class Linear(_OverChannels):
 
 
 class LayerNorm(_OverChannels):
-    """``torch.nn.LayerNorm`` over the channels of clips [B, C, T, ...], frame by frame."""
+    """``torch.nn.LayerNorm`` over the channels of clips [B, C, T, ...], frame by frame.
+
+    ValueError for one over several dimensions.
+    """
 
     kind = nn.LayerNorm
+
+    def _check(self) -> None:
+        if len(self.layer.normalized_shape) > 1:
+            raise ValueError(f"a norm over {self.layer.normalized_shape}: of channels alone")
 
 
 # Finite memory.

@@ -101,7 +101,12 @@ def advance(steps: Tensor, window: int) -> RingFill:
 
 
 def write(ring: Tensor, slot: int | Tensor, row: Tensor) -> None:
-    """Put ``row`` [B, ...] into ``ring`` [B, ..., n]. A state keeps no gradient."""
+    """Put ``row`` [B, ...] into ``ring`` [B, ..., n]. A state keeps no gradient.
+
+    ValueError for another number of streams, which torch would broadcast.
+    """
+    if len(row) != len(ring):
+        raise ValueError(f"{len(row)} rows do not fit the state of {len(ring)} streams")
     if row.requires_grad:
         row = row.detach()
     if isinstance(slot, int):

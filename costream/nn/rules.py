@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,80 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.errors import ModelError
 from costream.nn import layers
-from costream.nn.attention import SingleOutputAttention
-from costream.nn.block import EncoderConfig
-from costream.nn.deepcot import DeepEncoder
+from costream.nn.attention_rules import attention, encoder, multihead
 from costream.nn.network import PartGraph, kind_of
+from costream.nn.operation import Change, ConversionError, Operation
 from costream.nn.parts import Pad, Part, Skip
-
-# What may be asked for where the exact continual form does not exist, or has a delay.
-APPROXIMATIONS = {
-    "running mean": "means and maxima over a whole clip are over the frames of its length so far",
-    "windowed attention": "attention to a whole clip is to the window of steps before; in a stack"
-    " of layers each has a window of its own inputs (DeepCoT)",
-    "causal padding": "layers that pad both ends of a clip pad only its beginning: no delay",
-}
-
-
-class ConversionError(ModelError):
-    """A network cannot be continual; the message names the layer and what to change."""
-
-
-@dataclass
-class Operation:
-    """An operation of a traced network that takes a clip first."""
-
-    root: nn.Module  # the network
-    module: nn.Module | None  # the layer, if it is one
-    target: Any  # its path, or the function, or the name of the method
-    args: tuple[Any, ...]  # with the values of the example clip
-    longer: tuple[Any, ...]  # with those of a longer one
-    kwargs: dict[str, Any]
-    axis: int  # of time
-    window: int  # steps of a window
-    allowed: frozenset[str]  # approximations
-    paths: dict[int, str] = field(default_factory=dict)  # of parameters: argument -> path
-
-    @property
-    def clip(self) -> Tensor:
-        """The first argument."""
-        clip: Tensor = self.args[0]
-        return clip
-
-    @property
-    def frames(self) -> int:
-        """Number of frames of the clip here."""
-        return self.clip.shape[self.axis]
-
-    def need(self, name: str, what: str) -> None:
-        """Raise ConversionError unless this approximation is allowed."""
-        if name not in self.allowed:
-            raise ConversionError(what, hint=f"allow it: approximate=[{name!r}]")
-
-    def argument(self, k: int, name: str, default: Any = None) -> Any:
-        """Return an argument by position or name."""
-        return self.args[k] if len(self.args) > k else self.kwargs.get(name, default)
-
-
-@dataclass
-class Change:
-    """What becomes of an operation.
-
-    ``make``: returns the part from the network whose layers it shares. ``then``: the operation
-    itself follows, on each frame of the part's outputs; ``newest``: on each frame.
-    """
-
-    make: Callable[[nn.Module], Part] | None
-    note: str = ""
-    approximation: str = ""  # its name, if it is not exact
-    then: bool = False
-    newest: bool = False
-    several: bool = False  # its inputs are all clips
-    once: bool = False  # for a clip it gives one frame
-    index: tuple[Any, ...] | None = None  # what remains of an index
-
 
 Rule = Callable[[Operation], Change | None]
 
@@ -150,13 +80,19 @@ def _function(kind: Any, names: str) -> Rule:
     def rule(op: Operation) -> Change | None:
         if _has_no_time(op):
             return None
+        if len(op.args) > 1 + len(names.split()):
+            raise ConversionError("it has arguments that are not known", hint="name them")
         given: dict[str, Any] = dict(zip(names.split(), op.args[1:], strict=False)) | op.kwargs
-        axis, paths = op.axis, op.paths
+        axis = op.axis
         if "weight" not in given:
-            layer = kind.kind(**{k: v for k, v in given.items() if k != "return_indices"})
+            if given.pop("return_indices", False):
+                raise ConversionError("it returns indices, too", hint="leave them out")
+            layer = kind.kind(**given)
             return _kernel(op, lambda root: kind.of(layer, axis))
-        if 1 not in paths:
-            raise ConversionError("its weights are computed", hint="make them a parameter")
+        paths = {n: op.paths.get(k, op.paths.get(n)) for k, n in enumerate(names.split(), 1)}
+        for name in ("weight", "bias"):
+            if paths[name] is None and given.get(name) is not None:
+                raise ConversionError(f"its {name} is computed", hint="make it a parameter")
         dims = given["weight"].dim() - 2
         rest = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1} | given
         settings = {k: _tuple(rest[k], dims) for k in ("stride", "padding", "dilation")}
@@ -170,8 +106,8 @@ def _function(kind: Any, names: str) -> Rule:
         }
 
         def make(root: nn.Module) -> Part:
-            bias = attribute(root, paths[2]) if 2 in paths else None
-            layer: Any = _Convolving(weight=attribute(root, paths[1]), bias=bias, **settings)
+            weight, bias = (p and attribute(root, p) for p in (paths["weight"], paths["bias"]))
+            layer: Any = _Convolving(weight=weight, bias=bias, **settings)
             return kind.of(layer, axis)  # type: ignore[no-any-return]
 
         return _kernel(op, make)
@@ -190,6 +126,15 @@ def attribute(root: nn.Module, path: str) -> Any:
     """Return a parameter or a buffer by its path."""
     owner, _, name = path.rpartition(".")
     return getattr(root.get_submodule(owner), name)
+
+
+def has_attribute(root: nn.Module, path: str) -> bool:
+    """Return whether a network has this; what ``forward`` makes has only its traced copy."""
+    try:
+        attribute(root, path)
+    except AttributeError:
+        return False
+    return True
 
 
 def _over(op: Operation, dims: Any, kind: Any, keeps: bool) -> Change | None:
@@ -211,12 +156,14 @@ def _over(op: Operation, dims: Any, kind: Any, keeps: bool) -> Change | None:
         return part
 
     note = f"running over {window} frames"
-    return Change(make, note, "running mean", then=not keeps, once=True)
+    return Change(make, note, "running mean", then=not keeps, newest_agrees=True, once=True)
 
 
 def _reduction(kind: Any) -> Rule:
     def rule(op: Operation) -> Change | None:
-        return _over(op, op.argument(1, "dim"), kind, bool(op.argument(2, "keepdim", False)))
+        dims = op.argument(1, "dim", op.kwargs.get("axis"))
+        keeps = op.argument(2, "keepdim", op.kwargs.get("keepdims", False))
+        return _over(op, dims, kind, bool(keeps))
 
     return rule
 
@@ -306,88 +253,8 @@ def _index(op: Operation) -> Change | None:
     return Change(make, then=not plain, index=None if plain else rest)
 
 
-def _attention(op: Operation) -> Change | None:
-    """``F.scaled_dot_product_attention`` over time."""
-    axis, window = op.axis, op.window
-    if axis != op.clip.dim() - 2:
-        return None
-    op.need("windowed attention", f"it attends to all {op.frames} steps of the clip")
-
-    def make(root: nn.Module) -> Part:
-        part = layers.WindowedAttention(window)
-        part.axis = axis
-        return part
-
-    return Change(make, f"window of {window} steps", "windowed attention", several=True)
-
-
-def _multihead(op: Operation) -> Change | None:
-    """``nn.MultiheadAttention``, as self-attention over time."""
-    layer: Any = op.module
-    path, axis, window = op.target, op.axis, op.window
-    if axis != int(layer.batch_first):
-        return None
-    if any(x is not op.clip for x in op.args[:3]) or not layer._qkv_same_embed_dim or layer.bias_k:
-        raise ConversionError("it is not self-attention", hint="queries, keys, values of one input")
-    op.need("windowed attention", f"it attends to all {op.frames} steps of the clip")
-    return Change(
-        lambda root: layers.Rows(attention_of(root.get_submodule(path), window), axis),
-        f"window of {window} steps",
-        "windowed attention",
-    )
-
-
-def attention_of(layer: Any, window: int) -> SingleOutputAttention:
-    """Return attention to a window that shares the weights of ``nn.MultiheadAttention``."""
-    bias = layer.in_proj_bias is not None
-    own = SingleOutputAttention(
-        layer.embed_dim, layer.num_heads, window, qkv_bias=bias, out_bias=bias
-    )
-    own._parameters = {"in_proj_weight": layer.in_proj_weight, "in_proj_bias": layer.in_proj_bias}
-    own.out_proj = layer.out_proj
-    return own.train(layer.training)
-
-
-def _encoder(op: Operation) -> Change | None:
-    """``nn.TransformerEncoder`` and its layer, over time."""
-    module: Any = op.module
-    path, axis, window = op.target, op.axis, op.window
-    first = module.layers[0] if isinstance(module, nn.TransformerEncoder) else module
-    if axis != int(first.self_attn.batch_first):
-        return None
-    op.need("windowed attention", f"it attends to all {op.frames} steps of the clip")
-    return Change(
-        lambda root: layers.Rows(encoder_of(root.get_submodule(path), window), axis),
-        f"window of {window} steps a layer",
-        "windowed attention",
-    )
-
-
-def encoder_of(module: Any, window: int) -> DeepEncoder:
-    """Return a DeepCoT encoder that shares the weights of ``nn.TransformerEncoder``."""
-    whole = isinstance(module, nn.TransformerEncoder)
-    blocks: list[Any] = list(module.layers) if whole else [module]
-    first, norm = blocks[0], module.norm if whole else None
-    names = {F.gelu: "gelu", F.relu: "relu", torch.relu: "relu"}
-    if first.activation not in names:
-        raise ConversionError("its activation is not known", hint="use 'gelu' or 'relu'")
-    attention = first.self_attn
-    config = EncoderConfig(
-        attention.embed_dim, attention.num_heads, first.linear1.out_features, len(blocks), window,
-        norm_first=first.norm_first, activation=names[first.activation],
-        qkv_bias=attention.in_proj_bias is not None, out_bias=attention.out_proj.bias is not None,
-        final_norm=norm is not None,
-    )  # fmt: skip
-    encoder = DeepEncoder(config)
-    encoder.norm = norm
-    for own, block in zip(encoder._blocks, blocks, strict=True):
-        own.self_attn = attention_of(block.self_attn, window)
-        for name in ("linear1", "linear2", "norm1", "norm2"):
-            setattr(own, name, getattr(block, name))
-    return encoder.train(module.training)
-
-
 _POOL = "kernel_size stride padding"
+_MAX, _MEAN = f"{_POOL} dilation ceil_mode return_indices", f"{_POOL} ceil_mode count_include_pad"
 _CONV = "weight bias stride padding dilation groups"
 LAYERS: dict[type[nn.Module], Rule] = {
     nn.AdaptiveAvgPool1d: _adaptive(layers.RunningMean, 1),
@@ -399,27 +266,27 @@ LAYERS: dict[type[nn.Module], Rule] = {
     nn.ConstantPad1d: _pad,
     nn.ConstantPad2d: _pad,
     nn.ConstantPad3d: _pad,
-    nn.MultiheadAttention: _multihead,
-    nn.TransformerEncoder: _encoder,
-    nn.TransformerEncoderLayer: _encoder,
+    nn.MultiheadAttention: multihead,
+    nn.TransformerEncoder: encoder,
+    nn.TransformerEncoderLayer: encoder,
 }
 FUNCTIONS: dict[Any, Rule] = {
     F.conv1d: _function(layers.Conv1d, _CONV),
     F.conv2d: _function(layers.Conv2d, _CONV),
     F.conv3d: _function(layers.Conv3d, _CONV),
-    F.max_pool1d: _function(layers.MaxPool1d, f"{_POOL} dilation ceil_mode"),
-    F.max_pool2d: _function(layers.MaxPool2d, f"{_POOL} dilation ceil_mode"),
-    F.max_pool3d: _function(layers.MaxPool3d, f"{_POOL} dilation ceil_mode"),
-    F.avg_pool1d: _function(layers.AvgPool1d, f"{_POOL} ceil_mode count_include_pad"),
-    F.avg_pool2d: _function(layers.AvgPool2d, f"{_POOL} ceil_mode count_include_pad"),
-    F.avg_pool3d: _function(layers.AvgPool3d, f"{_POOL} ceil_mode count_include_pad"),
+    F.max_pool1d: _function(layers.MaxPool1d, _MAX),
+    F.max_pool2d: _function(layers.MaxPool2d, _MAX),
+    F.max_pool3d: _function(layers.MaxPool3d, _MAX),
+    F.avg_pool1d: _function(layers.AvgPool1d, _MEAN),
+    F.avg_pool2d: _function(layers.AvgPool2d, f"{_MEAN} divisor_override"),
+    F.avg_pool3d: _function(layers.AvgPool3d, f"{_MEAN} divisor_override"),
     F.adaptive_avg_pool1d: _adaptive(layers.RunningMean, 1),
     F.adaptive_avg_pool2d: _adaptive(layers.RunningMean, 2),
     F.adaptive_avg_pool3d: _adaptive(layers.RunningMean, 3),
     F.adaptive_max_pool1d: _adaptive(layers.RunningMax, 1),
     F.adaptive_max_pool2d: _adaptive(layers.RunningMax, 2),
     F.adaptive_max_pool3d: _adaptive(layers.RunningMax, 3),
-    F.scaled_dot_product_attention: _attention,
+    F.scaled_dot_product_attention: attention,
     F.pad: _pad,
     operator.getitem: _index,
     torch.mean: _reduction(layers.RunningMean),
@@ -448,7 +315,19 @@ def rule_of(module: nn.Module | None, target: Any) -> Rule | None:
         return FUNCTIONS.get(target)
     if kind_of(module) is not None:
         return _layer
-    return next((rule for kind, rule in LAYERS.items() if isinstance(module, kind)), None)
+    return next((rule for kind, rule in LAYERS.items() if _is_plain(module, kind)), None)
+
+
+def _is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Return whether a module is of this kind and computes what the kind does."""
+    own = ("forward", "_sa_block", "_ff_block")
+    if not isinstance(module, kind) or any(
+        getattr(type(module), name, None) is not getattr(kind, name, None) for name in own
+    ):
+        return False
+    parts = [module.self_attn] if isinstance(module, nn.TransformerEncoderLayer) else []
+    parts += module.layers if isinstance(module, nn.TransformerEncoder) else []
+    return all(rule_of(part, None) is not None for part in parts)
 
 
 def advice(name: str) -> str:

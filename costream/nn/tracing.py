@@ -109,7 +109,12 @@ class ExampleProxy(fx.Proxy):
 def trace(root: nn.Module) -> fx.Graph:
     """Return the graph of a network, which may be a single layer."""
     if rule_of(root, None) is None:
-        return Tracer().trace(root)
+        found = Tracer().trace(root)
+        for node in found.nodes:
+            if not node.args and "input" in node.kwargs:  # torch.mean(input=x)
+                options = dict(node.kwargs)
+                node.args, node.kwargs = (options.pop("input"),), options
+        return found
     graph = fx.Graph()
     out = graph.create_node("call_module", "", (graph.placeholder("x"),))
     if isinstance(root, nn.RNNBase):
@@ -208,6 +213,12 @@ def random_like(clip: Tensor) -> Tensor:
     if clip.is_floating_point():
         return torch.randn(clip.shape, dtype=torch.float64, device=clip.device)
     return clip
+
+
+def several(node: fx.Node, root: nn.Module) -> bool:
+    """Return whether a node is a layer that returns several values, of which the first counts."""
+    module = root.get_submodule(str(node.target)) if node.op == "call_module" else None
+    return isinstance(module, nn.RNNBase | nn.MultiheadAttention)
 
 
 def title(target: Any) -> str:

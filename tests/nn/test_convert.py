@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import costream.nn as co
@@ -155,8 +156,8 @@ REFUSED = [
     (_Reads(lambda x: x[:, :, 3]), SOUND, 2, "takes frame 3 of the clip"),
     (_Reads(lambda x: x[:, :, 3:9]), SOUND, 2, "takes frames 3:9 of the clip"),
     (_Reads(lambda x: x.cumsum(2)), SOUND, 2, "cumsum"),
-    (_Reads(lambda x: nn.functional.interpolate(x, scale_factor=2)), SOUND, 2, "time is merged"),
-    (_Reads(lambda x: nn.functional.pad(x, (2, 0))), SOUND, 2, "before frame 0"),
+    (_Reads(lambda x: F.interpolate(x, scale_factor=2)), SOUND, 2, "time is merged"),
+    (_Reads(lambda x: F.pad(x, (2, 0))), SOUND, 2, "before frame 0"),
     (_Reads(lambda x: x if x.sum() > 0 else -x), SOUND, 2, "cannot be traced"),
     (_Reads(lambda x: (x, x)), SOUND, 2, "returns several values"),
     (_Branches(), SOUND, 2, "takes frames None:1"),
@@ -180,12 +181,166 @@ def test_layers_that_do_nothing_yet_are_seen():
     assert all(torch.equal(a, before[k]) for k, a in net.state_dict().items())
 
 
+class _Calls(nn.Module):
+    """A function of a clip and of parameters ``w`` [4, 4, 3] and ``b`` [4]."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.w, self.b = nn.Parameter(torch.randn(4, 4, 3)), nn.Parameter(torch.randn(4))
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, x)
+
+
+class _Attends(nn.Module):
+    """``nn.MultiheadAttention`` of rows to one another, or ``F.scaled_dot_product_attention``."""
+
+    def __init__(self, mask: Tensor | None = None, layer: Any = nn.MultiheadAttention, **options):
+        super().__init__()
+        self.layer = None if layer is None else layer(8, 2, batch_first=True, **options)
+        self.register_buffer("mask", mask)
+        self.options = options
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.layer is not None:
+            return self.layer(x, key=x, value=x, attn_mask=self.mask, need_weights=False)[0]
+        return F.scaled_dot_product_attention(x, 2 * x, 3 * x, self.mask, **self.options)
+
+
+class _Twice(nn.MultiheadAttention):
+    def forward(self, query: Tensor, **given: Any) -> Any:
+        out, weights = super().forward(query, given["key"], given["value"])
+        return 2 * out, weights
+
+
+class _Scaled(nn.TransformerEncoderLayer):
+    def forward(self, src: Tensor, **_: Any) -> Tensor:
+        x = self.norm1(src + 0.1 * self._sa_block(src, None, None))
+        return self.norm2(x + 0.1 * self._ff_block(x))
+
+
+def _encoder(mask: Tensor) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+    return _Reads(encoder) if mask is None else _Masked(encoder, mask)
+
+
+class _Masked(nn.Module):
+    def __init__(self, encoder: nn.Module, mask: Tensor) -> None:
+        super().__init__()
+        self.encoder, self.mask = encoder, mask
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.encoder(x, self.mask)
+
+
+_AGES = torch.arange(12)[:, None] - torch.arange(12)
+_LATER, _FAR = _AGES < 0, _AGES.abs() > 2
+_CAUSAL = nn.Transformer.generate_square_subsequent_mask(12)
+# networks of which the newest output for a clip like the example is exact
+AGREES: dict[str, tuple[nn.Module, tuple[int, ...], int, tuple[str, ...]]] = {
+    "keyword bias": (_Calls(lambda m, x: F.conv1d(x, m.w, bias=m.b).mean(2)), SOUND, 2, MEAN),
+    "keyword weight": (_Calls(lambda m, x: F.conv1d(x, weight=m.w).mean(2)), SOUND, 2, MEAN),
+    "axis": (_Calls(lambda m, x: F.conv1d(x, m.w, m.b).mean(axis=2)), SOUND, 2, MEAN),
+    "input": (_Reads(lambda x: torch.mean(input=x, dim=2)), SOUND, 2, MEAN),
+    "attention": (_Attends(), ROWS, 1, WINDOW),
+    "causal mask": (_Attends(_CAUSAL), ROWS, 1, WINDOW),
+    "bool mask": (_Attends(_LATER), ROWS, 1, WINDOW),
+    "scale": (_Attends(None, None, scale=3.0), ROWS, 1, WINDOW),
+    "function, bool mask": (_Attends(~_LATER, None), ROWS, 1, WINDOW),
+    "own forward": (nn.Sequential(_Scaled(8, 2, 16, batch_first=True)), ROWS, 1, WINDOW),
+    "encoder": (_encoder(_CAUSAL), ROWS, 1, WINDOW),
+}
+
+
+@pytest.mark.parametrize("name", AGREES)
+def test_newest_output_for_the_example_is_exact(name):
+    net, shape, axis, approximate = AGREES[name]
+    net, clip = net.double().eval(), torch.randn(2, *shape[1:]).double()
+    continual = co.convert(net, clip[:1], axis, approximate=approximate)
+    state = continual.init_state(2, clip.select(axis, 0)[:1])
+    newest = [continual.forward_step(x, state) for x in clip.unbind(axis)][-1]
+    with torch.no_grad():
+        wanted = net(clip)
+    wanted = wanted if wanted.dim() == newest.dim() else wanted.select(axis, -1)
+    torch.testing.assert_close(newest, wanted, rtol=0, atol=1e-9)
+
+
+LEFT_OUT = [
+    (_Attends(_FAR), "has a mask"),
+    (_Attends(_AGES.double(), None), "has a mask"),
+    (_Attends(_LATER, None), "has a mask"),
+    (_encoder(_FAR), "has a mask"),
+    (_Attends(None, None, dropout_p=0.5), "dropout"),
+    (_Attends(add_zero_attn=True), "adds a step"),
+    (_Attends(add_bias_kv=True), "adds a step"),
+    (_Attends(layer=_Twice), "copied|traced|every frame alone"),
+]
+
+
+@pytest.mark.parametrize(("net", "message"), LEFT_OUT)
+def test_what_attention_would_lose_is_refused(net, message):
+    with pytest.raises(co.ConversionError, match=message):
+        co.convert(net, torch.randn(ROWS), 1, approximate=WINDOW)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda m, x: F.conv1d(x, m.w, m.b * 2), "its bias is computed"),
+        (lambda m, x: F.conv1d(x, m.w * 2), "its weight is computed"),
+        (lambda m, x: F.max_pool1d(x, 3, 1, 0, 1, False, True)[0], "indices"),
+        (lambda m, x: F.avg_pool2d(x[:, None], (2, 3), 1, 0, False, True, 2)[:, 0], "divisor"),
+        (lambda m, x: F.conv1d(x, torch.ones(4, 4, 3)), "its weight is computed"),
+    ],
+)
+def test_what_a_function_would_lose_is_refused(function, message):
+    with pytest.raises(co.ConversionError, match=message):
+        co.convert(_Calls(function), torch.randn(SOUND))
+
+
+def test_short_examples_are_refused():
+    with pytest.raises(co.ConversionError, match="longer example"):
+        co.convert(nn.Conv1d(4, 4, 50), torch.randn(SOUND))
+
+
+def test_tensors_made_in_forward_are_kept():
+    net = _Calls(lambda m, x: F.conv1d(x, m.w, m.b) * torch.full((4, 1), 2.0))
+    clip = torch.randn(SOUND)
+    continual = co.convert(net, clip)
+    torch.testing.assert_close(continual(clip), net(clip))
+    torch.testing.assert_close(continual.forward_steps(clip, continual.init_state()), net(clip))
+
+
+def test_whole_numbers_stay_whole():
+    net = _Calls(lambda m, x: m.gru(m.table(x))[0])
+    net.table, net.gru = nn.Embedding(10, 4), nn.GRU(4, 3, batch_first=True)
+    clip = torch.randint(0, 10, (1, 12))
+    continual = co.convert(net, clip, 1)
+    assert continual.count_macs() > 0
+    steps = continual.forward_steps(clip, continual.init_state())
+    torch.testing.assert_close(steps, net(clip))
+
+
+def test_own_forward_of_a_sequential_is_not_lost():
+    class Res(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + super().forward(x)
+
+    net, clip = Res(nn.Conv1d(4, 4, 3, padding=1)), torch.randn(SOUND)
+    torch.testing.assert_close(co.convert(net, clip)(clip), net(clip))
+    with pytest.raises(ValueError, match="forward of its own"):
+        co.as_part(net)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"approximate": ["magic"]}, "magic"),
         ({"time_axis": 0}, "1 or more"),
         ({"time_axis": 3}, "1 or"),
+        ({"window": 0}, "1 or more"),
     ],
 )
 def test_wrong_arguments(options, message):

@@ -271,8 +271,26 @@ def test_same_as_continual_inference(ours, theirs):
         (lambda: co.Sequential(co.Broadcast(2)), "Reduce must follow"),
         (lambda: co.Conditional(bool, nn.Conv1d(1, 1, 3)), "delay 2"),
         (lambda: co.Delay(-1), "at least 0"),
+        (lambda: co.RunningMax(0), "1 or more"),
+        (lambda: co.LayerNorm((4, 5)), "channels alone"),
+        (lambda: co.Sequential(nn.GroupNorm(2, 4)), "every frame alone"),
+        (lambda: co.Sequential(nn.ConstantPad1d((2, 0), 0.0)), "every frame alone"),
     ],
 )
 def test_refusals(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        co.QueryAttention(8, 2, 6, query_index=0),
+        co.Sequential(co.Encoder(co.EncoderConfig(8, 2, 16, 2, 6))),
+        co.Sequential(co.DeepEncoder(co.EncoderConfig(8, 2, 16, 2, 6))),
+    ],
+)
+def test_one_frame_is_none_of_several_streams(block):
+    state = block.eval().init_state(4)
+    with pytest.raises((ValueError, RuntimeError)):
+        block.forward_step(torch.randn(1, 8), state)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from costream.nn.eventful.block import GatedState, begin_buffer
 from costream.nn.eventful.gates import Operations, Policy, pass_tokens
-from costream.nn.rules import ConversionError
+from costream.nn.operation import ConversionError
 from costream.nn.state import State, zeros
 
 

@@ -15,7 +15,7 @@ from costream.nn.encoder_layers import EncoderLayer, find_layers, match
 from costream.nn.eventful.block import EventfulBlock, EventfulBlockState
 from costream.nn.eventful.gates import Operations, Policy, TopShare, TopTokens
 from costream.nn.eventful.own_attention import GatedRows
-from costream.nn.rules import ConversionError
+from costream.nn.operation import ConversionError
 from costream.nn.state import State, zeros
 
 _OWN = "attention='own' gates the linear layers of any transformer"
