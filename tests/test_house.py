@@ -104,7 +104,7 @@ def test_no_public_class_name_twice():
 def test_counts_hold():
     """The tree does not grow back: raise a bound only with a reason in the change."""
     package, tests = list(sources(ROOT).values()), list((ROOT / "tests").rglob("*.py"))
-    assert len(package) <= 488
+    assert len(package) <= 492
     assert count_lines(package) <= 87_320  # text, exported steps, CUDA graphs, bad samples
     assert count_lines(tests) <= 60_720  # of exported frontends, CUDA, streams of sound, pairs
     assert {p.name: n for p in package if (n := count_lines([p])) > 500} == {}

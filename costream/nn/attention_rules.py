@@ -21,6 +21,8 @@ def attention(op: Operation) -> Change | None:
     axis, window, scale = op.axis, op.window, op.kwargs.get("scale")
     if axis != op.clip.dim() - 2:
         return None
+    if len(op.args) < 3:
+        raise ConversionError("keys and values have names", hint="give them by position")
     _check_mask(op.argument(3, "attn_mask"), hides=False)
     if op.argument(4, "dropout_p") or op.kwargs.get("enable_gqa"):
         raise ConversionError("it has dropout or groups", hint="no dropout_p, no enable_gqa")

@@ -273,6 +273,7 @@ LEFT_OUT = [
     (_Attends(_LATER, None), "has a mask"),
     (_encoder(_FAR), "has a mask"),
     (_Attends(None, None, dropout_p=0.5), "dropout"),
+    (_Reads(lambda x: F.scaled_dot_product_attention(x, key=x, value=x)), "by position"),
     (_Attends(add_zero_attn=True), "adds a step"),
     (_Attends(add_bias_kv=True), "adds a step"),
     (_Attends(layer=_Twice), "copied|traced|every frame alone"),
