@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import costream.nn as co
@@ -347,3 +349,43 @@ def test_own_forward_of_a_sequential_is_not_lost():
 def test_wrong_arguments(options, message):
     with pytest.raises(ValueError, match=message):
         co.convert(nn.Conv1d(4, 4, 3), torch.randn(SOUND), **options)
+
+
+class _Adds(nn.Module):
+    def __init__(self, kernel: int, dilation: int) -> None:
+        super().__init__()
+        self.long = nn.Conv1d(4, 4, kernel, padding=dilation * (kernel // 2), dilation=dilation)
+        self.short = nn.Conv1d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(self.long(x)) + self.short(x)
+
+
+_KERNELS, _STRIDES = st.integers(1, 4), st.integers(1, 3)
+_LAYERS = st.one_of(
+    st.builds(
+        lambda k, s, d, p: nn.Conv1d(4, 4, k, s, min(p, d * (k - 1)), d),
+        *(_KERNELS, _STRIDES, _STRIDES, st.integers(0, 4)),
+    ),
+    st.builds(lambda k, s, p: nn.MaxPool1d(k, s, min(p, k // 2)), _KERNELS, _STRIDES, _STRIDES),
+    st.builds(lambda k, s: nn.AvgPool1d(k, s), _KERNELS, _STRIDES),
+    st.builds(_Adds, st.sampled_from([3, 5]), _STRIDES),
+    st.builds(nn.SiLU),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(_LAYERS, min_size=1, max_size=5), st.integers(24, 40))
+def test_any_stack_is_the_network_itself(layers, length):
+    net, clip = nn.Sequential(*layers).double().eval(), torch.randn(2, 4, length).double()
+    with torch.no_grad():
+        try:
+            wanted = net(clip)
+            continual = co.convert(net, clip)
+        except (RuntimeError, co.ConversionError):
+            assume(False)  # too short for these layers
+        torch.testing.assert_close(continual(clip), wanted, rtol=0, atol=1e-9)
+        steps = continual.forward_steps(clip, continual.init_state(2))
+        count = 0 if steps is None else steps.shape[2]
+        assert count == max(0, -((continual.delay - length) // continual.stride))
+        torch.testing.assert_close(steps, wanted[:, :, :count], rtol=0, atol=1e-9)
