@@ -27,6 +27,7 @@ _ANYWHERE = ("costream.bench.video3d:", "costream.bench.vivit:")  # on any devic
 _OBJECT_MODEL = "eventful-vitdet"
 _REPETITIONS = "Repetitions of each method."
 _threads = click.option("--threads", type=_SIZE, default=1, show_default=True)
+_dtype = click.option("--dtype", default="float32", show_default=True, help="Type of the numbers.")
 _device = click.option("--device", default="cpu", show_default=True, metavar="cpu|cuda:N|mps")
 _weights = click.option(
     "--weights", metavar="PATH", help="Weight file, or a folder with NAME.safetensors."
@@ -70,7 +71,7 @@ def command() -> None:
 @click.option(
     "--streams", type=_SIZE, default=1, show_default=True, help="Streams that step together."
 )
-@click.option("--dtype", default="float32", show_default=True, help="Type of the numbers.")
+@_dtype
 @_device
 @click.option("--rounds", type=_SIZE, default=60, show_default=True, help=_REPETITIONS)
 @_threads
@@ -161,6 +162,7 @@ def ops(as_json: bool) -> None:
 @_model("cooadtr")
 @_weights
 @_device
+@_dtype
 @click.option(
     "--duration", callback=seconds, metavar="TIME", help="Part of the file to use.  [default: all]"
 )
@@ -172,6 +174,7 @@ def stream(
     model: str,
     weights: str | None,
     device: str,
+    dtype: str,
     duration: float | None,
     rounds: int,
     threads: int,
@@ -186,7 +189,7 @@ def stream(
     from costream.runtime.setup import prepare_torch
 
     prepare_torch(threads)
-    loaded = load_model(model, weights=weights, device=device)
+    loaded = load_model(model, weights=weights, device=device, dtype=dtype)
     tables = [stream_table(file, loaded, rounds, duration), frames_table(file, loaded, rounds)]
     show(tables, as_json)
 
