@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.nn.parts import Layer, Part, PartState, Windowed, frames_of, room
+from costream.nn.parts import FULL, Layer, Part, PartState, Windowed, frames_of, room
 from costream.nn.pooling import TemporalMean
 from costream.nn.state import State, zeros
 from costream.nn.timing import Timing, check_shape, in_order, kernel_timing, store
@@ -370,8 +370,10 @@ class Rows(Part):
 
     def start(self, batch_size: int, clip: Tensor) -> BlockState:
         """Return the initial state; ``clip``: one frame of one stream, [1, d, 1]."""
-        empty = room(batch_size, self(clip), self.axis, 0)
-        return BlockState(zeros(batch_size), empty, self.block.init_state(batch_size))
+        empty, block = room(batch_size, self(clip), self.axis, 0), self.block.init_state(batch_size)
+        if FULL.get() and (past := self.receptive_field - 1):
+            self.block.forward_steps(clip.movedim(self.axis, 1).expand(batch_size, past, -1), block)
+        return BlockState(zeros(batch_size), empty, block)
 
     def advance(self, x: Tensor, state: BlockState) -> Tensor:
         """Take T frames, return as many."""

@@ -10,9 +10,12 @@ a stream remembers r - 1 frames and gives y_j when frame js - p + r - 1 arrives 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +31,12 @@ from costream.nn.timing import (
     in_order,
     store,
 )
+
+if TYPE_CHECKING:
+    from torch.utils.flop_counter import FlopCounterMode
+
+# States are made with full windows of blocks, whose steps cost less before.
+FULL: ContextVar[bool] = ContextVar("FULL", default=False)
 
 
 @dataclass
@@ -82,18 +91,20 @@ class Part(ContinualModule):
     def count_macs(self, frame: Tensor | None = None) -> int:
         """Return the multiply-accumulates of a step of one stream, averaged over the stride.
 
-        Counted by ``torch.utils.flop_counter``: products of matrices and convolutions, not
-        elementwise operations. ``frame``: as for ``init_state``.
+        Counted by ``torch.utils.flop_counter``, with full windows: products of matrices and
+        convolutions, not elementwise operations. ``frame``: as for ``init_state``.
         """
-        from torch.utils.flop_counter import FlopCounterMode
-
         frame = self.example() if frame is None else frame
-        state = self.init_state(1, frame)
+        token = FULL.set(True)
+        try:
+            state = self.init_state(1, frame)
+        finally:
+            FULL.reset(token)
         zero = torch.zeros_like(cast(Tensor, frame)[:1])
         with torch.no_grad(), use_kernels(False):  # compiled loops are not counted
             for _ in range(max(0, self.delay)):
                 self.forward_step(zero, state)
-            with FlopCounterMode(display=False) as counter:
+            with _counting() as counter:
                 for _ in range(self.stride):
                     self.forward_step(zero, state)
         return int(counter.get_total_flops()) // 2 // self.stride
@@ -124,6 +135,33 @@ class Part(ContinualModule):
         sizes = list(clip.shape)
         sizes[self.axis] = self.receptive_field
         return room(batch_size, self(clip.expand(sizes)), self.axis, 0, merged=True)
+
+
+@contextmanager
+def _counting() -> Iterator[FlopCounterMode]:
+    """Count operations, also those that torch does not count: of fused layers, and distances."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    aten, mha = torch.ops.aten, torch.backends.mha
+    shapes: dict[Any, Callable[..., int]] = {
+        aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: (
+            2 * math.prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
+        ),
+        aten.mkldnn_rnn_layer: lambda x, inputs, hidden, *_, **__: (
+            2 * x[0] * x[1] * (math.prod(inputs) + math.prod(hidden))
+        ),
+        aten._cudnn_rnn: lambda x, weights, *_, **__: (
+            2 * x[0] * x[1] * sum(math.prod(w) for w in weights if len(w) == 2)
+        ),
+        aten._cdist_forward: lambda a, b, *_, **__: 2 * math.prod(a) * b[-2],
+    }
+    before = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
+    try:
+        with FlopCounterMode(display=False, custom_mapping=shapes) as counter:
+            yield counter
+    finally:
+        mha.set_fastpath_enabled(before)
 
 
 def room(batch_size: int, clip: Tensor, axis: int, slots: int, merged: bool = False) -> Tensor:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import costream.nn as co
+from kit import plain_nets as plain
 from kit.stepping import check_part, chunkings
 
 WIDTH = 4  # of random networks, at every place, so that any of them can follow any other
@@ -197,6 +198,31 @@ def test_costs_and_repetition():
     with pytest.raises(ValueError, match=r"give one: init_state\(batch_size, frame\)"):
         net.init_state(2)
     assert co.Conv1d(8, 8, 3).count_macs() == co.Conv1d(8, 8, 3).init_state().empty.shape[1] * 24
+
+
+@pytest.mark.parametrize("kind", [co.Encoder, co.DeepEncoder])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_costs_of_blocks_are_those_of_full_windows(kind, depth):
+    block = kind(co.EncoderConfig(8, 2, 16, depth, 6))
+    net = co.Sequential(nn.Conv1d(4, 8, 3), block)
+    assert net.count_macs(torch.zeros(1, 4)) == 4 * 8 * 3 + block.count_macs()
+    soft = co.DeepEncoder(co.EncoderConfig(8, 2, 16, depth, 6), attention="soft")
+    assert co.as_part(soft).count_macs() == soft.count_macs()
+
+
+def test_costs_of_fused_layers():
+    assert co.QueryAttention(8, 2, 6).count_macs() == 4 * 64 + 2 * 6 * 8
+    assert co.LSTM(8, 4, num_layers=2).count_macs() == 4 * 4 * (8 + 4) + 4 * 4 * (4 + 4)
+    assert (co.GRU(8, 4).count_macs(), co.RNN(8, 4).count_macs()) == (144, 48)
+    allowed = {"time_axis": 1, "approximate": ["windowed attention"]}
+    attention = co.convert(plain.SelfAttention(), torch.zeros(1, 64, 8), **allowed)
+    assert attention.count_macs() == 4 * 64 + 2 * 64 * 8
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    within = co.Stateless(lambda x: layer(x.transpose(1, 2)))  # attends in each frame
+    assert within.count_macs(torch.zeros(1, 8)) == 4 * 64 + 2 * 8 + 2 * 8 * 16
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    net = co.convert(encoder, torch.zeros(1, 64, 8), **allowed)
+    assert net.count_macs() == 2 * (4 * 64 + 2 * 64 * 8 + 2 * 8 * 16)
 
 
 def test_weights_are_those_of_torch():
