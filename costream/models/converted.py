@@ -41,5 +41,5 @@ class ContinualClassifier(nn.Module):
 
     @property
     def dense_macs(self) -> int:
-        """Multiply-accumulates of steps for all frames that an output depends on."""
-        return self.window * self.count_macs()
+        """Multiply-accumulates of all frames that an output depends on; a mean over the stride."""
+        return self.window * self.count_macs() // self.stride

@@ -48,6 +48,11 @@ class UserPlan:
     frontend_arguments: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)  # of ``convert``
 
+    @property
+    def frames(self) -> int:
+        """Frames of its clips."""
+        return int(self.options.get("window") or self.example.shape[self.time_axis])
+
     def converted(self) -> Continual:
         """Return the continual form. Raises ModelError for a network that has none."""
         try:
@@ -117,7 +122,10 @@ class UserNetwork(ContinualClassifier):
         input_width: int | None = None,
     ) -> None:
         plan = user_plan(file, function)
-        super().__init__(plan.converted())
+        network = plan.converted()
+        super().__init__(network)
+        exact = network.report().change is None
+        self.recomputed = self.window if exact else min(self.window, plan.frames)
         self.input, self.num_classes, self.frame_macs = plan.input, num_classes, frame_macs
         if plan.input == "mel":
             self.hop = int(plan.frontend_arguments["hop_frames"])
@@ -161,5 +169,8 @@ class UserNetwork(ContinualClassifier):
 
     @property
     def dense_macs(self) -> int:
-        """Multiply-accumulates of all frames that an output depends on."""
-        return self.window * self.frame_macs
+        """Multiply-accumulates of all frames that an output depends on; of a clip, if fewer.
+
+        For a strided network, with outputs at every ``stride``-th step only, the mean over steps.
+        """
+        return self.recomputed * self.frame_macs // self.stride

@@ -57,6 +57,14 @@ def frames():
 def whole():
     return Net(nn.Conv1d(5, 4, 3, padding=1), (2,)), torch.zeros(1, 5, 8), {"time_axis": 2}
 
+def attention():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    net = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return net, torch.zeros(1, 64, 8), {"approximate": ["windowed attention"]}
+
+def strided():
+    return nn.Conv1d(5, 3, 3, stride=2), torch.zeros(1, 5, 9), {"time_axis": 2}
+
 def nothing():
     return None
 
@@ -123,6 +131,19 @@ def test_steps_are_those_of_the_network(code: Path, tmp_path: Path) -> None:
         mean = hidden[..., k - 7 : k + 1].mean(-1)
         expected = plain.head(mean).softmax(-1)[0].detach().numpy()
         np.testing.assert_allclose(outs[k], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "macs", "frames"),
+    [
+        ("attention", 2 * (4 * 64 + 2 * 64 * 8 + 2 * 8 * 16), 64),  # 127 are remembered
+        ("strided", 5 * 3 * 3 // 2, 1.5),
+        ("rows", 3 * 5 * 4 + 4 * 3, 8),
+    ],
+)
+def test_costs(code: Path, tmp_path: Path, function: str, macs: int, frames: float) -> None:
+    network = loaded(code, function, tmp_path).network
+    assert (network.count_macs(), network.dense_macs) == (macs, int(frames * macs))
 
 
 def test_sound_is_stepped_by_blocks(code: Path, tmp_path: Path) -> None:
