@@ -95,10 +95,12 @@ def network_saving(summary: Summary) -> str:
     return saving(own or 0, dense or 0) if known else ""
 
 
-def saving_line(summary: Summary) -> str:
+def saving_line(summary: Summary, *, exact: bool = True) -> str:
     """Return the line on what continual inference has saved; '' if nothing or unknown.
 
     ``same answer as recomputing the window; network 64x less, with frontend 1.5x less``
+
+    ``exact``: whether all answers are those of recomputing the window.
     """
     less = saving(summary.macs, summary.dense_macs)
     own, dense = summary.network_macs, summary.network_dense_macs
@@ -108,7 +110,9 @@ def saving_line(summary: Summary) -> str:
     if not network:
         return ""
     both = "" if own == summary.macs else f", with frontend {less or 'as much'}"
-    return f"same answer as recomputing the window; network {network}{both}"
+    same = "same answer as recomputing the window"
+    other = "recomputing the window can give other answers"
+    return f"{same if exact else other}; network {network}{both}"
 
 
 def closing_lines(header: Header, summary: Summary) -> list[str]:
@@ -120,7 +124,8 @@ def closing_lines(header: Header, summary: Summary) -> list[str]:
         hint = header.options.get("unfamiliar")
         told = clean(hint) if isinstance(hint, str) else "what is said of it is not to be trusted"
         lines.append(f"unfamiliar for {times_s}: {told}")
-    return [*lines, *filter(None, (cost_line(summary, header.kind), saving_line(summary)))]
+    saved = saving_line(summary, exact=header.options.get("exact") is not False)
+    return [*lines, *filter(None, (cost_line(summary, header.kind), saved))]
 
 
 def opens_at(head: Head | None, label: str) -> str:

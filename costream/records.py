@@ -274,7 +274,7 @@ class Compute:
     i: int  # step, from 0
     time_s: float  # as in its prediction
     macs: int  # multiply-accumulates actually spent on this step, frontend included
-    dense_macs: int  # of the same output without continual inference
+    dense_macs: int  # of an output without continual inference
     ms: StageTimes  # milliseconds by stage: {decode, frontend, network, sink}
     lag_s: float = 0.0  # live sources: now minus frame time
     dropped: int = 0  # frames dropped so far
@@ -346,7 +346,7 @@ class Summary:
     wall_s: float  # time it took
     x_realtime: float | None  # their ratio
     macs: int  # multiply-accumulates over the run
-    dense_macs: int  # of the same results without continual inference
+    dense_macs: int  # without continual inference
     complete: bool  # false after an interruption or a fault that ended the source early
     exit: int  # exit code for this source
     drift_ppm: float | None = None  # live: clock of the source against the local one, > 0: faster

@@ -52,7 +52,7 @@ class FeedStatus:
     heads: dict[str, str | None] = field(default_factory=dict)  # of several models: each's label
     network_ms: float = 0.0  # per step, its share of the newest steps, frontend included
     macs: int = 0  # multiply-accumulates
-    dense_macs: int = 0  # of the same results without continual inference
+    dense_macs: int = 0  # without continual inference
     seen: tuple[SeenLabel, ...] = ()  # in order of appearance
     places: tuple[PlaceCount, ...] = ()  # objects in zones and over lines
     persons: tuple[PersonStatus, ...] | None = None  # who is there; None: nobody is told apart

@@ -270,6 +270,8 @@ class ContinualAudioNet(SpectrumFrontend, Foldable[FoldedAudio]):
     Raises ValueError unless there are seven widths and residual layers keep the width.
     """
 
+    exact = True  # a token is that of recomputing what it averages
+
     def __init__(
         self,
         token_width: int = 128,

@@ -30,7 +30,7 @@ class StepResult:
     anticipation: npt.NDArray[np.float32] | None  # [B, A, C]
     warmup: tuple[bool, ...]  # [B], True while that stream's window is not full
     macs: int  # actual multiply-accumulates, all streams together, frontend included
-    dense_macs: int  # the same output with the whole window recomputed
+    dense_macs: int  # of an output with the whole window recomputed
     frontend_s: float
     network_s: float
     skeletons: tuple[SkeletonFrame, ...] | None = None  # [B], of models for skeletons

@@ -5,6 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from costream.models.oad.cooadtr import OadOutput
+from costream.nn.block import EncoderStack
+from costream.nn.continual import Continual
+from costream.nn.layers import GRU, LSTM, RNN
 from costream.nn.network import PartGraph, PartGraphState
 
 
@@ -34,6 +37,21 @@ class ContinualClassifier(nn.Module):
         """Take a frame [B, ...] of every stream, return logits [B, K], or None."""
         out = self.network.forward_step(x, state)
         return None if out is None else OadOutput(out, None)
+
+    @property
+    def exact(self) -> bool:
+        """Whether its answers are those of recomputing the window.
+
+        Not with approximations, a memory without an end, or stacks whose blocks have windows each.
+        """
+        network = self.network
+        if isinstance(network, Continual) and network.report().change is not None:
+            return False
+        endless = (nn.RNNBase, RNN, GRU, LSTM)
+        return not any(
+            isinstance(m, endless) or (isinstance(m, EncoderStack) and not m.exact)
+            for m in network.modules()
+        )
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of a step of one stream."""

@@ -103,7 +103,9 @@ def _facts(network: Any, frontend: Any) -> dict[str, Any]:
     macs = [int(part.count_macs()) for part in parts]
     dense = [int(getattr(part, "dense_macs", None) or part.count_macs()) for part in parts]
     field = int(getattr(encoder, "receptive_field", network.window))
-    return {"whole": frontend is not None, "field": field, "macs": macs, "dense_macs": dense}
+    exact = [bool(getattr(part, "exact", False)) for part in parts]
+    costs = {"macs": macs, "dense_macs": dense, "exact": exact}
+    return {"whole": frontend is not None, "field": field, **costs}
 
 
 def _classify(graph: StepGraph, logits: str, card: Card) -> None:

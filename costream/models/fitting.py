@@ -83,6 +83,18 @@ def source_notes(frontend: Any, info: SourceInfo) -> dict[str, Any]:
     return {}
 
 
+def exactness(model: Any) -> dict[str, Any]:
+    """Return an entry for the run's header, ``exact``, where answers can be the window's or not.
+
+    They are the window's where the network and its frontend are ``exact``, or save nothing.
+    """
+    network = model.network_dense_macs - model.network_macs
+    frontend = model.dense_macs - model.macs - network
+    parts = ((model.network, network), (model.frontend, frontend))
+    exact = all(saved <= 0 or getattr(part, "exact", False) for part, saved in parts)
+    return {} if exact else {"exact": False}
+
+
 def input_width(card: Card) -> int:
     """Return the number of values of a feature row; raise ModelError if the network takes none."""
     width = card.arguments.get("input_width") or card.arguments.get("embed_dim")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from costream.errors import ModelError
 from costream.models.base import GatedModel, Model, ModelHead, StepResult
+from costream.models.fitting import exactness
 from costream.models.streaming import ModelState, StreamingModel
 from costream.nn.state import State, zeros
 from costream.places import Place
@@ -44,9 +45,9 @@ class BesideModel:
         self.info = replace(sound.info, heads=heads, sound=None, beside=sound.info.sound, chunk=1)
 
     def check(self, source: SourceInfo) -> dict[str, Any]:
-        """Return an entry for the header, ``sound``, that says why there is none."""
+        """Return entries for the header; ``sound`` says why there is none."""
         if source.beside:
-            return {}
+            return exactness(self._sound)
         return {"sound": f"none ({source.silent or 'only media have it'})"}
 
     def init_state(self, batch_size: int = 1) -> BesideState:

@@ -40,6 +40,11 @@ class JointNetwork(nn.Module):
         self.window = max(int(cast(Any, n).window) for n in networks)
 
     @property
+    def exact(self) -> bool:
+        """Whether the answers of all networks are those of recomputing their windows."""
+        return all(getattr(n, "exact", False) for n in self._parts)
+
+    @property
     def dense_macs(self) -> int:
         """Multiply-accumulates of all networks when each recomputes its window."""
         return sum(int(n.dense_macs) for n in self._parts)

@@ -54,6 +54,7 @@ class OnnxStep(nn.Module):
         self._outputs = [output.name for output in session.get_outputs()]
         self.window, self._macs = int(facts["field"]), int(facts["macs"][0])
         self.dense_macs = int(facts["dense_macs"][0])
+        self.exact = bool(facts.get("exact", [False])[0])  # older files do not say
         if not {"logits", *(f"next_{i.name}" for i in self._inputs)} <= set(self._outputs):
             raise ModelError("the file has other inputs and outputs than a step")
         if "ready" in self._outputs:  # CoX3D and CoSlow
@@ -101,6 +102,7 @@ class _Pictures(nn.Module):
         super().__init__()
         self.prepare, self.box = frontend.prepare, frontend.box
         self._macs, self.dense_macs = (int(facts[key][1]) for key in ("macs", "dense_macs"))
+        self.exact = bool(facts.get("exact", [False, False])[1])
 
     def init_state(self, batch_size: int = 1) -> None:
         """Return None: all state is that of the step."""

@@ -20,6 +20,7 @@ from costream.frontends.pose import BOX, PoseTracker, PoseTrackers
 from costream.models.base import ModelHead, ModelInfo, StepResult
 from costream.models.fitting import (
     check_source,
+    exactness,
     extra_audio,
     input_width,
     source_kind,
@@ -60,7 +61,7 @@ class Network(Protocol):
 
     A network with a ``stride`` has an output every ``stride`` steps, and None at the others. One
     that takes several tokens at once, as those for audio do, has ``forward_steps`` and a
-    ``warmup`` that takes a number of steps ago.
+    ``warmup`` that takes a number of steps ago. ``exact``: its answers are the window's.
     """
 
     window: int  # tokens
@@ -224,7 +225,7 @@ class StreamingModel:
         model has no classifier (an imported encoder).
         """
         check_source(self.info.card, self.frontend, source)
-        return source_notes(self.frontend, source)
+        return source_notes(self.frontend, source) | exactness(self)
 
     def init_state(self, batch_size: int = 1) -> ModelState:
         """Return an initial state for ``batch_size`` streams."""

@@ -124,8 +124,8 @@ class UserNetwork(ContinualClassifier):
         plan = user_plan(file, function)
         network = plan.converted()
         super().__init__(network)
-        exact = network.report().change is None
-        self.recomputed = self.window if exact else min(self.window, plan.frames)
+        changed = network.report().change is not None
+        self.recomputed = min(self.window, plan.frames) if changed else self.window
         self.input, self.num_classes, self.frame_macs = plan.input, num_classes, frame_macs
         if plan.input == "mel":
             self.hop = int(plan.frontend_arguments["hop_frames"])

@@ -209,6 +209,11 @@ class EncoderStack(nn.Module):
         """Rows that an output depends on."""
         return self.window
 
+    @property
+    def exact(self) -> bool:
+        """Whether an output is that of the ordinary encoder over the window."""
+        return True
+
     def warmup(self, state: Any, ago: int = 0) -> tuple[bool, ...]:
         """Return for each stream whether its window was not yet full ``ago`` steps ago."""
         return tuple(t - ago < self.window for t in state.attention.steps.tolist())

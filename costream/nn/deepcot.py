@@ -133,6 +133,11 @@ class DeepEncoder(EncoderStack):
         """Rows that an output depends on."""
         return self.depth * (self.window - 1) + 1
 
+    @property
+    def exact(self) -> bool:
+        """Whether an output is that of the ordinary encoder over the window: of one block."""
+        return self.depth == 1
+
     def forward(self, x: Tensor, last: int | None = None, tokens: int = 1) -> Tensor:
         """Return the output at each row of a clip [B, T, d], as stepping through it would.
 

@@ -175,6 +175,8 @@ def test_the_network_and_the_whole_are_compared_with_recomputing(
     costs = ("macs", "dense_macs", "network_macs", "network_dense_macs")
     summary = replace(SUMMARY, **dict(zip(costs, (*macs, *network), strict=True)))
     assert saving_line(summary) == f"same answer as recomputing the window; {words}"
+    other = f"recomputing the window can give other answers; {words}"
+    assert timeline(header=replace(HEADER, options={"exact": False}), summary=summary)[-2] == other
     assert saving_line(replace(summary, network_dense_macs=network[0])) == ""
     assert network_saving(replace(summary, network_macs=None)) == ""
 

@@ -85,6 +85,11 @@ class TokenClassifier(nn.Module):
         """Feature rows that an output depends on."""
         return int(self.encoder.receptive_field)
 
+    @property
+    def exact(self) -> bool:
+        """Whether its answers are those of recomputing the window."""
+        return bool(self.encoder.exact)
+
     def forward(self, x: Tensor, offset: int | Tensor = 0, last: int | None = None) -> OadOutput:
         """Return the output of every step of a clip [B, T, C], as stepping through it would.
 

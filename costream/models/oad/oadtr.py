@@ -50,6 +50,7 @@ class OadTR(nn.Module):
     """
 
     delay = 0
+    exact = True
     config: ClassVar[EncoderConfig] = EncoderConfig(
         *(1024, 8, 1024, 3, 64), norm_first=True, qkv_bias=False, final_norm=True, dropout=0.1
     )

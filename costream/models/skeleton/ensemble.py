@@ -117,6 +117,11 @@ class SkeletonEnsemble(ContinualModule):
         return sum(net.count_macs(persons) for net in self.networks)
 
     @property
+    def exact(self) -> bool:
+        """Whether the answers of its members are those of recomputing their windows."""
+        return all(net.exact for net in self.networks)
+
+    @property
     def dense_macs(self) -> int:
         """Multiply-accumulates of a step that recomputes the whole clip."""
         return sum(net.dense_macs for net in self.networks)

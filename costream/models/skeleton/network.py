@@ -308,6 +308,11 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
         return (self.pool - 1) * self.stride + 1
 
     @property
+    def exact(self) -> bool:
+        """Whether its answers are those of recomputing the window, not padded at its ends."""
+        return self.form != "same"
+
+    @property
     def dense_macs(self) -> int:
         """Multiply-accumulates of a step that recomputes the whole clip.
 

@@ -70,6 +70,11 @@ class NystromEncoder(EncoderStack):
         """Rows that an output depends on."""
         return int(self._blocks[0].self_attn.receptive_field)
 
+    @property
+    def exact(self) -> bool:
+        """Whether an output is that of ordinary attention: landmarks only approximate it."""
+        return False
+
     def forward(self, x: Tensor, last: int | None = None) -> Tensor:
         """Return the output at each row of a clip [B, T, d], as stepping through it would.
 

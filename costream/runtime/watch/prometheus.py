@@ -200,7 +200,7 @@ _TOTALS = (
     ("errors", "errors", "Errors of the source"),
     ("alerts", "alerts", "Alerts that fired"),
     ("macs", "macs", "Multiply-accumulate operations computed"),
-    ("dense_macs", "dense_macs", "Operations for the same results without continual inference"),
+    ("dense_macs", "dense_macs", "Operations without continual inference"),
 )
 # Current values of a feed: name, meaning, value; no sample where it is not known.
 _NOW: tuple[tuple[str, str, Callable[[FeedStatus], float | None]], ...] = (
