@@ -113,11 +113,11 @@ def command(
     """Train MODEL on labelled actions, sounds or objects, in minutes on one core.
 
     Training starts from MODEL's weights; its labels are replaced by those of the data. For video
-    and audio only the temporal part is trained by default, and a class named background, none or
-    nothing (audio: also silence) makes no segments. Some of the recordings, never single frames,
-    are held out for validation, and a verdict compares the result on them with guessing and with
-    the nearest class mean. The same seed gives the same weights. Repeat the command to resume a
-    training that was interrupted or killed.
+    and audio only the temporal part is trained by default. Classes named background, none or
+    nothing (audio: also silence, text: other) are one, which makes no segments. Some of the
+    recordings, never single frames, are held out for validation, and a verdict compares the result
+    on them with guessing and with the nearest class mean. The same seed gives the same weights.
+    Repeat the command to resume a training that was interrupted or killed.
 
     \b
     costream train cooadtr --data recordings/ --labels corrected/ -o mine.safetensors

@@ -50,7 +50,7 @@ def clip_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any]
     else:
         recordings = read_recordings(settings.data, None, settings.group)
         examples = to_examples(recordings, None)
-    examples = fit_labels(examples, card.labels)
+    examples = fit_labels(examples, card.labels, card.background)
     if not examples:
         raise UsageError("no usable examples", where=settings.data)
     return measure(load(settings), examples, settings, stop)
@@ -122,7 +122,8 @@ def window_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, An
     stored = read_model(str(settings.model), settings.weights)
     if card_kind(stored.card) != "text":
         raise UsageError("is for text", where="--protocol glue", hint="thumos14 is for features")
-    lines = fit_labels(read_lines(settings.data, settings.group), stored.card.labels)
+    given, card = read_lines(settings.data, settings.group), stored.card
+    lines = fit_labels(given, card.labels, card.background)
     whole: Any = load(settings)
     tokens = [len(whole.frontend.prepare(TextLine(0, 0.0, line.source))) for line in lines]
     mean, rows = sum(tokens) / len(tokens), []

@@ -22,7 +22,7 @@ from costream.formatting import counted
 from costream.labels.collector import shortened
 from costream.labels.examples import normalise_label
 from costream.labels.reading import read_recordings, recording_name
-from costream.labels.recording import BACKGROUNDS, Recording
+from costream.labels.recording import BACKGROUNDS, SILENCE, Recording
 from costream.records import Header, Segment, Summary
 from costream.results.reader import NotAResultError, Totals, UnreadableRecord, runs
 from costream.runtime.stop import StopHandler
@@ -52,10 +52,13 @@ def result_scores(settings: EvaluateSettings) -> dict[str, Any]:
     else:
         timelines = _timelines(folder)
         labels = _labels(timelines, truth)
+        nothing = [name for name in labels if normalise_label(name) in BACKGROUNDS]
+        silence = [name for name in labels if normalise_label(name) == SILENCE]
+        background = next(iter((*silence, *nothing)), None)
+        labels = tuple(name for name in labels if name == background or name not in nothing)
         predictions = {
             name: partial(_silent, segments, len(labels)) for name, segments in timelines.items()
         }
-        background = next((name for name in labels if normalise_label(name) in BACKGROUNDS), None)
         model = folder.resolve().name
         told_apart = any(s.person is not None for each in timelines.values() for s in each)
     evaluator = RecordingEvaluator(settings, labels, background, model)
@@ -294,7 +297,7 @@ class RecordingEvaluator:
 
     def fit(self, recordings: Sequence[Recording]) -> list[Recording]:
         """Return the recordings with labels in the model's spelling; see ``fit_truth``."""
-        return fit_truth(recordings, self._names, self._ignored)
+        return fit_truth(recordings, self._names, self._ignored, self._background)
 
     def scores(self, pairs: Sequence[Pair]) -> dict[str, Any]:
         """Return the metrics of fitted recordings and their predictions.

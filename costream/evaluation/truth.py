@@ -45,15 +45,18 @@ class EvaluatedRecording:
 
 
 def fit_truth(
-    recordings: Sequence[Recording], names: Sequence[str], ignored: Sequence[str] = ()
+    recordings: Sequence[Recording],
+    names: Sequence[str],
+    ignored: Sequence[str] = (),
+    background: str | None = None,
 ) -> list[Recording]:
     """Return the recordings with their labels in the spelling of ``names``; warn of others.
 
-    Case, and whether words are separated by a blank, "_" or "-", make no difference. UsageError
-    if none of the labels is known. ``ignored``: labels without a warning.
+    Spelling is compared as in ``name_matcher``. UsageError if none of the labels is known.
+    ``ignored``: labels without a warning.
     """
     known = (*names, *ignored)
-    called = name_matcher(known)
+    called = name_matcher(known, background)
 
     def fit(one: Label) -> Label:
         return replace(one, label=called(one.label) or one.label)

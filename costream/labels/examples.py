@@ -13,7 +13,7 @@ import numpy as np
 from costream.errors import SourceError, UsageError
 from costream.labels.collector import abbreviate, read_text
 from costream.labels.formats.csv_files import read_rows
-from costream.labels.recording import Label, Recording
+from costream.labels.recording import BACKGROUNDS, Label, Recording
 from costream.sources.registry import expand
 
 log = logging.getLogger("costream")
@@ -62,19 +62,22 @@ def to_examples(recordings: Iterable[Recording], background: str | None) -> list
     return examples
 
 
-def fit_labels(examples: Sequence[Example], names: Sequence[str]) -> list[Example]:
-    """Return the examples with their labels spelled as in ``names``.
+def fit_labels(
+    examples: Sequence[Example], names: Sequence[str], background: str | None = None
+) -> list[Example]:
+    """Return the examples with their labels spelled as in ``names``; see ``name_matcher``.
 
-    If a label is not among the names as it is, case and the word separator (space, "_" or "-") are
-    ignored. Raises UsageError for labels that match none of the names.
+    Raises UsageError for labels that match none of the names.
     """
-    fitted = _fitted(((example.label, example.where) for example in examples), names)
+    called = name_matcher(names, background)
+    fitted = _fitted(((example.label, example.where) for example in examples), called)
     return [replace(example, label=fitted[example.label]) for example in examples]
 
 
-def _fitted(found: Iterable[tuple[str, str]], names: Sequence[str]) -> dict[str, str]:
+def _fitted(
+    found: Iterable[tuple[str, str]], called: Callable[[str], str | None]
+) -> dict[str, str]:
     """Return the name of each label; UsageError with the place of an unknown one."""
-    called = name_matcher(names)
     fitted: dict[str, str] = {}
     unknown: dict[str, str] = {}
     for label, where in found:
@@ -93,9 +96,16 @@ def _fitted(found: Iterable[tuple[str, str]], names: Sequence[str]) -> dict[str,
     return fitted
 
 
-def name_matcher(names: Sequence[str]) -> Callable[[str], str | None]:
-    """Return a function that maps a label to the equal or equally spelled one of ``names``."""
-    alike = {normalise_label(name): name for name in reversed(names)}
+def name_matcher(
+    names: Sequence[str], background: str | None = None
+) -> Callable[[str], str | None]:
+    """Return a function that maps a label to the equal or equally spelled one of ``names``.
+
+    Case and the word separator (space, "_" or "-") are ignored if a label is not among the names as
+    it is. Without a name of their own, all BACKGROUNDS are the ``background``, if there is one.
+    """
+    alike = {} if background is None else dict.fromkeys(BACKGROUNDS, background)
+    alike |= {normalise_label(name): name for name in reversed(names)}
     return lambda label: label if label in names else alike.get(normalise_label(label))
 
 

@@ -12,7 +12,7 @@ from costream.clock import TOLERANCE_S
 
 UNSCORED = -1  # index of a frame whose label is unknown
 BACKGROUND, SILENCE = "background", "silence"
-BACKGROUNDS = (BACKGROUND, SILENCE, "none", "nothing")  # usual names of no event
+BACKGROUNDS = (BACKGROUND, "none", "nothing")  # names of no event; of sounds SILENCE too
 SLIVER_S = 0.1  # shorter gaps between two labels are due to rounding of their times
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,8 @@ import costream
 from costream.checkpoints.card import Card
 from costream.checkpoints.file import Weights
 from costream.errors import ModelError, UsageError
-from costream.labels.examples import normalise_label
+from costream.labels.examples import Example, normalise_label
+from costream.labels.recording import Label
 from costream.runtime.stop import Stopped
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import TrainingCheckpoint
@@ -26,6 +27,7 @@ log = logging.getLogger("costream")
 EARLY_STOPPING_NOTE = (
     "Early stopping used the validation examples: their metrics are slightly optimistic."
 )
+Labelled = TypeVar("Labelled", Example, Label)
 CHECKPOINT_SUFFIXES = (".partial", ".frontend.partial")  # of the network, and of the stage after it
 
 
@@ -181,14 +183,23 @@ def log_resume_hint(partials: Sequence[TrainingCheckpoint]) -> Iterator[None]:
         raise
 
 
-def background_first(found: set[str], names: Sequence[str], added: str) -> tuple[str, ...]:
-    """Return labels, the background first: the first of ``names`` found, or else ``added``."""
-    for name in names:
-        for label in sorted(found):
-            if normalise_label(label) == normalise_label(name):
-                log.info("%r is the background class: it produces no segments", label)
-                return (label, *sorted(found - {label}))
-    return (added, *sorted(found))
+def background_first(found: set[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Return labels, the background first: all of ``names`` that are found, as one label.
+
+    It is called by the first of them; if none is found, it is added.
+    """
+    called = list(dict.fromkeys(map(normalise_label, names)))
+    same = [label for label in sorted(found) if normalise_label(label) in called]
+    same.sort(key=lambda label: called.index(normalise_label(label)))
+    if same:
+        level = logging.INFO if len(same) == 1 else logging.WARNING
+        log.log(level, "background, which makes no segments: %s", ", ".join(map(repr, same)))
+    return ((same or names)[0], *sorted(found - {*same}))
+
+
+def in_classes(items: Iterable[Labelled], labels: Sequence[str]) -> list[Labelled]:
+    """Return the items; the label of those of no class is that of the background, the first."""
+    return [x if x.label in labels else replace(x, label=labels[0]) for x in items]
 
 
 def untrainable_error(card: Card) -> ModelError:

@@ -20,6 +20,7 @@ from costream.evaluation.clips import sequence_scores, without
 from costream.evaluation.metrics.sequences import fuse
 from costream.labels.examples import Example, split, to_examples
 from costream.labels.reading import read_recordings
+from costream.labels.recording import BACKGROUNDS
 from costream.models.build import build, new_network
 from costream.training.adapting import Adaptation, with_facts
 from costream.training.base import (
@@ -29,6 +30,8 @@ from costream.training.base import (
     TrainingData,
     TrainSettings,
     Workspace,
+    background_first,
+    in_classes,
     untrainable_error,
     warn_of_unchecked,
 )
@@ -69,13 +72,18 @@ class SequenceTrainer(ABC):
 
     metric = ("top1", "top-1", "clips")
     command = "detect"
+    backgrounds: ClassVar[tuple[str, ...]] = BACKGROUNDS  # names of classes that are no event
     arguments: ClassVar[
         Mapping[str, Any]
     ] = {}  # of the trained network, where they differ from its card
 
-    @abstractmethod
     def labels(self, found: set[str], card: Card) -> tuple[str, ...]:
-        """Return the labels to learn from those of the examples, the background first."""
+        """Return the labels to learn from those of the examples, the background first.
+
+        All classes that are called like the model's background, or are no event, are one.
+        """
+        own = () if card.background is None else (card.background,)
+        return background_first(found, (*own, *self.backgrounds))
 
     @abstractmethod
     def fit(self, student: Student, data: TrainingData, workspace: Workspace) -> TrainResult:
@@ -102,7 +110,7 @@ class SequenceTrainer(ABC):
         labels = self.labels({x.label for r in recordings for x in r.labels}, card)
         examples = [
             e
-            for e in to_examples(recordings, labels[0])
+            for e in in_classes(to_examples(recordings, labels[0]), labels)
             if e.label != labels[0]
             or e.end_s is None
             or (e.end_s - e.start_s) * card.rate_hz >= MIN_STEPS

@@ -24,7 +24,7 @@ from costream.training.base import (
     TrainingData,
     TrainSettings,
     Workspace,
-    background_first,
+    in_classes,
     refuse_fine_tuning,
     untrainable_error,
     warn_of_unchecked,
@@ -73,10 +73,7 @@ class TextTrainer(SequenceTrainer):
 
     metric = ("top1", "top-1", "lines")
     command = "read"
-
-    def labels(self, found: set[str], card: Card) -> tuple[str, ...]:
-        """Return the labels, the background first, which is "other" unless there is another."""
-        return background_first(found, (OTHER, *BACKGROUNDS), OTHER)
+    backgrounds = (OTHER, *BACKGROUNDS)
 
     def remedy(self, card: Card, settings: TrainSettings) -> str:
         """Return what to do for a better result."""
@@ -93,11 +90,12 @@ class TextTrainer(SequenceTrainer):
     def read(self, card: Card, settings: TrainSettings) -> TrainingData:
         """Return the lines. UsageError for unusable data or fewer than two labels."""
         lines = read_lines(settings.data, settings.group)
+        labels = self.labels({line.label for line in lines}, card)
+        lines = in_classes(lines, labels)
         found = {line.label for line in lines}
         if len(found) < 2:
             what = f"only one label ({found.pop()})" if found else "no lines with a label"
             raise UsageError(what, where=settings.data, hint="at least two labels are needed")
-        labels = self.labels(found, card)
         training, held_out = split_lines(lines, settings.validation, settings.seed)
         warn_of_unchecked(found - {line.label for line in held_out}, settings)
         log.info("%d lines to train on, %d to validate with", len(training), len(held_out))

@@ -61,6 +61,15 @@ def levels(folder: Path) -> Path:
     return path
 
 
+def test_lines_of_no_event_are_one_label(folder: Path, tmp_path: Path) -> None:
+    table, path = tmp_path / "lines.csv", tmp_path / "o.safetensors"
+    lines = [f"{INFOS[k % 3].format(k)},{('none', 'Other', 'info')[k % 3]}" for k in range(30)]
+    table.write_text("\n".join(["text,label", *lines]) + "\n", "utf-8")
+    small = folder / "small.safetensors"
+    done = run("train", small, "--data", table, "-o", path, "--steps", 2)
+    assert done.stdout.startswith(f"{path}: Other, info\n")
+
+
 def test_lines_are_labelled_and_alerts_told(levels: Path, tmp_path: Path) -> None:
     log = tmp_path / "app.log"
     told = ["started worker 7", "", "could not open file 5", "connection 9 failed"]

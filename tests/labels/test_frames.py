@@ -68,3 +68,9 @@ def test_time_that_nobody_can_use_is_told(caplog):
 def test_recordings_are_spelt_as_the_model_does():
     (fitted,) = fit_truth([made((0.0, 1.0, "Dog_Bark"))], ["rain", "dog bark"])
     assert fitted.labels[0].label == "dog bark"
+
+
+def test_what_is_no_event_is_the_background():
+    one = made((0.0, 1.0, "None"), (1.0, 2.0, "nothing"), (2.0, 3.0, "dog"))
+    (fitted,) = fit_truth([one], ["silence", "nothing", "dog"], background="silence")
+    assert [label.label for label in fitted.labels] == ["silence", "nothing", "dog"]

@@ -61,6 +61,20 @@ def test_it_says_where_the_weights_are(trained):
     assert done.stdout.startswith(f"{path}: background, bend, step, wave\nvalidation: top-1 ")
 
 
+def test_all_classes_of_no_event_are_the_background(base, tmp_path):
+    still = np.repeat(data_skeleton.STANDING[None], 36, 0)
+    for n in range(3):
+        for label in ("none", "Nothing"):
+            data_skeleton.write_motion(tmp_path / "data" / label / f"{n}.csv", still)
+        data_skeleton.write_act(tmp_path / "data" / "bend" / f"{n}.csv", "bend", n)
+    path = tmp_path / "o.safetensors"
+    done = run("train", base, "--data", tmp_path / "data", "-o", path, "--steps", 2)
+    assert "background, which makes no segments: 'none', 'Nothing'" in done.stderr
+    assert (read_card(path).labels, read_card(path).background) == (("none", "bend"), "none")
+    found = evaluate("-m", path, "--data", tmp_path / "data")
+    assert (found["labels"], found["examples"]) == (["none", "bend"], 9)
+
+
 def test_recordings_with_timelines_are_learnt(base, tmp_path):
     """Between the acts somebody stands about, and then nobody is there."""
     media, labels = tmp_path / "media", tmp_path / "labels"

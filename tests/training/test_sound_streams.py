@@ -41,8 +41,8 @@ def base(tmp_path_factory):
     [
         ({"dog", "cat"}, ("silence", "cat", "dog")),
         ({"dog", "Silence"}, ("Silence", "dog")),
-        ({"dog", "none", "background"}, ("background", "dog", "none")),
-        ({"dog", "no_music", "background"}, ("no_music", "background", "dog")),
+        ({"dog", "none", "Background", "background"}, ("Background", "dog")),
+        ({"dog", "no_music", "background", "silence"}, ("no_music", "dog")),
     ],
 )
 def test_the_background_is_called_by_its_name(base, found, expected):

@@ -30,7 +30,6 @@ from costream.training.base import (
     TrainingData,
     TrainSettings,
     Workspace,
-    background_first,
     refuse_fine_tuning,
     untrainable_error,
 )
@@ -70,14 +69,7 @@ class AudioTrainer(SequenceTrainer):
     """Trainer of custom sound classes."""
 
     command = "listen"
-
-    def labels(self, found: set[str], card: Card) -> tuple[str, ...]:
-        """Return the labels, the background first.
-
-        The background is the class named like the model's background, or else "background",
-        "silence", "none" or "nothing"; without such a class "silence" is added.
-        """
-        return background_first(found, (card.background or SILENCE, *BACKGROUNDS), SILENCE)
+    backgrounds = (SILENCE, *BACKGROUNDS)
 
     def check(self, card: Card, settings: TrainSettings) -> TrainSettings:
         """Raise UsageError for --fps, and for --fine-tune of a spectrogram."""

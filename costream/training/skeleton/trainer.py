@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from costream.checkpoints.card import Card
 from costream.frontends.joints import JointStreams
-from costream.labels.recording import BACKGROUND
 from costream.models.skeleton.network import SkeletonNet
 from costream.nn.adapters.adapting import original
 from costream.sources.base import SourceOptions
@@ -49,10 +48,6 @@ class SkeletonTrainer(SequenceTrainer):
 
     arguments: ClassVar[Mapping[str, Any]] = {"statistics": True}
 
-    def labels(self, found: set[str], card: Card) -> tuple[str, ...]:
-        """Return the labels, first the background: the time between motions."""
-        return (BACKGROUND, *sorted(found - {BACKGROUND}))
-
     def check(self, card: Card, settings: TrainSettings) -> TrainSettings:
         """Raise ModelError for a network without an output for every step.
 
@@ -77,7 +72,7 @@ class SkeletonTrainer(SequenceTrainer):
             read_motions(part, card, frontend, options) for part in (data.training, data.validation)
         )
         augmenter = Augmenter(frontend.layout, frontend.axes, VARIETY, {})
-        maker = StreamMaker(motions, card.labels, augmenter, BACKGROUND)
+        maker = StreamMaker(motions, card.labels, augmenter, card.labels[0])
         enough = min(MOST, STEPS + PER_EXAMPLE * len(motions)) * (3 if settings.scratch else 1)
         rate = 1e-2 if settings.scratch or settings.density < 1 else 1e-3
         schedule = Schedule(settings.steps or enough, STREAMS, rate=rate, smoothing=0.1)

@@ -24,7 +24,6 @@ from costream.training.base import (
     TrainingData,
     TrainSettings,
     Workspace,
-    background_first,
     refuse_fine_tuning,
     untrainable_error,
 )
@@ -92,15 +91,6 @@ def with_new_head(base: Weights) -> Weights:
 
 class VideoTrainer(SequenceTrainer):
     """Trainer of custom video classes."""
-
-    def labels(self, found: set[str], card: Card) -> tuple[str, ...]:
-        """Return the labels, the background first.
-
-        The background is the class named like the model's background, or else "background", "none"
-        or "nothing"; without such a class it is added.
-        """
-        names = (card.background or BACKGROUND, BACKGROUND, "none", "nothing")
-        return background_first(found, names, card.background or BACKGROUND)
 
     def remedy(self, card: Card, settings: TrainSettings) -> str:
         """Return what to do for a better result: also --fine-tune, where that is possible."""
