@@ -23,19 +23,24 @@ MIN_STEPS = 4  # least number of steps of an example
 
 @contextmanager
 def open_example(
-    example: Example, card: Card, frontend: Any, options: SourceOptions, wanted: str
+    example: Example, card: Card, frontend: Any, options: SourceOptions
 ) -> Iterator[Iterator[Data | Gap]]:
-    """Open an example, which must be ``wanted``, and provide its items; faults are logged.
+    """Open an example, which must be a recording, and provide its items; faults are logged.
 
     UsageError for features; SourceError, naming the example, if it cannot be read or does not fit
     the model.
     """
-    own = replace(options, start_s=example.start_s, end_s=example.end_s)
+    span = replace(options, start_s=example.start_s, end_s=example.end_s)
+    own = replace(span, rate_hz=card.rate_hz)  # of features, which are refused below
     source = open_source(example.source, own)
     try:
         info = source.open()
         if info.kind == "features":
-            raise UsageError(f"features are not {wanted}", where=example.where)
+            raise UsageError(
+                "training takes recordings, not features",
+                where=example.where,
+                hint="give the recordings themselves",
+            )
         check_source(card, frontend, info)
         if info.silent:
             log.warning("%s: %s; training on its frames only", example.where, info.silent)

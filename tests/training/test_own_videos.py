@@ -22,7 +22,7 @@ from kit.media import make_video
 from kit.movinet_clip import CROP, SMALL
 from kit.pages import Page
 from kit.program import costream, python
-from kit.runs import evaluate, run
+from kit.runs import evaluate, refused, run
 
 
 @pytest.fixture(scope="module")
@@ -211,6 +211,17 @@ def test_sound_is_no_video(base, tmp_path):
 
 
 TONES = {"high": 3000.0, "low": 300.0}
+
+
+def test_features_are_no_video(base, tmp_path):
+    (tmp_path / "grow").mkdir()
+    (tmp_path / "slide").mkdir()
+    made = ("features", make_video(tmp_path / "a.mp4", frames=8), "-m", base, "-o")
+    run(*made, tmp_path / "grow" / "a.npz")
+    run(*made, tmp_path / "slide" / "a.npz")
+    (tmp_path / "a.mp4").unlink()
+    given = ("--data", tmp_path, "-o", tmp_path / "o.safetensors", "--validation", 0)
+    refused(2, "training takes recordings, not features", "train", base, *given)
 
 
 def write_tone(path, tone, seed):

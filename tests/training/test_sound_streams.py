@@ -204,7 +204,7 @@ def test_features_are_no_sound(base, tmp_path):
     np.save(path, np.zeros((9, 16), np.float32))
     _, frontend = build(base.card, base.tensors)
     example = Example(str(path), "a", 0.0, None, "", "t.csv, line 3")
-    with pytest.raises(UsageError, match="line 3: features are not audio"):
+    with pytest.raises(UsageError, match="line 3: training takes recordings, not features"):
         AudioReader(base.card, frontend, 0, 0, FeatureCache(None, base.card, frontend)).read(
             [example]
         )

@@ -81,7 +81,7 @@ class AudioReader:
         self._card, self._frontend, self._variants = card, frontend, variants
         self._seed, self._cache = seed, cache
         sound = AudioFormat(frontend.sample_rate_hz, frontend.block)
-        self._options = SourceOptions(rate_hz=card.rate_hz, sound=sound)
+        self._options = SourceOptions(sound=sound)
         self._wave = lru_cache(maxsize=2)(self._samples)  # an example and the preceding one
 
     def read(self, examples: Sequence[Example]) -> list[EncodedAudio]:
@@ -158,8 +158,7 @@ class AudioReader:
         return torch.cat([self._frontend.forward_steps(x, state) for x in parts], 1)[0].cpu()
 
     def _samples(self, example: Example) -> Wave:
-        given = (example, self._card, self._frontend, self._options)
-        with open_example(*given, "audio") as items:
+        with open_example(example, self._card, self._frontend, self._options) as items:
             parts = [item.samples for item in items if isinstance(item, AudioBlock)]
         if not parts:
             raise UsageError("this example has no sound", where=example.where)

@@ -43,7 +43,7 @@ def read_motions(
 def _read(example: Example, card: Card, frontend: JointStreams, options: SourceOptions) -> Motion:
     trackers = PoseTrackers(1, frontend.persons, frontend.places)
     try:
-        with open_example(example, card, frontend, options, "skeletons") as items:
+        with open_example(example, card, frontend, options) as items:
             ticks = resample(items, card.rate_hz, card.gap_tolerance_s)
             frames = [frontend.prepare(item) for item in _skeletons(ticks, trackers)]
     finally:

@@ -105,7 +105,7 @@ def frames_of(card: Card, frontend: Any, example: Example) -> Iterator[Tick | Ga
     UsageError for features; SourceError if it cannot be read or is not a video.
     """
     options = SourceOptions(box=frontend.box, beside=extra_audio(frontend))
-    with open_example(example, card, frontend, options, "a video") as items:
+    with open_example(example, card, frontend, options) as items:
         for tick in resample(items, card.rate_hz, card.gap_tolerance_s):
             assert not isinstance(tick, Fault)
             yield tick
