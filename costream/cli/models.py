@@ -28,7 +28,14 @@ from costream.cli.models_fetch import (
 from costream.cli.options import check_weight_file, json_option, model_names, print_json
 from costream.errors import CostreamError, ExitCode, UsageError, printable, say
 from costream.formatting import counted, listed, print_path, saving, si
-from costream.models.registry import ModelEntry, find_weights, kind_of, list_models
+from costream.models.registry import (
+    ModelEntry,
+    find_weights,
+    kind_of,
+    list_models,
+    read_model,
+    split_name,
+)
 from costream.models.spec import architectures
 from costream.sinks.atomic import check_folder
 
@@ -218,15 +225,18 @@ def _print_wrapped(start: str, text: str, most: int | None = None) -> None:
 @json_option
 def show_command(model: str, weights: str | None, full: bool, as_json: bool) -> None:
     """Show what a model knows, its limits and its licence, and what it takes and costs."""
-    path = find_weights(model, weights)
-    header = read_header(path)
-    card = card_in(header, path)
-    numbers = None  # of a step, whose weights are among the constants of its graph
-    if path.suffix != STEP_SUFFIX:
-        numbers = sum(math.prod(info.shape) for info in header.tensors.values())
-    digest = header.metadata.get("tensors_sha256", "")
+    file, numbers = find_weights(model, weights), None
+    if split_name(model)[1]:
+        path, whole = model, read_model(model, weights)
+        card, digest = whole.card, whole.sha256
+        numbers = sum(tensor.numel() for tensor in whole.tensors.values())
+    else:
+        path, header = str(file), read_header(file)
+        card, digest = card_in(header, file), header.metadata.get("tensors_sha256", "")
+        if file.suffix != STEP_SUFFIX:  # whose weights are among the constants of its graph
+            numbers = sum(math.prod(info.shape) for info in header.tensors.values())
     if as_json:
-        facts = {"path": str(path), "tensors_sha256": digest, "parameters": numbers}
+        facts = {"path": path, "tensors_sha256": digest, "parameters": numbers}
         print_json({**facts, **json.loads(card.to_json())})
         return
     if not full:
@@ -237,7 +247,7 @@ def show_command(model: str, weights: str | None, full: bool, as_json: bool) -> 
             _print_wrapped(f"{key:<{width}}  ", value, _MAX_LINES.get(key, 1))
         say(f"More: costream models show {model} --full")
         return
-    lines = [("file", str(path)), ("sha256", digest)]
+    lines = [("file", path), ("sha256", digest)]
     lines += [] if numbers is None else [("parameters", f"{numbers:,}")]
     lines += _describe(card)
     width = max(len(key) for key, _ in lines if " " not in key)
@@ -340,7 +350,8 @@ def compress_command(model: str, int8: bool, output: Path | None, overwrite: boo
 
     prepare_torch()
     facts = compress(model, target)
-    before, after = (path.stat().st_size for path in (find_weights(model), target))
+    files = [find_weights(name) for name in split_name(model) if name]
+    before, after = sum(file.stat().st_size for file in files), target.stat().st_size
     say(
         f"{after / 1e6:.2f} MB of {before / 1e6:.2f}; largest difference of a score"
         f" {facts['score_difference']:.4f} ({facts['measured_on']})"
@@ -406,13 +417,14 @@ def verify_command(models: tuple[str, ...], as_json: bool) -> int:
     for name in models or [e.name for e in list_models() if e.path is not None]:
         path, sample, known, problem = None, None, None, None
         try:
-            path = find_weights(name)
-            digest = verify(path)
+            file = find_weights(name)
+            path = name if split_name(name)[1] else str(file)
+            digest = verify(path, read_model(path))
             sample = reproduce(path)
-            known = _check_published(path)
+            known = _check_published(file)
         except CostreamError as error:
             digest, problem = "", str(error)
-        row = {"path": str(path or name), "ok": problem is None, "sha256": digest}
+        row = {"path": path or name, "ok": problem is None, "sha256": digest}
         rows.append({**row, "sample": sample, "known_input": known, "problem": problem})
     if not rows:
         say("there are no weight files to verify")

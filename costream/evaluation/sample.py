@@ -108,7 +108,7 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def reproduce(weights: Path, folder: Path | None = None) -> dict[str, Any] | None:
+def reproduce(weights: str | Path, folder: Path | None = None) -> dict[str, Any] | None:
     """Measure the metrics of a card's sample again, on the CPU.
 
     Returns ``file`` and ``metrics`` as measured now, or None for them with a ``reason`` if the

@@ -1,4 +1,4 @@
-"""Verification of a weight file: checksum, card, tensors, and a few steps on this machine."""
+"""Verification of weights: checksum, card, tensors, and a few steps on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from costream.checkpoints.card import Card
-from costream.checkpoints.file import read_weights
+from costream.checkpoints.file import Weights, read_weights
 from costream.errors import ModelError
 from costream.models.build import build, model_class
 from costream.models.fitting import source_kind
@@ -42,14 +42,14 @@ _TOKENS = 8  # per side of the image for object detectors
 Rows: TypeAlias = npt.NDArray[np.float32]
 
 
-def verify(path: Path) -> str:
-    """Check a weight file, return the digest of its tensors.
+def verify(name: str | Path, stored: Weights | None = None) -> str:
+    """Check a weight file, or what was ``stored`` for a name; return the digest of the tensors.
 
-    Raises ModelError if the file is damaged, its tensors do not fit the architecture or the
+    Raises ModelError if a file is damaged, its tensors do not fit the architecture or the
     card, if parameters are not finite, or if stepping twice gives different results, or values
     that are not finite.
     """
-    stored = read_weights(path)
+    stored = stored or read_weights(Path(name))
     try:
         network, frontend = build(stored.card, stored.tensors)
         _check_parameters(network, *filter(None, [frontend]))
@@ -61,7 +61,7 @@ def verify(path: Path) -> str:
         else:
             _check_encoder(network.eval(), stored.card.arguments["embed_dim"])
     except ModelError as error:
-        raise ModelError(str(error), where=path) from error
+        raise ModelError(str(error), where=name) from error
     return stored.sha256
 
 

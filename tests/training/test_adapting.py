@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +24,7 @@ from costream.training.optim import TrainingCheckpoint, freeze_batchnorm, remove
 from costream.training.tokens.teacher import LABELS, Teacher
 from kit import data_audio, data_objects, data_skeleton, data_video
 from kit.data_training import train_settings
+from kit.runs import run
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +89,20 @@ def test_adapter_files_are_the_result_beside_their_base(skeletons, small, tmp_pa
         load_model(f"{other}+{adapter}")
     with pytest.raises(ModelError, match="no such adapter file"):
         find_weights(f"{base}+none.safetensors")
+
+
+def test_a_base_with_an_adapter_is_shown_verified_and_compressed(skeletons, small, tmp_path):
+    adapter = small.with_name("small-adapter.safetensors")
+    name, made = f"{skeletons[0]}+{adapter}", tmp_path / "int8.safetensors"
+    assert run("models", "verify", name).stdout == f"ok    {name}\n"
+    shown = json.loads(run("models", "show", name, "--json").stdout)
+    assert shown["parameters"] == sum(t.numel() for t in read_weights(small).tensors.values())
+    assert (shown["path"], shown["compression"]["pruned"]) == (name, ["network"])
+    done = run("models", "compress", name, "--int8", "-o", made)
+    before = sum(path.stat().st_size for path in (skeletons[0], adapter))
+    assert f"{made.stat().st_size / 1e6:.2f} MB of {before / 1e6:.2f};" in done.stderr
+    alone = run("models", "verify", adapter, code=5).stdout
+    assert alone == f"FAIL  {adapter}: an adapter alone; give its base too: -m BASE+{adapter}\n"
 
 
 @pytest.mark.slow
