@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -394,7 +395,9 @@ def _convert_own(
     write_weights(target, card, tensors)
     for line in report.splitlines():
         say(line)
-    say(f"{name}: {card.description} Run it with: costream --code {file} ... -m {name}")
+    model = name if target == cache_folder() / f"{name}{SUFFIX}" else str(target)
+    call = f"costream --code {shlex.quote(str(file))} ... -m {shlex.quote(model)}"
+    say(f"{name}: {card.description} Run it with: {call}")
 
 
 def convert(

@@ -14,6 +14,7 @@ from costream.errors import ModelError
 from costream.importers.config import CARD_KEYS, ImportSettings
 from costream.importers.pickles import read_foreign
 from costream.labels.names import custom_labels, read_labels
+from costream.models.build import build
 from costream.models.user_network import MEL_RATE_HZ, RATE_HZ, UserPlan, user_plan
 from costream.user_code import run_code
 
@@ -72,6 +73,10 @@ def import_user_network(
         licence=settings.get("licence") or "",
     )
     tensors = {f"network.network.{k}": v for k, v in plan.module.state_dict().items()}
+    try:
+        build(card, tensors)  # as it is when it runs
+    except ModelError as error:
+        raise ModelError(str(error), where=f"{file}:{function}") from error
     return card, tensors, str(net.report())
 
 

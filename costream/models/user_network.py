@@ -130,7 +130,9 @@ class UserNetwork(ContinualClassifier):
         if plan.input == "mel":
             self.hop = int(plan.frontend_arguments["hop_frames"])
             if self.hop % self.stride:
-                raise ModelError(f"a stride of {self.stride} frames does not divide {self.hop}")
+                what = f"its stride of {self.stride} frames does not divide {self.hop}, of a step"
+                hint = 'another "hop_frames" among its "frontend_arguments"'
+                raise ModelError(what, hint=hint)
             self.stride = 1  # from the last output of a step to that of the next
 
     def forward_step(self, x: Tensor, state: PartGraphState) -> OadOutput | None:

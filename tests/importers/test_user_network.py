@@ -45,6 +45,12 @@ def pictures():
 def mel():
     return Net(nn.Conv2d(1, 4, (64, 3)), (2, 3)), torch.zeros(1, 1, 64, 40), MEAN
 
+def strided():
+    return Net(nn.Conv2d(1, 4, (64, 3), (1, 2)), (2, 3)), torch.zeros(1, 1, 64, 40), MEAN
+
+def fitting():
+    return *strided()[:2], {**MEAN, "frontend_arguments": {"hop_frames": 20}}
+
 def skeleton():
     return Net(nn.Conv2d(3, 4, (3, 1), padding=(1, 0)), (2, 3)), torch.zeros(1, 3, 9, 15), MEAN
 
@@ -173,6 +179,8 @@ def test_sound_is_stepped_by_blocks(code: Path, tmp_path: Path) -> None:
         ("whole", "allow it: approximate="),
         ("nothing", "own.py:nothing: does not return a module"),
         ("odd", r"\[1, 3, 6, 14, 20\]: not one of"),
+        ("fitting", ""),
+        ("strided", "own.py:strided: its stride of 2 frames does not divide 25, of a step"),
         ("misspelt", "unknown options: aproximate"),
         ("absent", "has no function 'absent'"),
     ],
@@ -198,6 +206,7 @@ def test_from_the_command_line(code: Path, tmp_path: Path) -> None:
     given = ("models", "import", "own.py:skeleton", "--weights", "w.pth", "-o", "m.safetensors")
     done = run(*given, "--config", "labels=names.txt", cwd=tmp_path)
     assert "clip against steps" in done.stderr
+    assert "Run it with: costream --code own.py ... -m m.safetensors\n" in done.stderr
     write_act(tmp_path / "j.csv", "wave", 0, 12)
     options = ("detect", "j.csv", "-m", "m.safetensors", "-o", "-")
     found = records(run("--code", "own.py", *options, cwd=tmp_path).stdout, "prediction")
