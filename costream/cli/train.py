@@ -74,7 +74,7 @@ from costream.errors import UsageError
     help="Learn low-rank differences to frozen weights; a file of these alone is written beside"
     " the result. splora can be pruned.",
 )
-@option("--rank", type=click.IntRange(1), default=8, help="Rank of the adapter.")
+@option("--rank", type=click.IntRange(1), help="Rank of the adapter.  [default: 8]")
 @option(
     "--density",
     type=click.FloatRange(0, 1, min_open=True),
@@ -108,7 +108,12 @@ from costream.errors import UsageError
 @verbosity_options
 @config_option()
 def command(
-    model: str, output: Path | None, cache: Path | None, no_cache: bool, **values: Any
+    model: str,
+    output: Path | None,
+    cache: Path | None,
+    no_cache: bool,
+    rank: int | None,
+    **values: Any,
 ) -> int:
     """Train MODEL on labelled actions, sounds or objects, in minutes on one core.
 
@@ -129,6 +134,8 @@ def command(
     """
     if cache and no_cache:
         raise UsageError("--cache and --no-cache exclude each other")
+    if rank is not None and values["adapter"] == "none":
+        raise UsageError("only adapters have a rank", where="--rank", hint="give --adapter too")
     output = output or Path(f"{Path(model).stem}-own{SUFFIX}")
     check_weight_file(output)
     from costream.training.base import TrainSettings
@@ -136,4 +143,5 @@ def command(
     from costream.training.feature_cache import features_folder
 
     cache = None if no_cache else cache or features_folder()
-    return int(train(TrainSettings(model=model, output=output, cache=cache, **values)))
+    given = TrainSettings(model=model, output=output, cache=cache, rank=rank or 8, **values)
+    return int(train(given))

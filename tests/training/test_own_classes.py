@@ -12,7 +12,7 @@ import pytest
 from costream.checkpoints.file import read_card
 from kit import data_skeleton
 from kit.program import costream, python, start
-from kit.runs import evaluate, run
+from kit.runs import evaluate, refused, run
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +127,11 @@ def test_nothing_is_overwritten(base, data, tmp_path):
     assert done.returncode == 2
     assert "already exists" in done.stderr
     assert path.read_bytes() == b"mine"
+
+
+def test_a_rank_is_that_of_an_adapter(data, tmp_path):
+    call = ("train", "costgcn", "--data", data, "-o", tmp_path / "o.safetensors", "--rank", 4)
+    refused(2, "--rank: only adapters have a rank; give --adapter too", *call)
 
 
 def test_one_class_is_too_few(base, tmp_path):
