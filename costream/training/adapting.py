@@ -105,7 +105,12 @@ class Adaptation:
             pruner = self._pruning()
             both = isinstance(self._network, WithFrontend)
             parts = ["network", "frontend"] if both else ["network"]
-            self.facts |= {"density": round(pruner.density, 4), "pruned": parts}
+            left = round(pruner.density, 4)
+            self.facts |= {"density": left, "pruned": parts}
+            if left > self._density:
+                what = "--density %g is out of reach: the least that layers can keep is %g"
+                log.warning(what, self._density, left)
+                self.facts["density_wanted"] = self._density
             pruner.finish()
         fuse(self._network)
         self._network.eval()

@@ -58,6 +58,8 @@ def compression_lines(card: Card) -> list[str]:
         how += f" of rank {facts['rank']}"
     if "density" in facts:
         how += f", density {facts['density']:.2f}"
+    if "density_wanted" in facts:
+        how += f" ({facts['density_wanted']:g} is out of reach)"
     text = f"{how}: {facts['learnt']:,} of {facts['learnt_whole']:,} numbers learnt;"
     text += f" a step of the network {facts['macs']:,} of {facts['macs_before']:,} MAC"
     lost = facts.get("validation_loss")

@@ -105,6 +105,16 @@ def test_a_base_with_an_adapter_is_shown_verified_and_compressed(skeletons, smal
     assert alone == f"FAIL  {adapter}: an adapter alone; give its base too: -m BASE+{adapter}\n"
 
 
+def test_a_density_out_of_reach_is_told(skeletons, tmp_path, capsys):
+    path = _train(skeletons, tmp_path / "o.safetensors", density=0.001, steps=2)
+    card = read_card(path)
+    left = card.compression["density"]
+    assert left > 0.001
+    told = f"--density 0.001 is out of reach: the least that layers can keep is {left:g}"
+    assert told in capsys.readouterr().err
+    assert f"density {left:.2f} (0.001 is out of reach): " in compression_lines(card)[0]
+
+
 @pytest.mark.slow
 def test_an_interrupted_pruning_goes_on(skeletons, small, tmp_path, monkeypatch):
     """Masks are in the checkpoint: the result is that of an uninterrupted training."""
