@@ -164,9 +164,20 @@ def read_classes(data: Path) -> Iterator[Recording]:
         if not files:
             raise UsageError("a class without recordings", where=folder)
         for file in files:
-            for source in expand(str(file)):
+            for source in _sources(file):
                 label = Label(0.0, None, folder.name, source)
                 yield Recording(source, (label,), str(file), False, None)
+
+
+def _sources(file: Path) -> list[str]:
+    """Return the sources in a file, or in a folder of keypoints; UsageError for another folder."""
+    try:
+        return expand(str(file))
+    except SourceError as error:
+        if not file.is_dir():
+            raise
+        hint = "move its recordings into the folder of their class"
+        raise UsageError("a folder in that of a class", where=file, hint=hint) from error
 
 
 def read_lines(data: Path | None, group: str | None) -> list[Example]:

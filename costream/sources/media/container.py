@@ -48,7 +48,7 @@ def check_file(path: str) -> None:
     except (OSError, ValueError) as error:
         raise SourceError(f"cannot be read ({error})", where=where) from error
     if stat.S_ISDIR(status.st_mode):
-        raise SourceError("this is a folder", where=where, hint=f"name the files: {where}/*.mp4")
+        raise SourceError("this is a folder", where=where, hint=f"name the files: {where}/*")
     if stat.S_ISREG(status.st_mode) and status.st_size == 0:
         raise SourceError("the file is empty", where=where)
 
