@@ -63,12 +63,20 @@ class LabelCollector:
         return wanted
 
     def label(
-        self, path: Path, spot: str, start: str | float, end: str | float | None, label: str
+        self,
+        path: Path,
+        spot: str,
+        start: str | float,
+        end: str | float | None,
+        label: str,
+        *,
+        cut: bool = True,
     ) -> list[Label]:
         """Return the label in a list, which is empty for an invalid label, which is reported.
 
         ``spot`` is its place in the file. Times are seconds or their text; ``end`` None or "":
-        until the end of the recording.
+        until the end of the recording. ``cut``: a start before 0 s is cut off, as of a timeline of
+        more than the recording; otherwise it is an error.
         """
         where = f"{path}, {spot}"
         label = label.strip()
@@ -80,6 +88,8 @@ class LabelCollector:
             return []
         if not label:
             self.error(path, spot, "no label")
+        elif start_s < 0 and not cut:
+            self.error(path, spot, f"the start ({start_s:g} s) is before the recording")
         elif end_s is not None and end_s < start_s:
             what = f"the end ({end_s:g} s) is not after the start ({start_s:g} s)"
             self.error(path, spot, what)

@@ -61,6 +61,7 @@ def test_examples_of_one_file_are_one_group(data):
     ("line", "says"),
     [
         ("wave/a.csv,3,2,wave", "line 3: the end (2 s) is not after the start (3 s)"),
+        ("wave/a.csv,-1,2,wave", "line 3: the start (-1 s) is before the recording"),
         ("wave/a.csv,soon,,wave", "line 3: not a time: 'soon'"),
         ("wave/a.csv,0,1,", "line 3: no label"),
         (",0,1,wave", "line 3: no file"),

@@ -56,7 +56,8 @@ def read_table(
         labels = found.setdefault((name, own) if of else ("", ""), [])
         if collector.wants(cells.get("model") or None):
             times = cells.get(start) or 0.0, cells.get(end)
-            read = collector.label(path, f"line {line}", *times, cells.get("label", ""))
+            label, cut = cells.get("label", ""), of != _FILE
+            read = collector.label(path, f"line {line}", *times, label, cut=cut)
             number = cells.get(_PERSON, "") if group != _PERSON else ""
             person = int(number) if number.isdecimal() else None
             labels += [replace(one, person=person) for one in read]
