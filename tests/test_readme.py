@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from costream.checkpoints.file import read_card
+from costream.models.registry import load_model
 from kit.program import ROOT
 
 README = (ROOT / "README.md").read_text("utf-8")
@@ -78,6 +79,20 @@ def test_scores_of_motions_are_those_of_the_cards() -> None:
         numbers = [f"{rows[name][key]:.3f}" if name in rows else "-" for name, key in cells]
         count = next(rows[name]["sequences"] for name in names if name in rows)
         assert f"| {part} ({count}) | {' | '.join(numbers)} |" in MODELS
+
+
+def test_the_shipped_model_takes_what_is_said() -> None:
+    path = ROOT / "weights" / "cooadtr.safetensors"
+    network, costs = load_model(path, device="cpu").network, read_card(path).costs
+    own, dense = network.count_macs() / 1e6, network.dense_macs / 1e6
+    front, less = costs["macs"] / 1e6 - own, costs["dense_macs"] / costs["macs"]
+    said = " ".join(README.split())
+    assert f"takes {own:.2f} million multiply-accumulates a step instead of {dense:.1f}," in said
+    assert f"takes {front:.1f}: {less:.1f} times less in all" in said
+    said = " ".join((ROOT / "costream" / "manual" / "benchmarks.md").read_text("utf-8").split())
+    assert (
+        f"frontend takes {front:.1f}; the temporal network itself takes {own:.2f} instead" in said
+    )
 
 
 def test_the_shipped_model_is_better_than_its_baselines():
