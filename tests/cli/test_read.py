@@ -8,7 +8,9 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
+from threading import Timer
 
 import numpy as np
 import pytest
@@ -241,6 +243,21 @@ def test_a_server_of_lines_is_watched_and_connected_to_again(levels: Path) -> No
     assert any(isinstance(r, Alert) for r in found)
     assert any(isinstance(r, Gap) for r in found)
     assert status is not None
+
+
+def test_a_restart_is_no_gap_of_the_feed(levels: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        uri = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        for pause_s in (0.0, 3.0):
+            time.sleep(pause_s)
+            with costream.watch(uri, str(levels), on=["gap>=3s"], state_dir=tmp_path) as feeds:
+                next(feeds)
+                link, _ = server.accept()
+                with link:
+                    Timer(0.6, link.sendall, [b"connection 2 failed\n"]).start()
+                    while not isinstance(record := next(feeds).record, Prediction):
+                        assert not isinstance(record, Alert)
+            assert record.time_s > pause_s
 
 
 def test_python_reads_lines_and_streams_of_them(levels: Path, tmp_path: Path) -> None:

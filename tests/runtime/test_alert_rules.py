@@ -264,7 +264,7 @@ def test_a_gap_fires_once_and_again_after_data():
     assert [a.time_s for a in watch("gap>=10s", polls)] == [15.0]
     polls += [(float(t), "waiting", t - 20.0) for t in range(40, 60)]
     assert [a.time_s for a in watch("gap>=10s", polls)] == [15.0, 45.0]
-    never = [(float(t), "connecting", None) for t in range(20)]
+    never = [(float(t), "connecting", float(t)) for t in range(20)]
     assert [(a.time_s, a.since_s) for a in watch("gap>=10s", never)] == [(10.0, 0.0)]
 
 
@@ -296,20 +296,17 @@ states = st.sampled_from(["connecting", "live", "stalled", "waiting", "lost", "e
 def test_any_feed_that_goes_and_comes(kind, for_s, every_s, story):
     """``story``: at each second the state, and whether data came in it."""
     text = f"{kind} {'>=' if kind == 'gap' else 'for'} {for_s} every {every_s}"
-    polls, newest_s = [], None
+    polls, newest_s = [], 0.0
     for t, (state, data) in enumerate(story):
         newest_s = float(t) if data else newest_s
-        polls.append((float(t), state, None if newest_s is None else t - newest_s))
+        polls.append((float(t), state, t - newest_s))
     expected = []
     for i, (now_s, state, age_s) in enumerate(polls):
-        age_s = now_s if age_s is None else age_s
         since = int(expected[-1].time_s) + 1 if expected else 0
         later = polls[since : i + 1]
         if kind == "gap":
             since_s = now_s - age_s
-            back = any(
-                s != "ended" and (t if a is None else a) < for_s - SLACK_S for t, s, a in later
-            )
+            back = any(s != "ended" and a < for_s - SLACK_S for _, s, a in later)
         else:
             live = [t for t, s, _ in polls[: i + 1] if s == "live"]
             gone = [t for t, s, _ in polls[: i + 1] if s in ("waiting", "lost")]

@@ -131,10 +131,10 @@ class Alerts:
         for evaluator in self._feeds[feed].evaluators:
             evaluator.gap()
 
-    def state(self, feed: str, now_s: float, state: FeedState, age_s: float | None) -> list[Alert]:
+    def state(self, feed: str, now_s: float, state: FeedState, age_s: float) -> list[Alert]:
         """Take the state of a feed, at least once a second; return alerts to record.
 
-        ``now_s``: the feed's time; ``age_s``: time since its newest data; None: never any data.
+        ``now_s``: the feed's time; ``age_s``: time since its newest data, or since the start.
         """
         alerts = [a for e in self._feeds[feed].evaluators for a in e.state(now_s, state, age_s)]
         # The clip shows when the condition began.

@@ -139,17 +139,17 @@ class RuleEvaluator:
         if self.rule.kind not in ("gap", "lost"):
             self.holding = False
 
-    def state(self, now_s: float, state: FeedState, age_s: float | None) -> list[Alert]:
+    def state(self, now_s: float, state: FeedState, age_s: float) -> list[Alert]:
         """Take the state of the feed and return the alerts that fire.
 
-        ``age_s``: time since its newest data; None: never any data. Call it regularly, also
-        while no data arrive.
+        ``age_s``: time since its newest data, or since the start, until some arrive. Call it
+        regularly, also while no data arrive.
         """
         away, rule = self._away, self.rule
         if rule.kind not in ("gap", "lost") or state == "ended":
             return []
         if rule.kind == "gap":
-            away.since_s = 0.0 if age_s is None else now_s - age_s
+            away.since_s = now_s - age_s
             away.armed = away.armed or now_s - away.since_s < rule.for_s - SLACK_S
         elif state == "live":
             away.since_s, away.armed = None, True

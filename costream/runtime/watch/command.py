@@ -297,8 +297,9 @@ class WatchRun:
         lost = 0 if self._broker is None else self._broker.dropped
         status = self._overview.status(self._share.load, self._alerts.failed + lost)
         for channel, feed in zip(self._channels, status.feeds, strict=True):
-            if channel.recorder.begun:
-                for alert in self._alerts.state(feed.name, channel.now_s, feed.state, feed.age_s):
+            age_s = feed.away_s if feed.age_s is None else feed.age_s
+            if channel.recorder.begun and age_s is not None:
+                for alert in self._alerts.state(feed.name, channel.now_s, feed.state, age_s):
                     self._loop.record_alert(channel, alert)
         for view in self._views:
             view.show(status)
