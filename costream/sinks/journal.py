@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -81,7 +83,7 @@ class AppendedFile:
         """Return whether ``path`` still names the open file."""
         try:
             found = os.stat(self.path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         return self._file is not None and os.path.samestat(found, os.fstat(self._file))
 
@@ -138,7 +140,7 @@ class Journal:
 
     If the disk fills, the run goes on: records are dropped and counted, and an ``error`` record
     gives their number as soon as there is room; both are logged. A file that was deleted or
-    moved away is restarted.
+    moved away is restarted, with its folder and its lock.
 
     ``open`` raises UsageError while another run writes to this journal, OutputError if it cannot
     be written. ``clock`` returns the time of day, seconds since 1970.
@@ -177,16 +179,13 @@ class Journal:
         """Lock the journal and append a header."""
         self._run = self._header = header
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            lock = (self._directory / f".{self._name}.lock").open("a", encoding="utf-8")
-            try:
-                self._begin_alone(lock)
-            except BaseException:
-                lock.close()
-                raise
+            self._begin(self._clock())
         except OSError as error:
+            self._unlock()
+            if isinstance(error, BlockingIOError):
+                what, hint = "another run writes to it", "stop it, or name another folder with -o"
+                raise UsageError(what, where=self.path, hint=hint) from None
             raise OutputError(f"cannot write ({error.strerror})", where=self.path) from error
-        self._lock = lock
         self._put(None)
         self._syncing.start()
 
@@ -204,14 +203,26 @@ class Journal:
         self._sync()
         self._prune()
         self._file.close()
+        self._unlock()
+
+    def _take_lock(self) -> None:
+        """Lock the journal, unless this run holds the lock. BlockingIOError: another run does."""
+        path = self._directory / f".{self._name}.lock"
+        if self._lock is not None:
+            with suppress(FileNotFoundError):
+                if os.path.samestat(path.stat(), os.fstat(self._lock.fileno())):
+                    return
+        lock = path.open("a", encoding="utf-8")
+        if not try_lock(lock):
+            lock.close()
+            raise BlockingIOError(errno.EAGAIN, "another run writes to it")
+        self._unlock()
+        self._lock = lock
+
+    def _unlock(self) -> None:
         if self._lock is not None:
             self._lock.close()
-
-    def _begin_alone(self, lock: IO[str]) -> None:
-        if not try_lock(lock):
-            hint = "stop it, or name another folder with -o"
-            raise UsageError("another run writes to it", where=self.path, hint=hint)
-        self._begin(self._clock())
+        self._lock = None
 
     def _put(self, record: AnyRecord | None) -> None:
         """Write pending lines and a record; the record is dropped if writing fails."""
@@ -234,20 +245,25 @@ class Journal:
 
     def _prepare(self, now_s: float, length: int) -> None:
         """Open, restart or rotate the file as needed before ``length`` more bytes."""
+        gone = False
         if self._file.is_open and not 0 <= self._look_s - now_s <= _LOOK_S:
             self._look_s = now_s + _LOOK_S
-            if not self._file.is_there():
-                log.warning("%s: was deleted or moved away; a new file is started", self.path)
+            gone = not self._file.is_there()
+            if gone:
                 self._file.close()
         if not self._file.is_open:
             self._begin(now_s)
+        if gone:
+            log.warning("%s: was deleted or moved away; a new file is started", self.path)
         size = self._file.size + length
         due = self._filled and self._rotation.due(self._begun_s, now_s, size)
         if due and now_s >= self._rotate_s:
             self._finish(now_s)
 
     def _begin(self, now_s: float) -> None:
-        """Open the file; an empty one needs a header."""
+        """Open the file, in its folder and locked; an empty one needs a header."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._take_lock()
         first = self._file.open()
         self._filled = bool(first)
         self._begun_s = now_s

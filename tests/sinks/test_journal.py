@@ -316,6 +316,33 @@ def test_a_file_that_somebody_took_away_is_begun_anew(
     assert "was deleted or moved away; a new file is started" in caplog.text
 
 
+def test_a_folder_that_somebody_took_away_is_made_again(tmp_path: Path, caplog: Any) -> None:
+    clock, folder = Clock(), tmp_path / "log"
+    journal = opened(folder, None, clock)
+    folder.rename(tmp_path / "old")
+    folder.write_text("")
+    clock.now_s += 2
+    journal.write(step(0))  # no folder can be made
+    folder.unlink()
+    journal.write(step(1))
+    with pytest.raises(UsageError, match="another run writes to it"):
+        opened(folder)
+    folder.rename(tmp_path / "older")
+    other = opened(folder)
+    clock.now_s += 2
+    journal.write(step(2))  # it is another run's now
+    other.close(SUMMARY)
+    journal.close(SUMMARY)
+    assert kinds(tmp_path / "older" / "cam.jsonl") == ["header", "error", "prediction"]
+    assert kinds(folder / "cam.jsonl") == ["header", "summary", "error", "summary"]
+    assert [r.message.partition(": ")[2] for r in caplog.records] == [
+        "cannot write (File exists); records are dropped",
+        "writing works again; records lost: 1",
+        "cannot write (another run writes to it); records are dropped",
+        "writing works again; records lost: 1",
+    ]
+
+
 def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
     first = opened(tmp_path)
     with pytest.raises(UsageError) as raised:
