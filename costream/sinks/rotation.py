@@ -19,7 +19,7 @@ Period = Literal["hour", "day"]
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT])(i?)B", re.IGNORECASE)
 _AGE = re.compile(r"\d[dh]")  # not minutes: "500m" may be meant as a size
-_CLIP = r"_[0-9]{8}T[0-9]{6}Z_.*(?<!\.part)"
+_CLIP = r"_[0-9]{8}T[0-9]{6}Z_.*\.mkv"
 _NAME_BYTES = 80  # limit for a feed or a label in the file name of a clip
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 _SECONDS: dict[Period, int] = {"hour": 3600, "day": 86400}

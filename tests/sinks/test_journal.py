@@ -267,6 +267,7 @@ def test_clips_go_with_the_parts_of_their_feed(tmp_path: Path) -> None:
     mine = [clip(f"cam_20261124T1200{k:02}Z_walk~{k}.mkv", 3600.0 * k) for k in range(30)]
     others = [clip(f"cam{k}_20261124T120000Z_walk.mkv", 99_999.0) for k in range(3)]
     others += [clip("cam_20261124T120000Z_walk.mkv.part", 99_999.0), clip("cam_walk.mkv", 99_999.0)]
+    others += [clip("cam_20261124T120000Z_walk.jpg", 99_999.0)]  # a snapshot
     opened(tmp_path, Rotation(every="day", keep_s=9.5 * 3600)).close(SUMMARY)
     assert {*mine[:10], *others} == set(files(tmp_path)) - {"cam.jsonl"}
     opened(tmp_path, Rotation(every="day", keep=4500)).close(SUMMARY)
