@@ -46,6 +46,13 @@ def test_arguments_are_feeds(tmp_path: Path) -> None:
     assert got[-1].shown == "rtsp://***@cam1/a"
 
 
+def test_names_differ_in_the_names_of_clips(tmp_path: Path) -> None:
+    long = 50 * "ä"
+    (tmp_path / "feeds.toml").write_text("[[feed]]\nurl = 'mic'\nname = 'cam1 A'", "utf-8")
+    got = feeds(tmp_path / "feeds.toml", "rtsp://cam1/a", f"{long}.mp4", f"{long}.mkv")
+    assert [spec.name for spec in got] == ["cam1 A", "cam1_a~2", f"{long}.mp4", f"{35 * 'ä'}~2"]
+
+
 def test_a_list_with_what_holds_for_all(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("CAMERA_PASSWORD", SECRET)
     monkeypatch.setenv("HOST", "media.example:8443")
@@ -216,6 +223,10 @@ def test_ffmpeg_reads_them(password: str, guarded: Any, tmp_path: Path) -> None:
         (
             "[[feed]]\nurl = '0'\nname = 'a'\n[[feed]]\nurl = '1'\nname = 'A'",
             "feed 2: name 'A' is already used by",
+        ),
+        (
+            "[[feed]]\nurl = '0'\nname = 'a b'\n[[feed]]\nurl = '1'\nname = '_A_b'",
+            "feed 2: name '_A_b' gives clips the names of those of ",
         ),
         ("[[feed]]\nurl = 'mic'\nchannel = 0", "feed 1: channel 0 is not a whole number from 1 on"),
         ("[[feed]]\nurl = 'mic'\nchannel = true", "feed 1: channel True is not a whole number"),

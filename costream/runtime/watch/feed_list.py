@@ -37,6 +37,7 @@ from costream.places import KINDS, Kind, Place, check_places, parse_place
 from costream.runtime.alerts.actions import SECRET_VARIABLES
 from costream.runtime.alerts.alerts import KEYS, AlertOptions, read_options
 from costream.settings import read_toml
+from costream.sinks.rotation import safe_name
 from costream.sources.registry import name_of
 
 Transport = Literal["tcp", "udp"]
@@ -45,6 +46,7 @@ _PASSWORDS = ("password", "password-env", "password-file")
 _TRANSPORTS: tuple[Transport, ...] = ("tcp", "udp")
 _SHARED = ("user", *_PASSWORDS, "channel", "transport", "timeout", *KINDS, *KEYS)
 _OWN = ("name", "url", *_SHARED)
+_STEM_BYTES = 70  # so that a number after it is still in the names of clips
 _NO_FILE_NAME = re.compile(r"[\x00-\x1f/\\:*?\"<>|]|^[.\s]|[.\s]$|^$|.{101}")
 
 
@@ -72,14 +74,22 @@ def read_feeds(options: Options) -> tuple[FeedSpec, ...]:
     flags["password-file"] = options.password_file
     flags |= {kind: getattr(options, kind) for kind in KINDS}
     entries = [entry for text in options.sources for entry in _entries(text, flags)]
-    taken: dict[str, str] = {}
+    taken: dict[str, _Entry] = {}
     for entry in entries:
         name = entry.name()
-        if name is not None and name.casefold() in taken:
-            raise entry.error("name", f"{name!r} is already used by {taken[name.casefold()]}")
-        if name is not None:
-            taken[name.casefold()] = entry.where
+        if name is None:
+            continue
+        other = taken.setdefault(_in_files(name), entry)
+        if other is not entry:
+            used = name.casefold() == str(other.name()).casefold()
+            what = "is already used by" if used else "gives clips the names of those of"
+            raise entry.error("name", f"{name!r} {what} {other.where}")
     return tuple(entry.spec(taken) for entry in entries)
+
+
+def _in_files(name: str) -> str:
+    """Return what the names of a feed's files begin with, where case does not count."""
+    return safe_name(name).casefold()
 
 
 def _entries(argument: str, flags: Mapping[str, Any]) -> Iterator[_Entry]:
@@ -129,16 +139,16 @@ class _Entry:
             raise self.error("name", f"{name!r} cannot be used as a file name")
         return name
 
-    def spec(self, taken: dict[str, str]) -> FeedSpec:
-        """Return the feed, under a name not in ``taken``, and add that name."""
+    def spec(self, taken: dict[str, _Entry]) -> FeedSpec:
+        """Return the feed, under a name that none in ``taken`` has in files, and add that name."""
         uri, name = self._uri(), self.name()
         if name is None:
             name = stem = name_of(uri)
             number = 1
-            while name.casefold() in taken:
+            while _in_files(name) in taken:
                 number += 1
-                name = f"{stem}~{number}"
-            taken[name.casefold()] = self.where
+                name = f"{stem.encode()[:_STEM_BYTES].decode(errors='ignore')}~{number}"
+            taken[_in_files(name)] = self
         text, channel = self._text("transport"), self.settings.get("channel")
         transport = next((t for t in _TRANSPORTS if t == text), None)
         if transport != text:
