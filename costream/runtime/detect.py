@@ -174,6 +174,10 @@ def _inputs(options: Options, plan: _Plan) -> tuple[list[str], list[ExitCode]]:
             overwrite = options.overwrite or options.skip_existing
             check_outputs(plan.formats, plan.directory, name, overwrite=overwrite)
             inputs.append(uri)
+    alone = [f for f in plan.formats if plan.directory is None and not FORMATS[f].joins]
+    if alone and len(inputs) > 1:
+        what = f"{alone[0]} of {len(inputs)} sources is no single file"
+        raise UsageError(what, where="-o -", hint="name a folder with -o, or use -f jsonl")
     if not joints and not failures:
         where = "--layout" if options.layout else "--columns"
         raise UsageError("no input has joints", where=where, hint="leave it out")

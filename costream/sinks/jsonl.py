@@ -18,7 +18,7 @@ from costream.sinks.atomic import TextOutput
 from costream.sinks.base import TextSink, output_file
 
 
-@output_file("jsonl", about="every record as it happens", has_summary=True, order=1)
+@output_file("jsonl", about="every record as it happens", has_summary=True, joins=True, order=1)
 class JsonLines(TextSink):
     """The stream of records: ``header`` first, ``summary`` last.
 

@@ -75,7 +75,7 @@ class Raven(TextSink):
         self._out.write("\t".join(map(one_line, cells)) + "\n", flush=True)
 
 
-@output_file("rttm", about="timeline as NIST RTTM", order=8)
+@output_file("rttm", about="timeline as NIST RTTM", joins=True, order=8)
 class Rttm(TextSink):
     """Rich Transcription Time Marked (NIST): a SPEAKER line of ten fields per segment.
 

@@ -7,7 +7,7 @@ from costream.records import Objects, Prediction, Record
 from costream.sinks.base import TextSink, output_file
 
 
-@output_file("lines.txt", format="lines", about="every step as a line, of text with it")
+@output_file("lines.txt", format="lines", about="every step as a line, of text with it", joins=True)
 class LabelledLines(TextSink):
     """Tab-separated time in seconds, best label, its score, and the line of text, if there is one.
 

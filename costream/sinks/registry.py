@@ -38,6 +38,11 @@ class Format:
         return all(info.get("has_summary") for info in self.files.values())
 
     @property
+    def joins(self) -> bool:
+        """Whether those of several sources can follow one another on standard output."""
+        return all(info.get("joins") for info in self.files.values())
+
+    @property
     def binary(self) -> bool:
         """Whether it is written to files only."""
         return any(info.get("binary") for info in self.files.values())

@@ -20,7 +20,7 @@ _LONG_S = 36_000.0  # ten hours: the width of times where the length is not know
 _WIDEST = 40  # of labels; longer ones move the score of their row
 
 
-@output_file("txt", format="table", about="timeline as a readable table", order=5)
+@output_file("txt", format="table", about="timeline as a readable table", joins=True, order=5)
 class TextTable(TextSink):
     """The timeline that ends a run on a terminal, as plain text without escape sequences.
 

@@ -68,6 +68,10 @@ def test_one_table_of_many_inputs(tmp_path):
     assert [row["model"] for row in rows(table)] == ["cosounds"]
     refused(2, "-f srt -o FOLDER", "detect", ROOM, "-o", table.with_suffix(".srt"))
     refused(2, "a single file takes the format csv", "detect", ROOM, "-o", table, "-f", "srt")
+    hint = "-o -: srt of 2 sources is no single file; name a folder with -o, or use -f jsonl"
+    refused(2, hint, "detect", ROOM, second, "-f", "srt")
+    joined = run("detect", ROOM, second, *PART, "-f", "table").stdout.splitlines()
+    assert (joined[0], joined[len(joined) // 2]) == (ROOM.name, second.name)
     with pytest.raises(UsageError, match="save"):
         costream.detect(ROOM, output=table)
 
