@@ -174,11 +174,16 @@ def _ask(entry: Published) -> None:
     known = entry.licence != NO_LICENCE
     licence = f"its licence is {entry.licence}" if known else "its authors state no licence"
     about = f"{entry.name} ({entry.source}): {licence}"
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not _can_ask():
         raise UsageError(about, hint="accept it with --accept-licence")
     question = f"{about}. Fetch {entry.total_megabytes:g} MB and accept that?"
     if not _confirmed(message(question)):
         raise UsageError(f"the licence of {entry.name} was not accepted: nothing was fetched")
+
+
+def _can_ask() -> bool:
+    """Return whether there is a terminal; a standard stream that is closed is None."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
 def _confirmed(question: str) -> bool:
@@ -264,7 +269,7 @@ def remove_command(names: tuple[str, ...], yes: bool) -> None:
     paths = [path for name in dict.fromkeys(names) for path in _of(name)]
     if not yes:
         listed = "\n".join(map(str, paths))
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        if not _can_ask():
             raise UsageError(f"{listed} would be deleted", hint="confirm with --yes")
         if not _confirmed(printable(f"{listed}\nDelete?")):
             raise UsageError("nothing was deleted")

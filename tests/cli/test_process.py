@@ -189,6 +189,32 @@ def test_streams_that_were_closed_before(closed):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the place of the cache")
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("batch", "--dry-run", "-o", "out", SAMPLE), ""),
+        (("batch", "--dry-run", "-o", "out", "-"), "costream: stdin: standard input is closed\n"),
+        (("models", "remove", "mine"), "mine.safetensors would be deleted; confirm with --yes\n"),
+    ],
+)
+def test_standard_input_that_was_closed_before(command, said, tmp_path):
+    cache = tmp_path / "costream" / "weights"
+    cache.mkdir(parents=True)
+    (cache / "mine.safetensors").touch()
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *COSTREAM, *map(str, command)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment({"XDG_CACHE_HOME": str(tmp_path)}),
+        cwd=tmp_path,
+    )
+    assert done.stderr.endswith(said)
+    assert done.stderr.count("\n") == (1 if said else 0)
+    assert done.returncode == (2 if said else 0)
+
+
 @posix
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full (Linux)")
 def test_a_full_disk_is_said():

@@ -70,7 +70,8 @@ class _Batch:
         if options.predictions == "parquet":
             require_parquet()
         check_outputs((), self.output, "", overwrite=True)
-        include, exclude, stdin = options.include, options.exclude, sys.stdin.buffer
+        include, exclude = options.include, options.exclude
+        stdin = None if sys.stdin is None else sys.stdin.buffer
         inputs = collect(
             options.sources, self.output, include=include, exclude=exclude, stdin=stdin
         )

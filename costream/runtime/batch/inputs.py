@@ -52,10 +52,15 @@ class Inputs:
     items: list[Input] = field(default_factory=list)
 
 
-def read_list(argument: str, stdin: BinaryIO) -> list[str]:
-    """Return the paths in ``@FILE``, or on ``stdin`` for "-": one per line, or NUL-terminated."""
+def read_list(argument: str, stdin: BinaryIO | None) -> list[str]:
+    """Return the paths in ``@FILE``, or on ``stdin`` for "-": one per line, or NUL-terminated.
+
+    ``stdin`` None: it is closed.
+    """
+    if argument == "-" and stdin is None:
+        raise UsageError("standard input is closed", where="stdin")
     try:
-        data = stdin.read() if argument == "-" else Path(argument[1:]).read_bytes()
+        data = stdin.read() if stdin and argument == "-" else Path(argument[1:]).read_bytes()
     except OSError as error:
         raise UsageError(f"the list cannot be read ({error.strerror})", where=argument) from error
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\0" if b"\0" in data else b"\n")
@@ -68,7 +73,7 @@ def collect(
     *,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
-    stdin: BinaryIO,
+    stdin: BinaryIO | None,
 ) -> Inputs:
     """Return the inputs for files, folders, URLs and lists, in the order of the arguments.
 
