@@ -116,6 +116,11 @@ def time_flag(names: str, help: str, *, default: float | None = None, **argument
     return flag(names, help, default=default, cli_default=shown, **{**time, **arguments})
 
 
+def limit_flag(names: str, help: str, **arguments: Any) -> Any:
+    """Return a field in seconds above 0."""
+    return time_flag(names, help, callback=positive_seconds, **arguments)
+
+
 def texts_flag(names: str, help: str, **arguments: Any) -> Any:
     """Return a field whose option may be repeated."""
     return flag(names, help, default=(), multiple=True, **arguments)

@@ -27,9 +27,9 @@ from costream.flags import (
     WATCH,
     flag,
     job_count,
+    limit_flag,
     parse_places,
     positive,
-    positive_seconds,
     raw_format,
     switch_flag,
     texts_flag,
@@ -101,7 +101,7 @@ class Options:
         on=WATCH,
         type=click.Choice(["tcp", "udp"]),
     )
-    timeout_s: float = time_flag(
+    timeout_s: float = limit_flag(
         "--timeout",
         "A feed without data for this long is lost and reconnected.",
         default=10.0,
@@ -135,7 +135,9 @@ class Options:
         on=WATCH,
         type=click.Choice(["drop", "block"]),
     )
-    max_lag_s: float = time_flag("--max-lag", "Drop steps that wait longer.", default=2.0, on=WATCH)
+    max_lag_s: float = limit_flag(
+        "--max-lag", "Drop steps that wait longer.", default=2.0, on=WATCH
+    )
 
     # Alerts of feeds; a list of feeds may have its own, so they are parsed with it
     on: tuple[str, ...] = texts_flag(
@@ -424,11 +426,8 @@ class Options:
         on=BATCH,
         metavar="HOST:PORT",
     )
-    file_timeout_s: float | None = time_flag(
-        "--timeout-per-file",
-        "Abort a file that takes longer.",
-        on=BATCH,
-        callback=positive_seconds,
+    file_timeout_s: float | None = limit_flag(
+        "--timeout-per-file", "Abort a file that takes longer.", on=BATCH
     )
     fail_fast: bool = switch_flag(
         "--fail-fast/--no-fail-fast", "Stop at the first failure.", on=BATCH

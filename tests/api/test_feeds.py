@@ -67,6 +67,7 @@ def test_a_feed_that_is_lost_is_a_gap_and_a_loop_may_end(tmp_path):
         (lambda clip: costream.watch(["rtsp://x/y"], metrics="nonsense"), "nonsense"),
         (lambda clip: costream.watch(iter(["rtsp://x/y"]), metrics="nonsense"), "nonsense"),
         (lambda clip: costream.watch([b"rtsp://x/y"]), "feeds: a URL, a path or the number"),
+        (lambda clip: costream.watch("rtsp://x/y", timeout=0), "timeout: must be greater than 0"),
         (lambda clip: costream.watch("rtsp://x/y", sinks=[]), "sinks: a function"),
         (lambda clip: costream.watch(None), "feeds: a URL, a path or the number"),
         (lambda clip: costream.watch(b"rtsp://x/y"), "feeds: a URL, a path or the number"),

@@ -162,6 +162,11 @@ def test_wrong_values_are_reported_before_anything_is_opened(tmp_path, options, 
     refused(2, message, "detect", "no-such-file.csv", *options, cwd=tmp_path)
 
 
+@pytest.mark.parametrize("option", ["--timeout", "--max-lag"])
+def test_no_time_is_no_limit_of_a_feed(option):
+    refused(2, f"'{option}': must be greater than 0", "watch", "rtsp://127.0.0.1/x", option, 0)
+
+
 def test_file_environment_and_flag(tmp_path):
     """The flag wins over the environment, that over the file."""
     (tmp_path / "costream.toml").write_text('layout = "of-the-file"\n[detect]\ncolumns = "x,y"\n')
