@@ -45,10 +45,16 @@ class Rotation:
         """
         limits: dict[str, Any] = {}
         for text in () if keep is None else keep.split(","):
+            before = len(limits)
             if _AGE.search(text):
                 limits["keep_s"] = parse_time(text)
+                if limits["keep_s"] <= 0:
+                    raise UsageError(f"{text!r} is no age above 0", where="--keep")
             else:
                 limits["keep"] = _bytes(text, "--keep", "a size or an age, like 10GB or 7d")
+            if len(limits) == before:
+                hint = "write one size, one age or both"
+                raise UsageError("two sizes or two ages", where="--keep", hint=hint)
         if rotate is None:
             if limits:
                 raise UsageError("needs --rotate", where="--keep", hint="add --rotate day")
