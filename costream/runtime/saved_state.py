@@ -38,9 +38,13 @@ def write_state(
         write_file(path, data)
         return
     file = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
-    with open(file, "wb", buffering=0) as open_file:
-        open_file.write(data)
-        open_file.truncate()
+    try:
+        with open(file, "wb") as open_file:
+            open_file.write(data)
+            open_file.truncate()
+    except OSError:
+        path.unlink(missing_ok=True)  # what was overwritten in part is no state
+        raise
 
 
 def read_state(path: Path, expected: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Tensor]]:

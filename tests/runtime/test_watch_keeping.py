@@ -23,6 +23,7 @@ from costream.models.registry import load_model
 from costream.models.streaming import StreamingModel
 from costream.records import SkeletonFrame, VideoFrame
 from costream.runtime.alerts.alerts import AlertOptions
+from costream.runtime.saved_state import write_state
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.state_dir import Snapshot, StateDirectory
 from kit.paths import ROOT
@@ -294,8 +295,8 @@ def test_what_cannot_be_written_is_told_of_once(
     path.mkdir()
     keeper = StateDirectory(tmp_path, model)
     until_s = time.monotonic() + 60
-    for _ in range(3):
-        keeper.save(SPEC, now(), model.init_state(1))
+    for durable in (True, False, True, False):  # the other file can be written
+        keeper.save(SPEC, now(), model.init_state(1), durable=durable)
         while keeper._newest and time.monotonic() < until_s:
             time.sleep(0.01)
     keeper.close()
@@ -304,6 +305,22 @@ def test_what_cannot_be_written_is_told_of_once(
     path.rmdir()
     kept(tmp_path, model)
     assert restored(tmp_path, model) is not None
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files there have no such limit")
+def test_no_half_of_a_state_stays_on_a_full_disk(model: StreamingModel, tmp_path: Path) -> None:
+    import resource
+
+    path, tensors = tmp_path / "a.safetensors", model.init_state(1).tensors()
+    write_state(path, {}, tensors, durable=False)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size // 2, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_state(path, {}, tensors, durable=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not path.exists()
 
 
 def test_two_watches_do_not_keep_their_state_in_one_folder(

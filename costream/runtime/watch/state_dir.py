@@ -67,7 +67,7 @@ class StateDirectory:
         self._writing = ThreadPoolExecutor(1, "state")
         self._guard = Lock()
         self._newest: dict[str, tuple[dict[str, str], Any, bool]] = {}  # to be written
-        self._failing = False
+        self._failing: set[Path] = set()  # files that could not be written
 
     def restore(self, spec: FeedSpec) -> SavedState | None:
         """Return the newest saved state of a feed, bit for bit; None when there is no valid one.
@@ -102,7 +102,7 @@ class StateDirectory:
 
         ``durable``: see ``write_state``. ``state`` must not be changed afterwards. When the disk is
         slower than the calls, only the newest state of a feed is written. A failure is logged once,
-        until writing succeeds again.
+        until every file can be written again.
         """
         metadata = {**self._about(spec), "saved_s": repr(time.time())}
         metadata |= {f.name: json.dumps(getattr(at, f.name)) for f in fields(Snapshot)}
@@ -128,15 +128,15 @@ class StateDirectory:
     def _write(self, name: str) -> None:
         with self._guard:
             metadata, state, durable = self._newest.pop(name)
-        path, recent = self._paths(name)
+        path = self._paths(name)[0 if durable else 1]
         try:
-            write_state(path if durable else recent, metadata, state.tensors(), durable=durable)
+            write_state(path, metadata, state.tensors(), durable=durable)
         except Exception as error:  # any error is logged, and the watch goes on
             if not self._failing:
                 log.warning("the state of the feeds cannot be saved: %s", error)
-            self._failing = True
+            self._failing.add(path)
         else:
-            self._failing = False
+            self._failing.discard(path)
 
     def _read(self, path: Path, spec: FeedSpec) -> SavedState:
         metadata, tensors = read_state(path, self._about(spec))
