@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import shlex
-import signal
 import sys
 import threading
 import time
@@ -184,7 +183,7 @@ def test_cancel_kills_what_runs_and_starts_nothing_more(tmp_path):
     thread.join(10)
     assert not thread.is_alive()
     assert gone(pid)
-    assert f"exit code {-signal.SIGKILL}" in failures[0]
+    assert failures == []
     with pytest.raises(OutputError, match="stopped"):
         action.do(event())
 
@@ -310,7 +309,10 @@ def test_cancel_ends_waiting_for_an_answer_and_for_the_next_attempt(code, slow_s
 
 @pytest.mark.parametrize(
     "url",
-    ["", "u:pass@host/x", "ftp://u:pass@host/x", "http://", "http://u:pass/w@h", "http://[u:pass"],
+    [
+        *("", "u:pass@host/x", "ftp://u:pass@host/x", "http://", "http://u:pass/w@h"),
+        *("http://[u:pass", "http://u:pass@host/a hook"),
+    ],
 )
 def test_urls_are_checked_at_the_start_and_not_shown(url):
     with pytest.raises(UsageError, match=r"^not a URL") as error:
@@ -461,7 +463,7 @@ def test_close_kills_a_program_that_runs(tmp_path):
     began = time.monotonic()
     end(worker, 0.2)
     assert time.monotonic() - began < 30
-    assert (worker.failed, worker.dropped) == (1, 2)
+    assert (worker.failed, worker.dropped) == (0, 2)
 
 
 def test_a_worker_that_had_nothing_to_do_starts_no_thread():

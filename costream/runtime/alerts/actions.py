@@ -39,6 +39,7 @@ NAMES = ("feed", "label", "score", "time", "clip", "rule", "snapshot")  # AlertE
 _PLACE = re.compile("{(" + "|".join(NAMES) + ")}")
 _LIKE_PLACE = re.compile("(?<![$])({[a-z_]+})")  # ${home} is a shell's
 SECRET_VARIABLES: set[str] = set()  # names of those with passwords, which no program inherits
+_BLANK = re.compile(r"[\x00-\x20\x7f]")  # which no request may have in its path
 POST_TIMEOUT_S = 10.0  # per socket operation of an attempt
 PAUSES_S = (1.0, 3.0)  # before the second and the third attempt
 
@@ -169,7 +170,7 @@ class RunCommand:
         self._cancelled = False
 
     def do(self, event: AlertEvent) -> None:
-        """Run the program to its end. OutputError when it fails or takes too long."""
+        """Run the program to its end, or to ``cancel``. OutputError: it fails or takes too long."""
         try:
             process = self._start(event)
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
@@ -184,7 +185,7 @@ class RunCommand:
         finally:
             with self._lock:
                 self._process = None
-        if code != 0:
+        if code != 0 and not self._cancelled:
             raise OutputError(
                 f"failed with exit code {code}",
                 where=self.name,
@@ -247,7 +248,7 @@ class PostJson:
             host, port = parts.hostname, parts.port
         except ValueError:
             host = None
-        if not host or parts.scheme not in ("http", "https"):
+        if not host or parts.scheme not in ("http", "https") or _BLANK.search(parts.geturl()):
             # An invalid URL cannot be redacted, and may hold a password.
             raise UsageError("not a URL", hint="write http://HOST/... or https://HOST/...")
         host = f"[{host}]" if ":" in host else host
