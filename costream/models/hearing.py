@@ -48,7 +48,7 @@ class BesideModel:
         """Return entries for the header; ``sound`` says why there is none."""
         if source.beside:
             return exactness(self._sound)
-        return {"sound": f"none ({source.silent or 'only media have it'})"}
+        return {"sound": f"none ({source.silent or 'only files and feeds have it'})"}
 
     def init_state(self, batch_size: int = 1) -> BesideState:
         """Return an initial state for ``batch_size`` streams."""

@@ -7,6 +7,7 @@ import select
 import stat
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import BinaryIO
 
 from costream.errors import SourceError, display_name
@@ -78,7 +79,7 @@ class PipeSource:
     """Data from standard input ("-") or a named pipe: media, .npy, .npz or skeletons.
 
     A pipe is not seekable: ``start_s`` is reached by decoding. Rows of a skeleton table and blocks
-    of sound are yielded as they arrive.
+    of sound are yielded as they arrive; there is no sound beside pictures.
     """
 
     def __init__(self, uri: str, options: SourceOptions | None = None) -> None:
@@ -117,7 +118,10 @@ class PipeSource:
             inner = self._inner = self._made(name, reader, head)
         if self._stopped:
             inner.stop()
-        return inner.open()
+        info = inner.open()
+        if self.options.beside is not None and info.kind == "video":
+            return replace(info, silent="that of a pipe is not taken")
+        return info
 
     def _made(self, name: str, file: BinaryIO | PipeReader, head: bytes) -> FileSource:
         """Return the source for data that begin with ``head``."""

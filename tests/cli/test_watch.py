@@ -107,6 +107,15 @@ def test_models_for_sound_and_skeletons_watch_too(command, model, files, tmp_pat
         ]
 
 
+def test_the_sound_of_a_pipe_is_not_taken_and_that_is_told_of(tmp_path):
+    with ROOM.open("rb") as file:
+        told = ("watch", "-", "-m", "cooadtr,cosounds", "-o", tmp_path)
+        _, said = start(*told, stdin=file).communicate(timeout=LONG_S)
+    assert b"stdin: no sound: that of a pipe is not taken\n" in said
+    (header,) = of_type(records(tmp_path / "stdin.jsonl"), "header")
+    assert header["options"]["sound"] == "none (that of a pipe is not taken)"
+
+
 def test_records_of_feeds_on_a_pipe_carry_their_names(clips):
     done = run("watch", clips / "a.mp4", clips / "c.mp4", "--realtime", "-q")
     lines = records(done.stdout)

@@ -263,6 +263,8 @@ class FeedChannel:
         try:
             self.recorder.open(replace(event.info, began_s=began_s))
             self.recorder.called = self.spec.name
+            if self.recorder.model.info.beside is not None and event.info.silent is not None:
+                log.warning("%s: no sound: %s", self.spec.name, event.info.silent)
         except SourceError as error:
             self.feed.stop()
             self._fail(error)
