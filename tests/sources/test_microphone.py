@@ -551,5 +551,10 @@ def test_choosing() -> None:
 
 
 def test_only_for_models_that_take_sound() -> None:
+    from costream.records import AudioFormat
+    from costream.sources.base import SourceOptions
+
     with pytest.raises(UsageError, match="a model that takes sound"):
         MicrophoneSource("mic")
+    with pytest.raises(UsageError, match="a microphone has no pictures; leave out the model"):
+        MicrophoneSource("mic", SourceOptions(beside=AudioFormat(16000, 4000)))

@@ -47,11 +47,11 @@ class MicrophoneSource:
         self._wanted = uri.partition(":")[2]
         self._options = options or SourceOptions()
         if self._options.sound is None:
-            raise UsageError(
-                "a microphone needs a model that takes sound",
-                where=self._uri,
-                hint="use one with: costream listen",
-            )
+            what = "a microphone needs a model that takes sound"
+            hint = "use one with: costream listen"
+            if self._options.beside is not None:
+                what, hint = "a microphone has no pictures", "leave out the model that takes them"
+            raise UsageError(what, where=self._uri, hint=hint)
         self._sound = self._options.sound
         self._clock = LiveClock()
         self._cutter: AudioBlockCutter | None = None
