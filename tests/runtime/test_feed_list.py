@@ -46,6 +46,13 @@ def test_arguments_are_feeds(tmp_path: Path) -> None:
     assert got[-1].shown == "rtsp://***@cam1/a"
 
 
+@pytest.mark.parametrize(
+    "url", ["udp://@:5000", "srt://:5000", "tcp://[::1]:1", "rtsp://a:/x", "file:///x", "HTTP://a"]
+)
+def test_urls_that_may_be_opened(url: str) -> None:
+    assert feeds(url)[0].uri == url
+
+
 def test_names_differ_in_the_names_of_clips(tmp_path: Path) -> None:
     long = 50 * "ä"
     (tmp_path / "feeds.toml").write_text("[[feed]]\nurl = 'mic'\nname = 'cam1 A'", "utf-8")
@@ -215,6 +222,12 @@ def test_ffmpeg_reads_them(password: str, guarded: Any, tmp_path: Path) -> None:
         ("feed = []", "feeds.toml: the list of feeds is empty"),
         ("[[feed]]\nname = 'a'", "feeds.toml, feed 1: url is missing"),
         ("[[feed]]\nurl = 3", "feed 1: url must be a string"),
+        ("[[feed]]\nurl = 'rtsp://'", "feed 1: url has no host"),
+        ("[[feed]]\nurl = 'http://me:hush@:80/x'", "feed 1: url has no host"),
+        ("[[feed]]\nurl = 'rtsp://a:99999/x'", "feed 1: url has a port above 65535"),
+        ("[[feed]]\nurl = 'udp://a:5000000/x'", "feed 1: url has a port above 65535"),
+        ("[[feed]]\nurl = 'rtsp://[::1/x'", "feed 1: url has no valid host and port; write"),
+        ("[[feed]]\nurl = 'tcp://a:b:1/x'", "feed 1: url has no valid host and port"),
         ("colour = 1\n[[feed]]\nurl = 'mic'", "feeds.toml: unknown setting 'colour'; known are u"),
         ("[[feed]]\nurl = 'mic'\nnmae = 'x'", "feed 1: unknown setting 'nmae'; known are name"),
         ("[[feed]]\nurl = 'mic'\nname = 'a/b'", "feed 1: name 'a/b' cannot be used as a file name"),

@@ -197,6 +197,7 @@ class _Entry:
             if own.keys() & {"user", *_PASSWORDS}:
                 raise UsageError("only a URL can have a user and a password", where=self.where)
             return text
+        self._check_host(url)
         if url.user is None and user:
             if ":" in user:  # the password would begin there
                 raise self.error("user", "must not contain a colon")
@@ -208,6 +209,20 @@ class _Entry:
         if url.user is not None and url.password is None:
             url = url.having(None, self._password())
         return str(url)
+
+    def _check_host(self, url: Url) -> None:
+        """Raise UsageError for a host and port with which no connection is possible."""
+        scheme = url.scheme.partition(":")[0].lower()
+        host = _HOST.fullmatch(url.host)
+        if scheme not in _NETWORK:
+            return
+        if host is None:
+            raise self.error("url", "has no valid host and port; write IPv6 in brackets")
+        if scheme in _CALLED and not host["name"]:
+            raise self.error("url", "has no host")
+        port = host["port"] or ""
+        if len(port) > 5 or int(port or 0) > 65_535:
+            raise self.error("url", "has a port above 65535")
 
     def _password(self) -> str | None:
         """Return the password from the most specific table that has one."""
@@ -249,7 +264,9 @@ class _Entry:
 log = logging.getLogger("costream")
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+://)(?P<authority>[^/?#]*)(?P<rest>.*)", re.S)
 _VARIABLE = re.compile(r"\$\{([^{}]*)\}")
-_HOST = re.compile(r"[^:]*(:[0-9]*)?|\[[^\]]*\](:[0-9]*)?")
+_HOST = re.compile(r"(?P<name>[^:\[\]]*|\[[^\[\]]+\])(:(?P<port>[0-9]*))?")
+_CALLED = {"rtsp", "rtsps", "rtmp", "rtmps", "http", "https"}  # they need a host
+_NETWORK = {*_CALLED, "srt", "udp", "tcp"}
 
 
 class Url(NamedTuple):
