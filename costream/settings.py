@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ else:
     import tomli as tomllib
 
 ColorMode = Literal["auto", "always", "never"]
+COMMANDS = ("detect", "listen", "read", "watch", "batch", "features", "train", "evaluate")
 PROJECT_FILE = "costream.toml"
 _LONGEST = 10_000_000  # bytes of a TOML file
 
@@ -39,11 +40,18 @@ def user_config_path() -> Path:
     return Path(base) / "costream" / "config.toml"
 
 
-def load_config(command: str, options: Iterable[str], extra: str | None = None) -> dict[str, Any]:
+def load_config(
+    command: str,
+    options: Iterable[str],
+    extra: str | None = None,
+    *,
+    switches: Container[str] = (),
+) -> dict[str, Any]:
     """Return the values that the configuration files set for a command; later files win.
 
     ``options`` are the command's long option names with underscores; ``extra`` is a file named
-    with -c, which then replaces ./costream.toml and must exist. Unknown keys raise UsageError.
+    with -c, which then replaces ./costream.toml and must exist. ``switches``: options that may be
+    true or false. Unknown keys and tables raise UsageError.
     """
     known = set(options)
     values: dict[str, Any] = {}
@@ -53,6 +61,10 @@ def load_config(command: str, options: Iterable[str], extra: str | None = None) 
         section = table.pop(command, {})
         if not isinstance(section, dict):
             raise UsageError(f"[{command}] must be a table", where=path)
+        for key, value in table.items():
+            if isinstance(value, dict) and key not in COMMANDS:
+                hint = f"tables are named after commands: {', '.join(COMMANDS)}"
+                raise UsageError(f"unknown table [{key}]", where=path, hint=hint)
         shared = {k: v for k, v in table.items() if not isinstance(v, dict)}
         for key, value in {**shared, **section}.items():
             name = str(key).replace("-", "_")
@@ -62,6 +74,9 @@ def load_config(command: str, options: Iterable[str], extra: str | None = None) 
                     where=path,
                     hint=f"'costream {command} --help' lists the options",
                 )
+            if isinstance(value, bool) and name not in switches:
+                what = f"{key} takes a value, not {str(value).lower()}"
+                raise UsageError(what, where=path)
             values[name] = value
     return values
 

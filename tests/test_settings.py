@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import click
 import pytest
 
+from costream.cli import cli
 from costream.errors import UsageError
-from costream.settings import load_config, user_config_path
+from costream.settings import COMMANDS, load_config, user_config_path
 
 
 @pytest.fixture(autouse=True)
@@ -51,13 +53,34 @@ def test_other_commands_tables_are_left_alone(homes):
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("top-q = 1\n", "top-q"), ("= 1\n", "TOML"), ("detect = 3\n", r"\[detect\] must be a table")],
+    [
+        ("top-q = 1\n", "top-q"),
+        ("= 1\n", "TOML"),
+        ("detect = 3\n", r"\[detect\] must be a table"),
+        (
+            "[detct]\ntop-k = 1\n",
+            r"unknown table \[detct\]; tables are named after commands: detect,",
+        ),
+        ("top-k = true\n", "top-k takes a value, not true"),
+    ],
 )
 def test_what_is_wrong_is_named(homes, text, says):
     (homes / "costream.toml").write_text(text)
     with pytest.raises(UsageError, match=says) as caught:
         load_config("detect", OPTIONS)
     assert "costream.toml" in str(caught.value)
+
+
+def test_switches_may_be_true_or_false(homes):
+    (homes / "costream.toml").write_text("quiet = false\n")
+    assert load_config("detect", ("quiet",), switches={"quiet"}) == {"quiet": False}
+
+
+def test_tables_are_named_after_the_commands_that_read_them():
+    with click.Context(cli) as ctx:
+        every = [(name, cli.get_command(ctx, name)) for name in cli.list_commands(ctx)]
+    readers = {name for name, c in every if c and any("--config" in p.opts for p in c.params)}
+    assert readers == set(COMMANDS)
 
 
 def test_named_file_must_exist():

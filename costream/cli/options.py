@@ -74,7 +74,8 @@ def config_option() -> Callable[[F], F]:
             for name in p.opts
             if name.startswith("--")
         }
-        found = load_config(str(ctx.info_name), options, value)
+        switches = {key for key, p in options.items() if p.is_flag or p.count}
+        found = load_config(str(ctx.info_name), options, value, switches=switches)
         ctx.default_map = {
             str(options[key].name): [v] if options[key].multiple and isinstance(v, str) else v
             for key, v in found.items()
