@@ -68,7 +68,7 @@ def attention():
     net = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     return net, torch.zeros(1, 64, 8), {"approximate": ["windowed attention"]}
 
-def strided():
+def halved():
     return nn.Conv1d(5, 3, 3, stride=2), torch.zeros(1, 5, 9), {"time_axis": 2}
 
 def nothing():
@@ -143,7 +143,7 @@ def test_steps_are_those_of_the_network(code: Path, tmp_path: Path) -> None:
     ("function", "macs", "frames"),
     [
         ("attention", 2 * (4 * 64 + 2 * 64 * 8 + 2 * 8 * 16), 64),  # 127 are remembered
-        ("strided", 5 * 3 * 3 // 2, 1.5),
+        ("halved", 5 * 3 * 3 // 2, 1.5),
         ("rows", 3 * 5 * 4 + 4 * 3, 8),
     ],
 )
