@@ -105,7 +105,7 @@ def write(ring: Tensor, slot: int | Tensor, row: Tensor) -> None:
 
     ValueError for another number of streams, which torch would broadcast.
     """
-    if len(row) != len(ring):
+    if row.shape[0] != ring.shape[0]:
         raise ValueError(f"{len(row)} rows do not fit the state of {len(ring)} streams")
     if row.requires_grad:
         row = row.detach()
