@@ -66,7 +66,7 @@ def convert(
         example: a clip [B, ..., T, ...] with a usual number of frames; its numbers do not matter.
         time_axis: dimension of T, not the first.
         approximate: names of ``APPROXIMATIONS`` that are allowed.
-        window: steps of a window of attention; those of the example, if left out.
+        window: steps of a window of attention; if left out, as many as the example has there.
 
     Attention that is converted has no dropout in training. Raises ConversionError, which names the
     layer and says what to change, for a network that cannot be continual, and ValueError for
@@ -107,7 +107,7 @@ class _Builder:
                 f"{type(module).__name__} cannot be copied",
                 hint="for weight_norm use that of torch.nn.utils.parametrizations",
             ) from error
-        self.window = window or example.shape[axis]
+        self.window = window
         self.example = random_like(example)
         try:
             graph = trace(self.root)
@@ -229,7 +229,7 @@ class _Builder:
             self._map(node.args, "long"),
             self._map(node.kwargs, "short"),
             first.axis.dim,
-            self.window,
+            self.window or first.frames[0],
             self.allowed,
             paths,
         )
