@@ -225,7 +225,7 @@ class _Scaled(nn.TransformerEncoderLayer):
 def _encoder(mask: Tensor) -> nn.Module:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
-    return _Reads(encoder) if mask is None else _Masked(encoder, mask)
+    return _Masked(encoder, mask)
 
 
 class _Masked(nn.Module):
