@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,19 +27,33 @@ def attention(op: Operation) -> Change | None:
     _check_mask(op.argument(3, "attn_mask"), hides=False)
     if op.argument(4, "dropout_p") or op.kwargs.get("enable_gqa"):
         raise ConversionError("it has dropout or groups", hint="no dropout_p, no enable_gqa")
-    op.need("windowed attention", f"it attends to all {op.frames} steps of the clip")
 
     def make(root: nn.Module) -> Part:
         part = layers.WindowedAttention(window, scale=scale)
         part.axis = axis
         return part
 
+    return _windowed(op, make, several=True)
+
+
+def _windowed(
+    op: Operation,
+    make: Callable[[nn.Module], Part],
+    each: str = "",
+    stacked: bool = False,
+    several: bool = False,
+) -> Change:
+    """Return the change to attention to a window, which has to be allowed.
+
+    ``each``: what has a window of its own; ``stacked``: several that follow one another.
+    """
+    op.need("windowed attention", f"it attends to all {op.frames} steps of the clip")
     return Change(
         make,
-        f"window of {window} steps",
+        f"window of {op.window} steps{each}",
         "windowed attention",
-        newest_agrees=op.whole_window(),
-        several=True,
+        newest_agrees=not stacked and op.window >= op.frames,
+        several=several,
     )
 
 
@@ -73,12 +88,8 @@ def multihead(op: Operation) -> Change | None:
         raise ConversionError("it adds a step to the clip", hint="no add_bias_kv, no add_zero_attn")
     _check_mask(op.argument(3, "key_padding_mask"), hides=True)
     _check_mask(op.argument(5, "attn_mask"), hides=True)
-    op.need("windowed attention", f"it attends to all {op.frames} steps of the clip")
-    return Change(
-        lambda root: layers.Rows(_attention_of(root.get_submodule(path), window), axis),
-        f"window of {window} steps",
-        "windowed attention",
-        newest_agrees=op.whole_window(),
+    return _windowed(
+        op, lambda root: layers.Rows(_attention_of(root.get_submodule(path), window), axis)
     )
 
 
@@ -102,12 +113,11 @@ def encoder(op: Operation) -> Change | None:
         return None
     _check_mask(op.argument(1, "mask", op.kwargs.get("src_mask")), hides=True)
     _check_mask(op.argument(2, "src_key_padding_mask"), hides=True)
-    op.need("windowed attention", f"it attends to all {op.frames} steps of the clip")
-    return Change(
+    return _windowed(
+        op,
         lambda root: layers.Rows(_encoder_of(root.get_submodule(path), window), axis),
-        f"window of {window} steps a layer",
-        "windowed attention",
-        newest_agrees=op.whole_window() and (first is module or len(module.layers) == 1),
+        " a layer",
+        stacked=first is not module and len(module.layers) > 1,
     )
 
 

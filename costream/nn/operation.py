@@ -59,10 +59,6 @@ class Operation:
         """Return an argument by position or name."""
         return self.args[k] if len(self.args) > k else self.kwargs.get(name, default)
 
-    def whole_window(self) -> bool:
-        """Return whether a window is no shorter than the clip."""
-        return self.window >= self.frames
-
 
 @dataclass
 class Change:

@@ -30,8 +30,9 @@ def open_example(
     UsageError for features; SourceError, naming the example, if it cannot be read or does not fit
     the model.
     """
-    span = replace(options, start_s=example.start_s, end_s=example.end_s)
-    own = replace(span, rate_hz=card.rate_hz)  # of features, which are refused below
+    start_s, end_s = example.start_s, example.end_s
+    # The rate is that of features, which are refused below.
+    own = replace(options, start_s=start_s, end_s=end_s, rate_hz=card.rate_hz)
     source = open_source(example.source, own)
     try:
         info = source.open()
