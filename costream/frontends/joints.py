@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from costream.frontends.normalise import (
     ReferenceFrameState,
 )
 from costream.layouts import Layout, find_layout, joint_mapping
+from costream.nn import fast
 from costream.nn.state import State, zeros
 from costream.records import SkeletonFrame
 
@@ -174,8 +176,24 @@ class JointStreams(nn.Module):
 
         The number of persons S is arbitrary.
         """
+        given = x.float().numpy()
+        if fast.enabled and self._loop is not None:
+            held = state.persons.owner, state.persons.away, state.frame.values, state.frame.counts
+            parts = [part.numpy() for part in (*held, state.before, state.had)]
+            return torch.from_numpy(self._loop(given, parts))
         with np.errstate(all="ignore"):  # of numbers without a meaning
-            return torch.from_numpy(self._step(x.float().numpy(), state))
+            return torch.from_numpy(self._step(given, state))
+
+    @cached_property
+    def _loop(self) -> Callable[[Array, Sequence[Array]], Array] | None:
+        """The compiled form of ``_step``, where there is one."""
+        if self.score is not None or not isinstance(self._normaliser, BodyNormaliser):
+            return None
+        from costream.frontends.joint_kernels import joint_loop
+
+        numbers = [STREAMS.index(name) for name in self.streams]
+        options = self.min_score, self.patience, self.missing == "hold"
+        return joint_loop(self._normaliser, self._parents.tolist(), numbers, *options)
 
     def _step(self, given: Array, state: JointsState) -> Array:
         visible = given[..., -1] > self.min_score

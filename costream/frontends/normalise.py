@@ -22,7 +22,7 @@ from costream.nn.state import State, zeros
 Array: TypeAlias = npt.NDArray[np.float32]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
-_SMALLEST = 1e-4  # skeletons whose mean bone length is below this are ignored
+SMALLEST = 1e-4  # skeletons whose mean bone length is below this are ignored
 
 
 @dataclass
@@ -132,16 +132,16 @@ class BodyNormaliser:
         self.macs = 4 if axes == 3 and heading != 0 else 0
         memory = (origin, unit, heading if axes == 3 else 0)
         self._used = np.array([steps != 0 for steps in memory])
-        self._memory = np.array([math.inf if m is None else m for m in memory], np.float32)
-        self._mean_of = np.array([0] * axes + [1, 2, 2])  # which mean each value is part of
+        self.memory = np.array([math.inf if m is None else m for m in memory], np.float32)
+        self.mean_of = np.array([0] * axes + [1, 2, 2])  # which mean each value is part of
         self._moves, self._turns = memory[0] != 0, memory[2] != 0
-        self._axes, self._centre = axes, layout.centre
+        self._axes, self.centre = axes, layout.centre
         sides = [
             (layout.joints.index(f"right {part}"), layout.joints.index(f"left {part}"))
             for part in ("shoulder", "hip")
             if f"left {part}" in layout.joints and f"right {part}" in layout.joints
         ]
-        self._bones, self._ends = len(layout.bones), np.array([*layout.bones, *sides]).T
+        self.bones, self.ends = len(layout.bones), np.array([*layout.bones, *sides]).T.copy()
 
     def init_state(self, batch_size: int) -> ReferenceFrameState:
         """Return the initial state: origin [A], unit, heading [2]."""
@@ -168,24 +168,24 @@ class BodyNormaliser:
         """Return origin, unit and heading [B, A + 3] of a step, and which are known [B, 3]."""
         values = np.zeros((len(main), self._axes + 3), np.float32)
         known = np.zeros((len(main), 3), np.bool_)
-        values[:, : self._axes], known[:, 0] = main[:, self._centre], ok[:, self._centre]
-        both: Flags = np.all(ok[:, self._ends], 1)
-        ends = main[:, self._ends]
+        values[:, : self._axes], known[:, 0] = main[:, self.centre], ok[:, self.centre]
+        both: Flags = np.all(ok[:, self.ends], 1)
+        ends = main[:, self.ends]
         lines = (ends[:, 0] - ends[:, 1]) * both[..., None]
-        bones, across = lines[:, : self._bones], lines[:, self._bones :, 0::2]
-        lengths, count = np.sqrt((bones * bones).sum(2)), both[:, : self._bones].sum(1)
+        bones, across = lines[:, : self.bones], lines[:, self.bones :, 0::2]
+        lengths, count = np.sqrt((bones * bones).sum(2)), both[:, : self.bones].sum(1)
         values[:, self._axes] = lengths.sum(1) / np.maximum(count, 1)
-        known[:, 1] = values[:, self._axes] > _SMALLEST
+        known[:, 1] = values[:, self._axes] > SMALLEST
         if self._turns:
             values[:, self._axes + 1 :] = across.sum(1)
-            known[:, 2] = both[:, self._bones :].any(1)
+            known[:, 2] = both[:, self.bones :].any(1)
         return values, known
 
     def _follow(self, new: Array, known: Flags, values: Array, counts: Array) -> None:
         """Update the running means with ``new`` values [B, A + 3] where they are known [B, 3]."""
         known = known & self._used
-        np.minimum(counts + known, self._memory, out=counts)
-        weight = (known / np.maximum(counts, 1))[:, self._mean_of]
+        np.minimum(counts + known, self.memory, out=counts)
+        weight = (known / np.maximum(counts, 1))[:, self.mean_of]
         values *= 1 - weight
         values += weight * new
 
@@ -193,7 +193,7 @@ class BodyNormaliser:
 def _turn(x: Array, heading: Array) -> None:
     """Rotate ``x`` [B, P, V, 3] about y so that ``heading`` [B, 2] (x, z) points to +x."""
     length = np.hypot(heading[:, 0], heading[:, 1])
-    known, length = length > _SMALLEST, np.maximum(length, _SMALLEST)
+    known, length = length > SMALLEST, np.maximum(length, SMALLEST)
     cos = np.where(known, heading[:, 0] / length, 1)[:, None, None]
     sin = np.where(known, heading[:, 1] / length, 0)[:, None, None]
     across, away = x[..., 0], x[..., 2]

@@ -11,6 +11,7 @@ from torch import Tensor
 from costream.errors import SourceError
 from costream.frontends.joints import SLOTS, JointStreams
 from costream.layouts import BODY_15, COCO_17, LAYOUTS, NTU_25, OPENPOSE_18, find_layout
+from costream.nn.fast import use_kernels
 from costream.records import SkeletonFrame
 from kit.paths import REFS
 
@@ -58,6 +59,32 @@ def test_a_clip_is_its_steps_bit_for_bit(options: dict[str, Any]) -> None:
     assert tokens.isfinite().all()
     alone = torch.cat([steps(frontend, row[None]) for row in x])
     torch.testing.assert_close(tokens, alone, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("axes", [2, 3])
+@pytest.mark.parametrize("persons", [1, 3])
+@pytest.mark.parametrize("missing", ["hold", "zero"])
+@pytest.mark.parametrize("memory", [(1, None, None), (30, 0, 30), (0, 5, 0), (None, 1, 1)])
+def test_the_compiled_loop_equals_the_equations(
+    axes: int, persons: int, missing: str, memory: tuple[int | None, int | None, int | None]
+) -> None:
+    origin, unit, heading = memory
+    frontend = JointStreams(
+        *("body-15", axes, persons, ["bone_motion", "joint", "bone", "joint_motion"]),
+        *("body", origin, unit, heading, missing),
+        min_score=0.3,
+        patience=2,
+    )
+    x = clip(3, 40, 4, axes=axes)
+    x *= torch.rand(3, 40, 4, 1, 1) > 0.3  # persons leave for longer than the patience
+    fast, plain = frontend.init_state(3), frontend.init_state(3)
+    for t in range(40):
+        tokens = frontend.forward_step(x[:, t], fast)
+        with use_kernels(False):
+            expected = frontend.forward_step(x[:, t], plain)
+        torch.testing.assert_close(tokens, expected, rtol=1e-4, atol=1e-5)
+        for one, other in zip(fast.tensors().values(), plain.tensors().values(), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def ntu() -> dict[str, np.ndarray]:
