@@ -1,10 +1,11 @@
-"""Label hysteresis: the rule by which a label opens, changes and closes.
+"""The rules by which a label opens, changes, closes and counts: averages and hysteresis.
 
-Segments (``runtime.segments``) and the live view follow it.
+Segments (``runtime.segments``) and the live view follow them.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -50,6 +51,75 @@ class Hysteresis:
             if current is None or scores[best] > scores[current]:
                 return best
         return current if current is not None and scores[current] >= self._lows[current] else None
+
+
+class Smoother:
+    """The exponential average of scores with a time constant of ``smooth_s`` seconds.
+
+    After scores p_k [C] at times t_k it is s_k [C], with s_0 = p_0 and
+
+        s_k = s_(k-1) + (1 - exp(-(t_k - t_(k-1)) / smooth_s)) (p_k - s_(k-1)),
+
+    simple exponential smoothing (Brown, 1956) for steps of any length. Probabilities stay
+    probabilities. With 0 s the scores pass through unchanged, bit for bit.
+
+    ``time_s`` and ``scores``: those of the newest step, None before the first.
+    """
+
+    def __init__(self, smooth_s: float) -> None:
+        self.smooth_s = smooth_s
+        self.time_s: float | None = None
+        self.scores: npt.NDArray[np.float64] | None = None
+
+    def push(self, time_s: float, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Take the finite scores [C] of a step and return the updated average."""
+        if self.scores is not None and self.time_s is not None and self.smooth_s > 0:
+            share = -math.expm1(-max(0.0, time_s - self.time_s) / self.smooth_s)
+            scores = self.scores + share * (scores - self.scores)
+        self.time_s, self.scores = time_s, scores
+        return scores
+
+    def reset(self) -> None:
+        """Forget everything, as at a gap."""
+        self.time_s = self.scores = None
+
+
+class LastingPresence:
+    """Whether anything but the background has been there for a while.
+
+    It has while the average of 1 less the probability of the background, by a ``Smoother`` of
+    ``presence_s``, is at least the threshold; always without ``presence_s`` or a background.
+    """
+
+    def __init__(
+        self, thresholds: Thresholds, labels: Sequence[str], background: str | None
+    ) -> None:
+        used = background is not None and thresholds.presence_s > 0
+        self._column = labels.index(background) if used else None
+        self._average, self._threshold = Smoother(thresholds.presence_s), thresholds.threshold
+
+    def push(self, time_s: float, scores: npt.NDArray[np.float64]) -> bool:
+        """Take the scores [C] of a step and return whether the presence reaches the threshold."""
+        if self._column is None:
+            return True
+        there = 1 - scores[self._column : self._column + 1]
+        return bool(self._average.push(time_s, there)[0] >= self._threshold)
+
+    def reset(self) -> None:
+        """Forget everything, as at a gap."""
+        self._average.reset()
+
+    def snapshot(self) -> list[float] | None:
+        """Return the time and the average of the newest step, if any."""
+        average = self._average
+        if average.scores is None or average.time_s is None:
+            return None
+        return [average.time_s, float(average.scores[0])]
+
+    def restore(self, snapshot: Sequence[float] | None) -> None:
+        """Go on from a snapshot."""
+        if snapshot is not None:
+            self._average.time_s, self._average.scores = snapshot[0], np.array(snapshot[1:])
 
 
 def is_among(label: str, only: Collection[str] | None) -> bool:

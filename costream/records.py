@@ -140,6 +140,7 @@ class Thresholds:
     threshold: float
     low: float | None = None  # None: LOW times the threshold
     thresholds: dict[str, float]  # of labels with their own threshold
+    presence_s: float  # see ``hysteresis.LastingPresence``
 
     def threshold_of(self, label: str) -> float:
         """Return the probability at which a label opens."""
@@ -166,6 +167,7 @@ class Head(Thresholds):
     threshold: float  # probability that opens a segment
     thresholds: dict[str, float] = field(default_factory=dict)  # thresholds of individual labels
     smooth_s: float = 0.0  # smoothing of the scores before segmentation, see Timeline
+    presence_s: float = 0.0  # time constant of the presence, see Timeline
     temperature: float = 1.0  # divisor of its logits
     familiar: float | None = None  # familiarity from which its labels are to be trusted
 
@@ -482,4 +484,7 @@ def heads_of(header: Header) -> dict[str | None, Head]:
     thresholds = (getattr(timeline, "threshold", THRESHOLD), getattr(timeline, "thresholds", {}))
     about = (header.model, header.weights_sha256, header.labels, header.background)
     familiar = header.options.get("familiar")
-    return {None: Head(*about, header.delay_s, *thresholds, familiar=familiar)}
+    presence_s = getattr(timeline, "presence_s", 0.0)
+    return {
+        None: Head(*about, header.delay_s, *thresholds, presence_s=presence_s, familiar=familiar)
+    }

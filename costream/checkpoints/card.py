@@ -42,7 +42,8 @@ class Timeline(Thresholds):
     min_length_s: float = 0.5  # shorter segments are dropped
     min_gap_s: float = 0.5  # segments of a label at most this far apart are merged
     thresholds: dict[str, float] = field(default_factory=dict)  # of labels with their own threshold
-    smooth_s: float = 0.0  # time constant of ``runtime/smoothing.py``; 0: no smoothing
+    smooth_s: float = 0.0  # time constant of ``hysteresis.Smoother``; 0: no smoothing
+    presence_s: float = 0.0  # of the average that has to reach the threshold: 1 - background
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,10 @@ def _check(card: Card) -> None:
             raise ValueError(f"threshold {threshold} is not a probability above 0")
     if line.low is not None and not 0 <= line.low <= line.threshold:
         raise ValueError(f"low {line.low} is not between 0 and the threshold")
-    if min(line.min_length_s, line.min_gap_s, line.smooth_s) < 0:
+    if min(line.min_length_s, line.min_gap_s, line.smooth_s, line.presence_s) < 0:
         raise ValueError("a time of the timeline is negative")
+    if line.presence_s and (card.background is None or card.multilabel):
+        raise ValueError("presence_s needs a background that excludes the other labels")
     if card.background is not None and card.background not in card.labels:
         raise ValueError(f"background {card.background!r} is not a label")
     for name, of, hint in _INSIDE:

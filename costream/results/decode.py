@@ -145,6 +145,7 @@ def _head(f: Fields) -> Head:
         threshold=_number(f.get("threshold")),
         thresholds={_text(k): _number(v) for k, v in (f.get("thresholds") or {}).items()},
         smooth_s=_number(f.get("smooth_s", 0.0)),
+        presence_s=_number(f.get("presence_s", 0.0)),
         temperature=_number(f.get("temperature", 1.0)),
         familiar=_optional(_number, f.get("familiar")),
     )

@@ -83,6 +83,7 @@ def _head(head: ModelHead, timeline: Timeline, scale: float) -> Head:
         timeline.threshold,
         timeline.thresholds,
         timeline.smooth_s,
+        timeline.presence_s,
         card.temperature,
         None if card.familiarity is None else card.familiarity.limit,
     )

@@ -6,7 +6,9 @@ The rule, for one label at a time (the background label is ignored). Every label
 1. Labels open and close as in ``Hysteresis``.
 2. The same label again within ``min_gap_s`` of its last end continues the segment. Stretches of
    other labels in between are ignored when they are shorter than ``min_length_s``.
-3. Segments shorter than ``min_length_s`` after that are dropped.
+3. Segments shorter than ``min_length_s`` after that are dropped, and with ``presence_s`` those in
+   which nothing was there for long: at none of their steps has the presence, the average of 1 less
+   the background's probability by a ``Smoother`` of that time constant, reached the threshold.
 
 A segment is returned once nothing can change it any more: ``min_gap_s`` after its end, or as
 soon as another label has lasted ``min_length_s``.
@@ -14,7 +16,6 @@ soon as another label has lasted ``min_length_s``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -25,7 +26,7 @@ import numpy.typing as npt
 from costream.checkpoints.card import Timeline
 from costream.clock import SLACK_S
 from costream.errors import UsageError
-from costream.hysteresis import Hysteresis, is_among
+from costream.hysteresis import Hysteresis, LastingPresence, Smoother, is_among
 from costream.records import Box, Segment
 
 
@@ -39,16 +40,19 @@ class _Piece:
     total: float  # sum of the label's probability over the steps up to end_s
     steps: int
     most: int | None = None  # largest count up to end_s
+    present: bool = True  # whether there was presence, see ``LastingPresence``, up to end_s
     tail_total: float = 0.0
     tail_steps: int = 0
     tail_most: int | None = None
+    tail_present: bool = False
     open: bool = True
 
-    def add_tail(self, score: float, count: int | None) -> None:
+    def add_tail(self, score: float, count: int | None, present: bool) -> None:
         """Add a step to the tail, until it is known to belong to the piece."""
         self.tail_total += score
         self.tail_steps += 1
         self.tail_most = _larger(self.tail_most, count)
+        self.tail_present |= present
 
     def extend(self, end_s: float) -> None:
         """Move the end to ``end_s``; the tail becomes part of the piece."""
@@ -56,7 +60,9 @@ class _Piece:
         self.total += self.tail_total
         self.steps += self.tail_steps
         self.most = _larger(self.most, self.tail_most)
+        self.present |= self.tail_present
         self.tail_total, self.tail_steps, self.tail_most, self.open = 0.0, 0, None, True
+        self.tail_present = False
 
     @property
     def length_s(self) -> float:
@@ -87,6 +93,7 @@ class Segmenter:
         self._labels = tuple(labels)
         self._hysteresis = Hysteresis(self._labels, timeline, background, only)
         self.smoother = Smoother(timeline.smooth_s)
+        self.presence = LastingPresence(timeline, labels, background)
         self._min_length_s = timeline.min_length_s
         self._min_gap_s = timeline.min_gap_s
         self._step_s = 1.0 / rate_hz
@@ -104,13 +111,16 @@ class Segmenter:
         ``count``: number of objects in the step; a segment has the largest of its steps.
         """
         p = np.asarray(probabilities, dtype=np.float64)
-        p = self.smoother.push(time_s, np.where(np.isfinite(p), p, 0.0))
+        p = np.where(np.isfinite(p), p, 0.0)
+        present = self.presence.push(time_s, p)
+        p = self.smoother.push(time_s, p)
         start_s, end_s = self.cover(time_s)
         for piece in (self._long, self._short):
             if piece is not None:
-                piece.add_tail(float(p[piece.label]), count)
+                piece.add_tail(float(p[piece.label]), count, present)
         current = next((x.label for x in (self._short, self._long) if x and x.open), None)
-        out = self._assign(self._hysteresis.step(p, current), start_s, end_s, p, count)
+        label = self._hysteresis.step(p, current)
+        out = self._assign(label, start_s, end_s, p, count, present)
         if self._long and not self._long.open and not self._near(self._long, end_s):
             out += self._finished(self._long)
             self._long = None
@@ -140,6 +150,7 @@ class Segmenter:
                 piece.end_s = min(piece.end_s, limit_s)
         out = self.flush()
         self.smoother.reset()
+        self.presence.reset()
         self._covered_s = None if self._covered_s is None else max(self._covered_s, end_s)
         return out
 
@@ -154,12 +165,14 @@ class Segmenter:
         pieces = {"long": self._long, "short": self._short}
         return {
             "covered_s": self._covered_s,
+            "presence": self.presence.snapshot(),
             **{name: piece and asdict(piece) for name, piece in pieces.items()},
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Go on from a snapshot. Raises KeyError or TypeError if it is none."""
         self._covered_s = snapshot["covered_s"]
+        self.presence.restore(snapshot.get("presence"))
         pieces = [snapshot[name] for name in ("long", "short")]
         self._long, self._short = (None if piece is None else _Piece(**piece) for piece in pieces)
 
@@ -170,6 +183,7 @@ class Segmenter:
         end_s: float,
         p: npt.NDArray[np.float64],
         count: int | None,
+        present: bool,
     ) -> list[Segment]:
         """Assign the step [start_s, end_s) to ``label`` and return what became final by that."""
         for piece in (self._long, self._short):
@@ -180,7 +194,7 @@ class Segmenter:
         near = (p for p in (self._short, self._long) if p is not None and self._near(p, start_s))
         piece = next((p for p in near if p.label == label), None)
         if piece is None:
-            piece = _Piece(label, start_s, end_s, float(p[label]), 1, count)
+            piece = _Piece(label, start_s, end_s, float(p[label]), 1, count, present)
             self._short = piece
         else:
             piece.extend(end_s)
@@ -196,7 +210,8 @@ class Segmenter:
         return piece.open or start_s - piece.end_s <= self._min_gap_s + SLACK_S
 
     def _is_long(self, piece: _Piece) -> bool:
-        return piece.length_s > 0 and piece.length_s >= self._min_length_s - SLACK_S
+        enough = piece.length_s > 0 and piece.length_s >= self._min_length_s - SLACK_S
+        return enough and piece.present
 
     def _finished(self, piece: _Piece | None) -> list[Segment]:
         if piece is None or not self._is_long(piece):
@@ -217,8 +232,9 @@ def _check(timeline: Timeline) -> None:
             raise UsageError("must be a probability above 0, at most 1", where="threshold")
     if low is not None and not 0 <= low <= timeline.threshold:
         raise UsageError("the lower threshold must lie between 0 and the threshold", where="low")
-    if not (timeline.min_length_s >= 0 and timeline.min_gap_s >= 0 and timeline.smooth_s >= 0):
-        raise UsageError("must be 0 s or more", where="min_length_s, min_gap_s, smooth_s")
+    for name in ("min_length_s", "min_gap_s", "smooth_s", "presence_s"):
+        if not getattr(timeline, name) >= 0:
+            raise UsageError("must be 0 s or more", where=name)
 
 
 class IndependentSegmenter:
@@ -238,7 +254,7 @@ class IndependentSegmenter:
     ) -> None:
         self._labels, self._timeline = tuple(labels), timeline
         self.smoother = Smoother(timeline.smooth_s)
-        alone = replace(timeline, smooth_s=0.0)
+        alone = replace(timeline, smooth_s=0.0, presence_s=0.0)
         self._segmenters = {
             k: Segmenter((name,), alone, rate_hz, delay_s)
             for k, name in enumerate(labels)
@@ -311,34 +327,3 @@ def best_scores(boxes: Sequence[Box], labels: Sequence[str]) -> npt.NDArray[np.f
 
 def _in_order(segments: list[Segment]) -> list[Segment]:
     return sorted(segments, key=lambda segment: segment.start_s)
-
-
-class Smoother:
-    """The exponential average of scores with a time constant of ``smooth_s`` seconds.
-
-    After scores p_k [C] at times t_k it is s_k [C], with s_0 = p_0 and
-
-        s_k = s_(k-1) + (1 - exp(-(t_k - t_(k-1)) / smooth_s)) (p_k - s_(k-1)),
-
-    simple exponential smoothing (Brown, 1956) for steps of any length. Probabilities stay
-    probabilities. With 0 s the scores pass through unchanged, bit for bit.
-
-    ``time_s`` and ``scores``: those of the newest step, None before the first.
-    """
-
-    def __init__(self, smooth_s: float) -> None:
-        self.smooth_s = smooth_s
-        self.time_s: float | None = None
-        self.scores: npt.NDArray[np.float64] | None = None
-
-    def push(self, time_s: float, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Take the finite scores [C] of a step and return the updated average."""
-        if self.scores is not None and self.time_s is not None and self.smooth_s > 0:
-            share = -math.expm1(-max(0.0, time_s - self.time_s) / self.smooth_s)
-            scores = self.scores + share * (scores - self.scores)
-        self.time_s, self.scores = time_s, scores
-        return scores
-
-    def reset(self) -> None:
-        """Forget everything, as at a gap."""
-        self.time_s = self.scores = None

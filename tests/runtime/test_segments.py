@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from costream.checkpoints.card import Timeline
 from costream.errors import UsageError
+from costream.hysteresis import Smoother
 from costream.records import Segment
-from costream.runtime.segments import Segmenter, Smoother
+from costream.runtime.segments import Segmenter
 
 LABELS = ("nothing", "walk", "sit", "fall")
 RATE_HZ = 10.0
@@ -100,9 +101,12 @@ def _stretch(steps: list[tuple[float, np.ndarray]], case: Case) -> list[Segment]
         else:
             runs.append([label, k, k])
 
+    there = presence(times, np.array([values for _, values in steps]), case)
+
     def short(run: list[int]) -> bool:
         length = ends[run[2]] - starts[run[1]]
-        return length <= 0 or length < case.timeline.min_length_s - SLACK_S
+        absent = not there[run[1] : run[2] + 1].any()
+        return absent or length <= 0 or length < case.timeline.min_length_s - SLACK_S
 
     def joins(a: list[int], b: list[int]) -> bool:
         near = starts[b[1]] - ends[a[2]] <= case.timeline.min_gap_s + SLACK_S
@@ -121,6 +125,16 @@ def _stretch(steps: list[tuple[float, np.ndarray]], case: Case) -> list[Segment]
         for label, a, b in kept
         if not short([label, a, b])
     ]
+
+
+def presence(times: np.ndarray, p: np.ndarray, case: Case) -> np.ndarray:
+    """Whether the smooth 1 - background is at least the threshold, [T]."""
+    line = case.timeline
+    if not line.presence_s or case.background is None:
+        return np.ones(len(times), np.bool_)
+    alone = replace(case, timeline=replace(line, smooth_s=line.presence_s))
+    column = LABELS.index(case.background)
+    return smooth(times, 1 - p[:, column : column + 1], alone)[:, 0] >= line.threshold
 
 
 def smooth(times: np.ndarray, p: np.ndarray, case: Case) -> np.ndarray:
@@ -181,6 +195,7 @@ def cases(draw: st.DrawFn) -> Case:
             st.dictionaries(st.sampled_from(LABELS), st.sampled_from([0.31, 0.4, 0.52, 0.85]))
         ),
         smooth_s=draw(st.sampled_from([0.0, 0.0, 0.11, 0.37])),
+        presence_s=draw(st.sampled_from([0.0, 0.0, 0.23, 0.61])),
     )
     delay_s, background = (
         draw(st.sampled_from([0.0, 0.25])),
@@ -287,6 +302,21 @@ def test_where_the_surest_label_is_not_sure_enough_another_may_open() -> None:
     assert [s.label for s in segmenter.flush()] == ["sit"]
 
 
+@settings(max_examples=100, deadline=None)
+@given(cases(), st.integers(0, 60))
+def test_a_snapshot_goes_on_as_if_nothing_had_been(case: Case, cut: int) -> None:
+    case = replace(case, timeline=replace(case.timeline, smooth_s=0.0))  # it is saved elsewhere
+    first, second = case.events[:cut], case.events[cut:]
+    begun, out = make(case), list[Segment]()
+    for one, two in first:
+        out += begun.push(one, two) if isinstance(two, np.ndarray) else begun.gap(one, two)
+    resumed = make(case)
+    resumed.restore(json.loads(json.dumps(begun.snapshot())))
+    for one, two in second:
+        out += resumed.push(one, two) if isinstance(two, np.ndarray) else resumed.gap(one, two)
+    assert [*out, *resumed.flush()] == [s for group in stream(case) for s in group]
+
+
 def test_low_is_in_proportion_to_the_threshold() -> None:
     assert Timeline(0.5).low_of("walk") == pytest.approx(0.3)
     assert Timeline(0.5, 0.4).low_of("walk") == 0.4
@@ -301,6 +331,18 @@ def test_smooth_scores_pass_over_a_flicker() -> None:
     assert [label for _, _, label in rough] == ["walk", "fall", "walk", "fall", "walk"]
     calm = found(case(flicker, min_gap_s=0.0, min_length_s=0.1, smooth_s=0.3))
     assert calm == [(0.0, 3.0, "walk")]
+
+
+def test_nothing_that_has_just_appeared_is_told() -> None:
+    there = replace(case("nnnnwwwwwwwwnnnnnnnn"), background=LABELS[0])
+    lasting = replace(there, timeline=Timeline(0.7, presence_s=1.0))
+    assert found(there) == [(0.4, 1.2, "walk")]
+    assert found(lasting) == []
+    # What has been there for long is told from its start, whatever it does now.
+    for timeline in (Timeline(0.7), Timeline(0.7, presence_s=1.0)):
+        long = replace(case("nnnn" + 12 * "w" + "ffffffnn"), background=LABELS[0])
+        told = found(replace(long, timeline=timeline))
+        assert told == [(0.4, 1.6, "walk"), (1.6, 2.2, "fall")]
 
 
 def test_given_out_as_soon_as_it_is_final() -> None:
@@ -345,6 +387,7 @@ def test_scores_that_are_not_numbers_open_nothing() -> None:
         ("min_gap_s", [float("nan")]),
         ("thresholds", [{"walk": 0.0}, {"walk": 1.5}]),
         ("smooth_s", [-1.0]),
+        ("presence_s", [-1.0]),
     ],
 )
 def test_settings_that_make_no_sense(name: str, values: list[Any]) -> None:

@@ -153,6 +153,19 @@ def test_the_current_label_has_hysteresis() -> None:
     assert state.head_states[None].current is None
 
 
+def test_a_label_is_shown_once_somebody_has_been_there() -> None:
+    lasting = header(options={"timeline": Timeline(presence_s=1.0)})
+    state = state_of(lasting, *steps(*["background"] * 5, *["walk"] * 5))
+    assert state.head_states[None].current is None
+    for record in steps(*["walk"] * 5, *["sit"] * 2, begin=10):
+        state.add(record)
+    assert "now      sit" in text_of(state)
+    assert state.head_states[None].seen == {"walk": None, "sit": None}
+    for record in [Gap(1.6, 9.0, "lost"), *steps("background", "walk", begin=90)]:
+        state.add(record)
+    assert state.head_states[None].current is None
+
+
 def test_streams_of_unknown_length() -> None:
     state = run_of(*["walk"] * 100, duration_s=None)
     assert "\n0:10 so far\n" in text_of(state)

@@ -129,6 +129,7 @@ def _settings(temperature: float, timeline: Timeline) -> dict[str, str]:
         **own,
         "closes below": f"{LOW:g} of it" if timeline.low is None else f"{timeline.low:g}",
         "time constant of smoothing": f"{timeline.smooth_s:g} s",
+        "time constant of presence": f"{timeline.presence_s:g} s",
         "minimum length": f"{timeline.min_length_s:g} s",
         "gaps bridged up to": f"{timeline.min_gap_s:g} s",
     }

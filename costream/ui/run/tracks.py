@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costream.formatting import clean, share_of_dense
-from costream.hysteresis import Hysteresis
+from costream.hysteresis import Hysteresis, LastingPresence
 from costream.records import Box, Compute, Head, Objects, Picture, Prediction, Scored
 
 
@@ -42,6 +42,10 @@ class HeadState:
         self.seen: dict[str, None] = {}  # labels of the strip, in order of appearance
         self.strip: Strip | None = None
         self._hysteresis = Hysteresis(head.labels, head, head.background, only)
+        self._presence = LastingPresence(head, head.labels, head.background)
+        self._open: int | None = None  # column of the label that is open
+        self._since_s = 0.0  # since then
+        self._present = False  # whether it counts, see ``LastingPresence``
         self._columns = {label: k for k, label in enumerate(head.labels)}
         self._length_s, self._step_s = length_s, step_s
         self._marked_s: float | None = None  # the strip is marked up to here
@@ -54,13 +58,15 @@ class HeadState:
         scores = np.zeros(len(self.head.labels))  # those that are not among the best count as 0
         for label, score in record.top:
             scores[self._columns[label]] = score
-        current = None if self.current is None else self._columns[self.current.label]
-        column = self._hysteresis.step(scores, current)
-        if column is None:
+        column = self._hysteresis.step(scores, self._open)
+        if column != self._open:
+            self._open, self._present = column, False
+            self._since_s = max(record.time_s - self.head.delay_s, start_s)
+        self._present |= self._presence.push(record.time_s, scores)
+        if column is None or not self._present:
             self.current = None
-        elif column != current:
-            since_s = max(record.time_s - self.head.delay_s, start_s)
-            self.current = ActiveLabel(self.head.labels[column], since_s)
+        else:
+            self.current = ActiveLabel(self.head.labels[column], self._since_s)
         if self.current is not None:
             self.seen.setdefault(self.current.label)
         self._mark(record.time_s)
@@ -72,7 +78,8 @@ class HeadState:
 
     def interrupt(self) -> None:
         """Discard the current label, at a gap."""
-        self.current = None
+        self.current = self._open = None
+        self._presence.reset()
 
     def _mark(self, time_s: float) -> None:
         """Add the current label to the strip."""
