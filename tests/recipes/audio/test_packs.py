@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import tarfile
 from contextlib import closing
 
 import numpy as np
@@ -16,6 +19,7 @@ from weights.recipes.audio.data import PACKS, PARTS, SOUNDS, read_clips
 from weights.recipes.audio.lessons import LessonBank, LessonPlan, LessonWorkers
 from weights.recipes.audio.teacher import CLASSES, HOP, WIDTH, WINDOW, Said
 from weights.recipes.audio.train import SoundRecipeSize, learn, make
+from weights.recipes.common import read_member
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +49,18 @@ def test_no_source_or_song_is_on_two_sides(clips):
     assert {c.part for c in clips} == {*PARTS}
 
 
+def test_another_fold_can_be_held_out(packs):
+    for fold in ("2", "3"):
+        clips = [c for c in read_clips(packs, 29, fold=fold) if c.set == "UrbanSound8K"]
+        with tarfile.open(packs / "env_sound.tar") as archive:
+            text = read_member(archive, "env_sound/labels.csv").decode()
+        known = {
+            f"freesound {r['freesound_id']}": r["fold"] for r in csv.DictReader(io.StringIO(text))
+        }
+        assert {known[c.group] for c in clips if c.part == "test"} == {fold}
+        assert fold not in {known[c.group] for c in clips if c.part != "test"}
+
+
 def test_the_packs_are_read_whole(clips):
     sets = {"ESC-10", "ESC-50", "UrbanSound8K", "GTZAN", "LibriSpeech", "DeeplyNV"}
     assert sets <= {c.set for c in clips}
@@ -54,7 +70,9 @@ def test_the_packs_are_read_whole(clips):
 
 def test_the_recipe_from_packs_to_weights(packs, tmp_path):
     steps = {"steps": 5, "head_steps": 3, "genre_steps": 3}
-    size = SoundRecipeSize(**steps, batch=8, workers=1, streams=17, trees=2, noises=4)
+    size = SoundRecipeSize(
+        **steps, batch=8, workers=1, streams=17, genre_streams=17, trees=2, noises=4
+    )
     plan = LessonPlan(packs, LoudBands, 24, 0, 29, tmp_path, tmp_path / "waves.npz")
     paths = make(plan, size, tmp_path)
     assert [p.name for p in paths] == ["cotrans.safetensors", "cosounds.safetensors"]

@@ -6,9 +6,10 @@ import csv
 import io
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +26,8 @@ PACKS = ("env_sound", "sound2", "sound_unlabelled", "music_genre")
 Part = Literal["train", "validation", "test", "left out"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test", "left out")
 # Folds and songs held out for testing; GTZAN's numbers 0 and 5 for their longer excerpts.
-TEST_FOLDS = {"ESC-10": "4", "ESC-50": "fold4", "UrbanSound8K": "3"}
+URBAN_FOLD = "3"  # of UrbanSound8K
+TEST_FOLDS = {"ESC-10": "4", "ESC-50": "fold4", "UrbanSound8K": URBAN_FOLD}
 TEST_SONGS = (0, 5, *range(31, 41))
 # Sets that the weights from which the backbone starts have learnt from, split as here.
 STARTED_ON = ("ESC-10", "UrbanSound8K", "GTZAN")
@@ -120,16 +122,20 @@ def genre_label(clip: SoundClip) -> str | None:
     return NO_MUSIC if sound_label(clip) not in (MUSIC, "musical instrument", None) else None
 
 
-def read_clips(folder: Path, every: int = 1, cache: Path | None = None) -> list[SoundClip]:
+def read_clips(
+    folder: Path, every: int = 1, cache: Path | None = None, fold: str = URBAN_FOLD
+) -> list[SoundClip]:
     """Return every ``every``-th clip of all sets from the packs in ``folder``.
 
     Splits are by official fold, source, speaker and song; an eighth of those to learn from is for
     validation. A Freesound source of several sets is kept on one side: if one of its clips is held
     out, those elsewhere are dropped, unless STARTED_ON has one to learn from. LEFT_OUT labels are
     in part "left out". ``cache``: file for the decoded samples, written if it does not exist.
+    ``fold``: of UrbanSound8K, for testing.
     Raises UsageError if a pack is missing.
     """
-    rows = [row for name in PACKS for row in _rows(folder, name)][::every]
+    folds = {**TEST_FOLDS, "UrbanSound8K": fold}
+    rows = [row for name in PACKS for row in _rows(folder, name, folds)][::every]
     waves = _waves(folder, [(r.pop("pack"), r.pop("file")) for r in rows], cache)
     learnt = {r["group"] for r in rows if r["set"] in STARTED_ON and r["part"] != "test"}
     for row in rows:
@@ -143,7 +149,7 @@ def read_clips(folder: Path, every: int = 1, cache: Path | None = None) -> list[
     ]
 
 
-def _rows(folder: Path, name: str) -> Iterator[dict[str, Any]]:
+def _rows(folder: Path, name: str, folds: dict[str, str]) -> Iterator[dict[str, Any]]:
     path = folder / f"{name}.tar"
     if not path.is_file():
         raise UsageError(
@@ -151,7 +157,9 @@ def _rows(folder: Path, name: str) -> Iterator[dict[str, Any]]:
             where=path,
             hint=f"give the folder of {path.name} with --packs",
         )
-    known = {"music_genre": _song, "env_sound": _folded}.get(name, _sound)
+    known: Callable[[dict[str, str]], dict[str, Any]] = _song if name == "music_genre" else _sound
+    if name == "env_sound":
+        known = partial(_folded, folds=folds)
     table = "files" if name == "sound_unlabelled" else "labels"
     with tarfile.open(path) as archive:
         text = read_member(archive, f"{name}/{table}.csv").decode("utf-8")
@@ -159,9 +167,9 @@ def _rows(folder: Path, name: str) -> Iterator[dict[str, Any]]:
         yield {**known(row), "pack": name, "file": row["file"]}
 
 
-def _folded(row: dict[str, str]) -> dict[str, Any]:
+def _folded(row: dict[str, str], folds: dict[str, str]) -> dict[str, Any]:
     group = f"freesound {row['freesound_id']}"
-    part = "test" if row["fold"] == TEST_FOLDS[row["dataset"]] else _learning(group)
+    part = "test" if row["fold"] == folds[row["dataset"]] else _learning(group)
     label = row["label"].replace("_", " ")
     return {"label": label, "set": row["dataset"], "group": group, "part": part, "long": False}
 

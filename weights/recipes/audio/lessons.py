@@ -21,7 +21,14 @@ from costream.errors import CostreamError, UsageError
 from costream.frontends.mel import LogMel
 from costream.labels.recording import SILENCE
 from costream.training.audio.examples import SAMPLE_RATE_HZ
-from weights.recipes.audio.data import MUSIC, NO_MUSIC, OTHER, SoundClip, read_clips
+from weights.recipes.audio.data import (
+    MUSIC,
+    NO_MUSIC,
+    OTHER,
+    URBAN_FOLD,
+    SoundClip,
+    read_clips,
+)
 from weights.recipes.audio.pieces import PieceSampler
 from weights.recipes.audio.teacher import Teacher
 
@@ -104,7 +111,7 @@ class LessonPlan:
     """Pieces in numbered shards: number 0 of validation clips, the others to learn from.
 
     ``make_teacher`` is called where shards are made, perhaps in another process. ``cache``: folder
-    for the shards; ``waves``: see ``read_clips``.
+    for the shards; ``waves``, ``fold``: see ``read_clips``.
     """
 
     packs: Path
@@ -114,6 +121,11 @@ class LessonPlan:
     every: int = 1
     cache: Path | None = None
     waves: Path | None = None
+    fold: str = URBAN_FOLD
+
+    def clips(self) -> list[SoundClip]:
+        """Return the clips of all packs."""
+        return read_clips(self.packs, self.every, self.waves, self.fold)
 
     @property
     def shards(self) -> int:
@@ -143,7 +155,7 @@ class LessonPlan:
 
     def _maker(self) -> Callable[[int], DistillationSet]:
         teacher = self.make_teacher()
-        clips = read_clips(self.packs, self.every, self.waves)
+        clips = self.clips()
         train, held = ([c for c in clips if c.part == p] for p in ("train", "validation"))
         counts = Counter(_fine_label(c) for c in train)
         sounds = sorted({label for label, n in counts.items() if label and n >= _LEAST})
