@@ -70,11 +70,11 @@ def _segmenter(
 def active_label(timelines: Sequence[HeadTimeline], only: tuple[str, ...] | None) -> str | None:
     """Return the best label now at or above its threshold, not background.
 
-    It is that of the first head that has one.
+    It is that of the first head that has one, and of which it counts, see ``presence_s``.
     """
     for entry in timelines:
         card, scores = entry.head.card, entry.segmenter.smoother.scores
-        if scores is None:
+        if scores is None or not entry.segmenter.counts:
             continue
         sure = [
             (score, label)

@@ -118,8 +118,8 @@ class Segmenter:
         for piece in (self._long, self._short):
             if piece is not None:
                 piece.add_tail(float(p[piece.label]), count, present)
-        current = next((x.label for x in (self._short, self._long) if x and x.open), None)
-        label = self._hysteresis.step(p, current)
+        piece = self._open
+        label = self._hysteresis.step(p, None if piece is None else piece.label)
         out = self._assign(label, start_s, end_s, p, count, present)
         if self._long and not self._long.open and not self._near(self._long, end_s):
             out += self._finished(self._long)
@@ -130,6 +130,15 @@ class Segmenter:
     def idle(self) -> bool:
         """Whether no segment is open or may still be continued."""
         return self._long is None and self._short is None
+
+    @property
+    def counts(self) -> bool:
+        """Whether what is open counts already, see ``presence_s``."""
+        return self._open is not None and self._open.present
+
+    @property
+    def _open(self) -> _Piece | None:
+        return next((x for x in (self._short, self._long) if x and x.open), None)
 
     def cover(self, time_s: float) -> tuple[float, float]:
         """Return start and end of what a step covers; for an idle segmenter all of a quiet step."""
@@ -243,6 +252,8 @@ class IndependentSegmenter:
     Segments of different labels may overlap. Those of a label are computed by ``Segmenter`` from
     its scores alone. Arguments as there; labels that are not among ``only`` have none.
     """
+
+    counts = True  # as of ``Segmenter``
 
     def __init__(
         self,

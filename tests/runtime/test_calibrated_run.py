@@ -155,13 +155,24 @@ def test_alerts_and_status_go_by_the_thresholds_of_labels(shipped: StreamingMode
     classes = RuleLabels.of([(shipped.info.card, TIMELINE)])
     by_label = dict(zip(classes.labels, classes.thresholds, strict=True))
     assert (by_label["walk"], by_label["fall"], by_label["sit"]) == (0.15, 0.9, 0.3)
-    track, _ = track_of(with_card(shipped, timeline=replace(TIMELINE, smooth_s=0.0)))
-    smoother = track.timelines[0].segmenter.smoother
-    for label, score, active in (("walk", 0.2, "walk"), ("fall", 0.85, None), ("sit", 0.2, None)):
+
+    def active_of(track: StreamRecorder, label: str, score: float) -> str | None:
         scores = np.array([1 - score if name == "background" else 0.0 for name in classes.labels])
         scores[classes.labels.index(label)] = score
-        smoother.push(0.0, scores)
-        assert track.active == active
+        smoother = track.timelines[0].segmenter.smoother
+        time_s = 0.0 if smoother.time_s is None else smoother.time_s + 0.125
+        track.timelines[0].segmenter.push(time_s, scores)
+        return track.active
+
+    track, _ = track_of(with_card(shipped, timeline=replace(TIMELINE, smooth_s=0.0)))
+    for label, score, active in (("walk", 0.2, "walk"), ("fall", 0.85, None), ("sit", 0.2, None)):
+        assert active_of(track, label, score) == active
+    # Of what has just appeared nothing is said.
+    track, _ = track_of(with_card(shipped, timeline=Timeline(0.6, presence_s=1.0)))
+    said = [active_of(track, *each) for each in [("walk", 0.0), *[("walk", 0.9)] * 20]]
+    first = said.index("walk")
+    assert 5 < first < 15
+    assert said == [None] * first + ["walk"] * (21 - first)
 
 
 def test_the_longest_average_keeps_segments_of_what_lasts(shipped: StreamingModel) -> None:
