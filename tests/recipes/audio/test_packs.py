@@ -70,9 +70,7 @@ def test_the_packs_are_read_whole(clips):
 
 def test_the_recipe_from_packs_to_weights(packs, tmp_path):
     steps = {"steps": 5, "head_steps": 3, "genre_steps": 3}
-    size = SoundRecipeSize(
-        **steps, batch=8, workers=1, streams=17, genre_streams=17, trees=2, noises=4
-    )
+    size = SoundRecipeSize(**steps, batch=8, workers=1, streams=17, trees=2, noises=4)
     plan = LessonPlan(packs, LoudBands, 24, 0, 29, tmp_path, tmp_path / "waves.npz")
     paths = make(plan, size, tmp_path)
     assert [p.name for p in paths] == ["cotrans.safetensors", "cosounds.safetensors"]

@@ -60,8 +60,7 @@ def score(
 ) -> dict[str, Any]:
     """Return the metrics of clips of one set, with predictions among that set's labels.
 
-    ``top1_background``: with predictions among all labels, those that stand for nothing too, of the
-    steps that are ``heard``.
+    ``top1_background``: with predictions among all labels, those that stand for nothing too.
     """
     names = np.array([label_of(clip) or "" for clip in clips])
     own = sorted(set(names.tolist()))
@@ -70,18 +69,9 @@ def score(
     result = sequence_scores(
         [p[:, columns] for p in predictions], truth, [c.group for c in clips], own
     )
-    best = np.array([labels[heard(p, labels).mean(0).argmax()] for p in predictions])
+    best = np.array([labels[p.mean(0).argmax()] for p in predictions])
     everything = float((best == names).mean())
     return {"sequences": len(clips), **result, "top1_background": everything}
-
-
-def heard(rows: Rows, labels: Sequence[str]) -> Rows:
-    """Return the steps [T', K] at which silence is not the likeliest label; all if there are none.
-
-    Clips of sets are padded with zeros to one length (Piczak, 2015, leaves silence out too).
-    """
-    kept = rows[[labels[k] != SILENCE for k in rows.argmax(1)]]
-    return kept if len(kept) else rows
 
 
 def majority(
@@ -169,7 +159,7 @@ def speech_scores(
 
     Clips in which people may speak, too, as crowds, do not count among the others.
     """
-    best = np.array([labels[heard(p, labels).mean(0).argmax()] for p in predictions]) == SPEECH
+    best = np.array([labels[p.mean(0).argmax()] for p in predictions]) == SPEECH
     names = np.array([label_of(c) or "" for c in clips])
     others = ~np.isin(names, (*_SPOKEN, ""))
     return {"recall": float(best[names == SPEECH].mean()), "false": float(best[others].mean())}

@@ -112,10 +112,9 @@ class SoundRecipeSize:
     batch: int = 48
     seconds: float = 0.0  # of wall time that the steps are spread over; 0: as long as they take
     workers: int = 0  # processes that make pieces while the backbone learns; 0: this one, before
-    streams: int = 6000
-    head_steps: int = 5000
-    genre_streams: int = 1200  # there are few songs
-    genre_steps: int = 400
+    streams: int = 1200
+    head_steps: int = 1500
+    genre_steps: int = 400  # there are few songs
     trees: int = 200
     noises: int = 200  # made-up sounds for the familiarity
 
@@ -165,9 +164,8 @@ def make_model(
     sampler = partial(
         PieceSampler, sounds=SOUNDS, genres=genres, label_of=sound_label, shares=BANK_SHARES[name]
     )
-    count = size.genre_streams if is_genres else size.streams
-    streams = token_bank(backbone, sampler(held["train"].clips), count, seed + 1)
-    few = max(1, count // 6)
+    streams = token_bank(backbone, sampler(held["train"].clips), size.streams, seed + 1)
+    few = max(1, size.streams // 6)
     checks = token_bank(backbone, sampler(held["validation"].clips), few, seed + 2)
     targets, check = (bank.genres if is_genres else bank.sounds for bank in (streams, checks))
     arguments = {"num_classes": len(labels), **NETWORK, **OWN[name]}
@@ -375,12 +373,10 @@ _SPLIT = (
     "By official fold, speaker, recording and song, or one source in five; a Freesound source that"
     " is in several sets is on one side. Threshold, temperature and familiarity were chosen on the"
     " eighth (cotrans: the temperature alone), and so were the backbone, of two that weighed its"
-    " losses differently, and the pieces of the temporal models, of two kinds, and of cosounds the"
-    " number of streams (6000 for 1200) and steps (5000 for 1500); the temporal models then learnt"
-    " from it too. Steps of silence do not count where the background competes, unless there are no"
-    " others: many clips are padded with zeros. While the recipe was developed, two earlier"
-    " backbones, earlier models on them, another length of training and several thresholds of"
-    " cotrans were scored on the test clips, so its figures are somewhat optimistic."
+    " losses differently, and the pieces of the temporal models, of two kinds; the temporal models"
+    " then learnt from it too. While the recipe was developed, two earlier backbones, earlier"
+    " models on them, another length of training and several thresholds of cotrans were scored on"
+    " the test clips, so its figures are somewhat optimistic."
 )
 _LICENCE = (
     "Research use only, not commercial: UrbanSound8K and ESC-50 (CC BY-NC 3.0), DeeplyNV (CC"
