@@ -254,10 +254,8 @@ class StreamingModel:
         synchronize(self.device)
         frontend_s = 0.0 if rows else time.perf_counter() - began
         skip = bool(rows) and self.frontend is not None  # feature rows bypass it
-        result = self._answer(tokens, state, frontend_s, skeletons, skip=skip)
-        if not takes_sound:
-            return result
-        return replace(result, spectra=tuple(self._spectra(state, 1)[:, 0]))
+        spectra = tuple(self._spectra(state, 1)[:, 0]) if takes_sound else None
+        return self._answer(tokens, state, frontend_s, skeletons, spectra, skip=skip)
 
     @torch.inference_mode()
     def steps(self, items: Sequence[Data], state: ModelState) -> list[StepResult]:
@@ -331,6 +329,7 @@ class StreamingModel:
         state: ModelState,
         frontend_s: float,
         skeletons: tuple[SkeletonFrame, ...] | None = None,
+        spectra: tuple[npt.NDArray[np.float32], ...] | None = None,
         *,
         skip: bool = False,
     ) -> StepResult:
@@ -354,6 +353,7 @@ class StreamingModel:
             frontend_s=frontend_s,
             network_s=time.perf_counter() - began,
             skeletons=skeletons,
+            spectra=spectra,
             network_macs=self.network_macs * count,
             network_dense_macs=self.network_dense_macs * count,
             familiarity=familiarity,

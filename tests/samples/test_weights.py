@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from costream.evaluation.metrics.segments import match, overlap
 from costream.records import Segment
+from kit.data_packs import packs
 from kit.paths import SAMPLES
-from kit.runs import run
+from kit.runs import records, run
 
 # Of each sample: the command, the model and what it calls that nothing happens.
 SAMPLE = {
@@ -139,6 +142,27 @@ def test_a_corridor_is_told_from_a_room() -> None:
     assert "unlike what cooadtr learnt from (rooms seen by a fixed camera)" in played
     assert not any(f" {label} " in played for label in ("stand up", "fall", "lie"))
     assert play("room.mp4").records[-1]["unfamiliar_s"] < 1.0
+
+
+@pytest.mark.parametrize(
+    ("film", "labels"),
+    [
+        ("bottle-detection.mp4", set()),  # arms bring and take them
+        ("car-detection.mp4", set()),
+        ("asl-gestures-8-signs.mp4", set()),
+        ("classroom-preview.mp4", {"sit"}),
+        ("one-by-one-person-detection.mp4", {"walk"}),
+    ],
+)
+def test_films_from_elsewhere_show_nothing_that_is_not_there(
+    film: str, labels: set[str], tmp_path: Path
+) -> None:
+    with tarfile.open(packs("samples.tar") / "samples.tar") as archive:
+        member = archive.getmember(f"samples/video/{film}")
+        member.name = film
+        archive.extract(member, tmp_path, filter="data")
+    told = records(run("detect", tmp_path / film, "-q").stdout, "segment")
+    assert {record["label"] for record in told} == labels
 
 
 def test_the_samples_are_small() -> None:
