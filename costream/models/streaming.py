@@ -17,7 +17,7 @@ from costream.checkpoints.card import Card
 from costream.errors import ModelError, SourceError
 from costream.frontends.audiovisual import stack_audio_blocks
 from costream.frontends.pose import BOX, PoseTracker, PoseTrackers
-from costream.models.base import ModelHead, ModelInfo, StepResult
+from costream.models.base import ModelHead, ModelInfo, StepResult, stacked
 from costream.models.fitting import (
     check_source,
     exactness,
@@ -245,7 +245,6 @@ class StreamingModel:
         if len({type(item) for item in items}) != 1:
             raise ValueError("all items of a step must be of one type")
         rows = [item.values for item in items if isinstance(item, FeatureRow)]
-        takes_sound = isinstance(items[0], AudioBlock)
         skeletons = self._find(items, state)
         if rows:
             tokens = torch.from_numpy(np.stack(rows)).to(self.device, self.dtype)
@@ -254,7 +253,7 @@ class StreamingModel:
         synchronize(self.device)
         frontend_s = 0.0 if rows else time.perf_counter() - began
         skip = bool(rows) and self.frontend is not None  # feature rows bypass it
-        spectra = tuple(self._spectra(state, 1)[:, 0]) if takes_sound else None
+        spectra = tuple(self._spectra(state, 1)[:, 0]) if isinstance(items[0], AudioBlock) else None
         return self._answer(tokens, state, frontend_s, skeletons, spectra, skip=skip)
 
     @torch.inference_mode()
@@ -379,12 +378,13 @@ class StreamingModel:
 
         Of independent labels it is the sigmoid of each.
         """
-        parts = []
+        parts, several = [], len(self.info.heads) > 1
         for head, independent in zip(self.info.heads, self._independent, strict=True):
-            scaled = logits[..., head.columns].float() / head.card.temperature
+            own = logits[..., head.columns] if several else logits
+            scaled = own.float() / head.card.temperature
             parts.append(scaled.sigmoid() if independent else scaled.softmax(-1))
-        probabilities: npt.NDArray[np.float32] = torch.cat(parts, -1).cpu().numpy()
-        return probabilities
+        whole: Tensor = torch.cat(parts, -1) if several else parts[0]
+        return cast("npt.NDArray[np.float32]", whole.cpu().numpy())
 
     def _familiarity(self, logits: Tensor) -> npt.NDArray[np.float32] | None:
         """Return how familiar the input is to each head, [..., heads]; None if no card can tell."""
@@ -417,7 +417,7 @@ class StreamingModel:
         """Take one item per stream, no feature rows, and return their tokens [B, ...]."""
         if self.frontend is None:
             raise SourceError(f"{self.info.card.name} takes precomputed features")
-        given = torch.from_numpy(np.stack([self._prepare(item) for item in items]))
+        given = torch.from_numpy(stacked([self._prepare(item) for item in items]))
         if self.frontend.takes == "video":
             given = given.to(self.device)
         elif self.frontend.takes == "audio":
