@@ -119,6 +119,10 @@ class BodyNormaliser:
     ``heading`` are its memory in steps (None: all of them; 0: not done; 1: each step by
     itself). Heading rotates about the vertical (y) until shoulders and hips, left to right, point
     to +x; it needs three axes. Coordinates must be right-handed.
+
+    For the compiled loop: ``ends`` [2, E], the joints at the ends of the ``bones`` and of the
+    lines from left to right, ``centre``, the ``memory`` [3] of the means and which of these each
+    value is part of, ``mean_of`` [A + 3].
     """
 
     def __init__(

@@ -216,6 +216,7 @@ def _acting(told: Sequence[Rows], clips: Sequence[LabelledClip]) -> npt.NDArray[
 def make_card(name: str, architecture: str, arguments: dict[str, Any]) -> Card:
     """Return the card of a network, without what is chosen and measured."""
     others = "" if name == "cooadtr" else " Trained on the finished frontend of cooadtr."
+    brief = " Of who is there for less than about three seconds it says nothing."
     return Card(
         name=name,
         task="online action detection",
@@ -272,7 +273,7 @@ def make_card(name: str, architecture: str, arguments: dict[str, Any]) -> Card:
         " camera that does not move. Falls and lying down look alike to it when the movement was"
         " not seen, and lying may be called sitting. In places unlike these rooms (streets,"
         " offices, shops) it is mostly silent, and what it says there may mean nothing: below its"
-        " limit of familiarity do not trust it.",
+        f" limit of familiarity do not trust it.{brief if PRESENCE_S[name] else ''}",
         licence="Research use only: the fir_action data state no licence (their authors ask for"
         " citation); the pictures include some of ImageNet, ADE20K, Flickr8k, COCO and TUD under"
         " non-commercial research terms, with boxes and first layers of NanoDet-Plus-m-1.5x"
