@@ -18,6 +18,8 @@ from costream.formatting import suggest_names
 from costream.kinds import kinds_among
 from costream.records import Thresholds
 
+PRESENT = 0.8  # presence that is always enough: the average of a stream never is 1
+
 
 class Hysteresis:
     """The label of a stream: one at a time, the background is none.
@@ -88,7 +90,8 @@ class LastingPresence:
     """Whether anything but the background has been there for a while.
 
     It has while the average of 1 less the probability of the background, by a ``Smoother`` of
-    ``presence_s``, is at least the threshold; always without ``presence_s`` or a background.
+    ``presence_s``, is at least the threshold, or ``PRESENT`` where that is less; always without
+    ``presence_s`` or a background.
     """
 
     def __init__(
@@ -96,14 +99,15 @@ class LastingPresence:
     ) -> None:
         used = background is not None and thresholds.presence_s > 0
         self._column = labels.index(background) if used else None
-        self._average, self._threshold = Smoother(thresholds.presence_s), thresholds.threshold
+        self._average = Smoother(thresholds.presence_s)
+        self._least = min(thresholds.threshold, PRESENT)
 
     def push(self, time_s: float, scores: npt.NDArray[np.float64]) -> bool:
-        """Take the scores [C] of a step and return whether the presence reaches the threshold."""
+        """Take the scores [C] of a step and return whether the average is large enough."""
         if self._column is None:
             return True
         there = 1 - scores[self._column : self._column + 1]
-        return bool(self._average.push(time_s, there)[0] >= self._threshold)
+        return bool(self._average.push(time_s, there)[0] >= self._least)
 
     def reset(self) -> None:
         """Forget everything, as at a gap."""

@@ -177,7 +177,8 @@ def _check(card: Card) -> None:
         raise ValueError(f"low {line.low} is not between 0 and the threshold")
     if min(line.min_length_s, line.min_gap_s, line.smooth_s, line.presence_s) < 0:
         raise ValueError("a time of the timeline is negative")
-    if line.presence_s and (card.background is None or card.multilabel):
+    several = card.multilabel or card.finds_objects
+    if line.presence_s and (card.background is None or several):
         raise ValueError("presence_s needs a background that excludes the other labels")
     if card.background is not None and card.background not in card.labels:
         raise ValueError(f"background {card.background!r} is not a label")

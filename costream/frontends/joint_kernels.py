@@ -40,9 +40,11 @@ def _choose(
                 seen[s] = free[s] = True
     for place in range(len(slot)):
         slot[place], own = -1, owner[place] - 1
-        if own < 0 or not free[own]:
+        known = 0 <= own < slots  # there may be fewer slots than before
+        if not known or not free[own]:
             away[place] += 1
-            if own >= 0 and not seen[own] and away[place] <= patience:
+            taken = known and seen[own]
+            if own >= 0 and not taken and away[place] <= patience:
                 continue
             own = -1
             for s in range(slots - 1, -1, -1):
@@ -109,7 +111,7 @@ def _place(joint: Any, values: Any, turns: bool, out: Any) -> None:
         out[a] = (joint[a] - values[a]) / unit
     if turns:
         x, z = values[axes + 1], values[axes + 2]
-        length = np.float32(math.sqrt(x * x + z * z))
+        length = np.float32(math.sqrt(np.float64(x) * x + np.float64(z) * z))
         if length > _SMALLEST:
             x, z = x / length, z / length
             out[0], out[2] = x * out[0] + z * out[2], x * out[2] - z * out[0]

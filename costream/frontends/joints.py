@@ -105,7 +105,11 @@ class JointStreams(nn.Module):
         self.joints = len(self.layout.joints)
         self.token_width = self.channels = len(self.streams) * (axes + (score is not None))
         self._normaliser = self._make_normaliser(origin, unit, heading)
+        if not isinstance(patience, int) or patience < 0:
+            raise ValueError("patience must be a whole number of steps")
         starts = bone_parents(self.layout) if parents is None else parents
+        if len(starts) != self.joints or not all(0 <= p < self.joints for p in starts):
+            raise ValueError(f"parents must be {self.joints} numbers of joints")
         self._parents = np.array(starts)
         self._conversions: dict[Layout, npt.NDArray[np.intp] | None] = {}
 
@@ -174,9 +178,13 @@ class JointStreams(nn.Module):
     def forward_step(self, x: Tensor, state: JointsState) -> Tensor:
         """Return the tokens [B, P, V, C] of the next step of every stream, [B, S, V, axes + 1].
 
-        The number of persons S is arbitrary.
+        The number of persons S is arbitrary. Raises ValueError for another shape, and for a state
+        of another number of streams.
         """
         given = x.float().numpy()
+        wanted = len(state.before), self.joints, self.axes + 1
+        if given.ndim != 4 or not given.shape[1] or (len(given), *given.shape[2:]) != wanted:
+            raise ValueError(f"skeletons {list(given.shape)} are not those of the state")
         if fast.enabled and self._loop is not None:
             held = state.persons.owner, state.persons.away, state.frame.values, state.frame.counts
             parts = [part.numpy() for part in (*held, state.before, state.had)]
@@ -329,7 +337,8 @@ def select_persons(present: Flags, state: PersonsState, patience: int) -> Select
         for place, owner in enumerate((owners[row] - 1).tolist()):
             if owner not in free:
                 away[row, place] += 1
-                lost = owner < 0 or visible[owner] or away[row, place] > patience
+                taken = 0 <= owner < len(visible) and visible[owner]
+                lost = owner < 0 or taken or away[row, place] > patience
                 if not lost or not free:
                     continue
                 owner = free[0]

@@ -219,11 +219,10 @@ class Segmenter:
         return piece.open or start_s - piece.end_s <= self._min_gap_s + SLACK_S
 
     def _is_long(self, piece: _Piece) -> bool:
-        enough = piece.length_s > 0 and piece.length_s >= self._min_length_s - SLACK_S
-        return enough and piece.present
+        return piece.length_s > 0 and piece.length_s >= self._min_length_s - SLACK_S
 
     def _finished(self, piece: _Piece | None) -> list[Segment]:
-        if piece is None or not self._is_long(piece):
+        if piece is None or not self._is_long(piece) or not piece.present:
             return []
         label, score = self._labels[piece.label], piece.total / piece.steps
         return [Segment(piece.start_s, piece.end_s, label, score, count=piece.most)]

@@ -87,6 +87,36 @@ def test_the_compiled_loop_equals_the_equations(
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+def test_fewer_persons_than_before() -> None:
+    x = clip(2, 12, 5).abs()
+    x[..., 0:3, -1], x[..., 3:, -1] = 0, 1  # those of the last slots are there
+    kept = []
+    for compiled in (True, False):
+        frontend = JointStreams("body-15", persons=2, patience=2)
+        state = frontend.init_state(2)
+        with use_kernels(compiled):
+            rows = [
+                frontend.forward_step(x[:, t, : 5 if t < 4 else 2 + t % 3], state)
+                for t in range(12)
+            ]
+        kept.append((torch.stack(rows), *state.tensors().values()))
+    for one, other in zip(*kept, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_other_shapes_and_parents_are_refused() -> None:
+    frontend = JointStreams("body-15")
+    state = frontend.init_state(1)
+    for shape in ((4, 8, 15, 4), (1, 8, 17, 4), (1, 8, 15, 3), (1, 0, 15, 4), (1, 15, 4)):
+        with pytest.raises(ValueError, match="are not those of the state"):
+            frontend.forward_step(torch.zeros(shape), state)
+    for parents in ([0] * 3, [99] * 15, [-1] * 15):
+        with pytest.raises(ValueError, match="parents must be 15 numbers of joints"):
+            JointStreams("body-15", parents=parents)
+    with pytest.raises(ValueError, match="patience must be a whole number"):
+        JointStreams("body-15", patience=1.5)  # type: ignore[arg-type]
+
+
 def ntu() -> dict[str, np.ndarray]:
     path = REFS / "skeleton" / "parse_ntu.npz"
     if not path.exists():

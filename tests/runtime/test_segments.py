@@ -101,17 +101,15 @@ def _stretch(steps: list[tuple[float, np.ndarray]], case: Case) -> list[Segment]
         else:
             runs.append([label, k, k])
 
-    there = presence(times, np.array([values for _, values in steps]), case)
-
     def short(run: list[int]) -> bool:
         length = ends[run[2]] - starts[run[1]]
-        absent = not there[run[1] : run[2] + 1].any()
-        return absent or length <= 0 or length < case.timeline.min_length_s - SLACK_S
+        return length <= 0 or length < case.timeline.min_length_s - SLACK_S
 
     def joins(a: list[int], b: list[int]) -> bool:
         near = starts[b[1]] - ends[a[2]] <= case.timeline.min_gap_s + SLACK_S
         return a[0] == b[0] and near
 
+    there = presence(times, np.array([values for _, values in steps]), case)
     kept: list[list[int]] = []
     for run in runs:
         if kept and short(kept[-1]) and not joins(kept[-1], run):
@@ -123,7 +121,7 @@ def _stretch(steps: list[tuple[float, np.ndarray]], case: Case) -> list[Segment]
     return [
         Segment(starts[a], ends[b], LABELS[label], float(p[a : b + 1, label].mean()))
         for label, a, b in kept
-        if not short([label, a, b])
+        if not short([label, a, b]) and there[a : b + 1].any()
     ]
 
 
@@ -134,7 +132,7 @@ def presence(times: np.ndarray, p: np.ndarray, case: Case) -> np.ndarray:
         return np.ones(len(times), np.bool_)
     alone = replace(case, timeline=replace(line, smooth_s=line.presence_s))
     column = LABELS.index(case.background)
-    return smooth(times, 1 - p[:, column : column + 1], alone)[:, 0] >= line.threshold
+    return smooth(times, 1 - p[:, column : column + 1], alone)[:, 0] >= min(line.threshold, 0.8)
 
 
 def smooth(times: np.ndarray, p: np.ndarray, case: Case) -> np.ndarray:
@@ -343,6 +341,11 @@ def test_nothing_that_has_just_appeared_is_told() -> None:
         long = replace(case("nnnn" + 12 * "w" + "ffffffnn"), background=LABELS[0])
         told = found(replace(long, timeline=timeline))
         assert told == [(0.4, 1.6, "walk"), (1.6, 2.2, "fall")]
+    # A flicker before it counts takes nothing away, and the surest threshold can be reached.
+    flicker = replace(case("nn" + 8 * "w" + "f" + 20 * "w"), background=LABELS[0])
+    for threshold in (0.7, 0.85):
+        told = found(replace(flicker, timeline=Timeline(threshold, presence_s=1.5)))
+        assert told == [(0.2, 3.1, "walk")]
 
 
 def test_given_out_as_soon_as_it_is_final() -> None:

@@ -164,6 +164,14 @@ def test_a_label_is_shown_once_somebody_has_been_there() -> None:
     for record in [Gap(1.6, 9.0, "lost"), *steps("background", "walk", begin=90)]:
         state.add(record)
     assert state.head_states[None].current is None
+    # What is not among the best may all be the background.
+    state = state_of(header(options={"timeline": Timeline(0.6, presence_s=1.0)}))
+    shown = []
+    for i in range(50):
+        top = (("walk", 0.62),) if i else (("background", 0.9),)
+        state.add(Prediction(i, i / RATE_HZ, i, i, top))
+        shown.append(state.head_states[None].current is not None)
+    assert shown.index(True) == pytest.approx(33, abs=1)
 
 
 def test_streams_of_unknown_length() -> None:

@@ -62,6 +62,9 @@ class HeadState:
         if column != self._open:
             self._open, self._present = column, False
             self._since_s = max(record.time_s - self.head.delay_s, start_s)
+        background = self._columns.get(self.head.background or "")
+        if background is not None and scores[background] == 0:  # the rest may all be the background
+            scores[background] = max(0.0, 1 - scores.sum())
         self._present |= self._presence.push(record.time_s, scores)
         if column is None or not self._present:
             self.current = None
