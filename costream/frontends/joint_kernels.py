@@ -14,6 +14,7 @@ from typing import Any
 
 import numba
 import numpy as np
+import numpy.typing as npt
 
 from costream.frontends.normalise import SMALLEST, Array, BodyNormaliser
 from costream.nn.simd import F32, compiled, inline
@@ -47,9 +48,10 @@ def _choose(
             if own >= 0 and not taken and away[place] <= patience:
                 continue
             own = -1
-            for s in range(slots - 1, -1, -1):
+            for s in range(slots):
                 if free[s]:
                     own = s
+                    break
             if own < 0:
                 continue
             owner[place], slot[place] = own + 1, slots + own
@@ -194,7 +196,7 @@ def _joint_streams(
 
 def joint_loop(
     body: BodyNormaliser,
-    parents: Sequence[int],
+    parents: npt.NDArray[np.intp],
     streams: Sequence[int],
     min_score: float,
     patience: int,
@@ -206,7 +208,7 @@ def joint_loop(
     returns the tokens [B, P, V, C]. ``streams``: places in STREAMS.
     """
     sizes = np.array([body.bones, body.centre, patience, hold])
-    numbers = np.array(parents), np.array(streams), body.memory, body.mean_of, sizes
+    numbers = parents.astype(np.int64), np.array(streams), body.memory, body.mean_of, sizes
     return partial(_step, (min_score, body.ends, *numbers), len(streams))
 
 

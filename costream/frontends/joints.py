@@ -201,7 +201,7 @@ class JointStreams(nn.Module):
 
         numbers = [STREAMS.index(name) for name in self.streams]
         options = self.min_score, self.patience, self.missing == "hold"
-        return joint_loop(self._normaliser, self._parents.tolist(), numbers, *options)
+        return joint_loop(self._normaliser, self._parents, numbers, *options)
 
     def _step(self, given: Array, state: JointsState) -> Array:
         visible = given[..., -1] > self.min_score

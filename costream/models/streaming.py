@@ -247,7 +247,7 @@ class StreamingModel:
         rows = [item.values for item in items if isinstance(item, FeatureRow)]
         skeletons = self._find(items, state)
         if rows:
-            tokens = torch.from_numpy(np.stack(rows)).to(self.device, self.dtype)
+            tokens = torch.from_numpy(stacked(rows)).to(self.device, self.dtype)
         else:
             tokens = self.see(skeletons or items, state)
         synchronize(self.device)

@@ -7,8 +7,7 @@ The rule, for one label at a time (the background label is ignored). Every label
 2. The same label again within ``min_gap_s`` of its last end continues the segment. Stretches of
    other labels in between are ignored when they are shorter than ``min_length_s``.
 3. Segments shorter than ``min_length_s`` after that are dropped, and with ``presence_s`` those in
-   which nothing was there for long: at none of their steps has the presence, the average of 1 less
-   the background's probability by a ``Smoother`` of that time constant, reached the threshold.
+   which nothing was there for long: at none of their steps is there a ``LastingPresence``.
 
 A segment is returned once nothing can change it any more: ``min_gap_s`` after its end, or as
 soon as another label has lasted ``min_length_s``.

@@ -47,6 +47,7 @@ class HeadState:
         self._since_s = 0.0  # since then
         self._present = False  # whether it counts, see ``LastingPresence``
         self._columns = {label: k for k, label in enumerate(head.labels)}
+        self._background = self._columns.get(head.background or "")
         self._length_s, self._step_s = length_s, step_s
         self._marked_s: float | None = None  # the strip is marked up to here
 
@@ -62,9 +63,8 @@ class HeadState:
         if column != self._open:
             self._open, self._present = column, False
             self._since_s = max(record.time_s - self.head.delay_s, start_s)
-        background = self._columns.get(self.head.background or "")
-        if background is not None and scores[background] == 0:  # the rest may all be the background
-            scores[background] = max(0.0, 1 - scores.sum())
+        if self._background is not None and scores[self._background] == 0:
+            scores[self._background] = max(0.0, 1 - scores.sum())  # the rest may all be of it
         self._present |= self._presence.push(record.time_s, scores)
         if column is None or not self._present:
             self.current = None

@@ -59,6 +59,12 @@ def test_another_fold_can_be_held_out(packs):
         }
         assert {known[c.group] for c in clips if c.part == "test"} == {fold}
         assert fold not in {known[c.group] for c in clips if c.part != "test"}
+    # What was learnt with another fold held out is kept apart.
+    plans = [LessonPlan(packs, LoudBands, 24, 0, cache=packs, fold=fold) for fold in ("2", "3")]
+    assert (
+        len({plan.path(1) for plan in plans}) == len({plan.name("backbone") for plan in plans}) == 2
+    )
+    assert plans[1].name("backbone") == "backbone-0.safetensors"
 
 
 def test_the_packs_are_read_whole(clips):

@@ -157,9 +157,11 @@ def _rows(folder: Path, name: str, folds: dict[str, str]) -> Iterator[dict[str, 
             where=path,
             hint=f"give the folder of {path.name} with --packs",
         )
-    known: Callable[[dict[str, str]], dict[str, Any]] = _song if name == "music_genre" else _sound
-    if name == "env_sound":
-        known = partial(_folded, folds=folds)
+    readers: dict[str, Callable[[dict[str, str]], dict[str, Any]]] = {
+        "music_genre": _song,
+        "env_sound": partial(_folded, folds=folds),
+    }
+    known = readers.get(name, _sound)
     table = "files" if name == "sound_unlabelled" else "labels"
     with tarfile.open(path) as archive:
         text = read_member(archive, f"{name}/{table}.csv").decode("utf-8")

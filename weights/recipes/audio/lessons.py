@@ -111,7 +111,8 @@ class LessonPlan:
     """Pieces in numbered shards: number 0 of validation clips, the others to learn from.
 
     ``make_teacher`` is called where shards are made, perhaps in another process. ``cache``: folder
-    for the shards; ``waves``, ``fold``: see ``read_clips``.
+    for the shards, whose names say the seed and a fold of one's own, as ``name`` does; ``waves``,
+    ``fold``: see ``read_clips``.
     """
 
     packs: Path
@@ -122,6 +123,11 @@ class LessonPlan:
     cache: Path | None = None
     waves: Path | None = None
     fold: str = URBAN_FOLD
+
+    def name(self, what: str, number: int = 0) -> str:
+        """Return the name in the cache of something that was learnt from or with these clips."""
+        own = "" if self.fold == URBAN_FOLD else f"-fold{self.fold}"
+        return f"{what}-{self.seed + number}{own}.safetensors"
 
     def clips(self) -> list[SoundClip]:
         """Return the clips of all packs."""
@@ -134,9 +140,7 @@ class LessonPlan:
 
     def path(self, number: int) -> Path | None:
         """Return the file of a shard."""
-        return (
-            None if self.cache is None else self.cache / f"lessons-{self.seed + number}.safetensors"
-        )
+        return None if self.cache is None else self.cache / self.name("lessons", number)
 
     def make(self, numbers: Sequence[int]) -> Iterator[DistillationSet]:
         """Yield the shards of these numbers, from the cache if they are there."""

@@ -187,7 +187,7 @@ def make_model(
         if not some.clips or ("GTZAN" in title) != is_genres:
             continue
         given = (some.clips, labels, label_of)
-        title = title.replace("a fold", f"fold {plan.fold}")
+        title = title.format(fold=plan.fold)
         metrics[title] = {
             head: score(predict(module, some.tokens), *given) for head, module in heads.items()
         }
@@ -220,7 +220,7 @@ def learn(
     left.
     """
     began_s = time.monotonic()
-    path = None if plan.cache is None else plan.cache / f"backbone-{plan.seed}.safetensors"
+    path = None if plan.cache is None else plan.cache / plan.name("backbone")
     if path is not None and path.exists():
         net = ContinualAudioNet()
         net.load_state_dict(load_file(path))
@@ -343,7 +343,7 @@ TITLES: dict[str, Callable[[SoundClip], bool]] = {
     "sound2, unseen sources": lambda c: c.set not in STARTED_ON and sound_label(c) in EVENTS,
     "ESC-50, fold 4, the 40 classes not in ESC-10": lambda c: c.set == "ESC-50",
     "ESC-10, fold 4": lambda c: c.set == "ESC-10",
-    "UrbanSound8K, a fold": lambda c: c.set == "UrbanSound8K",
+    "UrbanSound8K, fold {fold}": lambda c: c.set == "UrbanSound8K",
     "GTZAN, songs 31 to 40 of each genre, 2 to 3 s": lambda c: (
         c.set == "GTZAN" and not c.long and _number(c) > 30
     ),
