@@ -311,13 +311,13 @@ class Options:
         parse=parse_budget,
         metavar="40ms|20GMAC|0.5x|@FILE",
     )
-    decoder: Literal["auto", "software", "hardware"] = flag(
+    decoder: Literal["auto", "software", "hardware", "fast"] = flag(
         "--decoder",
-        "Video: who decodes; auto: a device (NVDEC, VAAPI, VideoToolbox) where there is one.",
+        "Video: who decodes; auto: a device (NVDEC, VAAPI) if there is one; fast: no deblocking.",
         default="software",
         on=VIDEO,
         identity=False,
-        type=click.Choice(["auto", "software", "hardware"]),
+        type=click.Choice(["auto", "software", "hardware", "fast"]),
     )
     track: bool = switch_flag("--track/--no-track", "Objects: assign track ids.", on=VIDEO)
     zone: tuple[Place, ...] = texts_flag(
@@ -471,6 +471,7 @@ class Options:
         values: dict[str, Any] = {"dtype": self.dtype, "channel": self.channel}
         values |= {"tokens": self.tokens, "budget": self.budget and self.budget.text}
         values |= {"track": self.track or None, "places": self.places or None}
+        values["decoder"] = "fast" if self.decoder == "fast" else None  # the others: same pixels
         return {name: value for name, value in values.items() if value is not None}
 
     @property
@@ -481,9 +482,9 @@ class Options:
             declared = each.metadata.get("flag")
             if declared and declared.identity and {"detect", "listen"} & {*declared.commands}:
                 values[each.name] = getattr(self, each.name)
-        values |= {"budget": self.budget and self.budget.text}
+        values |= {name: self.recorded.get(name) for name in ("budget", "decoder")}
         # Absent when not given: known batches stay known.
-        later = ("only", "zone", "line", "mask", "levels", "full_scale_db")
+        later = ("only", "zone", "line", "mask", "levels", "full_scale_db", "decoder")
         return {k: v for k, v in values.items() if v or k not in later}
 
     def timeline(self, card: Card) -> Timeline:

@@ -20,7 +20,7 @@ from costream.records import VideoFrame
 from costream.runtime.options import source_options
 from costream.runtime.pipeline import run
 from costream.sinks.registry import make_sinks
-from costream.sources.base import SourceOptions
+from costream.sources.base import DecoderChoice, SourceOptions
 from costream.sources.memory import MemorySource
 from costream.sources.registry import open_source, sniff
 from costream.tables import Table
@@ -49,6 +49,7 @@ def stream_table(uri: str, model: Model, rounds: int = 3, duration_s: float | No
         "decode": lambda: _decode(uri, options, resize=False),
         BASELINE: lambda: _decode(uri, options, resize=True),
         "costream": lambda: _run(uri, duration_s, model),
+        "costream --decoder fast": lambda: _run(uri, duration_s, model, "fast"),
     }
     spent: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     media_s: dict[str, float] = {}
@@ -140,8 +141,10 @@ def _decode(uri: str, options: SourceOptions, *, resize: bool) -> float:
     return (last_s - first_s) * frames / (frames - 1)
 
 
-def _run(uri: str, duration_s: float | None, model: Model) -> float:
-    options = Options(end_s=duration_s)
+def _run(
+    uri: str, duration_s: float | None, model: Model, decoder: DecoderChoice = "software"
+) -> float:
+    options = Options(end_s=duration_s, decoder=decoder)
     source = open_source(uri, source_options(options, model, stepped=True))
     with tempfile.TemporaryDirectory() as folder:
         sinks = make_sinks(("jsonl",), Path(folder), "bench")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from av.container import InputContainer
 
 # "auto": hardware where there is a device that decodes the stream
-DecoderChoice = Literal["auto", "software", "hardware"]
+DecoderChoice = Literal["auto", "software", "hardware", "fast"]
 
 # "waiting": lost, will be retried; "lost": given up; "ended": over, or stopped
 ConnectionState = Literal["connecting", "live", "waiting", "lost", "ended"]
@@ -71,7 +71,7 @@ class SourceOptions:
     channel: int | None = None  # audio channel, from 1; None: the mean of all
     sampled_hz: float | None = None  # video files: frames that no tick of this rate shows are not
     # decoded if no other refers to them; None: all are
-    decoder: DecoderChoice = "software"  # of video
+    decoder: DecoderChoice = "software"  # of video; fast: in software, without loop filters
     ahead: bool = False  # decode video files in a thread, some frames before they are asked for
     raw: RawAudioFormat | None = None  # read "-" and pipes as headerless samples
     text: Literal["line", "word"] | None = None  # read text, an item for each of these; None: no

@@ -97,7 +97,12 @@ def test_stream_has_a_row_for_every_way() -> None:
     assert [row["way"] for row in python["rows"]] == ["run over the array", "stream.step(frame)"]
     assert all(row["ms a frame"] > 0 for row in python["rows"])
     rows = {row["way"]: row for row in table["rows"]}
-    assert list(rows) == ["decode", "decode + resize", "costream"]
+    assert list(rows) == [
+        "decode",
+        "decode + resize",
+        "costream",
+        "costream --decoder fast",
+    ]
     assert rows["decode + resize"]["CPU, x decode + resize"] == 1
     assert rows["decode + resize"]["wall, x decode + resize"] == 1
     for row in rows.values():

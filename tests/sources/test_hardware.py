@@ -20,8 +20,9 @@ from costream.sources.live.connection import ConnectionFailedError, _choose
 from costream.sources.media import hardware
 from costream.sources.registry import open_source
 from kit.media import make_video
+from kit.paths import SAMPLES
 
-CHOICES: tuple[DecoderChoice, ...] = ("auto", "software", "hardware")
+CHOICES: tuple[DecoderChoice, ...] = ("auto", "software", "hardware", "fast")
 
 
 @pytest.fixture
@@ -36,13 +37,19 @@ def stream(is_hwaccel: bool) -> Any:
     return SimpleNamespace(codec_context=SimpleNamespace(is_hwaccel=is_hwaccel, name="av1"))
 
 
-def pixels(path: Path, choice: DecoderChoice) -> list[np.ndarray]:
-    source = open_source(str(path), SourceOptions(decoder=choice))
+def frames(path: Path, choice: DecoderChoice, end_s: float | None = None) -> list[VideoFrame]:
+    source = open_source(str(path), SourceOptions(decoder=choice, end_s=end_s))
     source.open()
     try:
-        return [item.rgb for item in source.items() if isinstance(item, VideoFrame)]
+        found = [item for item in source.items() if isinstance(item, VideoFrame)]
+        _ = [frame.rgb for frame in found]  # before the decoder is closed
+        return found
     finally:
         source.close()
+
+
+def pixels(path: Path, choice: DecoderChoice) -> list[np.ndarray]:
+    return [frame.rgb for frame in frames(path, choice)]
 
 
 def test_without_a_device_auto_decodes_in_software_and_says_so_once(
@@ -127,3 +134,16 @@ def test_the_first_device_that_can_be_opened_is_used(monkeypatch: pytest.MonkeyP
         )
         assert hardware.acceleration("software") is None
     hardware.hardware_device.cache_clear()
+
+
+def test_without_loop_filters_there_are_as_many_frames_nearly_the_same() -> None:
+    exact, fast = (frames(SAMPLES / "room.mp4", name, end_s=3.0) for name in ("software", "fast"))
+    assert [frame.time_s for frame in fast] == [frame.time_s for frame in exact]
+    distances = [np.abs(a.rgb.astype(int) - b.rgb).mean() for a, b in zip(fast, exact, strict=True)]
+    assert 0 < max(distances) < 3
+
+
+def test_fast_is_another_run_and_its_header_says_so() -> None:
+    exact, fast = Options(), Options(decoder="fast")
+    assert exact.identity == Options(decoder="hardware").identity != fast.identity
+    assert fast.recorded == {**exact.recorded, "decoder": "fast"}

@@ -15,6 +15,7 @@ from costream.sources.base import DecoderChoice
 
 log = logging.getLogger("costream")
 
+_IN_SOFTWARE: tuple[DecoderChoice, ...] = ("software", "fast")
 _SOFTWARE = "leave out --decoder hardware, or use --decoder auto"
 
 
@@ -44,7 +45,7 @@ def check_decoder() -> None:
 
 def acceleration(choice: DecoderChoice) -> HWAccel | None:
     """Return what ``av.open`` takes; None to decode in software."""
-    name = None if choice == "software" else hardware_device()
+    name = None if choice in _IN_SOFTWARE else hardware_device()
     return None if name is None else HWAccel(name, allow_software_fallback=True)
 
 
@@ -53,7 +54,7 @@ def check_stream(stream: VideoStream, choice: DecoderChoice, uri: str) -> None:
 
     Raises SourceError if hardware is asked for and does not decode it.
     """
-    if choice == "software" or stream.codec_context.is_hwaccel:
+    if choice in _IN_SOFTWARE or stream.codec_context.is_hwaccel:
         return
     device, codec = hardware_device(), stream.codec_context.name
     reason = f"{device} does not decode {codec}" if device else "no device here decodes video"

@@ -133,9 +133,13 @@ class Framer:
     def prepare(self, stream: VideoStream) -> None:
         """Configure the decoder of a stream, before its first packet."""
         stream.codec_context.thread_count = 1
+        options = {}
         if self._options.motion_vectors:
-            # Takes effect only here; av.open ignores it.
-            stream.codec_context.options = {"flags2": "+export_mvs"}
+            options["flags2"] = "+export_mvs"
+        if self._options.decoder == "fast":
+            options["skip_loop_filter"] = "all"
+        if options:
+            stream.codec_context.options = options  # takes effect only here; av.open ignores it
 
     def frame(
         self,
