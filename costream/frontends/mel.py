@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.frontends.products import matrix_product
 from costream.nn import fast
 from costream.nn.state import State, zeros
 
@@ -178,7 +179,7 @@ class MelBuffers:
     """Buffers for blocks of ``size`` samples of B streams, after the samples still needed.
 
     Args:
-        mel: the spectrogram; its values are read at each block, but not its device and dtype.
+        mel: the spectrogram; its values are read at each block, where they are now.
         held: of its state, [B, window - 1]. The attribute ``held`` starts as a copy and is updated
             by each block.
         size: samples per block, a whole number of hops and no fewer than a window.
@@ -200,12 +201,16 @@ class MelBuffers:
         self._framed = self._padded[:, :, : mel.window]
         bins = mel.fft // 2 + 1
         pairs = zeros(streams, frames, bins, 2, like=held)
-        self._bins = torch.view_as_complex(pairs)
-        self._real, self._imaginary = pairs.unbind(3)
+        self._bins, self._parts = torch.view_as_complex(pairs), pairs
+        self._squares = zeros(*pairs.shape, like=held)
+        self._real, self._imaginary = self._squares.unbind(3)
         self._power = zeros(streams, frames, bins, like=held)
-        self._rows = self._power.flatten(0, 1)
         self._shape = (streams, frames, mel.bands)
-        self._offset = torch.full_like(self._rows[0, : mel.bands], mel.offset)
+        self._bands = zeros(*self._shape, like=held)
+        self._offset = torch.full_like(self._bands[0, 0], mel.offset)
+        self._multiply = matrix_product(
+            self._power.flatten(0, 1), mel.matrix, self._bands.flatten(0, 1)
+        )
         self._mel = mel
         self._loop: Callable[[], None] | None = None
 
@@ -228,9 +233,10 @@ class MelBuffers:
             return self._out.clone()
         torch.mul(self._windows, mel.hann, out=self._framed)
         torch.fft.rfft(self._padded, out=self._bins)
-        torch.mul(self._real, self._real, out=self._power)
-        self._power.addcmul_(self._imaginary, self._imaginary)
+        torch.mul(self._parts, self._parts, out=self._squares)
+        torch.add(self._real, self._imaginary, out=self._power)
         if mel.power == 1:
             self._power.sqrt_()
         self.held.copy_(self._newest)
-        return torch.addmm(self._offset, self._rows, mel.matrix).log_().view(self._shape)
+        self._multiply()
+        return self._bands.add_(self._offset).log()

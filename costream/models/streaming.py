@@ -185,9 +185,9 @@ class StreamingModel:
             # With strides in time, or a pose tracker each.
             in_time=kind == "skeleton" or any(hasattr(p, "in_time") for p in (frontend, network)),
         )
-
-        self._independent = [head.card.multilabel for head in self.info.heads]  # labels of each
-        self._familiar = [familiarity_of(head.card) for head in self.info.heads]
+        cards = [head.card for head in self.info.heads]
+        self._scales = [(card.multilabel, torch.tensor(card.temperature)) for card in cards]
+        self._familiar = [familiarity_of(card) for card in cards]
 
     @property
     def input_width(self) -> int:
@@ -379,9 +379,9 @@ class StreamingModel:
         Of independent labels it is the sigmoid of each.
         """
         parts, several = [], len(self.info.heads) > 1
-        for head, independent in zip(self.info.heads, self._independent, strict=True):
+        for head, (independent, temperature) in zip(self.info.heads, self._scales, strict=True):
             own = logits[..., head.columns] if several else logits
-            scaled = own.float() / head.card.temperature
+            scaled = own.float() / temperature  # a number would become a tensor first
             parts.append(scaled.sigmoid() if independent else scaled.softmax(-1))
         whole: Tensor = torch.cat(parts, -1) if several else parts[0]
         return cast("npt.NDArray[np.float32]", whole.cpu().numpy())

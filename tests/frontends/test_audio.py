@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costream.frontends import products
 from costream.frontends.audio import ContinualAudioNet, without_norms
 from costream.nn import fast
 from costream.nn.numba_kernels import Product
@@ -55,10 +56,11 @@ def test_any_chunks_give_the_whole(chunks, pool, made, gradients):
     torch.testing.assert_close(tokens, net(x), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("form", ["torch", "numpy", "compiled"])
 @torch.inference_mode()
-def test_steps_in_float32_over_a_minute(compiled, monkeypatch):
-    monkeypatch.setattr(fast, "compiled_blocks", compiled)
+def test_steps_in_float32_over_a_minute(form, monkeypatch):
+    monkeypatch.setattr(fast, "compiled_blocks", form == "compiled")
+    monkeypatch.setattr(products, "prefers_numpy", lambda: form == "numpy")
     net, x = build(more=LANES), sound(240)
     state = net.init_state()
     tokens = torch.stack([net.forward_step(x[:, k], state) for k in range(240)], 1)
