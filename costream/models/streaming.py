@@ -186,7 +186,7 @@ class StreamingModel:
             in_time=kind == "skeleton" or any(hasattr(p, "in_time") for p in (frontend, network)),
         )
         cards = [head.card for head in self.info.heads]
-        self._scales = [(card.multilabel, torch.tensor(card.temperature)) for card in cards]
+        self._scales = [(c.multilabel, torch.tensor(c.temperature, device="cpu")) for c in cards]
         self._familiar = [familiarity_of(card) for card in cards]
 
     @property
@@ -379,10 +379,9 @@ class StreamingModel:
         Of independent labels it is the sigmoid of each.
         """
         parts, several = [], len(self.info.heads) > 1
-        for head, (independent, temperature) in zip(self.info.heads, self._scales, strict=True):
-            own = logits[..., head.columns] if several else logits
-            scaled = own.float() / temperature  # a number would become a tensor first
-            parts.append(scaled.sigmoid() if independent else scaled.softmax(-1))
+        for head, (independent, scale) in zip(self.info.heads, self._scales, strict=True):
+            own = (logits[..., head.columns] if several else logits).float() / scale
+            parts.append(own.sigmoid() if independent else own.softmax(-1))
         whole: Tensor = torch.cat(parts, -1) if several else parts[0]
         return cast("npt.NDArray[np.float32]", whole.cpu().numpy())
 

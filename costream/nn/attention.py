@@ -77,8 +77,6 @@ class MultiheadAttention(nn.Module):
         self.embed_dim, self.num_heads, self.dropout = embed_dim, num_heads, dropout
         self.head_dim = embed_dim // num_heads
         self.scale = 1 / math.sqrt(self.head_dim)
-        # On a CPU, a number would become a tensor at each step, in 3 us.
-        self._scale = torch.tensor(self.scale, dtype=torch.float64, device="cpu")
         self.inner_dim = embed_dim  # h e, less than d where heads were removed
         self._split = (3, num_heads, self.head_dim)
         self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim))
@@ -127,7 +125,7 @@ class MultiheadAttention(nn.Module):
         rows = torch.unflatten(rows, -1, self._split)
         if turns is not None:
             turn_pairs(rows.narrow(-3, 0, 2), turns[..., None, None, :])
-        rows.select(-3, 1).mul_(self._scale if rows.is_cpu else self.scale)
+        rows.select(-3, 1).mul_(self.scale)
         return rows
 
     def _projection(self) -> tuple[Any, ...]:
@@ -152,7 +150,7 @@ class MultiheadAttention(nn.Module):
 
         ``hidden``: bool, broadcast over heads, True where a query does not see a key.
         """
-        logits = torch.bmm(q, k) if q.dim() == 3 else torch.matmul(q, k)
+        logits = torch.matmul(q, k)
         if hidden is not None:
             logits = logits.masked_fill(hidden, -math.inf)
         return logits.softmax(-1)
