@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from costream.checkpoints.card import Card, Timeline
 from costream.errors import UsageError
+from costream.hysteresis import LastingPresence
 from costream.records import Alert
 from costream.runtime.alerts.evaluator import RuleEvaluator
 from costream.runtime.alerts.rules import Rule, RuleLabels, parse_rule, targets
@@ -163,6 +164,63 @@ def fall(pattern):
 )
 def test_examples(rule, pattern, times):
     assert [round(a.time_s, 6) for a in run(rule, fall(pattern))] == times
+
+
+PRESENCE_S = 2.0
+# A second of somebody who falls at once, and ten of somebody who falls after four.
+PASSING = [(1, 0, 0)] * 20 + [(0, 0, 1)] * 10 + [(1, 0, 0)] * 20
+STAYING = [(1, 0, 0)] * 20 + [(0, 1, 0)] * 40 + [(0, 0, 1)] * 60
+
+
+def lasting(rule, events, presence_s=PRESENCE_S, before=()):
+    """Return the times of alerts; ``before``: labels of another head, without presence."""
+    about = card("a", ("nothing", "walk", "fall"), "nothing")
+    others = [(card("b", before), Timeline())] if before else []
+    timeline = Timeline(threshold=0.8, presence_s=presence_s)
+    firing = RuleEvaluator(parse_rule(rule), RuleLabels.of([*others, (about, timeline)]))
+    times = []
+    for i, event in enumerate(events):
+        if event is None:
+            firing.gap()
+            continue
+        scores = np.array([*[1.0] * len(before), *event], np.float32)
+        times += [round(a.time_s, 6) for a in firing.push(i / RATE_HZ, {None: scores})]
+    return times
+
+
+def test_rules_wait_for_somebody_who_stays():
+    assert lasting("fall>=0.5", PASSING, 0.0) == [2.0]
+    assert lasting("fall>=0.5", PASSING) == lasting("fall>=0.5 for 0.5", PASSING) == []
+    assert lasting("fall>=0.5", STAYING) == lasting("fall>=0.5", STAYING, 0.0) == [6.0]
+    # The average has reached 0.8 after 2 s ln 5 and is told with the next step.
+    assert lasting("walk>=0.5", STAYING) == [pytest.approx(2.0 + PRESENCE_S * math.log(5), abs=0.1)]
+    assert lasting("*", STAYING)[0] == lasting("walk>=0.5", STAYING)[0]
+
+
+def test_rules_about_the_background_and_other_heads_do_not_wait():
+    assert lasting("nothing>=0.5 for 1s", PASSING) == [1.0]
+    assert lasting("door>=0.5", PASSING, before=("door",)) == [0.0]
+    assert lasting("fall>=0.5", PASSING, before=("door",)) == []
+
+
+def test_somebody_has_to_stay_anew_after_a_gap():
+    someone, steps = (0, 0, 1), round(RATE_HZ)
+    assert lasting("fall>=0.5", [*STAYING[:60], None, (1, 0, 0), *[someone] * steps]) == []
+    assert lasting("fall>=0.5", [*STAYING[:60], (1, 0, 0), *[someone] * steps]) == [6.1]
+
+
+@given(st.lists(st.sampled_from([(1, 0, 0), (0.5, 0.5, 0), (0, 0, 1), (0, 1, 0)]), max_size=80))
+def test_rules_that_wait_fire_only_where_others_do(events):
+    waiting = lasting("fall>=0.5 every 0", events)
+    timeline = Timeline(threshold=0.5, presence_s=PRESENCE_S, min_length_s=0.0)
+    presence = LastingPresence(timeline, ("nothing", "walk", "fall"), "nothing")
+    there = [presence.push(i / RATE_HZ, np.array(e, float)) for i, e in enumerate(events)]
+    at = {
+        round(i / RATE_HZ, 6) for i, e in enumerate(events) if e[2] >= 0.5 and any(there[: i + 1])
+    }
+    assert set(waiting) <= at
+    if not any(there):
+        assert waiting == []
 
 
 def test_an_alert_says_what_and_since_when():

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from costream.clock import SLACK_S
 from costream.errors import UsageError
+from costream.hysteresis import LastingPresence
 from costream.places import Crossing
 from costream.records import Alert, FeedState
 from costream.runtime.alerts.rules import (
@@ -38,6 +39,7 @@ class _Watched:
 
     since_s: float | None = None  # None: it does not hold
     armed: bool = True
+    counts: bool = True  # since then somebody has been there for long enough, at one step
 
 
 @dataclass
@@ -45,6 +47,7 @@ class _Person:
     """What a rule knows of a person, or of a stream as a whole."""
 
     watched: tuple[_Watched, ...]  # of each target
+    presence: tuple[LastingPresence, ...]  # of each head whose labels wait for it
     fired_s: float = -math.inf
 
 
@@ -66,6 +69,7 @@ class RuleEvaluator:
         if rule.kind in PLACED:
             _check_place(rule, places)
         self._targets = named if rule.kind == "label" else ()
+        self._lasting = classes.lasting
         self._label = None if rule.label == ANY else rule.label
         self._told: set[int] = set()  # objects in the zone for which it has fired
         self.holding = False  # whether its condition holds now; of crossings: for PULSE_S
@@ -95,9 +99,8 @@ class RuleEvaluator:
             return [] if meter is None else self._heard(time_s, meter)
         if not self._targets or not scores:
             return []
-        new = (_Person(tuple(_Watched() for _ in self._targets)) for _ in scores)
         known = self._persons
-        self._persons = {n: known.get(n) or one for n, one in zip(scores, new, strict=True)}
+        self._persons = {number: known.get(number) or self._person() for number in scores}
         alerts: list[Alert] = []
         for number, probabilities in scores.items():
             alerts += self._seen(time_s, number, probabilities)
@@ -105,21 +108,29 @@ class RuleEvaluator:
         self.holding = any(self._lasts(each, time_s) for each in watched)
         return alerts
 
+    def _person(self) -> _Person:
+        watched = tuple(_Watched() for _ in self._targets)
+        return _Person(watched, tuple(head.presence() for head in self._lasting))
+
     def _seen(
         self, time_s: float, number: int | None, probabilities: npt.NDArray[np.floating]
     ) -> list[Alert]:
         """Return the alerts of a rule about labels, of one person."""
         person = self._persons[number]
+        finite = np.where(np.isfinite(probabilities), probabilities, 0.0)
+        parts = zip(self._lasting, person.presence, strict=True)
+        here = [(head, each.push(time_s, finite[head.columns])) for head, each in parts]
         due: list[tuple[float, RuleTarget, _Watched]] = []
         for target, watched in zip(self._targets, person.watched, strict=True):
-            score = float(probabilities[target.index])
-            score = score if math.isfinite(score) else 0.0
+            score = float(finite[target.index])
+            present = all(is_here for head, is_here in here if head.waits(target.index))
             if score < target.until:
                 watched.armed = True
             if not (score > target.above or (score == target.above and not self.rule.strict)):
                 watched.since_s = None
             elif watched.since_s is None:
-                watched.since_s = time_s
+                watched.since_s, watched.counts = time_s, present
+            watched.counts = watched.counts or present
             if self._holds(watched, time_s):
                 due.append((score, target, watched))
         due.sort(key=lambda one: -one[0])
@@ -135,6 +146,8 @@ class RuleEvaluator:
         persons = [each for person in self._persons.values() for each in person.watched]
         for watched in (*persons, self._there):
             watched.since_s, watched.armed = None, True
+        for presence in (each for person in self._persons.values() for each in person.presence):
+            presence.reset()
         self._told.clear()
         if self.rule.kind not in ("gap", "lost"):
             self.holding = False
@@ -222,7 +235,8 @@ class RuleEvaluator:
     def _lasts(self, watched: _Watched, time_s: float) -> bool:
         """Return whether a condition has held for long enough, may it fire again or not."""
         since_s = watched.since_s
-        return since_s is not None and time_s - since_s >= self.rule.for_s - SLACK_S
+        lasts = since_s is not None and time_s - since_s >= self.rule.for_s - SLACK_S
+        return lasts and watched.counts
 
     def _fire(
         self, watched: _Watched, time_s: float, label: str, score: float, **more: Any

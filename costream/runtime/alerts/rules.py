@@ -45,6 +45,7 @@ from typing import Literal
 from costream.checkpoints.card import Card, Timeline
 from costream.clock import parse_time
 from costream.errors import UsageError
+from costream.hysteresis import LastingPresence
 from costream.records import LOW
 
 EVERY_S = 30.0
@@ -89,12 +90,37 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class LastingHead:
+    """A head whose labels count once somebody has been there for a while."""
+
+    begin: int  # of its columns in the probabilities of a step
+    labels: tuple[str, ...]
+    background: str
+    timeline: Timeline
+
+    @property
+    def columns(self) -> slice:
+        """Its columns in the probabilities of a step."""
+        return slice(self.begin, self.begin + len(self.labels))
+
+    def waits(self, index: int) -> bool:
+        """Return whether the label of this column is one of its events."""
+        own = index - self.begin
+        return 0 <= own < len(self.labels) and self.labels[own] != self.background
+
+    def presence(self) -> LastingPresence:
+        """Return the presence of a stream before its first step."""
+        return LastingPresence(self.timeline, self.labels, self.background)
+
+
+@dataclass(frozen=True)
 class RuleLabels:
     """The labels of a model's heads, concatenated in the order of a step's probabilities."""
 
     labels: tuple[str, ...]
     thresholds: tuple[float, ...]  # segment threshold of each label
     background: frozenset[int]  # indices of the background labels
+    lasting: tuple[LastingHead, ...] = ()  # heads with ``presence_s``
 
     @classmethod
     def of(cls, heads: Iterable[tuple[Card, Timeline]]) -> RuleLabels:
@@ -102,12 +128,15 @@ class RuleLabels:
         labels: list[str] = []
         thresholds: list[float] = []
         background: set[int] = set()
+        lasting: list[LastingHead] = []
         for card, timeline in heads:
             if card.background is not None:
                 background.add(len(labels) + card.labels.index(card.background))
+                if timeline.presence_s > 0:
+                    lasting.append(LastingHead(len(labels), card.labels, card.background, timeline))
             labels += card.labels
             thresholds += map(timeline.threshold_of, card.labels)
-        return cls(tuple(labels), tuple(thresholds), frozenset(background))
+        return cls(tuple(labels), tuple(thresholds), frozenset(background), tuple(lasting))
 
 
 @dataclass(frozen=True)
