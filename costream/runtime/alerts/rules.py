@@ -16,7 +16,7 @@ A rule is one line::
   ``*`` is any label but the background, as if the rule were written once for each.
 * It fires once the label's probability, smoothed as for the timeline, has been at least ``P``
   (default: the label's segment threshold) at every step for ``TIME`` (default 0: at the first
-  one).
+  one) and, at one of them, presence has lasted as the card wants, see ``LastingPresence``.
 * It fires again only after the probability fell below ``P2`` (default: 0.6 of ``P``) or after a
   gap in the data, and at most once per ``every`` (default 30 s) on one feed. An alert suppressed
   by ``every`` fires when that time is over, if its condition still holds. Where persons are told
