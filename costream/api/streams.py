@@ -223,6 +223,9 @@ class ModelStream:
 
     def finish(self) -> list[Record]:
         """End the stream; return its last records, such as segments that were open."""
+        return self._finish(complete=True)
+
+    def _finish(self, *, complete: bool) -> list[Record]:
         if self._finished:
             return []
         self._finished = True
@@ -232,7 +235,7 @@ class ModelStream:
                 self._runner.push(item)
             self._runner.finish()
             wall_s = time.perf_counter() - self._began
-            self._recorder.close(self._recorder.summary(ExitCode.OK, wall_s, complete=True))
+            self._recorder.close(self._recorder.summary(ExitCode.OK, wall_s, complete=complete))
         return self._queue.take()
 
     def reset(self) -> None:
@@ -257,7 +260,7 @@ class ModelStream:
             hint = "save streams of its models one by one"
             raise UsageError("persons beside a whole stream are not saved", where="save", hint=hint)
         times = self._newest_s, self._rate_hz
-        save_stream(Path(path), self._recorder, self._runner, self._converter, *times)
+        save_stream(_file(path, "save"), self._recorder, self._runner, self._converter, *times)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a saved state: with the same weights, at the next frame.
@@ -270,7 +273,7 @@ class ModelStream:
 
         if self._runner is not None:
             raise UsageError("load a state before the first frame", where="load")
-        saved = load_stream(Path(path), self._model)
+        saved = load_stream(_file(path, "load"), self._model)
         rate_hz = saved.position.get("rate_hz")  # none in older states
         if self._model.info.sound and rate_hz not in (None, self._rate_hz):
             hint = f"give rate_hz={rate_hz:g}"
@@ -281,8 +284,8 @@ class ModelStream:
     def __enter__(self) -> ModelStream:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.finish()
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self._finish(complete=error is None)
 
     def _open(self, value: Any) -> tuple[ItemConverter, StreamRunner]:
         converter = make_converter(
@@ -299,6 +302,16 @@ class ModelStream:
             self._saved = None
         self._converter, self._runner = converter, runner
         return converter, runner
+
+
+def _file(path: str | os.PathLike[str], where: str) -> Path:
+    """Return the path of a state. Raises UsageError for one that is or names no file."""
+    if not isinstance(path, str | os.PathLike) or not str(path):
+        raise UsageError(f"the name of a file, not {type(path).__name__} {path!r}", where=where)
+    found = Path(path)
+    if found.exists() and not found.is_file():  # a folder, or a device, which a file would replace
+        raise UsageError("not a file", where=found)
+    return found
 
 
 def checked(sinks: Iterable[Sink]) -> list[Sink]:

@@ -52,6 +52,26 @@ def test_an_output_comes_with_its_frame(frames, model):
     assert stream.summary.steps == 2
 
 
+@pytest.mark.parametrize("path", [None, 5, "", ".", "/dev/null"])
+def test_what_is_no_file_to_save_to_or_load(path, frames, model):
+    stream = model.stream(rate_hz=8)
+    with pytest.raises(UsageError, match="file"):
+        stream.load(path)
+    stream.step(frames[0])
+    with pytest.raises(UsageError, match="file"):
+        stream.save(path)
+
+
+def test_a_stream_that_an_error_ends_is_not_complete(frames, model):
+    stream = model.stream(rate_hz=8)
+    stream.step(frames[0])
+    with pytest.raises(KeyError), stream:
+        raise KeyError
+    assert stream.summary is not None
+    assert not stream.summary.complete
+    assert stream.summary.steps == 1
+
+
 @pytest.mark.parametrize("name", ["cooadtr", "eventful-vitdet"])
 @pytest.mark.parametrize("cut", [1, 13])
 def test_saved_and_loaded_it_goes_on_as_if_nothing_had_been(frames, name, cut, tmp_path):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from costream.errors import UsageError
-from costream.records import Alert, AudioBlock, Level, to_json
+from costream.records import Alert, AudioBlock, Level, VideoFrame, to_json
 from costream.results.decode import from_json
 from costream.runtime.alerts.evaluator import RuleEvaluator
 from costream.runtime.alerts.rules import Rule, RuleLabels, parse_rule
-from costream.runtime.levels import LevelMeter
+from costream.runtime.levels import LOST_S, LevelMeter
 from kit.paths import SAMPLES
 from kit.runs import records, refused, run
 
@@ -96,6 +97,24 @@ def test_rules_about_levels_fire() -> None:
     assert alerts("any sound", quiet) == []
     assert alerts("any sound", [66.0] * 8) == []  # nothing is known of the place
     assert alerts("any sound", [10.0] * 40 + [45.0]) == []  # hardly to be heard
+
+
+def test_there_is_no_level_once_the_sound_has_ended() -> None:
+    meter, firing = LevelMeter(), RuleEvaluator(parse_rule("level >= -30dB for 3s"), CLASSES)
+    found, known = [], []
+    picture = partial(np.zeros, (1, 1, 3), np.uint8)
+    for number in range(40):  # steps of pictures; every other one brings a quarter of a second
+        loud = number < 16 and number % 2 == 0
+        item = (
+            tone(1000, -10, number, 8000) if loud else VideoFrame(number, number / 8, None, picture)
+        )
+        meter.update(number / 8, item, 8000)
+        known.append(meter.db is not None)
+        found += firing.push(number / 8, {None: np.zeros(1)}, meter=meter)
+    assert known == [number / 8 <= 14 / 8 + LOST_S for number in range(40)]
+    assert [alert.time_s for alert in found] == [3.0]
+    meter.update(5.0, tone(1000, -10, 0, 8000), 8000)
+    assert meter.db == pytest.approx(-10, abs=0.1)
 
 
 def test_levels_of_files_and_feeds(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from costream.runtime.watch.feed import Buffer, Feed, ReadyStep
 from costream.sources.base import ConnectionOptions, SourceOptions
 from costream.sources.live import connection
 from costream.sources.live.connection import REFUSED_FIRST_S, REFUSED_LONGEST_S
+from costream.sources.live.feed import FeedSource
 from costream.sources.registry import open_source
 from kit.media import busy, make_video, numbered, read_number
 from kit.reading import PATIENCE_S, TIMEOUT_S, Reader, feed
@@ -392,3 +393,84 @@ def test_udp_that_loses_packets(tmp_path: Path) -> None:
 def test_a_camera_gives_no_sound() -> None:
     with pytest.raises(UsageError, match="a camera has no sound"):
         open_source("camera:0", SourceOptions(connecting=ConnectionOptions(), sound=SOUND))
+
+
+# JPEGs over HTTP, as many cameras send them: without time stamps.
+
+
+class JpegHandler(http.server.BaseHTTPRequestHandler):
+    """Sends pictures, one after the other; every ``broken``-th is none."""
+
+    pictures: tuple[bytes, ...] = ()
+    rate_hz = 5.0
+    broken: int | None = None
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=frame")
+        self.end_headers()
+        began_s = time.monotonic()
+        with contextlib.suppress(OSError):
+            for k in range(1000):
+                time.sleep(max(0.0, began_s + k / self.rate_hz - time.monotonic()))
+                picture = self.pictures[k % len(self.pictures)]
+                if self.broken is not None and k % self.broken == self.broken - 1:
+                    picture = b"<html>busy</html>"
+                head = f"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: {len(picture)}\r\n"
+                self.wfile.write(head.encode() + b"\r\n" + picture + b"\r\n")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, ...]:
+    path = tmp_path_factory.mktemp("jpeg") / "a.avi"
+    make_video(path, 8, codec="mjpeg", pixel_format="yuvj420p")
+    with av.open(str(path)) as container:
+        return tuple(bytes(packet) for packet in container.demux(video=0) if packet.size)
+
+
+@pytest.mark.parametrize("rate_hz", [4.0, 50.0])
+def test_jpegs_have_the_time_at_which_they_come(
+    pictures: tuple[bytes, ...], rate_hz: float
+) -> None:
+    values = {"pictures": pictures, "rate_hz": rate_hz}
+    with (
+        serving(type("Handler", (JpegHandler,), values)) as port,
+        Reader(feed(f"http://127.0.0.1:{port}/video")) as reader,
+    ):
+        reader.until(lambda: len(reader.data) > 3 * rate_hz)
+    times = [item.time_s for item in reader.data]
+    assert all(a < b for a, b in pairwise(times))
+    span_s, came_s = times[-1] - times[0], reader.arrived[-1] - reader.arrived[1]
+    assert span_s == pytest.approx((len(times) - 1) / rate_hz, rel=0.2)
+    assert span_s == pytest.approx(came_s, abs=1.0)
+    assert reader.gaps == []
+
+
+def test_damage_is_told_when_a_feed_is_stopped(pictures: tuple[bytes, ...]) -> None:
+    values = {"pictures": pictures, "rate_hz": 20.0, "broken": 3}
+    with (
+        serving(type("Handler", (JpegHandler,), values)) as port,
+        Reader(feed(f"http://127.0.0.1:{port}/video")) as reader,
+    ):
+        reader.until(lambda: len(reader.data) > 20)
+        least = reader.source.errors
+    assert least > 5
+    assert sum(fault.count for fault in reader.faults) >= least
+
+
+def test_sound_that_ends_before_the_pictures_is_told(tmp_path: Path) -> None:
+    path = make_video(tmp_path / "a.ts", 6 * RATE, keyframe_every=RATE, audio_s=2.0)
+    how = ConnectionOptions(timeout_s=TIMEOUT_S)
+    with serving(handler(content=path.read_bytes(), seconds=6.0)) as port:
+        url = f"http://127.0.0.1:{port}/live.ts"
+        source = open_source(url, SourceOptions(connecting=how, beside=SOUND))
+        assert isinstance(source, FeedSource)
+        with Reader(source) as reader:
+            reader.until(lambda: reader.source.connection.reconnects)
+    told = [fault for fault in reader.faults if fault.message.startswith("no sound for")]
+    assert told
+    assert told[0].time_s == pytest.approx(2.0, abs=1.5)
+    assert len(told) == 1

@@ -10,6 +10,7 @@ import av
 import numpy as np
 import psutil
 import pytest
+from av.stream import Disposition
 
 from costream.errors import SourceError
 from costream.records import SourceInfo, VideoFrame
@@ -353,3 +354,19 @@ def test_nothing_waits_for_the_collector(tmp_path: Path) -> None:
         assert not any(type(item) is av.VideoFrame for item in gc.get_objects())
     finally:
         gc.enable()
+
+
+def test_of_several_videos_the_default_is_read(tmp_path: Path) -> None:
+    first, second = (make_video(tmp_path / f"{w}.mp4", 5, size=(w, 64)) for w in (96, 128))
+    path = tmp_path / "both.mkv"
+    with av.open(str(path), "w") as out, av.open(str(first)) as a, av.open(str(second)) as b:
+        streams = {s: out.add_stream_from_template(s.streams.video[0]) for s in (a, b)}
+        streams[a].disposition, streams[b].disposition = Disposition(0), Disposition.default
+        for source, stream in streams.items():
+            for packet in source.demux(video=0):
+                if packet.dts is not None:
+                    packet.stream = stream
+                    out.mux(packet)
+    read = contents(VideoSource(str(path)))
+    assert read.info.size == (128, 64)
+    assert [frame.rgb.shape for frame in read.frames] == [(64, 128, 3)] * 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from costream.sources.base import SourceOptions
 from costream.sources.live.tracks import AudioTrack
 
 END_S = 2.0  # most time to decode what waits when a connection ends
+SILENT_S = 2.0  # of pictures without any sound, which is told then
 
 
 class SoundBeside:
@@ -40,6 +42,8 @@ class SoundBeside:
         self._thread: Thread | None = None
         self._done: deque[AudioBlock | Fault] = deque()
         self._missing_told = False
+        self._newest_s = self._heard_s = 0.0  # pictures, and when sound last came with them
+        self._silence_told = False
 
     def begin(self, container: InputContainer, stream: AudioStream | None, missing: str) -> None:
         """Begin a connection; ``stream``: None if there is no sound, ``missing``: why."""
@@ -48,7 +52,7 @@ class SoundBeside:
                 self._missing_told = True
                 self._done.append(Fault(time.monotonic() - self._began_s, f"no sound: {missing}"))
             return
-        self._link = _Packets(container, stream)
+        self._link, self._heard_s = _Packets(container, stream), math.inf  # until a picture
         self._thread = Thread(target=self._run, args=[self._link], name="sound", daemon=True)
         self._thread.start()
 
@@ -58,10 +62,16 @@ class SoundBeside:
             return False
         if packet.size:
             self._link.put(packet)
+            self._heard_s, self._silence_told = self._newest_s, False
         return True
 
-    def take(self) -> Iterator[AudioBlock | Fault]:
-        """Yield what has been decoded."""
+    def take(self, time_s: float) -> Iterator[AudioBlock | Fault]:
+        """Yield what has been decoded; ``time_s``: of the newest picture."""
+        self._newest_s, self._heard_s = time_s, min(self._heard_s, time_s)
+        silent_s = time_s - self._heard_s
+        if self._link is not None and silent_s > SILENT_S and not self._silence_told:
+            self._silence_told = True
+            yield Fault(self._heard_s, f"no sound for {silent_s:.0f} s")
         while self._done:
             yield self._done.popleft()
 

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 
 from costream.errors import SourceError, UsageError
-from costream.records import Fault, Gap, Item, SourceInfo
+from costream.records import Fault, Gap, Item, SourceInfo, VideoFrame
 from costream.sources.base import (
     Connection,
     ConnectionOptions,
@@ -153,8 +153,10 @@ class FeedSource:
         for item in self._items(self._track):
             if self._track is None:  # closed
                 return
-            if isinstance(item, Gap) or self._state.state == "lost" or not self._stop.is_set:
+            if isinstance(item, Gap | Fault) or not self._stop.is_set:
                 yield item
+        if self._track is not None:
+            yield from self._track.damage.flush()
         if self._state.state != "lost":
             self._set_state("ended")
 
@@ -212,8 +214,8 @@ class FeedSource:
                     self._received_s = link.arrived_s
                     if self._live_s is None:
                         self._arrive()
-                if self._beside is not None:
-                    yield from self._beside.take()
+                if self._beside is not None and isinstance(item, VideoFrame):
+                    yield from self._beside.take(item.time_s)
                 yield item
         except SourceError as error:  # its format is unusable
             return ConnectionFailure(str(error).removeprefix(f"{self._where}: "), refused=True)

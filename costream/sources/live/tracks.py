@@ -20,6 +20,7 @@ from costream.sources.base import SourceOptions
 from costream.sources.live.clock import FeedClock
 from costream.sources.live.connection import FeedConnection
 from costream.sources.media.audio_decoder import JITTER_S, AudioDecoder, Discontinuity
+from costream.sources.media.container import NO_TIME_STAMPS
 from costream.sources.media.packets import DecodeErrors, StreamDecoder
 from costream.sources.media.picture import Framer
 from costream.sources.media.resample import AudioBlockCutter
@@ -106,6 +107,8 @@ class VideoTrack(FeedTrack):
         self.clock.restart()
         decoder = VideoDecoder(link.container, stream, self.damage, -math.inf, link.packets)
         self._decoder, epoch, arrived_s = decoder, 0, None
+        # Raw streams, such as JPEGs over HTTP, have no stamps: FFmpeg counts 25 frames a second.
+        stamped = not link.container.format.flags & NO_TIME_STAMPS
         for decoded in decoder.frames:
             if decoder.clock.epoch != epoch:
                 epoch = decoder.clock.epoch
@@ -113,7 +116,8 @@ class VideoTrack(FeedTrack):
             before_s = self.clock.last_s
             # The first one was held until the second confirmed its stamp.
             arrived_s = link.begun_s if arrived_s is None else link.arrived_s
-            time_s = self.clock.place(decoded.time_s, arrived_s - self.began_s)
+            media_s = decoded.time_s if stamped else arrived_s
+            time_s = self.clock.place(media_s, arrived_s - self.began_s)
             end_s = self._options.end_s
             self.ended = end_s is not None and time_s is not None and time_s >= end_s
             if self.ended:
