@@ -24,6 +24,7 @@ from costream.records import AudioBlock, AudioFormat, Fault, Gap, VideoFrame
 from costream.runtime.watch.feed import Buffer, Feed, ReadyStep
 from costream.sources.base import ConnectionOptions, SourceOptions
 from costream.sources.live import connection
+from costream.sources.live.beside import SoundBeside
 from costream.sources.live.connection import REFUSED_FIRST_S, REFUSED_LONGEST_S
 from costream.sources.live.feed import FeedSource
 from costream.sources.registry import open_source
@@ -474,3 +475,17 @@ def test_sound_that_ends_before_the_pictures_is_told(tmp_path: Path) -> None:
     assert told
     assert told[0].time_s == pytest.approx(2.0, abs=1.5)
     assert len(told) == 1
+
+
+def test_silence_is_counted_within_a_connection(tmp_path: Path) -> None:
+    path, told = make_video(tmp_path / "a.ts", RATE, audio_s=1.0), []
+    beside = SoundBeside(SourceOptions(), "feed", 0.0, SOUND)
+    for begin_s in (0.0, 40.0):
+        with av.open(str(path)) as container:
+            beside.begin(container, container.streams.audio[0], "")
+            assert sum(beside.takes(packet) for packet in container.demux()) > 10
+            for time_s in (begin_s, begin_s + 1.9, begin_s + 2.1, begin_s + 9.0):
+                told += [item for item in beside.take(time_s) if isinstance(item, Fault)]
+            beside.end()
+    messages = [(fault.time_s, fault.message) for fault in told]
+    assert messages == [(0.0, "no sound for 2 s"), (40.0, "no sound for 2 s")]

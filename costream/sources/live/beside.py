@@ -28,7 +28,7 @@ SILENT_S = 2.0  # of pictures without any sound, which is told then
 class SoundBeside:
     """The blocks of sound of one feed, over all its connections.
 
-    The thread that reads the connection calls ``begin``, ``push``, ``take`` and ``end``; a thread
+    The thread that reads the connection calls ``begin``, ``takes``, ``take`` and ``end``; a thread
     of each connection decodes, so that missing sound never holds the pictures.
     """
 
@@ -42,7 +42,8 @@ class SoundBeside:
         self._thread: Thread | None = None
         self._done: deque[AudioBlock | Fault] = deque()
         self._missing_told = False
-        self._newest_s = self._heard_s = 0.0  # pictures, and when sound last came with them
+        # Of the connection: the newest picture, and the one with which sound last came.
+        self._newest_s = self._heard_s = math.inf
         self._silence_told = False
 
     def begin(self, container: InputContainer, stream: AudioStream | None, missing: str) -> None:
@@ -52,7 +53,8 @@ class SoundBeside:
                 self._missing_told = True
                 self._done.append(Fault(time.monotonic() - self._began_s, f"no sound: {missing}"))
             return
-        self._link, self._heard_s = _Packets(container, stream), math.inf  # until a picture
+        self._link, self._newest_s = _Packets(container, stream), math.inf
+        self._heard_s = math.inf
         self._thread = Thread(target=self._run, args=[self._link], name="sound", daemon=True)
         self._thread.start()
 
