@@ -21,7 +21,7 @@ from costream.sources.media.remote import is_remote, open_remote
 
 # Flags from FFmpeg's headers.
 ATTACHED_PICTURE = 0x400  # AV_DISPOSITION_ATTACHED_PIC: the cover of a song
-DEFAULT = 0x1  # AV_DISPOSITION_DEFAULT: what players show
+DEFAULT_STREAM = 0x1  # AV_DISPOSITION_DEFAULT: what players show
 NO_TIME_STAMPS = 0x80  # AVFMT_NOTIMESTAMPS: a raw video stream
 ARBITRARY_CLOCK = 0x200  # AVFMT_TS_DISCONT: transport and program streams
 # For pipes: read WAV in small pieces; larger ones would delay live sound.
@@ -102,7 +102,7 @@ def open_container(
 def video_stream(container: InputContainer, where: str) -> VideoStream:
     """Return the default video stream, or else the first; cover images of sounds are none."""
     streams = [s for s in container.streams.video if not s.disposition & ATTACHED_PICTURE]
-    streams.sort(key=lambda stream: not stream.disposition & DEFAULT)  # keeps their order else
+    streams.sort(key=lambda stream: not stream.disposition & DEFAULT_STREAM)  # stable
     for stream in streams:
         if stream.codec_context is not None:  # None: no decoder, whatever the annotation says
             return stream
