@@ -27,6 +27,9 @@ NEARLY = 1.25
 # Step times are sums of 1/rate in floating point: five steps of 0.1 s are slightly below 0.5 s.
 SLACK_S = 1e-6
 
+# Without any for so long, sound beside pictures is over: its network begins anew when more comes.
+SILENT_S = 2.0
+
 _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*s?", re.IGNORECASE)
 _UNITS = re.compile(
     r"(?=[0-9.])"

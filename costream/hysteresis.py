@@ -21,6 +21,12 @@ from costream.records import Thresholds
 PRESENT = 0.8  # presence that is always enough: the average of a stream never is 1
 
 
+def finite(scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Return scores as float64, with 0 for what is no number."""
+    given = np.asarray(scores, np.float64)
+    return np.where(np.isfinite(given), given, 0.0)
+
+
 class Hysteresis:
     """The label of a stream: one at a time, the background is none.
 

@@ -205,8 +205,7 @@ class MelBuffers:
         self._squares = zeros(*pairs.shape, like=held)
         self._real, self._imaginary = self._squares.unbind(3)
         self._power = zeros(streams, frames, bins, like=held)
-        self._shape = (streams, frames, mel.bands)
-        self._bands = zeros(*self._shape, like=held)
+        self._bands = zeros(streams, frames, mel.bands, like=held)
         self._offset = torch.full_like(self._bands[0, 0], mel.offset)
         self._multiply = matrix_product(
             self._power.flatten(0, 1), mel.matrix, self._bands.flatten(0, 1)
@@ -219,9 +218,9 @@ class MelBuffers:
         if fast.compiles(self.held):
             from costream.frontends.mel_kernels import log_mel_loop
 
-            mel, self._out = self._mel, zeros(*self._shape, like=self.held)
+            mel = self._mel
             options = mel.hann, mel.matrix, mel.offset, mel.power == 1
-            self._loop = log_mel_loop(self._windows, *options, self._out)
+            self._loop = log_mel_loop(self._windows, *options, self._bands)
 
     def step(self, x: Tensor) -> Tensor:
         """Take a block [B, size], return the log-mel frames [B, size / hop, bands] it completes."""
@@ -230,7 +229,7 @@ class MelBuffers:
         if self._loop is not None and fast.prefers_kernel(self._padded.numel()):
             self._loop()
             self.held.copy_(self._newest)
-            return self._out.clone()
+            return self._bands.clone()
         torch.mul(self._windows, mel.hann, out=self._framed)
         torch.fft.rfft(self._padded, out=self._bins)
         torch.mul(self._parts, self._parts, out=self._squares)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from costream.clock import SILENT_S
 from costream.errors import ModelError
 from costream.models.base import GatedModel, Model, ModelHead, StepResult
 from costream.models.fitting import exactness
@@ -19,8 +20,6 @@ from costream.models.streaming import ModelState, StreamingModel
 from costream.nn.state import State, zeros
 from costream.places import Place
 from costream.records import AudioBlock, Data, SourceInfo, VideoFrame
-
-SILENT_S = 2.0  # the network of sound begins anew after so long without any
 
 
 @dataclass

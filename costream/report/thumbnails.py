@@ -19,7 +19,7 @@ from costream.errors import SourceError
 from costream.places import Place
 from costream.records import Header
 from costream.sources.base import SAME_TIME_S
-from costream.sources.media.container import NO_TIME_STAMPS, end_s, open_container, video_stream
+from costream.sources.media.container import end_s, has_time_stamps, open_container, video_stream
 from costream.sources.media.packets import DecodeErrors
 from costream.sources.media.picture import LazyImage, Orientation, display_size
 from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
@@ -95,7 +95,7 @@ class _Shots:
         self._end_s = float("inf") if end is None else end
         # Non-reference frames are skipped: half the work, a frame or two late.
         self._stream.codec_context.skip_frame = "NONREF"
-        self._seeks = not self._container.format.flags & NO_TIME_STAMPS
+        self._seeks = has_time_stamps(self._container)
         self._scaler = VideoReformatter()
         self._decoder: VideoDecoder | None = None
         self._now: DecodedFrame | None = None

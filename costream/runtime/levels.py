@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from costream.clock import SILENT_S
 from costream.records import AudioBlock, Data, VideoFrame
 
 Samples = npt.NDArray[np.float32]
@@ -16,7 +17,6 @@ SILENCE_DB = -96.0  # of full scale: the range of 16 bits; less is silence
 AMBIENT_S = 60.0  # over which the ambient level is taken ...
 AMBIENT_SHARE = 0.2  # ... as that below which this share of the time is
 FLOOR_DB = -60.0  # of full scale: no place counts as quieter
-LOST_S = 2.0  # of steps without sound, after which there is no level
 YOUNG_S = 3.0  # before which there is no ambient level
 _MARGIN_S = 0.1  # around a block, for its filter
 
@@ -34,16 +34,16 @@ class LevelMeter:
         self.above_db: float | None = None  # over the ambient level; None: not known yet
         self._before: Samples = np.zeros(0, np.float32)  # the end of the step before
         self._past: deque[tuple[float, float]] = deque()  # time, dB
-        self._begun_s = self._heard_s = math.inf
+        self._begun_s = math.inf
 
     def reset(self) -> None:
         """Forget the past, as after a gap."""
-        self._before, self._begun_s, self._heard_s = self._before[:0], math.inf, math.inf
+        self._before, self._begun_s = self._before[:0], math.inf
         self._past.clear()
         self.db = self.dba = self.above_db = None
 
     def update(self, time_s: float, item: Data, rate_hz: int) -> None:
-        """Take the input of a step; without sound nothing changes for LOST_S."""
+        """Take the input of a step; without sound nothing changes for SILENT_S."""
         blocks = [item] if isinstance(item, AudioBlock) else []
         if isinstance(item, VideoFrame):
             blocks = list(item.sound)
@@ -51,10 +51,9 @@ class LevelMeter:
             np.concatenate([block.samples for block in blocks]) if blocks else self._before[:0]
         )
         if not len(samples):
-            if time_s - self._heard_s > LOST_S:
+            if self._past and time_s - self._past[-1][0] > SILENT_S:
                 self.reset()
             return
-        self._heard_s = time_s
         self.db = self._decibels(samples)
         if self._weighted:
             self.dba = self._decibels(self._filtered(samples, rate_hz))

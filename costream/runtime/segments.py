@@ -25,7 +25,7 @@ import numpy.typing as npt
 from costream.checkpoints.card import Timeline
 from costream.clock import SLACK_S
 from costream.errors import UsageError
-from costream.hysteresis import Hysteresis, LastingPresence, Smoother, is_among
+from costream.hysteresis import Hysteresis, LastingPresence, Smoother, finite, is_among
 from costream.records import Box, Segment
 
 
@@ -109,8 +109,7 @@ class Segmenter:
 
         ``count``: number of objects in the step; a segment has the largest of its steps.
         """
-        p = np.asarray(probabilities, dtype=np.float64)
-        p = np.where(np.isfinite(p), p, 0.0)
+        p = finite(probabilities)
         present = self.presence.push(time_s, p)
         p = self.smoother.push(time_s, p)
         start_s, end_s = self.cover(time_s)
@@ -281,8 +280,7 @@ class IndependentSegmenter:
 
         ``counts``: number of objects of each label, see ``Segmenter.push``.
         """
-        p = np.asarray(probabilities, np.float64)
-        scores = self.smoother.push(time_s, np.where(np.isfinite(p), p, 0.0))
+        scores = self.smoother.push(time_s, finite(probabilities))
         out: list[Segment] = []
         for k, segmenter in self._segmenters.items():
             if segmenter.idle and scores[k] < self._thresholds[k]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from costream.clock import Tick
+from costream.clock import SILENT_S, Tick
 from costream.errors import CostreamError, ExitCode
 from costream.hysteresis import is_among, match_labels
 from costream.models.base import Model, ModelHead, StepResult
@@ -53,8 +53,6 @@ from costream.sinks.base import PictureSink, Sink
 from costream.status import PersonStatus, SeenLabel
 
 log = logging.getLogger("costream")
-
-SILENT_S = 2.0  # after so long without an output a head begins anew
 
 
 class StreamRecorder:

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import costream
+from costream.clock import SILENT_S
 from costream.errors import ModelError
 from costream.layouts import find_layout
 from costream.models.base import GatedModel
-from costream.models.hearing import SILENT_S, HearingModel, with_sound
+from costream.models.hearing import HearingModel, with_sound
 from costream.models.registry import load_model
 from costream.records import (
     Alert,

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from costream.clock import SILENT_S
 from costream.errors import UsageError
 from costream.records import Alert, AudioBlock, Level, VideoFrame, to_json
 from costream.results.decode import from_json
 from costream.runtime.alerts.evaluator import RuleEvaluator
 from costream.runtime.alerts.rules import Rule, RuleLabels, parse_rule
-from costream.runtime.levels import LOST_S, LevelMeter
+from costream.runtime.levels import LevelMeter
 from kit.paths import SAMPLES
 from kit.runs import records, refused, run
 
@@ -111,7 +112,7 @@ def test_there_is_no_level_once_the_sound_has_ended() -> None:
         meter.update(number / 8, item, 8000)
         known.append(meter.db is not None)
         found += firing.push(number / 8, {None: np.zeros(1)}, meter=meter)
-    assert known == [number / 8 <= 14 / 8 + LOST_S for number in range(40)]
+    assert known == [number / 8 <= 14 / 8 + SILENT_S for number in range(40)]
     assert [alert.time_s for alert in found] == [3.0]
     meter.update(5.0, tone(1000, -10, 0, 8000), 8000)
     assert meter.db == pytest.approx(-10, abs=0.1)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from costream.clock import SLACK_S
 from costream.errors import UsageError
-from costream.hysteresis import LastingPresence
+from costream.hysteresis import LastingPresence, finite
 from costream.places import Crossing
 from costream.records import Alert, FeedState
 from costream.runtime.alerts.rules import (
@@ -117,12 +117,12 @@ class RuleEvaluator:
     ) -> list[Alert]:
         """Return the alerts of a rule about labels, of one person."""
         person = self._persons[number]
-        finite = np.where(np.isfinite(probabilities), probabilities, 0.0)
+        scores = finite(probabilities)
         parts = zip(self._lasting, person.presence, strict=True)
-        here = [(head, each.push(time_s, finite[head.columns])) for head, each in parts]
+        here = [(head, each.push(time_s, scores[head.columns])) for head, each in parts]
         due: list[tuple[float, RuleTarget, _Watched]] = []
         for target, watched in zip(self._targets, person.watched, strict=True):
-            score = float(finite[target.index])
+            score = float(scores[target.index])
             present = all(is_here for head, is_here in here if head.waits(target.index))
             if score < target.until:
                 watched.armed = True

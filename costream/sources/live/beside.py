@@ -15,14 +15,13 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.packet import Packet
 
-from costream.clock import format_time
+from costream.clock import SILENT_S, format_time
 from costream.errors import SourceError
 from costream.records import AudioBlock, AudioFormat, Fault, Gap
 from costream.sources.base import SourceOptions
 from costream.sources.live.tracks import AudioTrack
 
 END_S = 2.0  # most time to decode what waits when a connection ends
-SILENT_S = 2.0  # of pictures without any sound, which is told then
 
 
 class SoundBeside:

@@ -20,7 +20,7 @@ from costream.sources.base import SourceOptions
 from costream.sources.live.clock import FeedClock
 from costream.sources.live.connection import FeedConnection
 from costream.sources.media.audio_decoder import JITTER_S, AudioDecoder, Discontinuity
-from costream.sources.media.container import NO_TIME_STAMPS
+from costream.sources.media.container import has_time_stamps
 from costream.sources.media.packets import DecodeErrors, StreamDecoder
 from costream.sources.media.picture import Framer
 from costream.sources.media.resample import AudioBlockCutter
@@ -108,7 +108,7 @@ class VideoTrack(FeedTrack):
         decoder = VideoDecoder(link.container, stream, self.damage, -math.inf, link.packets)
         self._decoder, epoch, arrived_s = decoder, 0, None
         # Raw streams, such as JPEGs over HTTP, have no stamps: FFmpeg counts 25 frames a second.
-        stamped = not link.container.format.flags & NO_TIME_STAMPS
+        stamped = has_time_stamps(link.container)
         for decoded in decoder.frames:
             if decoder.clock.epoch != epoch:
                 epoch = decoder.clock.epoch

@@ -17,9 +17,9 @@ from costream.sources.base import SourceOptions, source
 from costream.sources.media.audio_decoder import AudioDecoder
 from costream.sources.media.container import (
     HEADERLESS,
-    NO_TIME_STAMPS,
     audio_stream,
     end_s,
+    has_time_stamps,
     length_is_guessed,
     open_container,
     open_raw,
@@ -173,8 +173,8 @@ class AudioSource(MediaSource[AudioDecoder]):
         return decoder
 
     def _can_seek(self, container: InputContainer) -> bool:
-        flags, name = container.format.flags, container.format.name
-        return self._file is None and name not in HEADERLESS and not flags & NO_TIME_STAMPS
+        raw = container.format.name in HEADERLESS
+        return self._file is None and not raw and has_time_stamps(container)
 
     def _no_samples(self) -> SourceError:
         what = "the sound cannot be decoded" if self._damage.total else "there are no samples in it"

@@ -99,6 +99,11 @@ def open_container(
     return container
 
 
+def has_time_stamps(container: InputContainer) -> bool:
+    """Return whether the format stores time stamps; FFmpeg counts those of raw streams itself."""
+    return not container.format.flags & NO_TIME_STAMPS
+
+
 def video_stream(container: InputContainer, where: str) -> VideoStream:
     """Return the default video stream, or else the first; cover images of sounds are none."""
     streams = [s for s in container.streams.video if not s.disposition & ATTACHED_PICTURE]

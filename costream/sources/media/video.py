@@ -13,7 +13,7 @@ from costream.errors import SourceError, display_name
 from costream.records import Fault, Item, SourceInfo, VideoFrame
 from costream.sources.base import SAME_TIME_S, SourceOptions, source
 from costream.sources.media.ahead import ReadAhead
-from costream.sources.media.container import NO_TIME_STAMPS, end_s, open_container, video_stream
+from costream.sources.media.container import end_s, has_time_stamps, open_container, video_stream
 from costream.sources.media.hardware import acceleration, check_stream
 from costream.sources.media.picture import Framer, Orientation, display_size
 from costream.sources.media.source import MediaSource
@@ -151,7 +151,7 @@ class VideoSource(MediaSource[VideoDecoder]):
         return first, stream
 
     def _can_seek(self, container: InputContainer) -> bool:
-        return self._file is None and not container.format.flags & NO_TIME_STAMPS
+        return self._file is None and has_time_stamps(container)
 
     def _decode(self, container: InputContainer, stream: VideoStream) -> DecodedFrame | None:
         """Start decoding at the current position; return the first frame."""
