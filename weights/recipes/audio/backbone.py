@@ -24,6 +24,7 @@ from costream.training.optim import (
     Schedule,
     Stateful,
     TrainingCheckpoint,
+    fastest_autocast,
 )
 from weights.recipes.action.loop import logits
 from weights.recipes.audio.lessons import DistillationSet, LessonBank, make_mel
@@ -81,7 +82,9 @@ class Student(nn.Module):
 
     def losses(self, spectrograms: Tensor, lessons: DistillationSet, smoothing: float) -> Tensor:
         """Return the losses of the teacher's features and logits, of sounds and of genres, [4]."""
-        tokens = self.backbone.encode(spectrograms)
+        with fastest_autocast():
+            tokens = self.backbone.encode(spectrograms)
+        tokens = tokens.float()
         hidden = self.hidden(tokens[:, _FIRST::_EVERY])
         tokens = tokens[:, _FULL:]
         taught = [
