@@ -194,16 +194,19 @@ class Journal:
         self._put(record)
 
     def close(self, summary: Summary) -> None:
-        """Append the summary, flush to disk and release the lock."""
+        """Append the summary, flush to disk and release the lock.
+
+        Raises OutputError if the last records could not be written.
+        """
         self._put(summary)
-        if self._lost:
-            log.warning("%s: records lost: %d", self.path, self._lost)
         self._closing.set()
         self._syncing.join()
         self._sync()
         self._prune()
         self._file.close()
         self._unlock()
+        if self._lost:
+            raise OutputError(self._losses(), where=self.path)
 
     def _take_lock(self) -> None:
         """Lock the journal, unless this run holds the lock. BlockingIOError: another run does."""
@@ -293,9 +296,11 @@ class Journal:
             options = {**self._header.options, "part": part}
             lines += _line(replace(self._header, options=options))
         if self._lost:
-            message = f"records that could not be written: {self._lost} ({self._trouble})"
-            lines += _line(Fault(self._lost_from_s, message, count=self._lost))
+            lines += _line(Fault(self._lost_from_s, self._losses(), count=self._lost))
         return lines
+
+    def _losses(self) -> str:
+        return f"records that could not be written: {self._lost} ({self._trouble})"
 
     def _report(self, error: OSError) -> None:
         """Log a write failure, once."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from costream.errors import OutputError, UsageError
+from costream.errors import ExitCode, OutputError, UsageError
 from costream.records import Gap, Header, Prediction, Segment, Summary
 from costream.sinks.journal import Journal
 from costream.sinks.rotation import Rotation, parts
@@ -342,6 +342,24 @@ def test_a_folder_that_somebody_took_away_is_made_again(tmp_path: Path, caplog: 
         "cannot write (another run writes to it); records are dropped",
         "writing works again; records lost: 1",
     ]
+
+
+def test_records_lost_at_the_end_are_an_error_after_all_is_closed(tmp_path: Path) -> None:
+    clock, folder = Clock(), tmp_path / "log"
+    journal = opened(folder, None, clock)
+    journal.write(step(0))
+    folder.rename(tmp_path / "old")
+    folder.write_text("")
+    clock.now_s += 2
+    journal.write(step(1))
+    with pytest.raises(OutputError, match=r"could not be written: 2 .File exists.") as raised:
+        journal.close(SUMMARY)
+    assert raised.value.exit_code is ExitCode.PARTIAL
+    assert kinds(tmp_path / "old" / "cam.jsonl") == ["header", "prediction"]
+    folder.unlink()
+    (tmp_path / "old").rename(folder)
+    opened(folder).close(SUMMARY)  # the lock was released
+    assert kinds(folder / "cam.jsonl") == ["header", "prediction", "header", "summary"]
 
 
 def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
