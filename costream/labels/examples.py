@@ -170,12 +170,15 @@ def read_classes(data: Path) -> Iterator[Recording]:
 
 
 def _sources(file: Path) -> list[str]:
-    """Return the sources in a file, or in a folder of keypoints; UsageError for another folder."""
+    """Return the sources in a file, or in a folder of keypoints; UsageError for another folder.
+
+    What cannot be used is a source, too: reading it reports why.
+    """
     try:
         return expand(str(file))
     except SourceError as error:
         if not file.is_dir():
-            raise
+            return [str(file)]
         hint = "move its recordings into the folder of their class"
         raise UsageError("a folder in that of a class", where=file, hint=hint) from error
 

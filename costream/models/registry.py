@@ -228,7 +228,7 @@ def read_model(name: str, weights: str | os.PathLike[str] | None = None) -> Weig
         except ModelError as error:
             raise ModelError(str(error), where=adapter) from error
     if "base" in stored.card.compression:
-        raise ModelError("an adapter alone", where=name, hint=f"give its base too: -m BASE+{name}")
+        raise ModelError("an adapter alone", where=name, hint=f"give its base too: BASE+{name}")
     return stored
 
 
@@ -283,8 +283,8 @@ def _missing(name: str) -> ModelError:
     if name in model_summaries():
         return ModelError(
             f"no weights for {name} here",
-            hint=f"import a checkpoint (costream models import FILE --name {name}) or give"
-            " --weights FILE",
+            hint=f"import a checkpoint (costream models import FILE --name {name}), give --weights"
+            f" FILE, or train from new weights (costream models init {name} -o FILE)",
         )
     entry = published().get(name)
     if entry is not None and entry.config is None:

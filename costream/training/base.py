@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -186,7 +187,8 @@ def log_resume_hint(partials: Sequence[TrainingCheckpoint]) -> Iterator[None]:
 def background_first(found: set[str], names: Sequence[str]) -> tuple[str, ...]:
     """Return labels, the background first: all of ``names`` that are found, as one label.
 
-    It is called by the first of them; if none is found, it is added.
+    It is called by the first of them; if none is found, it is added. Raises UsageError for others
+    that differ only in case or word separators: results could not tell them apart.
     """
     called = list(dict.fromkeys(map(normalise_label, names)))
     same = [label for label in sorted(found) if normalise_label(label) in called]
@@ -194,7 +196,14 @@ def background_first(found: set[str], names: Sequence[str]) -> tuple[str, ...]:
     if same:
         level = logging.INFO if len(same) == 1 else logging.WARNING
         log.log(level, "background, which makes no segments: %s", ", ".join(map(repr, same)))
-    return ((same or names)[0], *sorted(found - {*same}))
+    events = sorted(found - {*same})
+    spelled = Counter(map(normalise_label, events))
+    if alike := [repr(label) for label in events if spelled[normalise_label(label)] > 1]:
+        raise UsageError(
+            f"classes that differ only in case or word separators: {', '.join(alike)}",
+            hint="give them one name, or names that differ",
+        )
+    return ((same or names)[0], *events)
 
 
 def in_classes(items: Iterable[Labelled], labels: Sequence[str]) -> list[Labelled]:

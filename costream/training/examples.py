@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from costream.checkpoints.card import Card
-from costream.errors import SourceError, UsageError
+from costream.errors import CostreamError, SourceError, UsageError
+from costream.labels.collector import shortened
 from costream.labels.examples import Example, located
 from costream.models.fitting import check_source
 from costream.records import Data, Fault, Gap, Item
@@ -19,6 +20,28 @@ from costream.sources.registry import open_source
 log = logging.getLogger("costream")
 
 MIN_STEPS = 4  # least number of steps of an example
+_SHOWN = 20  # recordings in a message
+
+
+def check_examples(
+    examples: Sequence[Example], card: Card, frontend: Any, options: SourceOptions
+) -> None:
+    """Open the recordings of examples, and raise an error that names all that cannot be used.
+
+    Raises what ``open_example`` raises if it is only one.
+    """
+    failed: list[CostreamError] = []
+    for example in {e.source: e for e in reversed(examples)}.values():
+        try:
+            with open_example(example, card, frontend, options):
+                pass
+        except (SourceError, UsageError) as error:
+            failed.insert(0, error)
+    if len(failed) == 1:
+        raise failed[0]
+    if failed:
+        listed = shortened([str(error) for error in failed], _SHOWN, separator="; ")
+        raise SourceError(f"{len(failed)} recordings cannot be used: {listed}")
 
 
 @contextmanager

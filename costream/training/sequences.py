@@ -18,6 +18,7 @@ from costream.checkpoints.file import Weights
 from costream.errors import UsageError
 from costream.evaluation.clips import sequence_scores, without
 from costream.evaluation.metrics.sequences import fuse
+from costream.labels.copies import join_copies
 from costream.labels.examples import Example, split, to_examples
 from costream.labels.reading import read_recordings
 from costream.labels.recording import BACKGROUNDS
@@ -122,7 +123,7 @@ class SequenceTrainer(ABC):
                 where=settings.labels or settings.data,
                 hint="at least two classes are needed",
             )
-        training, held_out = split(examples, settings.validation, settings.seed)
+        training, held_out = split(join_copies(examples), settings.validation, settings.seed)
         warn_of_unchecked(present - {e.label for e in held_out}, settings)
         log.info("%d examples to train on, %d to validate with", len(training), len(held_out))
         rows = [[e.source, e.label, e.start_s, e.end_s, e.group, example_key(e)] for e in examples]

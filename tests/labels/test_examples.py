@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from costream.errors import UsageError
+from costream.labels.copies import join_copies
 from costream.labels.examples import Example, fit_labels, read_lines, split, to_examples
 from costream.labels.reading import read_recordings
 
@@ -142,6 +143,21 @@ def test_bad_folders(data):
 def examples(*groups):
     """Make an example of each (label, group)."""
     return [Example(f"{k}", label, 0.0, None, group, "") for k, (label, group) in enumerate(groups)]
+
+
+def test_copies_are_one_group_and_named(tmp_path, caplog):
+    sources = [tmp_path / name for name in "abcde"]
+    for path, text in zip(sources, ("one", "two", "one", "six", "four"), strict=True):
+        path.write_text(text, "utf-8")
+    (tmp_path / "link").symlink_to(sources[3])
+    given = [*map(str, sources), str(tmp_path / "link"), "not a file"]
+    groups = ("g", "h", "c", "h", "e", "l", "n")
+    made = [Example(s, "x", 0.0, None, g, s) for s, g in zip(given, groups, strict=True)]
+    assert [e.group for e in join_copies(made)] == ["g", "h", "g", "h", "e", "h", "n"]
+    assert f"{given[0]} = {given[2]}, {given[3]} = {given[5]}" in caplog.text
+    caplog.clear()
+    assert join_copies(made[:2]) == made[:2]
+    assert not caplog.text
 
 
 def test_a_split_never_divides_a_group():

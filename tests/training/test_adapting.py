@@ -102,7 +102,7 @@ def test_a_base_with_an_adapter_is_shown_verified_and_compressed(skeletons, smal
     before = sum(path.stat().st_size for path in (skeletons[0], adapter))
     assert f"{made.stat().st_size / 1e6:.2f} MB of {before / 1e6:.2f};" in done.stderr
     alone = run("models", "verify", adapter, code=5).stdout
-    assert alone == f"FAIL  {adapter}: an adapter alone; give its base too: -m BASE+{adapter}\n"
+    assert alone == f"FAIL  {adapter}: an adapter alone; give its base too: BASE+{adapter}\n"
 
 
 def test_a_density_out_of_reach_is_told(skeletons, tmp_path, capsys):

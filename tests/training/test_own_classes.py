@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import shutil
 import signal
 import time
 
@@ -150,8 +152,40 @@ def test_too_short_examples_are_named(base, data, tmp_path):
     done = costream("train", base, "--data", table, "-o", output, "--validation", 0)
     assert done.returncode == 2
     assert f"{table}, line 3" in done.stderr
-    assert "too few" in done.stderr
+    assert "too short to train on: 2 steps at 15 Hz, 4 are needed" in done.stderr
     assert not output.exists()
+
+
+def test_all_recordings_that_cannot_be_used_are_named_at_once(base, data, tmp_path):
+    folder = tmp_path / "data"
+    shutil.copytree(data, folder)
+    (folder / "bend" / "empty.csv").write_bytes(b"")
+    (folder / "wave" / "text.csv").write_text("no table\n", "utf-8")
+    done = costream("train", base, "--data", folder, "-o", tmp_path / "o.safetensors")
+    assert done.returncode == 4
+    assert "2 recordings cannot be used: " in done.stderr
+    assert "empty.csv: the file is empty" in done.stderr
+    assert "text.csv: " in done.stderr
+
+
+def test_classes_that_are_spelled_alike_are_refused(base, data, tmp_path):
+    folder = tmp_path / "data"
+    shutil.copytree(data, folder)
+    (folder / "step").rename(folder / "Wave_")
+    done = costream("train", base, "--data", folder, "-o", tmp_path / "o.safetensors")
+    assert done.returncode == 2
+    assert "differ only in case or word separators: 'Wave_', 'wave'" in done.stderr
+
+
+def test_copies_of_a_recording_are_on_one_side_of_the_split(base, data, tmp_path):
+    folder = tmp_path / "data"
+    shutil.copytree(data, folder)
+    for path in list(folder.glob("*/*.csv")):
+        shutil.copy(path, path.with_name(f"z-{path.name}"))
+    output = tmp_path / "o.safetensors"
+    done = run("train", base, "--data", folder, "-o", output, "--steps", 1)
+    assert "the same recording more than once: " in done.stderr
+    assert re.match("24 examples to train, 6 to validate", read_card(output).split)
 
 
 def test_classes_without_validation_are_warned_of(base, tmp_path):

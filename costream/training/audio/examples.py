@@ -20,7 +20,7 @@ from costream.errors import UsageError
 from costream.labels.examples import Example
 from costream.records import AudioBlock, AudioFormat
 from costream.sources.base import SourceOptions
-from costream.training.examples import open_example
+from costream.training.examples import check_examples, open_example
 from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
 from costream.training.optim import device_of
 
@@ -83,6 +83,10 @@ class AudioReader:
         sound = AudioFormat(frontend.sample_rate_hz, frontend.block)
         self._options = SourceOptions(sound=sound)
         self._wave = lru_cache(maxsize=2)(self._samples)  # an example and the preceding one
+
+    def check(self, examples: Sequence[Example]) -> None:
+        """Raise an error that names all recordings that cannot be used."""
+        check_examples(examples, self._card, self._frontend, self._options)
 
     def read(self, examples: Sequence[Example]) -> list[EncodedAudio]:
         """Return the tokens of the examples, in their order.

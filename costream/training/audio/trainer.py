@@ -92,6 +92,7 @@ class AudioTrainer(SequenceTrainer):
             raise untrainable_error(card)
         frontend.eval().requires_grad_(settings.fine_tune)
         reader = AudioReader(card, frontend, VARIANTS, settings.seed, workspace.cache)
+        reader.check([*data.training, *data.validation])
         silence = reader.silence(card.labels[0], QUIET, QUIET_STEPS)
         training = reader.read(data.training)
         unvaried = AudioReader(card, frontend, 0, settings.seed, workspace.cache)

@@ -50,7 +50,8 @@ def _read(example: Example, card: Card, frontend: JointStreams, options: SourceO
         trackers.reset([0])
     if len(frames) < MIN_STEPS:
         raise UsageError(
-            f"{len(frames)} steps at {card.rate_hz:g} Hz are too few to train on",
+            f"too short to train on: {len(frames)} steps at {card.rate_hz:g} Hz, {MIN_STEPS} are"
+            " needed",
             where=example.where,
         )
     joints = np.stack(frames)

@@ -26,6 +26,7 @@ from costream.training.base import (
 )
 from costream.training.baselines import CENTROID, logistic_regression, nearest_centroid
 from costream.training.calibration import StreamPredictions
+from costream.training.examples import check_examples
 from costream.training.optim import LOSS, Schedule, device_of
 from costream.training.sequences import SequenceTrainer, TrainResult
 from costream.training.skeleton.augment import Augmenter, Variety
@@ -68,6 +69,7 @@ class SkeletonTrainer(SequenceTrainer):
         options = SourceOptions(
             layout=settings.layout, columns=settings.columns, frame_rate_hz=settings.rate_hz
         )
+        check_examples([*data.training, *data.validation], card, frontend, options)
         motions, checks = (
             read_motions(part, card, frontend, options) for part in (data.training, data.validation)
         )

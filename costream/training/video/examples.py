@@ -99,13 +99,17 @@ def stretch(examples: Sequence[Example]) -> Example:
     )
 
 
+def options_of(frontend: Any) -> SourceOptions:
+    """Return the options with which videos are read for a frontend."""
+    return SourceOptions(box=frontend.box, beside=extra_audio(frontend))
+
+
 def frames_of(card: Card, frontend: Any, example: Example) -> Iterator[Tick | Gap]:
     """Yield the frames of an example at the card's rate.
 
     UsageError for features; SourceError if it cannot be read or is not a video.
     """
-    options = SourceOptions(box=frontend.box, beside=extra_audio(frontend))
-    with open_example(example, card, frontend, options) as items:
+    with open_example(example, card, frontend, options_of(frontend)) as items:
         for tick in resample(items, card.rate_hz, card.gap_tolerance_s):
             assert not isinstance(tick, Fault)
             yield tick

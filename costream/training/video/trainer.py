@@ -28,6 +28,7 @@ from costream.training.base import (
     untrainable_error,
 )
 from costream.training.baselines import CENTROID, nearest_centroid
+from costream.training.examples import check_examples
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule, device_of, fastest_autocast
 from costream.training.sequences import SequenceTrainer, TrainResult
@@ -48,7 +49,7 @@ from costream.training.tokens.trainer import (
     slides,
     standardise,
 )
-from costream.training.video.examples import EncodedVideo, VideoReader, of_pictures
+from costream.training.video.examples import EncodedVideo, VideoReader, of_pictures, options_of
 from costream.training.video.pieces import Pieces, read_pieces
 
 VIEWS, CHECKED_VIEWS = 4, 1  # augmented views of each recording
@@ -122,6 +123,7 @@ class VideoTrainer(SequenceTrainer):
             raise untrainable_error(card)
         frontend.eval().requires_grad_(settings.fine_tune)
         training, checks = data.training, data.validation
+        check_examples([*training, *checks], card, frontend, options_of(frontend))
         encoded = VideoReader(card, frontend, VIEWS, settings.seed, workspace.cache).read(training)
         checked = VideoReader(card, frontend, CHECKED_VIEWS, settings.seed, workspace.cache).read(
             checks
