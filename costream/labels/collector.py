@@ -15,6 +15,7 @@ from costream.labels.recording import Label, Recording
 
 log = logging.getLogger("costream")
 _SHOWN = 3  # places quoted in a message
+_ERRORS_SHOWN = 20  # all of them, as a rule, since each has to be mended
 _AFTER_S = 1.0  # durations are rounded, and the last step of a model may extend beyond the end
 _SUBSETS = {"training": "train", "testing": "test", "validation": "val"}
 
@@ -126,10 +127,8 @@ class LabelCollector:
         if self._errors:
             files = {path for path, _ in self._errors}
             if len(files) == 1:
-                raise UsageError(
-                    abbreviate([what for _, what in self._errors], "; "), where=files.pop()
-                )
-            raise UsageError(abbreviate([f"{path}: {what}" for path, what in self._errors], "; "))
+                raise UsageError(listed_errors([e for _, e in self._errors]), where=files.pop())
+            raise UsageError(listed_errors([f"{path}: {what}" for path, what in self._errors]))
         if self.part is not None and not self._taken:
             raise UsageError(
                 f"there is no part {self.part!r} in the labels",
@@ -154,6 +153,11 @@ def seconds(value: str | float) -> float:
 def abbreviate(items: Sequence[str], separator: str = ", ") -> str:
     """Return the first items and the number of the others as text."""
     return shortened(items, _SHOWN, " (and {} more)", separator)
+
+
+def listed_errors(errors: Sequence[str]) -> str:
+    """Return the texts of errors that are all reported at once as one line."""
+    return shortened(errors, _ERRORS_SHOWN, " (and {} more)", "; ")
 
 
 def shortened(

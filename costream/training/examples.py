@@ -10,7 +10,7 @@ from typing import Any
 
 from costream.checkpoints.card import Card
 from costream.errors import CostreamError, SourceError, UsageError
-from costream.labels.collector import shortened
+from costream.labels.collector import listed_errors
 from costream.labels.examples import Example, located
 from costream.models.fitting import check_source
 from costream.records import Data, Fault, Gap, Item
@@ -20,7 +20,6 @@ from costream.sources.registry import open_source
 log = logging.getLogger("costream")
 
 MIN_STEPS = 4  # least number of steps of an example
-_SHOWN = 20  # recordings in a message
 
 
 def check_examples(
@@ -40,7 +39,7 @@ def check_examples(
     if len(failed) == 1:
         raise failed[0]
     if failed:
-        listed = shortened([str(error) for error in failed], _SHOWN, separator="; ")
+        listed = listed_errors([str(error) for error in failed])
         raise SourceError(f"{len(failed)} recordings cannot be used: {listed}")
 
 

@@ -215,7 +215,7 @@ def test_bad_files_are_told(tmp_path, name, text, says):
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path):
     (tmp_path / "a.srt").write_text("1\n00:00:02,000 --> 00:00:01,000\na\n\n", "utf-8")
-    (tmp_path / "b.csv").write_text("start_s,end_s,label\n" + "1,2,\n" * 5, "utf-8")
+    (tmp_path / "b.csv").write_text("start_s,end_s,label\n" + "1,2,\n" * 22, "utf-8")
     with pytest.raises(UsageError) as error:
         read_recordings(None, tmp_path)
     assert f"{tmp_path / 'a.srt'}: line 2: the end (1 s)" in str(error.value)
