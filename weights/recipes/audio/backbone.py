@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -27,8 +28,18 @@ from costream.training.optim import (
     fastest_autocast,
 )
 from weights.recipes.action.loop import logits
+from weights.recipes.audio.data import SoundClip
 from weights.recipes.audio.lessons import DistillationSet, LessonBank, make_mel
-from weights.recipes.audio.pieces import BLOCK, STEPS, PieceSampler, louder, made_up, mask
+from weights.recipes.audio.pieces import (
+    BLOCK,
+    STEPS,
+    LabelOf,
+    PieceSampler,
+    balance,
+    louder,
+    made_up,
+    mask,
+)
 from weights.recipes.audio.teacher import CLASSES, WIDTH
 from weights.recipes.common import soft_cross_entropy
 
@@ -218,6 +229,7 @@ STREAM_STEPS = 160  # length of a stream: longer than the models' window
 _PIECES = (6, 40)  # range of a sound's steps in a stream
 _NOISE = 20 * BLOCK  # samples of a made-up sound
 _LAG = 2  # steps after which a token covers more of the new sound than of the last
+_CLIP_STEPS = 48  # of a recording, from its beginning
 
 
 @dataclass(frozen=True)
@@ -260,23 +272,74 @@ def token_bank(backbone: ContinualAudioNet, supply: PieceSampler, streams: int, 
     return Bank(*(torch.stack(column) for column in zip(*parts, strict=True)))
 
 
-def train_head(
-    head: nn.Module, tokens: Tensor, targets: Tensor, schedule: Schedule, seed: int, title: str
-) -> None:
-    """Train a temporal model, or a linear layer, on streams of tokens.
+@dataclass(frozen=True)
+class Recordings:
+    """N recordings as they are: tokens [N, T, D] and targets [N, T, K], zeros after their ends.
 
-    Pieces of streams begin at random places, and so do the positions, as in the paper: this
-    trains for any first row of the embeddings and for windows that are not yet full.
+    ``shares`` [N]: how often each is drawn. Steps of digital silence, with which ESC's clips are
+    padded, have no target.
+    """
+
+    tokens: Tensor
+    targets: Tensor
+    shares: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls,
+        clips: Sequence[SoundClip],
+        tokens: Sequence[Tensor],
+        labels: Sequence[str],
+        label_of: LabelOf,
+        shares: Mapping[str, float],
+    ) -> Recordings:
+        """Return the beginnings of the clips that have one of the labels."""
+        known = [k for k, clip in enumerate(clips) if label_of(clip) in labels]
+        room = torch.zeros(len(known), _CLIP_STEPS, tokens[0].shape[1])
+        targets = torch.zeros(len(known), _CLIP_STEPS, len(labels))
+        for row, k in enumerate(known):
+            own = tokens[k][:_CLIP_STEPS]
+            room[row, : len(own)] = own
+            heard = torch.from_numpy(clips[k].blocks(BLOCK)).any(1)[: len(own)]
+            column = labels.index(label_of(clips[k]) or "")
+            targets[row, : len(own), column] = heard.float()
+        drawn = np.array(balance([clips[k] for k in known], shares))
+        return cls(room, targets, drawn / drawn.sum())
+
+
+def train_head(
+    head: nn.Module,
+    streams: tuple[Tensor, Tensor],
+    recordings: Recordings,
+    schedule: Schedule,
+    seed: int,
+    title: str,
+) -> None:
+    """Train a temporal model, or a linear layer, on tokens with targets.
+
+    Half of the loss is that of streams, [N, T, D] and [N, T, K]. Their pieces begin at random
+    places, and so do the positions, as in the paper: this trains for any first row of the
+    embeddings and for windows that are not yet full. The other half is that of recordings as they
+    are, from their beginnings.
     """
     rng = np.random.default_rng(seed)
     bar = Optimizer([head], schedule, title)
     for _ in bar:
-        rows = torch.from_numpy(rng.choice(len(tokens), schedule.batch))
         length = int(rng.integers(8, STREAM_STEPS + 1))
         begin = int(rng.integers(STREAM_STEPS - length + 1))
         piece = slice(begin, begin + length)
-        scores = logits(head, tokens[rows, piece], rng)
-        bar.step(soft_cross_entropy(scores, targets[rows, piece], schedule.smoothing))
+        drawn = torch.from_numpy(rng.choice(len(streams[0]), schedule.batch // 2))
+        whole = torch.from_numpy(
+            rng.choice(len(recordings.tokens), schedule.batch, p=recordings.shares)
+        )
+        losses = [
+            soft_cross_entropy(logits(head, tokens, rng), targets, schedule.smoothing)
+            for tokens, targets in (
+                (streams[0][drawn, piece], streams[1][drawn, piece]),
+                (recordings.tokens[whole], recordings.targets[whole]),
+            )
+        ]
+        bar.step((losses[0] + losses[1]) / 2)
 
 
 def _later(targets: Tensor) -> Tensor:

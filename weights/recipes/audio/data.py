@@ -105,6 +105,12 @@ class SoundClip:
         """Samples from -1 to 1, float32 [N]."""
         return self.samples.astype(np.float32) / 32768.0
 
+    def blocks(self, size: int) -> npt.NDArray[np.int16]:
+        """Return the samples in blocks [N, size]; the last counts if at least half is filled."""
+        count = max(1, round(len(self.samples) / size + 1e-9))
+        padded = np.pad(self.samples, (0, max(0, count * size - len(self.samples))))
+        return padded[: count * size].reshape(count, size)
+
 
 def sound_label(clip: SoundClip) -> str | None:
     """Return the label of a clip in the model for sounds; None if unknown."""

@@ -31,18 +31,10 @@ _SPOKEN = ("crowd", "children playing", "laughter", SPEECH)  # labels of clips w
 
 @torch.inference_mode()
 def clip_tokens(backbone: ContinualAudioNet, clips: Sequence[SoundClip]) -> list[Tensor]:
-    """Return the tokens [T, D] of each clip, as computed by ``costream listen``.
-
-    The last block counts if at least half of it is filled.
-    """
+    """Return the tokens [T, D] of the blocks of each clip, as computed by ``costream listen``."""
     backbone.eval()
-    out = []
-    for clip in clips:
-        blocks = max(1, round(len(clip.samples) / BLOCK + 1e-9))
-        wave = torch.from_numpy(clip.wave)
-        wave = F.pad(wave, (0, max(0, blocks * BLOCK - len(wave))))[: blocks * BLOCK]
-        out.append(backbone(wave[None])[0])
-    return out
+    blocks = (torch.from_numpy(clip.blocks(BLOCK)) for clip in clips)
+    return [backbone(rows[None].float() / 32768)[0] for rows in blocks]
 
 
 @torch.inference_mode()

@@ -39,7 +39,13 @@ from costream.models.oad.cooadtr import CoTrans
 from costream.models.streaming import find_device
 from costream.training.card_text import card_text, sequence_table
 from costream.training.optim import Schedule, TrainingCheckpoint
-from weights.recipes.audio.backbone import made_up_tokens, token_bank, train_backbone, train_head
+from weights.recipes.audio.backbone import (
+    Recordings,
+    made_up_tokens,
+    token_bank,
+    train_backbone,
+    train_head,
+)
 from weights.recipes.audio.calibration import Held, calibrated, described
 from weights.recipes.audio.data import (
     EVENTS,
@@ -137,10 +143,7 @@ def make(
         return []
     clips = plan.clips()
     parts = {p: [c for c in clips if c.part == p] for p in PARTS}
-    held = {
-        part: Held(some, [] if part == "train" else clip_tokens(backbone, some))
-        for part, some in parts.items()
-    }
+    held = {part: Held(some, clip_tokens(backbone, some)) for part, some in parts.items()}
     noises = made_up_tokens(backbone, size.noises, plan.seed)
     return [
         make_model(name, genre_names(clips), backbone, held, noises, size, plan, folder)
@@ -173,27 +176,33 @@ def make_model(
     linear = partial(nn.Linear, backbone.token_width, len(labels))
     steps = size.genre_steps if is_genres else size.head_steps
     # Calibrated on sources that it has not learnt from, the model then learns from these too.
-    first = _trained(make_head, streams.tokens, targets, steps, seed)
+    train, validation = held["train"], held["validation"]
+    either = Held([*train.clips, *validation.clips], [*train.tokens, *validation.tokens])
+    some, every = (
+        Recordings.of(h.clips, h.tokens, labels, label_of, BANK_SHARES[name])
+        for h in (train, either)
+    )
+    first = _trained(make_head, (streams.tokens, targets), some, steps, seed)
     card = _card(name, labels, arguments, backbone)
-    card = calibrated(card, first, label_of, (checks.tokens, check), held["validation"], noises)
+    card = calibrated(card, first, label_of, (checks.tokens, check), validation, noises)
     both = torch.cat([streams.tokens, checks.tokens]), torch.cat([targets, check])
     heads = {
-        title: _trained(build_head, *both, steps, seed)
+        title: _trained(build_head, both, every, steps, seed)
         for title, build_head in ((name, make_head), (_LINEAR, linear))
     }
     metrics = {}
     for title, chosen in TITLES.items():
-        some = held["test"].select([chosen(c) for c in held["test"].clips])
-        if not some.clips or ("GTZAN" in title) != is_genres:
+        tested = held["test"].select([chosen(c) for c in held["test"].clips])
+        if not tested.clips or ("GTZAN" in title) != is_genres:
             continue
-        given = (some.clips, labels, label_of)
+        given = (tested.clips, labels, label_of)
         title = title.format(fold=plan.fold)
         metrics[title] = {
-            head: score(predict(module, some.tokens), *given) for head, module in heads.items()
+            head: score(predict(module, tested.tokens), *given) for head, module in heads.items()
         }
-        guesses = trees(held["train"].clips, *given, size.trees, seed)
+        guesses = trees(train.clips, *given, size.trees, seed)
         metrics[title]["tree ensemble"] = score(guesses, *given)
-        metrics[title]["majority"] = majority(held["train"].clips, some.clips, label_of)
+        metrics[title]["majority"] = majority(train.clips, tested.clips, label_of)
     others = {"ten labels left out": held["left out"].tokens, "made-up noise": noises}
     told = described(card, heads[name], held["test"], others)
     card = replace(card, split=f"{card.split} {told}", metrics=metrics)
@@ -257,12 +266,16 @@ def rounded(module: Any) -> Any:
 
 
 def _trained(
-    make_head: Callable[[], nn.Module], tokens: Tensor, targets: Tensor, steps: int, seed: int
+    make_head: Callable[[], nn.Module],
+    streams: tuple[Tensor, Tensor],
+    recordings: Recordings,
+    steps: int,
+    seed: int,
 ) -> nn.Module:
     torch.manual_seed(seed)
     head = make_head()
     schedule = Schedule(steps, 16, rate=1e-3, decay=0.05, smoothing=0.1)
-    train_head(head, tokens, targets, schedule, seed, type(head).__name__)
+    train_head(head, streams, recordings, schedule, seed, type(head).__name__)
     trained: nn.Module = rounded(head.eval())
     return trained
 
