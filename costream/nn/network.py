@@ -22,11 +22,29 @@ from costream.nn.parts import Part, PartState, Stateless, blank, frames_of, room
 from costream.nn.state import State, zeros
 from costream.nn.timing import ClockedState, Timing, in_order, in_sequence, store
 
+
+def _sum(*xs: Tensor) -> Tensor:
+    return fold(torch.add, xs)
+
+
+def _product(*xs: Tensor) -> Tensor:
+    return fold(torch.mul, xs)
+
+
+def _maximum(*xs: Tensor) -> Tensor:
+    return fold(torch.maximum, xs)
+
+
+def _concatenated(*xs: Tensor) -> Tensor:
+    return torch.cat(xs, 1)
+
+
+# Functions with names, so that networks can be pickled.
 REDUCTIONS: dict[str, Callable[..., Tensor]] = {
-    "sum": lambda *xs: fold(torch.add, xs),
-    "mul": lambda *xs: fold(torch.mul, xs),
-    "max": lambda *xs: fold(torch.maximum, xs),
-    "concat": lambda *xs: torch.cat(xs, 1),
+    "sum": _sum,
+    "mul": _product,
+    "max": _maximum,
+    "concat": _concatenated,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import OrderedDict
 from typing import Any
 
@@ -185,6 +186,32 @@ ROWS = {
 def test_rows(name):
     net = ROWS[name]().double().eval()
     check_part(net, torch.randn(2, 8, 31, dtype=torch.float64), [2, 1, 7])
+
+
+@pytest.mark.parametrize("kind", [co.RNN, co.GRU, co.LSTM])
+def test_dropout_ends_with_evaluation(kind):
+    net = co.Sequential(kind(8, 6, 2, dropout=0.5)).double()
+    clip = torch.randn(2, 8, 9, dtype=torch.float64)
+    assert not torch.equal(net(clip), net(clip))
+    check_part(net.eval(), clip, [2, 1, 3])
+    assert torch.equal(net(clip), net(clip))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mul", "max", "concat"])
+def test_networks_are_pickled(reduce):
+    net = co.Sequential(
+        co.Residual(co.Conv1d(4, 4, 3, padding=1), reduce),
+        co.Broadcast(2),
+        co.Parallel(nn.ReLU(), nn.Sigmoid(), reduce=None),
+        co.Reduce(reduce),
+        co.Parallel(nn.Tanh(), nn.ReLU(), reduce=reduce),
+    )
+    clip = torch.randn(1, 4, 9)
+    again = pickle.loads(pickle.dumps(net))
+    assert torch.equal(again(clip), net(clip))
+    state = again.init_state(1, clip[:, :, 0])
+    steps = again.forward_steps(clip, state)
+    torch.testing.assert_close(steps, net(clip)[:, :, : 9 - net.delay])
 
 
 def test_costs_and_repetition():
