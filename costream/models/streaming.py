@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, cast
@@ -27,7 +27,7 @@ from costream.models.fitting import (
     source_notes,
 )
 from costream.nn.cuda_graph import GraphedStep
-from costream.nn.state import State
+from costream.nn.state import State, numbers_of
 from costream.records import (
     AudioBlock,
     AudioFormat,
@@ -89,20 +89,22 @@ class ModelState(State):
         self.poses: PoseTrackers | None = None
         self.graphed: GraphedStep | None = None  # on a GPU
 
-    def reset(self, rows: Sequence[int] | None = None) -> None:
+    def reset(self, rows: Iterable[int] | None = None) -> None:
         """Reset these streams (default: all)."""
-        super().reset(rows)
+        numbers = None if rows is None else numbers_of(rows)
+        super().reset(numbers)
         if self.poses is not None:
-            self.poses.reset(range(self.batch_size) if rows is None else rows)
+            self.poses.reset(range(self.batch_size) if numbers is None else numbers)
 
-    def put(self, rows: Sequence[int], other: ModelState) -> None:
+    def put(self, rows: Iterable[int], other: ModelState) -> None:
         """Copy the streams of ``other`` into these rows, and reset their pose trackers.
 
         Raises like ``State.put``.
         """
-        super().put(rows, other)
+        numbers = numbers_of(rows)
+        super().put(numbers, other)
         if self.poses is not None:
-            self.poses.reset(rows)
+            self.poses.reset(numbers)
 
 
 def familiarity_of(
