@@ -5,19 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Protocol, cast
+from functools import cached_property, partial
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from costream.checkpoints.card import Card
+from costream.checkpoints.card import Card, Familiarity
 from costream.errors import ModelError, SourceError
 from costream.frontends.audiovisual import stack_audio_blocks
 from costream.frontends.pose import BOX, PoseTracker, PoseTrackers
-from costream.models.base import ModelHead, ModelInfo, StepResult, stacked
+from costream.models.base import ModelHead, ModelInfo, NetworkOutput, StepResult, stacked
 from costream.models.fitting import (
     check_source,
     exactness,
@@ -47,34 +47,6 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-
-
-class NetworkOutput(Protocol):
-    """Output of a classifying network for a step (B streams, K classes, A future steps)."""
-
-    logits: Tensor  # [B, K]
-    anticipation: Tensor | None  # [B, A, K]
-
-
-class Network(Protocol):
-    """A continual network with a classifier. It holds weights only; streams are in the state.
-
-    A network with a ``stride`` has an output every ``stride`` steps, and None at the others. One
-    that takes several tokens at once, as those for audio do, has ``forward_steps`` and a
-    ``warmup`` that takes a number of steps ago. ``exact``: its answers are the window's.
-    """
-
-    window: int  # tokens
-    delay: int  # steps
-    dense_macs: int  # of one step of one stream, with the whole window recomputed
-
-    def init_state(self, batch_size: int = 1) -> Any: ...  # noqa: D102
-
-    def forward_step(self, x: Tensor, state: Any) -> NetworkOutput | None: ...  # noqa: D102
-
-    def warmup(self, state: Any) -> tuple[bool, ...]: ...  # noqa: D102
-
-    def count_macs(self) -> int: ...  # noqa: D102
 
 
 @dataclass
@@ -112,22 +84,25 @@ def familiarity_of(
 ) -> Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]] | None:
     """Return the function from logits [..., K] to how familiar the input is, 0 to 1 [...].
 
-    None if the card does not say how to tell; see ``checkpoints.card.Familiarity``.
+    None if the card does not say how to tell; see ``checkpoints.card.Familiarity``. It can be
+    pickled.
     """
     known = card.familiarity
     if known is None:
         return None
     counted = np.isin(card.labels, [label for label in card.events if label != known.rest])
+    return partial(_familiar, counted, known)
 
-    def familiar(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        own = logits[..., counted].astype(np.float64)
-        most = own.max(-1)
-        energy = most + np.log(np.exp(own - most[..., None]).sum(-1))
-        odds = np.clip((energy - known.centre) / known.scale, -30.0, 30.0)
-        out: npt.NDArray[np.float32] = (1 / (1 + np.exp(-odds))).astype(np.float32)
-        return out
 
-    return familiar
+def _familiar(
+    counted: npt.NDArray[np.bool_], known: Familiarity, logits: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    own = logits[..., counted].astype(np.float64)
+    most = own.max(-1)
+    energy = most + np.log(np.exp(own - most[..., None]).sum(-1))
+    odds = np.clip((energy - known.centre) / known.scale, -30.0, 30.0)
+    out: npt.NDArray[np.float32] = (1 / (1 + np.exp(-odds))).astype(np.float32)
+    return out
 
 
 class StreamingModel:
