@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import click
@@ -43,6 +45,13 @@ def make_options(command: str, given: Mapping[str, Any], **fixed: Any) -> Option
     return checked(Options(**values), command)
 
 
+def checked_path(path: Any, where: str) -> Path:
+    """Return the path of a file. Raises UsageError for what is none."""
+    if not isinstance(path, str | os.PathLike) or not str(path):
+        raise UsageError(f"the name of a file, not {type(path).__name__} {path!r}", where=where)
+    return Path(path)
+
+
 def _name_of(names: tuple[str, ...]) -> str:
     """Return the keyword for an option's names: ``top_k`` for ``--top-k``."""
     long = next(name for name in names if name.startswith("--"))
@@ -52,10 +61,9 @@ def _name_of(names: tuple[str, ...]) -> str:
 def _parsed(name: str, flag: Any, value: Any) -> Any:
     """Return a value as the command line would have read it."""
     option = click.Option(flag.names, **{**flag.click, "required": False})
-    given = _as_given(option, value)
     context = click.Context(click.Command("python"), resilient_parsing=False)
     try:
-        parsed = option.process_value(context, given)
+        parsed = option.process_value(context, _as_given(option, value))
     except click.BadParameter as error:
         raise UsageError(error.message.rstrip("."), where=name) from error
     except TypeError as error:

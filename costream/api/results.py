@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from costream.api.options import checked_path
 from costream.errors import SourceError, UsageError
 from costream.formatting import listed
 from costream.records import (
@@ -29,7 +30,7 @@ from costream.records import (
     finds_objects,
     to_json,
 )
-from costream.sinks.atomic import AtomicFile, exists_error
+from costream.sinks.atomic import AtomicFile
 from costream.sinks.base import OUTPUT_FILES, Sink
 from costream.sinks.registry import FORMATS, check_outputs, make_sinks, parse_formats, paths_for
 
@@ -60,10 +61,11 @@ class Results:
         """
         from costream.results.reader import read_results
 
+        file = checked_path(path, "read")
         header: Header | None = None
         records: list[Record] = []
         summary: Summary | None = None
-        for content in read_results(Path(path)):
+        for content in read_results(file):
             if isinstance(content, Header):
                 header, records, summary = content, [], None
             elif isinstance(content, Summary):
@@ -109,7 +111,7 @@ class Results:
         have a column each if every score was asked for (``scores=True``). Raises UsageError for
         another table, or if pandas is not installed.
         """
-        if table not in _TABLES:
+        if not isinstance(table, str) or table not in _TABLES:
             raise UsageError(
                 f"there is no table {table!r}", hint=f"choose from {listed(list(_TABLES))}"
             )
@@ -133,25 +135,27 @@ class Results:
 
         ``path``: a file, whose suffix names the format (``a.jsonl``, ``a.srt``, ``a.csv`` for the
         segments, ``a.html`` for the report), or with ``formats`` a folder, as for ``-o``. Raises
-        UsageError if a file exists, unless ``overwrite``, or for a format that needs the frames.
+        UsageError if a file exists, unless ``overwrite``, or for a format that needs the frames;
+        OutputError if a file cannot be written.
         """
-        target = Path(path)
+        target = checked_path(path, "save")
         if formats is not None:
-            names = parse_formats([formats] if isinstance(formats, str) else formats)
+            several = isinstance(formats, Iterable) and not isinstance(formats, str)
+            names = parse_formats(map(str, formats if several else [formats]))
             _check_drawing(names)
             name = Path(self.header.source).name or "results"
             check_outputs(names, target, name, overwrite=overwrite)
             self._write(make_sinks(names, target, name, overwrite=overwrite))
             objects = finds_objects(self.header)
             return [path for f in names for path in paths_for(f, target, name, objects=objects)]
-        if target.exists() and not overwrite:
-            raise exists_error(target)
+        file = AtomicFile(target, overwrite=overwrite)
         if target.suffix.lower() == _REPORT:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(self.to_html(), encoding="utf-8", errors="backslashreplace")
-            return [target]
-        suffix = _suffix_of(target)
-        self._write([OUTPUT_FILES.load(suffix)(AtomicFile(target, overwrite=True))])
+            page = self.to_html()
+            file.open()
+            file.write(page)
+            file.finish()
+        else:
+            self._write([OUTPUT_FILES.load(_suffix_of(target))(file)])
         return [target]
 
     def to_html(self) -> str:

@@ -10,7 +10,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from costream.api.options import make_options
+from costream.api.options import checked_path, make_options
 from costream.checkpoints.card import Card
 from costream.errors import ExitCode, UsageError
 from costream.models.base import Model, ModelInfo
@@ -141,6 +141,7 @@ class LoadedModel:
         unfit = sorted(_OF_FILES & set(options))
         if unfit:
             raise UsageError("does not apply to a stream", where=unfit[0])
+        loaded(self, options)
         command = "listen" if self.info.sound else "read" if self.info.text else "detect"
         chosen = make_options(command, options, sources=(name,))
         return ModelStream(self, chosen, rate_hz=rate_hz, name=name, sinks=sinks)
@@ -306,9 +307,7 @@ class ModelStream:
 
 def _file(path: str | os.PathLike[str], where: str) -> Path:
     """Return the path of a state. Raises UsageError for one that is or names no file."""
-    if not isinstance(path, str | os.PathLike) or not str(path):
-        raise UsageError(f"the name of a file, not {type(path).__name__} {path!r}", where=where)
-    found = Path(path)
+    found = checked_path(path, where)
     if found.exists() and not found.is_file():  # a folder, or a device, which a file would replace
         raise UsageError("not a file", where=found)
     return found

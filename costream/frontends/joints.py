@@ -275,11 +275,12 @@ class JointStreams(nn.Module):
     def _conversion(self, layout: Layout) -> npt.NDArray[np.intp] | None:
         """Return the joints [V, K] of ``layout`` averaged for each joint; None: same layout."""
         if layout not in self._conversions:
-            self._conversions[layout] = None
+            found = None
             if layout.joints != self.layout.joints:
                 parts = joint_mapping(layout, self.layout)
                 size = math.lcm(*map(len, parts))
-                self._conversions[layout] = np.array([p * (size // len(p)) for p in parts])
+                found = np.array([p * (size // len(p)) for p in parts])
+            self._conversions[layout] = found
         return self._conversions[layout]
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from costream.checkpoints.card import Card
 from costream.records import AudioFormat, Box, Data, SkeletonFrame, SourceInfo, VideoFrame
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # A shipped model for each kind of source, to be named in messages.
 SHIPPED = {"audio": "cosounds", "video": "cooadtr", "skeleton": "costgcn"}
@@ -25,6 +28,34 @@ def shipped_for(info: SourceInfo) -> str | None:
 def stacked(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     """Return a copy of arrays as one, [N, ...]; for one alone NumPy's own takes 5 us longer."""
     return arrays[0][None].copy() if len(arrays) == 1 else np.stack(arrays)
+
+
+class NetworkOutput(Protocol):
+    """Output of a classifying network for a step (B streams, K classes, A future steps)."""
+
+    logits: Tensor  # [B, K]
+    anticipation: Tensor | None  # [B, A, K]
+
+
+class Network(Protocol):
+    """A continual network with a classifier. It holds weights only; streams are in the state.
+
+    A network with a ``stride`` has an output every ``stride`` steps, and None at the others. One
+    that takes several tokens at once, as those for audio do, has ``forward_steps`` and a
+    ``warmup`` that takes a number of steps ago. ``exact``: its answers are the window's.
+    """
+
+    window: int  # tokens
+    delay: int  # steps
+    dense_macs: int  # of one step of one stream, with the whole window recomputed
+
+    def init_state(self, batch_size: int = 1) -> Any: ...  # noqa: D102
+
+    def forward_step(self, x: Tensor, state: Any) -> NetworkOutput | None: ...  # noqa: D102
+
+    def warmup(self, state: Any) -> tuple[bool, ...]: ...  # noqa: D102
+
+    def count_macs(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ state after it. States begin with zeros.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from costream.models.yamnet import YamNet
 PROGRAM = ".pt2"  # suffix of programs of torch.export
 
 
-def export_step(name: str, output: Path, *, whole: bool = False) -> list[str]:
+def export_step(name: str, output: str | os.PathLike[str], *, whole: bool = False) -> list[str]:
     """Write the step of a model as ONNX, or as a ``.pt2``; return the names of its inputs.
 
     ``name``: as for ``find_weights``. The first input, ``x``, is what the frontend gives: a token
@@ -43,6 +44,7 @@ def export_step(name: str, output: Path, *, whole: bool = False) -> list[str]:
     ``logits`` and ``probabilities`` [1, K]. Raises ModelError for networks whose step is not
     exported, and for ONNX without the package onnx; UsageError for other names; OutputError.
     """
+    output = Path(output)
     if output.suffix not in (PROGRAM, ".onnx"):
         raise UsageError(f"the name must end in .onnx or {PROGRAM}", where=f"-o {output}")
     stored = read_model(name)

@@ -30,7 +30,7 @@ class JointState(State):
 
 
 class JointNetwork(nn.Module):
-    """Networks that take the same tokens, in parallel; see ``models.streaming.Network``."""
+    """Networks that take the same tokens, in parallel; see ``models.base.Network``."""
 
     delay = 0
 

@@ -39,7 +39,7 @@ class StepState(State):
 
 
 class OnnxStep(nn.Module):
-    """An exported step with its state; see ``models.streaming.Network``.
+    """An exported step with its state; see ``models.base.Network``.
 
     ``data``: the ONNX file. ``facts``: of the graph, see ``models.export``. Raises ModelError if
     ONNX Runtime is not installed or refuses the file.

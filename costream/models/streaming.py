@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Protocol, cast
+from functools import cached_property, partial
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from costream.checkpoints.card import Card
+from costream.checkpoints.card import Card, Familiarity
 from costream.errors import ModelError, SourceError
 from costream.frontends.audiovisual import stack_audio_blocks
 from costream.frontends.pose import BOX, PoseTracker, PoseTrackers
-from costream.models.base import ModelHead, ModelInfo, StepResult, stacked
+from costream.models.base import ModelHead, ModelInfo, NetworkOutput, StepResult, stacked
 from costream.models.fitting import (
     check_source,
     exactness,
@@ -27,7 +27,7 @@ from costream.models.fitting import (
     source_notes,
 )
 from costream.nn.cuda_graph import GraphedStep
-from costream.nn.state import State
+from costream.nn.state import State, numbers_of
 from costream.records import (
     AudioBlock,
     AudioFormat,
@@ -49,34 +49,6 @@ DTYPES = {
 }
 
 
-class NetworkOutput(Protocol):
-    """Output of a classifying network for a step (B streams, K classes, A future steps)."""
-
-    logits: Tensor  # [B, K]
-    anticipation: Tensor | None  # [B, A, K]
-
-
-class Network(Protocol):
-    """A continual network with a classifier. It holds weights only; streams are in the state.
-
-    A network with a ``stride`` has an output every ``stride`` steps, and None at the others. One
-    that takes several tokens at once, as those for audio do, has ``forward_steps`` and a
-    ``warmup`` that takes a number of steps ago. ``exact``: its answers are the window's.
-    """
-
-    window: int  # tokens
-    delay: int  # steps
-    dense_macs: int  # of one step of one stream, with the whole window recomputed
-
-    def init_state(self, batch_size: int = 1) -> Any: ...  # noqa: D102
-
-    def forward_step(self, x: Tensor, state: Any) -> NetworkOutput | None: ...  # noqa: D102
-
-    def warmup(self, state: Any) -> tuple[bool, ...]: ...  # noqa: D102
-
-    def count_macs(self) -> int: ...  # noqa: D102
-
-
 @dataclass
 class ModelState(State):
     """State of the frontend and the network for the streams of a batch."""
@@ -89,20 +61,22 @@ class ModelState(State):
         self.poses: PoseTrackers | None = None
         self.graphed: GraphedStep | None = None  # on a GPU
 
-    def reset(self, rows: Sequence[int] | None = None) -> None:
+    def reset(self, rows: Iterable[int] | None = None) -> None:
         """Reset these streams (default: all)."""
-        super().reset(rows)
+        numbers = None if rows is None else numbers_of(rows)
+        super().reset(numbers)
         if self.poses is not None:
-            self.poses.reset(range(self.batch_size) if rows is None else rows)
+            self.poses.reset(range(self.batch_size) if numbers is None else numbers)
 
-    def put(self, rows: Sequence[int], other: ModelState) -> None:
+    def put(self, rows: Iterable[int], other: ModelState) -> None:
         """Copy the streams of ``other`` into these rows, and reset their pose trackers.
 
         Raises like ``State.put``.
         """
-        super().put(rows, other)
+        numbers = numbers_of(rows)
+        super().put(numbers, other)
         if self.poses is not None:
-            self.poses.reset(rows)
+            self.poses.reset(numbers)
 
 
 def familiarity_of(
@@ -110,22 +84,25 @@ def familiarity_of(
 ) -> Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]] | None:
     """Return the function from logits [..., K] to how familiar the input is, 0 to 1 [...].
 
-    None if the card does not say how to tell; see ``checkpoints.card.Familiarity``.
+    None if the card does not say how to tell; see ``checkpoints.card.Familiarity``. It can be
+    pickled.
     """
     known = card.familiarity
     if known is None:
         return None
     counted = np.isin(card.labels, [label for label in card.events if label != known.rest])
+    return partial(_familiar, counted, known)
 
-    def familiar(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        own = logits[..., counted].astype(np.float64)
-        most = own.max(-1)
-        energy = most + np.log(np.exp(own - most[..., None]).sum(-1))
-        odds = np.clip((energy - known.centre) / known.scale, -30.0, 30.0)
-        out: npt.NDArray[np.float32] = (1 / (1 + np.exp(-odds))).astype(np.float32)
-        return out
 
-    return familiar
+def _familiar(
+    counted: npt.NDArray[np.bool_], known: Familiarity, logits: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    own = logits[..., counted].astype(np.float64)
+    most = own.max(-1)
+    energy = most + np.log(np.exp(own - most[..., None]).sum(-1))
+    odds = np.clip((energy - known.centre) / known.scale, -30.0, 30.0)
+    out: npt.NDArray[np.float32] = (1 / (1 + np.exp(-odds))).astype(np.float32)
+    return out
 
 
 class StreamingModel:

@@ -228,6 +228,16 @@ class EncoderStack(nn.Module):
         each = (MultiheadAttention.count_macs(b.self_attn, rows) for b in self._blocks)
         return sum(each) + sum(block.count_macs(rows) for block in self._blocks)
 
+    @staticmethod
+    def count_last(x: Tensor, last: int | None) -> int:
+        """Return how many of the last rows of a clip [B, T, d] are returned; None: all.
+
+        Raises ValueError for less than 1.
+        """
+        if last is not None and last < 1:
+            raise ValueError(f"last={last} rows of a clip: 1 or more")
+        return x.shape[1] if last is None else min(last, x.shape[1])
+
     def normalise(self, x: Tensor) -> Tensor:
         """Return rows [..., d] after the final LayerNorm, if there is one."""
         return x if self.norm is None else layer_norm(self, "norm", x)

@@ -34,7 +34,7 @@ from costream.nn.continual import (
 )
 from costream.nn.merging import Planned, merged
 from costream.nn.network import Join, PartGraph
-from costream.nn.operation import APPROXIMATIONS, Change, ConversionError, Operation
+from costream.nn.operation import Change, ConversionError, Operation, check_arguments, untraceable
 from costream.nn.parts import Part
 from costream.nn.rules import advice, attribute, has_attribute, rule_of
 from costream.nn.tracing import (
@@ -69,16 +69,12 @@ def convert(
         window: steps of a window of attention; if left out, as many as the example has there.
 
     Attention that is converted has no dropout in training. Raises ConversionError, which names the
-    layer and says what to change, for a network that cannot be continual, and ValueError for
-    unknown approximations and windows below 1.
+    layer and says what to change, for a network that cannot be continual, or is, and for an empty
+    example; ValueError for unknown approximations and windows below 1; TypeError for what is no
+    module or no tensor.
     """
     approximate = (approximate,) if isinstance(approximate, str) else tuple(approximate)
-    if window is not None and window < 1:
-        raise ValueError(f"a window of {window} steps: 1 or more")
-    if unknown := set(approximate) - set(APPROXIMATIONS):
-        raise ValueError(f"approximate: {sorted(unknown)} are not among {sorted(APPROXIMATIONS)}")
-    if not 0 < time_axis < example.dim():
-        raise ValueError(f"time_axis {time_axis} of a clip {tuple(example.shape)}: 1 or more")
+    check_arguments(module, example, time_axis, approximate, window)
     with torch.no_grad():
         builder = _Builder(module, example[:1], time_axis, frozenset(approximate), window)
         checked = builder.build(builder.root)
@@ -112,10 +108,7 @@ class _Builder:
         try:
             graph = trace(self.root)
         except Exception as error:
-            raise ConversionError(
-                f"{type(module).__name__} cannot be traced: {error}",
-                hint="its forward must not depend on values or sizes; see torch.fx",
-            ) from error
+            raise untraceable(module, error) from error
         self.plan: list[tuple[Callable[[nn.Module], Part], tuple[int, ...], bool]] = []
         self.calls: list[tuple[Callable[[nn.Module], Call], tuple[Any, ...]]] = []
         self.inputs: list[TracedValue] = []  # of the head

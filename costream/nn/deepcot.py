@@ -144,7 +144,7 @@ class DeepEncoder(EncoderStack):
         ``last``: return only this many last rows, [B, last, d]. ``tokens``: rows of a step, which
         see one another; ValueError unless they divide T.
         """
-        last = min(last or x.shape[1], x.shape[1])
+        last = self.count_last(x, last)
         x = x[:, max(0, x.shape[1] - last - self.receptive_field + 1) // tokens * tokens :]
         # The angles may start anywhere: only distances count.
         turns = self._turns(torch.arange(x.shape[1])[None], x)

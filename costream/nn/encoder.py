@@ -65,7 +65,7 @@ class Encoder(EncoderStack):
         The first n - 1 windows are shorter. ``last``: return only this many last rows,
         [B, last, d]. One block takes the clip in one pass; a stack takes every window.
         """
-        last = min(last or x.shape[1], x.shape[1])
+        last = self.count_last(x, last)
         x = x[:, -(last + self.window - 1) :]
         if self.depth > 1:
             state = cast(StackState, self.init_state(x.shape[0]))

@@ -20,13 +20,32 @@ from torch import Tensor, nn
 from costream.nn import layers, parts
 from costream.nn.parts import Part, PartState, Stateless, blank, frames_of, room
 from costream.nn.state import State, zeros
+from costream.nn.time_mixing import stateless
 from costream.nn.timing import ClockedState, Timing, in_order, in_sequence, store
 
+
+def _sum(*xs: Tensor) -> Tensor:
+    return fold(torch.add, xs)
+
+
+def _product(*xs: Tensor) -> Tensor:
+    return fold(torch.mul, xs)
+
+
+def _maximum(*xs: Tensor) -> Tensor:
+    return fold(torch.maximum, xs)
+
+
+def _concatenated(*xs: Tensor) -> Tensor:
+    return torch.cat(xs, 1)
+
+
+# Functions with names, so that networks can be pickled.
 REDUCTIONS: dict[str, Callable[..., Tensor]] = {
-    "sum": lambda *xs: fold(torch.add, xs),
-    "mul": lambda *xs: fold(torch.mul, xs),
-    "max": lambda *xs: fold(torch.maximum, xs),
-    "concat": lambda *xs: torch.cat(xs, 1),
+    "sum": _sum,
+    "mul": _product,
+    "max": _maximum,
+    "concat": _concatenated,
 }
 
 
@@ -416,13 +435,6 @@ KINDS: dict[type[nn.Module], Any] = {
 }
 
 
-_OVER_TIME = (
-    *(nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
-    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
-    *(nn.ConstantPad1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d),
-)
-
-
 def kind_of(module: nn.Module) -> Any:
     """Return the part that is the continual form of this layer of torch, or None."""
     for kind, part in KINDS.items():
@@ -437,13 +449,12 @@ def as_part(module: Any) -> Part:
     A part is itself. Convolutions, pooling, recurrent layers, ``Linear``, ``LayerNorm`` and
     ``Sequential`` of torch have their continual forms; blocks over rows [B, T, d], such as
     ``Encoder``, become parts of clips [B, d, T]; any other module or function is taken for one
-    that treats every frame alone. ValueError for layers of torch that never do, and for a
-    ``Sequential`` with a ``forward`` of its own; ``convert`` takes the latter.
+    that treats every frame alone. ValueError for layers of torch that never do, as they are set,
+    and for a ``Sequential`` with a ``forward`` of its own; ``convert`` takes the latter. Where it
+    depends on the dimensions of the clips, the part raises it.
     """
     if isinstance(module, Part):
         return module
-    if isinstance(module, _OVER_TIME):
-        raise ValueError(f"{type(module).__name__} does not treat every frame alone")
     if isinstance(module, nn.Sequential):
         if type(module).forward is not nn.Sequential.forward:
             raise ValueError(f"{type(module).__name__} has a forward of its own: use convert")
@@ -452,4 +463,4 @@ def as_part(module: Any) -> Part:
         return kind.of(module)  # type: ignore[no-any-return]
     if hasattr(module, "init_state") and hasattr(module, "forward_steps"):
         return layers.Rows(module)
-    return Stateless(module)
+    return stateless(module)

@@ -24,6 +24,41 @@ class ConversionError(ModelError):
     """A network cannot be continual; the message names the layer and what to change."""
 
 
+def check_arguments(
+    module: Any, example: Any, time_axis: int, approximate: tuple[str, ...], window: int | None
+) -> None:
+    """Raise what ``convert`` raises for wrong arguments."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"module: an nn.Module, not {getattr(module, '__name__', module)!r}")
+    if not isinstance(example, Tensor):
+        raise TypeError(f"example: a tensor, not {type(example).__name__}")
+    if window is not None and window < 1:
+        raise ValueError(f"a window of {window} steps: 1 or more")
+    if unknown := set(approximate) - set(APPROXIMATIONS):
+        raise ValueError(f"approximate: {sorted(unknown)} are not among {sorted(APPROXIMATIONS)}")
+    if not 0 < time_axis < example.dim():
+        raise ValueError(f"time_axis {time_axis} of a clip {tuple(example.shape)}: 1 or more")
+    if not example.numel():
+        what = f"the example {tuple(example.shape)} is empty"
+        raise ConversionError(what, hint="give a clip with a usual number of frames")
+    if _is_continual(module):
+        what = f"{type(module).__name__} is continual already"
+        raise ConversionError(what, hint="use its init_state and forward_step")
+
+
+def untraceable(module: nn.Module, error: Exception) -> ConversionError:
+    """Return the error for a network whose tracing raised this one."""
+    hint = "its forward must not depend on values or sizes; see torch.fx"
+    if inside := [path for path, layer in module.named_modules() if _is_continual(layer)]:
+        hint = f"{inside[0]} is continual already: convert a network of ordinary layers"
+    return ConversionError(f"{type(module).__name__} cannot be traced: {error}", hint=hint)
+
+
+def _is_continual(module: nn.Module) -> bool:
+    """Return whether a module takes clips frame by frame by itself."""
+    return hasattr(module, "init_state") and hasattr(module, "forward_step")
+
+
 @dataclass
 class Operation:
     """An operation of a traced network that takes a clip first."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +34,8 @@ from costream.nn.timing import (
 
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode
+
+L = TypeVar("L", bound="Layer")
 
 # States are made with full windows of blocks, whose steps cost less before.
 FULL: ContextVar[bool] = ContextVar("FULL", default=False)
@@ -245,6 +247,11 @@ class Layer(Part):
 
     def _check(self) -> None:
         """Raise ValueError for a layer that has no continual form."""
+
+    def train(self: L, mode: bool = True) -> L:
+        """Set the mode, also of the ordinary layer, which may have dropout."""
+        self.layer.training = mode
+        return super().train(mode)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the ordinary layer of a clip [B, C, T, ...]."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias, TypeVar
 
 import torch
@@ -81,28 +81,29 @@ class State:
         """Number of streams."""
         return next(iter(self.tensors().values())).shape[0]
 
-    def reset(self, rows: Sequence[int] | None = None) -> None:
+    def reset(self, rows: Iterable[int] | None = None) -> None:
         """Clear these streams (default: all)."""
+        numbers = None if rows is None else numbers_of(rows)
         for _, part in self._parts():
             if isinstance(part, State):
-                part.reset(rows)
-            elif rows is None:
+                part.reset(numbers)
+            elif numbers is None:
                 part.zero_()
             else:
-                part[list(rows)] = 0
+                part[numbers] = 0
 
-    def take(self: S, rows: Sequence[int]) -> S:
+    def take(self: S, rows: Iterable[int]) -> S:
         """Return a new state of only these streams, in this order (streams leave a batch)."""
-        index = torch.as_tensor(list(rows), dtype=torch.int64)
+        index = torch.tensor(numbers_of(rows), dtype=torch.int64)
         return self._map([self], lambda parts: parts[0].index_select(0, index.to(parts[0].device)))
 
-    def put(self: S, rows: Sequence[int], other: S) -> None:
+    def put(self: S, rows: Iterable[int], other: S) -> None:
         """Copy the streams of ``other`` into these rows, bit for bit: the inverse of ``take``.
 
         In place: the memory of this state does not move. Raises as ``load_tensors`` does, and
         IndexError for a row out of range; nothing is changed then.
         """
-        index = torch.as_tensor(list(rows), dtype=torch.int64)
+        index = torch.tensor(numbers_of(rows), dtype=torch.int64)
         if not all(0 <= row < self.batch_size for row in index.tolist()):
             raise IndexError(f"rows {index.tolist()} not among {self.batch_size} streams")
         own, new = self.tensors(), other.tensors()
@@ -122,6 +123,11 @@ class State:
                 for f in dataclasses.fields(self)  # type: ignore[arg-type]
             }
         return type(self)(**values)
+
+
+def numbers_of(rows: Iterable[int]) -> list[int]:
+    """Return the numbers of streams, which may be a tensor, or a generator."""
+    return list(map(int, rows))
 
 
 def _joined(parts: Sequence[object], join: _Join) -> object:

@@ -7,7 +7,7 @@ All of this holds for a single block and for a network of blocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -149,7 +149,7 @@ class ClockedState(State):
         # A NumPy view of the same memory, which takes a tenth of the time to read and write.
         self._clock: Any = self.clock.numpy()
 
-    def reset(self, rows: Sequence[int] | None = None) -> None:
+    def reset(self, rows: Iterable[int] | None = None) -> None:
         """Clear these streams (default: all)."""
         clock = self.clock.clone()
         super().reset(rows)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import av
 import numpy as np
@@ -115,6 +115,14 @@ def check_rate(rate_hz: float | None) -> None:
         raise UsageError(f"must be a number above 0, not {rate_hz!r}", where="rate_hz")
 
 
+class _Uncopied:
+    """A converter with decoders, which cannot be copied."""
+
+    def __reduce__(self) -> NoReturn:
+        hint = "save it to a file, and load that into another stream"
+        raise TypeError(f"a stream of frames or sound is not copied: {hint}")
+
+
 class _Timed:
     """Numbers and times of values."""
 
@@ -151,7 +159,7 @@ class _Timed:
             self._ahead_s = max(0.0, time_s - taken / self._rate_hz)
 
 
-class _Frames(_Timed):
+class _Frames(_Uncopied, _Timed):
     """Frames uint8 [H, W, 3], red green blue; [H, W] and [H, W, 1] are grey."""
 
     def __init__(
@@ -206,7 +214,7 @@ def _scaling_hint(frame: Values) -> str:
     return f"convert it: {'frame' if highest < 256 else '(frame // 256)'}.astype('uint8')"
 
 
-class _AudioSamples:
+class _AudioSamples(_Uncopied):
     """Audio samples, float32 (-1 to 1) or int16, [N] or [N, channels], in pieces of any length.
 
     Times that are off by up to ``SILENCE_S`` are followed slowly; later ones end a gap.
@@ -402,6 +410,8 @@ def as_array(value: Any) -> Values:
     """Return a value as an array. Raises UsageError for values that are none."""
     if hasattr(value, "detach"):  # a torch tensor
         value = value.detach().cpu()
+        if value.is_floating_point() and value.element_size() < 4:  # NumPy has no bfloat16
+            value = value.float()
     array = np.asarray(value)
     if array.dtype.kind not in "fiub" and (array.dtype.kind != "U" or array.ndim):
         raise UsageError(f"not an array of numbers, but {type(value).__name__}", where=WHERE)

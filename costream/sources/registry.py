@@ -68,14 +68,16 @@ def sniff(uri: str, options: SourceOptions | None = None) -> SourceKind:
     return media if is_pipe(path) else _of_file(path, options)[0]
 
 
-def open_source(uri: str, options: SourceOptions | None = None) -> Source:
+def open_source(uri: str | os.PathLike[str], options: SourceOptions | None = None) -> Source:
     """Return the source for a file, "-", a named pipe, FILE#NAME, a folder, "mic" or "mic:NAME".
 
     Also for the URL of a media file on a web server, and with ``options.connecting`` for the URL of
     a feed or a camera. The source still has to be
-    opened: ``source.open()``. Raises the same errors as ``sniff``.
+    opened: ``source.open()``. Raises the same errors as ``sniff``, UsageError for other types.
     """
-    options = options or SourceOptions()
+    if not isinstance(uri, str | os.PathLike):
+        raise UsageError(f"a path or a URL, not {uri!r}", where="open_source")
+    uri, options = os.fspath(uri), options or SourceOptions()
     if _is_text_feed(uri, options):
         return TextFeed(uri, options)
     live = _live(uri, connecting=options.connecting is not None)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import costream
-from costream.errors import SourceError, UsageError
+from costream.errors import OutputError, SourceError, UsageError
 from kit.paths import SAMPLES
 
 
@@ -81,11 +81,39 @@ def test_formats_that_cannot_be_written(result, tmp_path, name, formats, words):
         result.save(tmp_path / name, formats)
 
 
+@pytest.mark.parametrize("name", ["a.html", "a.json"])
+def test_files_that_cannot_be_written(result, tmp_path, name):
+    (tmp_path / "file").write_text("")
+    (tmp_path / name).mkdir()
+    for path in (tmp_path / name, tmp_path / "file" / name, tmp_path / f"{'a' * 300}{name}"):
+        with pytest.raises(OutputError, match="cannot write"):
+            result.save(path, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda r: r.save(None), "save: the name of a file, not NoneType"),
+        (lambda r: r.save(""), "the name of a file"),
+        (lambda r: r.save("out", 5), "no format '5'"),
+        (lambda r: r.save("out", ["csv", 5]), "no format '5'"),
+        (lambda r: costream.Results.read(None), "read: the name of a file, not NoneType"),
+        (lambda r: r.to_dataframe(["segments"]), "there is no table"),
+    ],
+)
+def test_arguments_of_another_type(result, call, words):
+    with pytest.raises(UsageError, match=words):
+        call(result)
+
+
 def test_existing_files_are_kept(result, tmp_path):
     result.save(tmp_path / "a.json")
     with pytest.raises(UsageError, match="exists"):
         result.save(tmp_path / "a.json")
     result.save(tmp_path / "a.json", overwrite=True)
+    result.save(tmp_path / "a.html")
+    with pytest.raises(UsageError, match="exists"):
+        result.save(tmp_path / "a.html")
     (tmp_path / "cut.jsonl").write_text((tmp_path / "a.json").read_text()[:50])
     with pytest.raises(SourceError):
         costream.Results.read(tmp_path / "cut.jsonl")

@@ -167,7 +167,7 @@ def test_what_is_opened_yields_what_the_model_needs(name, model, tmp_path):
     for uri in (path, pipe):
         with subprocess.Popen(f"exec cat '{path}' > '{pipe}'", shell=True) as writer:
             try:
-                source = costream.open_source(str(uri), SourceOptions(end_s=2.0))
+                source = costream.open_source(uri, SourceOptions(end_s=2.0))
                 assert costream.run(source, network).steps == expected > 0
             finally:
                 writer.kill()
@@ -201,6 +201,11 @@ def test_what_is_opened_yields_what_the_model_needs(name, model, tmp_path):
         (lambda f: costream.run(ROOM, "cooadtr"), UsageError, "give a path to costream.detect"),
         (lambda f: costream.run(costream.open_source(str(ROOM)), 3), UsageError, "a path, not 3"),
         (lambda f: costream.detect(ROOM, threads=10**30), UsageError, "not a number of threads"),
+        (lambda f: costream.detect(ROOM, format=5), UsageError, "format: 5 is not a valid"),
+        (lambda f: costream.detect(ROOM, only=1), UsageError, "only: 1 is not a valid"),
+        (lambda f: costream.detect(ROOM, zone=1), UsageError, "zone: 1 is not a valid"),
+        (lambda f: costream.read(["a"], "x", on=5), UsageError, "on: 5 is not a valid"),
+        (lambda f: costream.open_source(5), UsageError, "a path or a URL, not 5"),
         (lambda f: costream.detect({}), UsageError, "dict is no source"),
         (lambda f: costream.detect(None), UsageError, "NoneType is no source"),
         (lambda f: costream.detect(STREET), SourceError, "only sound"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,17 @@ def sound(model: costream.LoadedModel) -> np.ndarray:
 
 def times(records: list[Any]) -> list[float]:
     return [r.time_s for r in records if isinstance(r, Prediction)]
+
+
+@pytest.mark.parametrize("name", ["cosounds", "cooadtr"])
+def test_a_model_survives_pickle(name):
+    model = costream.load_model(name)
+    again = pickle.loads(pickle.dumps(model))
+    run, path = (
+        (costream.listen, "street.ogg") if model.info.sound else (costream.detect, "room.mp4")
+    )
+    first, second = (run(SAMPLES / path, m, end=6).collect() for m in (model, again))
+    assert first.predictions == second.predictions
 
 
 def test_a_piece_that_comes_late_ends_a_gap(model):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
 
 import av
 import numpy as np
 import pytest
+import torch
 
 import costream
 from costream.errors import ModelError, SourceError, UsageError
@@ -202,6 +204,9 @@ def test_a_frame_may_be_overwritten_after_its_step(frames, model):
 def test_what_is_wrong_is_said(frames, model, tmp_path):
     with pytest.raises(UsageError, match="does not apply to a stream"):
         model.stream(start=3)
+    for option in ({"device": "cpu"}, {"dtype": "bfloat16"}, {"threads": 2}):
+        with pytest.raises(UsageError, match=r"loaded already; give it to load_model"):
+            model.stream(**option)
     stream = model.stream()
     with pytest.raises(UsageError, match="before the first frame"):
         stream.save(tmp_path / "none")
@@ -238,6 +243,21 @@ def test_what_is_wrong_is_said(frames, model, tmp_path):
     ):
         with pytest.raises(UsageError, match=hint):
             model.stream(rate_hz=25).step(value)
+
+
+def test_tensors_of_half_precision_are_taken(model):
+    row = torch.randn(model.network.input_width).bfloat16()
+    expected = whole(model.stream(rate_hz=8), [row.float().numpy()])
+    assert whole(model.stream(rate_hz=8), [row]) == expected
+    with pytest.raises(UsageError, match="255 \\* frame"):
+        model.stream(rate_hz=8).step(torch.zeros(40, 40, 3, dtype=torch.bfloat16))
+
+
+def test_what_cannot_be_copied_says_how_to_go_on(frames, model):
+    stream = model.stream(rate_hz=8)
+    stream.step(frames[0])
+    with pytest.raises(TypeError, match="save it to a file"):
+        copy.deepcopy(stream)
 
 
 @pytest.mark.parametrize("damage", ["missing", "text", "cut", "other model"])

@@ -208,8 +208,9 @@ def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(SourceError, match="the skeletons are 3D"):
         few.check(NTU_25, 3)
     odd = LAYOUTS["body-15"].__class__("odd", ("a", "b"), ((1, 0),), 0)
-    with pytest.raises(SourceError, match=r"layout odd has no .*hips"):
-        frontend.check(odd, 3)
+    for _ in range(2):  # a refused layout is not known the next time
+        with pytest.raises(SourceError, match=r"layout odd has no .*hips"):
+            frontend.check(odd, 3)
 
 
 def body(**options: Any) -> JointStreams:

@@ -110,6 +110,34 @@ def test_only_the_difference_is_learnt():
         )
 
 
+def _damaged(tensors: dict[str, Tensor], what: str) -> dict[str, Tensor]:
+    ups = [k for k in tensors if k.endswith(".up")]
+    if what == "no rank":
+        return tensors | {ups[-1]: tensors[ups[-1]][:0]}
+    if what == "shape":
+        return tensors | {ups[0]: tensors[ups[0]][:, :2]}
+    return {k: v for k, v in tensors.items() if what != k}
+
+
+@pytest.mark.parametrize("what", ["no rank", "shape", "1.bias", "digest"])
+def test_a_refused_adapter_leaves_the_network_as_it_was(what):
+    base = nn.Sequential(nn.Conv1d(4, 6, 3), nn.BatchNorm1d(6), nn.Linear(5, 3)).eval()
+    base[2].weight.requires_grad_(False)
+    tensors, sha256 = co.adapter_state(co.adapt(copy.deepcopy(base), "lora", 2))
+    before, x = dict(base.named_parameters()), torch.randn(2, 4, 7)
+    learnt, out = [p.requires_grad for p in base.parameters()], base(x)
+    with pytest.raises(ValueError, match=r"rank 0|does not fit|other base"):
+        co.load_adapter(base, _damaged(tensors, what), "" if what == "digest" else sha256)
+    after = dict(base.named_parameters())
+    assert list(after) == list(before)
+    assert all(after[k] is before[k] for k in after)
+    assert [p.requires_grad for p in base.parameters()] == learnt
+    assert torch.equal(base(x), out)
+    co.load_adapter(base, tensors, sha256)
+    with pytest.raises(ValueError, match="has adapters"):
+        co.load_adapter(base, tensors, sha256)
+
+
 @pytest.mark.parametrize("kind", ["lora", "splora"])
 def test_steps_of_adapted_networks_are_their_clips(kind):
     part = co.Sequential(

@@ -173,6 +173,35 @@ def test_refusals_name_the_layer(net, shape, axis, message):
         co.convert(net, torch.randn(shape), axis)
 
 
+def _wrapped() -> nn.Module:
+    net = _Reads(lambda x: net.inner(x))
+    net.inner = co.Conv1d(4, 4, 3)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("make", "example", "error", "message"),
+    [
+        (
+            lambda: co.convert(nn.Conv1d(4, 4, 3), torch.zeros(SOUND)),
+            SOUND,
+            None,
+            "already; use its",
+        ),
+        (lambda: co.Sequential(nn.Conv1d(4, 4, 3)), SOUND, None, "Sequential is continual already"),
+        (_wrapped, SOUND, None, "inner is continual already"),
+        (lambda: torch.relu, SOUND, TypeError, "an nn.Module, not 'relu'"),
+        (lambda: nn.ReLU(), [0.0], TypeError, "a tensor, not list"),
+        (lambda: nn.ReLU(), (1, 4, 0), None, r"\(1, 4, 0\) is empty"),
+        (lambda: nn.ReLU(), (0, 4, 9), None, "is empty"),
+    ],
+)
+def test_what_is_no_ordinary_network_or_clip(make, example, error, message):
+    clip = torch.randn(example) if isinstance(example, tuple) else example
+    with pytest.raises(error or co.ConversionError, match=message):
+        co.convert(make(), clip)
+
+
 def test_layers_that_do_nothing_yet_are_seen():
     """Weights of zero hide that a layer mixes frames; analysis changes them in a copy."""
     net = nn.Sequential(nn.Conv1d(4, 4, 1), nn.GroupNorm(2, 4))

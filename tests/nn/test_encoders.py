@@ -80,6 +80,13 @@ def test_any_chunking_equals_steps_and_clip(form: str, data: st.DataObject) -> N
 
 
 @every_form
+@pytest.mark.parametrize("last", [0, -1])
+def test_less_than_one_row_is_refused(form: str, last: int) -> None:
+    with pytest.raises(ValueError, match="1 or more"):
+        FORMS[form]()(clip(1, 5), last=last)
+
+
+@every_form
 def test_streams_that_join_leave_and_start_again(form: str) -> None:
     encoder = FORMS[form]().double()
     x, state = clip(4, 40), encoder.init_state(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import OrderedDict
 from typing import Any
 
@@ -187,6 +188,32 @@ def test_rows(name):
     check_part(net, torch.randn(2, 8, 31, dtype=torch.float64), [2, 1, 7])
 
 
+@pytest.mark.parametrize("kind", [co.RNN, co.GRU, co.LSTM])
+def test_dropout_ends_with_evaluation(kind):
+    net = co.Sequential(kind(8, 6, 2, dropout=0.5)).double()
+    clip = torch.randn(2, 8, 9, dtype=torch.float64)
+    assert not torch.equal(net(clip), net(clip))
+    check_part(net.eval(), clip, [2, 1, 3])
+    assert torch.equal(net(clip), net(clip))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mul", "max", "concat"])
+def test_networks_are_pickled(reduce):
+    net = co.Sequential(
+        co.Residual(co.Conv1d(4, 4, 3, padding=1), reduce),
+        co.Broadcast(2),
+        co.Parallel(nn.ReLU(), nn.Sigmoid(), reduce=None),
+        co.Reduce(reduce),
+        co.Parallel(nn.Tanh(), nn.ReLU(), reduce=reduce),
+    )
+    clip = torch.randn(1, 4, 9)
+    again = pickle.loads(pickle.dumps(net))
+    assert torch.equal(again(clip), net(clip))
+    state = again.init_state(1, clip[:, :, 0])
+    steps = again.forward_steps(clip, state)
+    torch.testing.assert_close(steps, net(clip)[:, :, : 9 - net.delay])
+
+
 def test_costs_and_repetition():
     net = co.Sequential(
         nn.Conv3d(3, 4, (3, 3, 3), stride=(2, 1, 1), padding=1), nn.Flatten(3), co.RunningMean(4)
@@ -301,11 +328,75 @@ def test_same_as_continual_inference(ours, theirs):
         (lambda: co.LayerNorm((4, 5)), "channels alone"),
         (lambda: co.Sequential(nn.GroupNorm(2, 4)), "every frame alone"),
         (lambda: co.Sequential(nn.ConstantPad1d((2, 0), 0.0)), "every frame alone"),
+        (lambda: co.Sequential(nn.AdaptiveAvgPool3d(1)), "every frame alone"),
+        (lambda: co.Sequential(nn.Upsample(scale_factor=2)), "every frame alone"),
+        (lambda: co.as_part(nn.Flatten()), "every frame alone"),
+        (lambda: co.as_part(nn.MultiheadAttention(4, 2)), "use convert, or an Encoder"),
     ],
 )
 def test_refusals(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+MIXING = {  # in clips [B, 4, T, ...] of so many dimensions
+    3: [
+        *(nn.ReplicationPad1d((2, 0)), nn.CircularPad1d(1), nn.ReflectionPad1d(1)),
+        *(nn.ZeroPad1d(1), nn.LPPool1d(2, 3), nn.Upsample(scale_factor=2), nn.Softmax(-1)),
+        *(nn.MultiheadAttention(4, 2), nn.TransformerEncoderLayer(4, 2, batch_first=True)),
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2), 2, enable_nested_tensor=False),
+        nn.TransformerDecoder(nn.TransformerDecoderLayer(4, 2), 2),
+        *(nn.Flatten(), nn.Softmax(), nn.GLU(), nn.RMSNorm(9), nn.Unflatten(1, (2, 2))),
+    ],
+    4: [
+        *(nn.AdaptiveAvgPool2d(1), nn.AdaptiveAvgPool2d((1, None)), nn.AdaptiveMaxPool2d((3, 3))),
+        *(nn.ReplicationPad2d((0, 0, 1, 0)), nn.CircularPad2d(1), nn.ZeroPad2d((0, 0, 2, 0))),
+        *(nn.LPPool2d(2, (3, 1)), nn.Upsample(scale_factor=2.0), nn.Upsample((18, 4))),
+        *(nn.Flatten(-2), nn.Softmax(2), nn.Unfold(1), nn.PixelShuffle(2), nn.RMSNorm((9, 4))),
+    ],
+    5: [
+        *(nn.AdaptiveAvgPool3d(1), nn.AdaptiveMaxPool3d((1, None, None)), nn.LPPool3d(2, 3)),
+        *(nn.ReplicationPad3d(1), nn.ConstantPad3d((0, 0, 0, 0, 1, 0), 1.0), nn.Flatten(2)),
+        nn.Upsample(scale_factor=(2, 1, 1), mode="trilinear"),
+    ],
+}
+
+
+@pytest.mark.parametrize("rank", MIXING)
+def test_layers_that_mix_frames_are_refused(rank):
+    clip = torch.randn(1, 4, 9, 4, 4)[(...,) + (0,) * (5 - rank)]
+    for layer in MIXING[rank]:
+        with pytest.raises(ValueError, match=f"{type(layer).__name__} does not treat"):
+            co.Sequential(layer).init_state(1, clip[:, :, 0])
+        with pytest.raises(ValueError, match="does not treat every frame alone"):
+            co.Sequential(layer)(clip)
+
+
+ALONE = {
+    3: [nn.Softmax(1), nn.GLU(1), nn.ChannelShuffle(2), nn.LocalResponseNorm(2)],
+    4: [
+        *(nn.AdaptiveAvgPool2d((None, 1)), nn.AdaptiveMaxPool2d((None, 2)), nn.RMSNorm(4)),
+        *(nn.ReplicationPad2d((1, 2, 0, 0)), nn.ZeroPad2d((1, 0, 0, 0)), nn.Softmax(-1)),
+        *(nn.LPPool2d(2, (1, 2), (1, 2)), nn.Upsample(scale_factor=(1, 2)), nn.Flatten(3)),
+    ],
+    5: [
+        *(nn.AdaptiveAvgPool3d((None, 1, 1)), nn.ZeroPad2d(1), nn.Flatten(-2), nn.Softmax(-1)),
+        *(
+            nn.ConstantPad3d((1, 1, 0, 1, 0, 0), 2.0),
+            nn.RMSNorm((4, 4)),
+            nn.LPPool3d(2, 1, (1, 2, 2)),
+        ),
+        nn.ReplicationPad3d((1, 1, 0, 1, 0, 0)),
+        nn.Upsample(scale_factor=(1, 2, 2), mode="trilinear"),
+    ],
+}
+
+
+@pytest.mark.parametrize("rank", ALONE)
+def test_layers_within_frames_are_taken(rank):
+    clip = torch.randn(2, 4, 9, 4, 4, dtype=torch.float64)[(...,) + (0,) * (5 - rank)]
+    for layer in ALONE[rank]:
+        check_part(co.Sequential(layer, co.Delay(1)).double(), clip, [2, 1, 5])
 
 
 @pytest.mark.parametrize(

@@ -250,6 +250,8 @@ def test_schedule():
     assert steps[10] == steps[11] == pytest.approx(0.3)
     assert all(a > b for a, b in pairwise(steps[:11]))
     assert steps[0] - steps[1] > steps[8] - steps[9]
+    with pytest.raises(ValueError, match="1 or more"):
+        co.gradual(0, 0, 0.4)
 
 
 class _Fixed(nn.Module):

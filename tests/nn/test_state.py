@@ -59,6 +59,23 @@ def test_taking_all_streams_apart_and_together_changes_nothing(depth: int) -> No
         assert torch.equal(joined.tensors()[name], tensor)
 
 
+@pytest.mark.parametrize("rows", [lambda: (k for k in [2, 0]), lambda: torch.tensor([2, 0])])
+def test_streams_are_numbered_by_any_integers(rows) -> None:
+    encoder = build_encoder(depth=2)
+    state, expected = encoder.init_state(3), encoder.init_state(3)
+    for each in (state, expected):
+        for tensor in each.tensors().values():
+            tensor.fill_(1)
+    state.reset(rows())
+    expected.reset([2, 0])
+    taken, put = expected.take([1, 0]), state.take(rows())
+    state.put(rows(), taken)
+    expected.put([2, 0], taken)
+    for name, tensor in state.tensors().items():
+        assert torch.equal(tensor, expected.tensors()[name])
+        assert torch.equal(put.tensors()[name], torch.zeros_like(taken.tensors()[name]))
+
+
 def test_states_that_are_dropped_are_gone_at_once() -> None:
     """A watch takes one of every feed each second: in cycles, their tensors would pile up."""
     state = build_encoder(depth=2).init_state(4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from costream.models.eventful.vitdet import FrameDetector
 from costream.models.gated import GatedModelBase, TokenState, check_single_stream
 from costream.nn.boxes import clip_boxes
 from costream.nn.eventful.gates import Operations
-from costream.nn.state import State, zeros
+from costream.nn.state import State, numbers_of, zeros
 from costream.places import Place, covered
 from costream.records import Box, Data, PixelSize, VideoFrame
 
@@ -66,18 +66,18 @@ class ObjectState(TokenState):
             raise KeyError(f"state does not fit: {sorted(rest)}")
         self.size, self.network = tensors["size"].clone(), network
 
-    def reset(self, rows: Sequence[int] | None = None) -> None:
+    def reset(self, rows: Iterable[int] | None = None) -> None:
         """Reset the stream."""
-        if rows is None or len(rows):
+        if rows is None or numbers_of(rows):
             self.size.zero_()
             self.network = self.rest_macs = None
 
-    def take(self, rows: Sequence[int]) -> ObjectState:
+    def take(self, rows: Iterable[int]) -> ObjectState:
         """Return a copy of the stream, which is row 0."""
         _check_row(rows)
         return self.clone()
 
-    def put(self, rows: Sequence[int], other: State) -> None:
+    def put(self, rows: Iterable[int], other: State) -> None:
         """Copy the state of another stream, bit for bit; ``rows`` is row 0."""
         _check_row(rows)
         self.load_tensors(other.tensors())
@@ -206,6 +206,7 @@ def _seen_tokens(
     return torch.from_numpy(np.flatnonzero(~whole.all((1, 3))))
 
 
-def _check_row(rows: Sequence[int]) -> None:
-    if list(rows) != [0]:
-        raise IndexError(f"rows {list(rows)} of 1 stream, which has row 0 only")
+def _check_row(rows: Iterable[int]) -> None:
+    numbers = numbers_of(rows)
+    if numbers != [0]:
+        raise IndexError(f"rows {numbers} of 1 stream, which has row 0 only")

@@ -50,17 +50,9 @@ def adapt(module: M, kind: str, rank: int = 8, *, whole: Collection[str] = ()) -
     """
     if kind not in KINDS:
         raise ValueError(f"kind {kind!r} of adapters is not one of {', '.join(KINDS)}")
-    if any(isinstance(m, Continual) for m in module.modules()):
-        raise ValueError("a converted network: adapt the network itself, fuse it, convert it again")
-    if any(True for _ in adapters(module)):
-        raise ValueError("the network has adapters; fuse them before others are added")
-    found = list(_layers(module))
-    if not found:
-        raise ValueError(f"{type(module).__name__} has no linear layer and no convolution")
+    found = _base_layers(module)
     if unknown := set(whole) - {path for path, _, _ in found}:
         raise ValueError(f"whole: no layer is called {', '.join(sorted(unknown))}")
-    if computed := [path for path, owner, _ in found if parametrize.is_parametrized(owner)]:
-        raise ValueError(f"{computed[0]} computes its weight; remove its parametrizations first")
     for path, owner, name in found:
         if path not in whole:
             _add(owner, name, kind, rank)
@@ -70,6 +62,20 @@ def adapt(module: M, kind: str, rank: int = 8, *, whole: Collection[str] = ()) -
         for _, table in _tables(module):
             table.requires_grad_(False)
     return module
+
+
+def _base_layers(module: nn.Module) -> list[tuple[str, nn.Module, str]]:
+    """Return what ``_layers`` yields. Raises ValueError for a network that takes no adapters."""
+    if any(isinstance(m, Continual) for m in module.modules()):
+        raise ValueError("a converted network: adapt the network itself, fuse it, convert it again")
+    if any(True for _ in adapters(module)):
+        raise ValueError("the network has adapters; fuse them before others are added")
+    found = list(_layers(module))
+    if not found:
+        raise ValueError(f"{type(module).__name__} has no linear layer and no convolution")
+    if computed := [path for path, owner, _ in found if parametrize.is_parametrized(owner)]:
+        raise ValueError(f"{computed[0]} computes its weight; remove its parametrizations first")
+    return found
 
 
 def _tables(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -139,18 +145,22 @@ def fuse(module: M) -> M:
     The result has the layers and the names of parameters that it had before ``adapt``.
     """
     for _, owner, name, _ in list(adapters(module)):
-        # Not remove_parametrizations: it takes W_t from the class, which copies share.
         with torch.no_grad():  # laid out in memory as W_s
             kept = torch.empty_like(original(owner, name)).copy_(getattr(owner, name))
-        weight = nn.Parameter(kept)
-        entries = dict(owner._parameters)
-        owner.__class__ = type(owner).__bases__[0]
-        del owner._modules["parametrizations"]
-        owner._parameters.clear()
-        owner._parameters |= {name: weight, **entries}  # blocks rely on their order
+        _replace_adapter(owner, name, nn.Parameter(kept))
     for _, table in _tables(module):
         table.requires_grad_(True)
     return module
+
+
+def _replace_adapter(owner: nn.Module, name: str, weight: nn.Parameter) -> None:
+    """Make this the weight of an adapted layer, without its adapter."""
+    # Not remove_parametrizations: it takes W_t from the class, which copies share.
+    entries = dict(owner._parameters)
+    owner.__class__ = type(owner).__bases__[0]
+    del owner._modules["parametrizations"]
+    owner._parameters.clear()
+    owner._parameters |= {name: weight, **entries}  # blocks rely on their order
 
 
 def adapter_state(module: nn.Module) -> tuple[dict[str, Tensor], str]:
@@ -168,25 +178,40 @@ def adapter_state(module: nn.Module) -> tuple[dict[str, Tensor], str]:
 def load_adapter(module: M, tensors: Mapping[str, Tensor], sha256: str) -> M:
     """Add adapters to a base network as ``adapter_state`` returned them, in place.
 
-    Raises ValueError when the base has other weights than the one that was adapted, or the tensors
-    do not fit.
+    Raises ValueError when the base has other weights than the one that was adapted, the tensors do
+    not fit, or the network takes no adapters (see ``adapt``); the network is then as it was.
     """
-    ups = {k: v for k, v in tensors.items() if k.endswith(".0.up")}
+    before = [(o, n, w := getattr(o, n), w.requires_grad) for _, o, n in _base_layers(module)]
+    try:
+        _add_for(module, tensors)
+        frozen, state = _frozen(module), module.state_dict()
+        if _digest(frozen) != sha256:
+            raise ValueError("the adapter belongs to other base weights: their SHA-256 differs")
+        wrong = tensors.keys() ^ (state.keys() - frozen.keys())
+        wrong |= {k for k in tensors.keys() - wrong if tensors[k].shape != state[k].shape}
+        if wrong:
+            names = ", ".join(sorted(wrong)[:3])
+            raise ValueError(f"the adapter does not fit the network: {names}")
+    except ValueError:
+        for owner, name, weight, learnt in before:
+            if parametrize.is_parametrized(owner, name):
+                _replace_adapter(owner, name, weight)
+            weight.requires_grad_(learnt)
+        raise
+    module.load_state_dict(dict(tensors), strict=False)
+    return module
+
+
+def _add_for(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Add the adapters that have such tensors."""
     for path, owner, name in list(_layers(module)):
         at = f"{path}." if path else ""
         key = f"{at}parametrizations.{name}.0."
-        if f"{key}up" in ups:
+        if f"{key}up" in tensors:
             kind = "splora" if f"{key}kept.rows" in tensors else "lora"
-            _add(owner, name, kind, len(ups[f"{key}up"]))
+            _add(owner, name, kind, len(tensors[f"{key}up"]))
         elif f"{key}rows" in tensors:
             _add(owner, name, "mask", 1)
-    frozen = _frozen(module)
-    if _digest(frozen) != sha256:
-        raise ValueError("the adapter belongs to other base weights: their SHA-256 differs")
-    missing, unexpected = module.load_state_dict(dict(tensors), strict=False)
-    if wrong := sorted({*missing, *unexpected} - set(frozen)):
-        raise ValueError(f"the adapter does not fit the network: {', '.join(wrong[:3])}")
-    return module
 
 
 def _frozen(module: nn.Module) -> dict[str, Tensor]:

@@ -291,7 +291,10 @@ def _memory(tensor: Tensor) -> int:
 def gradual(step: int, steps: int, density: float) -> float:
     """Return the density after ``step`` of ``steps``, from 1 to ``density``, fast at first.
 
-    The cubic schedule of Zhu, Gupta, "To prune, or not to prune" (2017).
+    The cubic schedule of Zhu, Gupta, "To prune, or not to prune" (2017). Raises ValueError for
+    less than 1 step.
     """
+    if steps < 1:
+        raise ValueError(f"a schedule of {steps} steps: 1 or more")
     left = 1 - min(max(step / steps, 0.0), 1.0)
     return density + (1 - density) * left**3

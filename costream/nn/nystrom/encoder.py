@@ -81,7 +81,7 @@ class NystromEncoder(EncoderStack):
         ``last``: return only this many last rows, [B, last, d]; this saves time in a stack, where
         each row has a window of its own.
         """
-        last = min(last or x.shape[1], x.shape[1])
+        last = self.count_last(x, last)
         if self.depth == 1:
             return self.normalise(self._blocks[0](x)[:, -last:])
         windows = self._windows(x, last)
