@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 
 from costream.checkpoints.file import read_card
+from costream.clock import parse_time
 from costream.models.registry import load_model
 from kit.program import ROOT
+from kit.runs import run
 
 README = (ROOT / "README.md").read_text("utf-8")
 MODELS = (ROOT / "costream" / "manual" / "models.md").read_text("utf-8")
+DETECT = (ROOT / "costream" / "manual" / "detect.md").read_text("utf-8")
+ROOM = ROOT / "samples" / "room.mp4"
 VENV = "python3 -m venv .venv && .venv/bin/pip install"
 
 
@@ -20,6 +24,20 @@ def test_the_readme_is_short_and_has_the_two_commands_of_the_set_up():
     assert len(README.splitlines()) <= 200
     assert f"{VENV} . && .venv/bin/costream detect samples/room.mp4\n" in README
     assert f"{VENV} '.[test]' && .venv/bin/python -m pytest\n" in README
+
+
+@pytest.mark.parametrize("text", [README, DETECT], ids=["README", "detect.md"])
+def test_the_timeline_that_is_shown_is_that_of_the_room(text: str) -> None:
+    line = r"^(\S+)  +(\S+)  +\S+ s  (?:● )?([a-z]+(?: [a-z]+)*) +(\d\.\d\d) "
+    told = re.findall(line, text, re.MULTILINE)
+    seen = re.findall(line, run("detect", ROOM, "-f", "table").stdout, re.MULTILINE)
+    assert len(told) >= 3
+    for (start, end, label, score), own in zip(told, seen, strict=False):
+        assert own[2] == label
+        assert float(own[3]) == pytest.approx(float(score), abs=0.03)
+        # A step of other processors may be on the other side of a threshold.
+        assert parse_time(own[0]) == pytest.approx(parse_time(start), abs=0.13)
+        assert parse_time(own[1]) == pytest.approx(parse_time(end), abs=0.13)
 
 
 def test_files_and_folders_that_are_named_exist():
