@@ -25,6 +25,9 @@ _MEMBERS = {
     "segments": "segment",
     "gaps": "gap",
     "errors": "error",
+    "zones": "zone",
+    "crossings": "crossing",
+    "levels": "level",
     "summary": "summary",
 }
 
