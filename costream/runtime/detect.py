@@ -90,7 +90,8 @@ def _all(
     done = 0
     for uri in inputs:
         try:
-            code = _one(uri, model, options, plan, table, stop, alerts)
+            named = display_name(uri) if len(inputs) > 1 else None
+            code = _one(uri, model, options, plan, table, stop, alerts, named)
         except BrokenPipeError:
             return ExitCode.OK  # the reader closed the pipe; files are finalised
         except (SourceError, OSError) as error:
@@ -213,6 +214,7 @@ def _one(
     table: MergedTimeline | None,
     stop: StopHandler,
     alerts: AlertRules | None,
+    named: str | None,
 ) -> ExitCode:
     name = name_of(uri)
     sinks: list[Sink] = [] if table is None else [table]
@@ -221,6 +223,7 @@ def _one(
         plan.directory,
         name,
         stream=sys.stdout,
+        named=None if named is None else clean(named),
         overwrite=options.overwrite or options.skip_existing,
     )
     source = open_source(uri, source_options(options, model, plan.formats, stepped=True))

@@ -257,15 +257,22 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 class StreamOutput(_Output):
-    """Text output to an open handle that must not be closed: standard output."""
+    """Text output to an open handle that must not be closed: standard output.
 
-    def __init__(self, handle: TextIO) -> None:
+    ``lead``: text before everything that is written at once.
+    """
+
+    def __init__(self, handle: TextIO, lead: str = "") -> None:
         super().__init__(getattr(handle, "name", "output"))
-        self._given = handle
+        self._given, self._lead = handle, lead
 
     def open(self) -> None:
         """Start; nothing is written."""
         self._handle = self._given
+
+    def write(self, text: str, *, flush: bool = False) -> None:
+        """Append the lead and ``text``; ``flush``: flush the buffer at once."""
+        super().write(self._lead + text, flush=flush)
 
     def finish(self) -> None:
         """Flush; the handle stays open."""

@@ -125,11 +125,13 @@ def make_sinks(
     name: str,
     *,
     stream: TextIO | None = None,
+    named: str | None = None,
     overwrite: bool = False,
 ) -> list[Sink]:
     """Return one unopened sink per file; without ``directory`` they write to ``stream``.
 
     Without either there are none. ``check_outputs`` reports in advance what would fail.
+    ``named``: the source, where several share the stream.
     """
     sinks: list[Sink] = []
     for format in formats:
@@ -139,7 +141,8 @@ def make_sinks(
                 kind = BinaryFile if info.get("binary") else AtomicFile
                 sink = make(kind(directory / f"{name}.{suffix}", overwrite=overwrite))
             elif stream is not None:
-                sink = make(StreamOutput(stream))
+                lead = f"{named}\t" if named and info.get("joins") == "named" else ""
+                sink = make(StreamOutput(stream, lead))
             else:
                 continue
             objects = info.get("objects")

@@ -70,6 +70,9 @@ def test_one_table_of_many_inputs(tmp_path):
     refused(2, "a single file takes the format csv", "detect", ROOM, "-o", table, "-f", "srt")
     hint = "-o -: srt of 2 sources is no single file; name a folder with -o, or use -f jsonl"
     refused(2, hint, "detect", ROOM, second, "-f", "srt")
+    alone = run("detect", ROOM, *PART, "-f", "lines").stdout.splitlines()
+    both = run("detect", ROOM, second, *PART, "-f", "lines").stdout.splitlines()
+    assert both == [f"{source}\t{line}" for source in (ROOM, second) for line in alone]
     joined = run("detect", ROOM, second, *PART, "-f", "table").stdout.splitlines()
     assert (joined[0], joined[len(joined) // 2]) == (ROOM.name, second.name)
     with pytest.raises(UsageError, match="save"):
