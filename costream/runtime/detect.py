@@ -177,8 +177,9 @@ def _inputs(options: Options, plan: _Plan) -> tuple[list[str], list[ExitCode]]:
             inputs.append(uri)
     alone = [f for f in plan.formats if plan.directory is None and not FORMATS[f].joins]
     if alone and len(inputs) > 1:
-        what = f"{alone[0]} of {len(inputs)} sources is no single file"
-        raise UsageError(what, where="-o -", hint="name a folder with -o, or use -f jsonl")
+        what = f"results of {len(inputs)} sources make no single file"
+        hint = "name a folder with -o, or use -f jsonl"
+        raise UsageError(what, where=f"-f {alone[0]}", hint=hint)
     if not joints and not failures:
         where = "--layout" if options.layout else "--columns"
         raise UsageError("no input has joints", where=where, hint="leave it out")

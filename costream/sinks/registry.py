@@ -101,14 +101,13 @@ def check_outputs(
     ``directory`` None means standard output, which takes a single text file.
     """
     if directory is None:
+        where, hint = f"-f {','.join(formats)}", "name a folder with -o"
         binary = [f for f in formats if FORMATS[f].binary]
         if binary:
-            raise UsageError(
-                f"{binary[0]} is a binary format", where="-o -", hint="name a folder with -o"
-            )
+            raise UsageError(f"{binary[0]} is a binary format", where=where, hint=hint)
         if sum(len(FORMATS[f].files) for f in formats) > 1:
-            hint = "name a folder with -o, or a single format other than csv"
-            raise UsageError("standard output takes a single text file", where="-o -", hint=hint)
+            what = "these are several files, and standard output takes one"
+            raise UsageError(what, where=where, hint=hint)
         return
     try:
         check_folder(directory)
