@@ -297,7 +297,8 @@ def _other_command(uri: str, model: Model) -> str | None:
     """Return the command for a media file without what the model takes."""
     has_sound, has_video = media_streams(uri)
     name = shlex.quote(display_name(uri))
-    if model.info.box is not None and has_sound and not has_video:
+    alone = model.info.beside is None  # not with a model of sound
+    if model.info.box is not None and alone and has_sound and not has_video:
         return f"costream listen {name}"
     if model.info.sound is not None and has_video and not has_sound:
         return f"costream detect {name}"

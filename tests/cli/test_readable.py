@@ -156,6 +156,8 @@ def test_commands_that_fit_are_named(tmp_path):
     words = "only sound; try: costream listen "
     refused(4, words + str(STREET), "detect", STREET)
     refused(4, f"only video; try: costream detect {ROOM}", "listen", ROOM)
+    both = run("listen", STREET, "-m", "cosounds,cooadtr", code=4).stderr
+    assert both == f"costream: {STREET}: there is no video stream, only sound\n"
     refused(4, "for skeletons: -m costgcn", "detect", SAMPLES / "moves.csv")
     refused(4, "for skeletons: -m costgcn", "listen", SAMPLES / "moves.csv")
     refused(2, "a command comes first: costream detect FILE", ROOM)
