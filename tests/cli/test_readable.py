@@ -140,6 +140,10 @@ def test_every_sound_is_of_a_kind():
     assert set().union(*(kinds[top] for top in tops)) == labels
     assert len(kinds) == 521 + 29  # of which no label is the name
     assert kinds_among({"dog", "no sound"}) == {}
+    with pytest.raises(UsageError, match="'Animal'; it is a kind of sounds, which needs a model"):
+        match_labels(["Animal"], ("metal", "classical", "no sound"))
+    with pytest.raises(UsageError, match=r"'bicycle'; known are blues, metal$"):
+        match_labels(["bicycle"], ("blues", "metal"))
 
 
 def test_only_some_objects(tmp_path: Path):
