@@ -42,6 +42,7 @@ _TABLES: dict[str, type[Any]] = {
     "errors": Fault,
 }
 _REPORT = ".html"
+REPLACE = "give overwrite=True"  # hint for a file that exists
 
 
 @dataclass(frozen=True)
@@ -140,12 +141,12 @@ class Results:
             names = parse_formats([formats] if isinstance(formats, str) else formats)
             _check_drawing(names)
             name = Path(self.header.source).name or "results"
-            check_outputs(names, target, name, overwrite=overwrite)
+            check_outputs(names, target, name, overwrite=overwrite, hint=REPLACE)
             self._write(make_sinks(names, target, name, overwrite=overwrite))
             objects = finds_objects(self.header)
             return [path for f in names for path in paths_for(f, target, name, objects=objects)]
         if target.exists() and not overwrite:
-            raise exists_error(target)
+            raise exists_error(target, REPLACE)
         if target.suffix.lower() == _REPORT:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(self.to_html(), encoding="utf-8", errors="backslashreplace")

@@ -16,6 +16,7 @@ from costream.locks import try_lock
 # Temporary storage of text until the end of a run, in constant memory.
 
 SPOOL_CHARS = 1 << 20  # longer texts are moved to a temporary file
+REPLACE = "use --overwrite or --skip-existing"  # hint on the command line
 _T = TypeVar("_T")
 
 
@@ -282,6 +283,6 @@ class StreamOutput(_Output):
         self._handle = None
 
 
-def exists_error(path: Path) -> UsageError:
+def exists_error(path: Path, hint: str = REPLACE) -> UsageError:
     """Return the error for an output that already exists."""
-    return UsageError("exists already", where=path, hint="use --overwrite or --skip-existing")
+    return UsageError("exists already", where=path, hint=hint)

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 from costream import formatting
 from costream.errors import UsageError
 from costream.sinks.atomic import (
+    REPLACE,
     AtomicFile,
     BinaryFile,
     StreamOutput,
@@ -94,26 +95,32 @@ def object_formats(formats: Iterable[str]) -> list[str]:
 
 
 def check_outputs(
-    formats: Sequence[str], directory: Path | None, name: str, *, overwrite: bool
+    formats: Sequence[str],
+    directory: Path | None,
+    name: str,
+    *,
+    overwrite: bool,
+    hint: str = REPLACE,
 ) -> None:
     """Raise UsageError for outputs that cannot be written; called before a model is loaded.
 
-    ``directory`` None means standard output, which takes a single text file.
+    ``directory`` None means standard output, which takes a single text file. ``hint``: how an
+    existing file is replaced.
     """
     if directory is None:
-        where, hint = f"-f {','.join(formats)}", "name a folder with -o"
+        where, folder = f"-f {','.join(formats)}", "name a folder with -o"
         binary = [f for f in formats if FORMATS[f].binary]
         if binary:
-            raise UsageError(f"{binary[0]} is a binary format", where=where, hint=hint)
+            raise UsageError(f"{binary[0]} is a binary format", where=where, hint=folder)
         if sum(len(FORMATS[f].files) for f in formats) > 1:
             what = "these are several files, and standard output takes one"
-            raise UsageError(what, where=where, hint=hint)
+            raise UsageError(what, where=where, hint=folder)
         return
     try:
         check_folder(directory)
         for path in (path for f in formats for path in paths_for(f, directory, name)):
             if path.exists() and (path.is_dir() or not overwrite):
-                raise exists_error(path)
+                raise exists_error(path, hint)
     except OSError as error:
         raise UsageError(f"cannot be written ({error.strerror})", where=directory) from error
 

@@ -83,8 +83,13 @@ def test_formats_that_cannot_be_written(result, tmp_path, name, formats, words):
 
 def test_existing_files_are_kept(result, tmp_path):
     result.save(tmp_path / "a.json")
-    with pytest.raises(UsageError, match="exists"):
+    with pytest.raises(UsageError, match=r"exists already; give overwrite=True$"):
         result.save(tmp_path / "a.json")
+    result.save(tmp_path / "out", "srt")
+    with pytest.raises(UsageError, match=r"exists already; give overwrite=True$"):
+        result.save(tmp_path / "out", "srt")
+    with pytest.raises(UsageError, match=r"exists already; give overwrite=True$"):
+        costream.detect(SAMPLES / "room.mp4", output=tmp_path / "out", format="srt")
     result.save(tmp_path / "a.json", overwrite=True)
     (tmp_path / "cut.jsonl").write_text((tmp_path / "a.json").read_text()[:50])
     with pytest.raises(SourceError):
