@@ -169,7 +169,7 @@ def listed(names: Sequence[str], most: int = _MOST_NAMES) -> str:
 def suggest_names(name: str, names: Iterable[str]) -> str:
     """Return a hint for an unknown name: similar names, or all."""
     known = list(names)
-    close = difflib.get_close_matches(name, known, 3, 0.5)
+    close = difflib.get_close_matches(name, known, 3)
     return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(known)}"
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from costream.errors import UsageError
 from costream.formatting import suggest_names
-from costream.kinds import kinds_among
+from costream.kinds import is_kind, kinds_among
 from costream.records import Thresholds
 
 PRESENT = 0.8  # presence that is always enough: the average of a stream never is 1
@@ -159,6 +159,8 @@ def match_labels(names: Iterable[str], labels: Sequence[str]) -> tuple[str, ...]
         named = kinds.get(pattern.casefold()) or _named(pattern.casefold(), known)
         if not named:
             hint = suggest_names(pattern, labels)
+            if not kinds and is_kind(pattern.casefold()):
+                hint = "it is a kind of sounds, which needs a model with the labels of AudioSet"
             raise UsageError(f"there is no label {pattern!r}", where="--only", hint=hint)
         found |= named
     return tuple(label for label in labels if label.casefold() in found)

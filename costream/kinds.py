@@ -21,6 +21,11 @@ def kinds_among(labels: Collection[str]) -> Mapping[str, frozenset[str]]:
     return {kind: found for kind in members if (found := members[kind] & set(labels))}
 
 
+def is_kind(name: str) -> bool:
+    """Return whether a name, in small letters, is that of a kind of AudioSet with parts."""
+    return len(_members().get(name, ())) > 1
+
+
 @cache
 def _members() -> dict[str, frozenset[str]]:
     """Return of each name in the ontology all that is of it, itself included."""

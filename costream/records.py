@@ -166,8 +166,8 @@ class Head(Thresholds):
     delay_s: float  # as in the header
     threshold: float  # probability that opens a segment
     thresholds: dict[str, float] = field(default_factory=dict)  # thresholds of individual labels
-    smooth_s: float = 0.0  # smoothing of the scores before segmentation, see Timeline
-    presence_s: float = 0.0  # time constant of the presence, see Timeline
+    smooth_s: float = 0.0  # time constant of the scores' smoothing: How steps become segments
+    presence_s: float = 0.0  # time constant of the presence: How steps become segments
     temperature: float = 1.0  # divisor of its logits
     familiar: float | None = None  # familiarity from which its labels are to be trusted
 
@@ -202,7 +202,7 @@ class Prediction:
     type: ClassVar[str] = "prediction"
     i: int  # step, from 0
     time_s: float  # what follows was known at this time
-    frame: int  # index of the source frame or row that the step used
+    frame: int  # index of the row used; frames and blocks of sound are counted from `--start`
     pts: int | None  # its time stamp in time-base units
     top: tuple[Scored, ...]  # [[label, probability], ...], best first (--top-k)
     scores: tuple[float, ...] | None = None  # every class, in the header's order (--scores)
@@ -236,7 +236,7 @@ class Objects:
     type: ClassVar[str] = "objects"
     i: int  # step, from 0
     time_s: float  # what follows was known at this time
-    frame: int  # index of the source frame
+    frame: int  # index of the source frame, counted from `--start`
     pts: int | None  # its time stamp in time-base units
     boxes: tuple[Box, ...]  # [[x1, y1, x2, y2, score, label], ...], then the id, and zones
 
@@ -345,16 +345,16 @@ class Summary:
     dropped: int  # frames or steps dropped to keep up
     errors: int  # damaged packets, frames or rows
     media_s: float  # media time processed
-    wall_s: float  # time it took
+    wall_s: float  # time it took; null in a batch
     x_realtime: float | None  # their ratio
     macs: int  # multiply-accumulates over the run
     dense_macs: int  # without continual inference
     complete: bool  # false after an interruption or a fault that ended the source early
     exit: int  # exit code for this source
     drift_ppm: float | None = None  # live: clock of the source against the local one, > 0: faster
-    network_macs: int | None = None  # of ``macs``, without the frontend; None: not known
-    network_dense_macs: int | None = None  # the same of ``dense_macs``
-    unfamiliar_s: float | None = None  # of ``media_s``, below the limit of familiarity
+    network_macs: int | None = None  # of `macs`, without the frontend, where that is known
+    network_dense_macs: int | None = None  # the same of `dense_macs`
+    unfamiliar_s: float | None = None  # of `media_s`, below the limit of familiarity
 
 
 Record: TypeAlias = (

@@ -46,12 +46,14 @@ def load_config(
     extra: str | None = None,
     *,
     switches: Container[str] = (),
+    origins: dict[str, Path] | None = None,
 ) -> dict[str, Any]:
     """Return the values that the configuration files set for a command; later files win.
 
     ``options`` are the command's long option names with underscores; ``extra`` is a file named
     with -c, which then replaces ./costream.toml and must exist. ``switches``: options that may be
-    true or false. Unknown keys and tables raise UsageError.
+    true or false. ``origins`` gets the file of each value. Unknown keys and tables raise
+    UsageError.
     """
     known = set(options)
     values: dict[str, Any] = {}
@@ -78,6 +80,8 @@ def load_config(
                 what = f"{key} takes a value, not {str(value).lower()}"
                 raise UsageError(what, where=path)
             values[name] = value
+            if origins is not None:
+                origins[name] = path
     return values
 
 

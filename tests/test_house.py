@@ -104,9 +104,9 @@ def test_no_public_class_name_twice():
 def test_counts_hold():
     """The tree does not grow back: raise a bound only with a reason in the change."""
     package, tests = list(sources(ROOT).values()), list((ROOT / "tests").rglob("*.py"))
-    assert len(package) <= 495
-    assert count_lines(package) <= 88_610  # exported steps, CUDA graphs, refusals, joints
-    assert count_lines(tests) <= 62_090  # exported frontends, CUDA, own networks, refusals
+    assert len(package) <= 496
+    assert count_lines(package) <= 88_850  # exported steps, CUDA graphs, joints, refusals
+    assert count_lines(tests) <= 62_300  # exported frontends, CUDA, own networks, refusals
     assert {p.name: n for p in package if (n := count_lines([p])) > 500} == {}
 
 

@@ -30,7 +30,7 @@ from costream.records import (
     finds_objects,
     to_json,
 )
-from costream.sinks.atomic import AtomicFile
+from costream.sinks.atomic import AtomicFile, exists_error
 from costream.sinks.base import OUTPUT_FILES, Sink
 from costream.sinks.registry import FORMATS, check_outputs, make_sinks, parse_formats, paths_for
 
@@ -43,6 +43,7 @@ _TABLES: dict[str, type[Any]] = {
     "errors": Fault,
 }
 _REPORT = ".html"
+REPLACE = "give overwrite=True"  # hint for a file that exists
 
 
 @dataclass(frozen=True)
@@ -144,11 +145,13 @@ class Results:
             names = parse_formats(map(str, formats if several else [formats]))
             _check_drawing(names)
             name = Path(self.header.source).name or "results"
-            check_outputs(names, target, name, overwrite=overwrite)
+            check_outputs(names, target, name, overwrite=overwrite, hint=REPLACE)
             self._write(make_sinks(names, target, name, overwrite=overwrite))
             objects = finds_objects(self.header)
             return [path for f in names for path in paths_for(f, target, name, objects=objects)]
-        file = AtomicFile(target, overwrite=overwrite)
+        if target.exists() and not overwrite:
+            raise exists_error(target, REPLACE)
+        file = AtomicFile(target, overwrite=True)
         if target.suffix.lower() == _REPORT:
             page = self.to_html()
             file.open()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from costream.api.options import make_options
-from costream.api.results import Results
+from costream.api.results import REPLACE, Results
 from costream.api.streams import LoadedModel, RecordIterator, RecordQueue, checked, loaded
 from costream.errors import SourceError, UsageError
 from costream.models.base import Model
@@ -161,7 +161,7 @@ def _run(
         raise UsageError("is a file, not a folder", where=f"output={output}", hint=hint)
     if output is not None:
         formats = options.formats or ("jsonl",)
-        check_outputs(formats, output, name, overwrite=options.overwrite)
+        check_outputs(formats, output, name, overwrite=options.overwrite, hint=REPLACE)
     elif options.formats:
         raise UsageError("needs a folder for the files", where="format", hint="give output=FOLDER")
     else:

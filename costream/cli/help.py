@@ -138,7 +138,8 @@ def _fields(name: str) -> str:
     for field in fields(kind):
         first = re.split(r"[\[ ]", str(field.type))[0]
         optional = field.default is None
-        nullable = " or null" if "None" in str(field.type) and field.default is MISSING else ""
+        may = "None" in str(field.type) or "; null" in comments[field.name]
+        nullable = " or null" if may and field.default is MISSING else ""
         shown = f"`{field.name}`{'?' if optional else ''}"
         rows.append((shown, _TYPES.get(first, "object") + nullable, comments[field.name]))
     return _table(("field", "type", "meaning"), rows)

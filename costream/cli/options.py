@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # only commands of a run import options, so that the others s
     from costream.options import Options
 
 _MOST = 1e15  # in settings
+_ORIGINS = "costream.origins"  # in the meta data of a context: file of each value of a file
 F = TypeVar("F", bound=Callable[..., Any])
 Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem[str]]"]
 
@@ -75,7 +76,10 @@ def config_option() -> Callable[[F], F]:
             if name.startswith("--")
         }
         switches = {key for key, p in options.items() if p.is_flag or p.count}
-        found = load_config(str(ctx.info_name), options, value, switches=switches)
+        origins: dict[str, Path] = {}
+        command = str(ctx.info_name)
+        found = load_config(command, options, value, switches=switches, origins=origins)
+        ctx.meta[_ORIGINS] = {str(options[key].name): path for key, path in origins.items()}
         ctx.default_map = {
             str(options[key].name): [v] if options[key].multiple and isinstance(v, str) else v
             for key, v in found.items()
@@ -165,7 +169,8 @@ def effective(ctx: click.Context) -> list[str]:
     for name, value in ctx.params.items():
         origin = ctx.get_parameter_source(name)
         if origin is not None and origin.name != "DEFAULT":
-            lines.append(f"{name} = {value} ({origin.name.lower().replace('_', ' ')})")
+            file = ctx.meta[_ORIGINS].get(name) if origin.name == "DEFAULT_MAP" else None
+            lines.append(f"{name} = {value} ({file or origin.name.lower()})")
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -48,6 +49,7 @@ class ModelPredictions:
     step_s: float  # from one output to the next
     delay_s: float
     rows: int  # steps of the whole recording, including those without output
+    part: tuple[float, float] = (0.0, math.inf)  # start and end of what was processed, seconds
 
     @property
     def end_s(self) -> float:
@@ -142,6 +144,7 @@ class PredictionCollector(CostCollector):
             stride / self.header.rate_hz,
             self.header.delay_s,
             max(self._rows, int(steps[-1]) + 1 if len(steps) else 0),
+            _part(self.header),
         )
 
     def _main_person(self) -> int | None:
@@ -153,6 +156,15 @@ class PredictionCollector(CostCollector):
             for segment in self._segments:
                 shares[segment.person] += segment.end_s - segment.start_s
         return max(shares, key=lambda person: shares[person], default=None)
+
+
+def _part(header: Header) -> tuple[float, float]:
+    """Return start and end of the part of the recording that was to be processed, seconds."""
+    start_s, end_s = header.options.get("start_s"), header.options.get("end_s")
+    return (
+        float(start_s) if isinstance(start_s, (int, float)) else 0.0,
+        float(end_s) if isinstance(end_s, (int, float)) else math.inf,
+    )
 
 
 class ConcatenatedSource:

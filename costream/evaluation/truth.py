@@ -88,7 +88,8 @@ def align_truth(
 
     ``recording``: fitted to ``names``, see ``fit_truth``. Unlabelled time is not scored: that of
     labels not in ``names``, unless another one is true as well; that of ``ignored`` labels; and
-    that outside the labels of a recording which is not labelled as a whole.
+    that outside the labels of a recording which is not labelled as a whole. True segments are cut
+    to the part that was processed.
     """
     own = tuple(one for one in recording.labels if one.label in names)
     other = [one for one in recording.labels if one.label not in names]
@@ -105,8 +106,14 @@ def align_truth(
     labels[at < predictions.times[:1]] = -1  # no timeline covers the time before the first output
     positive[labels < 0] = False
     end_s = _end(recording, predictions)
+    begin_s, stop_s = predictions.part
     segments = tuple(
-        Segment(one.start_s, end_s if one.end_s is None else one.end_s, one.label, 1.0)
+        Segment(
+            max(begin_s, one.start_s),
+            min(stop_s, end_s if one.end_s is None else one.end_s),
+            one.label,
+            1.0,
+        )
         for one in own
         if one.label != background
     )

@@ -205,8 +205,11 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise UsageError(f"cannot be read ({error.strerror})", where=path) from error
     except UnicodeDecodeError as error:
-        hint = "save it as UTF-8; the labels of a recording are named with --labels"
-        raise UsageError("is not text in UTF-8", where=path, hint=hint) from error
+        what, hint = "is not text in UTF-8", "save it as UTF-8"
+        if b"\0" in data:  # as in media, and in no text of one byte a character
+            what = "is a recording or other data, not a text with labels"
+            hint = "the labels of a recording are given with --labels FILE"
+        raise UsageError(what, where=path, hint=hint) from error
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -472,5 +472,5 @@ def find_device(name: str) -> torch.device:
     else:
         there, have = False, "costream runs on cpu, cuda and mps"
     if not there:
-        raise ModelError(f"device {name!r} is not available ({have})", hint="use --device cpu")
+        raise ModelError(f"device {name!r} is not available ({have})", hint="use the device cpu")
     return device

@@ -25,6 +25,9 @@ _MEMBERS = {
     "segments": "segment",
     "gaps": "gap",
     "errors": "error",
+    "zones": "zone",
+    "crossings": "crossing",
+    "levels": "level",
     "summary": "summary",
 }
 
@@ -116,7 +119,18 @@ def _contents(file: TextIO, where: str) -> Iterator[Numbered]:
     if isinstance(_object(head).get("type"), str):
         return _lines(rest)
     file.seek(0)
+    if not _is_of_a_run(file):
+        raise NotAResultError("not a result of costream", where=where)
+    file.seek(0)
     return ((None, content) for content in _document(file, where))
+
+
+def _is_of_a_run(file: TextIO) -> bool:
+    """Return whether a JSON document has a schema, which comes first in ours, or a header."""
+    try:
+        return any(key in ("schema", "header") for key, _ in Members(file))
+    except ValueError:
+        return False
 
 
 def _lines(lines: Iterable[str]) -> Iterator[Numbered]:

@@ -90,7 +90,8 @@ def _all(
     done = 0
     for uri in inputs:
         try:
-            code = _one(uri, model, options, plan, table, stop, alerts)
+            named = display_name(uri) if len(inputs) > 1 else None
+            code = _one(uri, model, options, plan, table, stop, alerts, named)
         except BrokenPipeError:
             return ExitCode.OK  # the reader closed the pipe; files are finalised
         except (SourceError, OSError) as error:
@@ -176,8 +177,9 @@ def _inputs(options: Options, plan: _Plan) -> tuple[list[str], list[ExitCode]]:
             inputs.append(uri)
     alone = [f for f in plan.formats if plan.directory is None and not FORMATS[f].joins]
     if alone and len(inputs) > 1:
-        what = f"{alone[0]} of {len(inputs)} sources is no single file"
-        raise UsageError(what, where="-o -", hint="name a folder with -o, or use -f jsonl")
+        what = f"results of {len(inputs)} sources make no single file"
+        hint = "name a folder with -o, or use -f jsonl"
+        raise UsageError(what, where=f"-f {alone[0]}", hint=hint)
     if not joints and not failures:
         where = "--layout" if options.layout else "--columns"
         raise UsageError("no input has joints", where=where, hint="leave it out")
@@ -213,6 +215,7 @@ def _one(
     table: MergedTimeline | None,
     stop: StopHandler,
     alerts: AlertRules | None,
+    named: str | None,
 ) -> ExitCode:
     name = name_of(uri)
     sinks: list[Sink] = [] if table is None else [table]
@@ -221,6 +224,7 @@ def _one(
         plan.directory,
         name,
         stream=sys.stdout,
+        named=None if named is None else clean(named),
         overwrite=options.overwrite or options.skip_existing,
     )
     source = open_source(uri, source_options(options, model, plan.formats, stepped=True))
@@ -293,7 +297,8 @@ def _other_command(uri: str, model: Model) -> str | None:
     """Return the command for a media file without what the model takes."""
     has_sound, has_video = media_streams(uri)
     name = shlex.quote(display_name(uri))
-    if model.info.box is not None and has_sound and not has_video:
+    alone = model.info.beside is None  # not with a model of sound
+    if model.info.box is not None and alone and has_sound and not has_video:
         return f"costream listen {name}"
     if model.info.sound is not None and has_video and not has_sound:
         return f"costream detect {name}"

@@ -16,6 +16,7 @@ from costream.locks import try_lock
 # Temporary storage of text until the end of a run, in constant memory.
 
 SPOOL_CHARS = 1 << 20  # longer texts are moved to a temporary file
+REPLACE = "use --overwrite or --skip-existing"  # hint on the command line
 _T = TypeVar("_T")
 
 
@@ -257,15 +258,22 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 class StreamOutput(_Output):
-    """Text output to an open handle that must not be closed: standard output."""
+    """Text output to an open handle that must not be closed: standard output.
 
-    def __init__(self, handle: TextIO) -> None:
+    ``lead``: text before everything that is written at once.
+    """
+
+    def __init__(self, handle: TextIO, lead: str = "") -> None:
         super().__init__(getattr(handle, "name", "output"))
-        self._given = handle
+        self._given, self._lead = handle, lead
 
     def open(self) -> None:
         """Start; nothing is written."""
         self._handle = self._given
+
+    def write(self, text: str, *, flush: bool = False) -> None:
+        """Append the lead and ``text``; ``flush``: flush the buffer at once."""
+        super().write(self._lead + text, flush=flush)
 
     def finish(self) -> None:
         """Flush; the handle stays open."""
@@ -275,6 +283,6 @@ class StreamOutput(_Output):
         self._handle = None
 
 
-def exists_error(path: Path) -> UsageError:
+def exists_error(path: Path, hint: str = REPLACE) -> UsageError:
     """Return the error for an output that already exists."""
-    return UsageError("exists already", where=path, hint="use --overwrite or --skip-existing")
+    return UsageError("exists already", where=path, hint=hint)

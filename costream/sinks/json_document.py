@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from costream.costs import CostTotals
+from costream.places import Crossing, ZoneEvent
 from costream.records import (
     Compute,
     Fault,
     Gap,
     Header,
+    Level,
     Objects,
     Prediction,
     Record,
@@ -21,13 +23,26 @@ from costream.records import (
 from costream.sinks.atomic import Spool, TextOutput
 from costream.sinks.base import TextSink, output_file
 
+# Name of a list that is stored -> type of its records, in the order of the document.
+_LISTS: dict[str, type[Record]] = {
+    "predictions": Prediction,  # of sound beside objects
+    "segments": Segment,
+    "gaps": Gap,
+    "errors": Fault,
+    "zones": ZoneEvent,
+    "crossings": Crossing,
+    "levels": Level,
+}
+_ALWAYS = ("segments", "gaps", "errors")  # the others are left out where they are empty
+
 
 @output_file("json", about="one document", has_summary=True, order=2)
 class JsonDocument(TextSink):
     """JSON: ``schema, header, predictions, segments, gaps, errors, compute, summary``.
 
     A model that finds objects has ``objects`` instead of predictions. These are written as they
-    arrive. The shorter lists are stored until the end, in memory while they are small. Each
+    arrive. ``zones``, ``crossings`` and ``levels`` follow the errors where there are any. The
+    shorter lists are stored until the end, in memory while they are small. Each
     member starts on its own line and ``summary`` is the last, so that ``registry.is_complete``
     need not read the whole document.
     """
@@ -35,8 +50,7 @@ class JsonDocument(TextSink):
     def __init__(self, out: TextOutput) -> None:
         super().__init__(out)
         self._totals = CostTotals()
-        kinds: tuple[type[Record], ...] = (Prediction, Segment, Gap, Fault)
-        self._lists = {kind: _Rows() for kind in kinds}
+        self._lists = {kind: _Rows() for kind in _LISTS.values()}
         self._of_steps: type[Record] = Prediction
         self._steps = 0
 
@@ -67,14 +81,9 @@ class JsonDocument(TextSink):
     def close(self, summary: Summary) -> None:
         """Write the lists, the cost and the summary, and finish."""
         self._out.write("\n]" if self._steps else "]")
-        names: list[tuple[str, type[Record]]] = [
-            ("segments", Segment),
-            ("gaps", Gap),
-            ("errors", Fault),
-        ]
-        if not self._lists[Prediction].empty:  # of sound beside objects
-            names.insert(0, ("predictions", Prediction))
-        for name, kind in names:
+        for name, kind in _LISTS.items():
+            if self._lists[kind].empty and name not in _ALWAYS:
+                continue
             self._out.write(f',\n"{name}": [')
             self._lists[kind].move_to(self._out)
             self._out.write("]")

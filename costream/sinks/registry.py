@@ -11,6 +11,7 @@ from typing import Any, TextIO
 from costream import formatting
 from costream.errors import UsageError
 from costream.sinks.atomic import (
+    REPLACE,
     AtomicFile,
     BinaryFile,
     StreamOutput,
@@ -94,27 +95,32 @@ def object_formats(formats: Iterable[str]) -> list[str]:
 
 
 def check_outputs(
-    formats: Sequence[str], directory: Path | None, name: str, *, overwrite: bool
+    formats: Sequence[str],
+    directory: Path | None,
+    name: str,
+    *,
+    overwrite: bool,
+    hint: str = REPLACE,
 ) -> None:
     """Raise UsageError for outputs that cannot be written; called before a model is loaded.
 
-    ``directory`` None means standard output, which takes a single text file.
+    ``directory`` None means standard output, which takes a single text file. ``hint``: how an
+    existing file is replaced.
     """
     if directory is None:
+        where, folder = f"-f {','.join(formats)}", "name a folder with -o"
         binary = [f for f in formats if FORMATS[f].binary]
         if binary:
-            raise UsageError(
-                f"{binary[0]} is a binary format", where="-o -", hint="name a folder with -o"
-            )
+            raise UsageError(f"{binary[0]} is a binary format", where=where, hint=folder)
         if sum(len(FORMATS[f].files) for f in formats) > 1:
-            hint = "name a folder with -o, or a single format other than csv"
-            raise UsageError("standard output takes a single text file", where="-o -", hint=hint)
+            what = "these are several files, and standard output takes one"
+            raise UsageError(what, where=where, hint=folder)
         return
     try:
         check_folder(directory)
         for path in (path for f in formats for path in paths_for(f, directory, name)):
             if path.exists() and (path.is_dir() or not overwrite):
-                raise exists_error(path)
+                raise exists_error(path, hint)
     except OSError as error:
         raise UsageError(f"cannot be written ({error.strerror})", where=directory) from error
 
@@ -125,11 +131,13 @@ def make_sinks(
     name: str,
     *,
     stream: TextIO | None = None,
+    named: str | None = None,
     overwrite: bool = False,
 ) -> list[Sink]:
     """Return one unopened sink per file; without ``directory`` they write to ``stream``.
 
     Without either there are none. ``check_outputs`` reports in advance what would fail.
+    ``named``: the source, where several share the stream.
     """
     sinks: list[Sink] = []
     for format in formats:
@@ -139,7 +147,8 @@ def make_sinks(
                 kind = BinaryFile if info.get("binary") else AtomicFile
                 sink = make(kind(directory / f"{name}.{suffix}", overwrite=overwrite))
             elif stream is not None:
-                sink = make(StreamOutput(stream))
+                lead = f"{named}\t" if named and info.get("joins") == "named" else ""
+                sink = make(StreamOutput(stream, lead))
             else:
                 continue
             objects = info.get("objects")

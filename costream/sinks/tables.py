@@ -77,7 +77,13 @@ class _Table(TextSink):
         self._rows = CsvRows(out)
 
 
-@output_file("predictions.csv", format="csv", about="three tables", objects=False, order=3)
+@output_file(
+    "predictions.csv",
+    format="csv",
+    about="tables of steps or boxes, segments, costs",
+    objects=False,
+    order=3,
+)
 class PredictionTable(_Table):
     """Table with one row per step, and per head if there are several.
 

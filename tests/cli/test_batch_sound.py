@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kit.media import chirps, make_audio, make_sound, make_video, noise, truncated
+from kit.paths import SAMPLES
 from kit.program import costream
 from kit.runs import records, rows
 from kit.sound_nets import write
@@ -29,6 +30,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     cut.rename(folder / "cut.flac")
     make_sound(folder / "header.wav", noise(0.0))
     (folder / "junk.mp3").write_bytes(bytes(range(1, 256)) * 20)
+    (folder / "drawing.svg").write_bytes((SAMPLES / "cost.svg").read_bytes())
     (folder / "notes.txt").write_text("not, media, at all, of course")
     out = root / "out"
     ran = costream(
@@ -53,7 +55,7 @@ def test_what_became_of_each(done: tuple[Path, int]) -> None:
     summary = json.loads((out / "summary.json").read_text("utf-8"))
     assert summary["skipped"] == {
         "no sound in it, and sounds takes only sound; try -m cooadtr": 1,
-        "not a media file": 1,
+        "not a media file": 2,
     }
     assert (summary["inputs"]["done"], code) == (4, 3)
 

@@ -284,7 +284,7 @@ def test_a_wrong_digest_leaves_nothing(place: Place, checkpoint: bytes) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (["prat"], 2, "no published checkpoint 'prat'; did you mean part or "),
+        (["prat"], 2, "no published checkpoint 'prat'; did you mean part?"),
         (["zebra"], 2, "no published checkpoint 'zebra'; known are part, page"),
         (
             ["page", "--accept-licence"],

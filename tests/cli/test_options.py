@@ -176,4 +176,4 @@ def test_file_environment_and_flag(tmp_path):
     assert "'of-the-environment'" in run(*arguments, cwd=tmp_path, env=named, code=2).stderr
     done = run(*arguments, "--layout", "coco-17", cwd=tmp_path, env=named, code=4)
     assert "layout = coco-17 (commandline)" in done.stderr
-    assert "columns = x,y (default map)" in done.stderr
+    assert "columns = x,y (costream.toml)" in done.stderr

@@ -68,8 +68,11 @@ def test_one_table_of_many_inputs(tmp_path):
     assert [row["model"] for row in rows(table)] == ["cosounds"]
     refused(2, "-f srt -o FOLDER", "detect", ROOM, "-o", table.with_suffix(".srt"))
     refused(2, "a single file takes the format csv", "detect", ROOM, "-o", table, "-f", "srt")
-    hint = "-o -: srt of 2 sources is no single file; name a folder with -o, or use -f jsonl"
+    hint = "-f srt: results of 2 sources make no single file; name a folder with -o, or use -f"
     refused(2, hint, "detect", ROOM, second, "-f", "srt")
+    alone = run("detect", ROOM, *PART, "-f", "lines").stdout.splitlines()
+    both = run("detect", ROOM, second, *PART, "-f", "lines").stdout.splitlines()
+    assert both == [f"{source}\t{line}" for source in (ROOM, second) for line in alone]
     joined = run("detect", ROOM, second, *PART, "-f", "table").stdout.splitlines()
     assert (joined[0], joined[len(joined) // 2]) == (ROOM.name, second.name)
     with pytest.raises(UsageError, match="save"):
@@ -137,6 +140,10 @@ def test_every_sound_is_of_a_kind():
     assert set().union(*(kinds[top] for top in tops)) == labels
     assert len(kinds) == 521 + 29  # of which no label is the name
     assert kinds_among({"dog", "no sound"}) == {}
+    with pytest.raises(UsageError, match="'Animal'; it is a kind of sounds, which needs a model"):
+        match_labels(["Animal"], ("metal", "classical", "no sound"))
+    with pytest.raises(UsageError, match=r"'bicycle'; known are blues, metal$"):
+        match_labels(["bicycle"], ("blues", "metal"))
 
 
 def test_only_some_objects(tmp_path: Path):
@@ -153,6 +160,8 @@ def test_commands_that_fit_are_named(tmp_path):
     words = "only sound; try: costream listen "
     refused(4, words + str(STREET), "detect", STREET)
     refused(4, f"only video; try: costream detect {ROOM}", "listen", ROOM)
+    both = run("listen", STREET, "-m", "cosounds,cooadtr", code=4).stderr
+    assert both == f"costream: {STREET}: there is no video stream, only sound\n"
     refused(4, "for skeletons: -m costgcn", "detect", SAMPLES / "moves.csv")
     refused(4, "for skeletons: -m costgcn", "listen", SAMPLES / "moves.csv")
     refused(2, "a command comes first: costream detect FILE", ROOM)

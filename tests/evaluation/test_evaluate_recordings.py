@@ -9,6 +9,7 @@ import pytest
 from sklearn.metrics import average_precision_score
 
 from kit import data_skeleton
+from kit.paths import SAMPLES
 from kit.program import costream
 from kit.runs import run
 
@@ -157,6 +158,12 @@ def test_tables_for_people(results, recordings):
             ("-m", "cooadtr", "--data", ".", "--labels", "nowhere"),
             "there is no such label file or folder",
         ),
+        (
+            ("-m", "cooadtr", "--data", SAMPLES / "room.mp4"),
+            "room.mp4: is a recording or other data, not a text with labels; the labels of a"
+            " recording are given with --labels FILE",
+        ),
+        (("-m", "cooadtr", "--data", SAMPLES / "band.ogg"), "are given with --labels FILE"),
     ],
 )
 def test_wrong_options_are_told_before_anything_runs(arguments, told, tmp_path):

@@ -101,6 +101,13 @@ def test_what_a_run_leaves():
     assert len(heard((3, None)).times) == 0
 
 
+def test_the_header_says_which_part_was_processed():
+    listener = PredictionCollector()
+    for options, part in (({}, (0.0, math.inf)), ({"start_s": 2, "end_s": 9.5}, (2.0, 9.5))):
+        listener.open(Header("1", "m", "", ("a",), None, 8.0, 0.0, "a", "video", None, options))
+        assert listener.predictions().part == part
+
+
 def test_of_several_persons_the_one_who_is_there_longest_counts():
     listener = PredictionCollector()
     listener.open(Header("1", "m", "", ("a", "b"), None, 8.0, 0.0, "a", "skeleton", None, {}))

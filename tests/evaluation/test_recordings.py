@@ -52,6 +52,24 @@ def test_several_labels_may_be_true_at_once():
     assert frames["classes"]["sit"]["recall"] == 0.5
 
 
+def test_only_the_part_that_was_processed_is_scored():
+    truth = recording("a", (0.0, 1.5, "walk"), (1.5, 2.0, "sit"), (5.0, 9.0, "sit"))
+    said = told(sure(0, 0, 0, 0, 1, 1, 2, 2), [(1.0, 1.5, "walk", 0.9), (1.5, 2.0, "sit", 0.9)])
+    rows = slice(4, 8)  # from 1 s on
+    said = replace(
+        said,
+        times=said.times[rows],
+        probabilities=said.probabilities[rows],
+        steps=said.steps[:4],
+        part=(1.0, 2.0),
+    )
+    result = scored([(truth, said)])
+    assert (result["frames"]["frames"], result["frames"]["accuracy"]) == (4, 1)
+    assert (result["segments"]["segments"], result["segments"]["f1"]["0.7"]) == (2, 1)
+    assert (result["starts"]["starts"], result["starts"]["mAP"]["1"]) == (2, 1)
+    assert (result["latency"]["segments"], result["latency"]["median_s"]) == (2, 0)
+
+
 def test_labels_that_the_model_lacks_are_not_scored(caplog):
     truth = recording("a", (0.0, 1.0, "jump"), (1.0, 1.5, "Sit"), (0.5, 0.75, "walk"))
     frames = scored([(truth, told(sure(0, 0, 1, 0, 2, 2, 0, 0)))])["frames"]

@@ -105,6 +105,7 @@ def test_pages_are_whole(name):
     text = render(pages()[name])
     assert not re.search(r"^\{\{", text, re.MULTILINE)
     assert re.match(r"# [\w ]+\n\n[^\n]+\n", text), "a title and a line that index.md shows"
+    assert not re.search(r"(?<!`)``(?!`)|\bNone: ", text), "words of the source"
     for link in re.findall(r"\]\((\w+\.md)\)", text):
         assert link.removesuffix(".md") in pages(), link
     if name in COMMANDS:
@@ -123,6 +124,7 @@ def test_nothing_is_missing():
     for kind in (Header, *get_args(Record), Summary):
         section = results.split(f"### {kind.type}\n")[1].split("\n#")[0]
         assert all(f"`{field.name}`" in section for field in dataclasses.fields(kind))
+    assert "| `wall_s` | number or null |" in results
     assert all(f"\n| {int(code)} |" in results for code in ExitCode)
     assert all(f"| `{name}` |" in results for name in FORMATS)
 

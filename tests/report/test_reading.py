@@ -149,6 +149,8 @@ def test_a_watch_comes_back_as_it_was_written(watched):
         '{"schema": "https://json-schema.org", "header": {"schema": "other/1"}}',
         '{"type": "FeatureCollection", "features": []}',
         '{"type": "module"}\n{"type": "module"}\n',
+        '{"video": "a.mp4", "segments": [{"start_s": 0.0, "end_s": 3.5, "label": "walk"}]}',
+        '{"segments": [{"start_s": 0.0, "end_s": 3.5, "label": "walk"}, {"start',
         "[" * 100_000,
         '{"header": ' + "[" * 100_000,
         "\x00\x01\x02" * 1000,

@@ -388,7 +388,8 @@ def test_a_stream_gets_the_text_of_the_file(
 def test_standard_output_takes_one_text() -> None:
     check_outputs(["jsonl"], None, NAME, overwrite=False)
     for formats in (["csv"], ["jsonl", "srt"]):
-        with pytest.raises(UsageError, match="standard output takes a single text file"):
+        words = f"^-f {','.join(formats)}: these are several files.*; name a folder with -o$"
+        with pytest.raises(UsageError, match=words):
             check_outputs(formats, None, NAME, overwrite=False)
     assert make_sinks(["jsonl"], None, NAME) == []
     with pytest.raises(UsageError, match=r"mp4 is a binary format; name a folder with -o"):

@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
-from costream.records import SCHEMA, Objects, Picture, VideoFrame
+from costream.places import Crossing, ZoneEvent
+from costream.records import SCHEMA, Level, Objects, Picture, VideoFrame
+from costream.report.digest import Digest
+from costream.results.reader import read_results
 from costream.sinks.base import PictureSink
 from costream.sinks.registry import FORMATS, make_sinks, paths_for
 
@@ -113,6 +116,29 @@ def test_objects_say_the_same_in_lines_table_and_document() -> None:
         assert [row["label"], *([int(row["id"])] if row["id"] else [])] == box[5:]
     counts = [line["count"] for line in lines if line["type"] == "segment"]
     assert [int(row["count"]) for row in _table("objects.timeline.csv")] == counts
+
+
+def test_places_and_levels_say_the_same_in_lines_and_document(
+    run_of_objects: Any, tmp_path: Path
+) -> None:
+    events = (
+        ZoneEvent(0.5, "bed", "enter", "person", 1, 0.0, 1, 1, 0),
+        Crossing(0.75, "door", "in", "person", 1, 1, 0),
+        ZoneEvent(1.5, "bed", "leave", "person", 1, 1.0, 0, 1, 1),
+        Level(1.0, -30.5, -33.25),
+    )
+    for sink in make_sinks(["jsonl", "json"], tmp_path, "run"):
+        sink.open(run_of_objects.header)
+        for record in (*run_of_objects.records, *events):
+            sink.write(record)
+        sink.close(run_of_objects.summary)
+    lines, document = (list(read_results(tmp_path / f"run.{f}")) for f in ("jsonl", "json"))
+    for event in events:
+        assert event in lines
+        assert event in document
+    assert Digest.of(document).visits == Digest.of(lines).visits
+    written = json.loads((tmp_path / "run.json").read_text("utf-8"))
+    assert [len(written[name]) for name in ("zones", "crossings", "levels")] == [2, 1, 1]
 
 
 def test_scores_of_several_heads_stand_below_their_labels() -> None:

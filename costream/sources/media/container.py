@@ -150,10 +150,14 @@ def audio_stream(container: InputContainer, where: str) -> AudioStream:
 
 
 def media_streams(path: str) -> tuple[bool, bool]:
-    """Return whether a file has audio streams, and whether it has video streams."""
+    """Return whether a file has audio streams, and whether it has video that can be decoded."""
     try:
         with av.open(f"file:{path}", mode="r", metadata_errors="replace") as container:
-            pictures = [s for s in container.streams.video if not s.disposition & ATTACHED_PICTURE]
+            pictures = [
+                s
+                for s in container.streams.video
+                if s.codec_context is not None and not s.disposition & ATTACHED_PICTURE
+            ]
             text = container.format.name == "tty"  # FFmpeg plays it as a terminal recording
             return bool(container.streams.audio), bool(pictures) and not text
     except (av.FFmpegError, OSError):
