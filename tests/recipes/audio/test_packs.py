@@ -15,6 +15,7 @@ from costream.errors import UsageError
 from costream.models.registry import load_model
 from costream.records import AudioBlock
 from kit.data_packs import packs as needed
+from weights.recipes.audio.adviser import ALIKE
 from weights.recipes.audio.data import PACKS, PARTS, SOUNDS, read_clips
 from weights.recipes.audio.lessons import LessonBank, LessonPlan, LessonWorkers
 from weights.recipes.audio.teacher import CLASSES, HOP, WIDTH, WINDOW, Said
@@ -33,6 +34,9 @@ def clips(packs):
 
 
 class LoudBands:  # a teacher that knows nothing but which bands of a window are loud
+    classes = sorted({name for names in ALIKE.values() for name in names})
+    classes += [f"band {k}" for k in range(len(classes), CLASSES)]
+
     def __call__(self, wave):
         windows = [wave[k : k + WINDOW] for k in range(0, len(wave) - WINDOW + 1, HOP)]
         spectra = np.abs(np.fft.rfft(np.stack(windows), 4096))[:, 1 : CLASSES + 1]
@@ -50,7 +54,7 @@ def test_no_source_or_song_is_on_two_sides(clips):
 
 
 def test_another_fold_can_be_held_out(packs):
-    for fold in ("2", "3"):
+    for fold in ("2", "1"):
         clips = [c for c in read_clips(packs, 29, fold=fold) if c.set == "UrbanSound8K"]
         with tarfile.open(packs / "env_sound.tar") as archive:
             text = read_member(archive, "env_sound/labels.csv").decode()
@@ -60,7 +64,7 @@ def test_another_fold_can_be_held_out(packs):
         assert {known[c.group] for c in clips if c.part == "test"} == {fold}
         assert fold not in {known[c.group] for c in clips if c.part != "test"}
     # What was learnt with another fold held out is kept apart.
-    plans = [LessonPlan(packs, LoudBands, 24, 0, cache=packs, fold=fold) for fold in ("2", "3")]
+    plans = [LessonPlan(packs, LoudBands, 24, 0, cache=packs, fold=fold) for fold in ("2", "1")]
     assert (
         len({plan.path(1) for plan in plans}) == len({plan.name("backbone") for plan in plans}) == 2
     )

@@ -28,6 +28,7 @@ from costream.training.optim import (
     fastest_autocast,
 )
 from weights.recipes.action.loop import logits
+from weights.recipes.audio.adviser import Adviser
 from weights.recipes.audio.data import SoundClip
 from weights.recipes.audio.lessons import DistillationSet, LessonBank, make_mel
 from weights.recipes.audio.pieces import (
@@ -292,8 +293,9 @@ class Recordings:
         labels: Sequence[str],
         label_of: LabelOf,
         shares: Mapping[str, float],
+        adviser: Adviser,
     ) -> Recordings:
-        """Return the beginnings of the clips that have one of the labels."""
+        """Return the beginnings of the clips that have one of the labels, with advised targets."""
         known = [k for k, clip in enumerate(clips) if label_of(clip) in labels]
         room = torch.zeros(len(known), _CLIP_STEPS, tokens[0].shape[1])
         targets = torch.zeros(len(known), _CLIP_STEPS, len(labels))
@@ -301,8 +303,9 @@ class Recordings:
             own = tokens[k][:_CLIP_STEPS]
             room[row, : len(own)] = own
             heard = torch.from_numpy(clips[k].blocks(BLOCK)).any(1)[: len(own)]
-            column = labels.index(label_of(clips[k]) or "")
-            targets[row, : len(own), column] = heard.float()
+            told = F.one_hot(torch.tensor(labels.index(label_of(clips[k]) or "")), len(labels))
+            told = adviser.blend(told.float(), tokens[k].mean(0))
+            targets[row, : len(own)] = told * heard[:, None]
         drawn = np.array(balance([clips[k] for k in known], shares))
         return cls(room, targets, drawn / drawn.sum())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,13 +27,19 @@ _LENGTHS_S = (3, 10, 30)
 
 @dataclass(frozen=True)
 class Held:
-    """Clips that nothing was trained on, and their tokens [T, D]."""
+    """Clips, their tokens [T, D] and, where it is needed, what the teacher says of them [C]."""
 
     clips: Sequence[SoundClip]
     tokens: Sequence[Tensor]
+    said: Sequence[Tensor] = ()
+
+    def joined(self, other: Held) -> Held:
+        """Return the clips of both."""
+        parts = ((getattr(h, f.name) for h in (self, other)) for f in fields(self))
+        return Held(*([*one, *another] for one, another in parts))
 
     def select(self, keep: Sequence[bool]) -> Held:
-        """Return those of the clips for which ``keep`` is True."""
+        """Return those of the clips, and their tokens, for which ``keep`` is True."""
         chosen = [k for k, is_kept in enumerate(keep) if is_kept]
         return Held([self.clips[k] for k in chosen], [self.tokens[k] for k in chosen])
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
+from tqdm import tqdm
 
 from costream.checkpoints.file import write_whole
 from costream.errors import CostreamError, UsageError
@@ -30,7 +31,7 @@ from weights.recipes.audio.data import (
     read_clips,
 )
 from weights.recipes.audio.pieces import PieceSampler
-from weights.recipes.audio.teacher import Teacher
+from weights.recipes.audio.teacher import WINDOW, Teacher
 
 SHARD = 250  # pieces in a file of the cache
 _HELD = 512  # pieces of validation clips, at most
@@ -132,6 +133,24 @@ class LessonPlan:
     def clips(self) -> list[SoundClip]:
         """Return the clips of all packs."""
         return read_clips(self.packs, self.every, self.waves, self.fold)
+
+    def said(self, clips: Sequence[SoundClip]) -> tuple[Tensor, Sequence[str]]:
+        """Return the teacher's logits for each of all clips, the mean of its windows [N, C].
+
+        Also return the names of its classes. Short clips are repeated.
+        """
+        teacher = self.make_teacher()
+        path = None if self.cache is None else self.cache / self.name("said")
+        if path is not None and path.exists():
+            return load_file(path)["logits"], teacher.classes
+        rows = []
+        for clip in tqdm(clips, "teacher", file=sys.stderr, disable=None, leave=False):
+            wave = np.resize(clip.wave, max(WINDOW, len(clip.samples)))
+            rows.append(torch.from_numpy(teacher(wave).logits.mean(0)))
+        logits = torch.stack(rows)
+        if path is not None:
+            write_whole(path, [save({"logits": logits})])
+        return logits, teacher.classes
 
     @property
     def shards(self) -> int:

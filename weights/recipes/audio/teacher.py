@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import csv
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +40,17 @@ class Said(NamedTuple):
     logits: npt.NDArray[np.float32]  # [windows, CLASSES]
 
 
+class Teacher(Protocol):
+    """A network that a student learns from; ``classes``: the names of its CLASSES."""
+
+    classes: Sequence[str]
+
+    def __call__(self, wave: npt.NDArray[np.float32]) -> Said:
+        """Return the outputs for a sound [N] at 16 kHz, a window every HOP samples."""
+
+
 class Mn04:
-    """The teacher: sound to features and class scores, a window every HOP samples.
+    """The teacher of the audio backbone, at a standard level of sound.
 
     Raises UsageError if the pack ``teachers_audio.tar`` or the package onnxruntime is missing.
     """
@@ -56,11 +66,14 @@ class Mn04:
             options = SessionOptions()
             options.intra_op_num_threads = 1
             self._network = InferenceSession(str(file), options)
+        with teacher_file(path, "audioset_class_labels_indices.csv") as file:
+            rows = csv.DictReader(file.read_text("utf-8").splitlines())
+            self.classes: Sequence[str] = [row["display_name"] for row in rows]
         with teacher_file(path, "mn04_mel.npz") as file, np.load(file) as front:
             self._mel, self._window = front["mel"].T.copy(), front["window"].astype(np.float32)
 
     def __call__(self, wave: npt.NDArray[np.float32]) -> Said:
-        """Return the outputs for a sound [N] at 16 kHz, at a standard level."""
+        """Return the outputs for a sound [N] at 16 kHz."""
         level = float(np.sqrt(np.mean(wave**2)))
         rows = self._spectrogram(wave * (_LEVEL / level if level > _FAINT else 1.0))
         count = (len(wave) - WINDOW) // HOP + 1
@@ -83,6 +96,3 @@ class Mn04:
         power = bins.real**2 + bins.imag**2
         rows: npt.NDArray[np.float32] = (np.log(power @ self._mel + 1e-5) + 4.5) / 5
         return rows
-
-
-Teacher: TypeAlias = Callable[[npt.NDArray[np.float32]], Said]
