@@ -149,7 +149,7 @@ class Results:
             self._write(make_sinks(names, target, name, overwrite=overwrite))
             objects = finds_objects(self.header)
             return [path for f in names for path in paths_for(f, target, name, objects=objects)]
-        if target.exists() and not overwrite:
+        if os.path.exists(target) and not overwrite:
             raise exists_error(target, REPLACE)
         file = AtomicFile(target, overwrite=True)
         if target.suffix.lower() == _REPORT:
