@@ -48,8 +48,8 @@ class MediaSource(FileSource, Generic[DecoderT]):
         """Raise SourceError if the requested start is after the end."""
         if duration_s is not None and self._options.start_s > duration_s:
             raise SourceError(
-                f"the start ({format_time(self._options.start_s)}) is after the end of the recording "
-                f"({format_time(duration_s)})",
+                f"the start ({format_time(self._options.start_s)}) is after the end of the"
+                f" recording ({format_time(duration_s)})",
                 where=self._where,
             )
 
