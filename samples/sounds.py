@@ -138,7 +138,7 @@ def car_horn(rng: Rng, length_s: float) -> Wave:
     """A car that sounds its horn: two notes at once."""
     t = times(length_s)
     gate = np.zeros(len(t))
-    for begin, end in ((0.0, 1.0), (1.3, 1.8), (2.1, length_s - 0.5)):
+    for begin, end in ((0.0, 0.9), (1.2, 1.6), (1.9, 2.8), (3.1, 3.5), (3.8, length_s - 0.3)):
         gate += np.clip((t - begin) / 0.015, 0, 1) * np.clip((end - t) / 0.03, 0, 1)
     plate = formants((1000, 700, 0.7), (2000, 1200, 1.0), (3100, 1500, 0.7), tilt_db=-1)
     drift = 1 + 0.001 * wander(rng, length_s, 4)
@@ -329,7 +329,7 @@ MAKERS: dict[str, Callable[[Rng, float], Wave]] = {
         person_sneeze,
     )
 }
-STREET = ("dog bark", "siren", "baby cry", "gun shot", "car horn", "engine idling")
+STREET = ("dog bark", "siren", "baby cry", "gun shot", "car horn", "drilling")
 
 
 def street() -> list[tuple[str, Wave]]:

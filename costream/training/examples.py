@@ -40,7 +40,9 @@ def check_examples(
         raise failed[0]
     if failed:
         listed = listed_errors([str(error) for error in failed])
-        raise SourceError(f"{len(failed)} recordings cannot be used: {listed}")
+        told = f"{len(failed)} recordings cannot be used: {listed}"
+        unread = any(isinstance(error, SourceError) for error in failed)
+        raise SourceError(told) if unread else UsageError(told)
 
 
 @contextmanager

@@ -75,7 +75,8 @@ def test_the_verdict_praises_what_was_learnt_and_warns_of_chance(base, classes, 
     for n, (label, ways) in enumerate(classes.items()):
         for k in range(40 // len(classes)):
             file = tmp_path / "data" / label / f"{k}.mp4"
-            data_video.write_clip(file, [(way, 10) for way in ways], 100 * n + k)
+            frames = 8 + k % 5  # few of the clips are the same
+            data_video.write_clip(file, [(way, frames) for way in ways], 100 * n + k)
     path = tmp_path / "own ways.safetensors"
     given = ("--data", tmp_path / "data", "--validation", 0.4, "--steps", 120, "--no-cache")
     told = run("train", base, *given, "-o", path, "--scratch").stdout.splitlines()[1:]
@@ -221,7 +222,8 @@ def test_features_are_no_video(base, tmp_path):
     run(*made, tmp_path / "slide" / "a.npz")
     (tmp_path / "a.mp4").unlink()
     given = ("--data", tmp_path, "-o", tmp_path / "o.safetensors", "--validation", 0)
-    refused(2, "training takes recordings, not features", "train", base, *given)
+    told = run("train", base, *given, code=2).stderr
+    assert told.count("training takes recordings, not features") == 2
 
 
 def write_tone(path, tone, seed):

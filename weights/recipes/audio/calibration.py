@@ -20,8 +20,8 @@ from weights.recipes.audio.scores import QUIET, RATE_HZ, Rows, shown, speech_sco
 from weights.recipes.common import fitted_familiarity, separation
 
 _SURE = 0.7  # least share of the main sound of a mixture, to count as its label
-_THRESHOLDS = (0.3, 0.4, 0.5, 0.6)  # above it, too little is shown
-_LOW = 0.6  # of the threshold
+_THRESHOLDS = (0.3, 0.4, 0.5, 0.55)  # above it, too little is shown
+_LOW = 0.9  # of the threshold
 _LENGTHS_S = (3, 10, 30)
 
 

@@ -452,12 +452,12 @@ ABOUT: dict[str, dict[str, Any]] = {
         "trained_on": _DATA,
         "split": _SPLIT,
         "limits": (
-            "Air conditioners, idling engines, drills and jackhammers are taken for one another,"
-            " which is why UrbanSound8K's figure is low (157 of its 387 clips are ten recordings of"
-            " the first two): do not rely on these four. Most labels were learnt from some two"
-            " dozen recordings. Of several sounds at once only the strongest is told. In the"
-            " timeline nothing stands for other. Not an alarm: do not rely on it for sirens, shots,"
-            " glass or crying babies."
+            "Of UrbanSound8K's jackhammers two of three are taken for idling engines, a third of"
+            " its idling engines and air conditioners for one another: do not rely on these"
+            " three. A humpback's song is in part taken for a cow. Most labels were learnt from"
+            " some two dozen recordings. Of several sounds at once only the strongest is told. In"
+            " the timeline nothing stands for other. Not an alarm: do not rely on it for sirens,"
+            " shots, glass or crying babies."
         ),
         "licence": _LICENCE,
     },
