@@ -22,7 +22,7 @@ from kit.media import make_video
 from kit.movinet_clip import CROP, SMALL
 from kit.pages import Page
 from kit.program import costream, python
-from kit.runs import evaluate, refused, run
+from kit.runs import evaluate, run
 
 
 @pytest.fixture(scope="module")
