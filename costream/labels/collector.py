@@ -15,7 +15,7 @@ from costream.labels.recording import Label, Recording
 
 log = logging.getLogger("costream")
 _SHOWN = 3  # places quoted in a message
-_ERRORS_SHOWN = 20  # all of them, as a rule, since each has to be mended
+_ERRORS_SHOWN = 10  # each has to be mended; a message is cut after some 2,000 characters
 _AFTER_S = 1.0  # durations are rounded, and the last step of a model may extend beyond the end
 _SUBSETS = {"training": "train", "testing": "test", "validation": "val"}
 

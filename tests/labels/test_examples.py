@@ -81,7 +81,7 @@ def test_a_bad_line_is_named(data, line, says):
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
-        (["file,label", *["wave/a.csv,"] * 26], r"line 2: .*line 21: no label \(and 6 more\)"),
+        (["file,label", *["wave/a.csv,"] * 26], r"line 2: .*line 11: no label \(and 16 more\)"),
         (["file,start,end", "wave/a.csv,wave"], "no column label"),
         (["name,label", "wave/a.csv,wave"], "no column file"),
         (["file,label,begin", "wave/a.csv,wave"], "unknown column 'begin'"),
