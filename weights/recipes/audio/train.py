@@ -7,8 +7,8 @@ folds, sources, speakers and songs and writes their weights with their cards. Se
 hours on one core. With ``--cache`` decoded sounds, the teacher's outputs and the training of the
 backbone are kept there, and the same command resumes it.
 
-The shipped backbone learnt for 70 minutes of one core and then, from those weights and from 160,000
-pieces, for 80 more (``--start`` the former, ``--workers 1 --pieces 160000 --batch 96 --steps 24000
+The shipped backbone learnt for 70 minutes of one core and then, from those weights and from 180,000
+pieces, for 80 more (``--start`` the former, ``--workers 1 --pieces 180000 --batch 96 --steps 24000
 --seconds 4800 --learn``).
 
 It learns on a GPU too: after ``--device cuda --workers 9 --pieces 400000 --batch 512 --seconds 480
@@ -405,7 +405,7 @@ _DATA = (
     " turning, peeling, sweeping). Varied in speed, level, colour, band, room and noise, two at a"
     " time, joined into streams; made-up silence, noises, tones and hum. Features and class scores"
     " of mn04 (EfficientAT, AudioSet) on the same pieces were further targets of the backbone,"
-    " which began with random weights and learnt for two and a half hours on one core from 160,000"
+    " which began with random weights and learnt for two and a half hours on one core from 180,000"
     " pieces; its weights are averages over steps. The temporal models learnt from recordings as"
     " they are, too, and most of their targets from a linear classifier of whole recordings that is"
     " kept near the teacher's classes. Weights are rounded to half precision."
