@@ -29,13 +29,15 @@ def check_examples(
 
     Raises what ``open_example`` raises if it is only one.
     """
-    failed: list[CostreamError] = []
-    for example in {e.source: e for e in reversed(examples)}.values():
+    failed, first = list[CostreamError](), dict[str, Example]()
+    for example in examples:
+        first.setdefault(example.source, example)
+    for example in first.values():
         try:
             with open_example(example, card, frontend, options):
                 pass
         except (SourceError, UsageError) as error:
-            failed.insert(0, error)
+            failed.append(error)
     if len(failed) == 1:
         raise failed[0]
     if failed:
@@ -67,16 +69,18 @@ def open_example(
                 hint="give the recordings themselves",
             )
         check_source(card, frontend, info)
-        if info.silent:
-            log.warning("%s: %s; training on its frames only", example.where, info.silent)
-        yield _without_faults(source.items(), example)
+        yield _without_faults(source.items(), example, info.silent)
     except SourceError as error:
         raise located(error, example) from error
     finally:
         source.close()
 
 
-def _without_faults(items: Iterator[Item], example: Example) -> Iterator[Data | Gap]:
+def _without_faults(
+    items: Iterator[Item], example: Example, silent: str | None
+) -> Iterator[Data | Gap]:
+    if silent:
+        log.warning("%s: %s; training on its frames only", example.where, silent)
     for item in items:
         if isinstance(item, Fault):
             log.warning("%s: %s", example.where, item.message)
