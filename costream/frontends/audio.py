@@ -336,6 +336,12 @@ class ContinualAudioNet(SpectrumFrontend, Foldable[FoldedAudio]):
         features = zeros(*shape, like=self.project.weight)
         return AudioState(self.mel.init_state(batch_size), past, features, zeros(batch_size))
 
+    def forward_step(self, x: Tensor, state: AudioState) -> Tensor:
+        """Take a block [B, block] of every stream, return its token [B, D]."""
+        if x.is_cpu and not self.training and not torch.is_grad_enabled():
+            return self._hop(x, state)
+        return super().forward_step(x, state)
+
     def forward_steps(self, x: Tensor, state: AudioState) -> Tensor:
         """Take T blocks [B, T, block] of every stream, return T tokens [B, T, D]."""
         if x.shape[1] == 1 and x.is_cpu and not self.training and not torch.is_grad_enabled():

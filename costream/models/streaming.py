@@ -91,17 +91,15 @@ def familiarity_of(
     if known is None:
         return None
     counted = np.isin(card.labels, [label for label in card.events if label != known.rest])
-    return partial(_familiar, counted, known)
+    return partial(_familiar, np.flatnonzero(counted), known)
 
 
 def _familiar(
-    counted: npt.NDArray[np.bool_], known: Familiarity, logits: npt.NDArray[np.float32]
+    counted: npt.NDArray[np.intp], known: Familiarity, logits: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float32]:
-    own = logits[..., counted].astype(np.float64)
-    most = own.max(-1)
-    energy = most + np.log(np.exp(own - most[..., None]).sum(-1))
-    odds = np.clip((energy - known.centre) / known.scale, -30.0, 30.0)
-    out: npt.NDArray[np.float32] = (1 / (1 + np.exp(-odds))).astype(np.float32)
+    energy = np.logaddexp.reduce(logits.take(counted, -1), -1, np.float64)
+    half_odds = (energy - known.centre) * (0.5 / known.scale)
+    out: npt.NDArray[np.float32] = (0.5 + 0.5 * np.tanh(half_odds)).astype(np.float32)
     return out
 
 
@@ -316,8 +314,10 @@ class StreamingModel:
         probabilities = None if out is None else self._probabilities(out.logits)
         familiarity = None if out is None else self._familiarity(out.logits)
         if probabilities is not None and skeletons is not None and self.info.card.background:
-            nobody = ~tokens.flatten(1).any(1).cpu().numpy()
-            probabilities[nobody] = np.equal(self.info.card.labels, self.info.card.background)
+            present = tokens.flatten(1).any(1).tolist()
+            if not all(present):
+                alone = np.equal(self.info.card.labels, self.info.card.background)
+                probabilities[np.logical_not(present)] = alone
         # The temperature was fitted for the present; anticipation has a classifier of its own.
         anticipation = None if future is None else future.float().softmax(-1).cpu().numpy()
         return StepResult(
@@ -367,6 +367,8 @@ class StreamingModel:
         if not any(self._familiar):
             return None
         rows = logits.float().cpu().numpy()
+        if len(self._familiar) == 1 and self._familiar[0] is not None:
+            return self._familiar[0](rows)[..., None]
         out = np.full((*rows.shape[:-1], len(self._familiar)), np.nan, np.float32)
         for k, (head, familiar) in enumerate(zip(self.info.heads, self._familiar, strict=True)):
             if familiar is not None:
