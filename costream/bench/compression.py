@@ -20,6 +20,7 @@ from costream.models.build import build, model_class
 from costream.models.int8 import to_int8
 from costream.models.registry import read_model
 from costream.models.verify import random_items
+from costream.nn.fast import compile_blocks
 from costream.tables import Table
 
 _STEPS = 12  # of a round
@@ -50,6 +51,9 @@ def compression_table(names: Sequence[str], rounds: int, threads: int) -> Table:
         forms = [
             form for name, called in zip(names, shown, strict=True) for form in _forms(name, called)
         ]
+        hops = any(form.model.info.sound for form in forms)
+        if hops:
+            compile_blocks()  # as a stream of many does by itself
         labels = forms[0].stored.card.labels
         if other := [f.name for f in forms if f.stored.card.labels != labels]:
             raise UsageError(f"{other[0]} has other labels than {forms[0].name}")
@@ -78,6 +82,8 @@ def compression_table(names: Sequence[str], rounds: int, threads: int) -> Table:
                 off = difference(form.stored, step)
                 rows.append((name, step.size / 1e6, own / 1e6, *cells, size / 1e3, off))
     notes = [f"scores: of {sample}; a step is that of the whole model, of {_STEPS} a round"]
+    if hops:
+        notes.append("steps of sound: compiled loops, as after 8,192 hops of a stream")
     if len(medians) > 1:
         notes.append(f"in files: {max(medians)} steps together, beside those of the first in files")
     notes.append("int8: all matrices, also those that 'models compress' leaves float16")
