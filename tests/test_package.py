@@ -122,6 +122,6 @@ def test_an_installed_package_works(wheel: Path, tmp_path: Path) -> None:
     page = (tmp_path / "x" / "report.html").read_text("utf-8")
     assert all(label in page for label in ("walk", "dog bark", "wave both hands"))
     verified = run(costream, "models", "verify", "cosounds", cwd=tmp_path)
-    assert "street.ogg: accuracy 0.8" in verified
+    assert "street.ogg: accuracy 0.9" in verified
     completion = run(costream, "completion", "bash", cwd=tmp_path)
     assert "complete -o nosort -F" in completion

@@ -51,8 +51,7 @@ def compression_table(names: Sequence[str], rounds: int, threads: int) -> Table:
         forms = [
             form for name, called in zip(names, shown, strict=True) for form in _forms(name, called)
         ]
-        hops = any(form.model.info.sound for form in forms)
-        if hops:
+        if hops := any(form.model.info.sound for form in forms):
             compile_blocks()  # as a stream of many does by itself
         labels = forms[0].stored.card.labels
         if other := [f.name for f in forms if f.stored.card.labels != labels]:

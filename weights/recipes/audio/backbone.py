@@ -310,6 +310,13 @@ class Recordings:
         return cls(room, targets, drawn / drawn.sum())
 
 
+def label_shares(streams: tuple[Tensor, Tensor], recordings: Recordings) -> Tensor:
+    """Return the share of each label in what ``train_head`` learns from these, [K]."""
+    drawn = torch.from_numpy(recordings.shares).float()
+    parts = streams[1].mean((0, 1)), torch.tensordot(drawn, recordings.targets.sum(1), 1)
+    return torch.stack([part / part.sum() for part in parts]).mean(0)
+
+
 def train_head(
     head: nn.Module,
     streams: tuple[Tensor, Tensor],

@@ -14,15 +14,25 @@ from costream.checkpoints.card import Card, Timeline
 from costream.labels.recording import UNSCORED
 from costream.training.calibration import StreamPredictions, at_temperature, best_temperature
 from weights.recipes.action.loop import logits
-from weights.recipes.audio.data import NO_MUSIC, OTHER, SoundClip, genre_label, sound_label
+from weights.recipes.audio.data import (
+    MUSIC,
+    NO_MUSIC,
+    OTHER,
+    SPEECH,
+    SoundClip,
+    genre_label,
+    sound_label,
+)
 from weights.recipes.audio.pieces import LabelOf
-from weights.recipes.audio.scores import QUIET, RATE_HZ, Rows, shown, speech_scores
+from weights.recipes.audio.scores import QUIET, RATE_HZ, Rows, predict, shown, speech_scores
 from weights.recipes.common import fitted_familiarity, separation
 
 _SURE = 0.7  # least share of the main sound of a mixture, to count as its label
-_THRESHOLDS = (0.3, 0.4, 0.5, 0.55)  # above it, too little is shown
+_THRESHOLDS = (0.4, 0.5, 0.55, 0.6)  # above it, too little is shown
 _LOW = 0.9  # of the threshold
 _LENGTHS_S = (3, 10, 30)
+_LEAST = 1e-4  # share of a label
+_TAUS = (0.0, 0.2, 0.4, 0.6, 0.8)
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,40 @@ class Held:
         """Return those of the clips, and their tokens, for which ``keep`` is True."""
         chosen = [k for k, is_kept in enumerate(keep) if is_kept]
         return Held([self.clips[k] for k in chosen], [self.tokens[k] for k in chosen])
+
+
+def adjustment(labels: Sequence[str], shares: Tensor, tau: float) -> Tensor:
+    """Return what is added to the logits of K labels so that the rare ones are told, too, [K].
+
+    It is -tau log p for the share p of a label in what was learnt from: logit adjustment (Menon et
+    al., ICLR 2021, Eq. 9). Speech and music, which have the shares that they have in what is heard,
+    stay as they are.
+    """
+    logs = shares.clamp(min=_LEAST).log()
+    added = tau * (logs.mean() - logs)
+    added[[labels.index(SPEECH), labels.index(MUSIC)]] = 0.0
+    return added
+
+
+def best_tau(
+    head: nn.Module,
+    labels: Sequence[str],
+    label_of: LabelOf,
+    validation: Held,
+    shares: Tensor,
+) -> float:
+    """Return the factor of ``adjustment`` with the highest mean of the labels' recalls."""
+    some = validation.select([label_of(c) is not None for c in validation.clips])
+    names = np.array([label_of(c) for c in some.clips])
+    rows = predict(head, some.tokens)
+
+    def recall(tau: float) -> float:
+        odds = adjustment(labels, shares, tau).exp().numpy()
+        told = (x * odds / (x @ odds)[:, None] for x in rows)
+        right = np.array([labels[x.mean(0).argmax()] for x in told]) == names
+        return float(np.mean([right[names == name].mean() for name in np.unique(names)]))
+
+    return max(_TAUS, key=recall)
 
 
 def calibrated(

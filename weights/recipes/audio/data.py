@@ -79,8 +79,8 @@ SOUNDS = sorted({*EVENTS, OTHER, SILENCE})  # the labels of the model for sounds
 # Neither a sound of a label nor surely none: no target but the teacher's.
 _UNCERTAIN = (
     "",
-    *("animal", "cat purr", "click", "cupboard door", "drawer", "fan", "machine", "seagull"),
-    *("traffic", "typewriter"),
+    *("animal", "cat purr", "click", "cupboard door", "drawer", "drone", "extractor fan", "fan"),
+    *("machine", "seagull", "traffic", "typewriter"),
 )
 # In a part of their own: for measuring what a few examples of new sounds teach.
 LEFT_OUT = (
