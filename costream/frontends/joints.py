@@ -43,6 +43,9 @@ class JointsState(State):
     before: Tensor  # float32 [B, P, V, D], the joints of the previous step
     had: Tensor  # float32 [B, P, V], 1 where the previous step has a joint
 
+    def __post_init__(self) -> None:
+        self.arrays: list[Array] = []  # the same memory, for compiled steps
+
 
 @frontend("joints", order=7)
 class JointStreams(nn.Module):
@@ -146,7 +149,7 @@ class JointStreams(nn.Module):
             raise ValueError(f"skeletons {list(joints.shape)} do not have {self.axes} axes")
         if not joints.shape[1] == scores.shape[1] == len(item.layout.joints):
             raise ValueError(f"skeletons {list(joints.shape)} are not of {item.layout.name}")
-        if not math.isfinite(joints.sum() + scores.sum()):
+        if not math.isfinite(np.add.reduce(joints, None) + np.add.reduce(scores, None)):
             raise ValueError("skeletons with numbers that are not finite")
         parts = self._conversion(item.layout)
         if parts is not None:
@@ -186,9 +189,11 @@ class JointStreams(nn.Module):
         if given.ndim != 4 or not given.shape[1] or (len(given), *given.shape[2:]) != wanted:
             raise ValueError(f"skeletons {list(given.shape)} are not those of the state")
         if fast.enabled and self._loop is not None:
-            held = state.persons.owner, state.persons.away, state.frame.values, state.frame.counts
-            parts = [part.numpy() for part in (*held, state.before, state.had)]
-            return torch.from_numpy(self._loop(given, parts))
+            if not state.arrays:
+                persons, frame = state.persons, state.frame
+                held = persons.owner, persons.away, frame.values, frame.counts
+                state.arrays = [part.numpy() for part in (*held, state.before, state.had)]
+            return torch.from_numpy(self._loop(given, state.arrays))
         with np.errstate(all="ignore"):  # of numbers without a meaning
             return torch.from_numpy(self._step(given, state))
 

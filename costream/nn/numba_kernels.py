@@ -228,9 +228,16 @@ class Product:
         A frame of one stream is contiguous in ``other``, and where it is narrow in ``out``.
         ``below``: numbers from one row of a kernel to the next.
         """
+        self.on(x, out, other, relu, below)()
+
+    def on(
+        self, x: Tensor, out: Tensor, other: Tensor | None, relu: bool, below: int = 0
+    ) -> Callable[[], None]:
+        """Return the call with these tensors, which are read and written where they are now."""
         written, plus = out.numpy(), other is not None
         added = written if other is None else other.numpy()
-        _product(x.numpy(), self._panels, below, self._bias, added, plus, relu, written)
+        weights = self._panels, below, self._bias
+        return partial(_product, x.numpy(), *weights, added, plus, relu, written)
 
     def bind(self, patches: Tensor, out: Tensor, other: Tensor | None) -> Callable[[], None]:
         """Return the product that sets ``out`` [B, H, W, O] by patches [B, H, W, rows, I].

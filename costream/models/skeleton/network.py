@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -267,7 +268,6 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
         """Return for each stream whether its window is not yet full."""
         return tuple(steps < self.receptive_field for steps in state.steps.tolist())
 
-    @torch.no_grad()
     def forward_step(self, x: Tensor, state: SkeletonState) -> OadOutput | None:
         """Take a frame [B, M, V, C] of every stream, return logits [B, K], or None.
 
@@ -275,7 +275,8 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
         network is used in evaluation mode, with its parameters at the last call of ``init_state``
         or ``forward_steps``.
         """
-        logits = (self._folded or self.folded()).step(x, state)
+        with torch.no_grad() if torch.is_grad_enabled() else nullcontext():
+            logits = (self._folded or self.folded()).step(x, state)
         return None if logits is None else OadOutput(logits, None)
 
     @torch.no_grad()

@@ -7,14 +7,16 @@ and so are the nine frames of a temporal kernel. Absent persons cost nothing.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from costream.frontends.products import matrix_product
 from costream.models.skeleton.blocks import SkeletonLayers
 from costream.models.skeleton.temporal import (
     FoldedBlock,
@@ -34,6 +36,9 @@ from costream.nn.timing import (
     hide_unstarted,
     in_sequence,
 )
+
+if TYPE_CHECKING:
+    from costream.nn.numba_kernels import Product
 
 _PIECE = 128  # frames processed at once: bounds memory
 
@@ -208,7 +213,8 @@ class FoldedSkeleton(Folded):
         """
         steps, empty, asleep = state.counters
         ages, counts = steps.tolist(), empty.tolist()
-        seen: Any = x.numpy().any((3, 4)) if fast.is_plain(x) else x.flatten(3).any(3)
+        numbers = x.flatten(3)
+        seen: Any = np.logical_or.reduce(numbers.numpy(), 3) if fast.is_plain(x) else numbers.any(3)
         present: list[list[list[bool]]] = seen.tolist()  # stream, frame, person
         whole = all(all(map(all, frames)) for frames in present)
         if whole and not any(any(map(any, rows)) for rows in (counts, asleep.tolist())):
@@ -337,10 +343,10 @@ class BlockPlan:
             self.images = [window.view(count, 1, joints, -1) for window in self.windows]
             self.image = self.frame[:, None]
             spatial = block.spatial
-            self.spatial: Callable[[Tensor, Tensor], Any] = (
-                GraphPlan(spatial, count, joints, compiled).step
+            self.spatial: Callable[[Tensor, int], Any] = (
+                GraphPlan(spatial, count, joints, compiled, self.slots).step
                 if type(spatial) is FoldedGraphConvolution
-                else lambda x, out: out.copy_(spatial(x).flatten(0, 1))
+                else lambda x, slot: self.slots[slot].copy_(spatial(x).flatten(0, 1))
             )
             self.residuals = block_state.residual.frames.unbind(1) if block_state.residual else ()
         self.matrix, self.bias, self.beside = conv.matrix, cast(Tensor, conv.bias), block.beside
@@ -351,6 +357,7 @@ class BlockPlan:
         self.wait = block.delay.delay if block.delay is not None else 0
         states = [memory, *([block_state.residual] if block_state.residual else [])]
         self.clocks = [state.clock.numpy() for state in states]
+        self._products: dict[tuple[int, int], Callable[[], None]] = {}  # by slots
 
     def step(self, x: Tensor, time: int) -> Tensor | None:
         """Take frame number ``time`` [N, V, C], return [N, V, O] or None."""
@@ -359,19 +366,25 @@ class BlockPlan:
         slot, slots = time % len(self.slots), len(self.residuals) if self.wait else 0
         if time and not slot:
             self.front.copy_(self.back)
-        self.spatial(x, self.slots[slot])
+        self.spatial(x, slot)
         if slots and not time % self.stride:
             self.residuals[time // self.stride % slots].copy_(x)
         late = time - self.delay
         if late < 0 or late % self.stride:
             return None
-        past = None
+        past, before = None, -1
         if self.has_residual:  # without a delay it is the frame itself
-            past = self.residuals[(time - self.wait) // self.stride % slots] if slots else x
+            before = (time - self.wait) // self.stride % slots if slots else -1
+            past = self.residuals[before] if slots else x
         added = past if self.beside is None else None
         if self.product is not None and fast.prefers_kernel(self.y.numel()):
-            other, last = None if added is None else added[:, None], added is past
-            self.product(self.images[slot], self.image, other, last)
+            last, product = added is past, self._products.get((slot, before))
+            if product is None:
+                other = None if added is None else added[:, None]
+                product = self.product.on(self.images[slot], self.image, other, last)
+                if added is not x:  # whose memory is another block's
+                    self._products[slot, before] = product
+            product()
             if last:
                 return self.frame
         else:
@@ -387,34 +400,60 @@ class GraphPlan:
     """A ``FoldedGraphConvolution`` with its buffers."""
 
     def __init__(
-        self, fold: FoldedGraphConvolution, count: int, joints: int, compiled: bool
+        self,
+        fold: FoldedGraphConvolution,
+        count: int,
+        joints: int,
+        compiled: bool,
+        outs: Sequence[Tensor],
     ) -> None:
-        self.products, products = fold.products, fold.products
+        self.products, products, self.outs = fold.products, fold.products, outs
         width = len(products.weight) * joints // len(fold.graph)
         self.graph = fold.graph.expand(count, -1, -1)
         self.mixed = fold.graph.new_empty(count, len(fold.graph), width)
         self.rows = self.mixed.view(count * joints, -1)
         self.y = fold.graph.new_empty(count * joints, products.weight.shape[1])
         self.bias = products.bias.repeat(count, 1) if products.bias.dim() == 2 else products.bias
-        self.image = self.rows[None, None]
         product = products.compiled if compiled else None
-        self.product = product if product and product.suits(self.image) else None
+        self.product = product if product and product.suits(self.rows[None, None]) else None
+        self.given: Tensor | None = None  # the frame that the calls are for
+        self.mix: Callable[[], object] = list  # its joints
+        self.calls: dict[int, Callable[[], None]] = {}  # compiled products, by slots
 
-    def step(self, x: Tensor, out: Tensor) -> None:
-        """Write the output [N V, O] for a frame [N, V, C] into ``out``."""
-        torch.bmm(self.graph, x, out=self.mixed)
+    def step(self, x: Tensor, slot: int) -> None:
+        """Write the output [N V, O] for a frame [N, V, C] into ``outs[slot]``."""
+        out = self.outs[slot]
         if self.product is not None and fast.prefers_kernel(out.numel()):
-            other = self.bias if self.bias.dim() == 2 else None
-            if self.products.adds_input:
-                rows = x.view(-1, x.shape[2])
-                other = rows if other is None else torch.add(rows, other, out=self.y)
-            beside = None if other is None else other[None, None]
-            self.product(self.image, out[None, None], beside, True)
+            if x is not self.given:
+                self._take(x)
+            self.mix()
+            if self.products.adds_input and self.bias.dim() == 2:
+                torch.add(x.view(-1, x.shape[2]), self.bias, out=self.y)
+            call = self.calls.get(slot)
+            if call is None:
+                call = self.calls[slot] = self._call(x, out, self.product)
+            call()
             return
+        torch.bmm(self.graph, x, out=self.mixed)
         torch.addmm(self.bias, self.rows, self.products.weight, out=self.y)
         if self.products.adds_input:
             self.y.add_(x.view(-1, x.shape[2]))
         torch.clamp_min(self.y, 0, out=out)
+
+    def _take(self, x: Tensor) -> None:
+        """Take the memory of a frame, which most steps have in common."""
+        self.given, self.calls = x, {}
+        if len(x) == 1 and fast.is_plain(x):
+            self.mix = matrix_product(self.graph[0], x[0], self.mixed[0])
+        else:
+            self.mix = partial(torch.bmm, self.graph, x, out=self.mixed)
+
+    def _call(self, x: Tensor, out: Tensor, product: Product) -> Callable[[], None]:
+        other = self.bias if self.bias.dim() == 2 else None
+        if self.products.adds_input:
+            other = x.view(-1, x.shape[2]) if other is None else self.y
+        beside = None if other is None else other[None, None]
+        return product.on(self.rows[None, None], out[None, None], beside, True)
 
 
 @dataclass
