@@ -165,7 +165,7 @@ def test_the_switch_is_put_back_and_chooses_everywhere(monkeypatch: pytest.Monke
     with pytest.raises(KeyError), fast.use_kernels(False):
         raise KeyError
     assert fast.enabled
-    monkeypatch.setattr(Product, "__call__", None)
+    monkeypatch.setattr(Product, "on", None)
     monkeypatch.setattr(Depthwise, "__call__", None)
     monkeypatch.setattr("costream.nn.eventful.exact_update._Stream.update", None)
     for name in ("frames, small", "skeletons", "depthwise", "exact update"):
