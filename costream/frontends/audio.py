@@ -338,13 +338,11 @@ class ContinualAudioNet(SpectrumFrontend, Foldable[FoldedAudio]):
 
     def forward_step(self, x: Tensor, state: AudioState) -> Tensor:
         """Take a block [B, block] of every stream, return its token [B, D]."""
-        if x.is_cpu and not self.training and not torch.is_grad_enabled():
-            return self._hop(x, state)
-        return super().forward_step(x, state)
+        return self._hop(x, state) if self._hops(x) else super().forward_step(x, state)
 
     def forward_steps(self, x: Tensor, state: AudioState) -> Tensor:
         """Take T blocks [B, T, block] of every stream, return T tokens [B, T, D]."""
-        if x.shape[1] == 1 and x.is_cpu and not self.training and not torch.is_grad_enabled():
+        if x.shape[1] == 1 and self._hops(x):
             return self._hop(x[:, 0], state)[:, None]
         spectrogram = self.mel.forward_steps(x.flatten(1), state.mel)
         state.newest = spectrogram
@@ -356,6 +354,10 @@ class ContinualAudioNet(SpectrumFrontend, Foldable[FoldedAudio]):
         state.features.copy_(features[:, features.shape[1] - self.pool + 1 :].detach())
         state.hops += x.shape[1]
         return tokens
+
+    def _hops(self, x: Tensor) -> bool:
+        """Return whether single hops are computed in buffers."""
+        return x.is_cpu and not self.training and not torch.is_grad_enabled()
 
     def _hop(self, x: Tensor, state: AudioState) -> Tensor:
         """Take one block [B, block] of every stream, return its token [B, D]."""
