@@ -147,7 +147,7 @@ def test_without_anybody_a_row_goes_on() -> None:
 def test_persons_in_files_and_views(tmp_path: Path) -> None:
     model, kept = made("causal"), RecordSink()
     source, _ = people(60, [range(60), range(10, 60)])
-    names = ("jsonl", "json", "csv", "srt", "eaf", "audacity", "raven", "rttm", "table")
+    names = ("jsonl", "json", "csv", "srt", "eaf", "audacity", "raven", "rttm", "table", "lines")
     sinks = make_sinks(names, tmp_path, "a")
     console = Console(file=io.StringIO(), width=100)
     view = FinalTimeline(console, "a")
@@ -168,6 +168,8 @@ def test_persons_in_files_and_views(tmp_path: Path) -> None:
     assert head == "person,start_s,end_s,length_s,label,score"
     assert sorted(row.split(",")[0] for row in rows) == sorted(str(s.person) for s in segments)
     assert text["predictions.csv"].startswith("person,i,time_s")
+    told = [line.split("\t") for line in text["lines.txt"].strip().split("\n")]
+    assert [int(person) for person, *_ in told] == [p.person for p in kept.of(Prediction)]
     assert 'TIER_ID="person 2"' in text["eaf"]
     for suffix in ("srt", "table", "audacity.txt", "raven.txt", "rttm"):
         shown = text["txt" if suffix == "table" else suffix]
