@@ -151,7 +151,8 @@ def _collect(contents: Iterable[Any], path: Path) -> PredictionCollector:
         elif isinstance(content, Summary):
             collector.close(content)
             if not content.complete:
-                log.warning("%s: the run ended early", path)
+                what = "%s: the run ended after %.1f s; segments after that count as missed"
+                log.warning(what, path, content.media_s)
         elif isinstance(content, UnreadableRecord):
             damages.append(content.reason)
         elif not isinstance(content, Totals):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -107,11 +108,13 @@ def test_damage_is_told_once_a_file(results, recordings, tmp_path):
     for path in results.glob("*.csv.jsonl"):
         lines = path.read_text("utf-8").splitlines()
         lines[2:2] = ["{"] * 300
+        lines[-1] = lines[-1].replace('"complete": true', '"complete": false')
         (tmp_path / path.name).write_text("\n".join(lines) + "\n", "utf-8")
     _, told = evaluated("--results", tmp_path, "--labels", recordings / "truth")
     damaged = [line for line in told.splitlines() if "damaged (" in line]
     assert len(damaged) == 2
     assert all("and 299 records more" in line for line in damaged)
+    assert len(re.findall(r"the run ended after \d+\.\d s; segments after that", told)) == 2
 
 
 def test_the_truth_agrees_with_itself(recordings):
