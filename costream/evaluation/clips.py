@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import UsageError
+from costream.errors import SourceError, UsageError
 from costream.evaluation.metrics.bootstrap import FEWEST_GROUPS, bootstrap
 from costream.evaluation.metrics.frames import (
     average_precisions,
@@ -26,7 +27,7 @@ from costream.evaluation.metrics.sequences import (
     top1_by_rivals,
     top_k,
 )
-from costream.evaluation.predictions import run_alone, run_concatenated
+from costream.evaluation.predictions import ModelPredictions, run_alone, run_concatenated
 from costream.evaluation.settings import EvaluateSettings, card_of, load, progress, source_options
 from costream.labels.examples import Example, fit_labels, read_lines, to_examples
 from costream.labels.reading import read_recordings
@@ -37,6 +38,8 @@ from costream.sources.base import SourceOptions
 
 if TYPE_CHECKING:
     from costream.models.base import Model
+
+log = logging.getLogger("costream")
 
 
 def clip_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any]:
@@ -61,26 +64,34 @@ def measure(
 ) -> dict[str, Any]:
     """Return the metrics as JSON values; empty if ``stop`` was requested meanwhile.
 
-    The background label can be predicted only if examples have it. UsageError for a rate if the
-    model takes audio.
+    The background label can be predicted only if examples have it. Unreadable examples are logged,
+    skipped and counted ("failed"). SourceError if no example can be read; UsageError for a rate if
+    the model takes audio.
     """
     names = model.info.card.labels
     options = source_options(settings, model)
-    found = []
+    found, read = list[ModelPredictions](), list[Example]()
     for example in progress(examples, "examples"):
-        found.append(run_alone(model, example, options, settings.rate_hz, stop))
+        try:
+            found.append(run_alone(model, example, options, settings.rate_hz, stop))
+        except SourceError as error:
+            if len(examples) == 1:
+                raise
+            log.error("%s", error)
+            continue
         if stop.requested:
             return {}
+        read.append(example)
+    if not read:
+        raise SourceError("no example can be read", where=settings.data)
+    failed, examples = len(examples) - len(read), read
     predictions = [each.probabilities for each in found]
-    labels = np.array([names.index(e.label) for e in examples])
-    background = model.info.card.background
-    rivals = top1_by_rivals(
-        fuse(predictions, "mean"), labels, None if background is None else names.index(background)
-    )
-    told = timeline_shares(
-        [each.segments for each in found], [e.label for e in examples], background
-    )
-    left_out = background is not None and background not in {e.label for e in examples}
+    truth, background = [e.label for e in examples], model.info.card.background
+    labels = np.array([names.index(label) for label in truth])
+    nothing = None if background is None else names.index(background)
+    rivals = top1_by_rivals(fuse(predictions, "mean"), labels, nothing)
+    told = timeline_shares([each.segments for each in found], truth, background)
+    left_out = background is not None and background not in truth
     if left_out:
         # No example is of the background: classify among the actions only.
         predictions = [without(rows, names.index(str(background))) for rows in predictions]
@@ -90,6 +101,7 @@ def measure(
         "labels": list(names),
         "background": model.info.card.background,
         "examples": len(examples),
+        "failed": failed,
         **({"left_out": background} if left_out else {}),
         "sequences": {
             **sequence_scores(predictions, labels, [e.group for e in examples], names),

@@ -90,7 +90,8 @@ def _accuracy(result: dict[str, Any]) -> Table:
         )
         notes += textwrap.wrap(_disagreement(result), _WIDTH)
     notes += textwrap.wrap(_unseen(result), _WIDTH)
-    title = f"{result['model']} on {result['data']}: {result['examples']} examples"
+    count = f"{counted(result['examples'], 'example')}{_unread(result)}"
+    title = f"{result['model']} on {result['data']}: {count}"
     columns = ("scores of an example", "top-1", "top-5")
     return Table(title, columns, tuple(rows), tuple(notes), decimals=3)
 
@@ -256,9 +257,12 @@ def recording_tables(result: dict[str, Any]) -> list[Table]:
 
 def _title(result: dict[str, Any]) -> str:
     by = f" by the protocol of {result['protocol']}" if result["protocol"] else ""
-    count = result["recordings"]
-    recordings = "1 recording" if count == 1 else f"{count} recordings"
-    return f"{result['model']} on {result['data']}: {recordings}{by}"
+    recordings = counted(result["recordings"], "recording")
+    return f"{result['model']} on {result['data']}: {recordings}{_unread(result)}{by}"
+
+
+def _unread(result: dict[str, Any]) -> str:
+    return f" ({result['failed']} more cannot be read)" if result.get("failed") else ""
 
 
 def _frames(result: dict[str, Any]) -> Table:

@@ -15,13 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.frontends.base import frontend
-from costream.frontends.mel import (
-    LogMel,
-    LogMelState,
-    MelBuffers,
-    SpectrumFrontend,
-    SpectrumState,
-)
+from costream.frontends.mel import LogMel, LogMelState, MelBuffers, SpectrumFrontend, SpectrumState
 from costream.frontends.products import matrix_product
 from costream.nn import fast
 from costream.nn.convolution import TimeFrequencyConvolution
@@ -427,15 +421,3 @@ class ContinualAudioNet(SpectrumFrontend, Foldable[FoldedAudio]):
 
     def _normalise(self, spectrogram: Tensor) -> Tensor:
         return ((spectrogram - self.centre) / self.spread).unsqueeze(3)
-
-
-def without_norms(net: ContinualAudioNet) -> ContinualAudioNet:
-    """Return the same network with batch normalisation folded into the convolutions."""
-    widths = [layer.convolution.out_width for layer in net.blocks]
-    out = ContinualAudioNet(net.token_width, widths[:-1], widths[-1], net.pool, net.sample_rate_hz)
-    state = {k: v for k, v in net.state_dict().items() if ".norm." not in k}
-    for k, layer in enumerate(net.blocks):
-        weight, bias = layer.folded()
-        state |= {f"layers.{k}.convolution.weight": weight, f"layers.{k}.convolution.bias": bias}
-    out.load_state_dict(state)
-    return out.train(net.training)

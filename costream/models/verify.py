@@ -20,14 +20,7 @@ from costream.models.build import build, model_class
 from costream.models.fitting import source_kind
 from costream.models.streaming import StreamingModel
 from costream.nn.eventful.gates import TopShare
-from costream.records import (
-    AudioBlock,
-    Data,
-    FeatureRow,
-    SkeletonFrame,
-    TextLine,
-    VideoFrame,
-)
+from costream.records import AudioBlock, Data, FeatureRow, SkeletonFrame, TextLine, VideoFrame
 
 _BEST = 10  # labels
 _TIMED = 9  # steps

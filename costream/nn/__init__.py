@@ -7,13 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from costream.nn.adapters.adapting import (
-        adapt,
-        adapter_state,
-        count_learnt,
-        fuse,
-        load_adapter,
-    )
+    from costream.nn.adapters.adapting import adapt, adapter_state, count_learnt, fuse, load_adapter
     from costream.nn.adapters.low_rank import LoRA, SPLoRA
     from costream.nn.adapters.pruning import Pruner, gradual
     from costream.nn.attention import RetroactiveAttention, SingleOutputAttention

@@ -23,14 +23,7 @@ from torch import Tensor, nn
 
 from costream.nn.fast import use_kernels
 from costream.nn.state import zeros
-from costream.nn.timing import (
-    ClockedState,
-    ContinualModule,
-    Timing,
-    check_shape,
-    in_order,
-    store,
-)
+from costream.nn.timing import ClockedState, ContinualModule, Timing, check_shape, in_order, store
 
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode

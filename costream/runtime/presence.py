@@ -16,15 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from costream.clock import SLACK_S
-from costream.places import (
-    Crossing,
-    Place,
-    PlaceCount,
-    ZoneEvent,
-    contains,
-    crossings,
-    distance,
-)
+from costream.places import Crossing, Place, PlaceCount, ZoneEvent, contains, crossings, distance
 from costream.records import Box, PixelSize
 from costream.runtime.tracking import PATIENCE_S
 

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from costream.formatting import (
-    clean,
-    closing_lines,
-    named,
-    nothing_found,
-    opens_at,
-    short_time,
-)
+from costream.formatting import clean, closing_lines, named, nothing_found, opens_at, short_time
 from costream.records import Head, Header, Record, Segment, Summary, finds_objects, heads_of
 from costream.sinks.atomic import TextOutput
 from costream.sinks.base import TextSink, output_file

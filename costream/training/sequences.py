@@ -36,11 +36,7 @@ from costream.training.base import (
     untrainable_error,
     warn_of_unchecked,
 )
-from costream.training.calibration import (
-    StreamPredictions,
-    at_temperature,
-    calibrate,
-)
+from costream.training.calibration import StreamPredictions, at_temperature, calibrate
 from costream.training.card_text import card_text, sequence_table
 from costream.training.examples import MIN_STEPS
 from costream.training.feature_cache import example_key

@@ -10,13 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from costream.draw.palette import Palette
-from costream.formatting import (
-    clean,
-    closing_lines,
-    nothing_found,
-    opens_at,
-    short_time,
-)
+from costream.formatting import clean, closing_lines, nothing_found, opens_at, short_time
 from costream.records import (
     Head,
     Header,

@@ -9,16 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from costream.bench import (
-    audio,
-    encoders,
-    eventful,
-    nystrom,
-    published,
-    skeletons,
-    video3d,
-    vivit,
-)
+from costream.bench import audio, encoders, eventful, nystrom, published, skeletons, video3d, vivit
 from costream.bench.encoders import steps_table
 from costream.bench.timing import fit_norms
 from costream.frontends.audio import ContinualAudioNet

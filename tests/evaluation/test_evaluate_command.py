@@ -101,3 +101,16 @@ def test_an_example_that_is_wrong_or_holds_nothing_is_named(weights, tmp_path, l
     assert told in done.stderr
     assert str(tmp_path / "t.csv") in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_examples_that_cannot_be_read_are_left_out_and_counted(weights, tmp_path):
+    data_skeleton.write_act(tmp_path / "data" / "step" / "0.csv", "step", 0)
+    for name in "12":
+        (tmp_path / "data" / "step" / f"{name}.csv").write_text("time,hips_x\n0,nonsense\n")
+    call = ("evaluate", "-m", weights, "--data", tmp_path / "data", "--joined", 0)
+    done = run(*call, code=3)
+    assert all(f"{name}.csv" in done.stderr for name in "12")
+    assert "1 example (2 more cannot be read)" in done.stdout
+    (tmp_path / "data" / "step" / "0.csv").unlink()
+    last = run(*call, code=4).stderr.splitlines()[-1]
+    assert last == f"costream: {tmp_path / 'data'}: no example can be read"

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costream.frontends import products
-from costream.frontends.audio import ContinualAudioNet, without_norms
+from costream.frontends.audio import ContinualAudioNet
 from costream.nn import fast
 from costream.nn.numba_kernels import Product
 from costream.nn.simd import LANES
+from weights.recipes.audio.backbone import without_norms
 
 WIDTHS = (4, 6, 6, 8, 8, 10, 10)
 

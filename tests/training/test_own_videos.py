@@ -63,7 +63,7 @@ def test_five_clips_of_a_class_are_learnt(base, classes, tmp_path):
 
 
 ORDERS = {"grow first": ("grow", "slide"), "slide first": ("slide", "grow")}
-SAME = {"a": ("grow", "grow"), "b": ("grow", "grow"), "c": ("grow", "grow")}
+SAME = dict.fromkeys("abc", ("grow", "grow"))
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,8 @@ SAME = {"a": ("grow", "grow"), "b": ("grow", "grow"), "c": ("grow", "grow")}
 )
 def test_the_verdict_praises_what_was_learnt_and_warns_of_chance(base, classes, verdict, tmp_path):
     """Means over time tell the order of two ways no better than guessing."""
-    count = 13 if classes is SAME else 30  # clips of a class
     for n, (label, ways) in enumerate(classes.items()):
-        for k in range(count):
+        for k in range(13 if classes is SAME else 30):
             file = tmp_path / "data" / label / f"{k}.mp4"
             lengths = (8 + k % 5, 8 + k // 5)  # no clip of a class is as long as another
             where = 100 * n + k if classes is SAME else 0

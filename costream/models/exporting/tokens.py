@@ -16,11 +16,7 @@ from costream.models.exporting.graph import DOUBLE, FLOAT, StepGraph
 from costream.models.oad.cooadtr import TokenClassifier
 from costream.models.oad.miniroad import MiniRoad
 from costream.models.oad.oadtr import OadTR
-from costream.nn.attention import (
-    MultiheadAttention,
-    RetroactiveAttention,
-    SingleOutputAttention,
-)
+from costream.nn.attention import MultiheadAttention, RetroactiveAttention, SingleOutputAttention
 from costream.nn.block import ACTIVATIONS, EncoderBlock
 from costream.nn.deepcot import DeepEncoder
 from costream.nn.encoder import Encoder

@@ -18,24 +18,14 @@ from torch import Tensor
 
 from costream.frontends.products import matrix_product
 from costream.models.skeleton.blocks import SkeletonLayers
-from costream.models.skeleton.temporal import (
-    FoldedBlock,
-    FoldedConvolution,
-    SkeletonBlockState,
-)
+from costream.models.skeleton.temporal import FoldedBlock, FoldedConvolution, SkeletonBlockState
 from costream.nn import fast
 from costream.nn.convolution import ConvolutionState
 from costream.nn.folding import Folded
 from costream.nn.graph import FoldedGraphConvolution, scale_and_shift
 from costream.nn.pooling import MeanState
 from costream.nn.state import State, zeros
-from costream.nn.timing import (
-    ClockedState,
-    Timing,
-    check_shape,
-    hide_unstarted,
-    in_sequence,
-)
+from costream.nn.timing import ClockedState, Timing, check_shape, hide_unstarted, in_sequence
 
 if TYPE_CHECKING:
     from costream.nn.numba_kernels import Product

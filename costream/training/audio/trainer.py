@@ -17,14 +17,7 @@ from costream.errors import UsageError
 from costream.labels.recording import BACKGROUNDS, SILENCE, UNSCORED
 from costream.models.oad.cooadtr import TokenClassifier
 from costream.training.adapting import Adaptation
-from costream.training.audio.examples import (
-    LEAD,
-    LEVELS_DB,
-    AudioReader,
-    EncodedAudio,
-    gain,
-    quiet,
-)
+from costream.training.audio.examples import LEAD, LEVELS_DB, AudioReader, EncodedAudio, gain, quiet
 from costream.training.base import (
     Student,
     TrainingData,

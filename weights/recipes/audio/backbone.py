@@ -140,6 +140,18 @@ def with_norms(net: ContinualAudioNet, spectrograms: Tensor) -> ContinualAudioNe
     return out
 
 
+def without_norms(net: ContinualAudioNet) -> ContinualAudioNet:
+    """Return the same network with batch normalisation folded into the convolutions."""
+    widths = [layer.convolution.out_width for layer in net.blocks]
+    out = ContinualAudioNet(net.token_width, widths[:-1], widths[-1], net.pool, net.sample_rate_hz)
+    state = {k: v for k, v in net.state_dict().items() if ".norm." not in k}
+    for k, layer in enumerate(net.blocks):
+        weight, bias = layer.folded()
+        state |= {f"layers.{k}.convolution.weight": weight, f"layers.{k}.convolution.bias": bias}
+    out.load_state_dict(state)
+    return out.train(net.training)
+
+
 class _Progress:
     """Losses and speed of a training, and the losses of pieces held out, told as it goes on."""
 

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from costream.checkpoints.card import Card, Timeline
 from costream.checkpoints.file import read_weights, write_whole
 from costream.errors import UsageError
-from costream.frontends.audio import ContinualAudioNet, without_norms
+from costream.frontends.audio import ContinualAudioNet
 from costream.labels.recording import SILENCE
 from costream.models.build import build, save_model
 from costream.models.oad.cooadtr import CoTrans
@@ -51,6 +51,7 @@ from weights.recipes.audio.backbone import (
     token_bank,
     train_backbone,
     train_head,
+    without_norms,
 )
 from weights.recipes.audio.calibration import (
     Held,
