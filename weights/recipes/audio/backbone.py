@@ -243,7 +243,6 @@ _PIECES = (6, 40)  # range of a sound's steps in a stream
 _NOISE = 20 * BLOCK  # samples of a made-up sound
 _LAG = 2  # steps after which a token covers more of the new sound than of the last
 _CLIP_STEPS = 48  # of a recording, from its beginning
-_SHIFT = 0.5  # of the tokens' standard deviation
 
 
 @dataclass(frozen=True)
@@ -343,12 +342,9 @@ def train_head(
     Half of the loss is that of streams, [N, T, D] and [N, T, K]. Their pieces begin at random
     places, and so do the positions, as in the paper: this trains for any first row of the
     embeddings and for windows that are not yet full. The other half is that of recordings as they
-    are, from their beginnings. All tokens of a row are moved in one random direction: the backbone
-    has learnt from these sounds, whose tokens are therefore nearer to those of their label than
-    those of sounds that it has not heard.
+    are, from their beginnings.
     """
     rng = np.random.default_rng(seed)
-    scale = _SHIFT * streams[0].std((0, 1))
     bar = Optimizer([head], schedule, title)
     for _ in bar:
         length = int(rng.integers(8, STREAM_STEPS + 1))
@@ -358,13 +354,13 @@ def train_head(
         whole = torch.from_numpy(
             rng.choice(len(recordings.tokens), schedule.batch, p=recordings.shares)
         )
-        losses = []
-        for tokens, targets in (
-            (streams[0][drawn, piece], streams[1][drawn, piece]),
-            (recordings.tokens[whole], recordings.targets[whole]),
-        ):
-            moved = tokens + scale * torch.randn(len(tokens), 1, tokens.shape[2])
-            losses.append(soft_cross_entropy(logits(head, moved, rng), targets, schedule.smoothing))
+        losses = [
+            soft_cross_entropy(logits(head, tokens, rng), targets, schedule.smoothing)
+            for tokens, targets in (
+                (streams[0][drawn, piece], streams[1][drawn, piece]),
+                (recordings.tokens[whole], recordings.targets[whole]),
+            )
+        ]
         bar.step((losses[0] + losses[1]) / 2)
 
 
