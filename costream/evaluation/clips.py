@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import SourceError, UsageError
+from costream.errors import UsageError
 from costream.evaluation.metrics.bootstrap import FEWEST_GROUPS, bootstrap
 from costream.evaluation.metrics.frames import (
     average_precisions,
@@ -28,7 +27,14 @@ from costream.evaluation.metrics.sequences import (
     top_k,
 )
 from costream.evaluation.predictions import ModelPredictions, run_alone, run_concatenated
-from costream.evaluation.settings import EvaluateSettings, card_of, load, progress, source_options
+from costream.evaluation.settings import (
+    EvaluateSettings,
+    card_of,
+    load,
+    progress,
+    readable,
+    source_options,
+)
 from costream.labels.examples import Example, fit_labels, read_lines, to_examples
 from costream.labels.reading import read_recordings
 from costream.models.fitting import card_kind
@@ -38,8 +44,6 @@ from costream.sources.base import SourceOptions
 
 if TYPE_CHECKING:
     from costream.models.base import Model
-
-log = logging.getLogger("costream")
 
 
 def clip_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any]:
@@ -70,21 +74,15 @@ def measure(
     """
     names = model.info.card.labels
     options = source_options(settings, model)
-    found, read = list[ModelPredictions](), list[Example]()
-    for example in progress(examples, "examples"):
-        try:
-            found.append(run_alone(model, example, options, settings.rate_hz, stop))
-        except SourceError as error:
-            if len(examples) == 1:
-                raise
-            log.error("%s", error)
-            continue
-        if stop.requested:
-            return {}
-        read.append(example)
-    if not read:
-        raise SourceError("no example can be read", where=settings.data)
-    failed, examples = len(examples) - len(read), read
+
+    def alone(example: Example) -> ModelPredictions:
+        return run_alone(model, example, options, settings.rate_hz, stop)
+
+    read = list(readable(examples, alone, "example", settings.data, stop))
+    if stop.requested:
+        return {}
+    failed = len(examples) - len(read)
+    examples, found = [example for example, _ in read], [each for _, each in read]
     predictions = [each.probabilities for each in found]
     truth, background = [e.label for e in examples], model.info.card.background
     labels = np.array([names.index(label) for label in truth])

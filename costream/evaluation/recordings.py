@@ -16,7 +16,7 @@ from costream.evaluation.metrics.frames import frame_scores
 from costream.evaluation.metrics.segments import detection_latency, segment_scores, start_scores
 from costream.evaluation.predictions import ModelPredictions, PredictionCollector, run_into
 from costream.evaluation.protocols import PROTOCOLS, Protocol, kept
-from costream.evaluation.settings import EvaluateSettings, card_of, load, progress, source_options
+from costream.evaluation.settings import EvaluateSettings, card_of, load, readable, source_options
 from costream.evaluation.truth import EvaluatedRecording, align_truth, fit_truth
 from costream.formatting import counted
 from costream.labels.collector import shortened
@@ -241,34 +241,29 @@ def watch_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any
     recordings = evaluator.fit(read_recordings(settings.data, settings.labels, settings.group))
     model = load(settings)
     options = source_options(settings, model)
-    pairs: list[Pair] = []
-    failed = 0
-    macs: list[int] = []
-    ms: list[float] = []
-    for recording in progress(recordings, "recordings"):
-        collector = PredictionCollector()
-        several = any(one.person is not None for one in recording.labels) and model.info.follows
-        try:
-            source = open_source(recording.source, options)
-            run_into(collector, model, source, settings.rate_hz, stop, follow_persons=several)
-        except SourceError as error:
-            if len(recordings) == 1:
-                raise
-            log.error("%s", error)
-            failed += 1
-            continue
-        if stop.requested:
-            return {}
-        pairs += by_person(recording, collector.predictions, told_apart=several)
+    pairs, macs, ms, read = list[Pair](), list[int](), list[float](), 0
+
+    def several(recording: Recording) -> bool:
+        return any(one.person is not None for one in recording.labels) and model.info.follows
+
+    def watched(recording: Recording) -> PredictionCollector:
+        collector, source = PredictionCollector(), open_source(recording.source, options)
+        given = model, source, settings.rate_hz, stop
+        run_into(collector, *given, follow_persons=several(recording))
+        return collector
+
+    for recording, collector in readable(recordings, watched, "recording", settings.data, stop):
+        pairs += by_person(recording, collector.predictions, told_apart=several(recording))
         macs += collector.macs
         ms += collector.ms
-    if not pairs:
-        raise SourceError("no recording can be read", where=settings.data)
+        read += 1
+    if stop.requested:
+        return {}
     cost = {"macs_per_step": float(np.mean(macs)), "ms_per_step": float(np.median(ms))}
     return {
         "model": card.name,
         "weights_sha256": model.info.weights_sha256,
-        "failed": failed,
+        "failed": len(recordings) - read,
         **evaluator.scores(pairs),
         "cost": cost,
     }

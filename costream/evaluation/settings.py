@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from costream.errors import UsageError
+from costream.errors import SourceError, UsageError
 from costream.options import Options
 from costream.sources.base import SourceOptions
 
 if TYPE_CHECKING:
     from costream.checkpoints.card import Card
     from costream.models.base import Model
+    from costream.runtime.stop import StopHandler
 
+log = logging.getLogger("costream")
 
+T = TypeVar("T")
+U = TypeVar("U")
 GLUE = "glue"  # the protocol of labelled lines
 
 
@@ -112,3 +117,28 @@ def progress(items: Sequence[Any], title: str) -> Iterable[Any]:
     from tqdm import tqdm
 
     return tqdm(items, desc=title, file=sys.stderr, disable=None, leave=False)
+
+
+def readable(
+    items: Sequence[T], run: Callable[[T], U], kind: str, data: object, stop: StopHandler
+) -> Iterator[tuple[T, U]]:
+    """Yield each item with the result of running it, under a progress bar, until ``stop``.
+
+    Items that cannot be read are logged and left out. The SourceError of a single item is raised,
+    and one that names ``data`` if there is none that can be read. ``kind``: of the items, singular.
+    """
+    read = 0
+    for item in progress(items, f"{kind}s"):
+        try:
+            result = run(item)
+        except SourceError as error:
+            if len(items) == 1:
+                raise
+            log.error("%s", error)
+            continue
+        if stop.requested:
+            return
+        read += 1
+        yield item, result
+    if not read:
+        raise SourceError(f"no {kind} can be read", where=data)

@@ -443,7 +443,7 @@ def test_jpegs_have_the_time_at_which_they_come(
     assert all(a < b for a, b in pairwise(times))
     first = len(times) // 2  # pictures that come while the feed is opened are read at once
     span_s, came_s = times[-1] - times[first], reader.arrived[-1] - reader.arrived[first]
-    assert span_s == pytest.approx((len(times) - 1 - first) / rate_hz, rel=0.3)
+    assert span_s == pytest.approx((len(times) - 1 - first) / rate_hz, rel=0.2)
     assert span_s == pytest.approx(came_s, abs=1.0)
     assert reader.gaps == []
 
