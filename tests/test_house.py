@@ -105,8 +105,8 @@ def test_counts_hold():
     """The tree does not grow back: raise a bound only with a reason in the change."""
     package, tests = list(sources(ROOT).values()), list((ROOT / "tests").rglob("*.py"))
     assert len(package) <= 496
-    assert count_lines(package) <= 88_850  # exported steps, CUDA graphs, joints, bound products
-    assert count_lines(tests) <= 62_350  # exported frontends, CUDA, own networks, refusals
+    assert count_lines(package) <= 88_860  # exported steps, CUDA graphs, joints, unreadable objects
+    assert count_lines(tests) <= 62_400  # exported frontends, CUDA, networks, unreadable objects
     assert {p.name: n for p in package if (n := count_lines([p])) > 500} == {}
 
 

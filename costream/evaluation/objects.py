@@ -16,7 +16,7 @@ from costream.evaluation.metrics.detection import (
     precision_interval,
 )
 from costream.evaluation.predictions import ConcatenatedSource, CostCollector
-from costream.evaluation.settings import EvaluateSettings, card_of, load, progress, source_options
+from costream.evaluation.settings import EvaluateSettings, card_of, load, readable, source_options
 from costream.labels.boxes import ClipWithBoxes, fit_boxes, read_boxes
 from costream.models.base import Model
 from costream.options import Options
@@ -33,14 +33,13 @@ _ANY_SCORE = 1e-6  # average precision needs all detections, not only those show
 
 
 class _Collector(CostCollector):
-    """A sink that collects the detections of each annotated frame, and the costs."""
+    """A sink that collects the detections of each annotated frame of a clip, and the costs."""
 
-    def __init__(self, labels: Sequence[str]) -> None:
+    def __init__(self, clip: ClipWithBoxes, labels: Sequence[str]) -> None:
         super().__init__()
-        self.clip: ClipWithBoxes | None = None  # being evaluated
         self.found: list[DetectedBoxes] = []
         self.truth: list[Truth] = []
-        self._labels = labels
+        self._clip, self._labels = clip, labels
         self._objects: Objects | None = None
 
     def write(self, record: Record) -> None:
@@ -52,9 +51,9 @@ class _Collector(CostCollector):
     def draw(self, picture: Picture) -> None:
         """Store detections and ground truth of a frame, whose size is known here."""
         objects, item = self._objects, picture.item
-        if self.clip is None or objects is None or not isinstance(item, VideoFrame):
+        if objects is None or not isinstance(item, VideoFrame):
             return
-        marks = self.clip.frames.get(objects.frame)
+        marks = self._clip.frames.get(objects.frame)
         if marks is not None:
             height, width = item.rgb.shape[:2]
             self.found.append(_found(objects.boxes, self._labels))
@@ -77,16 +76,17 @@ def measure(
 ) -> dict[str, Any]:
     """Run the model over all clips, once for each number of tokens, as ``detect`` does.
 
-    Each clip, and each single image, is a stream. The result is empty if ``stop`` was requested
-    meanwhile.
+    Each clip, and each single image, is a stream. Unreadable ones are logged, skipped and counted
+    ("failed"). The result is empty if ``stop`` was requested meanwhile. SourceError if none can be
+    read.
     """
     budgets = settings.tokens or (None,)
     if len(budgets) > 1 and all(len(clip.frames) < 2 for clip in clips):
         log.warning("single images always use all tokens: --tokens has an effect on clips only")
     options = source_options(settings, model)
-    rows = []
+    rows, read = [], clips
     for tokens in budgets:
-        row = _row(model, clips, options, settings, tokens, stop)
+        read, row = _row(model, read, options, settings, tokens, stop)
         if stop.requested:
             return {}
         rows.append({"tokens": tokens, **row})
@@ -94,7 +94,8 @@ def measure(
         "model": model.info.card.name,
         "weights_sha256": model.info.weights_sha256,
         "labels": list(model.info.card.labels),
-        "clips": len(clips),
+        "clips": len(read),
+        "failed": len(clips) - len(read),
         "budgets": rows,
     }
 
@@ -106,26 +107,31 @@ def _row(
     settings: EvaluateSettings,
     tokens: int | None,
     stop: StopHandler,
-) -> dict[str, Any]:
-    """Return the precision over all images and the cost per image with ``tokens`` tokens."""
+) -> tuple[list[ClipWithBoxes], dict[str, Any]]:
+    """Return the clips that can be read, and their precision and cost per image with ``tokens``."""
     labels = model.info.card.labels
-    collector, title = _Collector(labels), "pictures" if tokens is None else f"{tokens} tokens"
     asked = Options(rate_hz=settings.rate_hz, threshold=_ANY_SCORE, tokens=tokens)
-    places: list[int] = []
-    groups = sorted({clip.apart for clip in clips})
-    for clip in progress(clips, title):
-        collector.clip = clip
+
+    def watched(clip: ClipWithBoxes) -> _Collector:
+        collector = _Collector(clip, labels)
         run(_open(clip, options), model, [collector], options=asked, stop=stop)
-        if stop.requested:
-            return {}
-        number = groups.index(clip.apart)
-        places += [number] * (len(collector.found) - len(places))
-    return {
-        **detection_scores(collector.found, collector.truth, labels),
-        "AP50_95": precision_interval(collector.found, collector.truth, places, labels),
-        "macs": float(np.mean(collector.macs)),
-        "dense_macs": float(np.mean(collector.dense_macs)),
-        "ms": float(np.median(collector.ms)),
+        return collector
+
+    pairs = list(readable(clips, watched, "input", settings.data, stop))
+    if stop.requested:
+        return [], {}
+    groups = sorted({clip.apart for clip in clips})
+    places = [groups.index(clip.apart) for clip, one in pairs for _ in one.found]
+    found, truth, macs, dense_macs, ms = (
+        [x for _, one in pairs for x in getattr(one, name)]
+        for name in ("found", "truth", "macs", "dense_macs", "ms")
+    )
+    return [clip for clip, _ in pairs], {
+        **detection_scores(found, truth, labels),
+        "AP50_95": precision_interval(found, truth, places, labels),
+        "macs": float(np.mean(macs)),
+        "dense_macs": float(np.mean(dense_macs)),
+        "ms": float(np.median(ms)),
     }
 
 

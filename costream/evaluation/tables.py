@@ -202,7 +202,7 @@ def confusion_table(
 def object_tables(result: dict[str, Any]) -> list[Table]:
     """Return tables of precision and cost for each number of tokens, and of the classes."""
     rows = result["budgets"]
-    title = f"{result['model']} on {result['data']}: {rows[0]['pictures']} images"
+    title = f"{result['model']} on {result['data']}: {rows[0]['pictures']} images{_unread(result)}"
     budgets = tuple(
         (
             "all" if row["tokens"] is None else str(row["tokens"]),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costream.errors import UsageError
+from costream.errors import SourceError, UsageError
 from costream.evaluation.objects import measure
 from costream.evaluation.picture import draw
 from costream.evaluation.settings import EvaluateSettings
@@ -137,6 +137,20 @@ def test_pictures_one_after_another_are_a_clip(scene, tmp_path):
     assert all_["pictures"] == few["pictures"] == 3
     assert all_["AP50"] == pytest.approx(1)
     assert few["macs"] < all_["macs"]  # from the second picture on
+
+
+def test_pictures_that_cannot_be_read_are_left_out_and_counted(scene, caplog):
+    clips = read_boxes(scene / "data", scene / "labels")
+    lost = replace(clips[0], sources=(str(scene / "labels" / "photos" / "0.txt"),))
+    result = measured([clips[1], lost, clips[3]], tokens=(8, None))
+    assert [row["pictures"] for row in result["budgets"]] == [FRAMES + 1] * 2
+    assert (result["clips"], result["failed"]) == (2, 1)
+    assert len([m for m in caplog.messages if "0.txt" in m]) == 1
+    assert f"{FRAMES + 1} images (1 more cannot be read)" in to_text({"data": "d", **result})
+    with pytest.raises(SourceError, match="no input can be read"):
+        measured([lost, lost])
+    with pytest.raises(SourceError, match=r"0\.txt"):
+        measured([lost])
 
 
 def test_what_is_wrong_is_told_by_file_and_line(scene, tmp_path):
