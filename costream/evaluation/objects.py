@@ -117,21 +117,20 @@ def _row(
         run(_open(clip, options), model, [collector], options=asked, stop=stop)
         return collector
 
-    pairs = list(readable(clips, watched, "input", settings.data, stop))
+    title = "pictures" if tokens is None else f"{tokens} tokens"
+    pairs = list(readable(clips, watched, "input", settings.data, stop, title))
     if stop.requested:
         return [], {}
     groups = sorted({clip.apart for clip in clips})
     places = [groups.index(clip.apart) for clip, one in pairs for _ in one.found]
-    found, truth, macs, dense_macs, ms = (
-        [x for _, one in pairs for x in getattr(one, name)]
-        for name in ("found", "truth", "macs", "dense_macs", "ms")
-    )
+    found = [boxes for _, one in pairs for boxes in one.found]
+    truth = [boxes for _, one in pairs for boxes in one.truth]
     return [clip for clip, _ in pairs], {
         **detection_scores(found, truth, labels),
         "AP50_95": precision_interval(found, truth, places, labels),
-        "macs": float(np.mean(macs)),
-        "dense_macs": float(np.mean(dense_macs)),
-        "ms": float(np.median(ms)),
+        "macs": float(np.mean([n for _, one in pairs for n in one.macs])),
+        "dense_macs": float(np.mean([n for _, one in pairs for n in one.dense_macs])),
+        "ms": float(np.median([ms for _, one in pairs for ms in one.ms])),
     }
 
 

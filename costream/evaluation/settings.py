@@ -120,15 +120,20 @@ def progress(items: Sequence[Any], title: str) -> Iterable[Any]:
 
 
 def readable(
-    items: Sequence[T], run: Callable[[T], U], kind: str, data: object, stop: StopHandler
+    items: Sequence[T],
+    run: Callable[[T], U],
+    kind: str,
+    data: object,
+    stop: StopHandler,
+    title: str = "",
 ) -> Iterator[tuple[T, U]]:
     """Yield each item with the result of running it, under a progress bar, until ``stop``.
 
     Items that cannot be read are logged and left out. The SourceError of a single item is raised,
-    and one that names ``data`` if there is none that can be read. ``kind``: of the items, singular.
+    and one that names ``data`` if none can be read. ``kind``: of the items. ``title``: of the bar.
     """
     read = 0
-    for item in progress(items, f"{kind}s"):
+    for item in progress(items, title or f"{kind}s"):
         try:
             result = run(item)
         except SourceError as error:
