@@ -105,6 +105,30 @@ def test_cut_off_after_the_end_that_was_asked_for(media: Path, tones: Path) -> N
     assert len(sound.items) == len(sound.blocks) == 20
 
 
+def test_cut_off_picture(tmp_path: Path) -> None:
+    kind = {"codec": "mjpeg", "pixel_format": "yuvj420p", "fmt": "image2", "rate": 1}
+    whole = make_video(tmp_path / "whole.jpg", 1, pattern=busy, **kind).read_bytes()  # type: ignore[arg-type]
+    thumbnail = b"\xff\xff\xe1" + (2 + len(whole)).to_bytes(2, "big") + whole
+    two, half = whole[:2] + thumbnail + whole[2:], len(whole) // 2
+    for name, content, fault in (
+        ("whole", whole, False),
+        ("with something after it", whole + b"more", False),
+        ("with a thumbnail", two, False),
+        ("without its end", whole[:-2], True),
+        ("half of it", whole[:half], True),
+        ("half of it with a thumbnail", two[:-half], True),
+    ):
+        path = tmp_path / f"{name}.jpg"
+        path.write_bytes(content)
+        made = read(path)
+        assert len(made.frames) == 1, name
+        told = [(f.message, f.fatal) for f in made.faults]
+        assert told == [("the picture is cut off", True)] * fault, name
+    path.write_bytes(whole[:100])
+    with pytest.raises(SourceError, match=r"no frame can be decoded; the picture is cut off"):
+        read(path)
+
+
 def test_cut_off_before_its_index(tmp_path: Path) -> None:
     path = truncated(make_video(tmp_path / "phone.mp4", 100, pattern=busy), 0.9)
     with pytest.raises(SourceError, match=r"index \(moov\) of this MP4 is missing.*repair"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -11,6 +11,7 @@ from typing import Any
 
 import av
 from av.container import InputContainer
+from av.packet import Packet
 from av.video.stream import VideoStream
 
 from costream.sources.media.container import ends_in_a_packet, origin, stated_end_s, time_base
@@ -18,6 +19,7 @@ from costream.sources.media.packets import DecodeErrors, PacketDecoder, PacketRe
 from costream.sources.media.skipping import FrameSkipper, SkippedFrame, can_skip
 
 DEFAULT_RATE = Fraction(25)
+_PICTURES = ("image2", "jpeg_pipe")  # demuxers of still pictures
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,9 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
         rate = stream.average_rate or stream.guessed_rate or DEFAULT_RATE
         self.clock = MediaClock(time_base(stream), origin(container, stream), float(1 / rate))
         read = read or partial(container.demux, stream)
+        self._cut_off = False  # a JPEG, of which FFmpeg decodes what is there
+        if container.format.name in _PICTURES and stream.codec_context.name == "mjpeg":
+            read = partial(self._checked, read)
         self._skipper = None
         decode: Callable[..., list[Any]] = stream.decode
         # AVI stores no presentation times; FFmpeg derives them from the decoding order, wrong
@@ -66,6 +71,12 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
         """Tell the time of the first tick: from now on frames may be skipped."""
         if self._skipper is not None:
             self._skipper.begin(first_s)
+
+    def _checked(self, read: PacketReader) -> Iterator[Packet[Any] | None]:
+        for packet in read():
+            if packet is not None and packet.size:
+                self._cut_off |= not has_jpeg_end(bytes(packet))
+            yield packet
 
     def _run(self) -> Generator[DecodedFrame, None, None]:
         raw = self._packets.run()
@@ -82,6 +93,8 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
         self._packets.check_end(stated_end_s(self._container, self._stream))
         if ends_in_a_packet(self._container):
             self._packets.count("packet(s) cut off by the end of the file", self.clock.next_s)
+        if self._cut_off:
+            self._packets.fatal = "the picture is cut off"
 
     def _timed(
         self, frame: av.VideoFrame | SkippedFrame, peek: Callable[[], int | None]
@@ -103,6 +116,18 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
 
     def _stamp(self, frame: av.VideoFrame | SkippedFrame) -> int | None:
         return frame.dts if self._by_decoding else frame.pts
+
+
+def has_jpeg_end(picture: bytes) -> bool:
+    """Return whether a JPEG has an end marker after its first scan (ITU-T T.81, B.1).
+
+    A thumbnail in the segments before the scan has one, too.
+    """
+    at = 2
+    while picture[at : at + 1] == b"\xff" and picture[at + 1 : at + 2] != b"\xda":
+        filled = picture[at + 1 : at + 2] == b"\xff"
+        at += 1 if filled else 2 + int.from_bytes(picture[at + 2 : at + 4], "big")
+    return picture.find(b"\xff\xd9", at) >= 0
 
 
 # Media clock: converts presentation time stamps to monotonic seconds.
