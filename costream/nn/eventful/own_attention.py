@@ -140,8 +140,11 @@ class GatedRows(nn.Module):
     def count_macs(self, updated: int | None = None) -> int:
         """Return the operations of the linear layers for a frame of which gates pass ``updated``.
 
-        None: all rows. For frames of the size of the last ``init_state``.
+        None: all rows. For frames of the size of the last ``init_state``. Raises ValueError before
+        it.
         """
+        if not self._calls:
+            raise ValueError("the number of rows is known when a stream has begun (init_state)")
         total = 0
         for call in self._calls:
             rows = call.rows if updated is None else min(updated, call.rows)

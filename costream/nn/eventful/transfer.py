@@ -110,8 +110,10 @@ class EventfulTransformer(nn.Module):
     def count_macs(self, updated: int | None = None) -> int:
         """Return the operations of the blocks for a frame of which every gate passes ``updated``.
 
-        None: all tokens. For frames of the size of the last one.
+        None: all tokens. For frames of the size of the last one. Raises ValueError before one.
         """
+        if not self._step.tokens:
+            raise ValueError("the number of tokens is known when a stream has begun (init_state)")
         return sum(block.count_macs(1, self._step.tokens, updated) for block in self._blocks)
 
 
@@ -173,7 +175,7 @@ def policy_within(network: EventfulTransformer | GatedRows, macs: int) -> TopTok
     """Return the policy that passes as many tokens at each gate as ``macs`` operations allow.
 
     At least one. By ``count_macs``, so for frames of the size that a state was made for, after
-    their first; ``operations`` has what a step took.
+    their first; ``operations`` has what a step took. Raises ValueError if there was no state.
     """
     least, most = 1, 1
     while most < 1 << 20 and network.count_macs(most) <= macs:
