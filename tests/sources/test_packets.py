@@ -264,6 +264,19 @@ def test_time_stamps_that_are_missing(ring, tmp_path, missing):
     assert np.allclose(np.diff(times), 0.04, atol=2e-3)
 
 
+def test_packets_without_stamps_have_those_of_their_arrival(ring, tmp_path):
+    """As JPEGs over HTTP, of which FFmpeg counts 25 a second."""
+    file = tmp_path / "feed.mjpeg"
+    make_video(file, 30, codec="mjpeg", pixel_format="yuvj420p", fmt="mjpeg")
+    with av.open(str(file)) as container:
+        ring.begin(container)
+        for k, packet in enumerate(p for p in container.demux() if p.size):
+            ring.add(packet, 7.0 + k / 2)
+    numbers, times = pictures(clip(ring, tmp_path, 12.0, 3.0, 4.0))
+    assert numbers == list(range(4, 19))
+    assert np.allclose(np.diff(times), 0.5, atol=2e-3)
+
+
 def test_old_packets_are_let_go_but_not_those_a_clip_needs(tmp_path):
     ring = PacketRing(hold_s=1.0)
     play(ring, make_video(tmp_path / "feed.mp4", 250, keyframe_every=10))

@@ -22,7 +22,7 @@ from av.container import InputContainer, OutputContainer
 from av.stream import Stream
 
 from costream.errors import OutputError
-from costream.sources.media.container import ATTACHED_PICTURE
+from costream.sources.media.container import ATTACHED_PICTURE, has_time_stamps
 
 log = logging.getLogger("costream")
 LIMIT = 64 * 2**20  # maximum bytes buffered, and maximum bytes of a clip
@@ -88,6 +88,7 @@ class PacketRing:
         self._size = 0  # bytes in them
         self._stretch: _Stretch | None = None
         self._lead: int | None = None  # index of the stream whose keyframes begin groups
+        self._stamped = True  # the connection's packets have time stamps
         self._refused: set[int] = set()  # streams that Matroska cannot hold
         self._warned: set[str] = set()  # reasons already logged, once for all connections
         self._last: PacketCopy | None = None  # of the lead
@@ -102,6 +103,7 @@ class PacketRing:
         lead = next(iter([*pictures, *container.streams.audio]), None)
         with self._changed:
             self._lead = None if lead is None else lead.index
+            self._stamped = has_time_stamps(container)
             self._refused.clear()
             self._break(StreamTemplates())
 
@@ -121,7 +123,7 @@ class PacketRing:
                 self._warned.add(str(error))
                 log.warning("clips are written without the %s of a feed: %s", stream.type, error)
             return
-        copy = PacketCopy.of(packet, time_s)
+        copy = PacketCopy.of(packet, time_s, self._stamped)
         with self._changed:
             if lead:
                 self._check_clock(copy)
@@ -258,14 +260,18 @@ class PacketCopy:
     time_s: float  # arrival on the feed's clock
 
     @classmethod
-    def of(cls, packet: Packet[Any], time_s: float) -> PacketCopy:
-        """Return a copy of ``packet``, which arrived at ``time_s``."""
+    def of(cls, packet: Packet[Any], time_s: float, stamped: bool = True) -> PacketCopy:
+        """Return a copy of ``packet``, which arrived at ``time_s``.
+
+        Not ``stamped``: its time stamps are those of its arrival.
+        """
+        arrival = round(time_s / packet.time_base)
         return cls(
             packet.stream_index,
             bytes(packet),
-            packet.pts,
-            packet.dts,
-            packet.duration or 0,
+            packet.pts if stamped else arrival,
+            packet.dts if stamped else arrival,
+            (packet.duration or 0) if stamped else 0,
             packet.time_base,
             packet.is_keyframe,
             time_s,
