@@ -129,6 +129,9 @@ def _encoder_of(module: Any, window: int) -> DeepEncoder:
     names = {F.gelu: "gelu", F.relu: "relu", torch.relu: "relu"}
     if first.activation not in names:
         raise ConversionError("its activation is not known", hint="use 'gelu' or 'relu'")
+    for k, block in enumerate(blocks):
+        if (block.norm_first, block.activation) != (first.norm_first, first.activation):
+            raise ConversionError(f"layer {k} differs from the first one in norm or activation")
     attention = first.self_attn
     config = EncoderConfig(
         attention.embed_dim, attention.num_heads, first.linear1.out_features, len(blocks), window,

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from costream.nn.network import as_part, paired
+from costream.nn.join import paired
+from costream.nn.network import as_part
 from costream.nn.parts import Part, PartState
 from costream.nn.state import State, zeros
 

@@ -15,6 +15,7 @@ Branches wait for one another (``network``). At last the result is run itself, b
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -32,8 +33,9 @@ from costream.nn.continual import (
     FrameHead,
     Placeholder,
 )
+from costream.nn.join import Join
 from costream.nn.merging import Planned, merged
-from costream.nn.network import Join, PartGraph
+from costream.nn.network import PartGraph
 from costream.nn.operation import Change, ConversionError, Operation, check_arguments, untraceable
 from costream.nn.parts import Part
 from costream.nn.rules import advice, attribute, has_attribute, rule_of
@@ -462,6 +464,11 @@ class _Builder:
         change = difference(*common(self.result, wanted, net.out_axis))
         report.change = None if exact else change
         off = change if exact else self._newest_off(wanted, net.out_axis)
+        if math.isnan(report.error) or math.isnan(off):
+            raise ConversionError(
+                "its outputs for random numbers are not finite",
+                hint="give an example of positive numbers if it takes only these",
+            )
         if max(report.error, off) > TOLERANCE:
             raise ConversionError(
                 f"the check failed: clip against steps {report.error:.1e}, against the network"

@@ -8,6 +8,7 @@ has to return what the layer returns.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -60,7 +61,7 @@ class EncoderLayer:
         return any(layer.bias is not None for layer in self.qkv)
 
     def load(self, block: EncoderBlock[Any], norm_order: int) -> None:
-        """Copy the weights into a block; norms are shared."""
+        """Copy the weights into a block."""
         attention: Any = block.self_attn
         with torch.no_grad():
             attention.in_proj_weight.copy_(torch.cat([layer.weight for layer in self.qkv]))
@@ -78,7 +79,9 @@ class EncoderLayer:
             for own, scale in zip((attention.out_proj, block.linear2), self.scales, strict=False):
                 own.weight.mul_(scale[:, None])
                 own.bias.mul_(scale)
-        block.norm1, block.norm2 = self.norms[norm_order], self.norms[1 - norm_order]
+        block.norm1, block.norm2 = (
+            copy.deepcopy(self.norms[k]) for k in (norm_order, 1 - norm_order)
+        )
 
 
 def find_layers(model: nn.Module) -> list[EncoderLayer]:
@@ -216,7 +219,7 @@ def to_deepcot(
     plain = TransferredEncoder(config, rotary=rotary)
     for block, layer in zip(plain._blocks, layers, strict=True):
         layer.load(block, order)
-    plain.norm = last
+    plain.norm = copy.deepcopy(last)
     plain = plain.to(layers[0].out.weight).eval()
     encoder = _soft(plain, rotary) if soft else plain
     if rows is not None:

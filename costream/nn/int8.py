@@ -57,6 +57,6 @@ class Int8Linear(nn.Module):
         from costream.nn.numba_kernels import int8_product
 
         out = x.new_empty(*x.shape[:-1], self.out_features)
-        flat = x.detach().reshape(rows, -1)
+        flat = x.detach().reshape(rows, self.in_features).contiguous()
         int8_product(flat, self.weight, self.scale, out.view(rows, -1))
         return out if self.bias is None else out.add_(self.bias)

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from costream.nn import fast
 from costream.nn.continual import Call
 from costream.nn.graph import scale_and_shift
+from costream.nn.join import Join
 from costream.nn.layers import Conv1d, Conv2d, Conv3d
-from costream.nn.network import Join
 from costream.nn.parts import Pad, Part, PartState
 from costream.nn.state import zeros
 from costream.nn.timing import check_shape

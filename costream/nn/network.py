@@ -1,195 +1,22 @@
-"""Networks of parts: sequences, branches that wait for one another, and any other graph.
-
-Outputs are numbered. Output j of a sum is the sum of outputs j of its branches, in a clip as in a
-stream; there, those of the faster branches wait in queues (``Join``), as long as it takes and no
-longer. So a branch needs no delay of its own, whatever strides and paddings it has.
-"""
+"""Networks of parts: sequences, branches that wait for one another, and any other graph."""
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from functools import reduce as fold
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from costream.nn import layers, parts
-from costream.nn.parts import Part, PartState, Stateless, blank, frames_of, room
+from costream.nn.join import Join
+from costream.nn.parts import Part, PartState, Stateless, blank, room
 from costream.nn.state import State, zeros
 from costream.nn.time_mixing import stateless
-from costream.nn.timing import ClockedState, Timing, in_order, in_sequence, store
-
-
-def _sum(*xs: Tensor) -> Tensor:
-    return fold(torch.add, xs)
-
-
-def _product(*xs: Tensor) -> Tensor:
-    return fold(torch.mul, xs)
-
-
-def _maximum(*xs: Tensor) -> Tensor:
-    return fold(torch.maximum, xs)
-
-
-def _concatenated(*xs: Tensor) -> Tensor:
-    return torch.cat(xs, 1)
-
-
-# Functions with names, so that networks can be pickled.
-REDUCTIONS: dict[str, Callable[..., Tensor]] = {
-    "sum": _sum,
-    "mul": _product,
-    "max": _maximum,
-    "concat": _concatenated,
-}
-
-
-def paired(*branches: Timing) -> Timing:
-    """Return the timing of outputs that are made of outputs of the same number of all branches.
-
-    Raises ValueError for branches of unequal stride.
-    """
-    strides = {b.stride for b in branches}
-    if len(strides) > 1:
-        raise ValueError(f"branches with strides {sorted(strides)}: outputs cannot be paired")
-    delay, padding = max(b.delay for b in branches), max(b.padding for b in branches)
-    return Timing(delay + padding + 1, padding, strides.pop())
-
-
-@dataclass
-class QueueState(ClockedState):
-    """Outputs of a branch that wait for those of others: number i is in slot i mod n.
-
-    The clock counts those that have come.
-    """
-
-    frames: Tensor  # [B, C, n, ...], or [B, m, C, n, ...]: see ``room``
-    rank: int  # dimensions of the clips
-
-    @cached_property
-    def views(self) -> tuple[Tensor, ...]:
-        """Each slot, [B, C, 1, ...]; of frames [B, C, n, ...]."""
-        with torch.inference_mode(False):
-            return torch.split(self.frames, 1, 2)
-
-
-@dataclass
-class JoinState(PartState):
-    """State of a join; the clock counts the outputs."""
-
-    queues: tuple[QueueState, ...]
-
-
-class Join(Part):
-    """A function of branches, called with outputs of the same numbers of all of them.
-
-    Args:
-        reduce: of clips [B, C, T, ...]: "sum", "mul", "max", "concat" (of channels), or a function
-            that treats every frame alone.
-        branches: their timing, None for a value without time. ``axes``: their dimension of time.
-    """
-
-    def __init__(
-        self,
-        reduce: str | Callable[..., Tensor],
-        branches: Sequence[Timing | None],
-        axes: Sequence[int] | None = None,
-        out_axis: int = 2,
-    ) -> None:
-        super().__init__()
-        if isinstance(reduce, str) and reduce not in REDUCTIONS:
-            raise ValueError(f"reduce {reduce!r} is not one of {sorted(REDUCTIONS)}")
-        self.reduce = REDUCTIONS[reduce] if isinstance(reduce, str) else reduce
-        self.axes = [2] * len(branches) if axes is None else list(axes)
-        self.axis = out_axis
-        self.brief = False  # the function keeps nothing that it is called with; axes are all 2
-        self.result = paired(*[b for b in branches if b is not None])
-        self.slots = [
-            None if b is None else -((b.delay - self.result.delay) // b.stride) for b in branches
-        ]
-
-    def forward(self, *clips: Any) -> Tensor:
-        """Return the function of the first outputs of clips, as many as all have."""
-        timed = [k for k, n in enumerate(self.slots) if n is not None]
-        count = min(clips[k].shape[self.axes[k]] for k in timed)
-        cut = list(clips)
-        for k in timed:
-            cut[k] = clips[k].narrow(self.axes[k], 0, count)
-        return self.reduce(*cut)
-
-    def start(self, batch_size: int, *clips: Any) -> JoinState:
-        """Return the initial state; ``clips``: of one frame of one stream, of each branch."""
-        empty = room(batch_size, self(*clips), self.out_axis, 0, merged=True)
-        queues = []
-        for clip, axis, slots in zip(clips, self.axes, self.slots, strict=True):
-            if slots is not None:
-                held = room(batch_size, clip, axis, slots + (self.brief and slots > 0))
-                queues.append(QueueState(zeros(batch_size), held, clip.dim()))
-        return JoinState(zeros(batch_size), empty, tuple(queues))
-
-    def join(self, xs: Sequence[Any], state: JoinState) -> Tensor | None:
-        """Take what came of each branch, or None, return the function of what is complete."""
-        done = state.peek()
-        if self.brief and (ready := self._at_once(xs, state, done)) is not None:
-            state.tick()
-            return self.reduce(*ready)
-        timed = [k for k, n in enumerate(self.slots) if n is not None]
-        came = [0 if xs[k] is None else int(xs[k].shape[self.axes[k]]) for k in timed]
-        held = [queue.tick(n) - done for queue, n in zip(state.queues, came, strict=True)]
-        count = min(h + n for h, n in zip(held, came, strict=True))
-        ready = list(xs)
-        for k, queue, waiting in zip(timed, state.queues, held, strict=True):
-            if self.slots[k]:
-                frames = frames_of(queue.frames, queue.rank)
-                ready[k] = _through(xs[k], frames, self.axes[k], done, waiting, count)
-        if not count:
-            return None
-        state.tick(count)
-        return self.reduce(*ready)
-
-    def _at_once(self, xs: Sequence[Any], state: JoinState, done: int) -> list[Any] | None:
-        """Return what the function is called with when a frame of each branch has come.
-
-        Frames that waited are views of the queues, which have a slot more. None in all other cases.
-        """
-        if any(x is None or x.shape[2] > 1 for x in xs):
-            return None
-        waiting = [queue.peek() - done for queue in state.queues]
-        if waiting != self.slots or any(q.frames.dim() != q.rank for q in state.queues):
-            return None
-        ready = list(xs)
-        for k, (queue, count) in enumerate(zip(state.queues, waiting, strict=True)):
-            queue.tick()
-            if count:
-                slots = queue.views
-                slots[(done + count) % len(slots)].copy_(xs[k].detach())
-                ready[k] = slots[done % len(slots)]
-        return ready
-
-
-def _through(
-    x: Tensor | None, frames: Tensor, axis: int, done: int, waiting: int, count: int
-) -> Tensor | None:
-    """Put ``x`` behind the frames that wait in a queue, take ``count`` from its front."""
-    slots = frames.shape[axis]
-    if x is not None and x.shape[axis] == 1 and count <= 1:
-        out = x if not waiting else frames.narrow(axis, done % slots, 1)
-        if count and waiting:
-            out = out.clone()
-        if not count or waiting:
-            frames.narrow(axis, (done + waiting) % slots, 1).copy_(x.detach())
-        return out if count else None
-    if x is None and count == 1:
-        return frames.narrow(axis, done % slots, 1).clone()
-    new = frames.narrow(axis, 0, 0) if x is None else x
-    rows = torch.cat([in_order(frames, done + waiting, axis), new], axis)
-    store(frames, rows.detach(), done + waiting + new.shape[axis], axis)
-    return rows.narrow(axis, slots - waiting, count) if count else None
+from costream.nn.timing import Timing, check_shape, in_sequence
 
 
 class Node(NamedTuple):
@@ -200,7 +27,7 @@ class Node(NamedTuple):
     slot: int  # of its state in that of the network; -1 without
     timing: Timing | None  # of its outputs, in steps of the network; None without time
     first: int  # the step at which a stream's first input reaches it
-    start: int  # the step of its first output that is more than padding
+    start: int  # the step of its first output, but of those that precede the first frame
     lender: int = -1  # slot of the state that has memory for its output; see ``add``
     passes: bool = False  # its frames are those that it gets, once the network has had an output
 
@@ -211,6 +38,48 @@ class PartGraphState(PartState):
 
     steps: Tensor  # int64 [B], since its reset
     nodes: tuple[State, ...]
+    frame: list[int]  # shape of a frame of one stream, [1, C, ...]
+
+
+def _due(node: Node, begin: float, end: float) -> int:
+    """Return how many frames of a padding are due in steps ``begin`` to ``end``, exclusive.
+
+    Those before step 0 come with the first frame.
+    """
+    timing = node.timing or Timing()
+    steps = (timing.delay + k * timing.stride for k in range(node.part.padding))
+    return sum(begin <= step < end for step in steps)
+
+
+def _padded(
+    part: Any, count: int, x: Tensor | None, state: Any, rows: Sequence[int] = ()
+) -> Tensor | None:
+    """Return ``count`` frames of padding and the frames ``x`` that came, None without any.
+
+    ``rows``: streams whose first frame has not come; theirs are padding, too.
+    """
+    given = [] if x is None else [x]
+    if x is not None and rows:
+        given = [x.clone()]
+        given[0].view(len(state.clock), -1, *x.shape[1:])[list(rows)] = part.value
+    if count:
+        given.insert(0, part.zeros(count, state))
+    return torch.cat(given, part.axis) if len(given) > 1 else next(iter(given), None)
+
+
+def _run(node: Node, inputs: list[Any], states: Sequence[Any]) -> Any:
+    """Return the outputs of a node for those that came of its inputs, None if there are none."""
+    part: Any = node.part
+    own: Any = None if node.slot < 0 else states[node.slot]
+    if isinstance(part, Join):
+        return part.join(inputs, own)
+    if any(value is None for value in inputs):
+        return None
+    if node.lender >= 0:
+        return part.write(*inputs, states[node.lender])
+    if own is None:
+        return part.forward(*inputs)
+    return part.advance(*inputs[:1], own, *inputs[1:])
 
 
 class PartGraph(Part):
@@ -224,7 +93,7 @@ class PartGraph(Part):
     def __init__(self) -> None:
         super().__init__()
         self._nodes: list[Node] = []
-        self._slots = 0
+        self._slots, self._pads = 0, False
         self._last_use: dict[int, int] = {}  # of a node's value
 
     def add(self, part: Part, *inputs: int, timed: bool = True, writes: int = 0) -> int:
@@ -240,17 +109,24 @@ class PartGraph(Part):
                 part.result if isinstance(part, Join) else in_sequence(sources[0], part)
             )
         first = min((self._nodes[k - 1].start if k else 0 for k in inputs), default=0)
-        start = first if isinstance(part, parts.Pad) else max(first, timing.delay if timing else 0)
+        delay = timing.delay if timing else 0
+        start = max(0, delay) if isinstance(part, parts.Pad) else max(first, delay)
         slot = -1
         if type(part).start is not Part.start:
             slot, self._slots = self._slots, self._slots + 1
         if writes:
             self._nodes[writes - 1] = self._nodes[writes - 1]._replace(lender=slot)
+        self._pads |= isinstance(part, parts.Pad)
         passes = isinstance(part, parts.Skip) and part.stride == 1
         node = Node(part, inputs, slot, timing, first, start, passes=passes)
         self._nodes.append(node)
         self._last_use |= dict.fromkeys(inputs, len(self._nodes))
         return len(self._nodes)
+
+    @property
+    def first_step(self) -> int:
+        """The step of a stream with its first outputs."""
+        return self._nodes[-1].start if self._nodes else 0
 
     def timing_of(self, number: int) -> Timing | None:
         """Return the timing of a node's outputs, or of the network's input, which is number 0."""
@@ -289,7 +165,27 @@ class PartGraph(Part):
             shape = [1 if k == part.out_axis else n for k, n in enumerate(state.empty.shape)]
             values.append(blank((merged, *shape[1:]), state.empty))
         empty = room(batch_size, values[-1], self.out_axis, 0, merged=True)
-        return PartGraphState(zeros(batch_size), empty, zeros(batch_size), tuple(states))
+        frame = [n for k, n in enumerate(clip.shape) if k != self.axis]
+        return PartGraphState(zeros(batch_size), empty, zeros(batch_size), tuple(states), frame)
+
+    def forward_step(self, x: Tensor, state: PartGraphState) -> Tensor | None:
+        """Take a frame [B, C, ...] of every stream, return the newest output or None.
+
+        ValueError for a frame of another shape; the state stays as it is then.
+        """
+        one, *rest = state.frame
+        check_shape(x.shape, (one * len(state.steps), *rest))
+        return super().forward_step(x, state)
+
+    def forward_steps(self, x: Tensor, state: PartGraphState) -> Tensor:
+        """Take T frames [B, C, T, ...], return what T steps would, [B, C, T', ...].
+
+        ValueError for frames of another shape; the state stays as it is then.
+        """
+        one, *rest = state.frame
+        rest.insert(self.axis - 1, x.shape[self.axis] if x.dim() > self.axis else 0)
+        check_shape(x.shape, (one * len(state.steps), *rest))
+        return super().forward_steps(x, state)
 
     def advance(self, x: Tensor, state: PartGraphState) -> Tensor | None:
         """Take T frames [B, C, T, ...], return the outputs of these steps, if any."""
@@ -299,32 +195,54 @@ class PartGraph(Part):
             outs = [self.advance(frame, state) for frame in torch.split(x, 1, self.axis)]
             given = [out for out in outs if out is not None]
             return torch.cat(given, self.out_axis) if given else None
-        settled = state.tick(count) > self.delay
+        time = state.tick(count)
+        settled = time > self.delay
         state.steps += count
+        late = [row for row, n in enumerate(steps) if not n] if young and time else []
+        if late and self._pads:
+            self._begin(late, x, state)
         values: list[Any] = [x]
         for node in self._nodes:
-            if settled and node.passes:
+            rows = [row for row, n in enumerate(steps) if n < node.first] if young else []
+            is_pad = isinstance(node.part, parts.Pad)
+            if settled and node.passes and not (rows and is_pad):
                 values.append(values[node.inputs[0]])
                 continue
-            part: Any = node.part
             inputs = [values[k] for k in node.inputs]
-            own: Any = None if node.slot < 0 else state.nodes[node.slot]
-            if isinstance(part, Join):
-                values.append(part.join(inputs, own))
-            elif any(value is None for value in inputs):
-                values.append(None)
-            elif node.lender >= 0:
-                values.append(part.write(*inputs, state.nodes[node.lender]))
-            elif own is None:
-                values.append(part.forward(*inputs))
-            else:
-                values.append(part.advance(*inputs[:1], own, *inputs[1:]))
-            if young and own is not None:
-                rows = [row for row, n in enumerate(steps) if n < node.first]
-                if rows:
-                    own.reset(rows)
+            if is_pad:
+                begin = time if time else -math.inf
+                own, due = state.nodes[node.slot], _due(node, begin, time + count)
+                values.append(_padded(node.part, due, inputs[0], own, rows))
+                continue
+            values.append(_run(node, inputs, state.nodes))
+            if rows and node.slot >= 0:
+                state.nodes[node.slot].reset(rows)
         out: Tensor | None = values[-1]
         return out
+
+    def _begin(self, rows: Sequence[int], x: Tensor, state: PartGraphState) -> None:
+        """Put what a fresh stream has of the padding before its first frame into these rows."""
+        one = x[: x.shape[0] // len(state.steps)].narrow(self.axis, 0, 1)
+        fresh, placed = self.start(1, one), self.start(1, one)
+        values: list[Any] = [None]
+        for node in self._nodes:
+            inputs = [values[k] for k in node.inputs]
+            if isinstance(node.part, parts.Pad):
+                due = _due(node, -math.inf, 0)
+                values.append(_padded(node.part, due, inputs[0], fresh.nodes[node.slot]))
+            else:
+                values.append(_run(node, inputs, fresh.nodes))
+        # Again, from the clocks on with which these end where those of the batch are.
+        own, new, old = (s.tensors() for s in (state, placed, fresh))
+        for name, clock in new.items():
+            if name.rpartition(".")[2] == "clock":
+                clock.fill_(int(own[name].max()) - int(old[name].max()))
+        for node in self._nodes:
+            if not isinstance(node.part, parts.Pad):
+                _run(node, [values[k] for k in node.inputs], placed.nodes)
+        for name, tensor in own.items():
+            if name.startswith("nodes.") and tensor.numel() and not name.endswith("clock"):
+                tensor[list(rows)] = new[name]
 
     def _chain(self, modules: Iterable[nn.Module | Callable[..., Any]]) -> int:
         """Add modules one after another and return the last node."""

@@ -57,8 +57,14 @@ class Part(ContinualModule):
         """Return the initial state of ``batch_size`` streams.
 
         ``frame``: any frame [*, C, ...], whose shape, dtype and device those of the streams will
-        have. ValueError if it is needed and missing.
+        have. ValueError if it is needed and missing, and if no layer reaches back over the padding
+        before the first frame, so that there would be outputs before it.
         """
+        if self.first_step > self.delay:
+            raise ValueError(
+                f"output 0 would be due at step {self.delay}, before step {self.first_step}: the"
+                " layer after a Pad has to reach back over it"
+            )
         frame = self.example() if frame is None else frame
         if frame is None:
             raise ValueError(
@@ -67,6 +73,11 @@ class Part(ContinualModule):
             )
         with torch.no_grad():
             return self.start(batch_size, frame[:1].unsqueeze(self.axis))
+
+    @property
+    def first_step(self) -> int:
+        """The step of a stream with its first outputs."""
+        return max(0, self.delay)
 
     def forward_step(self, x: Tensor, state: Any) -> Tensor | None:
         """Take a frame [B, C, ...] of every stream, return the newest output or None."""
@@ -445,4 +456,9 @@ class Pad(Skip):
         """Take T frames, return them; the first time after the zeros."""
         if state.tick(x.shape[self.axis]):
             return x
-        return F.pad(x, [0, 0] * (x.dim() - self.axis - 1) + [self.padding, 0], value=self.value)
+        return torch.cat([self.zeros(self.padding, state), x], self.axis)
+
+    def zeros(self, count: int, state: PartState) -> Tensor:
+        """Return ``count`` frames of padding."""
+        sides = [0, 0] * (state.empty.dim() - self.axis - 1) + [count, 0]
+        return F.pad(state.empty, sides, value=self.value)

@@ -110,8 +110,10 @@ def trace(root: nn.Module) -> fx.Graph:
     """Return the graph of a network, which may be a single layer."""
     if rule_of(root, None) is None:
         found = Tracer().trace(root)
-        for node in found.nodes:
-            if not node.args and "input" in node.kwargs:  # torch.mean(input=x)
+        for node in reversed([*found.nodes]):
+            if node.target is operator.getitem and not node.users:  # y, _ = self.gru(x)
+                found.erase_node(node)
+            elif not node.args and "input" in node.kwargs:  # torch.mean(input=x)
                 options = dict(node.kwargs)
                 node.args, node.kwargs = (options.pop("input"),), options
         return found
@@ -203,15 +205,19 @@ def find_axis(
         if merged % outer == 0:
             axis = TimeDimension(dim, outer)
             part = take(long, axis, frames[1], frames[1] - 1, 1)
-            if torch.allclose(part, frame, rtol=1e-7, atol=1e-9):
+            if torch.allclose(part, frame, rtol=1e-7, atol=1e-9, equal_nan=True):
                 return axis
     return None
 
 
 def random_like(clip: Tensor) -> Tensor:
-    """Return random numbers in double precision, or whole numbers as they are."""
+    """Return random numbers in double precision, or whole numbers as they are.
+
+    They are positive if those of ``clip`` are, as energies of which a network takes the logarithm.
+    """
     if clip.is_floating_point():
-        return torch.randn(clip.shape, dtype=torch.float64, device=clip.device)
+        random = torch.randn(clip.shape, dtype=torch.float64, device=clip.device)
+        return random.abs_() if (clip > 0).all() else random
     return clip
 
 

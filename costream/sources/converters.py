@@ -382,13 +382,16 @@ class _FeatureRows(_Timed):
         if len(row) != self._width:
             raise UsageError(f"a row of {len(row)} values after {self._width}", where=WHERE)
         i, at_s = self.number(time_s)
-        yield FeatureRow(i, at_s, row.astype(np.float32))
+        yield FeatureRow(i, at_s, row)
 
     @staticmethod
-    def _checked(value: Values) -> Values:
-        if value.ndim != 1 or value.dtype.kind not in "fiu" or not np.isfinite(value).all():
-            raise _shape_error(value, "a feature row is finite numbers [values]", "check the row")
-        return value
+    def _checked(value: Values) -> npt.NDArray[np.float32]:
+        if value.ndim == 1 and value.dtype.kind in "fiu":
+            with np.errstate(over="ignore"):
+                row: npt.NDArray[np.float32] = value.astype(np.float32)
+            if np.isfinite(row).all():
+                return row
+        raise _shape_error(value, "a feature row is finite numbers [values]", "check the row")
 
 
 class _Lines(_Timed):

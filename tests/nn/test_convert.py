@@ -427,3 +427,61 @@ def test_any_stack_is_the_network_itself(layers, length):
         count = 0 if steps is None else steps.shape[2]
         assert count == max(0, -((continual.delay - length) // continual.stride))
         torch.testing.assert_close(steps, wanted[:, :, :count], rtol=0, atol=1e-9)
+
+
+class _Parts(nn.Module):
+    """Takes the outputs of its layers apart, as is usual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.lstm = nn.GRU(4, 4, batch_first=True), nn.LSTM(4, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, _ = self.gru(x)
+        y, (_h, _c) = self.lstm(y)
+        return y
+
+
+class _Difference(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x[:, :, 1:] - x[:, :, :-1], (1, 0))
+
+
+class _Logarithm(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.max_pool1d(torch.log(x), 3, 1)
+
+
+@pytest.mark.parametrize("kind", [_Parts, _Difference, _Logarithm])
+def test_usual_forms(kind):
+    torch.manual_seed(0)
+    axis, model = 1 if kind is _Parts else 2, kind().eval()
+    clip = torch.rand(2, 15, 15)[:, :, :4].transpose(1, axis) + 0.1
+    net = co.convert(model, clip, axis)
+    torch.testing.assert_close(net(clip), model(clip))
+    state = net.init_state(2)
+    torch.testing.assert_close(net.forward_steps(clip, state), net(clip))
+
+
+def test_layers_of_an_encoder_that_differ():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    encoder.layers[1].norm_first = True
+    with pytest.raises(co.ConversionError, match="layer 1 differs from the first"):
+        co.convert(encoder, torch.randn(1, 12, 8), 1, approximate=WINDOW)
+
+
+def test_weights_that_are_no_numbers():
+    layer = nn.Conv1d(4, 4, 3).eval()
+    layer.weight.data[0] = torch.nan
+    with pytest.raises(co.ConversionError, match="are not finite"):
+        co.convert(layer, torch.randn(1, 4, 12))
+
+
+def test_eight_bit_layers_take_rows_of_a_clip():
+    torch.manual_seed(0)
+    net = co.to_int8(co.convert(nn.Linear(2048, 512).eval(), torch.randn(1, 4, 2048), 1))
+    clip = torch.randn(2, 4, 2048)
+    state = net.init_state(2)
+    stepped = [net.forward_step(x, state) for x in clip.unbind(1)]
+    torch.testing.assert_close(torch.stack(stepped, 1), net(clip), rtol=0, atol=1e-4)

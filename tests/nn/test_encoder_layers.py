@@ -57,6 +57,20 @@ def _check(encoder: Any, rows: Tensor) -> None:
     torch.testing.assert_close(encoder.forward_steps(rows, chunked), stepped, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("change", [lambda m: co.to_deepcot(m, 4), co.to_eventful])
+def test_a_network_shares_nothing_with_what_it_was_made_of(change):
+    model = Timm()
+    before = {name: (p.dtype, p.clone()) for name, p in model.named_parameters()}
+    made = change(model)
+    assert all(m.training for m in model.modules())
+    with torch.no_grad():
+        for p in made.half().parameters():
+            p.zero_()
+    for name, p in model.named_parameters():
+        assert p.dtype == before[name][0]
+        assert torch.equal(p, before[name][1])
+
+
 def test_blocks_with_layer_scale():
     model, rows = Timm().eval(), torch.randn(2, 12, 16)
     encoder = co.to_deepcot(model, window=6, rows=rows)

@@ -173,6 +173,15 @@ ROWS = {
         nn.Conv1d(8, 8, 3, dilation=8), nn.LayerNorm(8), co.GRU(8, 4), nn.Linear(4, 2)
     ),
     "pad": lambda: co.Sequential(nn.Conv1d(8, 8, 3), co.GRU(8, 8), co.Pad(4), nn.Conv1d(8, 2, 5)),
+    "pads": lambda: co.Sequential(
+        *(co.Pad(4), nn.Conv1d(8, 8, 3), nn.ReLU(), nn.Conv1d(8, 8, 3), nn.Conv1d(8, 8, 2)),
+        co.Residual(co.Sequential(co.Pad(2), nn.Conv1d(8, 8, 1), nn.Conv1d(8, 8, 3))),
+        *(co.Sequential(co.Pad(2), nn.Conv1d(8, 8, 3)), nn.Linear(8, 8), co.Pad(1, value=2.0)),
+        *(nn.Conv1d(8, 8, 1), nn.MaxPool1d(3, 1)),
+    ),
+    "pad and stride": lambda: co.Sequential(
+        *(co.Pad(4), nn.Conv1d(8, 8, 3, stride=2), nn.Conv1d(8, 8, 1), nn.Conv1d(8, 3, 2))
+    ),
     "encoder": lambda: co.Sequential(
         nn.Conv1d(8, 8, 3, padding=1), co.Encoder(co.EncoderConfig(8, 2, 8, 2, 6)), nn.Linear(8, 3)
     ),
@@ -337,6 +346,29 @@ def test_same_as_continual_inference(ours, theirs):
 def test_refusals(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        co.Pad(1),
+        co.Sequential(co.Pad(3), nn.Conv1d(4, 4, 3)),
+        co.Sequential(nn.Conv1d(4, 4, 2), co.Sequential(co.Pad(1), nn.Conv1d(4, 4, 1))),
+    ],
+)
+def test_padding_that_no_layer_reaches_over_is_refused(net):
+    with pytest.raises(ValueError, match="the layer after a Pad has to reach back over it"):
+        net.init_state(1, torch.zeros(1, 4))
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (1, 5), (4,), (1, 4, 2, 1)])
+def test_a_frame_of_another_shape_leaves_the_state_as_it_is(shape):
+    net, clip = co.Sequential(co.Skip(2, 2), co.Conv1d(4, 4, 2)), torch.randn(1, 4, 9)
+    state = net.init_state(1, clip[:, :, 0])
+    for take in (net.forward_step, net.forward_steps):
+        with pytest.raises(ValueError, match="does not fit the state for"):
+            take(torch.zeros(shape), state)
+    torch.testing.assert_close(net.forward_steps(clip, state), net(clip))
 
 
 MIXING = {  # in clips [B, 4, T, ...] of so many dimensions

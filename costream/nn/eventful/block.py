@@ -219,7 +219,7 @@ class EventfulBlock(nn.Module):
         rows are recomputed, and less when windows are skipped.
         """
         n, d = height * width, self.dim
-        m = n if updated is None else updated
+        m = n if updated is None else min(updated, n)
         hidden = self.mlp_1.out_features
         total = m * (4 * d * d + 2 * d * hidden) + m * (5 * d + hidden) + 2 * n * d
         total += 0 if updated is None else 3 * n * d

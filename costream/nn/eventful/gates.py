@@ -15,6 +15,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from costream.nn.timing import check_shape
+
 
 @dataclass(frozen=True)
 class ChosenTokens:
@@ -61,8 +63,10 @@ def pass_tokens(
 
     All tokens of a fresh stream pass, or those that a ``StartPolicy`` names. ``remember_all``: the
     reference of every token becomes its value in this frame, as in STGT (Li et al.,
-    "Spatio-temporal gated transformers", 2021), which therefore misses slow changes.
+    "Spatio-temporal gated transformers", 2021), which therefore misses slow changes. ValueError for
+    tokens that do not fit the reference.
     """
+    check_shape(x.shape, reference.shape)
     count = x.shape[1]
     device = "cpu" if x.is_meta else x.device  # indices must have values even if tokens have none
     tokens, allowed = [], start_tokens(policy, count, device)

@@ -131,11 +131,12 @@ class GatedRows(nn.Module):
         frame, self.operations = self._frame, Operations()
         frame.policy, frame.operations, frame.call = policy or self.policy, self.operations, 0
         frame.fresh, frame.state = [not n for n in state.steps.tolist()], state
-        state.steps += 1
         try:
-            return self.model(x)
+            out = self.model(x)
         finally:
             frame.state = None
+        state.steps += 1
+        return out
 
     def count_macs(self, updated: int | None = None) -> int:
         """Return the operations of the linear layers for a frame of which gates pass ``updated``.

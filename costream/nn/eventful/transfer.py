@@ -101,11 +101,12 @@ class EventfulTransformer(nn.Module):
         step, self.operations = self._step, Operations()
         step.policy, step.operations = policy or self.policy, self.operations
         step.fresh, step.state = [not n for n in state.steps.tolist()], state
-        state.steps += 1
         try:
-            return self.model(x)
+            out = self.model(x)
         finally:
             step.state = None
+        state.steps += 1
+        return out
 
     def count_macs(self, updated: int | None = None) -> int:
         """Return the operations of the blocks for a frame of which every gate passes ``updated``.
@@ -135,8 +136,9 @@ def _block(layer: EncoderLayer) -> EventfulBlock:
     else:
         block.qkv.bias.zero_()
     block.projection, block.mlp_2 = linear
-    block.mlp_1, block.activate = layer.up, ACTIVATIONS[options["activation"]]
-    block.input_layer_norm, block.mlp_layer_norm = layer.norms[order], layer.norms[1 - order]
+    block.mlp_1, block.activate = copy.deepcopy(layer.up), ACTIVATIONS[options["activation"]]
+    first, second = (copy.deepcopy(layer.norms[k]) for k in (order, 1 - order))
+    block.input_layer_norm, block.mlp_layer_norm = first, second
     return block.to(layer.out.weight).eval()
 
 
