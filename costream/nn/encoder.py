@@ -105,6 +105,8 @@ class Encoder(EncoderStack):
         """Take T rows [B, T, d], return what T calls of ``forward_step`` would, [B, T, d]."""
         if not isinstance(state, StackState):
             return self.normalise(self._blocks[0].forward_steps(x, state.attention))
+        if not x.shape[1]:
+            return x.clone()
         projected, rows = self._extend(x, state)
         out = self._slide(projected, rows, state.attention.steps, x.shape[1])
         self._blocks[0].self_attn.store(projected, state.attention)

@@ -279,7 +279,13 @@ def to_int8(module: nn.Module, least: int = LARGE) -> nn.Module:
     For inference: a step reads a quarter of the bytes. ``least``: numbers of a weight from which
     on it is stored so; smaller ones stay in the caches of a processor, where it gains nothing. Of a
     network from ``convert`` only the steps and clips change, not the module that it was made of.
+    Raises ConversionError for an eventful network, which multiplies rows in the dtype of weights.
     """
+    from costream.nn.eventful.block import EventfulBlock
+    from costream.nn.eventful.own_attention import GatedRows
+
+    if any(isinstance(m, EventfulBlock | GatedRows) for m in module.modules()):
+        raise ConversionError("an eventful network cannot be stored as int8")
 
     def find(_: str, weight: Tensor) -> tuple[Tensor, Tensor] | None:
         return quantise(weight) if weight.numel() >= least else None

@@ -406,17 +406,19 @@ class Skip(Part):
     """All frames but the first ``count``, and of these every ``stride``-th.
 
     In a sum with a convolution of K frames without padding, (K - 1) / 2 of them are skipped.
+    ``last``: frames that are left out at the end of a clip, too; a stream has none.
     """
 
-    def __init__(self, count: int, stride: int = 1) -> None:
+    def __init__(self, count: int, stride: int = 1, last: int = 0) -> None:
         super().__init__()
-        if count < 0 or stride < 1:
+        if min(count, last) < 0 or stride < 1:
             raise ValueError(f"skip of {count} frames (minimum 0), stride {stride} (minimum 1)")
-        self.timing = Timing(1, -count, stride)
+        self.timing, self.last = Timing(1, -count, stride), last
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the frames [B, C, T', ...] that are left of a clip."""
-        return x[(slice(None),) * self.axis + (slice(self.delay, None, self.stride),)]
+        end = max(0, x.shape[self.axis] - self.last)
+        return x[(slice(None),) * self.axis + (slice(self.delay, end, self.stride),)]
 
     def start(self, batch_size: int, clip: Tensor) -> PartState:
         """Return the initial state; ``clip``: one frame of one stream, [1, C, 1, ...]."""

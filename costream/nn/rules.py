@@ -210,7 +210,7 @@ def _pad(op: Operation) -> Change | None:
 
 
 def _index(op: Operation) -> Change | None:
-    """Slices and indices: frames are left out from the beginning; the end never comes."""
+    """Slices and indices: frames are left out from the beginning; the end comes in clips only."""
     given = op.args[1] if isinstance(op.args[1], tuple) else (op.args[1],)
     longer = op.longer[1] if isinstance(op.longer[1], tuple) else (op.longer[1],)
     if any(isinstance(i, Tensor) for i in given):
@@ -245,7 +245,7 @@ def _index(op: Operation) -> Change | None:
     axis = op.axis
 
     def make(root: nn.Module) -> Part:
-        part = Skip(start, step)
+        part = Skip(start, step, -end)
         part.axis = axis
         return part
 

@@ -452,7 +452,18 @@ class _Logarithm(nn.Module):
         return F.max_pool1d(torch.log(x), 3, 1)
 
 
-@pytest.mark.parametrize("kind", [_Parts, _Difference, _Logarithm])
+class _Chomp(nn.Module):
+    """Keeps of a padded convolution what is causal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(4, 4, 3, padding=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x)[:, :, :-2].relu()
+
+
+@pytest.mark.parametrize("kind", [_Parts, _Difference, _Logarithm, _Chomp])
 def test_usual_forms(kind):
     torch.manual_seed(0)
     axis, model = 1 if kind is _Parts else 2, kind().eval()

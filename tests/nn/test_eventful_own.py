@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -161,3 +162,31 @@ def test_a_network_without_linear_layers_is_refused():
     net = co.to_eventful(nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), attention="own")
     with pytest.raises(co.ConversionError, match="no linear layers over tokens"):
         net.init_state(1, torch.zeros(1, 3, 2, 2))
+
+
+@pytest.mark.parametrize("attention", ["exact", "own"])
+def test_what_does_not_fit_is_refused(attention):
+    model, given = Vit().eval(), frames(2, 1)
+    net = co.to_eventful(model, attention=attention)
+    with pytest.raises(co.ConversionError, match="cannot be stored as int8"):
+        co.to_int8(net, least=1)
+    state = net.init_state(1, given[0])
+    for wrong in (given[0].expand(2, -1, -1, -1), given[0, :, :, :16]):
+        with pytest.raises(ValueError, match="does not fit the state for"):
+            net.forward_step(wrong, state)
+    out = net.forward_step(given[0], state)  # the state has not begun
+    torch.testing.assert_close(out, model(given[0]))
+    assert net.count_macs(10**6) == net.count_macs(16)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda: co.TopTokens(-1), lambda: co.TopTokens(1.5), lambda: co.TopShare(1.5)),  # type: ignore[arg-type]
+        *(lambda: co.TopShare(math.nan), lambda: co.AboveThreshold(-1.0)),
+        lambda: co.AboveThreshold(math.nan),
+    ],
+)
+def test_policies_that_make_no_sense(make):
+    with pytest.raises(ValueError, match=r"tokens: |threshold of|of the tokens"):
+        make()

@@ -252,6 +252,9 @@ def test_schedule():
     assert steps[0] - steps[1] > steps[8] - steps[9]
     with pytest.raises(ValueError, match="1 or more"):
         co.gradual(0, 0, 0.4)
+    for step, density in ((1, 2.0), (-1, 0.5)):
+        with pytest.raises(ValueError, match="from 0, and 0 to 1"):
+            co.gradual(step, 10, density)
 
 
 class _Fixed(nn.Module):

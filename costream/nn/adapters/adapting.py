@@ -29,7 +29,7 @@ _WEIGHTS: dict[str, tuple[type[nn.Module], ...]] = {
 }
 
 
-def adapt(module: M, kind: str, rank: int = 8, *, whole: Collection[str] = ()) -> M:
+def adapt(module: M, kind: str, rank: int = 8, *, whole: str | Collection[str] = ()) -> M:
     """Add an adapter to every linear layer, convolution and projection of attention, in place.
 
     The adapted weights are frozen, and so are tables of positions. Learnt are the adapters, and all
@@ -41,8 +41,8 @@ def adapt(module: M, kind: str, rank: int = 8, *, whole: Collection[str] = ()) -
         kind: "lora", "splora" (``SPLoRA``), or "mask": no adapter, but masks, and the
             weights are learnt; the last two can be pruned.
         rank: of the adapters.
-        whole: names of layers that are learnt whole, such as the classifier. With "splora" they
-            have masks.
+        whole: names, or one name, of layers that are learnt whole, such as the classifier. With
+            "splora" they have masks.
 
     Returns the module. Raises ValueError for an unknown kind, a name in ``whole`` that no layer
     has, a network that has adapters, one without such layers or with parametrizations, and a
@@ -51,7 +51,8 @@ def adapt(module: M, kind: str, rank: int = 8, *, whole: Collection[str] = ()) -
     if kind not in KINDS:
         raise ValueError(f"kind {kind!r} of adapters is not one of {', '.join(KINDS)}")
     found = _base_layers(module)
-    if unknown := set(whole) - {path for path, _, _ in found}:
+    whole = {whole} if isinstance(whole, str) else set(whole)
+    if unknown := whole - {path for path, _, _ in found}:
         raise ValueError(f"whole: no layer is called {', '.join(sorted(unknown))}")
     for path, owner, name in found:
         if path not in whole:
@@ -222,7 +223,7 @@ def _frozen(module: nn.Module) -> dict[str, Tensor]:
         if isinstance(adapter, LoRA)
     }
     if not found:
-        raise ValueError("the network has no adapters")
+        raise ValueError("the network has no adapters of low rank; masks are in its state_dict")
     return found | dict(_tables(module))
 
 

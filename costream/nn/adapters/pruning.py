@@ -292,8 +292,10 @@ def gradual(step: int, steps: int, density: float) -> float:
     """Return the density after ``step`` of ``steps``, from 1 to ``density``, fast at first.
 
     The cubic schedule of Zhu, Gupta, "To prune, or not to prune" (2017). Raises ValueError for
-    less than 1 step.
+    less than 1 step, a step below 0 and a density that is not 0 to 1.
     """
+    if step < 0 or not 0 <= density <= 1:
+        raise ValueError(f"step {step} to a density of {density}: from 0, and 0 to 1")
     if steps < 1:
         raise ValueError(f"a schedule of {steps} steps: 1 or more")
     left = 1 - min(max(step / steps, 0.0), 1.0)

@@ -184,6 +184,10 @@ class TopTokens:
 
     count: int
 
+    def __post_init__(self) -> None:
+        if self.count < 0 or self.count != int(self.count):
+            raise ValueError(f"{self.count} tokens: a whole number, at least 0")
+
     def choose(self, errors: Tensor) -> Tensor:
         """Return the chosen indices."""
         return _largest(errors, self.count)
@@ -195,6 +199,10 @@ class TopShare:
 
     share: float
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"a share of {self.share} of the tokens: 0 to 1")
+
     def choose(self, errors: Tensor) -> Tensor:
         """Return the chosen indices."""
         return _largest(errors, int(self.share * len(errors)))
@@ -205,6 +213,10 @@ class AboveThreshold:
     """The tokens whose error is above ``threshold``."""
 
     threshold: float
+
+    def __post_init__(self) -> None:
+        if not self.threshold >= 0:
+            raise ValueError(f"a threshold of {self.threshold}: at least 0")
 
     def choose(self, errors: Tensor) -> Tensor:
         """Return the chosen indices."""
