@@ -214,8 +214,11 @@ class SourceRun:
                 self.summary = self._summary(exit_code, time.perf_counter() - began)
                 self.recorder.close(self.summary)
         if self.recorder.steps == 0 and not self.stop.requested:
+            why = self.recorder.fatal
             raise SourceError(
-                "nothing could be read", where=info.uri, hint="it is damaged, or the range is empty"
+                f"nothing could be read{f' ({why})' if why else ''}",
+                where=info.uri,
+                hint=None if why else "it is damaged, shorter than a step, or the range is empty",
             )
 
     def _exit_code(self) -> ExitCode:

@@ -100,7 +100,7 @@ class StreamRecorder:
         self.first_s: float | None = None
         self.last_s = 0.0
         self.lag_s = 0.0
-        self.fatal = False
+        self.fatal = ""  # the error after which nothing could be read
         self.top: dict[str | None, tuple[Scored, ...]] = {}  # newest, by head
         self.nobody = False  # of the persons who are followed
         self._told_s: dict[str | None, float] = {}  # newest output, by head
@@ -333,7 +333,7 @@ class StreamRecorder:
     def fault(self, fault: Fault) -> None:
         """Count, log and record a fault."""
         self.errors += fault.count
-        self.fatal = self.fatal or fault.fatal
+        self.fatal = self.fatal or (fault.message if fault.fatal else "")
         log.log(
             logging.ERROR if fault.fatal else logging.WARNING, "%s: %s", self.called, fault.message
         )
