@@ -165,7 +165,8 @@ def test_start_and_end(tmp_path: Path) -> None:
 def test_row_times_are_found_again(first: int, count: int, rate: float) -> None:
     """A start that was printed as the time of a row begins with that row."""
     made = source("x", rate, start_s=first / rate, end_s=(first + count) / rate)
-    assert made._range(1000, rate) == (first, first + count)
+    made._rate_hz = rate  # as after open
+    assert made._range(1000) == (first, first + count)
 
 
 @pytest.mark.parametrize("rate", [None, 0.0, -4.0, float("nan"), float("inf")])
@@ -264,3 +265,33 @@ def test_arrays_that_promise_too_much_or_nothing(
         with suppress(SourceError):
             read(tmp_path / "y.npz")
         flipped[at] ^= 1
+
+
+# --- stored times -----------------------------------------------------------------------------
+
+
+TIMES = np.array([10.0, 10.25, 10.5, 14.0, 14.25, 14.5])
+
+
+def test_stored_times_are_those_of_the_rows(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", features=RGB, times=TIMES, rate_hz=4.0)
+    for given in (None, 8.0):  # the rate of steps is another matter
+        made = contents(source(tmp_path / "x.npz", given))
+        assert [row.time_s for row in made.of(FeatureRow)] == TIMES.tolist()
+        assert made.info.rate_hz == 4.0
+        assert made.info.duration_s == 14.75
+    _, rows, _ = read(tmp_path / "x.npz", start_s=10.25, end_s=14.25)
+    assert [row.i for row in rows] == [1, 2, 3]
+
+
+def test_a_stored_rate_holds_unless_another_is_asked_for(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", features=RGB, rate_hz=2.0)
+    assert read(tmp_path / "x.npz")[1][-1].time_s == 2.5
+    assert read(tmp_path / "x.npz", frame_rate_hz=4.0)[1][-1].time_s == 1.25
+
+
+@pytest.mark.parametrize("times", [TIMES[:5], TIMES[::-1], np.full(6, np.nan), TIMES.astype(str)])
+def test_times_that_do_not_fit_the_rows(times: np.ndarray, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", features=RGB, times=times)
+    with pytest.raises(SourceError, match="times are not 6 ascending numbers"):
+        source(tmp_path / "x.npz").open()

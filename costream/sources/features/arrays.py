@@ -9,7 +9,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from tokenize import TokenError
 from typing import Any
 
@@ -43,6 +43,8 @@ class FeatureArrays:
     parts: tuple[npt.NDArray[Any], ...]  # each numeric [T, C_k], memory-mapped if possible
     note: str | None = None  # description of a problem
     cut_off: bool = False  # the file ends before its last row
+    times: npt.NDArray[np.float64] | None = None  # s of each row, ascending, if they are stored
+    rate_hz: float | None = None  # rows a second, if it is stored
 
     @property
     def rows(self) -> int:
@@ -232,16 +234,30 @@ def _pick(content: Any, path: str, video: str | None) -> FeatureArrays:
         content = next(iter(content.values()))
     if not isinstance(content, Mapping):
         return _features([content], path)
-    if any(part in content for part in PARTS):
-        return _features([content[part] for part in PARTS if part in content], path)
-    if "features" in content:
-        return _features([content["features"]], path)
+    parts = [part for part in PARTS if part in content] or ["features"]
+    if parts[0] in content:
+        return _timed(_features([content[part] for part in parts], path), content, path)
     names = ", ".join(list(content)[:4]) or "nothing"
     raise SourceError(
         f"no features found (it contains {names}{', ...' if len(content) > 4 else ''})",
         where=display_name(path),
         hint="an .npz needs rgb, flow, audio or features; FILE.pickle#VIDEO selects a video",
     )
+
+
+def _timed(features: FeatureArrays, content: Mapping[str, Any], path: str) -> FeatureArrays:
+    """Return features with the times and the rate that are stored beside them, if there are any."""
+    rate = np.asarray(content.get("rate_hz", 0))
+    if rate.shape == () and rate.dtype.kind in "iuf" and 0 < float(rate) < math.inf:
+        features = replace(features, rate_hz=float(rate))
+    if "times" not in content:
+        return features
+    times = np.asarray(content["times"])
+    fits = times.dtype.kind in "iuf" and times.shape == (features.rows,)
+    if not fits or not np.isfinite(times).all() or not (np.diff(times) > 0).all():
+        what = f"times are not {features.rows} ascending numbers, one for each row"
+        raise SourceError(what, where=display_name(path))
+    return replace(features, times=times.astype(np.float64))
 
 
 def _features(arrays: list[Any], path: str) -> FeatureArrays:
