@@ -119,13 +119,18 @@ def closing_lines(header: Header, summary: Summary) -> list[str]:
     """Return the lines that end a run: sound that is missing, unfamiliar input, cost, saving."""
     sound = header.options.get("sound")
     lines = [f"sound: {clean(sound)}"] if isinstance(sound, str) else []
-    if summary.unfamiliar_s:
-        times_s = f"{summary.unfamiliar_s:.1f} s of {summary.media_s:.1f} s"
-        hint = header.options.get("unfamiliar")
-        told = clean(hint) if isinstance(hint, str) else "what is said of it is not to be trusted"
-        lines.append(f"unfamiliar for {times_s}: {told}")
     saved = saving_line(summary, exact=header.options.get("exact") is not False)
-    return [*lines, *filter(None, (cost_line(summary, header.kind), saved))]
+    told = unfamiliar_line(header, summary), cost_line(summary, header.kind), saved
+    return [*lines, *filter(None, told)]
+
+
+def unfamiliar_line(header: Header, summary: Summary) -> str | None:
+    """Return for how long the input was unfamiliar to the model; None if it was not."""
+    if not summary.unfamiliar_s:
+        return None
+    hint = header.options.get("unfamiliar")
+    told = clean(hint) if isinstance(hint, str) else "what is said of it is not to be trusted"
+    return f"unfamiliar for {summary.unfamiliar_s:.1f} s of {summary.media_s:.1f} s: {told}"
 
 
 def opens_at(head: Head | None, label: str) -> str:

@@ -23,6 +23,7 @@ from costream.formatting import (
     si,
     three_digits,
     times,
+    unfamiliar_line,
 )
 from costream.records import STAGES, Segment, plain
 from costream.report.curves import cost_chart, score_rows, shown_labels, time_chart, track
@@ -56,7 +57,7 @@ def section(run: Run, palette: Palette, *, alone: bool) -> Html:
     parts = [
         *(head, facts(digest), _timeline(run, palette), _segments(run, palette)),
         *(_labels(digest, palette), _places(digest), cost_section(digest)),
-        *(_alerts(digest), _troubles(digest), _settings(digest)),
+        *(_alerts(digest), _unfamiliar(digest), _troubles(digest), _settings(digest)),
     ]
     back = None if alone else tag("p", tag("a", "Back to the overview", href="#top"), class_="back")
     return tag("article", join(*parts, back), id=run.anchor, class_="run")
@@ -274,6 +275,13 @@ def _alerts(digest: Digest) -> Html | None:
     return tag("section", tag("h3", "Alerts"), table(columns, rows, numbers=(0, 2)), more)
 
 
+def _unfamiliar(digest: Digest) -> Html | None:
+    told = None
+    if digest.header is not None and digest.summary is not None:
+        told = unfamiliar_line(digest.header, digest.summary)
+    return None if told is None else tag("section", tag("h3", "Unfamiliar input"), note(f"{told}."))
+
+
 def _troubles(digest: Digest) -> Html | None:
     rows: list[Sequence[Cell]] = [
         ("gap", number(short_time(g.start_s)), f"{g.end_s - g.start_s:.1f} s: {g.reason}")
@@ -311,7 +319,7 @@ def _settings(digest: Digest) -> Html | None:
         ("delay_s", delay if math.isfinite(delay) else None),
         ("kind", header.kind),
         ("duration_s", header.duration_s),
-        *header.options.items(),
+        *((key, value) for key, value in header.options.items() if key != "unfamiliar"),
     ]
     texts = (
         (key, value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False))

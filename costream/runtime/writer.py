@@ -455,22 +455,23 @@ class StreamRecorder:
     def _judge_familiarity(self, *parts: tuple[StepResult, Sequence[HeadTimeline]]) -> None:
         """Count the step if some event seems best to models that can tell, and none knows it.
 
-        ``parts``: results with the timelines of the heads of their first row.
+        None of those that take the same: what is heard says nothing of what is seen. ``parts``:
+        results with the timelines of the heads of their first row.
         """
-        told, judged = [], False
-        for result, timelines in parts:
+        told, judged = dict[tuple[int, str | None], list[bool]](), False
+        for part, (result, timelines) in enumerate(parts):
             if result.familiarity is None or result.probabilities is None or not timelines:
                 continue
             judged = True
             for number, entry in enumerate(timelines):
                 card = entry.head.card
-                if card.familiarity is not None:
-                    best = result.probabilities[0, entry.head.columns].argmax()
-                    is_event = card.labels[best] != card.background
+                scores = result.probabilities[0, entry.head.columns]
+                if card.familiarity is not None and not np.isnan(scores[0]):
+                    is_event = card.labels[scores.argmax()] != card.background
                     strange = result.familiarity[0, number] < card.familiarity.limit
-                    told.append(is_event and strange)
+                    told.setdefault((part, card.frontend), []).append(is_event and strange)
         if judged:
-            self.unfamiliar = (self.unfamiliar or 0) + (bool(told) and all(told))
+            self.unfamiliar = (self.unfamiliar or 0) + any(map(all, told.values()))
 
     def _top(
         self, probabilities: npt.NDArray[np.float32], labels: Sequence[str]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from costream.errors import ModelError
 from costream.models.registry import load_model
 from costream.models.streaming import familiarity_of
 from costream.records import AudioBlock
+from costream.runtime.writer import StreamRecorder
 from kit.paths import SAMPLES
 from kit.runs import run
 from kit.sound_nets import write
@@ -78,6 +82,56 @@ def test_records_have_it(folder) -> None:
             "-q",
         ).stdout
     )
+
+
+def test_tables_and_reports_tell_it(folder, tmp_path) -> None:
+    stored = read_weights(folder / "sounds.safetensors")
+    for name, limit in (("sounds", 1.0), ("sure", 0.0)):
+        card = replace(stored.card, familiarity=replace(KNOWN, limit=limit))
+        write_weights(tmp_path / f"{name}.safetensors", card, stored.tensors)
+    summaries = {}
+    for name in ("sounds", "sure"):
+        weights, out = tmp_path / f"{name}.safetensors", tmp_path / name
+        done = run("batch", SAMPLES / "street.ogg", "-m", str(weights), "-o", str(out))
+        run("report", str(out / "street.ogg.jsonl"), "-o", str(tmp_path / f"{name}.html"))
+        row = next(csv.DictReader((out / "compute.csv").open()))
+        summary = json.loads((out / "summary.json").read_text())
+        assert summary["unfamiliar_s"] == pytest.approx(float(row["unfamiliar_s"]))
+        said = f"unfamiliar for {summary['unfamiliar_s']:.1f} s of 1 input: compute.csv"
+        assert (said in done.stderr) == (name == "sounds")
+        html = (tmp_path / f"{name}.html").read_text()
+        assert ("unlike streets" in html) == ("Unfamiliar input" in html) == (name == "sounds")
+        summaries[name] = summary["unfamiliar_s"]
+    assert summaries["sure"] == 0 < summaries["sounds"]
+
+
+def test_what_is_heard_says_nothing_of_what_is_seen() -> None:
+    recorder: Any = StreamRecorder.__new__(StreamRecorder)
+    recorder.unfamiliar = None
+    seen, heard = (
+        SimpleNamespace(
+            head=SimpleNamespace(
+                columns=slice(4 * k, 4 * k + 4),
+                card=Card("x", "", "", {}, LABELS, 4.0, familiarity=KNOWN, frontend=frontend),
+            )
+        )
+        for k, frontend in enumerate(("tdn", "audio"))
+    )
+    event, quiet, none = [0.9, 0.1, 0, 0], [0.0, 0.1, 0, 0.9], [np.nan] * 4
+    for other, familiarity, entries, count in (
+        (event, [0.1, 0.9], (seen, heard), 1),  # a sound that it knows
+        (none, [0.1, np.nan], (seen, heard), 1),
+        (event, [0.9, 0.1], (seen, heard), 1),
+        (event, [0.9, 0.9], (seen, heard), 0),
+        (event, [0.1, 0.9], (heard, heard), 0),  # the same sound, which one of both knows
+        (quiet, [0.1, 0.1], (seen, heard), 1),
+    ):
+        result = SimpleNamespace(
+            familiarity=np.array([familiarity]), probabilities=np.array([event + other])
+        )
+        recorder.unfamiliar = 0
+        recorder._judge_familiarity((result, entries))
+        assert recorder.unfamiliar == count
 
 
 @pytest.mark.parametrize("wrong", [{"scale": 0.0}, {"rest": "nobody"}])

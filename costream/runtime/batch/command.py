@@ -197,6 +197,10 @@ class _Batch:
         if len(reasons) > _MOST_REASONS:
             rest = sum(count for _, count in reasons[_MOST_REASONS:])
             print_line(console, f"{rest} skipped for other reasons, see summary.json")
+        unfamiliar = [s for o in outcomes if (s := o.summary.get("unfamiliar_s"))]
+        if unfamiliar:
+            inputs = f"{len(unfamiliar)} input{'s' * (len(unfamiliar) > 1)}"
+            print_line(console, f"unfamiliar for {sum(unfamiliar):.1f} s of {inputs}: compute.csv")
         written = [name for name in TABLES if (self.output / name).is_file()]
         print_line(console, clean(f"wrote {', '.join(written)} in {self.output}"))
 

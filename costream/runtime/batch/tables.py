@@ -29,7 +29,7 @@ TABLES = (
 )
 _COST_COLUMNS = (
     *("name", "kind", "complete", "steps", "segments", "dropped", "errors", "media_s"),
-    *("macs", "dense_macs", "macs_per_step", "dense_macs_per_step"),
+    *("macs", "dense_macs", "macs_per_step", "dense_macs_per_step", "unfamiliar_s"),
 )
 _FAILURE_COLUMNS = ("name", "status", "exit", "reason")
 
@@ -75,6 +75,7 @@ class MergedTables:
         self._skipped: dict[str, int] = {}
         self._sums = dict.fromkeys(("steps", "segments", "errors", "macs", "dense_macs"), 0)
         self._media_s = 0.0
+        self._unfamiliar_s: float | None = None  # None: no model can tell
         self._labels: dict[str, list[float]] = {}  # label: number, seconds
 
     def open(self) -> None:
@@ -120,6 +121,7 @@ class MergedTables:
             "inputs": {"total": sum(self._counts.values()), **dict(sorted(self._counts.items()))},
             "skipped": dict(sorted(self._skipped.items())),
             "media_s": self._media_s,
+            "unfamiliar_s": self._unfamiliar_s,
             **self._sums,
             "labels": {
                 label: {"segments": int(number), "seconds": seconds}
@@ -136,7 +138,10 @@ class MergedTables:
         steps = summary["steps"]
         each = [summary[key] / steps if steps else None for key in ("macs", "dense_macs")]
         counts = [summary[key] for key in _COST_COLUMNS[2:10]]
-        self._compute.add((item.name, item.kind, *counts, *each))
+        unfamiliar_s = summary.get("unfamiliar_s")
+        self._compute.add((item.name, item.kind, *counts, *each, unfamiliar_s))
+        if unfamiliar_s is not None:
+            self._unfamiliar_s = (self._unfamiliar_s or 0.0) + unfamiliar_s
         for key in self._sums:
             self._sums[key] += summary[key]
         self._media_s += summary["media_s"]
