@@ -21,6 +21,7 @@ RUNS = (*FILES, "watch")
 VIDEO = ("detect", "batch", "watch")
 EVERY = (*RUNS, "features")
 OFFLINE = (*FILES, "features")
+_FASTEST_HZ = 1000  # steps a second
 
 _RAW = re.compile(r"([a-z][a-z0-9]+):([0-9]+)(?::([0-9]+))?")
 
@@ -40,6 +41,13 @@ def positive(ctx: click.Context, param: click.Parameter, value: float | None) ->
     if value is not None and not 0 < value < float("inf"):
         raise click.BadParameter(f"{value} is not a positive number", ctx, param)
     return value
+
+
+def step_rate(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    """Raise BadParameter for what is no number of steps a second."""
+    if value is not None and value > _FASTEST_HZ:
+        raise click.BadParameter(f"{value:g} is more than {_FASTEST_HZ}", ctx, param)
+    return positive(ctx, param, value)
 
 
 def positive_seconds(ctx: click.Context, param: click.Parameter, value: Any) -> float | None:

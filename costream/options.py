@@ -31,6 +31,7 @@ from costream.flags import (
     parse_places,
     positive,
     raw_format,
+    step_rate,
     switch_flag,
     texts_flag,
     time_flag,
@@ -246,7 +247,7 @@ class Options:
         "Steps per second of the model. Skeletons without time stamps: their frame rate.",
         on=(*VIDEO, "features"),
         type=float,
-        callback=positive,
+        callback=step_rate,
     )
     layout: str | None = flag(
         "--layout",

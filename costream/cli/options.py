@@ -156,11 +156,41 @@ def run_command(
                 if values[each] is not None:
                     with _reading(ctx, params[each], values[each]):
                         values[each] = parse(values[each])
+            for pair in _EXCLUSIVE:
+                if (overridden := _weaker(ctx, pair, params, values)) is not None:
+                    values[overridden] = of_kind.__dataclass_fields__[overridden].default
             return int(function(checked(of_kind(**values), name), effective(ctx)))
 
         return command
 
     return decorate
+
+
+# Fields of options that exclude each other.
+_EXCLUSIVE = (
+    *(("end_s", "duration_s"), ("quiet", "verbose")),
+    *(("overwrite", "skip_existing"), ("tokens", "budget")),
+)
+
+
+def _weaker(
+    ctx: click.Context,
+    pair: tuple[str, str],
+    params: Mapping[str, click.Parameter],
+    values: Mapping[str, Any],
+) -> str | None:
+    """Return which of two fields that are both given the other overrides by its origin, or None.
+
+    A flag overrides the environment, and that the configuration.
+    """
+    if not all(values.get(each) not in (None, False, 0) for each in pair):
+        return None
+    ranks = [ctx.get_parameter_source(str(params[each].name)) for each in pair]
+    order = [_ORIGIN_ORDER.index(rank.name) if rank is not None else 0 for rank in ranks]
+    return None if order[0] == order[1] else pair[order[0] < order[1]]
+
+
+_ORIGIN_ORDER = ("COMMANDLINE", "PROMPT", "ENVIRONMENT", "DEFAULT_MAP", "DEFAULT")
 
 
 def effective(ctx: click.Context) -> list[str]:

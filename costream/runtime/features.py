@@ -115,6 +115,8 @@ def _targets(options: Options) -> dict[str, Path]:
     """
     sources = [uri for argument in options.sources for uri in expand(argument)]
     output = Path(str(options.output))  # a file for one source, else a folder
+    if output.suffix in (".npy", ".pkl", ".pickle") and not output.is_dir():
+        raise UsageError(f"a feature file ends in {FEATURE_SUFFIX}", where=f"-o {output}")
     if output.suffix == FEATURE_SUFFIX:
         if len(sources) > 1:
             raise UsageError("several sources", where=output, hint="give a folder: -o FOLDER")
@@ -127,7 +129,7 @@ def _targets(options: Options) -> dict[str, Path]:
         check_outputs((), folder, "", overwrite=True)
     for target in targets.values():
         if target.exists() and not options.overwrite:
-            raise exists_error(target)
+            raise exists_error(target, "use --overwrite")
     return targets
 
 

@@ -8,6 +8,7 @@ knows it; if it does not come back, it left when it was seen last.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from costream.runtime.tracking import PATIENCE_S
 if TYPE_CHECKING:
     from costream.places import Points
 
+log = logging.getLogger("costream")
 OUT_S = 0.5
 DWELL_S = 10.0  # between two records of one object in one zone
 CLEAR = 0.005  # in parts of the picture
@@ -85,6 +87,9 @@ class Presence:
         if size != self._size:
             self._size = size
             self._shapes = {p.name: p.within(size) for p in (*self._zones, *self._lines)}
+            for name, shape in self._shapes.items():
+                if (shape.min(0) >= 1).any():
+                    log.warning("%s: outside the picture, which is %dx%d", name, *size)
         feet = feet_of(boxes, size)
         inside = {zone.name: contains(self._shapes[zone.name], feet) for zone in self._zones}
         placed = []

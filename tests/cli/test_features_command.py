@@ -75,7 +75,8 @@ def test_what_cannot_be_done_is_told_in_a_line(clip: Path, tmp_path: Path) -> No
     (tmp_path / "there.npz").touch()
     np.save(tmp_path / "rows.npy", np.ones((4, 6), np.float32))
     cases: list[tuple[tuple[object, ...], int, str]] = [
-        ((clip, "-o", "there.npz"), 2, "exists already"),
+        ((clip, "-o", "there.npz"), 2, "exists already; use --overwrite\n"),
+        ((clip, "-o", "there.npy"), 2, "a feature file ends in .npz"),
         ((clip, clip, "-o", "x.npz"), 2, "several sources; give a folder"),
         ((clip, clip, "-o", "x"), 2, "several sources would write"),
         ((clip, "-m", "costgcn", "-o", "x.npz"), 2, "computes no features from video or audio"),

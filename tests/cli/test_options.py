@@ -177,3 +177,20 @@ def test_file_environment_and_flag(tmp_path):
     done = run(*arguments, "--layout", "coco-17", cwd=tmp_path, env=named, code=4)
     assert "layout = coco-17 (commandline)" in done.stderr
     assert "columns = x,y (costream.toml)" in done.stderr
+
+
+def test_a_stronger_origin_wins_where_options_exclude_each_other(
+    parse: Callable[..., Options], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COSTREAM_END", "5")
+    assert parse("detect", "a.mp4").end_s == 5
+    assert parse("detect", "a.mp4", "--duration", "3").end_s == 3
+    refused(2, "exclude each other", "detect", "a.mp4", "--end", "5", "--duration", "3")
+    (folder / "costream.toml").write_text("[detect]\nquiet = true\ntokens = 9\n")
+    made = parse("detect", "a.mp4", "-v", "--budget", "40ms")
+    assert (made.quiet, made.verbose, made.tokens) == (False, 1, None)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1001"])
+def test_steps_a_second(value: str) -> None:
+    refused(2, "--fps", "detect", "a.mp4", "--fps", value)

@@ -225,3 +225,12 @@ def test_rules_about_absence_crossings_and_counts() -> None:
     assert alert.time_s == pytest.approx(0.5)
     assert len(alerts("count(person)>2", crowd)) == 1
     assert alerts("count(car) >= 1", crowd) == []
+
+
+def test_a_place_outside_the_picture_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    far = parse_place("far=1200,0 1400,0 1400,40", "zone", "--zone")
+    part = parse_place("part=900,0 1400,0 1400,40", "zone", "--zone")
+    presence = Presence((HALL, far, part))
+    for k in range(3):
+        presence.update(k / 10, [standing(500, 300, 1)], SIZE)
+    assert caplog.messages == ["far: outside the picture, which is 1000x500"]

@@ -275,8 +275,8 @@ TIMES = np.array([10.0, 10.25, 10.5, 14.0, 14.25, 14.5])
 
 def test_stored_times_are_those_of_the_rows(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", features=RGB, times=TIMES, rate_hz=4.0)
-    for given in (None, 8.0):  # the rate of steps is another matter
-        made = contents(source(tmp_path / "x.npz", given))
+    for rate in (None, 8.0):  # the rate of steps is another matter
+        made = contents(source(tmp_path / "x.npz", rate))
         assert [row.time_s for row in made.of(FeatureRow)] == TIMES.tolist()
         assert made.info.rate_hz == 4.0
         assert made.info.duration_s == 14.75

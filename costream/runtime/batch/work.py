@@ -281,6 +281,7 @@ class _OutcomeSink:
         self._reported_s = time.monotonic()
         self._first_s: float | None = None
         self._damage = ""  # the first fault of the source, or the fatal one
+        self._errors: list[int] = []  # that each of the faults stands for
         self._kind: str | None = None
 
     def open(self, header: Header) -> None:
@@ -291,6 +292,7 @@ class _OutcomeSink:
         """Report progress, and store faults of the source."""
         if isinstance(record, Fault):
             self._damage = record.message if record.fatal else self._damage or record.message
+            self._errors.append(record.count)
         elif isinstance(record, Compute) and self._on_progress is not None:
             self._first_s = record.time_s if self._first_s is None else self._first_s
             now_s = time.monotonic()
@@ -308,7 +310,9 @@ class _OutcomeSink:
             del values[key]
         ends: dict[int, Status] = {ExitCode.OK: "done", ExitCode.PARTIAL: "partial"}
         status = ends.get(summary.exit, "interrupted")
-        return Outcome(name, status, self._damage, summary.exit, self._kind, values, files)
+        rest = sum(self._errors[1:])
+        damage = f"{self._damage}, and {rest} more" if rest else self._damage
+        return Outcome(name, status, damage, summary.exit, self._kind, values, files)
 
 
 # Such a file that cannot be read is damaged.
