@@ -30,6 +30,7 @@ class Node(NamedTuple):
     start: int  # the step of its first output, but of those that precede the first frame
     lender: int = -1  # slot of the state that has memory for its output; see ``add``
     passes: bool = False  # its frames are those that it gets, once the network has had an output
+    pads: bool = False  # it is a ``Pad``
 
 
 @dataclass
@@ -116,9 +117,10 @@ class PartGraph(Part):
             slot, self._slots = self._slots, self._slots + 1
         if writes:
             self._nodes[writes - 1] = self._nodes[writes - 1]._replace(lender=slot)
-        self._pads |= isinstance(part, parts.Pad)
-        passes = isinstance(part, parts.Skip) and part.stride == 1
-        node = Node(part, inputs, slot, timing, first, start, passes=passes)
+        pads, passes = isinstance(part, parts.Pad), isinstance(part, parts.Skip)
+        self._pads |= pads
+        passes = passes and part.stride == 1
+        node = Node(part, inputs, slot, timing, first, start, passes=passes, pads=pads)
         self._nodes.append(node)
         self._last_use |= dict.fromkeys(inputs, len(self._nodes))
         return len(self._nodes)
@@ -203,13 +205,12 @@ class PartGraph(Part):
             self._begin(late, x, state)
         values: list[Any] = [x]
         for node in self._nodes:
-            rows = [row for row, n in enumerate(steps) if n < node.first] if young else []
-            is_pad = isinstance(node.part, parts.Pad)
-            if settled and node.passes and not (rows and is_pad):
+            if settled and node.passes and not (young and node.pads):
                 values.append(values[node.inputs[0]])
                 continue
             inputs = [values[k] for k in node.inputs]
-            if is_pad:
+            rows = [row for row, n in enumerate(steps) if n < node.first] if young else ()
+            if node.pads:
                 begin = time if time else -math.inf
                 own, due = state.nodes[node.slot], _due(node, begin, time + count)
                 values.append(_padded(node.part, due, inputs[0], own, rows))
@@ -227,7 +228,7 @@ class PartGraph(Part):
         values: list[Any] = [None]
         for node in self._nodes:
             inputs = [values[k] for k in node.inputs]
-            if isinstance(node.part, parts.Pad):
+            if node.pads:
                 due = _due(node, -math.inf, 0)
                 values.append(_padded(node.part, due, inputs[0], fresh.nodes[node.slot]))
             else:
@@ -238,7 +239,7 @@ class PartGraph(Part):
             if name.rpartition(".")[2] == "clock":
                 clock.fill_(int(own[name].max()) - int(old[name].max()))
         for node in self._nodes:
-            if not isinstance(node.part, parts.Pad):
+            if not node.pads:
                 _run(node, [values[k] for k in node.inputs], placed.nodes)
         for name, tensor in own.items():
             if name.startswith("nodes.") and tensor.numel() and not name.endswith("clock"):
