@@ -484,9 +484,8 @@ class Options:
             if declared and declared.identity and {"detect", "listen"} & {*declared.commands}:
                 values[each.name] = getattr(self, each.name)
         values |= {name: self.recorded.get(name) for name in ("budget", "decoder")}
-        # Absent when not given: known batches stay known.
         later = ("only", "zone", "line", "mask", "levels", "full_scale_db", "decoder")
-        return {k: v for k, v in values.items() if v or k not in later}
+        return {k: v for k, v in values.items() if v or k not in later}  # known batches stay known
 
     def timeline(self, card: Card) -> Timeline:
         """Return the card's timeline with this run's overrides."""

@@ -166,6 +166,7 @@ def run_command(
     return decorate
 
 
+_ORIGIN_ORDER = ("COMMANDLINE", "PROMPT", "ENVIRONMENT", "DEFAULT_MAP", "DEFAULT")
 # Fields of options that exclude each other.
 _EXCLUSIVE = (
     *(("end_s", "duration_s"), ("quiet", "verbose")),
@@ -188,9 +189,6 @@ def _weaker(
     ranks = [ctx.get_parameter_source(str(params[each].name)) for each in pair]
     order = [_ORIGIN_ORDER.index(rank.name) if rank is not None else 0 for rank in ranks]
     return None if order[0] == order[1] else pair[order[0] < order[1]]
-
-
-_ORIGIN_ORDER = ("COMMANDLINE", "PROMPT", "ENVIRONMENT", "DEFAULT_MAP", "DEFAULT")
 
 
 def effective(ctx: click.Context) -> list[str]:
