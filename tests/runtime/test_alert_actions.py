@@ -331,6 +331,19 @@ def test_each_alert_is_a_line(tmp_path):
     assert [json.loads(line)["label"] for line in lines] == ["fall", "two\nlines 落下"]
 
 
+def test_a_line_that_does_not_fit_is_left_out(tmp_path, monkeypatch):
+    path, write = tmp_path / "alerts.jsonl", os.write
+    append = AppendLine(str(path))
+    append.do(event("one"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda file, line: write(file, line[:9]))  # the disk is full
+        with pytest.raises(OutputError, match="a line was left out"):
+            append.do(event("lost"))
+    append.do(event("two"))
+    lines = path.read_text("utf-8").splitlines()
+    assert [json.loads(line)["label"] for line in lines] == ["one", "two"]
+
+
 def test_lines_of_several_writers_do_not_mix(tmp_path):
     path = tmp_path / "alerts.jsonl"
 

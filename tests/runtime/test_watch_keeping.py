@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,9 +23,10 @@ from safetensors.torch import load_file, save_file
 from costream.errors import UsageError
 from costream.models.registry import load_model
 from costream.models.streaming import StreamingModel
-from costream.records import SkeletonFrame, VideoFrame
+from costream.records import Gap, SkeletonFrame, VideoFrame
 from costream.runtime.alerts.alerts import AlertOptions
 from costream.runtime.saved_state import write_state
+from costream.runtime.watch.channel import FeedChannel
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.state_dir import Snapshot, StateDirectory
 from kit.paths import ROOT
@@ -132,6 +135,17 @@ def test_a_skeleton_goes_on_where_it_was(tmp_path: Path) -> None:
         one, other = (model.step([item], s).probabilities for s in (state, again))
         assert (one is None) == (other is None)
         assert one is None or np.allclose(one, other, atol=1e-6)
+
+
+def test_the_state_of_a_feed_that_was_lost_is_as_old_as_its_newest_step(
+    model: StreamingModel, tmp_path: Path
+) -> None:
+    kept(tmp_path, model)
+    saved = restored(tmp_path, model)
+    newest_s = saved.began_s + saved.time_s
+    assert saved.age_s(newest_s + 90) >= 90
+    assert replace(saved, saved_s=newest_s + 80).age_s(newest_s + 90) == pytest.approx(90)
+    assert replace(saved, saved_s=newest_s - 5).age_s(newest_s + 90) == pytest.approx(95)
 
 
 def test_no_password_is_in_the_file(model: StreamingModel, tmp_path: Path, caplog: Any) -> None:
@@ -358,3 +372,16 @@ def test_killed_while_it_saves_a_whole_state_is_there(
         saved = restored(tmp_path, model)
         assert saved is not None
         assert saved.next_step >= 1
+
+
+def test_a_feed_that_is_not_there_at_a_restart_has_one_gap() -> None:
+    told: list[Gap] = []
+    channel: Any = FeedChannel.__new__(FeedChannel)
+    channel._resumed, channel._last_s, channel._gap_end_s = True, 3918.3, -math.inf
+    channel.recorder = SimpleNamespace(gap=told.append)
+    for gap in (Gap(3925.6, 3945.6, "refused; 6 attempts"), Gap(4000.0, 4001.0, "stalled")):
+        assert channel.handle(gap) is not None
+    assert told == [
+        Gap(3918.3, 3945.6, "not running, refused; 6 attempts"),
+        Gap(4000.0, 4001.0, "stalled"),
+    ]

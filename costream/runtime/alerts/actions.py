@@ -117,12 +117,15 @@ class AppendLine:
             try:
                 # A single call, so that lines of several writers never mix.
                 written = os.write(file, line)
+                end = os.lseek(file, 0, os.SEEK_CUR) if written < len(line) else 0
+                if end and os.fstat(file).st_size == end:  # nobody has written behind it
+                    os.ftruncate(file, end - written)
             finally:
                 os.close(file)
         except OSError as error:
             raise OutputError(f"cannot write ({error.strerror})", where=self.name) from error
         if written < len(line):
-            raise OutputError("the disk is full: a line was cut off", where=self.name)
+            raise OutputError("the disk is full: a line was left out", where=self.name)
 
     def cancel(self) -> None:
         """Do nothing: writing a line takes no time."""

@@ -110,6 +110,9 @@ class FeedChannel:
             self._open(event)
         elif isinstance(event, Gap):
             self._smoothed = ()
+            if self._resumed and self._last_s is not None:  # it was not there when the watch began
+                begin_s, self._resumed = min(self._last_s, event.start_s), False
+                event = replace(event, start_s=begin_s, reason=f"not running, {event.reason}")
             return self._gap(event)
         elif isinstance(event, Fault):
             self.recorder.fault(event)

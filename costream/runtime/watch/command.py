@@ -201,7 +201,7 @@ class WatchRun:
                 if saved is not None:
                     channel.resume(saved)
                     self._loop.rows.begin(channel.row, saved.newest)
-                    if time.time() - saved.saved_s <= RESUME_S:
+                    if saved.age_s(time.time()) <= RESUME_S:
                         self._loop.rows.put(channel.row, saved.state)
         if self._broker is not None:
             self._broker.begin([channel.spec for channel in self._channels], self._model.info)

@@ -174,8 +174,9 @@ class ArrivalDelays:
 
     @property
     def least_s(self) -> float:
-        """The least delay; infinite if there is none yet."""
-        return min(self._now[0], self._before[0])
+        """The least delay; infinite before there are some of two spans: the first may be held."""
+        known = max(self._now[0], self._before[0]) < math.inf
+        return min(self._now[0], self._before[0]) if known else math.inf
 
     def add(self, now_s: float, delay_s: float) -> None:
         """Add the delay of a step that became ready now."""

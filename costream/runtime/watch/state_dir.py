@@ -41,6 +41,10 @@ class SavedState(Snapshot):
     saved_s: float  # time.time()
     state: Any = field(repr=False)  # of one stream, as from ``model.init_state(1)``
 
+    def age_s(self, now_s: float) -> float:
+        """Return how old the newest step is, or the file: a lost feed is saved, too."""
+        return now_s - min(self.saved_s, self.began_s + self.time_s)
+
 
 class StateDirectory:
     """Two files per feed in ``folder``: the newer valid one counts.
