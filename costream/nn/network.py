@@ -94,7 +94,7 @@ class PartGraph(Part):
     def __init__(self) -> None:
         super().__init__()
         self._nodes: list[Node] = []
-        self._slots, self._pads = 0, False
+        self._slots = 0
         self._last_use: dict[int, int] = {}  # of a node's value
 
     def add(self, part: Part, *inputs: int, timed: bool = True, writes: int = 0) -> int:
@@ -118,7 +118,6 @@ class PartGraph(Part):
         if writes:
             self._nodes[writes - 1] = self._nodes[writes - 1]._replace(lender=slot)
         pads, passes = isinstance(part, parts.Pad), isinstance(part, parts.Skip)
-        self._pads |= pads
         passes = passes and part.stride == 1
         node = Node(part, inputs, slot, timing, first, start, passes=passes, pads=pads)
         self._nodes.append(node)
@@ -200,9 +199,8 @@ class PartGraph(Part):
         time = state.tick(count)
         settled = time > self.delay
         state.steps += count
-        late = [row for row, n in enumerate(steps) if not n] if young and time else []
-        if late and self._pads:
-            self._begin(late, x, state)
+        if young and time and any(node.pads for node in self._nodes):
+            self._begin([row for row, n in enumerate(steps) if not n], x, state)
         values: list[Any] = [x]
         for node in self._nodes:
             if settled and node.passes and not (young and node.pads):
@@ -223,6 +221,8 @@ class PartGraph(Part):
 
     def _begin(self, rows: Sequence[int], x: Tensor, state: PartGraphState) -> None:
         """Put what a fresh stream has of the padding before its first frame into these rows."""
+        if not rows:
+            return
         one = x[: x.shape[0] // len(state.steps)].narrow(self.axis, 0, 1)
         fresh, placed = self.start(1, one), self.start(1, one)
         values: list[Any] = [None]

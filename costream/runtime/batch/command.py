@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from costream.errors import CostreamError, ExitCode
-from costream.formatting import clean
+from costream.formatting import clean, counted
 from costream.hysteresis import match_labels
 from costream.models.identity import identify
 from costream.options import Options
@@ -199,7 +199,7 @@ class _Batch:
             print_line(console, f"{rest} skipped for other reasons, see summary.json")
         unfamiliar = [s for o in outcomes if (s := o.summary.get("unfamiliar_s"))]
         if unfamiliar:
-            inputs = f"{len(unfamiliar)} input{'s' * (len(unfamiliar) > 1)}"
+            inputs = counted(len(unfamiliar), "input")
             print_line(console, f"unfamiliar for {sum(unfamiliar):.1f} s of {inputs}: compute.csv")
         written = [name for name in TABLES if (self.output / name).is_file()]
         print_line(console, clean(f"wrote {', '.join(written)} in {self.output}"))

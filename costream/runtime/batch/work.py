@@ -280,8 +280,7 @@ class _OutcomeSink:
         self._on_progress = on_progress
         self._reported_s = time.monotonic()
         self._first_s: float | None = None
-        self._damage = ""  # the first fault of the source, or the fatal one
-        self._errors: list[int] = []  # that each of the faults stands for
+        self._damage: Fault | None = None  # the first fault of the source, or the fatal one
         self._kind: str | None = None
 
     def open(self, header: Header) -> None:
@@ -291,8 +290,7 @@ class _OutcomeSink:
     def write(self, record: Record) -> None:
         """Report progress, and store faults of the source."""
         if isinstance(record, Fault):
-            self._damage = record.message if record.fatal else self._damage or record.message
-            self._errors.append(record.count)
+            self._damage = record if record.fatal else self._damage or record
         elif isinstance(record, Compute) and self._on_progress is not None:
             self._first_s = record.time_s if self._first_s is None else self._first_s
             now_s = time.monotonic()
@@ -310,8 +308,9 @@ class _OutcomeSink:
             del values[key]
         ends: dict[int, Status] = {ExitCode.OK: "done", ExitCode.PARTIAL: "partial"}
         status = ends.get(summary.exit, "interrupted")
-        rest = sum(self._errors[1:])
-        damage = f"{self._damage}, and {rest} more" if rest else self._damage
+        damage = "" if self._damage is None else self._damage.message
+        rest = 0 if self._damage is None else summary.errors - self._damage.count
+        damage += f", and {rest} more" if rest else ""
         return Outcome(name, status, damage, summary.exit, self._kind, values, files)
 
 
