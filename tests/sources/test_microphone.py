@@ -358,6 +358,8 @@ def test_stop_while_it_waits(poor_microphone: VirtualMicrophone) -> None:
 
 
 CONTRACT = """
+    import time
+
     from costream.errors import SourceError
     from costream.records import AudioFormat
     from costream.sources.base import Source, SourceOptions
@@ -370,6 +372,7 @@ CONTRACT = """
     source.close()
     info = source.open()
     assert (info.kind, info.rate_hz, info.duration_s, info.live) == ("audio", 4.0, None, True)
+    assert 0 <= time.time() - info.began_s < 2
     items = source.items()
     assert next(items).samples.shape == (4000,)
     source.close()

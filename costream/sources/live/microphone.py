@@ -114,6 +114,7 @@ class MicrophoneSource:
             duration_s=None,
             rate_hz=self._sound.rate_hz / self._sound.block,
             live=True,
+            began_s=time.time(),
         )
 
     def items(self) -> Iterator[Item]:
