@@ -78,6 +78,8 @@ class StepResult:
     network_macs: int | None = None  # of ``macs``, without the frontend; None: inseparable
     network_dense_macs: int | None = None  # the same of ``dense_macs``
     familiarity: npt.NDArray[np.float32] | None = None  # [B, heads], NaN where a card has none
+    # [B], True where scores are no numbers and the stream was reset; None: nowhere
+    overflowed: tuple[bool, ...] | None = None
     # Numbers of the persons who are followed in one stream, for each row [B], here or of ``people``
     persons: tuple[int, ...] | None = None
     nobody: bool = False  # none of them is there now
@@ -102,6 +104,7 @@ class StepResult:
             None if self.network_macs is None else self.network_macs // rows,
             None if self.network_dense_macs is None else self.network_dense_macs // rows,
             None if self.familiarity is None else self.familiarity[one],
+            (True,) if self.overflowed and self.overflowed[k] else None,
         )
 
 

@@ -71,6 +71,7 @@ class BesideModel:
             network_macs=sum(result.network_macs or 0 for result in new),
             network_dense_macs=sum(result.network_dense_macs or 0 for result in new),
             familiarity=_newest([[r.familiarity for r in results] for results in heard]),
+            overflowed=_either([tuple(any(r.overflowed for r in results) for results in heard)]),
         )
 
     def steps(self, items: Sequence[Data], state: BesideState) -> list[StepResult]:
@@ -186,6 +187,7 @@ class HearingModel:
             network_macs=None if network_macs is None else network_macs + (heard.network_macs or 0),
             network_dense_macs=None if dense is None else dense + (heard.network_dense_macs or 0),
             familiarity=_beside(seen.familiarity, heard.familiarity, widths[1]),
+            overflowed=_either([seen.overflowed, heard.overflowed]),
         )
 
     def steps(self, items: Sequence[Data], state: HearingState) -> list[StepResult]:
@@ -247,3 +249,9 @@ def _beside(
     if heard is not None:
         out[:, -heard.shape[1] :] = heard
     return out
+
+
+def _either(given: Sequence[tuple[bool, ...] | None]) -> tuple[bool, ...] | None:
+    """Return of which streams [B] one of the flags is set; None if of none."""
+    rows = tuple(map(any, zip(*(flags for flags in given if flags is not None), strict=True)))
+    return rows if any(rows) else None

@@ -42,6 +42,7 @@ class ReadingModel(StreamingModel):
             results += self.steps([item], own)
             state.put([k], own)
         rows = [r.probabilities for r in results if r.probabilities is not None]
+        failed = tuple(bool(r.overflowed) for r in results)
         return StepResult(
             np.concatenate(rows),
             None,
@@ -50,6 +51,7 @@ class ReadingModel(StreamingModel):
             dense_macs=sum(r.dense_macs for r in results),
             frontend_s=sum(r.frontend_s for r in results),
             network_s=sum(r.network_s for r in results),
+            overflowed=failed if any(failed) else None,
         )
 
     @torch.inference_mode()

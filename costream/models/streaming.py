@@ -97,10 +97,20 @@ def familiarity_of(
 def _familiar(
     counted: npt.NDArray[np.intp], known: Familiarity, logits: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float32]:
-    energy = np.logaddexp.reduce(logits.take(counted, -1), -1, np.float64)
+    with np.errstate(invalid="ignore"):  # logits that are no numbers
+        energy = np.logaddexp.reduce(logits.take(counted, -1), -1, np.float64)
     half_odds = (energy - known.centre) * (0.5 / known.scale)
     out: npt.NDArray[np.float32] = (0.5 + 0.5 * np.tanh(half_odds)).astype(np.float32)
     return out
+
+
+def _rows_without_numbers(probabilities: npt.NDArray[np.float32]) -> list[int]:
+    """Return the rows [C] that are not numbers.
+
+    Values too large for the arithmetic would be remembered for a window, by recurrent networks for
+    ever, so the state of their streams is reset.
+    """
+    return [k for k, row in enumerate(np.isnan(probabilities)) if row.any()]
 
 
 class StreamingModel:
@@ -276,6 +286,7 @@ class StreamingModel:
         """
         counts = counts or [1] * len(logits)
         probabilities, familiarity = self._probabilities(logits), self._familiarity(logits)
+        overflowed = _rows_without_numbers(probabilities)
         began, seen = times
         frontend_s = (seen - began) / len(counts)
         network_s = (time.perf_counter() - seen) / len(counts)
@@ -293,8 +304,11 @@ class StreamingModel:
                 network_macs=count * self.network_macs,
                 network_dense_macs=self.network_dense_macs,
                 familiarity=None if familiarity is None else familiarity[k : k + 1],
+                overflowed=(True,) if k in overflowed else None,
             )
             results.append(result)
+        if overflowed:
+            state.reset()
         return results
 
     def _answer(
@@ -318,6 +332,9 @@ class StreamingModel:
             if not all(present):
                 alone = np.equal(self.info.card.labels, self.info.card.background)
                 probabilities[np.logical_not(present)] = alone
+        overflowed = () if probabilities is None else _rows_without_numbers(probabilities)
+        if overflowed:
+            state.reset(overflowed)
         # The temperature was fitted for the present; anticipation has a classifier of its own.
         anticipation = None if future is None else future.float().softmax(-1).cpu().numpy()
         return StepResult(
@@ -333,6 +350,7 @@ class StreamingModel:
             network_macs=self.network_macs * count,
             network_dense_macs=self.network_dense_macs * count,
             familiarity=familiarity,
+            overflowed=tuple(k in overflowed for k in range(count)) if overflowed else None,
         )
 
     def _network_step(self, tokens: Tensor, state: ModelState) -> NetworkOutput | None:

@@ -104,6 +104,7 @@ class StreamRecorder:
         self.top: dict[str | None, tuple[Scored, ...]] = {}  # newest, by head
         self.nobody = False  # of the persons who are followed
         self._told_s: dict[str | None, float] = {}  # newest output, by head
+        self._failed = False  # the newest scores were no numbers
         self._tops: dict[int, tuple[Scored, ...]] = {}  # newest, by person
         self.timelines: list[HeadTimeline] = []  # of all heads: those of one of the persons
         self._places = options.places
@@ -233,6 +234,10 @@ class StreamRecorder:
         self._measure(tick)
         told = False  # a head has an output
         own = result.people or result
+        failed = bool(result.overflowed or own.overflowed)
+        if failed and not self._failed:
+            self.fault(Fault(tick.time_s, "the network's scores are not numbers: it begins anew"))
+        self._failed = failed
         self._judge_familiarity((result, self._whole), (own, next(iter(self._people.values()), [])))
         for row, number, entry in self._entries():
             given = result if entry.person is None else own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from costream.checkpoints.card import Card
 from costream.errors import ModelError, SourceError
 from costream.frontends.base import load_frontend
 from costream.models.oad.cooadtr import CoOadTR
+from costream.models.oad.miniroad import MiniRoad
 from costream.models.oad.oadtr import OadTR
 from costream.models.registry import load_model
 from costream.models.streaming import ModelState, StreamingModel, find_device
@@ -32,6 +34,11 @@ def card(architecture: str, arguments: dict[str, Any], **more: Any) -> Card:
 def features_model(**options: Any) -> StreamingModel:
     arguments = {"input_width": 6, "num_classes": 3, **SIZES}
     return StreamingModel(card("cooadtr", arguments), CoOadTR(**arguments), **options)
+
+
+def miniroad_model() -> StreamingModel:
+    arguments = {"input_width": 6, "num_classes": 3, "hidden": 8, "embed_dim": 8}
+    return StreamingModel(card("miniroad", arguments), MiniRoad(**arguments))
 
 
 def video_model(**options: Any) -> StreamingModel:
@@ -105,6 +112,23 @@ def test_anticipation() -> None:
     assert result.anticipation.shape == (1, 5, 3)
     np.testing.assert_allclose(result.anticipation.sum(-1), 1, atol=1e-6)
     assert features_model().step(rows(1, 6), features_model().init_state()).anticipation is None
+
+
+@pytest.mark.parametrize("make", [features_model, miniroad_model])
+def test_a_stream_whose_scores_are_no_numbers_begins_anew(make: Any) -> None:
+    """Else it would have none for a window, or for ever, and the others go on."""
+    model, first, second = make(), rows(12, 6), rows(12, 6, seed=1)
+    first[4] = replace(first[4], values=np.full(6, 1e38, np.float32))
+    state = model.init_state(2)
+    results = [model.step(pair, state) for pair in zip(first, second, strict=True)]
+    told = [r.overflowed for r in results]
+    assert told == [(True, False) if k == 4 else None for k in range(12)]
+    assert [results[4].row(k).overflowed for k in (0, 1)] == [(True,), None]
+    scores = np.stack([r.probabilities for r in results], 1)
+    assert np.isnan(scores[0, 4]).all()
+    np.testing.assert_allclose(scores[0, :4], run(model, first[:4]), atol=1e-6)
+    np.testing.assert_allclose(scores[0, 5:], run(model, first[5:]), atol=1e-6)
+    np.testing.assert_allclose(scores[1], run(model, second), atol=1e-6)
 
 
 @pytest.mark.parametrize("counts", [(16,), (3, 2, 11), (1, 15)])

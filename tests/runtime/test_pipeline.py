@@ -112,6 +112,20 @@ def test_a_gap_resets_the_state_and_is_told(model):
     assert joined.of(Prediction)[20].warmup
 
 
+def test_scores_that_are_no_numbers_are_told(model):
+    """Once for steps that follow one another."""
+    items = rows(30)
+    for k in (9, 10, 11, 20):
+        items[k] = replace(items[k], values=np.full(256, 1e38, np.float32))
+    sink = RecordSink()
+    summary = run(given(items), model, [sink])
+    message = "the network's scores are not numbers: it begins anew"
+    assert sink.of(Fault) == [Fault(9 / 8, message), Fault(20 / 8, message)]
+    assert summary.errors == 2
+    assert summary.complete
+    assert [p.i for p in sink.of(Prediction)] == [k for k in range(30) if k not in (9, 10, 11, 20)]
+
+
 def test_damage_is_counted_and_a_fatal_fault_makes_the_run_partial(model):
     kept = RecordSink()
     items = [*rows(5), Fault(0.7, "3 damaged packets", count=3), Fault(0.7, "cut off", fatal=True)]
