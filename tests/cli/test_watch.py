@@ -268,6 +268,16 @@ def test_a_kill_loses_nothing_but_the_last_second(clips, tmp_path):
     assert lines[-1]["complete"]
 
 
+def test_a_second_watch_is_refused_without_a_table_of_nothing(clips, tmp_path):
+    told = ("watch", clips / "a.mp4", "--realtime", "-o", tmp_path)
+    process = start(*told, "-q")
+    wait_until(lambda: count(tmp_path / "a.mp4.jsonl", "prediction") > 2)
+    said = run(*told, code=2).stderr
+    stop(process)
+    assert "another run writes to it" in said
+    assert "watched" not in said
+
+
 def test_a_restart_goes_on_where_it_was(clips, tmp_path):
     told = ("watch", clips / "a.mp4", "--realtime", "-o", tmp_path, "-q", "--state-dir", tmp_path)
     file = tmp_path / "a.mp4.jsonl"

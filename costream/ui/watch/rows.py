@@ -230,7 +230,12 @@ def alert_line(alert: Alert, *, unicode: bool = True) -> str:
 
 
 def print_totals(console: Console, status: WatchStatus) -> None:
-    """Print the table of the feeds and a line for all of them, from the last status."""
+    """Print the table of the feeds and a line for all of them, from the last status.
+
+    Nothing if there is nothing to tell: the watch has ended before it began.
+    """
+    if not any(feed.steps or feed.errors or feed.message for feed in status.feeds):
+        return
     unicode = is_unicode(console)
     model = display_text(status.model, unicode=unicode)
     feeds = counted(len(status.feeds), "feed")
