@@ -105,8 +105,8 @@ def test_counts_hold():
     """The tree does not grow back: raise a bound only with a reason in the change."""
     package, tests = list(sources(ROOT).values()), list((ROOT / "tests").rglob("*.py"))
     assert len(package) <= 497  # nn/join.py: networks had grown beyond 500 lines
-    assert count_lines(package) <= 89_240  # late streams, refusals, stored times, overflow
-    assert count_lines(tests) <= 62_800  # exported frontends, CUDA, networks, late streams, times
+    assert count_lines(package) <= 89_260  # late streams, refusals, stored times, overflow, skips
+    assert count_lines(tests) <= 62_860  # exported frontends, CUDA, networks, late streams, skips
     assert {p.name: n for p in package if (n := count_lines([p])) > 500} == {}
 
 

@@ -30,7 +30,7 @@ ADAPTERS = ("none", "lora", "splora")
 BEGIN, END, TIMES = 0.1, 0.5, 16  # shares of the steps between which is pruned; how many times
 OBSERVED = 4  # batches behind the scores of each time
 # Ends of the names of layers that are learnt whole; the last two are of detectors.
-_CLASSIFIERS = ("head", "anticipation_head", "fc", "reading", "cls_score", "bbox_pred")
+_CLASSIFIERS = ("head", "skip", "anticipation_head", "fc", "reading", "cls_score", "bbox_pred")
 
 
 class Adaptation:

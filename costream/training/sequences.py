@@ -46,7 +46,9 @@ from costream.training.verdict import MAJORITY, Held, classification_verdict, gr
 log = logging.getLogger("costream")
 
 # Classifier layers of token and skeleton networks.
-_CLASSIFIERS = ("network.head.", "network.anticipation_head.", "network.fc.", "network.reading.")
+_CLASSIFIERS = tuple(
+    f"network.{n}." for n in ("head", "skip", "anticipation_head", "fc", "reading")
+)
 
 
 @dataclass(frozen=True)

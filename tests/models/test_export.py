@@ -28,7 +28,7 @@ FAMILIES = {
     "pre-norm": {**TOKENS, "norm_first": True, "activation": "gelu_tanh", "positions": "fixed"},
     "cotrans": {**TOKENS, "qkv_bias": False, "out_bias": False, "final_norm": False},
     "relu": {**TOKENS, "activation": "relu"},
-    "deepcot": {**TOKENS, "depth": 2, "positions": "none"},
+    "deepcot": {**TOKENS, "depth": 2, "positions": "none", "skip": True},
     "stack": {**TOKENS, "depth": 3},
     "rotary": {**TOKENS, "depth": 2, "positions": "rotary"},
     "oadtr": {

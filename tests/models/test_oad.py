@@ -76,6 +76,7 @@ def step_through(model: nn.Module, x: Tensor) -> Tensor:
         (CoOadTR, {"positions": "fixed", "norm_first": True, "qkv_bias": True, "out_bias": True}),
         (CoOadTR, {"positions": "none", "activation": "relu", "final_norm": False}),
         (CoOadTR, {"positions": "learned", "num_positions": 17}),
+        (CoOadTR, {"skip": True}),
         (DeepCoT, {}),
         (DeepCoT, {"positions": "fixed", "attention": "soft"}),
         (DeepCoT, {"positions": "rotary", "activation": "relu"}),
@@ -108,6 +109,17 @@ def test_an_offset_is_a_stream_that_began_earlier(depth: int) -> None:
     steps = torch.stack([model.forward_step(row, state).logits for row in x.unbind(1)], 1)
     torch.testing.assert_close(model(x, offset).logits, steps)
     torch.testing.assert_close(model(x[:1], 3).logits, steps[:1])
+
+
+def test_a_skip_adds_a_linear_map_of_the_row_itself() -> None:
+    model, plain = small(skip=True), small()
+    plain.load_state_dict(model.state_dict(), strict=False)
+    x = torch.randn(2, 20, 10)
+    torch.testing.assert_close(model(x).logits, plain(x).logits + model.skip(x))
+    assert model.count_macs() == plain.count_macs() + 10 * 5
+    assert model.dense_macs == plain.dense_macs + 10 * 5
+    with pytest.raises(ValueError, match="skip needs head"):
+        small(head=False, skip=True)
 
 
 def test_without_projection_and_head() -> None:
@@ -171,13 +183,16 @@ def test_one_block_is_cooadtr_and_two_are_not() -> None:
         assert same == (depth == 1)
 
 
-def test_tokens_of_a_step_get_their_positions() -> None:
-    model = small(2, DeepCoT).double()
+@pytest.mark.parametrize("skip", [False, True])
+def test_tokens_of_a_step_get_their_positions(skip: bool) -> None:
+    model = small(2, DeepCoT, skip=skip).double()
     x = torch.randn(1, 12, 10, dtype=torch.float64)
     state = model.init_state()
     steps = [model.forward_step(part, state).logits for part in x.split(3, 1)]
     tokens = model.positions(model.input_projection(x))
     expected = model.head(model.encoder(tokens, tokens=3))
+    if model.skip is not None:
+        expected += model.skip(x)
     torch.testing.assert_close(torch.cat(steps, 1), expected)
 
 

@@ -39,6 +39,7 @@ NETWORKS: dict[str, Any] = {
     "attention to joints": lambda: _skeletons(kind="str", widths=[32] * 5, strides=[1] * 5),
     "one block": _tokens,
     "three blocks": lambda: _tokens(depth=3),
+    "skip": lambda: _tokens(skip=True),
     "deep": lambda: DeepCoT(
         12, 4, embed_dim=16, num_heads=4, feedforward=32, depth=2, window=6
     ),
@@ -56,7 +57,8 @@ def test_pruned_networks_are_the_masked_ones_and_step(name):
     skeletons = isinstance(net, SkeletonNet)
     clip = torch.randn(2, 14, 1, 5, 3) if skeletons else torch.randn(2, 14, 12)
     clip = clip.double()
-    co.adapt(net, "splora", 2, whole=["fc" if skeletons else "head"])
+    whole = [name for name in ("fc", "head", "skip") if getattr(net, name, None) is not None]
+    co.adapt(net, "splora", 2, whole=whole)
     pruner = co.Pruner(net, clip, "magnitude")
     assert pruner.prune(0.5) <= 0.5
     masked = _first(net(clip))
@@ -80,7 +82,11 @@ def _first(output: Any) -> torch.Tensor:
 WIDTHS = {"widths": (8, 16, 16, 16, 16, 24, 24), "feature_width": 32, "token_width": 12}
 # name -> frontend, network on its tokens, a clip of two streams
 WHOLE: dict[str, Any] = {
-    "sound": (lambda: ContinualAudioNet(**WIDTHS), lambda: _tokens(), torch.randn(2, 3, 4000)),
+    "sound": (
+        lambda: ContinualAudioNet(**WIDTHS),
+        lambda: _tokens(skip=True),
+        torch.randn(2, 3, 4000),
+    ),
     "video": (
         lambda: TemporalDifferenceNet((32, 24), (8, 8, 16, 6), 4, (1, 3), 1, 3),
         lambda: OadTR(15, 4, embed_dim=16, num_heads=4, feedforward=32, depth=1, window=4,

@@ -47,7 +47,7 @@ def token_width(network: Any) -> int:
 
 def add_tokens(graph: StepGraph, network: Any, x: str) -> str:
     """Add the step of a network for a token [1, D]; return its logits [1, K]."""
-    layer = network.input_projection
+    layer, token = network.input_projection, x
     if layer is not None:
         x = graph.linear(x, layer.weight, layer.bias)
     if isinstance(network, MiniRoad):
@@ -71,7 +71,12 @@ def add_tokens(graph: StepGraph, network: Any, x: str) -> str:
             x = _finish(graph, block, _attend(graph, attention, q, keys, values, 1, filled), x)
     if norm is not None:
         x = graph.norm(x, norm)
-    return x if network.head is None else graph.linear(x, network.head.weight, network.head.bias)
+    if network.head is None:
+        return x
+    x = graph.linear(x, network.head.weight, network.head.bias)
+    if network.skip is None:
+        return x
+    return graph.add("Add", x, graph.linear(token, network.skip.weight, network.skip.bias))
 
 
 def _stack(graph: StepGraph, blocks: Any, x: str) -> str:

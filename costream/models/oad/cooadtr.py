@@ -45,6 +45,7 @@ class TokenClassifier(nn.Module):
             is that of Continual Transformers, n if learned and 2 n - 1 if fixed.
         input_projection: False if rows are ``embed_dim`` wide already.
         head: False to return the encoder's output in place of logits.
+        skip: whether a linear map of the feature row itself is added to the logits.
 
     Subclasses build the encoder. Their other arguments are those of ``EncoderConfig`` and the ones
     above; ``config`` has the defaults.
@@ -64,6 +65,7 @@ class TokenClassifier(nn.Module):
         num_positions: int | None = None,
         input_projection: bool = True,
         head: bool = True,
+        skip: bool = False,
     ) -> None:
         super().__init__()
         width, window = encoder.embed_dim, encoder.window
@@ -71,6 +73,8 @@ class TokenClassifier(nn.Module):
             raise ValueError(f"positions {positions!r} is not learned, fixed or none")
         if not input_projection and input_width != width:
             raise ValueError(f"input_width {input_width} is not embed_dim {width}")
+        if skip and not head:
+            raise ValueError("skip needs head: it is added to the logits")
         self.window = window
         self.input_projection = nn.Linear(input_width, width) if input_projection else None
         learned = positions == "learned"
@@ -79,6 +83,7 @@ class TokenClassifier(nn.Module):
         self.dropout = encoder.config.dropout
         self.encoder = encoder
         self.head = nn.Linear(width, num_classes) if head else None
+        self.skip = nn.Linear(input_width, num_classes) if skip else None
 
     @property
     def receptive_field(self) -> int:
@@ -97,7 +102,8 @@ class TokenClassifier(nn.Module):
         table of positions recyclable. ``last``: only this number of last steps, which saves time
         with two or more blocks, where each step has a window of its own.
         """
-        return self._classify(self.encoder(self._drop(self.embed(x, offset)), last))
+        y = self.encoder(self._drop(self.embed(x, offset)), last)
+        return self._classify(y, x if last is None else x[:, -last:])
 
     def embed(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
         """Return the encoder's input [B, T, d] for a clip [B, T, C]; see ``forward``."""
@@ -123,17 +129,17 @@ class TokenClassifier(nn.Module):
 
     def forward_step(self, x: Tensor, state: ClassifierState) -> OadOutput:
         """Take one feature row [B, C] of every stream, return the output after it."""
-        x = self._embed(x)
+        y = self._embed(x)
         if self.positions is not None and state.positions is not None:
-            x = self.positions.forward_step(x, state.positions)
-        return self._classify(self.encoder.forward_step(self._drop(x), state.encoder))
+            y = self.positions.forward_step(y, state.positions)
+        return self._classify(self.encoder.forward_step(self._drop(y), state.encoder), x)
 
     def forward_steps(self, x: Tensor, state: ClassifierState) -> OadOutput:
         """Take T feature rows [B, T, C], return what T calls of ``forward_step`` would."""
-        x = self._embed(x)
+        y = self._embed(x)
         if self.positions is not None and state.positions is not None:
-            x = self.positions.forward_steps(x, state.positions)
-        return self._classify(self.encoder.forward_steps(self._drop(x), state.encoder))
+            y = self.positions.forward_steps(y, state.positions)
+        return self._classify(self.encoder.forward_steps(self._drop(y), state.encoder), x)
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of one step for one stream whose window is full."""
@@ -145,8 +151,11 @@ class TokenClassifier(nn.Module):
         return int(self._row_macs(self.window) + self.encoder.dense_macs)
 
     def _row_macs(self, rows: int) -> int:
-        projection = 0 if self.input_projection is None else self.input_projection.weight.numel()
-        return rows * projection + (0 if self.head is None else self.head.weight.numel())
+        sizes = [
+            0 if layer is None else layer.weight.numel()
+            for layer in (self.input_projection, self.head, self.skip)
+        ]
+        return rows * sizes[0] + sizes[1] + sizes[2]
 
     def _embed(self, x: Tensor) -> Tensor:
         return x if self.input_projection is None else linear(self, "input_projection", x)
@@ -154,8 +163,11 @@ class TokenClassifier(nn.Module):
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout) if self.training else x
 
-    def _classify(self, x: Tensor) -> OadOutput:
-        return OadOutput(x if self.head is None else linear(self, "head", x), None)
+    def _classify(self, y: Tensor, x: Tensor) -> OadOutput:
+        """Return the output for the encoder's rows and those of the features."""
+        if self.head is not None:
+            y = linear(self, "head", y)
+        return OadOutput(y if self.skip is None else y + linear(self, "skip", x), None)
 
 
 @register_model(

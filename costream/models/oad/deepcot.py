@@ -59,7 +59,7 @@ class DeepCoT(TokenClassifier):
         """
         if x.dim() == 2:
             return super().forward_step(x, state)
-        x = self._embed(x)
+        y = self._embed(x)
         if self.positions is not None and state.positions is not None:
-            x = self.positions.forward_steps(x, state.positions)
-        return self._classify(self.encoder.forward_step(self._drop(x), state.encoder))
+            y = self.positions.forward_steps(y, state.positions)
+        return self._classify(self.encoder.forward_step(self._drop(y), state.encoder), x)

@@ -162,13 +162,13 @@ def coming(labels: Tensor, last: int, count: int) -> Tensor:
 
 @torch.no_grad()
 def standardise(network: nn.Module, tokens: Tensor) -> None:
-    """Set a new network's input projection to standardise tokens [N, D] to mean 0 and std 1."""
-    layer = cast("nn.Linear | None", network.input_projection)
-    if layer is not None:
-        tokens = tokens.to(layer.weight.device)
-        spread = tokens.std(0)
-        layer.weight.div_(spread.clamp(min=0.01 * float(spread.max())))
-        layer.bias.sub_(layer.weight @ tokens.mean(0))
+    """Set a new network's first layers to standardise tokens [N, D] to mean 0 and std 1."""
+    for layer in (network.input_projection, getattr(network, "skip", None)):
+        if isinstance(layer, nn.Linear):
+            tokens = tokens.to(layer.weight.device)
+            spread = tokens.std(0)
+            layer.weight.div_(spread.clamp(min=0.01 * float(spread.max())))
+            layer.bias.sub_(layer.weight @ tokens.mean(0))
 
 
 @torch.inference_mode()

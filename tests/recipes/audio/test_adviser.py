@@ -15,11 +15,11 @@ CLASSES += tuple(sorted({name for k in KNOWN for name in ALIKE[k]} - {*CLASSES})
 
 
 def recordings(labels, of_source, generator):
-    """Tokens [N, 8], half of which say the label and half the source, and what the teacher says."""
+    """Tokens [N, 1, 8], half of which say the label, half the source; what the teacher says."""
     rows = torch.eye(4)[labels] + 0.3 * torch.randn(len(labels), 4, generator=generator)
     said = torch.zeros(len(labels), len(CLASSES))
     said[:, :4] = rows
-    return torch.cat([rows, of_source], 1), said
+    return torch.cat([rows, of_source], 1)[:, None], said
 
 
 def accuracy(classes):
@@ -31,10 +31,8 @@ def accuracy(classes):
     known, said = recordings(few, own, generator)
     rest, of_rest = recordings(many, 2 * torch.randn(300, 4, generator=generator), generator)
     names = [*(KNOWN[k] for k in few.tolist()), *[None] * 300]
-    adviser = fit_adviser(
-        torch.cat([known, rest]), torch.cat([said, of_rest]), names, LABELS, classes
-    )
-    guesses = adviser(rest).argmax(-1)
+    adviser = fit_adviser([*known, *rest], [*said, *of_rest], names, LABELS, classes, 40)
+    guesses = adviser(rest[:, 0]).argmax(-1)
     return float((guesses == torch.tensor([LABELS.index(KNOWN[k]) for k in many])).float().mean())
 
 
@@ -64,3 +62,29 @@ def test_advice_on_streams_is_by_sound_and_leaves_other_and_silence():
     assert told[0, 0, 0] > 0.95
     torch.testing.assert_close(told[0, 6, 2], targets[0, 6, 2])
     assert 0.7 < told[0, 6, 1] < 0.75
+
+
+def test_its_logits_as_a_layer():
+    generator = torch.Generator().manual_seed(0)
+    counted = torch.tensor([label not in (OTHER, SILENCE) for label in LABELS])
+    weight, bias = torch.randn(3, 6, generator=generator), torch.randn(6, generator=generator)
+    adviser, tokens = Adviser(weight, bias, counted), torch.randn(5, 3, generator=generator)
+    logits = adviser.layer(0.5)(tokens)
+    assert not logits.requires_grad
+    assert torch.equal(logits[:, ~counted], torch.zeros(5, 2))
+    torch.testing.assert_close(logits.sum(-1), torch.zeros(5))
+    told = (2 * logits[:, counted]).softmax(-1)
+    torch.testing.assert_close(told, adviser(tokens)[:, counted])
+
+
+def test_long_recordings_count_by_their_parts_too():
+    """A recording of three parts counts more than one of a part."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = [0.1 * torch.randn(n, 4, generator=generator) for n in (8, 8, 120)]
+    for rows, column in zip(tokens, (0, 1, 2), strict=True):
+        rows[:, column] += 1
+    said = [torch.zeros(len(CLASSES))] * 3
+    adviser = fit_adviser(tokens, said, KNOWN[:3], LABELS, CLASSES, 40)
+    equal = fit_adviser([*tokens[:2], tokens[2][:8]], said, KNOWN[:3], LABELS, CLASSES, 40)
+    whole = torch.eye(4)[2]
+    assert adviser(whole)[3] > equal(whole)[3] > 0.34  # rain; its three parts count as well

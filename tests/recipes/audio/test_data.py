@@ -8,7 +8,7 @@ import torch
 
 from costream.labels.recording import SILENCE
 from weights.recipes.audio.data import SoundClip, genre_label, sound_label
-from weights.recipes.audio.pieces import BLOCK, PieceSampler, louder, made_up, mask
+from weights.recipes.audio.pieces import BLOCK, PieceSampler, louder, made_up, mask, stretched
 
 SOUNDS, GENRES = ("dog bark", "music", "other", "rain", SILENCE), ("jazz", "rock", "no music")
 
@@ -44,6 +44,18 @@ def test_what_the_models_call_a_clip():
     assert genre_label(noise("plucked strings", "Philharmonia")) is None
     assert sound_label(noise("wolf howl", "noice")) == "other"
     assert sound_label(noise("drawer", "Kitchen20")) is None  # it may sound as a door
+
+
+def test_the_same_song_at_other_speeds():
+    wave = 9000 * np.sin(2 * np.pi * 440 * np.arange(32_000) / 16_000)
+    song = SoundClip(wave.astype(np.int16), "jazz", "GTZAN", "jazz.00001", "train", True)
+    slow, fast = stretched([song])
+    assert [len(c.samples) for c in (slow, fast)] == [40_000, 25_600]
+    for clip, pitch_hz in ((slow, 352), (fast, 550)):
+        assert clip.group == song.group
+        loudest = np.abs(np.fft.rfft(clip.wave)).argmax() * 16_000 / len(clip.samples)
+        assert loudest == pytest.approx(pitch_hz, abs=1)
+        assert np.abs(clip.wave).max() == pytest.approx(np.abs(song.wave).max(), rel=0.05)
 
 
 def test_made_up_sounds_have_a_level_and_are_not_alike():

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from costream.labels.recording import SILENCE
 from weights.recipes.audio.data import NO_MUSIC, OTHER
@@ -142,6 +142,17 @@ class Adviser:
         logits: Tensor = tokens @ self.weight + self.bias
         return logits.masked_fill(~self.counted, -torch.inf).softmax(-1)
 
+    def layer(self, share: float) -> nn.Linear:
+        """Return a layer from tokens to this share of its logits, whose mean over labels is 0.
+
+        Those of labels that are not counted are 0.
+        """
+        layer = nn.Linear(*self.weight.shape)
+        for own, given in ((layer.weight, self.weight.T), (layer.bias, self.bias)):
+            counted = given[self.counted]
+            own.data.zero_()[self.counted] = share * (counted - counted.mean(0))
+        return layer.requires_grad_(False)
+
     def blend(self, targets: Tensor, tokens: Tensor) -> Tensor:
         """Return targets [..., K] that are mostly advice on sounds whose mean tokens are these.
 
@@ -165,22 +176,28 @@ class Adviser:
 
 
 def fit_adviser(
-    tokens: Tensor,
-    said: Tensor,
-    names: Sequence[str | None],
+    recordings: Sequence[Tensor],
+    heard: Sequence[Tensor],
+    named: Sequence[str | None],
     labels: Sequence[str],
     classes: Sequence[str],
+    part: int,
 ) -> Adviser:
-    """Fit a classifier to N recordings.
+    """Fit a classifier to the means of recordings, and of the parts of longer ones.
 
     Args:
-        tokens: means of each one's tokens, [N, D].
-        said: the teacher's logits of each, [N, C].
-        names: the label of each; those that are not among ``labels`` help to read the teacher's
+        recordings: the tokens of each, [T, D].
+        heard: the teacher's logits of each, [C].
+        named: the label of each; those that are not among ``labels`` help to read the teacher's
             classes alone.
         labels: K labels.
         classes: C names of the teacher's classes.
+        part: length of the parts, in tokens.
     """
+    parts = [_parts(rows, part) for rows in recordings]
+    owner = [k for k, own in enumerate(parts) for _ in own]
+    tokens = torch.stack([part.mean(0) for own in parts for part in own])
+    said, names = torch.stack([heard[k] for k in owner]), [named[k] for k in owner]
     mean, spread = tokens.mean(0), tokens.std(0) + _FLOOR
     rows = F.pad((tokens - mean) / spread, (0, 1), value=1.0)
     said = (said - said.mean(0)) / (said.std(0) + _FLOOR)
@@ -210,6 +227,12 @@ def fit_adviser(
     fitted = whole().detach()
     weight = fitted[:-1] / spread[:, None]
     return Adviser(weight, fitted[-1] - mean @ weight, counted)
+
+
+def _parts(rows: Tensor, length: int) -> list[Tensor]:
+    """Return the tokens [T, D] of a recording, and those of its parts if it is longer than one."""
+    parts = torch.split(rows, length) if len(rows) > length else ()
+    return [rows, *(part for part in parts if len(part) >= length // 2)]
 
 
 def _minimise(loss: Callable[[], Tensor], parameters: list[Tensor]) -> None:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from costream.errors import UsageError
 from costream.frontends.audio import ContinualAudioNet
-from costream.training.audio.examples import gain
 from costream.training.optim import (
     Average,
     Optimizer,
@@ -27,18 +23,10 @@ from costream.training.optim import (
     TrainingCheckpoint,
     fastest_autocast,
 )
-from weights.recipes.action.loop import logits
-from weights.recipes.audio.adviser import Adviser
-from weights.recipes.audio.data import SoundClip
 from weights.recipes.audio.lessons import DistillationSet, LessonBank, make_mel
 from weights.recipes.audio.pieces import (
-    BLOCK,
     STEPS,
-    LabelOf,
-    PieceSampler,
-    balance,
     louder,
-    made_up,
     mask,
 )
 from weights.recipes.audio.teacher import CLASSES, WIDTH
@@ -236,134 +224,3 @@ def train_backbone(
     student.load_state_dict(average.weights)
     log.info("backbone: held out %s, with averaged weights %s", last, progress.held())
     return student.eval()
-
-
-STREAM_STEPS = 160  # length of a stream: longer than the models' window
-_PIECES = (6, 40)  # range of a sound's steps in a stream
-_NOISE = 20 * BLOCK  # samples of a made-up sound
-_LAG = 2  # steps after which a token covers more of the new sound than of the last
-_CLIP_STEPS = 48  # of a recording, from its beginning
-
-
-@dataclass(frozen=True)
-class Bank:
-    """N streams as tokens [N, T, D] with the targets [N, T, K] of both heads."""
-
-    tokens: Tensor
-    sounds: Tensor
-    genres: Tensor
-
-
-@torch.no_grad()
-def made_up_tokens(backbone: ContinualAudioNet, count: int, seed: int) -> list[Tensor]:
-    """Return the tokens [T, D] of ``count`` made-up sounds of no label, at random levels."""
-    rng = np.random.default_rng(seed)
-    waves = (gain(rng.uniform(-40, -10)) * made_up(rng, _NOISE) for _ in range(count))
-    return [backbone(torch.from_numpy(wave)[None].float())[0] for wave in waves]
-
-
-@torch.no_grad()
-def token_bank(backbone: ContinualAudioNet, supply: PieceSampler, streams: int, seed: int) -> Bank:
-    """Return streams of directly consecutive augmented pieces."""
-    rng = np.random.default_rng(seed)
-    backbone.eval()
-    parts: list[tuple[Tensor, ...]] = []
-    bar = tqdm(range(streams), desc="streams", file=sys.stderr, disable=None, leave=False)
-    for _ in bar:
-        lengths: list[int] = []
-        while sum(lengths) < STREAM_STEPS:
-            lengths.append(int(rng.integers(*_PIECES)))
-        pieces = [supply.batch(1, rng, length) for length in lengths]
-        waves = torch.cat([piece.waves[0] for piece in pieces])
-        tokens = backbone(waves[None, : STREAM_STEPS * BLOCK])[0]
-        repeats = torch.tensor(lengths)
-        targets = [
-            _later(torch.cat(rows).repeat_interleave(repeats, 0)[:STREAM_STEPS])
-            for rows in ([p.sounds for p in pieces], [p.genres for p in pieces])
-        ]
-        parts.append((tokens, *targets))
-    return Bank(*(torch.stack(column) for column in zip(*parts, strict=True)))
-
-
-@dataclass(frozen=True)
-class Recordings:
-    """N recordings as they are: tokens [N, T, D] and targets [N, T, K], zeros after their ends.
-
-    ``shares`` [N]: how often each is drawn. Steps of digital silence, with which ESC's clips are
-    padded, have no target.
-    """
-
-    tokens: Tensor
-    targets: Tensor
-    shares: npt.NDArray[np.float64]
-
-    @classmethod
-    def of(
-        cls,
-        clips: Sequence[SoundClip],
-        tokens: Sequence[Tensor],
-        labels: Sequence[str],
-        label_of: LabelOf,
-        shares: Mapping[str, float],
-        adviser: Adviser,
-    ) -> Recordings:
-        """Return the beginnings of the clips that have one of the labels, with advised targets."""
-        known = [k for k, clip in enumerate(clips) if label_of(clip) in labels]
-        room = torch.zeros(len(known), _CLIP_STEPS, tokens[0].shape[1])
-        targets = torch.zeros(len(known), _CLIP_STEPS, len(labels))
-        for row, k in enumerate(known):
-            own = tokens[k][:_CLIP_STEPS]
-            room[row, : len(own)] = own
-            heard = torch.from_numpy(clips[k].blocks(BLOCK)).any(1)[: len(own)]
-            told = F.one_hot(torch.tensor(labels.index(label_of(clips[k]) or "")), len(labels))
-            told = adviser.blend(told.float(), tokens[k].mean(0))
-            targets[row, : len(own)] = told * heard[:, None]
-        drawn = np.array(balance([clips[k] for k in known], shares))
-        return cls(room, targets, drawn / drawn.sum())
-
-
-def label_shares(streams: tuple[Tensor, Tensor], recordings: Recordings) -> Tensor:
-    """Return the share of each label in what ``train_head`` learns from these, [K]."""
-    drawn = torch.from_numpy(recordings.shares).float()
-    parts = streams[1].mean((0, 1)), torch.tensordot(drawn, recordings.targets.sum(1), 1)
-    return torch.stack([part / part.sum() for part in parts]).mean(0)
-
-
-def train_head(
-    head: nn.Module,
-    streams: tuple[Tensor, Tensor],
-    recordings: Recordings,
-    schedule: Schedule,
-    seed: int,
-    title: str,
-) -> None:
-    """Train a temporal model, or a linear layer, on tokens with targets.
-
-    Half of the loss is that of streams, [N, T, D] and [N, T, K]. Their pieces begin at random
-    places, and so do the positions, as in the paper: this trains for any first row of the
-    embeddings and for windows that are not yet full. The other half is that of recordings as they
-    are, from their beginnings.
-    """
-    rng = np.random.default_rng(seed)
-    bar = Optimizer([head], schedule, title)
-    for _ in bar:
-        length = int(rng.integers(8, STREAM_STEPS + 1))
-        begin = int(rng.integers(STREAM_STEPS - length + 1))
-        piece = slice(begin, begin + length)
-        drawn = torch.from_numpy(rng.choice(len(streams[0]), schedule.batch // 2))
-        whole = torch.from_numpy(
-            rng.choice(len(recordings.tokens), schedule.batch, p=recordings.shares)
-        )
-        losses = [
-            soft_cross_entropy(logits(head, tokens, rng), targets, schedule.smoothing)
-            for tokens, targets in (
-                (streams[0][drawn, piece], streams[1][drawn, piece]),
-                (recordings.tokens[whole], recordings.targets[whole]),
-            )
-        ]
-        bar.step((losses[0] + losses[1]) / 2)
-
-
-def _later(targets: Tensor) -> Tensor:
-    """Return the targets [T, K], delayed by the lag with which tokens show a change."""
-    return torch.cat([targets[:1].expand(_LAG, -1), targets[:-_LAG]])

@@ -25,6 +25,7 @@ from weights.recipes.common import read_member
 PACKS = ("env_sound", "sound2", "sound_unlabelled", "music_genre")
 Part = Literal["train", "validation", "test", "left out"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test", "left out")
+LEARNT: tuple[Part, ...] = ("train", "validation")  # from which the temporal models learn
 # Folds and songs held out for testing; GTZAN's numbers 0 and 5 for their longer excerpts.
 URBAN_FOLD = "1"  # of UrbanSound8K; of fold 3 the packs have a part only
 TEST_FOLDS = {"ESC-10": "4", "ESC-50": "fold4", "UrbanSound8K": URBAN_FOLD}

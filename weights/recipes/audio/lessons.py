@@ -134,13 +134,14 @@ class LessonPlan:
         """Return the clips of all packs."""
         return read_clips(self.packs, self.every, self.waves, self.fold)
 
-    def said(self, clips: Sequence[SoundClip]) -> tuple[Tensor, Sequence[str]]:
-        """Return the teacher's logits for each of all clips, the mean of its windows [N, C].
+    def said(self, clips: Sequence[SoundClip], what: str = "said") -> tuple[Tensor, Sequence[str]]:
+        """Return the teacher's logits for each of the clips, the mean of its windows [N, C].
 
-        Also return the names of its classes. Short clips are repeated.
+        Also return the names of its classes. Short clips are repeated. ``what``: the name of these
+        clips' logits in the cache.
         """
         teacher = self.make_teacher()
-        path = None if self.cache is None else self.cache / self.name("said")
+        path = None if self.cache is None else self.cache / self.name(what)
         if path is not None and path.exists():
             return load_file(path)["logits"], teacher.classes
         rows = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -132,6 +132,17 @@ def _both(
     """Return the targets of a mixture; zeros if one of them is unknown."""
     known = one.any() and two.any()
     return share * one + (1 - share) * two if known else np.zeros_like(one)
+
+
+def stretched(clips: Sequence[SoundClip]) -> list[SoundClip]:
+    """Return the clips at the lowest and the highest speed, for each clip one after the other."""
+    from soxr import resample  # librosa needs it
+
+    return [
+        replace(clip, samples=(resample(clip.wave, at, SAMPLE_RATE_HZ) * 32767).astype(np.int16))
+        for clip in clips
+        for at in (SAMPLE_RATE_HZ * speed for speed in _SPEEDS)
+    ]
 
 
 def balance(clips: Sequence[SoundClip], shares: Mapping[str, float]) -> list[float]:
