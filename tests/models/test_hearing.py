@@ -111,13 +111,13 @@ def test_sound_that_was_away_begins_anew() -> None:
         np.testing.assert_allclose(got[0, -64:], new.probabilities[0], atol=2e-5)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value")
 def test_scores_of_sound_that_are_no_numbers_are_told() -> None:
     both, loud = load_model("cooadtr,cosounds"), np.full(4000, 1e30, np.float32)
     state = both.init_state(2)
     for i in range(6):
         bad = AudioBlock(i, (i + 1) / 4, loud) if i == 3 else block(i)
-        result = both.step([frame(i, (block(i),)), frame(i, (bad,))], state)
+        with np.errstate(all="ignore"):
+            result = both.step([frame(i, (block(i),)), frame(i, (bad,))], state)
         assert result.overflowed == ((False, True) if i == 3 else None)
     assert not np.isnan(result.probabilities).any()
 
