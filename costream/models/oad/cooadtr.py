@@ -151,11 +151,9 @@ class TokenClassifier(nn.Module):
         return int(self._row_macs(self.window) + self.encoder.dense_macs)
 
     def _row_macs(self, rows: int) -> int:
-        sizes = [
-            0 if layer is None else layer.weight.numel()
-            for layer in (self.input_projection, self.head, self.skip)
-        ]
-        return rows * sizes[0] + sizes[1] + sizes[2]
+        layers = self.input_projection, self.head, self.skip
+        projection, *others = (0 if one is None else one.weight.numel() for one in layers)
+        return rows * projection + sum(others)
 
     def _embed(self, x: Tensor) -> Tensor:
         return x if self.input_projection is None else linear(self, "input_projection", x)
