@@ -29,8 +29,8 @@ log = logging.getLogger("costream")
 ADAPTERS = ("none", "lora", "splora")
 BEGIN, END, TIMES = 0.1, 0.5, 16  # shares of the steps between which is pruned; how many times
 OBSERVED = 4  # batches behind the scores of each time
-# Ends of the names of layers that are learnt whole; the last two are of detectors.
-_CLASSIFIERS = ("head", "skip", "anticipation_head", "fc", "reading", "cls_score", "bbox_pred")
+# Ends of the names of classifier layers; the last two are of detectors.
+CLASSIFIERS = ("head", "skip", "anticipation_head", "fc", "reading", "cls_score", "bbox_pred")
 
 
 class Adaptation:
@@ -64,7 +64,7 @@ class Adaptation:
         if self._kind == "none" and not self.prunes:
             return
         names = [name for name, layer in network.named_modules() if isinstance(layer, nn.Linear)]
-        whole = [name for name in names if name.rpartition(".")[2] in _CLASSIFIERS]
+        whole = [name for name in names if name.rpartition(".")[2] in CLASSIFIERS]
         self._macs, self._all = int(self._count()), count_learnt(network)
         adapt(network, "mask" if self._kind == "none" else self._kind, self._rank, whole=whole)
         if self.prunes:

@@ -23,7 +23,7 @@ from costream.labels.examples import Example, split, to_examples
 from costream.labels.reading import read_recordings
 from costream.labels.recording import BACKGROUNDS
 from costream.models.build import build, new_network
-from costream.training.adapting import Adaptation, with_facts
+from costream.training.adapting import CLASSIFIERS, Adaptation, with_facts
 from costream.training.base import (
     EARLY_STOPPING_NOTE,
     Student,
@@ -45,10 +45,7 @@ from costream.training.verdict import MAJORITY, Held, classification_verdict, gr
 
 log = logging.getLogger("costream")
 
-# Classifier layers of token and skeleton networks.
-_CLASSIFIERS = tuple(
-    f"network.{n}." for n in ("head", "skip", "anticipation_head", "fc", "reading")
-)
+_CLASSIFIERS = tuple(f"network.{name}." for name in CLASSIFIERS)
 
 
 @dataclass(frozen=True)

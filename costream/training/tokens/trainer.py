@@ -163,12 +163,12 @@ def coming(labels: Tensor, last: int, count: int) -> Tensor:
 @torch.no_grad()
 def standardise(network: nn.Module, tokens: Tensor) -> None:
     """Set a new network's first layers to standardise tokens [N, D] to mean 0 and std 1."""
+    tokens = tokens.to(next(network.parameters()).device)
+    mean, spread = tokens.mean(0), tokens.std(0)
     for layer in (network.input_projection, getattr(network, "skip", None)):
         if isinstance(layer, nn.Linear):
-            tokens = tokens.to(layer.weight.device)
-            spread = tokens.std(0)
             layer.weight.div_(spread.clamp(min=0.01 * float(spread.max())))
-            layer.bias.sub_(layer.weight @ tokens.mean(0))
+            layer.bias.sub_(layer.weight @ mean)
 
 
 @torch.inference_mode()

@@ -194,10 +194,9 @@ def fit_adviser(
         classes: C names of the teacher's classes.
         part: length of the parts, in tokens.
     """
-    parts = [_parts(rows, part) for rows in recordings]
-    owner = [k for k, own in enumerate(parts) for _ in own]
-    tokens = torch.stack([part.mean(0) for own in parts for part in own])
-    said, names = torch.stack([heard[k] for k in owner]), [named[k] for k in owner]
+    parts = [(k, rows) for k, whole in enumerate(recordings) for rows in _parts(whole, part)]
+    tokens = torch.stack([rows.mean(0) for _, rows in parts])
+    said, names = torch.stack([heard[k] for k, _ in parts]), [named[k] for k, _ in parts]
     mean, spread = tokens.mean(0), tokens.std(0) + _FLOOR
     rows = F.pad((tokens - mean) / spread, (0, 1), value=1.0)
     said = (said - said.mean(0)) / (said.std(0) + _FLOOR)

@@ -24,11 +24,7 @@ from costream.training.optim import (
     fastest_autocast,
 )
 from weights.recipes.audio.lessons import DistillationSet, LessonBank, make_mel
-from weights.recipes.audio.pieces import (
-    STEPS,
-    louder,
-    mask,
-)
+from weights.recipes.audio.pieces import STEPS, louder, mask
 from weights.recipes.audio.teacher import CLASSES, WIDTH
 from weights.recipes.common import soft_cross_entropy
 

@@ -178,7 +178,8 @@ def make(
         {part: hold(clips, said, part) for part in PARTS},
         {part: hold(songs, also_said, part) for part in LEARNT},
         made_up_tokens(backbone, size.noises, plan.seed),
-        *(genre_names(clips), classes),
+        genre_names(clips),
+        classes,
     )
     return [make_model(name, material, size, plan, folder) for name in ("cotrans", "cosounds")]
 
@@ -260,8 +261,8 @@ def make_model(
     told = described(card, heads[name], held["test"], others)
     card = replace(card, split=f"{card.split} {told}", metrics=metrics)
     if plan.fold != URBAN_FOLD:
-        but = f"What the shipped {name} learnt from, but fold {plan.fold} of UrbanSound8K."
-        card = replace(card, trained_on=but)
+        learnt = f"What the shipped {name} learnt from, but fold {plan.fold} of UrbanSound8K."
+        card = replace(card, trained_on=learnt)
     path = folder / f"{name}.safetensors"
     save_model(path, card, heads[name].half(), backbone.half())
     backbone.float()
@@ -357,8 +358,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     size = SoundRecipeSize()
     options = parser("audio", "folder of the .tar packs", size.steps)
     options.add_argument("--cache", type=Path, help="folder for intermediate results, to resume")
-    start = "audio weights whose backbone is the first one"
-    options.add_argument("--start", type=Path, help=start)
+    options.add_argument("--start", type=Path, help="audio weights whose backbone is the first one")
     options.add_argument("--pieces", type=int, default=PIECES, help="that the teacher hears")
     options.add_argument("--batch", type=int, default=size.batch, help="pieces in a step")
     options.add_argument("--seconds", type=float, default=0.0, help="until it has learnt; 0: any")
