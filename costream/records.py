@@ -126,7 +126,7 @@ class Fault:
     time_s: float | None  # where in the source, null when unknown
     message: str  # what is damaged, in words
     fatal: bool = False  # nothing could be read after it
-    count: int = 1  # damaged packets or frames this stands for
+    count: int = 1  # damaged packets or frames this stands for; 0: a remark, nothing is lost
 
 
 Data: TypeAlias = VideoFrame | AudioBlock | FeatureRow | SkeletonFrame | TextLine
@@ -464,6 +464,7 @@ class SourceInfo:
     silent: str | None = None  # why it does not, if known
     live: bool = False  # data arrive in real time: nothing may wait for more of them
     began_s: float | None = None  # live: time.time() at media time 0
+    assumed: tuple[str, ...] = ()  # what the data do not say, and how they are taken; a line each
 
 
 def finds_objects(header: Header) -> bool:

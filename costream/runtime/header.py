@@ -58,6 +58,7 @@ def make_header(
             **({"weights": UNTRAINED} if card.untrained else {}),
             **options.recorded,
             **notes,
+            **({"assumed": list(info.assumed)} if info.assumed else {}),
         },
         heads=tuple(_head(*each, scale) for each in timelines) if len(timelines) > 1 else None,
         began=None if info.began_s is None else utc(info.began_s),

@@ -157,6 +157,8 @@ class StreamRecorder:
         """Write the header. SourceError when the model does not take this source."""
         notes = self.model.check(info)
         self.called = info.uri
+        for line in info.assumed:
+            log.warning("%s: %s", self.called, line)
         self._set_clock(info)
         header = make_header(
             self.model,

@@ -34,7 +34,7 @@ from costream.sources.base import SourceOptions
 from costream.sources.media.audio_decoder import SILENCE_S, Discontinuity
 from costream.sources.media.picture import LazyImage
 from costream.sources.media.resample import AudioBlockCutter
-from costream.sources.skeletons.persons import PersonFrame, Slots, make_person
+from costream.sources.skeletons.persons import PersonFrame, Placeholders, Slots, make_person
 
 Values = npt.NDArray[Any]
 WHERE = "frame"  # in messages
@@ -326,7 +326,7 @@ def _micro(time_s: float | Fraction) -> Fraction:
 class _Skeletons(_Timed):
     """Joints [V, C] of one person or [M, V, C] of several, C = 3 (x, y up, z; metres) or 2.
 
-    NaN: the joint is missing.
+    NaN, the origin or equal negative numbers: the joint is missing, see ``make_person``.
     """
 
     def __init__(
@@ -339,6 +339,7 @@ class _Skeletons(_Timed):
         self._layout = _layout(options.layout, joints.shape[1])
         self._axes = joints.shape[2]
         self._shape = joints.shape[1:]
+        self._unset, self._last_s = Placeholders(live=info.live), 0.0
         self.info = replace(info, kind="skeleton", layout=self._layout.name, axes=self._axes)
 
     def items(self, value: Values, time_s: float | None) -> Iterator[Item]:
@@ -349,6 +350,8 @@ class _Skeletons(_Timed):
             raise UsageError(f"{joints} joints of {axes} coordinates", where=WHERE, hint=hint)
         i, at_s = self.number(time_s)
         persons = tuple(map(make_person, given))
+        self._last_s = at_s
+        yield from self._unset.add(PersonFrame(at_s, persons))
         if strays := sum(person.strays for person in persons):
             yield Fault(at_s, f"joints far away from their person, taken as missing: {strays}")
         placed = self._slots.place(PersonFrame(at_s, persons))
@@ -359,6 +362,10 @@ class _Skeletons(_Timed):
                 joints[slot], scores[slot] = person.joints, person.scores
         numbers = tuple(self._slots.numbers)
         yield SkeletonFrame(i, at_s, joints, scores, self._layout, persons=numbers)
+
+    def finish(self) -> Iterator[Item]:
+        """Yield a remark on joints that were taken as missing."""
+        yield from self._unset.finish(self._last_s)
 
     @staticmethod
     def _checked(value: Values) -> Values:

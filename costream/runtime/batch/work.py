@@ -289,7 +289,7 @@ class _OutcomeSink:
 
     def write(self, record: Record) -> None:
         """Report progress, and store faults of the source."""
-        if isinstance(record, Fault):
+        if isinstance(record, Fault) and (record.count or record.fatal):
             self._damage = record if record.fatal else self._damage or record
         elif isinstance(record, Compute) and self._on_progress is not None:
             self._first_s = record.time_s if self._first_s is None else self._first_s

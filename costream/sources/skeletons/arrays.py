@@ -192,11 +192,11 @@ def _recording(
         for t in range(places.shape[1]):
             bodies = (
                 make_person(
-                    (places[m, t] - np.asarray(shift)) * signs
-                    if places[m, t].any()
-                    else places[m, t],
+                    places[m, t],
                     None if scores is None else scores[m, t],
                     m,
+                    shift=shift,
+                    signs=signs,
                 )
                 for m in range(places.shape[0])
             )

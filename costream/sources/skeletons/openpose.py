@@ -76,7 +76,7 @@ def _kinetics_body(person: Any) -> Person:
     scores = np.array(person["score"], float)
     if scores.shape != places.shape[:1]:
         raise ValueError("the numbers of scores and joints differ")
-    return make_person((places - 0.5) * (1, -1), scores)
+    return make_person(places, scores, shift=0.5, signs=(1, -1))
 
 
 def keypoint_files(folder: str) -> list[str]:
@@ -139,7 +139,7 @@ def _openpose_body(person: Any, layout: Layout) -> Person:
     values = np.array(person["pose_keypoints_2d"], float).reshape(len(layout.joints), 3)
     key = (_get(person, "person_id") or [-1])[0]
     known = isinstance(key, int) and key >= 0
-    return make_person(values[:, :2] * (1, -1), values[:, 2], str(key) if known else None)
+    return make_person(values[:, :2], values[:, 2], str(key) if known else None, signs=(1, -1))
 
 
 def _joint_count(folder: str, names: Sequence[str]) -> int:

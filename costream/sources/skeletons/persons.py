@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from costream.errors import SourceError
 from costream.layouts import Layout
+from costream.records import Fault
 
 Numbers: TypeAlias = npt.NDArray[np.float32]
 
@@ -20,6 +21,7 @@ KEEP_S = 1.0
 # A joint is no part of a body if it is further from the median of the joints than so many times the
 # median distance from there: numbers that stand for "missing", and slips of a tracker.
 _FAR = 50
+_UNSET = "at the origin or at equal negative numbers are taken as missing"
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Person:
     scores: Numbers  # float32 [V], 0 to 1
     key: Hashable = None  # the person's identifier, if the format has one
     strays: int = 0  # joints that were too far away to be this person's, and are missing
+    # bool [V], joints that stood at numbers for "missing", whatever their scores said; None: none
+    unset: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,31 +81,64 @@ def check_joints(count: int, layout: Layout, where: str) -> None:
 
 
 def make_person(
-    joints: npt.ArrayLike, scores: npt.ArrayLike | None = None, key: Hashable = None
+    joints: npt.ArrayLike,
+    scores: npt.ArrayLike | None = None,
+    key: Hashable = None,
+    *,
+    shift: npt.ArrayLike = 0.0,
+    signs: npt.ArrayLike = 1.0,
 ) -> Person:
-    """Return a person from raw coordinates [V, C] and scores [V].
+    """Return a person from the coordinates [V, C] and scores [V] of a file.
 
-    A joint is missing if a coordinate is not finite, its score is not above 0, or it is too far
-    from the others; all joints are missing if all coordinates are zero, which is how recordings
-    write an absent person.
+    A joint is missing if a coordinate is not finite, its score is not above 0, it stands at numbers
+    that mean "missing" (see ``_placeholders``), or it is too far from the others. What is judged
+    are the numbers of the file; the person's are ``(joints - shift) * signs``, y up.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         places = np.array(joints, np.float32)
         sure = np.ones(len(places), np.float32) if scores is None else np.array(scores, np.float32)
-        strays = _strays(places)
+        unset = _placeholders(places)
+        strays = _strays(places, ~unset & np.isfinite(places).all(axis=1))
+        moved = ((np.asarray(joints, float) - shift) * np.asarray(signs)).astype(np.float32)
     sure = np.where(np.isfinite(sure), np.clip(sure, 0, 1), 0).astype(np.float32)
-    sure[~np.isfinite(places).all(axis=1)] = 0
+    sure[~(np.isfinite(places).all(axis=1) & np.isfinite(moved).all(axis=1))] = 0
+    unset &= sure > 0
+    sure[unset] = 0
     strays &= sure > 0
     sure[strays] = 0
-    places[sure == 0] = 0
-    if not places.any():
-        sure[:] = 0
-    return Person(places, sure, key, int(strays.sum()))
+    moved[sure == 0] = 0
+    # All joints at such numbers are how recordings write that a person is not there.
+    told = unset if unset.any() and sure.any() else None
+    return Person(moved + np.float32(0), sure, key, int(strays.sum()), told)  # + 0: no -0.0
 
 
-def _strays(places: Numbers) -> npt.NDArray[np.bool_]:
-    """Return which joints [V, C] are too far from the others; those that are not finite do not."""
-    known = np.isfinite(places).all(axis=1) & places.any(axis=1)
+def _placeholders(places: Numbers) -> npt.NDArray[np.bool_]:
+    """Return which joints [V, C] stand at the origin, or at equal negative numbers.
+
+    In pictures, and in space as a camera sees it, nobody is there: pose estimators write (0, 0) or
+    (-1, -1) for a joint that they have not found, often with a score above 0. Around the origin,
+    as in coordinates that are centred on the hips, a joint may be: there, numbers mean "missing" if
+    several joints have them.
+    """
+    first = places[:, 0]
+    alike: npt.NDArray[np.bool_] = np.isfinite(first) & (first <= 0)
+    alike &= (places == first[:, None]).all(axis=1)
+    if alike.any():
+        others = places[np.isfinite(places).all(axis=1) & ~alike]
+        if len(others) and _surround_origin(others):
+            values, counts = np.unique(first[alike], return_counts=True)
+            alike &= np.isin(first, values[counts > 1])
+    return alike
+
+
+def _surround_origin(places: Numbers) -> bool:
+    """Return whether the origin is within the box around joints [V, C]; they may lie in a plane."""
+    low, high = places.min(axis=0), places.max(axis=0)
+    return bool(np.all(((low < 0) & (high > 0)) | ((low == 0) & (high == 0))))
+
+
+def _strays(places: Numbers, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return which of the ``known`` joints [V, C] are too far from the others."""
     own = places[known]
     if len(own) < 5:  # of two eyes and a hand
         return np.zeros(len(places), np.bool_)
@@ -109,6 +146,33 @@ def _strays(places: Numbers) -> npt.NDArray[np.bool_]:
     middle = np.sort(distances[known])[len(own) // 2]
     far: npt.NDArray[np.bool_] = known & (distances > _FAR * middle) & (middle > 0)
     return far
+
+
+class Placeholders:
+    """Counts the joints that stood at numbers for "missing".
+
+    ``live``: nobody knows when the data end, so that it is also told of the first of them.
+    """
+
+    def __init__(self, *, live: bool) -> None:
+        self._unset = self._joints = 0
+        self._told = not live
+
+    def add(self, moment: PersonFrame) -> Iterator[Fault]:
+        """Count those of a frame; yield a remark that is due."""
+        for body in moment.bodies:
+            unset = 0 if body.unset is None else int(body.unset.sum())
+            self._unset += unset
+            self._joints += unset + int((body.scores > 0).sum())
+        if self._unset and not self._told:
+            self._told = True
+            yield Fault(moment.time_s, f"joints {_UNSET}", count=0)
+
+    def finish(self, time_s: float) -> Iterator[Fault]:
+        """Yield a remark on all of them, if there were any."""
+        if self._unset:
+            text = f"{self._unset:,} of {self._joints:,} joints {_UNSET}"
+            yield Fault(max(time_s, 0.0), text, count=0)
 
 
 class Slots:

@@ -42,6 +42,7 @@ from costream.sources.skeletons.opensim import read_mot, read_trc
 from costream.sources.skeletons.persons import (
     Event,
     PersonFrame,
+    Placeholders,
     SkeletonRecording,
     SkippedData,
     Slots,
@@ -133,6 +134,7 @@ class SkeletonSource(FileSource):
         slots = Slots(max(1, options.persons))
         end_s = float("inf") if options.end_s is None else options.end_s - SAME_TIME_S
         fatal: str | None = None
+        unset = Placeholders(live=self._file is not None)
         last_s, i = float("-inf"), 0
         for event in self._events(recording):
             if isinstance(event, TruncatedRecording):
@@ -145,6 +147,7 @@ class SkeletonSource(FileSource):
             last_s = event.time_s
             if last_s >= end_s:
                 break
+            yield from unset.add(event)
             for _ in range(sum(body.strays for body in event.bodies)):
                 self._damage.add(_STRAY, last_s)
             frame = _frame(i, event, slots, recording)
@@ -154,6 +157,7 @@ class SkeletonSource(FileSource):
             yield from self._damage.report(last_s, True)
             yield frame
         yield from self._damage.flush()
+        yield from unset.finish(last_s)
         if fatal is not None and not self._stopped:
             yield Fault(max(last_s, 0.0), fatal, fatal=True)
 

@@ -210,7 +210,7 @@ class _RowReader:
             return
         wanted = plan.places.ravel()
         joints = np.array([number(cells[k]) if k >= 0 else np.nan for k in wanted])
-        joints = joints.reshape(plan.places.shape) * plan.signs
+        joints = joints.reshape(plan.places.shape)
         scores = None
         if plan.scores is not None:
             scores = np.array([number(cells[k]) if k >= 0 else 1.0 for k in plan.scores])
@@ -253,7 +253,7 @@ class _RowReader:
         """Yield the frame made of the rows so far."""
         if self._people:
             bodies = (
-                make_person(joints, scores, key or None)
+                make_person(joints, scores, key or None, signs=self._plan.signs)
                 for key, (joints, scores, _) in self._people.items()
             )
             yield PersonFrame(self._time_s, tuple(bodies))

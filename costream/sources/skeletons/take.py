@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -116,7 +116,9 @@ def split_subjects(names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, lis
 def _arranged(body: Person, order: npt.NDArray[np.int64], turn: Numbers) -> Person:
     scores = np.where(order >= 0, body.scores[order], 0).astype(np.float32)
     joints = (body.joints[order] @ turn.T.astype(np.float32)) * (scores > 0)[:, None]
-    return Person(joints + np.float32(0), scores, body.key, body.strays)  # + 0: no -0.0
+    unset = None if body.unset is None else (order >= 0) & body.unset[order]
+    # + 0: no -0.0
+    return replace(body, joints=joints + np.float32(0), scores=scores, unset=unset)
 
 
 def _turn(
