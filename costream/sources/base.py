@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from costream.records import AudioFormat, Item, RawAudioFormat, SourceInfo
+from costream.records import AudioFormat, Gap, Item, RawAudioFormat, SourceInfo
 from costream.registry import Registry
 
 if TYPE_CHECKING:
@@ -47,6 +47,11 @@ class ConnectionOptions:
     speed: float | None = None  # play files as feeds at this factor; None: do not
     keeper: PacketListener | None = None
     follow: bool = False  # text files: only what is appended, also to a new file of the name
+    zero_s: float | None = None  # time.monotonic() at 0 s of its times; None: when it is opened
+
+    def age_s(self) -> float:
+        """Return the time at which a source begins that is opened now: 0 s without ``zero_s``."""
+        return 0.0 if self.zero_s is None else time.monotonic() - self.zero_s
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,17 @@ class Source(Protocol):
     def stop(self) -> None: ...  # noqa: D102
 
     def close(self) -> None: ...  # noqa: D102
+
+
+def shifted(items: Iterable[Item], by_s: float) -> Iterator[Item]:
+    """Yield items ``by_s`` later: of a source whose own times begin at 0 s when it is opened."""
+    for item in items:
+        if isinstance(item, Gap):
+            yield replace(item, start_s=item.start_s + by_s, end_s=item.end_s + by_s)
+        elif by_s and item.time_s is not None:
+            yield replace(item, time_s=item.time_s + by_s)
+        else:
+            yield item
 
 
 # Sources by name. Keywords of ``@source``:

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from costream.errors import SourceError, display_name
 from costream.records import Item, SourceInfo
-from costream.sources.base import SourceOptions
+from costream.sources.base import SourceOptions, shifted
 from costream.sources.file import HEAD_BYTES, READ_BYTES, FileSource, find_file_source
 from costream.sources.skeletons.lines import first_line, is_text
 
@@ -93,6 +93,7 @@ class PipeSource:
         self._reader: PipeReader | None = None
         self._file: BinaryIO | None = None
         self._inner: FileSource | None = None
+        self._later_s = 0.0  # than the inner source's own times
 
     @property
     def errors(self) -> int:
@@ -119,6 +120,8 @@ class PipeSource:
         if self._stopped:
             inner.stop()
         info = inner.open()
+        connecting = self.options.connecting
+        self._later_s = 0.0 if connecting is None else connecting.age_s()
         if self.options.beside is not None and info.kind == "video":
             return replace(info, silent="that of a pipe is not taken")
         return info
@@ -137,7 +140,7 @@ class PipeSource:
     def items(self) -> Iterator[Item]:
         """Yield the items of the inner source."""
         if self._inner is not None:
-            yield from self._inner.items()
+            yield from shifted(self._inner.items(), self._later_s)
 
     def stop(self) -> None:
         """End ``open`` or ``items`` soon, even while they wait; safe in a signal handler."""

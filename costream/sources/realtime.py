@@ -7,20 +7,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from costream.records import AudioBlock, Fault, Gap, Item, SourceInfo, VideoFrame
-from costream.sources.base import Connection, StopEvent
+from costream.sources.base import Connection, ConnectionOptions, StopEvent, shifted
 from costream.sources.file import FileSource
 
 
 class RealtimeSource:
-    """Yields the items of a file unchanged, each no earlier than it is due.
+    """Yields the items of a file, each no earlier than it is due.
 
     The first is due at once, the others relative to it according to their times.
     """
 
-    def __init__(self, source: FileSource, speed: float = 1.0) -> None:
-        """``source``: the file. ``speed``: playback speed factor."""
+    def __init__(
+        self, source: FileSource, speed: float = 1.0, connecting: ConnectionOptions | None = None
+    ) -> None:
+        """``source``: the file. ``speed``: playback speed factor. ``connecting``: for its zero."""
         self._source = source
         self._speed = speed
+        self._connecting = connecting or ConnectionOptions()
+        self._later_s = 0.0  # than the file's own times
         self._stop = StopEvent()
         self._state = Connection("connecting")
         self._zero_s: float | None = None  # time.monotonic() when media time 0 was due
@@ -48,10 +52,15 @@ class RealtimeSource:
     def open(self) -> SourceInfo:
         """Open the file; raises SourceError on failure."""
         self._zero_s, self._state = None, Connection("connecting")
-        return replace(self._source.open(), live=True, began_s=time.time())
+        info = self._source.open()
+        self._later_s = self._connecting.age_s()
+        return replace(info, live=True, began_s=time.time() - self._later_s)
 
     def items(self) -> Iterator[Item]:
         """Yield the items of the file when they are due."""
+        yield from shifted(self._items(), self._later_s)
+
+    def _items(self) -> Iterator[Item]:
         for item in self._source.items():
             due_s = self._due_s(item)
             if due_s is not None and self._stop.wait(due_s - time.monotonic()):

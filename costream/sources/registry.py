@@ -91,8 +91,10 @@ def open_source(uri: str | os.PathLike[str], options: SourceOptions | None = Non
     if is_pipe(path):
         return PipeSource(path, options)
     source = _of_file(split_video(path)[0], options)[1](path, options)
-    speed = None if options.connecting is None else options.connecting.speed
-    return source if speed is None else RealtimeSource(source, speed)
+    connecting = options.connecting
+    if connecting is None or connecting.speed is None:
+        return source
+    return RealtimeSource(source, connecting.speed, connecting)
 
 
 def fitted(source: Source, options: SourceOptions) -> Source:

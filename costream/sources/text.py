@@ -152,8 +152,8 @@ class TextFeed(TextSource):
 
     What a file holds at first is left out; one that takes its place, as when logs are rotated, is
     read from its start, and so is one that was emptied. When a server closes the connection it is
-    connected to again, and the time between is a Gap. Times are seconds since ``open``. Silence is
-    no error.
+    connected to again, and the time between is a Gap. Times are seconds since ``open``, or
+    ``zero_s``. Silence is no error.
     """
 
     dropped = 0
@@ -178,14 +178,16 @@ class TextFeed(TextSource):
 
     def open(self) -> SourceInfo:
         """Begin at the end of the file; a server is not connected to yet. Raises SourceError."""
-        self._began_s = time.monotonic()
+        age_s = self._connecting.age_s()
+        self._began_s = time.monotonic() - age_s
         name = feed_name(self._uri) if self._address else file_name(self._uri)
         if self._address is None:
             self._file = self._opened = self._open_file()
             self._check_text(self._opened.read(READ_BYTES))
             self._opened.seek(0, os.SEEK_END)
             self.connection = Connection("live")
-        return SourceInfo(name, self._where, "text", None, None, live=True, began_s=time.time())
+        began_s = time.time() - age_s
+        return SourceInfo(name, self._where, "text", None, None, live=True, began_s=began_s)
 
     def stop(self) -> None:
         """End ``items`` soon; safe in a signal handler."""

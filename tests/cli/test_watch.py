@@ -7,8 +7,10 @@ import itertools
 import json
 import re
 import select
+import shlex
 import signal
 import socket
+import sys
 import time
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +22,7 @@ from kit.media import excerpt
 from kit.paths import SAMPLES
 from kit.program import COSTREAM, environment, on_terminal, start
 from kit.rtsp_server import RtspServer, endless, needs_rtsp
-from kit.runs import records, refused, run, wait_until
+from kit.runs import lines_in, records, refused, run, wait_until
 
 ROOM = SAMPLES / "room.mp4"
 SECRET = "p@ss:w/rd"
@@ -314,6 +316,35 @@ def test_a_crash_loop_goes_on_and_no_number_is_used_twice(clips, tmp_path):
         values = [step[what] for step in steps]
         assert all(a < b for a, b in itertools.pairwise(values)), values
     assert len(of_type(lines, "gap")) == 2
+
+
+@needs_rtsp
+def test_clips_are_whole_and_in_time_after_a_restart(tmp_path):
+    """Step times go on from an earlier watch, and so do those of the packets in clips."""
+    file, started = tmp_path / "door.jsonl", tmp_path / "started"
+    code = "import sys, time; print(sys.argv[2], time.time(), file=open(sys.argv[1], 'a'))"
+    program = shlex.join([sys.executable, "-c", code, str(started), "{clip}"])
+    rule = ("--on", "*>=0.001 for 2s", "--clips", "2,1", "--run", program)
+    with RtspServer({"door": endless()}) as server:
+        feeds = tmp_path / "feeds.toml"
+        feeds.write_text(f'[[feed]]\nname = "door"\nurl = "{server.url("door")}"\n')
+        for number in (1, 2, 3):
+            told = ("watch", feeds, "-o", tmp_path, "-q", *rule, "--state-dir", tmp_path / "state")
+            process = start(*told)
+            wait_until(lambda n=number: lines_in(started) == n, process)
+            assert stop(process)[0] == 130
+    lines = records(file)
+    began_s = wall(of_type(lines, "header")[0]["began"])
+    alerts, programs = of_type(lines, "alert"), started.read_text().splitlines()
+    assert len(alerts) == 3
+    for alert, line in zip(alerts, programs, strict=True):
+        path, started_s = line.split()
+        assert path == str(tmp_path / alert["clip"])
+        with av.open(path) as clip:
+            assert clip.duration / av.time_base == pytest.approx(3.5, abs=0.7)  # a key a second
+        # A second after the alert, and what a busy machine needs.
+        assert float(started_s) - began_s - alert["time_s"] == pytest.approx(2.5, abs=2.0)
+    assert alerts[1]["time_s"] > alerts[0]["time_s"] + 3
 
 
 def test_the_rules_in_help_and_errors_fit_the_default_model(clips, tmp_path):

@@ -94,7 +94,7 @@ def test_a_watch_goes_on_with_them_bit_for_bit(shipped: StreamingModel, tmp_path
     assert track.smoothed() == ()
     play(model, items[:31], track, state)
     keeper = StateDirectory(tmp_path, model)
-    at = Snapshot(31, time.time() - 10, items[30].time_s, track.smoothed(), 0)
+    at = Snapshot(31, time.time() - 10, 10.0, items[30].time_s, track.smoothed(), 0)
     keeper.save(spec, at, state)
     keeper.close()
     saved = StateDirectory(tmp_path, model).restore(spec)

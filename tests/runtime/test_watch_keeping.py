@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -28,7 +30,7 @@ from costream.runtime.alerts.alerts import AlertOptions
 from costream.runtime.saved_state import write_state
 from costream.runtime.watch.channel import FeedChannel
 from costream.runtime.watch.feed_list import FeedSpec
-from costream.runtime.watch.state_dir import Snapshot, StateDirectory
+from costream.runtime.watch.state_dir import SavedState, Snapshot, StateDirectory
 from kit.paths import ROOT
 from kit.program import environment, python
 
@@ -74,7 +76,7 @@ def play(model: StreamingModel, state: Any, items: list[VideoFrame]) -> np.ndarr
 
 
 def now() -> Snapshot:
-    return Snapshot(40, time.time() - 5.0, 4.875, (), 3)
+    return Snapshot(40, time.time() - 5.0, 5.0, 4.875, (), 3)
 
 
 def kept(folder: Path, model: StreamingModel, state: Any = None) -> Path:
@@ -142,10 +144,59 @@ def test_the_state_of_a_feed_that_was_lost_is_as_old_as_its_newest_step(
 ) -> None:
     kept(tmp_path, model)
     saved = restored(tmp_path, model)
-    newest_s = saved.began_s + saved.time_s
-    assert saved.age_s(newest_s + 90) >= 90
-    assert replace(saved, saved_s=newest_s + 80).age_s(newest_s + 90) == pytest.approx(90)
-    assert replace(saved, saved_s=newest_s - 5).age_s(newest_s + 90) == pytest.approx(95)
+    assert saved.age_s(saved.saved_s + 10) == pytest.approx(10.125)
+    lost = replace(saved, now_s=saved.time_s + 80)
+    assert lost.age_s(lost.saved_s + 10) == pytest.approx(90)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(0, 1e8), st.floats(-1e10, 1e10), st.floats(-1e9, 1e9), st.floats(-1e9, 1e9))
+def test_times_never_go_back_whatever_the_clock_says(
+    model: StreamingModel, now_s: float, saved_s: float, set_s: float, after_s: float
+) -> None:
+    """It was set by some time during the watch, and by another one before the next."""
+    state = SavedState(7, saved_s - now_s, now_s, now_s, (), 0, saved_s + set_s, None)
+    clock_s = saved_s + set_s + after_s
+    resumed_s = clock_s - state.began_at(clock_s)
+    assert resumed_s >= now_s - 1e-5
+    if after_s >= 0:  # the time between is known
+        assert resumed_s - now_s == pytest.approx(after_s, abs=1.0 if abs(set_s) < 1 else 1e-4)
+        assert state.age_s(clock_s) == pytest.approx(after_s, abs=1e-3)
+    elif after_s < -1.1:  # nobody knows for how long it was away: the network begins anew
+        assert state.age_s(clock_s) == math.inf
+
+
+def test_a_clock_that_is_behind_loses_no_state(
+    model: StreamingModel, tmp_path: Path, caplog: Any
+) -> None:
+    path = kept(tmp_path, model)
+    stated(saved_s=repr(time.time() + 86_400))(path)
+    saved = restored(tmp_path, model)
+    assert (saved.next_step, saved.now_s, saved.newest) == (40, 5.0, 3)
+    assert saved.age_s(time.time()) == math.inf
+    assert "door: the clock of this machine is behind the saved state: times go on" in caplog.text
+    assert path.exists()
+
+
+def test_of_two_files_the_later_one_of_the_feed_counts_if_the_clock_was_set_back(
+    model: StreamingModel, tmp_path: Path
+) -> None:
+    kept(tmp_path, model)
+    stated(saved_s=repr(time.time() + 3600))(tmp_path / "door.safetensors")
+    keeper = StateDirectory(tmp_path, model)
+    at = replace(now(), next_step=90, now_s=9.0, time_s=8.9)
+    keeper.save(SPEC, at, model.init_state(1), durable=False)
+    keeper.close()
+    assert restored(tmp_path, model).next_step == 90
+
+
+def test_the_state_of_an_earlier_version_is_used(model: StreamingModel, tmp_path: Path) -> None:
+    path = kept(tmp_path, model)
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    del metadata["now_s"]
+    write_state(path, metadata, load_file(path), durable=True)
+    assert restored(tmp_path, model).now_s == pytest.approx(5.0, abs=0.5)
 
 
 def test_no_password_is_in_the_file(model: StreamingModel, tmp_path: Path, caplog: Any) -> None:
@@ -196,9 +247,11 @@ def stated(**changed: str) -> Callable[[Path], None]:
         (stated(weights="ab"), "weights 'ab', not"),
         (stated(model="oadtr"), "model 'oadtr', not 'cooadtr'"),
         (stated(source="rtsp://***@other/x"), "source 'rtsp://***@other/x', not"),
-        (stated(saved_s=repr(time.time() + 3600)), "its time is in the future"),
-        (stated(began_s="nan"), "its time is in the future"),
-        (stated(began_s="-1e308"), "it is damaged"),
+        (stated(now_s="nan"), "it is damaged"),
+        (stated(now_s="-1e308"), "it is damaged"),
+        (stated(saved_s="inf"), "it is damaged"),
+        (stated(time_s="-1"), "it is damaged"),
+        (stated(time_s="1e9"), "it is damaged"),
         (stated(next_step="-5"), "it is damaged"),
         (stated(next_step="9" * 5000), "it is damaged"),
         (stated(smoothed="[" * 100_000), "it is damaged (RecursionError)"),
@@ -257,7 +310,8 @@ def test_what_is_no_file_of_ours_is_put_aside(
 def test_the_newer_of_both_files_counts(model: StreamingModel, tmp_path: Path, caplog: Any) -> None:
     keeper = StateDirectory(tmp_path, model)
     for number, durable in ((1, True), (2, False), (3, False)):
-        keeper.save(SPEC, replace(now(), next_step=number), model.init_state(1), durable=durable)
+        at = replace(now(), next_step=number, now_s=4.9 + number / 100)
+        keeper.save(SPEC, at, model.init_state(1), durable=durable)
         while keeper._newest:
             time.sleep(0.01)
     keeper.close()

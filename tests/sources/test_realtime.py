@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -11,11 +12,12 @@ from threading import Timer
 import numpy as np
 import pytest
 
-from costream.records import AudioFormat, VideoFrame
-from costream.sources.base import LiveSource, SourceOptions, StopEvent
+from costream.records import AudioFormat, Gap, VideoFrame
+from costream.sources.base import ConnectionOptions, LiveSource, SourceOptions, StopEvent
 from costream.sources.media.audio import AudioSource
 from costream.sources.media.video import VideoSource
 from costream.sources.realtime import RealtimeSource
+from costream.sources.registry import open_source
 from kit.media import make_sound, noise
 from kit.reading import contents
 
@@ -86,3 +88,31 @@ def test_a_signal_that_another_thread_gets_ends_a_wait():
     finally:
         signal.signal(signal.SIGINT, before)
     assert time.monotonic() - began_s < 30
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe", "lines", "feed"])
+def test_a_source_of_a_watch_that_goes_on_begins_later(
+    kind: str, media: Path, tmp_path: Path
+) -> None:
+    """Its times are those of an earlier one, which began 1000 s ago."""
+    age_s, path = 1000.0, media / "plain.mp4"
+    where = {"file": str(path), "feed": "rtsp://127.0.0.1:1/x"}.get(kind, str(tmp_path / "pipe"))
+    if kind in ("pipe", "lines"):
+        os.mkfifo(where)
+        data = path.read_bytes() if kind == "pipe" else b"one\ntwo\n"
+        threading.Thread(target=Path(where).write_bytes, args=(data,), daemon=True).start()
+    connecting = ConnectionOptions(
+        zero_s=time.monotonic() - age_s, speed=50.0 if kind == "file" else None, retries=0
+    )
+    text = {"text": "line", "arrival": True} if kind == "lines" else {}
+    source = open_source(where, SourceOptions(connecting=connecting, **text))  # type: ignore[arg-type]
+    read = contents(source)
+    if kind == "feed":
+        ((gap,), (fault,)) = read.of(Gap), read.faults
+        assert age_s <= gap.start_s <= gap.end_s <= age_s + 10
+        assert age_s <= float(fault.time_s) <= age_s + 10  # type: ignore[arg-type]
+    else:
+        assert age_s <= read.times[0] <= age_s + 10
+        assert len(read.times) >= 2
+    if read.info.began_s is not None:
+        assert time.time() - read.info.began_s == pytest.approx(age_s, abs=10)

@@ -48,7 +48,7 @@ class FeedChannel:
         self.alerts = 0
         self.strip: deque[str | None] = deque(maxlen=STRIP_S)
         self._strips: dict[int, deque[str | None]] = {}  # of the persons who are there
-        self.began_s = time.time()
+        self.began_s, self._zero_s = time.time(), time.monotonic()  # at 0 s
         self._resumed = False  # resumed from an earlier watch, before the first step
         self._smoothed: tuple[float, ...] = ()  # smoothing state of the earlier watch
         self._opened_s = time.monotonic()
@@ -78,15 +78,17 @@ class FeedChannel:
     @property
     def now_s(self) -> float:
         """The current time on the feed's clock."""
-        return time.monotonic() - self._opened_s + self.feed.offset_s
+        return time.monotonic() - self._zero_s
 
-    def resume(self, saved: SavedState) -> None:
-        """Resume where an earlier watch stopped; call it before the thread starts."""
+    def resume(self, saved: SavedState, began_s: float, zero_s: float) -> None:
+        """Resume where an earlier watch stopped; call it before the thread starts.
+
+        ``began_s``, ``zero_s``: ``time.time()`` and ``time.monotonic()`` at 0 s of the source.
+        """
         self._resumed, self._last_s, self._smoothed = True, saved.time_s, saved.smoothed
         self.recorder.first_step = saved.next_step
         self.recorder.begin(saved.newest)
-        self.feed.offset_s = self.began_s - saved.began_s
-        self.began_s = saved.began_s
+        self.began_s, self._zero_s = began_s, zero_s
 
     def snapshot(self, ahead: int = 0) -> Snapshot | None:
         """Return the position of the feed; None before its first step.
@@ -97,7 +99,8 @@ class FeedChannel:
             return None
         next_step = self.recorder.first_step + self.recorder.steps + ahead
         newest = self.recorder.newest + min(ahead, AHEAD)
-        return Snapshot(next_step, self.began_s, self._last_s, self.recorder.smoothed(), newest)
+        times = (self.began_s, self.now_s, self._last_s)
+        return Snapshot(next_step, *times, self.recorder.smoothed(), newest)
 
     def stop(self) -> None:
         """Ask the feed's thread to end soon."""
@@ -262,12 +265,17 @@ class FeedChannel:
         return connection.state
 
     def _open(self, event: SourceOpened) -> None:
-        began_s = None if event.info.began_s is None else self.began_s
+        info = event.info
+        if info.began_s is not None and self._resumed:
+            info = replace(info, began_s=self.began_s)
+        elif info.began_s is not None:  # its clock is that of all that follows
+            self.began_s = info.began_s
+            self._zero_s = time.monotonic() - (time.time() - info.began_s)
         try:
-            self.recorder.open(replace(event.info, began_s=began_s))
+            self.recorder.open(info)
             self.recorder.called = self.spec.name
-            if self.recorder.model.info.beside is not None and event.info.silent is not None:
-                log.warning("%s: no sound: %s", self.spec.name, event.info.silent)
+            if self.recorder.model.info.beside is not None and info.silent is not None:
+                log.warning("%s: no sound: %s", self.spec.name, info.silent)
         except SourceError as error:
             self.feed.stop()
             self._fail(error)

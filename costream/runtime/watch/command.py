@@ -36,7 +36,7 @@ from costream.runtime.watch.feed_list import FeedSpec, read_feeds
 from costream.runtime.watch.loop import FeedStates, Loop, TimeShare
 from costream.runtime.watch.mqtt import MqttPublisher
 from costream.runtime.watch.prometheus import Metrics
-from costream.runtime.watch.state_dir import StateDirectory
+from costream.runtime.watch.state_dir import SavedState, StateDirectory
 from costream.runtime.watch.status import StatusCollector, StatusFile
 from costream.runtime.watch.systemd import SystemdNotifier
 from costream.runtime.writer import StreamRecorder
@@ -181,6 +181,7 @@ class WatchRun:
         self._state_directory = (
             None if options.state_dir is None else StateDirectory(Path(options.state_dir), model)
         )
+        self._saved = [self._restored(spec) for spec in specs]
         self._channels = [self._channel(row, spec) for row, spec in enumerate(specs)]
         self._overview = StatusCollector(model.info, self._channels, self._alerts)
         masks = [frozenset(p for p in spec.places if p.kind == "mask") for spec in specs]
@@ -195,14 +196,11 @@ class WatchRun:
 
         Ends early, and properly, when the iterator is closed.
         """
-        if self._state_directory is not None:
-            for channel in self._channels:  # resume those whose state an earlier watch saved
-                saved = self._state_directory.restore(channel.spec)
-                if saved is not None:
-                    channel.resume(saved)
-                    self._loop.rows.begin(channel.row, saved.newest)
-                    if saved.age_s(time.time()) <= RESUME_S:
-                        self._loop.rows.put(channel.row, saved.state)
+        for row, saved in enumerate(self._saved):
+            if saved is not None:
+                self._loop.rows.begin(row, saved.newest)
+                if saved.age_s(time.time()) <= RESUME_S:
+                    self._loop.rows.put(row, saved.state)
         if self._broker is not None:
             self._broker.begin([channel.spec for channel in self._channels], self._model.info)
         try:
@@ -224,7 +222,15 @@ class WatchRun:
         finally:
             self._finish(self.exit_code)
 
+    def _restored(self, spec: FeedSpec) -> SavedState | None:
+        """Return what an earlier watch saved of a feed, if it did."""
+        return None if self._state_directory is None else self._state_directory.restore(spec)
+
     def _channel(self, row: int, spec: FeedSpec) -> FeedChannel:
+        saved = self._saved[row]
+        clock_s = time.time()
+        began_s = clock_s if saved is None else saved.began_at(clock_s)
+        zero_s = None if saved is None else time.monotonic() - (clock_s - began_s)
         options, model = self._options.with_places(spec.places), self._model
         reading = source_options(options, model, ())
         pictures = BOX if options.snapshots or options.mqtt else None
@@ -242,6 +248,7 @@ class WatchRun:
                 speed=options.speed if options.realtime else None,
                 keeper=self._alerts.ring(spec.name),
                 follow=text and not options.realtime,
+                zero_s=zero_s,
             ),
         )
         needs = {need for rule in spec.alerts.on if (need := rule.needs)}
@@ -273,7 +280,10 @@ class WatchRun:
             hint = "omit --clips, or write clips = false for it in a list of feeds"
             raise UsageError("only streams and cameras have clips", where=spec.shown, hint=hint)
         feed = Feed(spec.name, source, clock, buffer, painter, sporadic=text)
-        return FeedChannel(spec, row, feed, track)
+        channel = FeedChannel(spec, row, feed, track)
+        if saved is not None and zero_s is not None:
+            channel.resume(saved, began_s, zero_s)
+        return channel
 
     def _periodic(self, now_s: float) -> None:
         """Do the periodic work besides the steps."""

@@ -8,7 +8,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Condition, Thread
 from typing import TypeAlias
 
@@ -24,8 +24,8 @@ Clock: TypeAlias = Callable[[Iterable[Item]], Iterator[TickItem]]
 class Feed:
     """Reads ``source`` in a thread and puts its items, on the model's clock, into ``buffer``.
 
-    Times are shifted by ``offset_s``, so that a resumed watch continues the previous one's. A
-    thread that is stuck in a library is abandoned when the program ends.
+    Times are those of the source. A thread that is stuck in a library is abandoned when the program
+    ends.
     """
 
     def __init__(
@@ -41,7 +41,6 @@ class Feed:
         """``sporadic``: data come when something happens, and silence is no stall."""
         self.source, self.buffer = source, buffer
         self._live = source if isinstance(source, LiveSource) else None
-        self.offset_s = 0.0
         self.rate = Rate()  # of received items
         self.newest_s: float | None = None  # time.monotonic() at which the newest data arrived
         self.delays = ArrivalDelays()
@@ -109,13 +108,8 @@ class Feed:
                             _ = frame.rgb  # convert here, not in the network's thread
                     spent_s, busy_s = time.thread_time() - busy_s, time.thread_time()
                     self.buffer.put(self._ready(event, spent_s))
-                elif isinstance(event, Gap):
-                    start_s, end_s = event.start_s + self.offset_s, event.end_s + self.offset_s
-                    self.buffer.put(replace(event, start_s=start_s, end_s=end_s))
-                elif event.time_s is None:
-                    self.buffer.put(event)
                 else:
-                    self.buffer.put(replace(event, time_s=event.time_s + self.offset_s))
+                    self.buffer.put(event)
         except Exception as problem:  # any error ends only this feed
             log.debug("feed ended", exc_info=True)
             error = problem
@@ -146,8 +140,6 @@ class Feed:
             due_s = item.arrived_s + tick.time_s - item.time_s
             self.delays.add(now_s, now_s - due_s)
             since_s = due_s + self.delays.most_s
-        if self.offset_s:
-            tick = replace(tick, time_s=tick.time_s + self.offset_s)
         return ReadyStep(tick, spent_s, now_s, since_s, apart_s if apart_s > 0 else 0.0)
 
 

@@ -22,6 +22,8 @@ from costream.runtime.watch.feed_list import FeedSpec
 
 log = logging.getLogger("costream")
 
+SAME_S = 1.0  # a clock that is behind by less was only corrected
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -29,6 +31,7 @@ class Snapshot:
 
     next_step: int  # number of the next step
     began_s: float  # time.time() at 0 s of the feed's times
+    now_s: float  # the feed's time
     time_s: float  # of the newest step
     smoothed: tuple[float, ...]  # see StreamRecorder.smoothed
     newest: int  # the last number of a person or an object
@@ -41,9 +44,27 @@ class SavedState(Snapshot):
     saved_s: float  # time.time()
     state: Any = field(repr=False)  # of one stream, as from ``model.init_state(1)``
 
-    def age_s(self, now_s: float) -> float:
-        """Return how old the newest step is, or the file: a lost feed is saved, too."""
-        return now_s - min(self.saved_s, self.began_s + self.time_s)
+    def away_s(self, clock_s: float) -> float | None:
+        """Return how long ago it was saved by the clock of this machine, ``time.time()``.
+
+        None: that is behind, as after a power failure where nothing keeps the time.
+        """
+        away_s = clock_s - self.saved_s
+        return max(0.0, away_s) if away_s > -SAME_S else None
+
+    def began_at(self, clock_s: float) -> float:
+        """Return ``began_s`` by the clock of this machine as it is set now, ``time.time()``.
+
+        Times never go back: at 0 s it is what it was, unless the clock has been set.
+        """
+        began_s = self.saved_s - self.now_s
+        began_s = self.began_s if abs(began_s - self.began_s) < SAME_S else began_s
+        return min(began_s, clock_s - self.now_s)
+
+    def age_s(self, clock_s: float) -> float:
+        """Return how old the newest step is; infinite if unknown. A lost feed is saved, too."""
+        away_s = self.away_s(clock_s)
+        return math.inf if away_s is None else away_s + self.now_s - self.time_s
 
 
 class StateDirectory:
@@ -76,10 +97,16 @@ class StateDirectory:
     def restore(self, spec: FeedSpec) -> SavedState | None:
         """Return the newest saved state of a feed, bit for bit; None when there is no valid one.
 
-        Invalid files are moved aside with a warning.
+        Invalid files are moved aside with a warning. Which of two is newer the feed's clock says:
+        that of this machine may have been set meanwhile.
         """
         found = [self._valid(path, spec) for path in self._paths(spec.name)]
-        return max(filter(None, found), key=lambda saved: saved.saved_s, default=None)
+        saved = max(filter(None, found), key=lambda saved: saved.now_s, default=None)
+        if saved is not None and saved.away_s(time.time()) is None:
+            what = "the clock of this machine is behind the saved state"
+            then = "times go on from there, and the network begins anew"
+            log.warning("%s: %s: %s", spec.name, what, then)
+        return saved
 
     def _valid(self, path: Path, spec: FeedSpec) -> SavedState | None:
         try:
@@ -147,6 +174,7 @@ class StateDirectory:
         try:
             times = (float(metadata[k]) for k in ("began_s", "time_s", "saved_s"))
             began_s, time_s, saved_s = times
+            now_s = float(metadata.get("now_s", saved_s - began_s))  # earlier versions had none
             next_step, newest = int(metadata["next_step"]), int(metadata.get("newest", 0))
             smoothed = tuple(map(float, json.loads(metadata.get("smoothed", "[]"))))
         except (KeyError, TypeError, ValueError) as error:
@@ -154,14 +182,12 @@ class StateDirectory:
         fits = len(smoothed) in (0, 1 + len(self._model.info.card.labels))
         if not fits or not all(map(math.isfinite, smoothed)):
             raise UnfitStateError("it is damaged")
-        latest_s = time.time() + 1
-        if not (saved_s <= latest_s and began_s + time_s <= latest_s):
-            raise UnfitStateError("its time is in the future")
-        if min(began_s, time_s, next_step, newest) < 0:
+        whole = math.isfinite(began_s + saved_s + now_s)
+        if not whole or not time_s >= 0 or now_s < time_s - SAME_S or min(next_step, newest) < 0:
             raise UnfitStateError("it is damaged")
         state = self._model.init_state(1)
         try:
             state.load_tensors(tensors)
         except (KeyError, ValueError) as error:
             raise UnfitStateError("its tensors do not fit the model") from error
-        return SavedState(next_step, began_s, time_s, smoothed, newest, saved_s, state)
+        return SavedState(next_step, began_s, now_s, time_s, smoothed, newest, saved_s, state)

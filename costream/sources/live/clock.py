@@ -26,13 +26,14 @@ class FeedClock:
     caught up. Arguments ``now_s`` are on this machine's clock, 0 s when the feed was opened.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, begins_s: float = 0.0) -> None:
+        """``begins_s``: time before which there are no data."""
         self._delays = DelayTracker()
         self._zero_s: float | None = None  # feed time of media time 0, without slewing
         self._slewed_s = 0.0
         self._newest_s = -math.inf  # media time
         self._joined = False  # the last placed data followed on without a gap
-        self.last_s = 0.0  # end of the last placed data
+        self.last_s = begins_s  # end of the last placed data
 
     @property
     def drift_ppm(self) -> float | None:

@@ -59,10 +59,10 @@ class FeedSource:
     """Video frames or sound of a live feed, or both.
 
     ``items`` connects; when the connection is lost, for whatever reason, it reconnects with
-    growing waits and yields a Gap once the feed is back. Time is seconds since ``open``; see
-    FeedClock. A refusal (a wrong password, no such path) at the very first attempt, or ``retries``
-    consecutive failures, end it with a fatal Fault; later on a refusal is waited out like any
-    loss, but longer. The thread that iterates opens, reads and closes everything. While
+    growing waits and yields a Gap once the feed is back. Time is seconds since ``open``, or
+    ``zero_s``; see FeedClock. A refusal (a wrong password, no such path) at the very first attempt,
+    or ``retries`` consecutive failures, end it with a fatal Fault; later on a refusal is waited out
+    like any loss, but longer. The thread that iterates opens, reads and closes everything. While
     FFmpeg connects or waits for data there, a stop takes effect when that times out, after
     ``timeout_s`` at the latest.
     """
@@ -126,7 +126,8 @@ class FeedSource:
 
     def open(self) -> SourceInfo:
         """Start the clock. Does not connect yet, and never fails."""
-        sound, began_s = self._options.sound, time.monotonic()
+        sound, age_s = self._options.sound, self._connecting.age_s()
+        began_s = time.monotonic() - age_s
         if sound is None:
             self._track = VideoTrack(self._options, self._where, began_s)
         else:
@@ -141,7 +142,7 @@ class FeedSource:
             duration_s=None,
             rate_hz=None,
             live=True,
-            began_s=time.time(),
+            began_s=time.time() - age_s,
             beside=beside is not None,
             silent="a camera has none" if is_camera(self._uri) else None,
         )

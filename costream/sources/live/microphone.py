@@ -31,11 +31,11 @@ END_S = 0.5
 class MicrophoneSource:
     """Live audio from a microphone in blocks of one model step.
 
-    Time is 0 s at the first sample; from there the samples are counted. Where some are missing,
-    because the device was silent or unplugged, or they were not read in time, there is a Gap, and
-    time continues by the wall clock. A lost device is reported by a Fault and waited for until
-    ``stop`` or for ``retries`` attempts, with ``options.connecting`` also one that is not there at
-    the start: then time is 0 s at ``open``.
+    Time is 0 s at the first sample, with ``options.connecting`` at ``open``, or ``zero_s``; from
+    the first on the samples are counted. Where some are missing, because the device was silent or
+    unplugged, or they were not read in time, there is a Gap, and time continues by the wall clock.
+    A lost device is reported by a Fault and waited for until ``stop`` or for ``retries`` attempts,
+    with ``options.connecting`` also one that is not there at the start.
     """
 
     def __init__(self, uri: str, options: SourceOptions | None = None) -> None:
@@ -58,7 +58,7 @@ class MicrophoneSource:
         self._dropped_s = 0.0
         self._stopped = False
         self._recorder: MicrophoneRecorder | None = None
-        self._opened_s = 0.0  # time.monotonic()
+        self._opened_s = 0.0  # time.monotonic() at 0 s, before the first sample
         self._absent = ""  # why it was not there at the start
 
     @staticmethod
@@ -92,7 +92,9 @@ class MicrophoneSource:
 
     def open(self) -> SourceInfo:
         """Start recording. Raises SourceError on failure, with installation help."""
-        connecting, self._opened_s = self._options.connecting, time.monotonic()
+        connecting = self._options.connecting
+        age_s = 0.0 if connecting is None else connecting.age_s()
+        self._opened_s, self._clock = time.monotonic() - age_s, LiveClock(Fraction(age_s))
         retries = -1 if connecting is None else connecting.retries
         recorder = self._recorder = MicrophoneRecorder(
             self._wanted,
@@ -114,7 +116,7 @@ class MicrophoneSource:
             duration_s=None,
             rate_hz=self._sound.rate_hz / self._sound.block,
             live=True,
-            began_s=time.time(),
+            began_s=time.time() - (time.monotonic() - self._opened_s),
         )
 
     def items(self) -> Iterator[Item]:
@@ -153,11 +155,8 @@ class MicrophoneSource:
                 if chunk.final:
                     return
                 continue
-            if self._absent:
-                begins_s = chunk.arrived_s - chunk.frames / chunk.rate_hz - self._opened_s
-                self._clock = LiveClock(Fraction(begins_s))
-                yield Gap(0.0, begins_s, self._absent)
-                self._absent = ""
+            if self._options.connecting is not None and self._cutter is None:
+                yield from self._begin(chunk)
             for placed, jump in self._clock.take(self._newest(chunk)):
                 yield from self._cut(placed, jump)
                 if self._cutter is not None and self._cutter.ended:
@@ -165,6 +164,16 @@ class MicrophoneSource:
                     return
         if self._recorder is not None and self._recorder.lost:
             yield Gap(self._clock.next_s, self._now_s, self._recorder.lost)
+
+    def _begin(self, first: AudioChunk) -> Iterator[Item]:
+        """Let time be that since ``open`` or ``zero_s``; yield the gap before the first sample."""
+        opened_s = self._clock.next_s
+        begins_s = first.arrived_s - first.frames / first.rate_hz - self._opened_s
+        begins_s = max(begins_s, opened_s)
+        self._clock = LiveClock(Fraction(begins_s))
+        if self._absent:
+            yield Gap(opened_s, begins_s, self._absent)
+            self._absent = ""
 
     def _lose(self, loss: DeviceLoss) -> Iterator[Item]:
         """Yield the Fault of a device that was lost, or is not there."""

@@ -35,7 +35,9 @@ class FeedTrack(ABC):
         self._options = options
         self._where = where
         self.began_s = began_s
-        self.clock = FeedClock()
+        connecting = options.connecting
+        self.begins_s = 0.0 if connecting is None else connecting.age_s()
+        self.clock = FeedClock(self.begins_s)
         self.damage = _FeedDecodeErrors(self.clock)
         self.ended = False  # the requested end is reached
         self._decoder: StreamDecoder[Any] | None = None  # of the current connection
@@ -193,7 +195,7 @@ class AudioTrack(FeedTrack):
     def leave(self, reason: str) -> Iterator[Item]:
         """Yield the rest of the sound and the Gap until now."""
         if self._cutter is None:
-            yield Gap(0.0, self.now_s() + min(0.0, self.left_s), reason)
+            yield Gap(self.begins_s, self.now_s() + min(0.0, self.left_s), reason)
         else:
             yield from self._cutter.go_on(Fraction(self.now_s()), reason)
 
@@ -210,12 +212,12 @@ class AudioTrack(FeedTrack):
         length_s = Fraction(frame.samples, rate_hz)
         begins_s = Fraction(end_s) - length_s
         if self._cutter is None:
-            begins_s = max(begins_s, Fraction(0))
+            begins_s = max(begins_s, Fraction(self.begins_s))
             self._cutter = AudioBlockCutter(
                 frame, self._sound, self._options, self._where, live=True, time_s=begins_s
             )
             if reason:
-                yield Gap(0.0, float(begins_s), reason)
+                yield Gap(self.begins_s, float(begins_s), reason)
             placed = None
         else:
             silence = 0 if jump is None else jump.silence
