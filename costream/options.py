@@ -249,6 +249,13 @@ class Options:
         type=float,
         callback=step_rate,
     )
+    input_hz: float | None = flag(
+        "--input-fps",
+        "Frames per second of inputs without time stamps: raw video, skeletons.",
+        on=("detect", "batch"),
+        type=float,
+        callback=step_rate,
+    )
     layout: str | None = flag(
         "--layout",
         "Skeletons: joint layout (ntu-25, body-25, ...), if the file does not define it.",
@@ -470,6 +477,7 @@ class Options:
     def recorded(self) -> dict[str, Any]:
         """The options that a run's header has in addition to the range and the timeline."""
         values: dict[str, Any] = {"dtype": self.dtype, "channel": self.channel}
+        values["input_fps"] = self.input_hz
         values |= {"tokens": self.tokens, "budget": self.budget and self.budget.text}
         values |= {"track": self.track or None, "places": self.places or None}
         values["decoder"] = "fast" if self.decoder == "fast" else None  # the others: same pixels
@@ -484,7 +492,7 @@ class Options:
             if declared and declared.identity and {"detect", "listen"} & {*declared.commands}:
                 values[each.name] = getattr(self, each.name)
         values |= {name: self.recorded.get(name) for name in ("budget", "decoder")}
-        later = ("only", "zone", "line", "mask", "levels", "full_scale_db", "decoder")
+        later = ("only", "input_hz", "zone", "line", "mask", "levels", "full_scale_db", "decoder")
         return {k: v for k, v in values.items() if v or k not in later}  # known batches stay known
 
     def timeline(self, card: Card) -> Timeline:

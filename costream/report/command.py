@@ -257,8 +257,10 @@ class ReportBuilder:
         if not self._several:
             most = min(most, _MOST_PICTURES_ALL - self._pictures)
         first = digest.segments[: max(0, most)]
-        places = () if digest.header is None else places_of(digest.header.options)
-        taken = take(media, sorted({s.start_s for s in first}), places)
+        options = {} if digest.header is None else digest.header.options
+        given, moments = options.get("input_fps"), sorted({s.start_s for s in first})
+        input_hz = given if isinstance(given, (int, float)) and given > 0 else None
+        taken = take(media, moments, places_of(options), input_hz=input_hz)
         self._pictures += len(taken.pictures)
         if len(first) < len(digest.segments):
             note = f"Pictures are shown for the first {len(first)} segments. {taken.note}"

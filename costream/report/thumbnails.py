@@ -59,15 +59,21 @@ def find_media(header: Header | None, result: Path) -> Path | str:
     return f"The source ({header.source}) is not there any more, so there are no pictures."
 
 
-def take(media: Path, times: Iterable[float], places: Sequence[Place] = ()) -> Thumbnails:
+def take(
+    media: Path,
+    times: Iterable[float],
+    places: Sequence[Place] = (),
+    *,
+    input_hz: float | None = None,
+) -> Thumbnails:
     """Return a picture of the video for each of the times, in ascending order, if available.
 
-    ``places`` are drawn on each.
+    ``places`` are drawn on each. ``input_hz``: as the run had it.
     """
     pictures: dict[float, str] = {}
     failed = 0
     try:
-        with _Shots(os.fspath(media)) as shots:
+        with _Shots(os.fspath(media), input_hz) as shots:
             for time_s in times:
                 rgb = shots.at(time_s, places)
                 if rgb is None:
@@ -84,8 +90,8 @@ def take(media: Path, times: Iterable[float], places: Sequence[Place] = ()) -> T
 class _Shots:
     """A video that is opened once and read at some times."""
 
-    def __init__(self, path: str) -> None:
-        self._container = open_container(path)
+    def __init__(self, path: str, input_hz: float | None) -> None:
+        self._container, self._input_hz = open_container(path), input_hz
         try:
             self._stream = video_stream(self._container, path)
         except SourceError:
@@ -135,7 +141,11 @@ class _Shots:
             if decoder is not None:
                 decoder.close()
             decoder = self._decoder = VideoDecoder(
-                self._container, self._stream, DecodeErrors(), float("inf")
+                self._container,
+                self._stream,
+                DecodeErrors(),
+                float("inf"),
+                input_hz=self._input_hz,
             )
             self._now = None
             if self._seeks:

@@ -68,6 +68,7 @@ class SourceOptions:
     drawing: tuple[int, int] | None = None  # also provide frames fitted into this, to draw on
     rate_hz: float | None = None  # rows per second, for sources without time stamps (features)
     frame_rate_hz: float | None = None  # skeletons without time stamps: frames per second
+    input_hz: float | None = None  # video without time stamps: frames per second
     layout: str | None = None  # skeletons: name of the joint layout, or a TOML file; None = detect
     columns: str | None = None  # skeletons: roles of the columns of a table; None = detect
     persons: int = 2  # skeletons: number of person slots per frame

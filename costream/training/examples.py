@@ -69,6 +69,8 @@ def open_example(
                 hint="give the recordings themselves",
             )
         check_source(card, frontend, info)
+        for line in info.assumed:
+            log.warning("%s: %s", example.where, line)
         yield _without_faults(source.items(), example, info.silent)
     except SourceError as error:
         raise located(error, example) from error

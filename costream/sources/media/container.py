@@ -23,6 +23,8 @@ from costream.sources.media.remote import is_remote, open_remote
 ATTACHED_PICTURE = 0x400  # AV_DISPOSITION_ATTACHED_PIC: the cover of a song
 DEFAULT_STREAM = 0x1  # AV_DISPOSITION_DEFAULT: what players show
 NO_TIME_STAMPS = 0x80  # AVFMT_NOTIMESTAMPS: a raw video stream
+_PICTURES = ("image2", "ico", "fits")  # formats of still pictures; others end in _pipe
+_FASTEST_HZ = 1000  # no rate that a stream states is higher
 ARBITRARY_CLOCK = 0x200  # AVFMT_TS_DISCONT: transport and program streams
 # For pipes: read WAV in small pieces; larger ones would delay live sound.
 _PIPED = {"max_size": "2048"}
@@ -100,8 +102,15 @@ def open_container(
 
 
 def has_time_stamps(container: InputContainer) -> bool:
-    """Return whether the format stores time stamps; FFmpeg counts those of raw streams itself."""
-    return not container.format.flags & NO_TIME_STAMPS
+    """Return whether the format stores time stamps; FFmpeg counts those of the others itself."""
+    name = container.format.name
+    return not (container.format.flags & NO_TIME_STAMPS or name in _PICTURES or "_pipe" in name)
+
+
+def stated_rate(stream: VideoStream) -> Fraction | None:
+    """Return the frame rate that a stream without time stamps states; None if it does not."""
+    rate = stream.codec_context.framerate
+    return rate if rate is not None and 0 < rate <= _FASTEST_HZ else None
 
 
 def video_stream(container: InputContainer, where: str) -> VideoStream:

@@ -40,6 +40,7 @@ class VideoSource(MediaSource[VideoDecoder]):
 
     _stream: VideoStream | None = None
     _first: DecodedFrame | None = None
+    _second: DecodedFrame | None = None  # where that there is one was to be known
     _ahead: ReadAhead[Item] | None = None
 
     def _prepare(self) -> None:
@@ -55,9 +56,9 @@ class VideoSource(MediaSource[VideoDecoder]):
         container, stream = self._open_container()
         duration_s = end_s(container, stream)
         self._check_start(duration_s)
-        # From here on use only the returned stream: the container may have been reopened.
-        first, stream = self._go_to_start(container, stream)
-        rate = stream.average_rate or stream.guessed_rate
+        # From here on use only the decoder's stream: the container may have been reopened.
+        first, decoder = self._go_to_start(container, stream)
+        stream = decoder.stream
         size = display_size(first.picture, stream.sample_aspect_ratio)
         try:
             self._frame(0, first).convert()
@@ -71,9 +72,20 @@ class VideoSource(MediaSource[VideoDecoder]):
             uri=self._where,
             kind="video",
             duration_s=duration_s,
-            rate_hz=float(rate) if rate else None,
+            rate_hz=decoder.rate_hz,
             size=Orientation.of(first.picture).turn(size),
+            assumed=self._assumed(decoder),
         )
+
+    def _assumed(self, decoder: VideoDecoder) -> tuple[str, ...]:
+        """Return what to tell of the frame rate; a single picture has none."""
+        if decoder.stamped:
+            return ("it has time stamps: --input-fps is not used",) * bool(self._options.input_hz)
+        self._second = next(decoder.frames, None)
+        if self._second is None or not decoder.assumes_rate:
+            return ()
+        rate = f"{decoder.rate_hz:g} frames a second assumed"
+        return (f"no time stamps: {rate}; --input-fps gives the rate",)
 
     def items(self) -> Iterator[Item]:
         """Yield VideoFrame items, Faults after errors, and a fatal one if the rest is lost."""
@@ -113,7 +125,7 @@ class VideoSource(MediaSource[VideoDecoder]):
             yield Fault(decoder.clock.last_s, decoder.fatal, fatal=True)
 
     def _forget(self) -> None:
-        self._first = self._stream = None
+        self._first = self._second = self._stream = None
 
     def _open_container(self) -> tuple[InputContainer, VideoStream]:
         self.close()
@@ -127,8 +139,8 @@ class VideoSource(MediaSource[VideoDecoder]):
 
     def _go_to_start(
         self, container: InputContainer, stream: VideoStream
-    ) -> tuple[DecodedFrame, VideoStream]:
-        """Seek to the start or before it; return the first frame there, and its stream.
+    ) -> tuple[DecodedFrame, VideoDecoder]:
+        """Seek to the start or before it; return the first frame there, and its decoder.
 
         In an intact file a seek lands on a keyframe at or before the start. If it does not, the
         file is decoded from its beginning: slow but exact.
@@ -141,36 +153,42 @@ class VideoSource(MediaSource[VideoDecoder]):
                     container.seek(clock.ticks(start_s - back_s), stream=stream)
                 except av.FFmpegError:
                     break
-                first = self._decode(container, stream)
-                if first is not None and first.time_s <= start_s + SAME_TIME_S:
-                    return first, stream
+                decoder = self._decode(container, stream)
+                if self._first is not None and self._first.time_s <= start_s + SAME_TIME_S:
+                    return self._first, decoder
             container, stream = self._open_container()
-        first = self._decode(container, stream)
-        if first is None:
+        decoder = self._decode(container, stream)
+        if self._first is None:
             raise self._nothing("stopped before a frame was read", "no frame can be decoded")
-        return first, stream
+        return self._first, decoder
 
     def _can_seek(self, container: InputContainer) -> bool:
         return self._file is None and has_time_stamps(container)
 
-    def _decode(self, container: InputContainer, stream: VideoStream) -> DecodedFrame | None:
-        """Start decoding at the current position; return the first frame."""
+    def _decode(self, container: InputContainer, stream: VideoStream) -> VideoDecoder:
+        """Start decoding at the current position, up to the first frame."""
         damage = self._replace_decoder()
         # Motion vectors are of every frame.
         sampled_hz = None if self._options.motion_vectors else self._options.sampled_hz
         decoder = VideoDecoder(
-            container, stream, damage, self._options.start_s, sampled_hz=sampled_hz
+            container,
+            stream,
+            damage,
+            self._options.start_s,
+            sampled_hz=sampled_hz,
+            input_hz=self._options.input_hz,
         )
         self._begin(decoder)
         self._first = next(decoder.frames, None)
-        return self._first
+        return decoder
 
     def _pictures(self) -> Iterator[DecodedFrame]:
-        """Yield the first frame, which ``open`` has decoded, and then the others."""
+        """Yield the first frames, which ``open`` has decoded, and then the others."""
         if self._decoder is None or self._first is None:
             return
-        pictures, first, self._first = self._decoder.frames, self._first, None
-        yield first
+        pictures, begun = self._decoder.frames, [self._first, self._second]
+        self._first = self._second = None
+        yield from filter(None, begun)
         yield from pictures
 
     def _frame(self, i: int, decoded: DecodedFrame) -> VideoFrame:

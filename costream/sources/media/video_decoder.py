@@ -14,7 +14,14 @@ from av.container import InputContainer
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from costream.sources.media.container import ends_in_a_packet, origin, stated_end_s, time_base
+from costream.sources.media.container import (
+    ends_in_a_packet,
+    has_time_stamps,
+    origin,
+    stated_end_s,
+    stated_rate,
+    time_base,
+)
 from costream.sources.media.packets import DecodeErrors, PacketDecoder, PacketReader, StreamDecoder
 from costream.sources.media.skipping import FrameSkipper, SkippedFrame, can_skip
 
@@ -44,14 +51,25 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
         read: PacketReader | None = None,
         *,
         sampled_hz: float | None = None,
+        input_hz: float | None = None,
     ) -> None:
         """``from_s``: errors before this time are not counted. ``read``: returns the packets.
 
         ``sampled_hz``: skip frames that no tick of this rate shows, after ``begin_ticks``.
+        ``input_hz``: frames per second if there are no time stamps; None: as stated, or assumed.
         """
         self._container = container
-        self._stream = stream
-        rate = stream.average_rate or stream.guessed_rate or DEFAULT_RATE
+        self.stream = stream
+        known = stream.average_rate or stream.guessed_rate
+        rate = known or DEFAULT_RATE
+        self.stamped, self._counted, self.assumes_rate = has_time_stamps(container), False, False
+        if not self.stamped:
+            stated = stated_rate(stream)
+            self.assumes_rate = input_hz is None and stated is None
+            # FFmpeg counts frames at 25 a second, those of MPEG-1 and 2 at the rate stated.
+            self._counted = input_hz is not None or container.format.name != "mpegvideo"
+            rate = known = Fraction(input_hz) if input_hz is not None else stated or rate
+        self.rate_hz = None if known is None else float(known)  # nominal
         self.clock = MediaClock(time_base(stream), origin(container, stream), float(1 / rate))
         read = read or partial(container.demux, stream)
         self._cut_off = False  # a JPEG, of which FFmpeg decodes what is there
@@ -62,7 +80,8 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
         # AVI stores no presentation times; FFmpeg derives them from the decoding order, wrong
         # for B-frames. The decoding time of the packet that completed a frame always rises.
         self._by_decoding = container.format.name == "avi"
-        if sampled_hz is not None and can_skip(stream) and not self._by_decoding:
+        uncertain = self._by_decoding or self._counted
+        if sampled_hz is not None and can_skip(stream) and not uncertain:
             self._skipper = FrameSkipper(read, stream, self.clock.seconds, sampled_hz)
             read, decode = self._skipper.read, self._skipper.decode
         super().__init__(PacketDecoder(read, decode, self.clock, damage, from_s))
@@ -90,7 +109,7 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
 
         while (frame := ahead.pop() if ahead else next(raw, None)) is not None:
             yield self._timed(frame, peek)
-        self._packets.check_end(stated_end_s(self._container, self._stream))
+        self._packets.check_end(stated_end_s(self._container, self.stream))
         if ends_in_a_packet(self._container):
             self._packets.count("packet(s) cut off by the end of the file", self.clock.next_s)
         if self._cut_off:
@@ -100,7 +119,7 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
         self, frame: av.VideoFrame | SkippedFrame, peek: Callable[[], int | None]
     ) -> DecodedFrame:
         stamp = known = self._stamp(frame)
-        if stamp is None and self.clock.last_s is None:
+        if stamp is None and self.clock.last_s is None and not self._counted:
             stamp = frame.dts  # a fallback for the first frame after a seek
         epoch = self.clock.epoch
         time_s, estimated = self.clock.advance(stamp, peek)
@@ -115,6 +134,8 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
         return DecodedFrame(frame, known, time_s, estimated or known is None)
 
     def _stamp(self, frame: av.VideoFrame | SkippedFrame) -> int | None:
+        if self._counted:
+            return None
         return frame.dts if self._by_decoding else frame.pts
 
 
