@@ -36,6 +36,9 @@ class PacketListener(Protocol):
     def add(self, packet: Packet[Any], time_s: float) -> None:
         """Take a packet of any stream; ``time_s``: the feed's time of arrival."""
 
+    def place(self, stamp_s: float, time_s: float) -> None:
+        """Take the feed's time of the data that have this stamp in their container."""
+
 
 @dataclass(frozen=True)
 class ConnectionOptions:

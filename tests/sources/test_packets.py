@@ -94,6 +94,29 @@ def test_a_clip_begins_at_a_key_and_holds_all_up_to_its_end(
     assert np.allclose(np.diff(times[:whole]), 0.04, atol=2e-3)
 
 
+@pytest.mark.parametrize("b_frames", [0, 2])
+def test_in_bursts_a_clip_is_of_the_time_of_its_steps(ring, tmp_path, b_frames):
+    """As of HLS: segments of 2 s come at once, and their pictures have times before that."""
+    file = make_video(tmp_path / "feed.ts", 150, b_frames=b_frames, keyframe_every=12, fmt="mpegts")
+    with av.open(str(file)) as container:
+        ring.begin(container)
+        stream = container.streams.video[0]
+        for k, packet in enumerate(p for p in container.demux(stream) if p.size):
+            arrived_s = 1000.0 + 2 * (k // 50) + 2
+            ring.add(packet, arrived_s)
+            first_s = float(stream.start_time * stream.time_base)
+            stamp_s = float(packet.pts * packet.time_base)
+            ring.place(stamp_s, 1000.0 + stamp_s - first_s)
+            if k == 110:  # the last segment is not there whole
+                clips = Clips()
+                assert ring.save(tmp_path / "clip.mkv", 1003.5, 1.0, 1.5, clips.done)
+    numbers, _ = pictures(clips.wait()[0])
+    early = 2 * b_frames
+    assert numbers[0] % 12 == 0
+    assert 62 - 12 - early < numbers[0] <= 62 + early
+    assert 125 - early <= numbers[-1] <= 125 + early
+
+
 def test_pictures_that_need_those_before_the_key_are_left_out(ring, tmp_path):
     file = tmp_path / "feed.ts"
     make_video(file, 150, codec="mpeg2video", b_frames=2, keyframe_every=12, fmt="mpegts")

@@ -128,3 +128,6 @@ class _Packets:
 
     def mark_alive(self) -> None:
         """Do nothing: the connection lives by its pictures."""
+
+    def place(self, pts: int | None, time_s: float) -> None:
+        """Do nothing: packets are placed by the pictures."""

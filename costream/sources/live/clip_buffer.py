@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 import os
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +29,9 @@ log = logging.getLogger("costream")
 LIMIT = 64 * 2**20  # maximum bytes buffered, and maximum bytes of a clip
 PATIENCE_S = 2.0  # maximum lateness of the end of a clip
 CLIPS = 16  # maximum number waiting to be written
+# Data that come in bursts (HLS) are waited for, and kept, for longer: by the longest pause between
+# arrivals, of which a tenth of the time since is forgotten.
+FADES, LONGEST_PAUSE_S = 0.1, 12.0
 # Time stamps that jump back, or ahead of elapsed time, by more than this mean another clock.
 _BACK_S, _AHEAD_S = 1.0, 5.0
 Done = Callable[[Path | None], None]
@@ -38,6 +42,7 @@ class _Stretch:
 
     def __init__(self, tracks: StreamTemplates) -> None:
         self.tracks = tracks
+        self.offset_s: float | None = None  # of the feed's time from the newest stamps; if known
 
 
 @dataclass
@@ -51,6 +56,9 @@ class _Group:
     @property
     def start_s(self) -> float:
         return self.packets[0].time_s
+
+    def shift(self, offset_s: float) -> None:
+        self.packets = [packet.placed(offset_s) for packet in self.packets]
 
 
 @dataclass
@@ -76,8 +84,10 @@ class _Recording:
 class PacketRing:
     """Ring buffer of the newest packets of a feed's first video stream and its sound.
 
-    Implements PacketListener (sources/base.py): ``begin`` and ``add`` are called by the thread that
-    reads the feed, ``save`` and ``close`` by any other. Clips are written by a separate thread.
+    Implements PacketListener (sources/base.py): ``begin``, ``add`` and ``place`` are called by the
+    thread that reads the feed, ``save`` and ``close`` by any other. Clips are written by a separate
+    thread. Packets have the times of the feed's steps: their stamps say how far they are from the
+    data that were placed last. Without stamps, and before any are placed, it is that of arrival.
     """
 
     def __init__(self, hold_s: float, limit: int = LIMIT) -> None:
@@ -92,6 +102,8 @@ class PacketRing:
         self._refused: set[int] = set()  # streams that Matroska cannot hold
         self._warned: set[str] = set()  # reasons already logged, once for all connections
         self._last: PacketCopy | None = None  # of the lead
+        self._arrived_s = math.nan  # the feed's time of its arrival
+        self._pause_s = 0.0  # longest time between arrivals lately: of HLS that of a segment
         self._recordings: list[_Recording] = []
         self._writer: threading.Thread | None = None
         self._closed = False
@@ -126,20 +138,33 @@ class PacketRing:
         copy = PacketCopy.of(packet, time_s, self._stamped)
         with self._changed:
             if lead:
-                self._check_clock(copy)
+                self._check_clock(copy, time_s)
+            if self._stretch.offset_s is not None:
+                copy = copy.placed(self._stretch.offset_s)
             self._store(copy, lead and copy.key)
             for recording in self._recordings:
                 if recording.stretch is self._stretch:
                     recording.take(copy)
             self._changed.notify()
 
+    def place(self, stamp_s: float, time_s: float) -> None:
+        """Take the feed's time of the data that have this stamp in their container."""
+        stretch = self._stretch
+        if stretch is None or not self._stamped:
+            return
+        with self._changed:
+            first, stretch.offset_s = stretch.offset_s is None, time_s - stamp_s
+            for group in self._groups:
+                if first and group.stretch is stretch:
+                    group.shift(stretch.offset_s)
+
     def save(self, path: Path, at_s: float, before_s: float, after_s: float, done: Done) -> bool:
         """Write a clip from ``before_s`` before ``at_s`` to ``after_s`` after it to ``path``.
 
-        The clip begins at the last keyframe before that and contains only the connection at
-        ``at_s``. It is written once its end has arrived or is overdue; then ``done`` is called in
-        another thread with the path, or None if writing failed. Returns False if nothing of that
-        time is buffered or too many clips are waiting.
+        Times are those of the feed's steps. The clip begins at the last keyframe before that and
+        contains only the connection at ``at_s``. It is written once its end has arrived or is
+        overdue; then ``done`` is called in another thread with the path, or None if writing failed.
+        Returns False if nothing of that time is buffered or too many clips are waiting.
         """
         end_s = at_s + after_s
         with self._changed:
@@ -147,7 +172,8 @@ class PacketRing:
             if not groups or self._closed or len(self._recordings) >= CLIPS:
                 return False
             packets = [p for group in groups for p in group.packets]
-            due_s = time.monotonic() + max(0.0, end_s - packets[-1].time_s) + PATIENCE_S
+            due_s = time.monotonic() + max(0.0, end_s - packets[-1].time_s)
+            due_s += self._pause_s + PATIENCE_S
             recording = _Recording(path, groups[0].stretch, [], end_s, due_s, done)
             for packet in packets:
                 recording.take(packet)
@@ -168,13 +194,16 @@ class PacketRing:
         if self._writer is not None:
             self._writer.join(timeout_s)
 
-    def _check_clock(self, copy: PacketCopy) -> None:
+    def _check_clock(self, copy: PacketCopy, arrived_s: float) -> None:
         """End the stretch where the time stamps jump; a clip would become hours long."""
         last, self._last = self._last, copy
+        elapsed_s, self._arrived_s = arrived_s - self._arrived_s, arrived_s
+        if last is not None:
+            self._pause_s = min(max(elapsed_s, self._pause_s - FADES * elapsed_s), LONGEST_PAUSE_S)
         if last is None or last.dts is None or copy.dts is None or self._stretch is None:
             return
         media_s = float((copy.dts - last.dts) * copy.time_base)
-        if not -_BACK_S <= media_s <= copy.time_s - last.time_s + _AHEAD_S:
+        if not -_BACK_S <= media_s <= elapsed_s + _AHEAD_S:
             self._break(self._stretch.tracks)
 
     def _break(self, tracks: StreamTemplates) -> None:
@@ -193,7 +222,7 @@ class PacketRing:
         groups[-1].packets.append(copy)
         groups[-1].size += len(copy.data)
         self._size += len(copy.data)
-        from_s = copy.time_s - self._hold_s
+        from_s = copy.time_s - self._hold_s - self._pause_s
         while self._size > self._limit or (len(groups) > 1 and groups[1].start_s <= from_s):
             self._size -= groups.popleft().size
 
@@ -257,7 +286,14 @@ class PacketCopy:
     duration: int  # 0: unknown
     time_base: Fraction
     key: bool  # keyframe: can be decoded without earlier ones
-    time_s: float  # arrival on the feed's clock
+    time_s: float  # the feed's; until it is placed that of its arrival
+
+    def placed(self, offset_s: float) -> PacketCopy:
+        """Return it at the time of its stamp, which is ``offset_s`` before that of the feed."""
+        stamp = self.pts if self.dts is None else self.dts
+        if stamp is None:
+            return self
+        return replace(self, time_s=float(stamp * self.time_base) + offset_s)
 
     @classmethod
     def of(cls, packet: Packet[Any], time_s: float, stamped: bool = True) -> PacketCopy:

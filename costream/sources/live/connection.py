@@ -88,6 +88,12 @@ class FeedConnection:
         self._patience_s = self._connecting.timeout_s
         self._alive_s = time.monotonic()
 
+    def place(self, pts: int | None, time_s: float) -> None:
+        """Take the feed's time of the data with this stamp of the stream."""
+        keeper, time_base = self._connecting.keeper, self.stream.time_base
+        if keeper is not None and pts is not None and time_base is not None:
+            keeper.place(float(pts * time_base), time_s)
+
     def packets(self) -> Iterator[Packet[Any] | None]:
         """Yield the packets of the stream from its first keyframe on; the last ones are empty."""
         begun, before_s = False, time.monotonic()

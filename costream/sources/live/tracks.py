@@ -120,6 +120,8 @@ class VideoTrack(FeedTrack):
             arrived_s = link.begun_s if arrived_s is None else link.arrived_s
             media_s = decoded.time_s if stamped else arrived_s
             time_s = self.clock.place(media_s, arrived_s - self.began_s)
+            if time_s is not None:
+                link.place(decoded.pts, time_s)
             end_s = self._options.end_s
             self.ended = end_s is not None and time_s is not None and time_s >= end_s
             if self.ended:
@@ -182,6 +184,7 @@ class AudioTrack(FeedTrack):
             if time_s is None:
                 joined, reason = False, reason or LEFT_OUT
             else:
+                link.place(frame.pts, time_s - length_s)
                 yield from self._take(frame, time_s, jump, joined, reason)
                 joined, reason = True, ""
                 yield from self.damage.report(time_s, True)
