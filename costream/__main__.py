@@ -64,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _verbosity(args) >= 2:
             import traceback
 
-            traceback.print_exc()
+            from costream.errors import printable
+
+            print(printable(traceback.format_exc()), file=sys.stderr, end="")
         code = _say_other(error)
     _detach_closed_stdout()
     return code

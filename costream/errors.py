@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-import string
 import sys
 from contextlib import suppress
 from enum import IntEnum
+
+from costream.urls import is_url, redact, redact_url
 
 
 class ExitCode(IntEnum):
@@ -41,7 +42,7 @@ class CostreamError(Exception):
         # Hidden before cut: half a URL no longer shows where its password ends.
         line = _cut(_LONG_QUOTE.sub(r"\1…\2", redact(what)), _LONGEST)
         if where is not None:
-            line = f"{_cut(redact(str(where)), _LONGEST_NAME)}: {line}"
+            line = f"{_cut(display_name(str(where)), _LONGEST_NAME)}: {line}"
         if hint:
             line = f"{line}; {_cut(redact(hint), _LONGEST)}"
         super().__init__(message(line))
@@ -75,18 +76,6 @@ class OutputError(CostreamError):
     exit_code = ExitCode.PARTIAL
 
 
-# All take linear time: a message may quote a megabyte of a file. Runs without white space and
-# quotes are looked at as a whole, since no expression may start anew at each of their letters.
-_RUN = re.compile(r"[^\s'\"<>]{5,}")
-_SCHEME = string.ascii_letters + string.digits + "+.-"
-_LETTER = re.compile("[A-Za-z]")
-_SECRET_QUERY = re.compile(
-    r"(?P<key>[?&](?=[\w.-]+=)[\w.-]*(?:pass|pwd|token|secret|key|auth|sig)[\w.-]*=)[^&\s'\"#]*?"
-    r"(?=:?(?:[&\s'\"#]|$))",  # the colon of a message that begins with the URL stays
-    re.IGNORECASE,
-)
-
-
 def say(text: str) -> None:
     """Print a message on stderr; no message is worth a run, so failures are ignored."""
     with suppress(OSError, ValueError):  # ValueError: closed
@@ -110,36 +99,10 @@ def printable(text: str) -> str:
 
 def display_name(path: str) -> str:
     """Return a path or URL for display and output: UTF-8, without credentials."""
-    return redact(path.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+    text = path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return redact_url(text) if is_url(text) else redact(text)
 
 
 def reason_of(error: Exception, path: str) -> str:
     """Return the message of an error without the path or URL that it begins with."""
     return str(error).removeprefix(f"{display_name(path)}: ")
-
-
-def redact(text: str) -> str:
-    """Return ``text`` with user names, passwords and secret query values of URLs replaced.
-
-    ``rtsp://user:p@ss@host/x?token=1`` becomes ``rtsp://***@host/x?token=***``.
-    """
-    if "://" in text:
-        text = _RUN.sub(_without_user, text)
-    return _SECRET_QUERY.sub(r"\g<key>***", text)
-
-
-def _without_user(match: re.Match[str]) -> str:
-    """Replace user:password@ of the first URL in a run.
-
-    The password may itself hold "@" and "/": it ends at the last "@".
-    """
-    run = match[0]
-    end = run.rfind("@")
-    start = 0
-    while (colon := run.find("://", start, max(end, 0))) >= 0:
-        before = run[start:colon]
-        scheme = before[len(before.rstrip(_SCHEME)) :]
-        start = colon + 3
-        if _LETTER.search(scheme):
-            return f"{run[:start]}***{run[end:]}"
-    return run

@@ -25,7 +25,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from costream.errors import ModelError, OutputError, redact
+from costream.errors import ModelError, OutputError, display_name
 from costream.urls import split_login
 from costream.version import __version__
 
@@ -264,7 +264,7 @@ class PartFile:
     """
 
     def __init__(self, target: Path, url: str) -> None:
-        self._target, self.url = target, redact(url)
+        self._target, self.url = target, display_name(url)
         self.path = target.with_name(f"{target.name}.part")
         self._note = target.with_name(f"{target.name}.part.json")
 

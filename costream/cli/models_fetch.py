@@ -23,7 +23,15 @@ from costream.cli.options import (
     print_table,
     published_names,
 )
-from costream.errors import ModelError, OutputError, UsageError, message, printable, redact, say
+from costream.errors import (
+    ModelError,
+    OutputError,
+    UsageError,
+    display_name,
+    message,
+    printable,
+    say,
+)
 from costream.formatting import counted, listed, print_path, suggest_names
 from costream.importers.base import IMPORTERS
 from costream.importers.config import (
@@ -146,7 +154,7 @@ def _download(entry: Published, file: Path) -> None:
     with _lock(file), Transfer(entry.name) as transfer:
         if file.exists():
             return  # another process was faster
-        transfer.say(f"about {entry.megabytes:g} MB from {entry.url}")
+        transfer.say(f"about {entry.megabytes:g} MB from {display_name(entry.url)}")
         try:
             most = round(2e6 * entry.megabytes + 10e6)  # bytes; those of an entry are about right
             download(entry.url, file, transfer, entry.algorithm, entry.digest, most=most)
@@ -195,8 +203,8 @@ def _confirmed(question: str) -> bool:
 def _by_hand(entry: Published) -> str:
     pairs = "".join(f" --config {k}={v}" for k, v in (entry.config or {}).items())
     return (
-        f"open {entry.url} in a browser, save {entry.by_hand}, then: costream models import"
-        f" {entry.by_hand} --name {entry.name}{pairs}"
+        f"open {display_name(entry.url)} in a browser, save {entry.by_hand},"
+        f" then: costream models import {entry.by_hand} --name {entry.name}{pairs}"
     )
 
 
@@ -233,7 +241,7 @@ def _print_list(known: dict[str, Published], as_json: bool) -> None:
     paths = {name: target_of(entry) for name, entry in known.items()}
     if as_json:
         existing = {name: str(path) for name, path in paths.items() if path.exists()}
-        shown = {n: {**dataclasses.asdict(e), "url": redact(e.url)} for n, e in known.items()}
+        shown = {n: {**dataclasses.asdict(e), "url": display_name(e.url)} for n, e in known.items()}
         print_json([{**values, "path": existing.get(name)} for name, values in shown.items()])
         return
     rows = [("NAME", "MB", "LICENCE", "FETCHED", "DESCRIPTION")]

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from costream.errors import ExitCode, UsageError, printable
+from costream.errors import ExitCode, UsageError, display_name, printable
 from costream.settings import load_config
+from costream.urls import HIDDEN, path_of
 
 if TYPE_CHECKING:  # only commands of a run import options, so that the others start faster
     from click.shell_completion import CompletionItem
@@ -59,7 +60,9 @@ def _reading(ctx: click.Context, param: click.Parameter, value: Any) -> Iterator
     try:
         yield
     except (ValueError, OverflowError) as error:
-        raise click.BadParameter(f"{str(value)[:80]!r} is not valid", ctx, param) from error
+        raise click.BadParameter(
+            f"{display_name(str(value))[:80]!r} is not valid", ctx, param
+        ) from error
 
 
 def config_option() -> Callable[[F], F]:
@@ -198,8 +201,20 @@ def effective(ctx: click.Context) -> list[str]:
         origin = ctx.get_parameter_source(name)
         if origin is not None and origin.name != "DEFAULT":
             file = ctx.meta[_ORIGINS].get(name) if origin.name == "DEFAULT_MAP" else None
-            lines.append(f"{name} = {value} ({file or origin.name.lower()})")
+            lines.append(f"{name} = {_shown(name, value)} ({file or origin.name.lower()})")
     return lines
+
+
+def _shown(name: str, value: Any) -> Any:
+    """Return a value without secrets: of the address of a web service, the path is one, too."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_shown(name, each) for each in value)
+    if not isinstance(value, str):
+        return value
+    shown, path = display_name(value), path_of(value)
+    if name == "post" and len(path) > 1:
+        return f"{shown.partition(path)[0]}/{HIDDEN}"
+    return shown
 
 
 def checked(options: Options, command: str) -> Options:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from costream.clock import parse_time
-from costream.errors import UsageError, redact
+from costream.errors import UsageError
+from costream.urls import redact
 
 Period = Literal["hour", "day"]
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from posixpath import basename, splitext
 from typing import cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from costream.errors import UsageError, display_name
 from costream.records import Item, SourceInfo, SourceKind
@@ -17,6 +17,7 @@ from costream.sources.base import SOURCES, Source, SourceOptions
 from costream.sources.media.container import Readable
 from costream.sources.media.packets import DecodeErrors
 from costream.sources.media.remote import MEDIA_SUFFIXES, is_remote
+from costream.urls import path_of
 
 READ_BYTES = 1 << 16
 _LONGEST_NAME = 100  # of a file on a web server
@@ -143,7 +144,7 @@ def file_name(uri: str) -> str:
 
 def remote_name(uri: str) -> str | None:
     """Return the name of a media file on a web server; None if its URL does not end in one."""
-    name = _safe_name(unquote(basename(urlsplit(uri).path))) if is_remote(uri) else ""
+    name = _safe_name(unquote(basename(path_of(uri)))) if is_remote(uri) else ""
     stem, suffix = splitext(name)
     if not stem or suffix.lower() not in MEDIA_SUFFIXES or len(name) > _LONGEST_NAME:
         return None

@@ -8,7 +8,6 @@ import re
 import stat
 from dataclasses import fields, replace
 from typing import Any, cast
-from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from costream.errors import SourceError, UsageError, display_name
@@ -30,6 +29,7 @@ from costream.sources.media.remote import is_remote, is_remote_file
 from costream.sources.pipe import PipeSource
 from costream.sources.realtime import RealtimeSource
 from costream.sources.text import TextFeed
+from costream.urls import path_of
 
 
 def expand(argument: str, *, connecting: bool = False) -> list[str]:
@@ -167,7 +167,7 @@ def _local(argument: str) -> str:
             hint="watch it with: costream watch URL",
         )
     if scheme_of(argument) == "file" and not os.path.exists(argument):
-        return url2pathname(urlsplit(argument).path)
+        return url2pathname(path_of(argument))
     return argument
 
 

@@ -50,7 +50,7 @@ def _predictions(*call):
 def test_a_file_is_read_as_one(served, local, tmp_path):
     for name in ("front.mp4", "ranges/end.mp4", "as/video/mp4/watch"):
         done = run("detect", served + name, "--duration", "4", "-o", tmp_path / name[:3])
-        assert "swordfish" not in done.stderr
+        assert "fish" not in done.stderr
         (file,) = (tmp_path / name[:3]).glob("*.jsonl")
         header, *rest = records(file)
         assert "***@" in header["source"]
@@ -59,6 +59,51 @@ def test_a_file_is_read_as_one(served, local, tmp_path):
     assert "dog bark" in heard
     result = costream.detect(served + "front.mp4", duration=1).collect()
     assert (result.header.duration_s, result.summary.steps) == (1.0, 8)
+
+
+def test_no_secret_is_in_any_output(served, tmp_path):
+    url = f"{served}ranges/front.mp4?jwt=TO'K\"<en>#access_token=TOKen"
+    for code, call in (
+        (0, (url, "-f", "jsonl,json,csv,srt,eaf")),
+        (2, (url, "-f", "jsonl")),  # exists
+        (4, (url.replace("front", "none"),)),
+    ):
+        end = ("--duration", "1", "-vv", "--log-file", "log.txt")
+        done = run("detect", *call, "-o", "out", *end, code=code, cwd=tmp_path)
+        told = done.stdout + done.stderr
+        assert "***@127.0.0.1" in told
+        for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+            told += f"{path} {path.read_text('utf-8')}"
+        assert not [word for word in ("fish", "TO'K", "TOK", "en>") if word in told]
+
+
+def test_no_secret_is_in_any_output_of_a_watch(tmp_path):
+    key = "rtmp://me:sec'retPW@127.0.0.1:1/app/stream'KEYx?sid=quoted'VALx&code=1234code"
+    options = (
+        "--reconnect",
+        "1",
+        "--timeout",
+        "1",
+        "--status-file",
+        "status.json",
+        "-vv",
+        "--on",
+        "lost",
+    )
+    more = (
+        "--log-file",
+        "log.txt",
+        "--state-dir",
+        "state",
+        "--post",
+        "http://127.0.0.1:1/hookKEYx",
+    )
+    done = run("watch", key, "-o", "out", *options, *more, code=4, cwd=tmp_path)
+    told = done.stdout + done.stderr
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        told += f"{path} {path.read_bytes()!r}"
+    assert "rtmp://***@127.0.0.1:1/app/***?sid=***&code=***" in told
+    assert not [word for word in ("retPW", "KEYx", "VALx", "1234code") if word in told]
 
 
 def test_a_range_starts_in_the_middle(served):
@@ -88,11 +133,11 @@ def test_a_connection_that_breaks_off_keeps_what_came(served, tmp_path):
     ],
 )
 def test_what_is_no_file_is_refused_in_one_line(served, name, code, words):
-    assert "swordfish" not in refused(code, words, "detect", served + name)
+    assert "fish" not in refused(code, words, "detect", served + name)
 
 
 def test_a_wrong_password_and_no_server(served):
-    wrong = served.replace("swordfish", "tuna")
+    wrong = served.replace("fish", "tuna")
     for name in ("front.mp4", "watch"):
         refused(4, "the server refuses the login", "detect", wrong + name)
     for name in ("a.mp4", "a"):

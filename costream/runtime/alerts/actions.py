@@ -22,7 +22,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
-from costream.errors import OutputError, UsageError, redact
+from costream.errors import OutputError, UsageError, display_name
 from costream.records import Alert, to_json
 from costream.runtime.alerts.snapshots import AlertPicture
 from costream.sinks.atomic import check_folder
@@ -106,7 +106,7 @@ class AppendLine:
             raise UsageError("not a file that can be appended to", where=path or "''")
         if not there:
             check_folder(self._path.parent)
-        self.name = f"append to {redact(path)}"
+        self.name = f"append to {display_name(path)}"
 
     def do(self, event: AlertEvent) -> None:
         """Append the line. OutputError when that fails, as on a full disk."""

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 from urllib.request import url2pathname
 
-from costream.errors import ExitCode, UsageError, redact
+from costream.errors import ExitCode, UsageError, display_name
 from costream.runtime.batch.folders import (
     KEYPOINTS,
     PRIVATE,
@@ -37,6 +37,7 @@ from costream.runtime.batch.folders import (
     part_refusal,
 )
 from costream.sources.features.arrays import split_video
+from costream.urls import login_end, path_of, redact
 
 _URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]+::)*[A-Za-z][A-Za-z0-9+.-]+://")
 _FILE = "file://"
@@ -70,7 +71,7 @@ def local_path(argument: str) -> str:
     """Return the path of a ``file://`` URL; everything else unchanged."""
     if not argument.lower().startswith(_FILE) or os.path.exists(argument):
         return argument
-    return url2pathname(urlsplit(argument).path)
+    return url2pathname(path_of(argument))
 
 
 def absolute(url: str) -> str:
@@ -81,7 +82,7 @@ def absolute(url: str) -> str:
 
 def check_url(url: str) -> None:
     """Raise UsageError when no installed package opens URLs of this kind."""
-    where = redact(url)
+    where = display_name(url)
     if find_spec("fsspec") is None:
         hint = "pip install 'costream[stores]'"
         raise UsageError("fsspec, which opens URLs, is not installed", where=where, hint=hint)
@@ -99,7 +100,7 @@ def check_url(url: str) -> None:
 def is_folder(url: str) -> bool:
     """Return whether a URL names a folder. On a server, folders end in "/"."""
     if _protocols(url)[0] in _SERVERS:
-        return urlsplit(url).path.endswith("/") or not urlsplit(url).path
+        return path_of(url).endswith("/") or not path_of(url)
     try:
         with _plain_errors():
             fs, path = _opened(url)
@@ -200,12 +201,11 @@ def place(url: str) -> str:
         if not mark or scheme.lower() == "file":
             parts.append(os.path.abspath(local_path(segment)).replace(os.sep, "/"))
             continue
+        if not parts:
+            path = path[login_end(path) :]
+            parts.append(scheme.lower())
         if scheme.lower() in _SERVERS:
             path = unquote(re.split("[?#]", path)[0])
-        if not parts:
-            host, slash, rest = path.partition("/")
-            path = host.rpartition("@")[2] + slash + rest
-            parts.append(scheme.lower())
         parts += [safe(part) for part in path.split("/") if part not in ("", ".", "..")]
     return "/".join(parts)
 

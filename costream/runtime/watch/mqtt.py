@@ -28,7 +28,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from costream.errors import UsageError, clean, redact
+from costream.errors import UsageError, clean
 from costream.models.base import ModelInfo
 from costream.places import Crossing, PlaceCount, ZoneEvent
 from costream.records import Header, Record, Segment, Summary, dumps, to_json
@@ -36,6 +36,7 @@ from costream.runtime.alerts.actions import SECRET_VARIABLES, AlertEvent
 from costream.runtime.alerts.worker import LogLimiter
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.status import FeedStatus, WatchStatus
+from costream.urls import redact
 from costream.version import __version__
 
 USER, PASSWORD = "COSTREAM_MQTT_USER", "COSTREAM_MQTT_PASSWORD"

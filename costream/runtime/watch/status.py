@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from costream.clock import utc
-from costream.errors import UsageError, redact
+from costream.errors import UsageError
 from costream.models.base import ModelInfo
 from costream.records import SCHEMA, Alert, plain, to_json
 from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.watch.channel import FeedChannel
 from costream.sinks.atomic import part_path
 from costream.status import WatchStatus
+from costream.urls import redact
 from costream.version import __version__
 
 _ALERTS = 20

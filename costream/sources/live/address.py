@@ -12,6 +12,7 @@ import av
 
 from costream.errors import display_name
 from costream.sources.base import ConnectionOptions
+from costream.urls import HIDDEN
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _CAMERA = re.compile(r"(?:camera:)?([0-9]+)|camera:(.+)", re.IGNORECASE)
@@ -89,7 +90,7 @@ def list_cameras() -> list[str]:
 
 def display_feed(uri: str) -> str:
     """Return a URL or camera for display: one word, without credentials."""
-    return display_name(re.sub(r"[\s'\"<>]", lambda found: quote(found[0]), uri))
+    return re.sub(r"[\s'\"<>]", lambda found: quote(found[0]), display_name(uri))
 
 
 def host_of(uri: str) -> str:
@@ -111,8 +112,7 @@ def feed_name(uri: str) -> str:
         match = _CAMERA.fullmatch(uri)
         parts = [uri.removeprefix("/dev/")] if match is None else ["camera", match[1] or match[2]]
     else:
-        place, _, query = _public(uri).partition("?")
-        parts = [*place.split("/"), *(part for part in query.split("&") if part[-4:] != "=***")]
+        parts = [part for part in re.split("[/?&#]", _public(uri)) if HIDDEN not in part]
         if scheme not in ("rtsp", "rtsps"):
             parts.insert(0, scheme)
     name = "_".join(filter(None, parts))
@@ -126,4 +126,4 @@ def feed_name(uri: str) -> str:
 
 def _public(uri: str) -> str:
     """Return a URL without scheme and credentials; other secrets in it become ***."""
-    return display_feed(uri).partition("://")[2].removeprefix("***@")
+    return display_feed(uri).partition("://")[2].removeprefix(HIDDEN).removeprefix("@")

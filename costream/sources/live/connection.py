@@ -17,11 +17,12 @@ from av.container import InputContainer
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from costream.errors import SourceError, display_name, redact
+from costream.errors import SourceError, display_name
 from costream.sources.base import ConnectionOptions, DecoderChoice, StopEvent
 from costream.sources.live.address import address_of, host_of, list_cameras, scheme_of
 from costream.sources.media.container import audio_stream, video_stream
 from costream.sources.media.hardware import acceleration, check_stream
+from costream.urls import redact
 
 FLUSH_S = 0.05  # packets this soon after a read that has timed out came before it
 # Timeout factor for the first frame, which may take longer: keyframes are rare.

@@ -8,14 +8,13 @@ import urllib.request
 from functools import lru_cache
 from http.client import HTTPException
 from posixpath import splitext
-from urllib.parse import urlsplit
 
 import av
 from av.codec.hwaccel import HWAccel
 from av.container import InputContainer
 
 from costream.errors import SourceError, display_name
-from costream.urls import split_login
+from costream.urls import path_of, split_login
 from costream.version import __version__
 
 MEDIA_SUFFIXES = tuple(
@@ -49,7 +48,7 @@ def is_remote_file(uri: str) -> bool:
     """
     if not is_remote(uri):
         return False
-    suffix = splitext(urlsplit(uri).path)[1].lower()
+    suffix = splitext(path_of(uri))[1].lower()
     return suffix in MEDIA_SUFFIXES or (suffix not in _PLAYLISTS and _states_a_file(uri))
 
 
