@@ -13,6 +13,8 @@ from costream.layouts import BODY_15
 from costream.models.registry import load_model
 from kit.data_packs import packs as needed
 from kit.paths import WEIGHTS
+from weights.recipes.skeleton.pairs import read_pairs
+from weights.recipes.skeleton.pictures import read_films
 from weights.recipes.skeleton.scoring import SkeletonWeights, score
 from weights.recipes.skeleton.sets import MIRRORED, SETS, labels_of
 from weights.recipes.skeleton.sets import read_set as read_pack
@@ -68,6 +70,24 @@ def test_mirrored_labels_come_in_pairs(packs):
     for label, twin in MIRRORED.items():
         assert label in known
         assert twin is None or MIRRORED[twin] == label
+
+
+@pytest.mark.parametrize("name", [*SETS, "jhmdb2d", "sbu"])
+def test_hips_are_at_the_hip_joints(name):
+    """Within a third of the trunk of their middle: a torso is no hips."""
+    folder = needed(f"skel_{name}.npz")
+    if name == "jhmdb2d":
+        motions = [m for test in (False, True) for m in read_films(folder, test=test)]
+    else:
+        motions = [m for _, m in read_pairs(folder)] if name == "sbu" else read_set(folder, name)
+    x = np.concatenate([m.joints.reshape(-1, 15, m.joints.shape[-1]) for m in motions])
+    x = x[(x[..., -1] > 0).all(1)][..., :-1]
+    hips, neck, between = x[:, 0], x[:, 1], (x[:, 9] + x[:, 12]) / 2
+    trunk = np.median(np.linalg.norm(neck - between, axis=1))
+    away = np.median(np.linalg.norm(hips - between, axis=1))
+    assert away < trunk / 3
+    if name in ("florence3d", "jhmdb2d", "sbu"):  # which have none
+        np.testing.assert_allclose(hips, between, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", list(SETS))

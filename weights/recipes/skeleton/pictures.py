@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from costream.training.skeleton.motions import Motion, resample_joints, single
-from weights.recipes.skeleton.sets import RATE_HZ, read_pack, scaled
+from weights.recipes.skeleton.sets import RATE_HZ, between_hips, read_pack, scaled
 from weights.recipes.skeleton.streams import StreamBatch
 from weights.recipes.skeleton.tokens import body_tokens
 
@@ -63,7 +63,7 @@ def upright(motions: Sequence[Motion]) -> list[Motion]:
 def read_films(folder: Path, *, test: bool) -> list[Motion]:
     """Return a part of JHMDB in the labels that the sets share. UsageError if it is missing."""
     pack = read_pack(folder, "jhmdb2d", "the joints of films")
-    x = pack["x"].astype(np.float32)[:, _JHMDB] * np.array((1, -1), np.float32)
+    x = between_hips(pack["x"].astype(np.float32)[:, _JHMDB]) * np.array((1, -1), np.float32)
     speed = float(pack["fps"]) / RATE_HZ
     out = []
     for k, (begin, length) in enumerate(zip(pack["start"], pack["length"], strict=True)):

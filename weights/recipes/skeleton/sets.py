@@ -181,7 +181,7 @@ SETS = {
     ),
     "florence3d": SkeletonSet(
         "Florence 3D, subjects 8 and 9",
-        (-1, 1, 0, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14),  # hips: the middle of 9 and 12
+        (-1, 1, 0, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14),  # -1: between its hip joints
         {
             "wave": _WAVE,
             "drink": "drink",
@@ -236,6 +236,7 @@ MIRRORED: dict[str, str | None] = {
     **{right: left for left, right in _TWINS},
     **dict.fromkeys(_ONE_SIDED),
 }
+_HIPS, *_HIP_JOINTS = (BODY_15.joints.index(name) for name in ("hips", "left hip", "right hip"))
 _LEFT_WRIST, _RIGHT_WRIST = (BODY_15.joints.index(f"{s} wrist") for s in ("left", "right"))
 _LEFT_OUT = ("feminine", "old")  # Bandai's dataset 1: the styles of the test, by other names
 
@@ -280,10 +281,20 @@ def read_set(folder: Path, name: str) -> list[Motion]:
 
 def _joints(name: str, own: SkeletonSet, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     out: npt.NDArray[np.float32] = x[:, own.joints]
-    if -1 in own.joints:  # no hips
-        out[:, 0] = (out[:, 9] + out[:, 12]) / 2
+    if -1 in own.joints:
+        out = between_hips(out)
     if name == "uiprmd":
         out *= np.array((-1, 1, -1), np.float32)
+    return out
+
+
+def between_hips(joints: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return body-15 [..., V, A] with the hips in the middle of the hip joints.
+
+    For sets that have a joint of the trunk but no hips: belly, spine and torso are higher.
+    """
+    out: npt.NDArray[np.float32] = joints.copy()
+    out[..., _HIPS, :] = joints[..., _HIP_JOINTS, :].mean(-2)
     return out
 
 
