@@ -45,6 +45,8 @@ FAMILIES = {
         "decoder_feedforward": 12,
         "positions": "fixed",
     },
+    "oadtr-bare": {**TOKENS, "depth": 2, "decoder_depth": 0, "class_token": 2},
+    "oadtr-last": {**TOKENS, "depth": 2, "decoder_depth": 0, "class_token": 0},
     "miniroad": {"input_width": 12, "embed_dim": 16, "hidden": 8},
     "costgcn": {**JOINTS, "padding": "causal", "statistics": True, "strides": [1, 2, 1]},
     "costgcn-s1": {**JOINTS, "padding": "none", "conv_first": True},
@@ -61,6 +63,8 @@ ARCHITECTURES = {
     "stack": "cooadtr",
     "rotary": "deepcot",
     "oadtr-fixed": "oadtr",
+    "oadtr-bare": "oadtr",
+    "oadtr-last": "oadtr",
     "costgcn-s1": "costgcn",
     "cox3d-copies": "cox3d",
 }

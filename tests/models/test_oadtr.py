@@ -29,21 +29,29 @@ SIZES |= {"decoder_depth": 2, "decoder_feedforward": 20}
 
 def small(**options: object) -> OadTR:
     model = OadTR(10, 5, **{**SIZES, **options})
-    for parameter in (model.class_token, model.decoder_queries, *model.encoder.norm.parameters()):
-        torch.nn.init.normal_(parameter)
+    drawn = [getattr(model, name, None) for name in ("class_token", "decoder_queries")]
+    for parameter in (*drawn, *model.encoder.norm.parameters()):
+        if parameter is not None:
+            torch.nn.init.normal_(parameter)
     return model.eval()
 
 
-def by_hand(model: OadTR, window: Tensor) -> tuple[Tensor, Tensor]:
+def by_hand(model: OadTR, window: Tensor, entry: int = 1) -> tuple[Tensor, Tensor | None]:
     """One window [n, C], written down anew from the paper and the released code."""
     x = model.input_projection(window)
-    x = torch.cat([x, model.class_token[0]]) + model.positions.table
-    for block in model.encoder.layers:
+    if entry == 1:
+        x = torch.cat([x, model.class_token[0]])
+    x = x + model.positions.table
+    for k, block in enumerate(model.encoder.layers, 1):
+        if k == entry > 1:
+            x = torch.cat([x, model.class_token[0]])
         y = block.norm1(x)
         q, k, v = (y @ w.T for w in block.self_attn.in_proj_weight.chunk(3))
         x = x + block.self_attn.out_proj(attention(q, k, v, 4))
         x = x + block.linear2(torch.nn.functional.gelu(block.linear1(block.norm2(x))))
     memory = model.encoder.norm(x)
+    if model.decoder is None:
+        return model.head(memory[-1]), None
     y = model.decoder_queries[0]
     for layer in model.decoder.layers:
         a, c = layer.self_attn, layer.multihead_attn
@@ -96,6 +104,35 @@ def test_steps_chunks_and_clip_are_the_sliding_window(positions: str) -> None:
     torch.testing.assert_close(model(x).anticipation, clip.anticipation)
 
 
+@pytest.mark.parametrize("positions", ["learned", "fixed"])
+@pytest.mark.parametrize("decoder_depth", [0, 2])
+@pytest.mark.parametrize("entry", [0, 1, 2, 3])
+def test_without_decoder_and_with_a_later_class_token(
+    entry: int, decoder_depth: int, positions: str
+) -> None:
+    own = {"depth": 3, "class_token": entry, "decoder_depth": decoder_depth}
+    model = small(**own, positions=positions).double()
+    x = torch.randn(2, 15, 10, dtype=torch.float64)
+    clip = model(x)
+    assert (clip.anticipation is None) == (decoder_depth == 0)
+    for stream in range(2):
+        for t in range(5, 15):
+            logits, anticipation = by_hand(model, x[stream, t - 5 : t + 1], entry)
+            torch.testing.assert_close(clip.logits[stream, t], logits)
+            if clip.anticipation is not None:
+                torch.testing.assert_close(clip.anticipation[stream, t], anticipation)
+    state = model.init_state(2)
+    steps = [model.forward_step(row, state).logits for row in x.unbind(1)]
+    torch.testing.assert_close(torch.stack(steps, 1), clip.logits)
+    # Of a window that is not full, rows and their positions are as in a window of its length.
+    cut = OadTR(10, 5, **{**SIZES, **own, "window": 4, "positions": positions}).eval().double()
+    weights = model.state_dict()
+    if positions == "learned":
+        weights["positions.table"] = weights["positions.table"][2:]
+    cut.load_state_dict(weights)
+    torch.testing.assert_close(clip.logits[0, 3], by_hand(cut, x[0, :4], entry)[0])
+
+
 def test_missing_rows_of_a_short_window_are_seen_by_none() -> None:
     model = small().double()
     x = torch.randn(1, 4, 10, dtype=torch.float64)
@@ -124,6 +161,39 @@ def test_published_sizes() -> None:
     assert model.dense_macs - model.count_macs() == 63 * 3072 * 1024
 
 
+# Of Table 1a of Continual Transformers, in millions. Its operations are those of weights only, and
+# have a head for each row of the window.
+@pytest.mark.parametrize(
+    ("depth", "entry", "parameters", "macs"),
+    [
+        (3, 2, 22.2, 1423.5),
+        (3, 3, 22.2, 1417.2),
+        (3, 0, 22.2, 1410.9),
+        (2, 1, 15.9, 1020.7),
+        (2, 2, 15.9, 1014.5),
+        (2, 0, 15.9, 1008.1),
+        (1, 0, 9.6, 605.5),
+    ],
+)
+def test_published_sizes_without_decoder(
+    depth: int, entry: int, parameters: float, macs: float
+) -> None:
+    with torch.device("meta"):
+        model = OadTR(3072, 22, depth=depth, class_token=entry, decoder_depth=0)
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(parameters, abs=0.07)
+    rows = [64 + (0 < entry <= k) for k in range(1, depth + 1)]
+    own = model.dense_macs - sum(2 * n**2 * 1024 for n in rows) + 63 * 1024 * 22
+    assert own / 1e6 == pytest.approx(macs, abs=0.25)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"class_token": 3}, {"class_token": -1}, {"decoder_depth": -1}, {"num_queries": 0}]
+)
+def test_what_no_network_can_be(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        small(**wrong)
+
+
 def test_macs_count_every_product() -> None:
     model = small()
     d, n, m, q = 16, 6, 7, 8
@@ -132,6 +202,9 @@ def test_macs_count_every_product() -> None:
     cross = 2 * q * d**2 + 2 * m * d**2 + 2 * q * m * d
     decoder = 2 * (own + cross + 2 * q * d * 20)
     assert model.dense_macs == n * 10 * d + encoder + decoder + 2 * d * 5 + q * d * 5
+    bare = small(decoder_depth=0, class_token=2)
+    blocks = [4 * r * d**2 + 2 * r**2 * d + 2 * r * d * 24 for r in (n, m)]
+    assert bare.dense_macs == n * 10 * d + sum(blocks) + d * 5
 
 
 @pytest.mark.skipif(not REFERENCE.exists(), reason="needs ../shared/refs beside the repository")

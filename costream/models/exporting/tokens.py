@@ -197,27 +197,33 @@ def _activate(graph: StepGraph, block: Any, x: str) -> str:
 
 def _window(graph: StepGraph, network: OadTR, x: str) -> str:
     """Add OadTR behind the projection of a row: encoder and decoder over the whole window."""
-    n, width = network.window, network.class_token.shape[2]
+    n, width, token = network.window, network.encoder.embed_dim, network.class_token
     rows = graph.slice(graph.keep("rows", x, (n, width), 0, 1), 0, 1, n + 1)
-    rows = graph.add("Concat", rows, graph.constant(network.class_token[0]), axis=0)
-    rows = graph.add("Add", rows, graph.constant(network.positions.table))
-    filled = _filled(graph, n, more=1)
-    for block in network.encoder._blocks:
-        q, keys, values = _project(graph, block, rows, n + 1)
-        attended = _attend(graph, block.self_attn, q, keys, values, n + 1, filled)
+    filled = _filled(graph, n)
+    for k, block in enumerate(network.encoder._blocks, 1):
+        if k == network.encoder.entry and token is not None:
+            rows = graph.add("Concat", rows, graph.constant(token[0]), axis=0)
+            filled, n = _filled(graph, n, more=1), n + 1
+        if k == 1:
+            rows = graph.add("Add", rows, graph.constant(network.positions.table))
+        q, keys, values = _project(graph, block, rows, n)
+        attended = _attend(graph, block.self_attn, q, keys, values, n, filled)
         rows = _finish(graph, block, attended, rows)
     if network.encoder.norm is not None:
         rows = graph.norm(rows, network.encoder.norm)
+    newest, head = graph.slice(rows, 0, n - 1, n), network.head
+    if network.decoder is None:
+        return graph.linear(newest, head.weight, head.bias)
     steps = network.decoder_queries.shape[1]
     future = graph.constant(network.decoder_queries[0])
     for layer in network.decoder.layers:
-        future = _decode(graph, layer, future, rows, (steps, n + 1), filled)
+        future = _decode(graph, layer, future, rows, (steps, n), filled)
     future = graph.norm(future, cast(nn.LayerNorm, network.decoder.norm))
-    head, ahead = network.head, network.anticipation_head
+    ahead = network.anticipation_head
     later = graph.linear(future, ahead.weight, ahead.bias)
     graph.output("anticipation", graph.add("Softmax", later, axis=-1), (steps, ahead.out_features))
     mean = graph.reduce("ReduceMean", future, (0,), keep=True)
-    both = graph.add("Concat", graph.slice(rows, 0, n, n + 1), mean, axis=1)
+    both = graph.add("Concat", newest, mean, axis=1)
     return graph.linear(both, head.weight, head.bias)
 
 

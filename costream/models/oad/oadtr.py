@@ -40,12 +40,18 @@ class OadTR(nn.Module):
     projection is recomputed at each step; only projected rows are cached, which does not change
     results. While a window is not full, its rows are at its end and the others are masked.
 
+    The paper's smaller forms (Table 1a of Continual Transformers): without a decoder, which is
+    neither a mean of its tokens in the head nor anticipation; with a class token that enters later
+    and has no position, or with none, where the newest row is classified in its place.
+
     Args:
         input_width: width of a feature row (RGB and flow). ``num_classes``: K.
         positions: "learned", or "fixed": the released code then adds row ``b`` of a sinusoidal
             table to every token of sample ``b`` of a batch; here, row 0 always, as it is when
             a window is evaluated by itself.
-        num_queries: A. decoder_depth, decoder_heads, decoder_feedforward: the decoder.
+        class_token: block of the encoder that the class token enters, from 1; 0: there is none.
+        num_queries: A. decoder_depth, decoder_heads, decoder_feedforward: the decoder;
+            ``decoder_depth`` 0: there is none.
         Others are those of ``EncoderConfig``, of the encoder; ``config`` has the defaults.
     """
 
@@ -61,6 +67,7 @@ class OadTR(nn.Module):
         num_classes: int,
         *,
         positions: str = "learned",
+        class_token: int = 1,
         num_queries: int = 8,
         decoder_depth: int = 5,
         decoder_heads: int = 4,
@@ -70,22 +77,31 @@ class OadTR(nn.Module):
         super().__init__()
         config = replace(self.config, **options)
         d, window, dropout = config.embed_dim, config.window, config.dropout
+        if not 0 <= class_token <= config.depth:
+            raise ValueError(f"class_token {class_token} is not 0 or one of {config.depth} blocks")
+        if decoder_depth < 0 or num_queries < 1:
+            raise ValueError(
+                f"decoder_depth {decoder_depth} must be at least 0, num_queries {num_queries} 1"
+            )
         self.window, self.receptive_field = window, window
         self.input_projection = nn.Linear(input_width, d)
-        self.class_token = nn.Parameter(torch.zeros(1, 1, d))
-        self.positions = WindowPositions(window + 1, d, positions)
+        self.class_token = nn.Parameter(torch.zeros(1, 1, d)) if class_token else None
+        self.positions = WindowPositions(window + (class_token == 1), d, positions)
         self.dropout = nn.Dropout(dropout)
-        self.encoder = WindowEncoder(config)
-        self.decoder_queries = nn.Parameter(torch.zeros(1, num_queries, d))
-        self.decoder = nn.TransformerDecoder(
-            nn.TransformerDecoderLayer(
-                d, decoder_heads, decoder_feedforward, dropout, "gelu", batch_first=True
-            ),
-            decoder_depth,
-            nn.LayerNorm(d),
-        )
-        self.head = nn.Linear(2 * d, num_classes)
-        self.anticipation_head = nn.Linear(d, num_classes)
+        self.encoder = WindowEncoder(config, class_token)
+        self.decoder: nn.TransformerDecoder | None = None
+        if decoder_depth:
+            self.decoder_queries = nn.Parameter(torch.zeros(1, num_queries, d))
+            self.decoder = nn.TransformerDecoder(
+                nn.TransformerDecoderLayer(
+                    d, decoder_heads, decoder_feedforward, dropout, "gelu", batch_first=True
+                ),
+                decoder_depth,
+                nn.LayerNorm(d),
+            )
+        self.head = nn.Linear(2 * d if decoder_depth else d, num_classes)
+        if decoder_depth:
+            self.anticipation_head = nn.Linear(d, num_classes)
 
     def forward(self, x: Tensor, offset: int | Tensor = 0, last: int | None = None) -> OadOutput:
         """Return the output of every step of a clip [B, T, C], as stepping through it would.
@@ -100,9 +116,9 @@ class OadTR(nn.Module):
 
     def init_state(self, batch_size: int = 1) -> OadTRState:
         """Return the initial state of a batch of streams."""
-        token = self.class_token
+        table = self.positions.table
         return OadTRState(
-            zeros(batch_size), zeros(batch_size, self.window, token.shape[2], like=token)
+            zeros(batch_size), zeros(batch_size, self.window, table.shape[1], like=table)
         )
 
     def warmup(self, state: OadTRState, ago: int = 0) -> tuple[bool, ...]:
@@ -112,7 +128,7 @@ class OadTR(nn.Module):
     def forward_step(self, x: Tensor, state: OadTRState) -> OadOutput:
         """Take one feature row [B, C] of every stream, return the output after it."""
         logits, anticipation = self.forward_steps(x[:, None], state)
-        return OadOutput(logits[:, 0], cast(Tensor, anticipation)[:, 0])
+        return OadOutput(logits[:, 0], None if anticipation is None else anticipation[:, 0])
 
     def forward_steps(self, x: Tensor, state: OadTRState) -> OadOutput:
         """Take T feature rows [B, T, C], return what T calls of ``forward_step`` would."""
@@ -127,29 +143,38 @@ class OadTR(nn.Module):
         index, filled = ring.histories(steps, self.window, rows.shape[1] - self.window)
         filled = filled[:, -last:].to(rows.device)
         parts = ring.split(index[:, -last:], filled, len(rows) * (self.window + 1))
-        pairs = [self._windows(ring.gather(rows, i), f) for i, f in parts]
-        logits, anticipation = (torch.cat(column, 1) for column in zip(*pairs, strict=True))
-        return OadOutput(logits, anticipation)
+        outs = [self._windows(ring.gather(rows, i), f) for i, f in parts]
+        ahead = None
+        if self.decoder is not None:
+            ahead = torch.cat([cast(Tensor, out.anticipation) for out in outs], 1)
+        return OadOutput(torch.cat([out.logits for out in outs], 1), ahead)
 
-    def _windows(self, rows: Tensor, filled: Tensor) -> tuple[Tensor, Tensor]:
+    def _windows(self, rows: Tensor, filled: Tensor) -> OadOutput:
         """Return logits [B, T, K] and anticipation [B, T, A, K] of windows [B, T, n, d]."""
-        batch, count = rows.shape[:2]
-        seen = nn.functional.pad(filled.flatten(0, 1), (0, 1), value=True)
-        token = self.class_token.expand(batch * count, 1, -1)
-        tokens = self.positions(torch.cat([rows.flatten(0, 1), token], 1))
-        mask = None if bool(filled.all()) else seen
-        memory = self.encoder(self.dropout(tokens), mask)
-        future = self._decode(memory, mask)
-        now = self.head(torch.cat([memory[:, -1], future.mean(1)], 1))
-        shape = (batch, count)
-        return now.unflatten(0, shape), self.anticipation_head(future).unflatten(0, shape)
+        shape = rows.shape[:2]
+        tokens = rows.flatten(0, 1)
+        mask = None if bool(filled.all()) else filled.flatten(0, 1)
+        token: Tensor | None = self.class_token
+        if token is not None:
+            token = token.expand(len(tokens), 1, -1)
+            mask = None if mask is None else nn.functional.pad(mask, (0, 1), value=True)
+            if self.encoder.entry == 1:  # before positions are added
+                tokens, token = torch.cat([tokens, token], 1), None
+        memory = self.encoder(self.dropout(self.positions(tokens)), mask, token)
+        newest = memory[:, -1]
+        if self.decoder is None:
+            return OadOutput(self.head(newest).unflatten(0, shape), None)
+        future = self._decode(self.decoder, memory, mask)
+        now = self.head(torch.cat([newest, future.mean(1)], 1))
+        ahead = self.anticipation_head(future)
+        return OadOutput(now.unflatten(0, shape), ahead.unflatten(0, shape))
 
-    def _decode(self, memory: Tensor, mask: Tensor | None) -> Tensor:
+    def _decode(self, decoder: nn.Module, memory: Tensor, mask: Tensor | None) -> Tensor:
         """Return one token for each future step, [B, A, d]; each attends to no later one."""
         queries = self.decoder_queries.expand(len(memory), -1, -1)
         later = torch.ones(queries.shape[1], queries.shape[1], device=memory.device).triu(1).bool()
         missing = None if mask is None else ~mask
-        decoded = self.decoder(queries, memory, later, memory_key_padding_mask=missing)
+        decoded = decoder(queries, memory, later, memory_key_padding_mask=missing)
         return cast(Tensor, decoded)
 
     def count_macs(self) -> int:
@@ -159,30 +184,51 @@ class OadTR(nn.Module):
     @property
     def dense_macs(self) -> int:
         """Multiply-accumulates of the same output when the projection is not cached either."""
-        tokens, queries = self.window + 1, self.decoder_queries.shape[1]
-        heads = self.head.weight.numel() + queries * self.anticipation_head.weight.numel()
-        total = self.window * self.input_projection.weight.numel() + heads
-        total += self.encoder.count_dense_macs(tokens)
+        total = self.window * self.input_projection.weight.numel() + self.head.weight.numel()
+        total += self.encoder.count_dense_macs(self.window)
+        if self.decoder is None:
+            return total
+        queries = self.decoder_queries.shape[1]
+        tokens = self.window + (self.class_token is not None)
+        total += queries * self.anticipation_head.weight.numel()
         for layer in self.decoder.layers:
             total += _decoder_macs(cast(nn.TransformerDecoderLayer, layer), queries, tokens)
         return total
 
 
 class WindowEncoder(EncoderStack):
-    """Ordinary blocks; returns all rows."""
+    """Ordinary blocks; returns all rows. One more enters block ``entry``, from 1; 0: none does."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, entry: int = 0) -> None:
         blocks = [
             EncoderBlock(MultiheadAttention(*config.size, **config.attention), config)
             for _ in range(config.depth)
         ]
         super().__init__(config, blocks)
+        self.entry = entry
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return all rows of ``x`` [B, m, d]. ``mask``: bool [B, m], False: no row there."""
-        for block in self._blocks:
-            x = block(x, mask)
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, entering: Tensor | None = None
+    ) -> Tensor:
+        """Return all rows of ``x`` [B, m, d] and of ``entering`` [B, 1, d], behind them.
+
+        ``entering``: None: the row is in ``x`` or there is none. ``mask``: bool, for each row that
+        is returned; False: no row there.
+        """
+        for k, block in enumerate(self._blocks, 1):
+            if k == self.entry and entering is not None:
+                x = torch.cat([x, entering], 1)
+            x = block(x, None if mask is None else mask[:, : x.shape[1]])
         return self.normalise(x)
+
+    def count_dense_macs(self, rows: int) -> int:
+        """Return the multiply-accumulates over ``rows`` rows and the one that enters."""
+        total = super().count_dense_macs(rows)
+        for block in self._blocks[self.entry - 1 :] if self.entry else ():
+            more = MultiheadAttention.count_macs
+            total += more(block.self_attn, rows + 1) - more(block.self_attn, rows)
+            total += block.count_macs(1)
+        return total
 
 
 class WindowPositions(nn.Module):
