@@ -70,6 +70,7 @@ class SkeletonRecording:
     rate_hz: float | None  # nominal frames per second
     duration_s: float | None
     events: Iterator[Event]  # in recording order
+    assumed: tuple[str, ...] = ()  # what the file does not say, and how it is taken
 
 
 def check_joints(count: int, layout: Layout, where: str) -> None:

@@ -124,6 +124,7 @@ class SkeletonSource(FileSource):
             layout=recording.layout.name,
             joints=recording.layout,
             axes=recording.axes,
+            assumed=recording.assumed,
         )
 
     def items(self) -> Iterator[Item]:
