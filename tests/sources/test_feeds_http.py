@@ -481,7 +481,7 @@ def test_silence_is_counted_within_a_connection(tmp_path: Path) -> None:
     for begin_s in (0.0, 40.0):
         with av.open(str(path)) as container:
             beside.begin(container, container.streams.audio[0], "")
-            assert sum(beside.takes(packet) for packet in container.demux()) > 10
+            assert sum(beside.takes(packet, 0.0) for packet in container.demux()) > 10
             for time_s in (begin_s, begin_s + 1.9, begin_s + 2.1, begin_s + 9.0):
                 told += [item for item in beside.take(time_s) if isinstance(item, Fault)]
             beside.end()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +18,7 @@ from costream.sources.live.clock import (
     LATE_S,
     REOPENED,
     SILENT,
+    STANDING,
     TOO_SLOW,
     DelayTracker,
     FeedClock,
@@ -83,15 +86,197 @@ def test_a_slow_frame_rate_is_no_burst() -> None:
     )
 
 
-def test_stamps_that_run_slow_are_set_right() -> None:
-    """A camera that says it gives 25 frames a second and gives 20."""
-    clock, worst_s = FeedClock(), 0.0
-    for k in range(20_000):
-        now_s = k / 20
-        time_s = clock.place(k / 25, now_s)
-        assert time_s is not None
-        worst_s = max(worst_s, now_s - time_s)
-    assert 60 < worst_s < 75
+@dataclass
+class Placed:
+    """What a clock makes of data: their times, without those left out, and what it says."""
+
+    arrived: list[float]
+    times: list[float]
+    lost: int
+    news: list[str]
+
+    @property
+    def off(self) -> list[float]:
+        """How far each time is ahead of the arrival."""
+        return [time_s - at_s for time_s, at_s in zip(self.times, self.arrived, strict=True)]
+
+    @property
+    def longest_step(self) -> float:
+        """The longest time from one to the next."""
+        return max(b - a for a, b in pairwise(self.times))
+
+
+def place(data: Iterable[tuple[float, float]], clock: FeedClock | None = None, **how) -> Placed:
+    """Place data with a stamp and an arrival each; ``how``: values of keywords, in order."""
+    clock = clock or FeedClock()
+    arrived, times, lost, news = [], [], 0, []
+    for k, (media_s, now_s) in enumerate(data):
+        values = {name: each(k, media_s, now_s) for name, each in how.items()}
+        time_s = clock.place(media_s, now_s, **values)
+        news += clock.news()
+        if time_s is None:
+            lost += 1
+        else:
+            arrived.append(now_s)
+            times.append(time_s)
+    assert all(a < b for a, b in pairwise(times))
+    return Placed(arrived, times, lost, news)
+
+
+def jittered(rate_hz: float, seconds: float, seed: int) -> list[float]:
+    """Return when the frames of a camera arrive."""
+    chance = random.Random(seed)
+    return [k / rate_hz + chance.expovariate(50) for k in range(round(rate_hz * seconds))]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rate=st.floats(1.04, 3.0),
+    slow=st.booleans(),
+    fps=st.sampled_from([8.0, 15.0]),
+    seed=st.integers(0, 99),
+    begin_s=st.floats(-1e5, 1e5),
+)
+def test_stamps_at_another_rate_give_way_to_arrivals(
+    rate: float, slow: bool, fps: float, seed: int, begin_s: float
+) -> None:
+    """A camera that says it gives 25 frames a second and gives 21."""
+    rate = 1 / rate if slow else rate
+    placed = place((begin_s + rate * k / fps, at) for k, at in enumerate(jittered(fps, 60, seed)))
+    assert placed.lost <= 0.02 * len(placed.times)  # those that jitter brings at once
+    assert placed.longest_step < 0.5  # no gap
+    assert max(map(abs, placed.off)) < 3.5
+    assert max(map(abs, placed.off[-100:])) < 0.5
+    (message,) = placed.news
+    stated = float(message.partition("advance ")[2].partition(" s ")[0])
+    assert stated == pytest.approx(rate, rel=0.06)
+
+
+@pytest.mark.parametrize("step", [0.0, STEP / 90])
+def test_stamps_that_stand_still_give_way_to_arrivals(step: float) -> None:
+    placed = place((7.0 + k * step, at) for k, at in enumerate(jittered(25, 60, 0)))
+    assert placed.times[-1000:] == placed.arrived[-1000:]
+    assert placed.longest_step < 0.7
+    assert placed.news == [STANDING]
+    again = place((7.0 + max(0, k - 200) * STEP, k * STEP) for k in range(400))
+    assert again.off[-100:] == pytest.approx([0.0] * 100, abs=0.01)
+
+
+def test_a_rate_that_changes_is_followed() -> None:
+    """A camera that gives fewer frames at night and stamps them as before."""
+    arrived = [0.0]
+    for k in range(4000):
+        arrived.append(arrived[-1] + 1 / (25 if k < 1000 else 12 if k < 2000 else 25))
+    placed = place((k / 25, at) for k, at in enumerate(arrived))
+    assert placed.lost == 0
+    assert placed.longest_step < 0.2
+    assert abs(placed.off[999]) < 0.01
+    assert abs(placed.off[1999]) < 0.1
+    assert abs(placed.off[-1]) < 0.3
+    assert len(placed.news) == 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(length_s=st.sampled_from([2, 4, 6, 10]), seed=st.integers(0, 10_000))
+def test_segments_are_no_wrong_rate(length_s: int, seed: int) -> None:
+    """HLS: segments that are asked for now and then come at once."""
+    chance = random.Random(seed)
+    now_s, there, data = length_s * chance.random(), 0, []
+    while there < 60:
+        ready = int(now_s / length_s)
+        for number in range(there, ready):
+            data += [(number * length_s + k / 25, now_s + 0.004 * k) for k in range(25 * length_s)]
+        now_s += length_s * chance.uniform(0.95, 1.05) if ready > there else length_s / 2
+        there = max(there, ready)
+    placed = place(data)
+    assert placed.news == []
+    assert placed.lost <= 25 * (3 * length_s + 1)
+    assert max(b - a for a, b in pairwise(placed.times)) < 0.1
+
+
+def test_bursts_of_a_camera_are_no_wrong_rate() -> None:
+    placed = place((k / 25, 1.0 + k // 25 + 0.001 * (k % 25)) for k in range(3000))
+    assert (placed.lost, placed.news) == (0, [])
+    assert placed.longest_step < 0.042
+
+
+def slow_network(k: int) -> float:
+    """Return the arrival of frame k: 20 of 25 frames a second come for 12 s, then what waits."""
+    if k < 250:
+        return k / 25
+    return k / 20 - 2.5 if k < 500 else max(22.5 + (k - 500) * 0.005, k / 25)
+
+
+def test_a_slow_network_is_none_where_the_sender_tells_its_time() -> None:
+    chance = random.Random(0)
+    sent = {"sent_s": lambda k, media_s, now_s: 1.7e9 + media_s + 1e-5 * chance.random()}
+    placed = place(((k / 25, slow_network(k)) for k in range(1500)), **sent)
+    assert (placed.lost, placed.news) == (0, [])
+    assert placed.times == pytest.approx([k / 25 for k in range(1500)], abs=0.1)
+
+
+def test_a_slow_network_is_taken_for_a_wrong_rate_only_while_it_lasts() -> None:
+    placed = place((k / 25, slow_network(k)) for k in range(1500))
+    assert placed.news == []
+    assert placed.lost < 75
+    assert max(map(abs, placed.off)) < 2.5
+    assert abs(placed.off[-1]) < 0.5
+
+
+def test_the_sender_tells_a_wrong_rate() -> None:
+    sent = {"sent_s": lambda k, media_s, now_s: 1.7e9 + media_s + 2.0 * (k // 75)}
+    placed = place(((k / 25, k / 15) for k in range(900)), **sent)
+    assert (placed.lost, len(placed.news)) == (0, 1)
+    assert abs(placed.off[-1]) < 0.1
+
+
+def test_a_machine_that_lags_behind_is_no_wrong_rate() -> None:
+    """It reads each frame 50 ms after the one before, without ever waiting for one."""
+    read, waited, now_s, waited_s = [], [], 0.0, 0.0
+    for k in range(1500):
+        waited_s += max(0.0, k / 25 - now_s)
+        now_s = max(k / 25, now_s) + (0.05 if 200 < k < 700 else 0.005)
+        read.append(now_s)
+        waited.append(waited_s)
+    placed = place(
+        ((k / 25, at) for k, at in enumerate(read)), waited_s=lambda k, media_s, now_s: waited[k]
+    )
+    assert (placed.lost, placed.news) == (0, [])
+    assert placed.longest_step < 0.05
+
+
+@pytest.mark.parametrize("length_s", [2, 6])
+@pytest.mark.parametrize("jump_s", [-4000.0, 5000.0])
+def test_segments_whose_stamps_begin_anew_are_joined(length_s: int, jump_s: float) -> None:
+    """A discontinuity in HLS; the media clock has joined backward jumps, and says so."""
+    clock, times, frames = FeedClock(), [], 25 * length_s
+    for number in range(10):
+        for k in range(frames):
+            media_s = number * length_s + k / 25 + (number * jump_s if jump_s > 0 else 0.0)
+            if k == 0 and number and jump_s < 0:
+                clock.join()
+            times.append(clock.place(media_s, (number + 1) * length_s + k * 0.004))
+    begins = next(k for k in range(frames, 2 * frames) if times[k] is not None)
+    assert None not in times[begins:]
+    assert begins - frames <= 25
+    steps = np.diff(np.array(times[begins:], float))
+    assert steps == pytest.approx(STEP, abs=0.002)
+
+
+@pytest.mark.parametrize("jump_s", [-9000.0, 9000.0])
+@pytest.mark.parametrize("pause_s", [0.0, 30.0])
+def test_stamps_that_jump_for_good_follow_on_or_leave_the_pause(
+    jump_s: float, pause_s: float
+) -> None:
+    clock, times, media_s = FeedClock(), [], 0.0
+    for k in range(1500):
+        later = k >= 750
+        if k == 750 and jump_s < 0:
+            clock.join()  # the media clock goes on where it was
+        media_s = k * STEP + (jump_s if later and jump_s > 0 else 0.0)
+        times.append(clock.place(media_s, k * STEP + (pause_s if later else 0.0)))
+    assert None not in times
+    assert times == pytest.approx([k * STEP + pause_s * (k >= 750) for k in range(1500)], abs=0.05)
 
 
 @settings(max_examples=200, deadline=None)

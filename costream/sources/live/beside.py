@@ -57,12 +57,12 @@ class SoundBeside:
         self._thread = Thread(target=self._run, args=[self._link], name="sound", daemon=True)
         self._thread.start()
 
-    def takes(self, packet: Packet[Any]) -> bool:
+    def takes(self, packet: Packet[Any], waited_s: float) -> bool:
         """Return whether a packet is one of sound, and decode it."""
         if self._link is None or packet.stream is not self._link.stream:
             return False
         if packet.size:
-            self._link.put(packet)
+            self._link.put(packet, waited_s)
             self._heard_s, self._silence_told = self._newest_s, False
         return True
 
@@ -107,19 +107,20 @@ class _Packets:
 
     def __init__(self, container: InputContainer, stream: AudioStream) -> None:
         self.container, self.stream = container, stream
-        self._queue: SimpleQueue[tuple[Packet[Any] | None, float]] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Packet[Any] | None, float, float]] = SimpleQueue()
         self.begun_s = self.arrived_s = time.monotonic()
+        self.waited_s, self.sent_s = 0.0, None
 
-    def put(self, packet: Packet[Any] | None) -> None:
-        """Add a packet; None: there are no more."""
-        self._queue.put((packet, time.monotonic()))
+    def put(self, packet: Packet[Any] | None, waited_s: float = 0.0) -> None:
+        """Add a packet; None: there are no more. ``waited_s``: for data, in all."""
+        self._queue.put((packet, time.monotonic(), waited_s))
 
     def packets(self) -> Iterator[Packet[Any] | None]:
         """Yield the packets; the last one is None."""
         packet: Packet[Any] | None
         first = True
         while True:
-            packet, self.arrived_s = self._queue.get()
+            packet, self.arrived_s, self.waited_s = self._queue.get()
             self.begun_s = self.arrived_s if first else self.begun_s
             first = False
             yield packet

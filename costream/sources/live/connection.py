@@ -6,7 +6,9 @@ import errno
 import math
 import random
 import socket
+import struct
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -25,6 +27,7 @@ from costream.sources.media.hardware import acceleration, check_stream
 from costream.urls import redact
 
 FLUSH_S = 0.05  # packets this soon after a read that has timed out came before it
+KNOWN = 512  # newest packets whose arrival is known
 # Timeout factor for the first frame, which may take longer: keyframes are rare.
 FIRST = 3
 
@@ -35,8 +38,11 @@ class SoundTaker(Protocol):
     def begin(self, container: InputContainer, stream: AudioStream | None, missing: str) -> None:
         """Begin; ``stream``: None if there is no sound, ``missing``: why."""
 
-    def takes(self, packet: Packet[Any]) -> bool:
-        """Return whether a packet is one of sound, and take it."""
+    def takes(self, packet: Packet[Any], waited_s: float) -> bool:
+        """Return whether a packet is one of sound, and take it.
+
+        ``waited_s``: time for which data have been waited for so far.
+        """
 
     def end(self) -> None:
         """End, before the container is closed."""
@@ -46,7 +52,9 @@ class FeedConnection:
     """An open container and the requested stream in it, used by one thread only.
 
     After the last packet, ``loss`` is the reason why there are no more; ``begun_s`` and
-    ``arrived_s`` are the ``time.monotonic()`` at which the first one and the newest one arrived.
+    ``arrived_s`` are the ``time.monotonic()`` at which the first one and the newest one arrived,
+    ``waited_s`` is how long data have been waited for so far, ``sent_s`` the time of the newest
+    packet on the sender's clock, if the sender tells it (RTCP).
     """
 
     def __init__(
@@ -83,6 +91,13 @@ class FeedConnection:
             raise
         self._patience_s = FIRST * connecting.timeout_s
         self._alive_s = self.begun_s = self.arrived_s = time.monotonic()
+        self.waited_s = 0.0
+        self.sent_s: float | None = None
+        self._came: deque[tuple[int | None, float]] = deque(maxlen=KNOWN)
+
+    def came_s(self, pts: int | None) -> float:
+        """Return when the packet of a stamp arrived, of the newest ones; else ``begun_s``."""
+        return next((came_s for stamp, came_s in self._came if stamp == pts), self.begun_s)
 
     def mark_alive(self) -> None:
         """Reset the timeout after a successful decode."""
@@ -104,23 +119,24 @@ class FeedConnection:
             for packet in self.container.demux():
                 if self._stop.is_set:
                     return
+                now_s = time.monotonic()
+                self.waited_s += now_s - asked_s
                 if packet.size:
                     self._record(packet)
-                    now_s = time.monotonic()
                     if now_s - self._alive_s > self._patience_s:
                         self.loss = self._silence(now_s - self._alive_s, now_s - before_s)
                         break
                     before_s = now_s
-                if self._beside is not None and self._beside.takes(packet):
+                if self._beside is not None and self._beside.takes(packet, self.waited_s):
                     pass
                 elif packet.stream is self.stream:
                     if not begun and (self._sound or packet.is_keyframe):
-                        begun, self.begun_s = True, time.monotonic()
+                        begun, self.begun_s = True, now_s
                     # A read that has timed out gives what was still in the parser (RTSP).
-                    now_s = time.monotonic()
                     flushed_s = now_s if now_s - asked_s >= read_s else flushed_s
                     if packet.size and now_s - flushed_s >= FLUSH_S:
-                        self.arrived_s = now_s
+                        self.arrived_s, self.sent_s = now_s, _sent_s(packet)
+                        self._came.append((packet.pts, now_s))
                     if begun:
                         yield packet
                 asked_s = time.monotonic()
@@ -147,6 +163,14 @@ class FeedConnection:
     def _record(self, packet: Packet[Any]) -> None:
         if self._connecting.keeper is not None:
             self._connecting.keeper.add(packet, time.monotonic() - self._began_s)
+
+
+def _sent_s(packet: Packet[Any]) -> float | None:
+    """Return the time of a packet on the clock of its sender, from AVProducerReferenceTime."""
+    if not packet.has_sidedata("prft"):
+        return None
+    (micros,) = struct.unpack_from("=q", bytes(packet.get_sidedata("prft")))
+    return float(1e-6 * micros)
 
 
 def _open(uri: str, connecting: ConnectionOptions, decoder: DecoderChoice) -> InputContainer:

@@ -15,7 +15,7 @@ import av
 from av.audio.stream import AudioStream
 from av.video.stream import VideoStream
 
-from costream.records import AudioFormat, Gap, Item
+from costream.records import AudioFormat, Fault, Gap, Item
 from costream.sources.base import SourceOptions
 from costream.sources.live.clock import FeedClock
 from costream.sources.live.connection import FeedConnection
@@ -70,6 +70,18 @@ class FeedTrack(ABC):
         """Return the current time of the feed by this machine's clock."""
         return time.monotonic() - self.began_s
 
+    def _place(
+        self, link: FeedConnection, media_s: float, arrived_s: float, length_s: float = 0.0
+    ) -> float | None:
+        """Return the time of data of a connection; None if they are to be left out."""
+        how = {"waited_s": link.waited_s, "sent_s": link.sent_s}
+        return self.clock.place(media_s, arrived_s - self.began_s, length_s, **how)
+
+    def _news(self, time_s: float) -> Iterator[Fault]:
+        """Yield what the clock has found out about the stamps."""
+        for message in self.clock.news():
+            yield Fault(time_s, message)
+
     def due_s(self, time_s: float) -> float:
         """Return the ``time.monotonic()`` at which data of a time arrive without delay."""
         return self.began_s + time_s - self.clock.ahead_s
@@ -114,14 +126,14 @@ class VideoTrack(FeedTrack):
         for decoded in decoder.frames:
             if decoder.clock.epoch != epoch:
                 epoch = decoder.clock.epoch
-                self.clock.restart()
+                self.clock.join()
             before_s = self.clock.last_s
             # The first one was held until the second confirmed its stamp.
-            arrived_s = link.begun_s if arrived_s is None else link.arrived_s
-            media_s = decoded.time_s if stamped else arrived_s
-            time_s = self.clock.place(media_s, arrived_s - self.began_s)
+            arrived_s = link.came_s(decoded.pts) if arrived_s is None else link.arrived_s
+            time_s = self._place(link, decoded.time_s if stamped else arrived_s, arrived_s)
             if time_s is not None:
                 link.place(decoded.pts, time_s)
+            yield from self._news(self.clock.last_s)
             end_s = self._options.end_s
             self.ended = end_s is not None and time_s is not None and time_s >= end_s
             if self.ended:
@@ -179,8 +191,8 @@ class AudioTrack(FeedTrack):
             length_s = frame.samples / frame.sample_rate
             # The first one was held until the second confirmed its stamp.
             arrived_s = link.begun_s if arrived_s is None else link.arrived_s
-            media_s, now_s = decoder.clock.next_s, arrived_s - self.began_s
-            time_s = self.clock.place(media_s, now_s, length_s)
+            time_s = self._place(link, decoder.clock.next_s, arrived_s, length_s)
+            yield from self._news(self.clock.last_s)
             if time_s is None:
                 joined, reason = False, reason or LEFT_OUT
             else:
