@@ -98,6 +98,8 @@ class LastingPresence:
     It has while the average of 1 less the probability of the background, by a ``Smoother`` of
     ``presence_s``, is at least the threshold, or ``PRESENT`` where that is less; always without
     ``presence_s`` or a background.
+
+    ``now``: whether it would have if the newest step went on for ever.
     """
 
     def __init__(
@@ -107,12 +109,14 @@ class LastingPresence:
         self._column = labels.index(background) if used else None
         self._average = Smoother(thresholds.presence_s)
         self._least = min(thresholds.threshold, PRESENT)
+        self.now = not used
 
     def push(self, time_s: float, scores: npt.NDArray[np.float64]) -> bool:
         """Take the scores [C] of a step and return whether the average is large enough."""
         if self._column is None:
             return True
         there = 1 - scores[self._column : self._column + 1]
+        self.now = bool(there[0] >= self._least)
         return bool(self._average.push(time_s, there)[0] >= self._least)
 
     def reset(self) -> None:

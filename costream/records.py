@@ -169,6 +169,7 @@ class Head(Thresholds):
     smooth_s: float = 0.0  # time constant of the scores' smoothing: How steps become segments
     presence_s: float = 0.0  # time constant of the presence: How steps become segments
     temperature: float = 1.0  # divisor of its logits
+    low: float | None = None  # probability below which a label closes; null: LOW x threshold
     familiar: float | None = None  # familiarity from which its labels are to be trusted
 
 
@@ -481,11 +482,16 @@ def heads_of(header: Header) -> dict[str | None, Head]:
     """Return the heads by the ``model`` of their records; the key is None for a single head."""
     if header.heads is not None:
         return {head.model: head for head in header.heads}
-    timeline = header.options.get("timeline")
-    thresholds = (getattr(timeline, "threshold", THRESHOLD), getattr(timeline, "thresholds", {}))
+    timeline = header.options.get("timeline") or {}
+    drawn = timeline if isinstance(timeline, dict) else vars(timeline)  # read, or of this run
+    names = ("thresholds", "low", "smooth_s", "presence_s")
     about = (header.model, header.weights_sha256, header.labels, header.background)
-    familiar = header.options.get("familiar")
-    presence_s = getattr(timeline, "presence_s", 0.0)
-    return {
-        None: Head(*about, header.delay_s, *thresholds, presence_s=presence_s, familiar=familiar)
-    }
+    alone = Head(
+        *about,
+        header.delay_s,
+        drawn.get("threshold", THRESHOLD),
+        **{name: drawn[name] for name in names if name in drawn},
+        temperature=header.options.get("temperature", 1.0),
+        familiar=header.options.get("familiar"),
+    )
+    return {None: alone}

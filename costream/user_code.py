@@ -15,7 +15,7 @@ from typing import Any
 from costream.errors import CostreamError, ModelError, UsageError
 
 _SPEC = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
-_RUN: dict[str, tuple[Path, dict[str, Any]]] = {}  # path and names by name of the file
+_RUN: dict[Path, dict[str, Any]] = {}  # names by path of the file
 
 
 def run_code(path: Path | str) -> None:
@@ -24,10 +24,10 @@ def run_code(path: Path | str) -> None:
     A file that has been run is not run again.
     """
     path = Path(path).resolve()
-    if _RUN.get(path.name, (None,))[0] == path:
+    if path in _RUN:
         return
     try:
-        _RUN[path.name] = path, run_path(str(path), run_name=path.stem)
+        _RUN[path] = run_path(str(path), run_name=path.stem)
     except CostreamError:
         raise
     except Exception as error:
@@ -36,21 +36,25 @@ def run_code(path: Path | str) -> None:
 
 def code_files() -> tuple[str, ...]:
     """Return the paths of the files that were run."""
-    return tuple(str(path) for path, _ in _RUN.values())
+    return tuple(map(str, _RUN))
 
 
 def function_of(file: str, name: str) -> Callable[[], Any]:
-    """Return a function of a file that was run.
+    """Return a function of a file that was run; ``file``: its name, without the folder.
 
-    Raises ModelError if it was not run, or has no such function.
+    Raises ModelError if it was not run, has no such function, or if several files of that name do.
     """
-    if file not in _RUN:
+    run = [path for path in _RUN if path.name == file]
+    if not run:
         what = f"the network is in {file}, which was not run"
         raise ModelError(what, hint=f"costream --code {file} ... (it runs the file: read it first)")
-    path, names = _RUN[file]
-    if not callable(names.get(name)):
-        raise ModelError(f"has no function {name!r}", where=path)
-    function: Callable[[], Any] = names[name]
+    found = [path for path in run if callable(_RUN[path].get(name))]
+    if not found:
+        raise ModelError(f"has no function {name!r}", where=run[-1])
+    if len(found) > 1:
+        what = f"the network is {name!r} of {file}, and several such files were run"
+        raise ModelError(what, hint=f"run one of {', '.join(map(str, found))}")
+    function: Callable[[], Any] = _RUN[found[0]][name]
     return function
 
 

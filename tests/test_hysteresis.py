@@ -55,10 +55,14 @@ def test_opens_and_closes_as_the_rule_reads(series, timeline, background):
     assert out == reference(series, timeline, background)
 
 
-def test_a_head_has_the_default_lower_threshold():
-    head = Head("cotrans", "0" * 64, LABELS, "nothing", 0.0, 0.5, {"fall": 0.8})
-    assert [head.threshold_of(label) for label in LABELS] == [0.5, 0.5, 0.8]
-    assert [head.low_of(label) for label in LABELS] == [LOW * 0.5, LOW * 0.5, LOW * 0.8]
+@pytest.mark.parametrize("low", [None, 0.45])
+def test_a_head_has_the_thresholds_of_its_timeline(low):
+    head = Head("cotrans", "0" * 64, LABELS, "nothing", 0.0, 0.5, {"fall": 0.8}, low=low)
+    timeline = Timeline(0.5, low, thresholds={"fall": 0.8})
+    for label in LABELS:
+        assert head.threshold_of(label) == timeline.threshold_of(label)
+        assert head.low_of(label) == timeline.low_of(label)
+    assert Head("cotrans", "0" * 64, LABELS, "nothing", 0.0, 0.5).low_of("walk") == LOW * 0.5
 
 
 def test_a_lower_threshold_is_in_proportion_for_labels_with_their_own():

@@ -89,6 +89,7 @@ class SavedStream:
             runner.state.load_tensors(self.tensors)
         recorder.first_step = position["next_step"]
         recorder.first_s, recorder.last_s = position["first_s"], position["last_s"]
+        runner.answered = True  # as far as can be known
         _resume(recorder.timelines, position["smoothed"], position["segments"])
         if position["people"]:
             recorder.meet([number for number, _, _ in position["people"]])

@@ -28,7 +28,7 @@ class Frontend(Protocol):
     only ``takes``, ``box``, ``prepare``, ``forward`` and ``count_macs``.
     """
 
-    takes: str  # "video", "skeleton" or "audio"
+    takes: str  # kind of source: "video", "skeleton", "audio" or "text"
     token_width: int
 
     def init_state(self, batch_size: int = 1) -> Any:

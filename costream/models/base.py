@@ -127,6 +127,7 @@ class ModelInfo:
     weights_sha256: str
     heads: tuple[ModelHead, ...]  # at least one; each has its own labels and timeline
     stride: int = 1  # steps from one output to the next
+    delay: int = 0  # steps before the first output
     # Width and height that frames should be fitted into; None: it takes no frames.
     box: tuple[int, int] | None = None
     frames: int = 1  # video frames per step

@@ -100,6 +100,7 @@ class GatedModelBase(ABC, Generic[N, F, S]):
             weights_sha256,
             (ModelHead(card, weights_sha256, slice(None)),),
             stride=int(getattr(network, "stride", 1)),
+            delay=int(getattr(network, "delay", 0)),
             box=self.frontend.box,
             in_time=True,  # streams may differ in size and start at different times
         )

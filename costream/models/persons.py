@@ -52,6 +52,7 @@ class PersonsModel:
             weights_sha256=",".join(head.weights_sha256 for head in heads),
             heads=heads,
             stride=person.info.stride,
+            delay=person.info.delay,
             frames=person.info.frames,
             beside=whole.info.beside,
             in_time=True,

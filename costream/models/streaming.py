@@ -160,6 +160,7 @@ class StreamingModel:
             weights_sha256,
             tuple(heads) or (alone,),
             stride=int(getattr(network, "stride", 1)),
+            delay=int(getattr(network, "delay", 0)),
             box=(frontend.box[0], frontend.box[1]) if kind == "video" else pose_box,
             frames=int(getattr(frontend, "frames", 1)),
             sound=AudioFormat(frontend.sample_rate_hz, frontend.block) if kind == "audio" else None,

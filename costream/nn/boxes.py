@@ -65,7 +65,7 @@ def apply_deltas(boxes: Tensor, deltas: Tensor, weights: Sequence[float]) -> Ten
 
 
 def box_deltas(boxes: Tensor, targets: Tensor, weights: Sequence[float]) -> Tensor:
-    """Return the deltas [n, 4] that move boxes [n, 4] to targets [n, 4], as ``move`` does."""
+    """Return the deltas [n, 4] by which ``apply_deltas`` moves boxes [n, 4] to targets."""
     sides, target_sides = (b[:, 2:] - b[:, :2] for b in (boxes, targets))
     centres, target_centres = (b[:, :2] + b[:, 2:] for b in (boxes, targets))
     shifts = 0.5 * (target_centres - centres) / sides

@@ -222,7 +222,7 @@ class Digest:
 
     @classmethod
     def of(cls, contents: Iterable[Content], most_bins: int = 1200) -> Digest:
-        """Return the digest of ``contents``, one run of ``reading.runs``."""
+        """Return the digest of ``contents``, those of one run."""
         digest = cls(most_bins)
         for content in contents:
             digest.add(content)

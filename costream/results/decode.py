@@ -147,6 +147,7 @@ def _head(f: Fields) -> Head:
         smooth_s=_number(f.get("smooth_s", 0.0)),
         presence_s=_number(f.get("presence_s", 0.0)),
         temperature=_number(f.get("temperature", 1.0)),
+        low=_optional(_number, f.get("low")),
         familiar=_optional(_number, f.get("familiar")),
     )
 
@@ -166,6 +167,7 @@ def _prediction(f: Fields) -> Prediction:
         model=_optional(_text, f.get("model")),
         familiarity=_optional(_number, f.get("familiarity")),
         person=_optional(_whole, f.get("person")),
+        text=_optional(_text, f.get("text")),
     )
 
 
@@ -251,6 +253,7 @@ def _alert(f: Fields) -> Alert:
         place=_optional(_text, f.get("place")),
         id=_optional(_whole, f.get("id")),
         level_db=_optional(_number, f.get("level_db")),
+        person=_optional(_whole, f.get("person")),
     )
 
 

@@ -62,9 +62,10 @@ def _segmenter(
     about = (card.labels, timeline, outputs_hz, delay_s)
     if card.finds_objects:
         return PresenceSegmenter(*about)
+    ahead = info.sound is not None
     if card.multilabel:
-        return IndependentSegmenter(*about, only)
-    return Segmenter(*about, card.background, only)
+        return IndependentSegmenter(*about, only, ahead=ahead)
+    return Segmenter(*about, card.background, only, ahead=ahead)
 
 
 def active_label(timelines: Sequence[HeadTimeline], only: tuple[str, ...] | None) -> str | None:

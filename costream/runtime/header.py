@@ -86,5 +86,6 @@ def _head(head: ModelHead, timeline: Timeline, scale: float) -> Head:
         timeline.smooth_s,
         timeline.presence_s,
         card.temperature,
+        timeline.low,
         None if card.familiarity is None else card.familiarity.limit,
     )

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
 
 from costream.clock import ItemClock, Resampler, Tick, TickItem
 from costream.errors import CostreamError, ExitCode, SourceError
 from costream.models.base import GatedModel, Model
 from costream.models.persons import PersonsModel
 from costream.options import Options
-from costream.records import Data, Gap, Item, SourceInfo, Summary, VideoFrame
+from costream.records import AudioBlock, Data, Gap, Item, SourceInfo, Summary, VideoFrame
 from costream.runtime.budget import TokenController
 from costream.runtime.masks import MaskPainter
 from costream.runtime.persons import PersonScores, person_rows
@@ -69,6 +72,8 @@ class StreamRunner:
         )
         self._chunk = 1 if info.live else model.info.chunk
         self._ticks: list[Tick] = []  # to be run together
+        self._newest: Tick | None = None  # since the start or a gap ...
+        self.answered = False  # ... and whether there was an output
         self.state = model.init_state(1)
         self.listener: StepListener | None = None  # called after each step
         self.persons = person_rows(model, recorder.options) if recorder.follows else None
@@ -90,7 +95,29 @@ class StreamRunner:
         """Run the last steps, and end the open segments."""
         self._take(self.clock.finish())
         self._run()
-        self._recorder.flush()
+        late = self._newest is not None and not self.answered
+        if late:
+            self._complete()
+        self._recorder.flush(late=late)
+
+    def _complete(self) -> None:
+        """Let the newest picture, row or pose stay, or silence follow, until the network answers.
+
+        Data that are shorter than its delay would have no answer.
+        """
+        newest, end_s = self._newest, self._recorder.last_s
+        if newest is None or self._recorder.options.wait:
+            return
+        item = newest.item
+        if isinstance(item, AudioBlock):
+            item = replace(item, samples=np.zeros_like(item.samples))
+        for k in range(1, self._model.info.delay + 1):
+            time_s = newest.time_s + k / self._recorder.rate_hz
+            self._ticks = [Tick(newest.i + k, time_s, item, False)]
+            self._run()
+            if self.answered:
+                break
+        self._recorder.last_s = end_s
 
     def _take(self, events: Iterable[TickItem]) -> None:
         for event in events:
@@ -103,6 +130,7 @@ class StreamRunner:
             self._run()
             if isinstance(event, Gap):
                 self._recorder.gap(event)
+                self._newest, self.answered = None, False
                 self.state.reset([0])
                 if self.persons is not None:
                     self.persons.reset()
@@ -127,8 +155,10 @@ class StreamRunner:
                 results = [persons.step(*each) for each in zip(items, results, strict=True)]
         else:
             results = [persons.step(item) for item in items]
+        self._newest = ticks[-1]
         for tick, result in zip(ticks, results, strict=True):
             scores = self._recorder.step(tick, result, decode_s)
+            self.answered |= bool(scores)
             if self.listener is not None:
                 self.listener(tick.time_s, scores)
         self.begin()

@@ -11,10 +11,15 @@ The rule, for one label at a time (the background label is ignored). Every label
 
 A segment is returned once nothing can change it any more: ``min_gap_s`` after its end, or as
 soon as another label has lasted ``min_length_s``.
+
+When the data end (``finish``), the label that is open lasts until their end, and counts if it would
+had the last step gone on: where there is something now, it need not have been there for long. If
+the data are shorter than ``min_length_s``, a label that lasts as long as they do is long enough.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -45,6 +50,8 @@ class _Piece:
     tail_most: int | None = None
     tail_present: bool = False
     open: bool = True
+    lead_s: float = 0.0  # at its start: what a first step is about, which is no sign that it lasts
+    whole: bool = False  # it lasts from the start of the data to their end
 
     def add_tail(self, score: float, count: int | None, present: bool) -> None:
         """Add a step to the tail, until it is known to belong to the piece."""
@@ -72,11 +79,13 @@ class Segmenter:
     """Turns the steps of one stream into segments.
 
     A step at time t covers [t, t + 1 / rate_hz) shifted back by ``delay_s``, but nothing before
-    the first step after the start or a gap, and nothing that an earlier step covers.
+    the start of the data (``begin``; else the first step) or the end of a gap, and nothing that an
+    earlier step covers.
 
     ``labels``: names of the classes, in the order of the probabilities. ``background``: the
-    label that is not an event, or None. ``only``: as for ``Hysteresis``. UsageError when
-    ``timeline`` contradicts itself.
+    label that is not an event, or None. ``only``: as for ``Hysteresis``. ``ahead``: the data of
+    a step come before its time, as of a block of sound, whose time is that of its end. UsageError
+    when ``timeline`` contradicts itself.
     """
 
     def __init__(
@@ -87,6 +96,8 @@ class Segmenter:
         delay_s: float = 0.0,
         background: str | None = None,
         only: Collection[str] | None = None,
+        *,
+        ahead: bool = False,
     ) -> None:
         _check(timeline)
         self._labels = tuple(labels)
@@ -97,7 +108,10 @@ class Segmenter:
         self._min_gap_s = timeline.min_gap_s
         self._step_s = 1.0 / rate_hz
         self._delay_s = delay_s
+        # The data of a step are around its time.
+        self._lead_s, self._tail_s = (self._step_s, 0.0) if ahead else (0.0, self._step_s)
         self._covered_s: float | None = None  # end of the time covered so far
+        self._began_s = -math.inf  # start of the data
         # The last piece that is long enough, and a later one that is not long enough (yet).
         self._long: _Piece | None = None
         self._short: _Piece | None = None
@@ -141,25 +155,51 @@ class Segmenter:
     def cover(self, time_s: float) -> tuple[float, float]:
         """Return start and end of what a step covers; for an idle segmenter all of a quiet step."""
         covered_s = time_s if self._covered_s is None else self._covered_s
-        start_s = max(time_s - self._delay_s, covered_s)
+        back_s = self._delay_s
+        if covered_s == self._began_s:
+            back_s = max(back_s, self._lead_s)
+        start_s = max(time_s - back_s, covered_s)
         self._covered_s = max(time_s + self._step_s - self._delay_s, start_s)
         return start_s, self._covered_s
+
+    def begin(self, start_s: float) -> None:
+        """Take the start of the data, before the first step."""
+        if self._covered_s is None:
+            self._covered_s = self._began_s = start_s
 
     def gap(self, start_s: float, end_s: float) -> list[Segment]:
         """Take a gap between the data at ``start_s`` and those at ``end_s``.
 
-        The data at ``start_s`` count for one step; open segments end there at the latest, and
-        none continues across the gap.
+        The data at ``start_s`` count for one step; the open segment ends there, others do at the
+        latest, and none continues across the gap.
         """
-        limit_s = start_s + self._step_s - self._delay_s
+        limit_s = start_s + self._tail_s
         for piece in (self._long, self._short):
             if piece is not None:
-                piece.end_s = min(piece.end_s, limit_s)
+                piece.end_s = limit_s if piece.open else min(piece.end_s, limit_s - self._delay_s)
         out = self.flush()
         self.smoother.reset()
         self.presence.reset()
         self._covered_s = None if self._covered_s is None else max(self._covered_s, end_s)
+        self._began_s, self._lead_s = end_s, 0.0
         return out
+
+    def finish(
+        self, end_s: float, length_s: float = math.inf, *, late: bool = False
+    ) -> list[Segment]:
+        """Take the end of the data and return all segments that were not returned yet.
+
+        ``length_s``: of all data; a label that lasts as long as they do need not be longer.
+        ``late``: the only step came after the data, and is about all of them.
+        """
+        piece = self._open
+        if piece is not None:
+            piece.end_s = end_s
+            if late and math.isfinite(self._began_s):
+                piece.start_s = self._began_s
+            piece.present |= self.presence.now
+            piece.whole = piece.length_s >= length_s - SLACK_S
+        return self.flush()
 
     def flush(self) -> list[Segment]:
         """End open segments and return all that were not returned yet."""
@@ -202,6 +242,7 @@ class Segmenter:
         piece = next((p for p in near if p.label == label), None)
         if piece is None:
             piece = _Piece(label, start_s, end_s, float(p[label]), 1, count, present)
+            piece.lead_s = self._lead_s if start_s == self._began_s else 0.0
             self._short = piece
         else:
             piece.extend(end_s)
@@ -217,7 +258,10 @@ class Segmenter:
         return piece.open or start_s - piece.end_s <= self._min_gap_s + SLACK_S
 
     def _is_long(self, piece: _Piece) -> bool:
-        return piece.length_s > 0 and piece.length_s >= self._min_length_s - SLACK_S
+        if piece.whole:
+            return piece.length_s > 0
+        length_s = piece.length_s - piece.lead_s
+        return length_s > 0 and length_s >= self._min_length_s - SLACK_S
 
     def _finished(self, piece: _Piece | None) -> list[Segment]:
         if piece is None or not self._is_long(piece) or not piece.present:
@@ -259,12 +303,14 @@ class IndependentSegmenter:
         rate_hz: float,
         delay_s: float = 0.0,
         only: Collection[str] | None = None,
+        *,
+        ahead: bool = False,
     ) -> None:
         self._labels, self._timeline = tuple(labels), timeline
         self.smoother = Smoother(timeline.smooth_s)
         alone = replace(timeline, smooth_s=0.0, presence_s=0.0)
         self._segmenters = {
-            k: Segmenter((name,), alone, rate_hz, delay_s)
+            k: Segmenter((name,), alone, rate_hz, delay_s, ahead=ahead)
             for k, name in enumerate(labels)
             if is_among(name, only)
         }
@@ -290,6 +336,11 @@ class IndependentSegmenter:
             out += segmenter.push(time_s, scores[k : k + 1], count)
         return _in_order(out)
 
+    def begin(self, start_s: float) -> None:
+        """Take the start of the data, see ``Segmenter.begin``."""
+        for each in self._segmenters.values():
+            each.begin(start_s)
+
     def gap(self, start_s: float, end_s: float) -> list[Segment]:
         """Take a gap in the data, see ``Segmenter.gap``."""
         self.smoother.reset()
@@ -303,6 +354,13 @@ class IndependentSegmenter:
         """Go on from a snapshot. Raises KeyError, TypeError or ValueError if it is none."""
         for each, part in zip(self._segmenters.values(), snapshot["labels"], strict=True):
             each.restore(part)
+
+    def finish(
+        self, end_s: float, length_s: float = math.inf, *, late: bool = False
+    ) -> list[Segment]:
+        """Take the end of the data, see ``Segmenter.finish``."""
+        each = self._segmenters.values()
+        return _in_order([s for one in each for s in one.finish(end_s, length_s, late=late)])
 
     def flush(self) -> list[Segment]:
         """End open segments and return all that were not returned yet."""

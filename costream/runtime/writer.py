@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -99,6 +100,7 @@ class StreamRecorder:
         self.called = ""
         self.first_s: float | None = None
         self.last_s = 0.0
+        self._ends_s: float | None = None  # where the source ends, if that is known
         self.lag_s = 0.0
         self.fatal = ""  # the error after which nothing could be read
         self.top: dict[str | None, tuple[Scored, ...]] = {}  # newest, by head
@@ -178,6 +180,9 @@ class StreamRecorder:
     def _set_clock(self, info: SourceInfo) -> None:
         """Set the step rate and the timelines, once the kind of the source is known."""
         card = self.model.info.card
+        self._ends_s = info.duration_s
+        if self.options.end_s is not None:
+            self._ends_s = min(self.options.end_s, self._ends_s or self.options.end_s)
         # For skeletons, a given rate is that of the recording, whose frames may have no times.
         given = None if info.kind == "skeleton" else self.options.rate_hz
         self.rate_hz = given or card.rate_hz
@@ -192,6 +197,25 @@ class StreamRecorder:
         info, rate_hz = self.model.info, self.rate_hz
         return new_timelines(info, self.options, rate_hz, self.only, heads, person)
 
+    def _begin_timelines(self, timelines: Sequence[HeadTimeline]) -> None:
+        """Begin timelines with the data of the newest step."""
+        for entry in timelines:
+            entry.segmenter.begin(self.last_s - self._block_s)
+
+    @property
+    def _block_s(self) -> float:
+        """Length of a block of sound, whose time is that of its end; 0 for other data."""
+        sound = self.model.info.sound
+        return 0.0 if sound is None else sound.block / sound.rate_hz
+
+    @property
+    def _data_end_s(self) -> float:
+        """End of the data of the newest step; of a last block of sound without its padding."""
+        block_s, ends_s = self._block_s, self._ends_s
+        if not block_s:
+            return self.last_s + 1 / self.rate_hz
+        return self.last_s if ends_s is None or abs(self.last_s - ends_s) >= block_s else ends_s
+
     def _set_timelines(self, own: Sequence[HeadTimeline]) -> None:
         """Set the timelines of all heads; ``own``: those of a person."""
         by_head = {id(entry.head): entry for entry in (*self._whole, *own)}
@@ -205,11 +229,13 @@ class StreamRecorder:
         Return the scores behind the timeline, [C] of all heads concatenated, by number of the
         person (None: of a stream as a whole); empty when the step has no output.
         """
+        self.last_s = tick.time_s
+        if self.first_s is None:
+            self.first_s = tick.time_s
+            self._begin_timelines(self._whole)
         if result.persons is not None:
             self.meet(result.persons)
             self.nobody = result.nobody
-        self.first_s = tick.time_s if self.first_s is None else self.first_s
-        self.last_s = tick.time_s
         self.macs += result.macs
         self.dense_macs += result.dense_macs
         self.network_macs = add_costs(self.network_macs, result.network_macs)
@@ -294,8 +320,10 @@ class StreamRecorder:
         for number in [number for number in known if number not in persons]:
             self._tops.pop(number, None)
             for entry in known.pop(number):
-                self._emit(entry, entry.segmenter.flush())
+                self._emit(entry, entry.segmenter.finish(self.last_s))
         new = {n: self._new_timelines(self._own_heads, n) for n in persons if n not in known}
+        for timelines in new.values():
+            self._begin_timelines(timelines)
         self._people = {number: known.get(number) or new[number] for number in persons}
         self._set_timelines(next(iter(self._people.values()), self._nobody))
         self.newest = max(self.newest, *persons, 0)
@@ -346,12 +374,17 @@ class StreamRecorder:
         )
         self.write(fault)
 
-    def flush(self) -> None:
-        """End the open segments of the timeline, and the visits in zones."""
+    def flush(self, *, late: bool = False) -> None:
+        """End the timelines, and the visits in zones; ``late``: as for ``Segmenter.finish``."""
         if self.presence is not None:
             self._tell_events(self.presence.reset())
+        if self.first_s is None:
+            return
+        end_s, length_s = self._data_end_s, math.inf
+        if self.options.min_length_s is None and not self.gaps:
+            length_s = end_s - self.first_s + self._block_s
         for _, _, entry in self._entries():
-            self._emit(entry, entry.segmenter.flush())
+            self._emit(entry, entry.segmenter.finish(end_s, length_s, late=late))
 
     def _tell_events(self, events: Sequence[Event]) -> None:
         for event in events:

@@ -350,6 +350,3 @@ def _begun_s(header: bytes) -> float | None:
     except (ValueError, KeyError, TypeError):
         return None
     return begun.replace(tzinfo=timezone.utc).timestamp()
-
-
-# Locks on open files, released when the process ends in any way.

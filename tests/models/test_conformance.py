@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,19 @@ from costream.models.random_init import random_model
 from costream.models.registry import load_model
 from costream.models.spec import architectures, is_gated
 from costream.models.verify import random_items, verify
-from costream.records import SourceInfo, VideoFrame
+from costream.options import Options
+from costream.records import (
+    FeatureRow,
+    Objects,
+    Prediction,
+    Segment,
+    SkeletonFrame,
+    SourceInfo,
+    VideoFrame,
+)
+from costream.runtime.pipeline import run
 from kit import action_nets, movinet_clip, object_nets
+from kit.streams import ItemSource, RecordSink
 
 ROWS = {"input_width": 6, "num_classes": 3, "embed_dim": 8}
 TRANSFORMER = {**ROWS, "num_heads": 2, "feedforward": 8, "window": 4}
@@ -235,6 +246,26 @@ def test_outputs_come_every_stride_and_are_probabilities(name: str) -> None:
                 assert ((rows > 0) & (rows < 1)).all()
                 continue
             assert rows[:, head.columns].sum() == pytest.approx(1, abs=1e-5)
+
+
+@EVERY
+def test_the_shortest_input_has_an_answer(name: str) -> None:
+    """Also from networks whose first output comes steps later, at the end of the input."""
+    model, kept = model_of(name), RecordSink()
+    kind = "audio" if model.info.sound else "text" if model.info.text else "video"
+    item = items_of(model, 1)[0]
+    kinds = {SkeletonFrame: "skeleton", FeatureRow: "features"}
+    width = len(item.values) if isinstance(item, FeatureRow) else None
+    info = replace(source(kinds.get(type(item), kind)), width=width)
+    summary = run(ItemSource(info, [item]), model, [kept], options=Options(threshold=1e-6))
+    answers = kept.of(Objects) or kept.of(Prediction)
+    assert answers
+    assert answers[0].time_s - item.time_s <= model.info.delay / kept.header.rate_hz
+    assert summary.media_s == pytest.approx(1 / kept.header.rate_hz)
+    end_s = item.time_s + (0 if model.info.sound else 1 / kept.header.rate_hz)
+    for segment in kept.of(Segment):
+        assert segment.start_s < segment.end_s <= end_s + 1e-6
+    assert kept.of(Segment) or kept.of(Objects)
 
 
 @EVERY

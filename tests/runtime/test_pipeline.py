@@ -15,7 +15,7 @@ from costream.frontends.tdn import TemporalDifferenceNet
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.streaming import StreamingModel
 from costream.options import Options
-from costream.records import Fault, FeatureRow, Gap, Prediction, SourceInfo, VideoFrame
+from costream.records import Fault, FeatureRow, Gap, Prediction, Segment, SourceInfo, VideoFrame
 from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
 from costream.sinks.registry import make_sinks
@@ -133,6 +133,27 @@ def test_damage_is_counted_and_a_fatal_fault_makes_the_run_partial(model):
     assert (summary.errors, summary.complete, summary.exit) == (4, False, ExitCode.PARTIAL)
     assert [f.message for f in kept.of(Fault)] == ["3 damaged packets", "cut off"]
     assert len(kept.of(Prediction)) == 5
+
+
+@pytest.mark.parametrize("presence_s", [0.0, 60.0])
+def test_what_is_there_when_the_input_ends_is_told(model, presence_s):
+    """It lasts until then, however late the model is, and would count if the input went on."""
+    line = Timeline(threshold=0.34, min_length_s=0.5, min_gap_s=0.25, presence_s=presence_s)
+    card = replace(model.info.card, delay_s=0.75, timeline=line)
+    late = StreamingModel(card, model.network, model.frontend)
+    for count in (1, 2, 3, 5, 9):
+        kept = RecordSink()
+        run(given(rows(count)), late, [kept])
+        last = kept.of(Prediction)[-1].top[0]
+        segments = kept.of(Segment)
+        if last[0] != "none" and 1 - dict(kept.of(Prediction)[-1].top).get("none", 1) > 0.34:
+            assert segments[-1].label == last[0]
+            assert segments[-1].end_s == pytest.approx(count / 8)
+        for segment in segments:
+            assert 0 <= segment.start_s < segment.end_s <= count / 8
+    kept = RecordSink()
+    run(given(rows(3)), late, [kept], options=Options(min_length_s=0.5))
+    assert kept.of(Segment) == []  # who gives a length wants no shorter ones
 
 
 def test_no_data_is_an_error_and_files_say_so(model):

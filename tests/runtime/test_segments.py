@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,7 +67,16 @@ def stream(case: Case) -> list[list[Segment]]:
             out.append(segmenter.push(first, second))
         else:
             out.append(segmenter.gap(first, second))
-    return [*out, segmenter.flush()]
+    return [*out, end(segmenter, case)]
+
+
+def end(segmenter: Segmenter, case: Case) -> list[Segment]:
+    """What comes out when the data end with the last step."""
+    times = [first for first, second in case.events if isinstance(second, np.ndarray)]
+    if not times:
+        return segmenter.flush()
+    end_s = times[-1] + 1 / RATE_HZ
+    return segmenter.finish(end_s, end_s - times[0] if len(times) == len(case.events) else math.inf)
 
 
 def found(case: Case) -> list[tuple[float, float, str]]:
@@ -84,14 +94,23 @@ def reference(case: Case) -> list[Segment]:
             stretches[-1].append((first, second))
         else:
             stretches.append([])
-    return [s for stretch in stretches if stretch for s in _stretch(stretch, case)]
+    return [
+        s
+        for k, stretch in enumerate(stretches)
+        if stretch
+        for s in _stretch(stretch, case, k == len(stretches) - 1, len(stretches) == 1)
+    ]
 
 
-def _stretch(steps: list[tuple[float, np.ndarray]], case: Case) -> list[Segment]:
+def _stretch(
+    steps: list[tuple[float, np.ndarray]], case: Case, last: bool, alone: bool
+) -> list[Segment]:
+    """``last``: the data end with it; ``alone``: there are no gaps."""
     times = np.array([t for t, _ in steps])
     p = smooth(times, np.array([values for _, values in steps], dtype=np.float64), case)
     starts = np.maximum(times - case.delay_s, times[0])
     ends = np.maximum(times + 1 / RATE_HZ - case.delay_s, times[0])
+    ends[-1] = times[-1] + 1 / RATE_HZ  # no later step says anything else of the time up to here
     runs: list[list[int]] = []  # label, first step, last step
     for k, label in enumerate(_labels(p, case)):
         if label is None:
@@ -103,13 +122,18 @@ def _stretch(steps: list[tuple[float, np.ndarray]], case: Case) -> list[Segment]
 
     def short(run: list[int]) -> bool:
         length = ends[run[2]] - starts[run[1]]
+        if alone and length > 0 and length >= ends[-1] - times[0] - SLACK_S:
+            return False
         return length <= 0 or length < case.timeline.min_length_s - SLACK_S
 
     def joins(a: list[int], b: list[int]) -> bool:
         near = starts[b[1]] - ends[a[2]] <= case.timeline.min_gap_s + SLACK_S
         return a[0] == b[0] and near
 
-    there = presence(times, np.array([values for _, values in steps]), case)
+    rows = np.array([values for _, values in steps])
+    there = presence(times, rows, case)
+    if last:  # as if the last step went on for ever
+        there[-1] |= presence(times[-1:], rows[-1:], case)[0]
     kept: list[list[int]] = []
     for run in runs:
         if kept and short(kept[-1]) and not joins(kept[-1], run):
@@ -219,11 +243,12 @@ def test_equals_the_offline_reference(case: Case) -> None:
     times = [first for first, second in case.events if isinstance(second, np.ndarray)]
     steps = [(t - case.delay_s, t - case.delay_s + 1 / RATE_HZ) for t in times]
     for s in streamed:
-        assert s.end_s - s.start_s >= max(timeline.min_length_s, 1e-9) - SLACK_S
+        whole = s.start_s == min(times) and s.end_s == max(times) + 1 / RATE_HZ
+        assert whole or s.end_s - s.start_s >= max(timeline.min_length_s, 1e-9) - SLACK_S
         assert s.label != case.background
         assert 0 <= s.score <= 1
-        assert any(a < s.end_s - 1e-9 and b > s.start_s + 1e-9 for a, b in steps)
-        assert s.end_s <= max(times) + 1 / RATE_HZ - case.delay_s + 1e-9
+        assert any(a < s.end_s - 1e-9 and b > s.start_s - case.delay_s + 1e-9 for a, b in steps)
+        assert s.end_s <= max(times) + 1 / RATE_HZ + 1e-9
         assert s.start_s >= min(times) - 1e-9
     # A segment comes as soon as it is final: never later than the gap time after its end.
     covered_s = 0.0
@@ -312,7 +337,7 @@ def test_a_snapshot_goes_on_as_if_nothing_had_been(case: Case, cut: int) -> None
     resumed.restore(json.loads(json.dumps(begun.snapshot())))
     for one, two in second:
         out += resumed.push(one, two) if isinstance(two, np.ndarray) else resumed.gap(one, two)
-    assert [*out, *resumed.flush()] == [s for group in stream(case) for s in group]
+    assert [*out, *end(resumed, case)] == [s for group in stream(case) for s in group]
 
 
 def test_low_is_in_proportion_to_the_threshold() -> None:

@@ -218,15 +218,14 @@ def test_steps_without_output_are_counted_but_predict_nothing() -> None:
 
 
 def test_an_output_stands_for_the_steps_until_the_next() -> None:
-    """No holes in the timeline, and it ends a stride after the last output, less the delay."""
+    """No holes in the timeline, and it ends where the data do."""
     model, kept = made(), RecordSink()
     run(skeletons(60), model, [kept])
     predictions, segments = kept.of(Prediction), kept.of(Segment)
     for one, next_ in pairwise(segments):
         assert next_.start_s == pytest.approx(one.end_s)
-    assert segments[0].start_s == pytest.approx(predictions[0].time_s)
-    end_s = predictions[-1].time_s + 2 / RATE_HZ - 0.2
-    assert segments[-1].end_s == pytest.approx(end_s)
+    assert segments[0].start_s == pytest.approx(predictions[0].time_s - 0.2)
+    assert segments[-1].end_s == pytest.approx(60 / RATE_HZ)
 
 
 def test_a_rate_that_is_given_is_the_recordings_not_the_models() -> None:

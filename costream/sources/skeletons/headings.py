@@ -52,7 +52,7 @@ _AROUND = (*_JOINT, "pos", "position", "coord", "point", "pt")  # carries no inf
 class Heading:
     """Meaning of one heading."""
 
-    role: str  # of columns.ROLES; "_" if unknown
+    role: str  # "time", "x", "score", ...; "_" if unknown
     joint: str = ""  # the joint as the table names it; "" for none
     has_unit: bool = False  # time: the unit is in the heading
     rank: int = 0  # of several scores the lowest is used: visibility before presence
