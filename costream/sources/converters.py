@@ -35,6 +35,7 @@ from costream.sources.media.audio_decoder import SILENCE_S, Discontinuity
 from costream.sources.media.picture import LazyImage
 from costream.sources.media.resample import AudioBlockCutter
 from costream.sources.skeletons.persons import PersonFrame, Placeholders, Slots, make_person
+from costream.sources.skeletons.upright import UprightRemark
 
 Values = npt.NDArray[Any]
 WHERE = "frame"  # in messages
@@ -340,6 +341,7 @@ class _Skeletons(_Timed):
         self._axes = joints.shape[2]
         self._shape = joints.shape[1:]
         self._unset, self._last_s = Placeholders(live=info.live), 0.0
+        self._remark = UprightRemark(self._layout, "y counts upwards here, negate it in pictures")
         self.info = replace(info, kind="skeleton", layout=self._layout.name, axes=self._axes)
 
     def items(self, value: Values, time_s: float | None) -> Iterator[Item]:
@@ -351,10 +353,12 @@ class _Skeletons(_Timed):
         i, at_s = self.number(time_s)
         persons = tuple(map(make_person, given))
         self._last_s = at_s
-        yield from self._unset.add(PersonFrame(at_s, persons))
+        moment = PersonFrame(at_s, persons)
+        yield from self._unset.add(moment)
+        yield from self._remark.add(moment)
         if strays := sum(person.strays for person in persons):
             yield Fault(at_s, f"joints far away from their person, taken as missing: {strays}")
-        placed = self._slots.place(PersonFrame(at_s, persons))
+        placed = self._slots.place(moment)
         joints = np.zeros((self._persons, *self._shape), np.float32)
         scores = np.zeros((self._persons, self._shape[0]), np.float32)
         for slot, person in enumerate(placed):

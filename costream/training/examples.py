@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from costream.checkpoints.card import Card
@@ -76,6 +77,12 @@ def open_example(
         raise located(error, example) from error
     finally:
         source.close()
+
+
+@cache
+def _tell(where: str, line: str) -> None:
+    """Say once what was assumed of a recording, however many examples it has."""
+    log.warning("%s: %s", where, line)
 
 
 def _without_faults(

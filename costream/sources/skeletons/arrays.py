@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +16,13 @@ from costream.layouts import BODY_25, COCO_17, NTU_25, OPENPOSE_18, Layout
 from costream.sources.features.pickles import load_pickle
 from costream.sources.file import require_rate
 from costream.sources.media.container import check_file
-from costream.sources.skeletons.headings import AXES, IMAGE_LAYOUTS, Columns, orientation
+from costream.sources.skeletons.headings import (
+    AXES,
+    IMAGE_LAYOUTS,
+    AxesOption,
+    Columns,
+    orientation,
+)
 from costream.sources.skeletons.persons import (
     Event,
     PersonFrame,
@@ -127,11 +134,12 @@ def read_array(
             where=where,
         )
     roles, signs = _roles(people.shape[3], layout, columns, where)
-    axes = [k for k, role in enumerate(roles) if role in AXES]
+    axes = [roles.index(axis) for axis in AXES if axis in roles]
     score = roles.index("score") if "score" in roles else None
     scores = None if score is None else people[..., score]
     signs = signs * orientation(layout, len(axes))
-    return _recording(people[..., axes], scores, signs, layout, rate_hz, where)
+    recording = _recording(people[..., axes], scores, signs, layout, rate_hz, where)
+    return replace(recording, option=AxesOption(more=() if score is None else ("score",)))
 
 
 def _people(array: npt.NDArray[Any], joints: int, clip: int) -> npt.NDArray[Any] | None:
@@ -169,7 +177,7 @@ def _roles(
                 where=where,
                 hint="list them in order, without headings: --columns x,y,score",
             )
-        signs = [column.sign for column in used if column.role in AXES]
+        signs = [column.sign for axis in AXES for column in used if column.role == axis]
         return [column.role for column in used], np.array(signs, float)
     if count == 3 and layout in IMAGE_LAYOUTS:
         return ["x", "y", "score"], np.ones(2)

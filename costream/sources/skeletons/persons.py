@@ -13,6 +13,7 @@ import numpy.typing as npt
 from costream.errors import SourceError
 from costream.layouts import Layout
 from costream.records import Fault
+from costream.sources.skeletons.headings import AxesOption
 
 Numbers: TypeAlias = npt.NDArray[np.float32]
 
@@ -71,6 +72,7 @@ class SkeletonRecording:
     duration_s: float | None
     events: Iterator[Event]  # in recording order
     assumed: tuple[str, ...] = ()  # what the file does not say, and how it is taken
+    option: AxesOption | None = None  # how ``--columns`` names its axes; None: it cannot
 
 
 def check_joints(count: int, layout: Layout, where: str) -> None:

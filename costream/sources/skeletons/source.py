@@ -34,7 +34,7 @@ from costream.sources.skeletons.c3d import read_c3d
 from costream.sources.skeletons.deeplabcut import read_deeplabcut
 from costream.sources.skeletons.freemocap import is_freemocap, read_freemocap, table_take
 from costream.sources.skeletons.hdf5 import HDF5_MAGIC, read_hdf5
-from costream.sources.skeletons.headings import parse_columns
+from costream.sources.skeletons.headings import AXES, parse_columns
 from costream.sources.skeletons.lines import Lines, text_format
 from costream.sources.skeletons.ntu import read_ntu
 from costream.sources.skeletons.openpose import keypoint_files, read_openpose
@@ -51,6 +51,7 @@ from costream.sources.skeletons.persons import (
 from costream.sources.skeletons.pose_json import read_pose_json, read_pose_list
 from costream.sources.skeletons.table import read_table
 from costream.sources.skeletons.take import Take, read_take
+from costream.sources.skeletons.upright import UprightRemark, turning_option, upright
 
 # Texts that are read as a whole.
 _TAKES: dict[str, Callable[[Iterable[str], float | None, str], Take]] = {
@@ -59,8 +60,6 @@ _TAKES: dict[str, Callable[[Iterable[str], float | None, str], Take]] = {
     "mot": read_mot,
     "trc": read_trc,
 }
-# Frames read when a table is opened: they show whether its times make sense.
-TRIED = 2
 
 _LATE = "frame(s) out of time order, left out"
 _STRAY = "joint(s) far away from their person, taken as missing"
@@ -114,6 +113,8 @@ class SkeletonSource(FileSource):
             if self._stopped:
                 raise SourceError("stopped before any data came", where=self._where) from None
             raise
+        if self._file is None:
+            recording = upright(recording, fixed=self._fixed)
         self._recording = recording
         return SourceInfo(
             name=file_name(self._uri),
@@ -136,6 +137,7 @@ class SkeletonSource(FileSource):
         end_s = float("inf") if options.end_s is None else options.end_s - SAME_TIME_S
         fatal: str | None = None
         unset = Placeholders(live=self._file is not None)
+        remark = UprightRemark(recording.layout, turning_option(recording, fixed=self._fixed))
         last_s, i = float("-inf"), 0
         for event in self._events(recording):
             if isinstance(event, TruncatedRecording):
@@ -149,6 +151,8 @@ class SkeletonSource(FileSource):
             if last_s >= end_s:
                 break
             yield from unset.add(event)
+            if self._file is not None:
+                yield from remark.add(event)
             for _ in range(sum(body.strays for body in event.bodies)):
                 self._damage.add(_STRAY, last_s)
             frame = _frame(i, event, slots, recording)
@@ -180,6 +184,12 @@ class SkeletonSource(FileSource):
             if event is None or self._stopped:
                 return
             yield event
+
+    @property
+    def _fixed(self) -> bool:
+        """Whether the options say what the axes are."""
+        columns = parse_columns(self._options.columns) if self._options.columns else None
+        return columns is not None and any(columns.get(axis) for axis in AXES)
 
     def _open(self) -> SkeletonRecording:
         options, where = self._options, self._where
@@ -218,7 +228,7 @@ class SkeletonSource(FileSource):
             recording = read_table(Lines(file), layout, columns, rate_hz, where, name)
             if layout is None and is_freemocap(given) and recording.axes == 3:
                 return read_take(table_take(recording), None, None, where)
-            return recording if name is None else _tried(recording)
+            return recording
         entry = _entry(path, name)
         if "poses" in entry:
             return read_pose_list(entry["poses"], layout, columns, rate_hz, where)
@@ -249,17 +259,6 @@ def _frame(
             joints[slot], scores[slot] = body.joints, body.scores
     numbers = tuple(slots.numbers)
     return SkeletonFrame(i, moment.time_s, joints, scores, recording.layout, persons=numbers)
-
-
-def _tried(recording: SkeletonRecording) -> SkeletonRecording:
-    """Read the first frames now, so that their errors are raised on opening."""
-    begin: list[Event] = []
-    while sum(isinstance(event, PersonFrame) for event in begin) < TRIED:
-        event = next(recording.events, None)
-        if event is None:
-            break
-        begin.append(event)
-    return replace(recording, events=itertools.chain(begin, recording.events))
 
 
 def _cut(recording: SkeletonRecording, whole: bool) -> SkeletonRecording:

@@ -22,6 +22,7 @@ from costream.sources.skeletons.headings import (
     Columns,
     Heading,
     TableSchema,
+    axes_option,
     interpret_headings,
     is_counted,
     is_header,
@@ -146,6 +147,7 @@ def read_table(
         clock().length_s(begin[0], table.last),
         events,
         assumed=tuple(assumed),
+        option=axes_option(plan, head, columns) if headed else None,
     )
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from costream.errors import SourceError
 from costream.layouts import BODY_15, Layout, joint_mapping
-from costream.sources.skeletons.headings import AXES, Columns, orientation
+from costream.sources.skeletons.headings import AXES, AxesOption, Columns, orientation
 from costream.sources.skeletons.joint_names import find_joints
 from costream.sources.skeletons.persons import (
     Event,
@@ -62,7 +62,8 @@ def read_take(
                 yield event
 
     end_s = frames[-1].time_s + (1 / take.rate_hz if take.rate_hz else 0.0)
-    return SkeletonRecording(found, take.axes, take.rate_hz, end_s, events())
+    option = AxesOption(oriented=False)
+    return SkeletonRecording(found, take.axes, take.rate_hz, end_s, events(), option=option)
 
 
 def frames_of(
