@@ -26,6 +26,15 @@ else:
 ColorMode = Literal["auto", "always", "never"]
 COMMANDS = ("detect", "listen", "read", "watch", "batch", "features", "train", "evaluate")
 PROJECT_FILE = "costream.toml"
+# Options that start programs, write or delete files, open ports, send results or passwords. They
+# are not taken from PROJECT_FILE, which may have come with a folder that somebody else has made.
+OUTWARD = frozenset(
+    {
+        *("run", "post", "append", "mqtt", "metrics", "ray_address", "password_file", "code"),
+        *("output", "overwrite", "snapshots", "keep", "state_dir", "status_file", "log_file"),
+        *("cache", "png"),
+    }
+)
 _LONGEST = 10_000_000  # bytes of a TOML file
 
 
@@ -53,7 +62,7 @@ def load_config(
     ``options`` are the command's long option names with underscores; ``extra`` is a file named
     with -c, which then replaces ./costream.toml and must exist. ``switches``: options that may be
     true or false. ``origins`` gets the file of each value. Unknown keys and tables raise
-    UsageError.
+    UsageError, and so do OUTWARD ones in ./costream.toml.
     """
     known = set(options)
     values: dict[str, Any] = {}
@@ -76,6 +85,8 @@ def load_config(
                     where=path,
                     hint=f"'costream {command} --help' lists the options",
                 )
+            if name in OUTWARD and path == Path(PROJECT_FILE) and not extra:
+                raise _outward_error(str(key), path)
             if isinstance(value, bool) and name not in switches:
                 what = f"{key} takes a value, not {str(value).lower()}"
                 raise UsageError(what, where=path)
@@ -83,6 +94,16 @@ def load_config(
             if origins is not None:
                 origins[name] = path
     return values
+
+
+def _outward_error(key: str, path: Path) -> UsageError:
+    """Return the error for a setting that a file of the current folder must not have."""
+    what = f"{key!r} is not taken from a file of the current folder"
+    hint = (
+        f"it may start programs, write files or send data: give --{key.replace('_', '-')},"
+        f" name the file with -c {path}, or write it into {user_config_path()}"
+    )
+    return UsageError(what, where=path, hint=hint)
 
 
 def read_toml(

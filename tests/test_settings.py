@@ -7,7 +7,7 @@ import pytest
 
 from costream.cli import cli
 from costream.errors import UsageError
-from costream.settings import COMMANDS, load_config, user_config_path
+from costream.settings import COMMANDS, OUTWARD, load_config, user_config_path
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +86,35 @@ def test_tables_are_named_after_the_commands_that_read_them():
 def test_named_file_must_exist():
     with pytest.raises(UsageError, match="no such configuration file"):
         load_config("detect", OPTIONS, "missing.toml")
+
+
+@pytest.mark.parametrize("key", sorted(key.replace("_", "-") for key in OUTWARD))
+@pytest.mark.parametrize("text", ["{} = 'x'", "[watch]\n{} = ['x']", "[watch]\n{} = true"])
+def test_a_file_of_the_current_folder_starts_and_writes_nothing(homes, key, text):
+    options = (key.replace("-", "_"),)
+    (homes / "costream.toml").write_text(text.format(key))
+    with pytest.raises(UsageError, match=rf"^costream.toml: '{key}' is not taken from a file of"):
+        load_config("watch", options, switches=options)
+    assert load_config("watch", options, "costream.toml", switches=options)
+    (homes / "costream.toml").unlink()
+    write_user(text.format(key))
+    assert load_config("watch", options, switches=options)
+
+
+# Options with the name of a file, a folder or an address that is read only.
+READ = {"config", "model", "weights", "layout", "data", "labels", "results", "compare", "budget"}
+
+
+def test_every_option_that_writes_or_sends_is_known_as_one():
+    with click.Context(cli) as ctx:
+        options = {
+            name.removeprefix("--"): str(option.metavar)
+            for command in COMMANDS
+            for option in getattr(cli.get_command(ctx, command), "params", ())
+            for name in option.opts
+            if name.startswith("--")
+        }
+    words = ("FILE", "FOLDER", "PATH", "HOST", "URL", "COMMAND")
+    outward = {name for name, metavar in options.items() if any(w in metavar for w in words)}
+    assert outward - READ <= {name.replace("_", "-") for name in OUTWARD}
+    assert {name.replace("_", "-") for name in OUTWARD} - {"code"} <= options.keys()
