@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from costream.errors import ModelError, OutputError, display_name
+from costream.locks import open_own
 from costream.urls import split_login
 from costream.version import __version__
 
@@ -270,7 +271,8 @@ class PartFile:
 
     def size(self) -> int:
         """Return the number of stored bytes."""
-        return self.path.stat().st_size if self.path.exists() else 0
+        own = self.path.is_file() and not self.path.is_symlink()
+        return self.path.stat().st_size if own else 0
 
     def version(self) -> str | None:
         """Return the version identifier of the file; None: the stored part cannot be used."""
@@ -286,15 +288,16 @@ class PartFile:
 
         def write() -> None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_bytes(b"")
             note = {"url": self.url, "version": version}
-            self._note.write_text(json.dumps(note), encoding="utf-8")
+            for path, text in ((self.path, ""), (self._note, json.dumps(note))):
+                with open(path, "w", encoding="utf-8", opener=open_own) as file:
+                    file.write(text)
 
         self._do(write)
 
     def open(self) -> FileIO:
         """Open it for appending, unbuffered: ``close`` would write a buffer once more."""
-        return self._do(lambda: FileIO(self.path, "ab"))
+        return self._do(lambda: FileIO(self.path, "ab", opener=open_own))
 
     def write(self, file: FileIO, block: bytes) -> None:
         """Append a block so that it survives the end of this process."""
@@ -320,7 +323,7 @@ class PartFile:
         """Rename the part to the target and delete the version file."""
 
         def rename() -> None:
-            with self.path.open("ab") as file:
+            with open(self.path, "ab", opener=open_own) as file:
                 os.fsync(file.fileno())
             os.replace(self.path, self._target)
 

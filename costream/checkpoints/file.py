@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from costream.checkpoints.card import Card
 from costream.errors import ModelError, OutputError
+from costream.locks import open_own
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -278,7 +279,7 @@ def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
+        with open(part, "wb", opener=open_own) as file:
             for block in parts:
                 file.write(block)
             file.flush()

@@ -41,7 +41,7 @@ from costream.importers.config import (
     published_labels,
     read_pairs,
 )
-from costream.locks import try_lock
+from costream.locks import append_own, try_lock
 from costream.models.registry import find_weights, kind_of
 from costream.runtime.stop import StopHandler, Stopped
 from costream.user_code import split_spec
@@ -168,7 +168,7 @@ def _lock(file: Path) -> IO[str]:
     path = file.with_name(f"{file.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.open("w", encoding="utf-8")
+        lock = append_own(path)
     except OSError as error:
         raise OutputError(f"cannot be written ({error.strerror})", where=path) from error
     if not try_lock(lock):

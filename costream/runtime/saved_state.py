@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from costream.locks import open_own
 from costream.sinks.atomic import write_file
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def write_state(
     if durable:
         write_file(path, data)
         return
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+    file = open_own(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0))
     try:
         with open(file, "wb") as open_file:
             open_file.write(data)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol, TextIO, TypeVar
 
 from costream.errors import OutputError, UsageError
-from costream.locks import try_lock
+from costream.locks import open_own, try_lock
 
 # Temporary storage of text until the end of a run, in constant memory.
 
@@ -240,7 +240,16 @@ class BinaryFile(AtomicFile):
 
 def _open_as_it_is(path: str, flags: int) -> int:
     """Open a file for writing without emptying it: another process may be writing to it."""
-    return os.open(path, flags & ~os.O_TRUNC, 0o666)
+    return open_own(path, flags & ~os.O_TRUNC)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a whole file through a part file, for the moment only. OSError on failure."""
+    part = part_path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(part, "wb", opener=open_own) as file:
+        file.write(data)
+    os.replace(part, path)
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from costream.errors import OutputError, UsageError
-from costream.locks import try_lock
+from costream.locks import append_own, try_lock
 from costream.records import AnyRecord, Fault, Gap, Header, Record, Segment, Summary, dumps, to_json
 from costream.sinks.rotation import Rotation
 
@@ -215,7 +215,7 @@ class Journal:
             with suppress(FileNotFoundError):
                 if os.path.samestat(path.stat(), os.fstat(self._lock.fileno())):
                     return
-        lock = path.open("a", encoding="utf-8")
+        lock = append_own(path)
         if not try_lock(lock):
             lock.close()
             raise BlockingIOError(errno.EAGAIN, "another run writes to it")

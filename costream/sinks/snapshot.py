@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import os
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +19,7 @@ from costream.draw.text import line_height, write
 from costream.errors import OutputError
 from costream.places import NO_NAME, Place
 from costream.records import Box, PixelSize
-from costream.sinks.atomic import part_path
+from costream.sinks.atomic import replace_file
 
 _QUALITY = 85
 _CELLS = 10  # of a grid, along each side
@@ -92,11 +91,8 @@ def write_zones_page(path: Path, picture: Canvas, places: Sequence[Place], sourc
 
 
 def _write(path: Path, data: bytes) -> None:
-    part = part_path(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(data)
-        os.replace(part, path)
+        replace_file(path, data)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise OutputError(f"cannot be written ({reason})", where=path) from error

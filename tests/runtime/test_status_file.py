@@ -16,6 +16,7 @@ from costream.records import Alert
 from costream.runtime.watch import status as module
 from costream.runtime.watch.status import StatusFile
 from costream.status import FeedStatus, WatchStatus
+from kit.disk import full_disk
 from kit.watched import feed, many, watch
 
 ALERT = Alert(9.0, "falling>=0.8 for 2s", "falling", 0.92, 7.0)
@@ -80,37 +81,33 @@ def test_a_reader_never_sees_half_of_it(tmp_path, often):
     assert counts <= {1, 40}
 
 
-def test_a_missing_folder_is_told_once_and_tried_again(tmp_path, often, caplog):
-    path = tmp_path / "later" / "status.json"
-    file = StatusFile(path)
-    with caplog.at_level(logging.WARNING, "costream"):
-        for _ in range(3):
-            file.show(watch(feed()))
-        path.parent.mkdir()
-        file.show(watch(feed()))
-        file.show(watch(feed()))
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{path}: cannot write the status (No such file or directory), trying again",
-        f"{path}: the status can be written again",
-    ]
+def test_missing_folders_are_created(tmp_path, often):
+    path = tmp_path / "later" / "today" / "status.json"
+    StatusFile(path).show(watch(feed()))
     assert read(path)["running"]
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_where_nothing_can_be_written_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"file: is not a folder|cannot be the status file"):
+        StatusFile(tmp_path / "file" / "status.json")
+    if Path("/proc/self").exists():
+        with pytest.raises(UsageError, match=r"^/proc: cannot be written"):
+            StatusFile(Path("/proc/status.json"))
+
+
 def test_a_full_disk_does_not_end_the_watch(tmp_path, often, caplog):
     path = tmp_path / "status.json"
     file = StatusFile(path)
     file.show(watch(feed(steps=1)))
-    part = tmp_path / "status.json.part"
-    part.symlink_to("/dev/full")
     with caplog.at_level(logging.WARNING, "costream"):
-        file.show(watch(feed(steps=2)))
-        file.show(watch(feed(steps=3)))
+        with full_disk(99):
+            file.show(watch(feed(steps=2)))
+            file.show(watch(feed(steps=3)))
         assert read(path)["feeds"][0]["steps"] == 1  # the last one that was whole
-        part.unlink()
         file.show(watch(feed(steps=4)))
     assert read(path)["feeds"][0]["steps"] == 4
-    assert ["No space left" in r.getMessage() for r in caplog.records] == [True, False]
+    assert ["File too large" in r.getMessage() for r in caplog.records] == [True, False]
 
 
 def test_what_is_no_status_file_is_not_written_over(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from costream.errors import OutputError
 from costream.places import Place
 from costream.records import Box, VideoFrame
-from costream.sinks.atomic import part_path
+from costream.sinks.atomic import replace_file
 from costream.sinks.snapshot import jpeg_of
 
 SUFFIX = ".jpg"
@@ -60,10 +59,7 @@ class AlertPicture:
     def _write(self) -> None:
         if self.path is None:
             return
-        part = part_path(self.path)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_bytes(self._jpeg)
-            os.replace(part, self.path)
+            replace_file(self.path, self._jpeg)
         except OSError as error:
             self._problem = error.strerror or type(error).__name__

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from costream.errors import OutputError, UsageError
-from costream.locks import try_lock
+from costream.locks import append_own, try_lock
 from costream.runtime.batch.folders import PRIVATE, Outcome
 from costream.runtime.batch.stores import Fingerprint
 from costream.sinks.atomic import AtomicFile
@@ -94,7 +94,7 @@ class BatchJournal:
         """Lock the folder. UsageError when another batch is writing to it."""
         try:
             (self.folder / PRIVATE).mkdir(parents=True, exist_ok=True)
-            self._lock = (self.folder / PRIVATE / "lock").open("a", encoding="utf-8")
+            self._lock = append_own(self.folder / PRIVATE / "lock")
         except OSError as error:
             raise UsageError(f"cannot be written ({error.strerror})", where=self.folder) from error
         until_s = time.monotonic() + _LOCK_S
@@ -112,7 +112,7 @@ class BatchJournal:
         """Mark the folder as made by this batch, and open the journal for writing."""
         self._write(self.folder / PRIVATE / MARK, [json.dumps(mark, indent=1) + "\n"])
         self._rewrite()  # the next line must not continue a truncated one
-        self._file = self._path.open("a", encoding="utf-8", newline="")
+        self._file = append_own(self._path)
 
     def add(self, entry: JournalEntry) -> None:
         """Append an entry and flush it. OutputError when it cannot be written."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from costream.checkpoints.file import SUFFIX
 from costream.errors import UsageError
-from costream.locks import try_lock
+from costream.locks import append_own, try_lock
 from costream.models.base import Model
 from costream.runtime.saved_state import UnfitStateError, read_state, write_state
 from costream.runtime.watch.feed_list import FeedSpec
@@ -81,9 +81,7 @@ class StateDirectory:
         self._folder, self._model = folder, model
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if (folder / ".lock").is_fifo():  # would be waited for
-                raise UsageError("is no file", where=folder / ".lock")
-            self._lock = (folder / ".lock").open("a", encoding="utf-8")
+            self._lock = append_own(folder / ".lock")
         except OSError as error:
             raise UsageError(f"cannot be written ({error.strerror})", where=folder) from error
         if not try_lock(self._lock):

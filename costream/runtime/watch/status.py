@@ -20,7 +20,7 @@ from costream.models.base import ModelInfo
 from costream.records import SCHEMA, Alert, plain, to_json
 from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.watch.channel import FeedChannel
-from costream.sinks.atomic import part_path
+from costream.sinks.atomic import check_folder, replace_file
 from costream.status import WatchStatus
 from costream.urls import redact
 from costream.version import __version__
@@ -92,8 +92,9 @@ log = logging.getLogger("costream")
 class StatusFile:
     """Writes the newest status to ``path`` at most once a second, through a temporary file.
 
-    A failure to write (a full disk, a missing folder) is logged once, and writing is retried.
-    UsageError when ``path`` holds something else, which is not overwritten.
+    Missing folders are created. A failure to write (a full disk) is logged once, and writing is
+    retried. UsageError where nothing can be written, or ``path`` holds something else, which is
+    not overwritten.
     """
 
     def __init__(self, path: Path) -> None:
@@ -102,6 +103,7 @@ class StatusFile:
         self._wrote_s = float("-inf")
         self._failing = False
         _check(self._path)
+        check_folder(self._path.parent)
 
     def show(self, status: WatchStatus) -> None:
         """Take the current status; write it if the last write was long enough ago."""
@@ -118,11 +120,9 @@ class StatusFile:
 
     def _write(self, status: WatchStatus, *, running: bool) -> None:
         text = json.dumps(status_json(status, running=running), ensure_ascii=False)
-        part = part_path(self._path)
         try:
             # A name that is not UTF-8 is decoded with lone surrogates.
-            part.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
-            os.replace(part, self._path)
+            replace_file(self._path, f"{text}\n".encode("utf-8", "backslashreplace"))
         except OSError as error:
             if not self._failing:
                 reason = error.strerror or type(error).__name__

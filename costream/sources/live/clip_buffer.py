@@ -23,6 +23,7 @@ from av.container import InputContainer, OutputContainer
 from av.stream import Stream
 
 from costream.errors import OutputError
+from costream.locks import open_own
 from costream.sources.media.container import ATTACHED_PICTURE, has_time_stamps
 
 log = logging.getLogger("costream")
@@ -383,13 +384,16 @@ def write_clip(path: Path, tracks: StreamTemplates, packets: Sequence[PacketCopy
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     try:
-        with av.open(f"file:{part}", "w", format=_FORMAT) as container:
+        with (
+            open(part, "wb", opener=open_own) as file,
+            av.open(file, "w", format=_FORMAT) as container,
+        ):
             made = tracks.add_to(container)
             for index, packet in _timed(packets, made):
                 packet.stream = made[index].stream
                 container.mux_one(packet)
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
+        with part.open("rb") as written:
+            os.fsync(written.fileno())
         os.replace(part, path)
     except BaseException:
         part.unlink(missing_ok=True)
