@@ -10,9 +10,15 @@ from collections.abc import Iterable, Sequence
 
 from costream.errors import UsageError, printable
 from costream.errors import clean as clean  # beside the other ways to show things
-from costream.records import THRESHOLD, Compute, Head, Header, Segment, Summary
+from costream.records import Compute, Header, Segment, Summary
+from costream.units import counted as counted
+from costream.units import short_time as short_time
+from costream.units import si as si
+from costream.units import three_digits as three_digits
+from costream.units import times as times
 
 _MOST_NAMES = 12  # in one message
+_OFTEN = 0.05  # share of the time; what is unfamiliar for less is not worth a line
 
 
 def print_path(path: str | os.PathLike[str]) -> None:
@@ -21,44 +27,11 @@ def print_path(path: str | os.PathLike[str]) -> None:
     print(printable(text) if sys.stdout.isatty() else text)
 
 
-def short_time(seconds: float, decimals: int = 1) -> str:
-    """Return a time as ``M:SS.s``, or ``H:MM:SS.s`` from an hour on."""
-    unit = 10**decimals
-    whole, fraction = divmod(round(max(0.0, seconds) * unit), unit)
-    minutes, rest = divmod(whole, 60)
-    text = f"{minutes // 60}:{minutes % 60:02d}:" if minutes >= 60 else f"{minutes}:"
-    return f"{text}{rest:02d}" + (f".{fraction:0{decimals}d}" if decimals else "")
-
-
-def si(number: float, unit: str = "") -> str:
-    """Return a count with its SI prefix and two or three digits: ``9.6 M``, ``410 MMAC``."""
-    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        # 999.7 M is shown as 1.0 G, not as 1000 M.
-        if abs(number) >= 0.9995 * size:
-            return f"{three_digits(number / size)} {prefix}{unit}".rstrip()
-    return f"{number:.3g} {unit}".rstrip()
-
-
-def three_digits(number: float) -> str:
-    """Return ``9.6``, ``43.1``, ``410``: one decimal below a hundred, none from there on."""
-    return f"{number:.1f}" if abs(number) < 99.95 else f"{number:.0f}"
-
-
-def times(ratio: float) -> str:
-    """Return a ratio as ``8.2x``, or ``43x`` from ten on."""
-    return f"{ratio:.1f}x" if ratio < 9.95 else f"{ratio:.0f}x"
-
-
 def saving(macs: float, dense_macs: float) -> str:
     """Return the saving against the dense model: ``43x less``; '' if negligible or unknown."""
     if macs <= 0 or dense_macs < 1.05 * macs:
         return ""
     return f"{times(dense_macs / macs)} less"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return ``1 error``, ``2 errors``."""
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def nothing_found(kind: str, *, objects: bool = False) -> str:
@@ -69,14 +42,12 @@ def nothing_found(kind: str, *, objects: bool = False) -> str:
 
 
 def cost_line(summary: Summary, kind: str) -> str:
-    """Return the line that ends a run: steps, time, speed, operations, losses."""
+    """Return the line that ends a run: what was read, time, speed, losses."""
     kind = "skeletons" if kind == "skeleton" else kind
     speed = "" if summary.x_realtime is None else f" ({times(summary.x_realtime)} real time)"
     took = f" in {summary.wall_s:.1f} s" if math.isfinite(summary.wall_s) else ""
     read = f"text{took}" if kind == "text" else f"{summary.media_s:.1f} s of {kind}{took}{speed}"
-    parts = [counted(summary.steps, "step"), read]
-    if summary.macs:
-        parts.append(si(summary.macs, "MAC"))
+    parts = [read]
     if summary.dropped:
         parts.append(f"{summary.dropped} dropped")
     if summary.drift_ppm is not None:
@@ -96,23 +67,29 @@ def network_saving(summary: Summary) -> str:
 
 
 def saving_line(summary: Summary, *, exact: bool = True) -> str:
-    """Return the line on what continual inference has saved; '' if nothing or unknown.
-
-    ``same answer as recomputing the window; network 64x less, with frontend 1.5x less``
+    """Return what continual inference did, in plain words; '' if it saved nothing, or unknown.
 
     ``exact``: whether all answers are those of recomputing the window.
     """
-    less = saving(summary.macs, summary.dense_macs)
     own, dense = summary.network_macs, summary.network_dense_macs
     if own is None or dense is None:
+        less = saving(summary.macs, summary.dense_macs)
         return less and f"{less} computation than processing every frame whole"
-    network = saving(own, dense)
-    if not network:
+    if not saving(own, dense):
         return ""
-    both = "" if own == summary.macs else f", with frontend {less or 'as much'}"
-    same = "same answer as recomputing the window"
-    other = "recomputing the window can give other answers"
-    return f"{same if exact else other}; network {network}{both}"
+    if exact:
+        return "each step was computed once, with the same answer as recomputing the whole window"
+    return "each step was computed once; recomputing the whole window can give other answers"
+
+
+def work_line(summary: Summary) -> str:
+    """Return the work of a run: ``393 steps, 22.2 GMAC: 1.4x less, the network alone 64x less``."""
+    less = saving(summary.macs, summary.dense_macs)
+    network = network_saving(summary)
+    alone = f"the network alone {network}" if network else ""
+    saved = ", ".join(filter(None, [less, alone]))
+    spent = f", {si(summary.macs, 'MAC')}" if summary.macs else ""
+    return f"{counted(summary.steps, 'step')}{spent}" + (f": {saved}" if saved else "")
 
 
 def closing_lines(header: Header, summary: Summary) -> list[str]:
@@ -125,18 +102,17 @@ def closing_lines(header: Header, summary: Summary) -> list[str]:
 
 
 def unfamiliar_line(header: Header, summary: Summary) -> str | None:
-    """Return for how long the input was unfamiliar to the model; None if it was not."""
-    if not summary.unfamiliar_s:
+    """Return for how long the input was unfamiliar; None if it was for ``_OFTEN`` at most.
+
+    Of several models those are named that can tell.
+    """
+    if not summary.unfamiliar_s or summary.unfamiliar_s <= _OFTEN * summary.media_s:
         return None
     hint = header.options.get("unfamiliar")
     told = clean(hint) if isinstance(hint, str) else "what is said of it is not to be trusted"
-    return f"unfamiliar for {summary.unfamiliar_s:.1f} s of {summary.media_s:.1f} s: {told}"
-
-
-def opens_at(head: Head | None, label: str) -> str:
-    """Return the threshold of a label, '' if it is the usual one."""
-    threshold = THRESHOLD if head is None else head.threshold_of(label)
-    return "" if threshold == THRESHOLD else f"{threshold:.2f}"
+    names = [clean(head.model) for head in header.heads or () if head.familiar is not None]
+    to = f" to {' and '.join(names)}" if names else ""
+    return f"unfamiliar{to} for {summary.unfamiliar_s:.1f} s of {summary.media_s:.1f} s: {told}"
 
 
 def share_of_dense(compute: Compute) -> float:

@@ -220,7 +220,7 @@ class Options:
     )
 
     # Results
-    output: str | None = flag(  # "-" for stdout; None: a timeline on a terminal, else JSONL
+    output: str | None = flag(  # "-" for stdout; None: a readable timeline there
         "-o --output",
         "Write files to this folder, or one table FILE.csv; '-' is stdout.",
         on=EVERY,

@@ -20,7 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from costream.errors import UsageError
+from costream.errors import UsageError, clean
+from costream.units import short_time
 
 if TYPE_CHECKING:  # commands that run nothing start without NumPy
     import numpy as np
@@ -208,6 +209,11 @@ class ZoneEvent:
     entered: int  # objects of this label that have entered so far
     left: int  # objects of this label that have left so far
 
+    def __str__(self) -> str:
+        who = f"{clean(self.label)} #{self.id}"
+        where = f"{clean(self.event)} {clean(self.zone)}"
+        return f"{short_time(self.time_s, 2)}  {who}: {where}, {self.now} there"
+
 
 @dataclass(frozen=True)
 class Crossing:
@@ -221,6 +227,12 @@ class Crossing:
     id: int  # its track id
     ins: int  # objects of this label that have crossed it inwards so far
     outs: int  # and outwards
+
+    def __str__(self) -> str:
+        who = f"{clean(self.label)} #{self.id}"
+        return (
+            f"{short_time(self.time_s, 2)}  {who}: {clean(self.direction)} over {clean(self.line)}"
+        )
 
 
 def read_event(kind: str, fields: dict[str, Any]) -> ZoneEvent | Crossing:

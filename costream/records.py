@@ -1,8 +1,8 @@
 """Data types shared by all stages: items from sources to models, records from runs to sinks.
 
-Units are in the field names, shapes and colour order in the comments. The JSON form of a record
-is ``to_json(record)``: one flat object whose ``type`` names the class. The schema id changes
-only when readers would break; new types and new fields are additive.
+Units are in the field names, shapes and colour order in the comments. ``str`` of a record is a line
+for people. Its JSON form is ``to_json(record)``: one flat object whose ``type`` names the class.
+The schema id changes only when readers would break; new types and new fields are additive.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
+from costream.errors import clean
 from costream.places import Crossing, ZoneEvent
+from costream.units import counted, short_time, si
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,6 +120,9 @@ class Gap:
     end_s: float  # ... until here; then the model starts anew
     reason: str  # why, in words
 
+    def __str__(self) -> str:
+        return f"{_span(self.start_s, self.end_s)}  no data: {clean(self.reason)}"
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -127,6 +133,10 @@ class Fault:
     message: str  # what is damaged, in words
     fatal: bool = False  # nothing could be read after it
     count: int = 1  # damaged packets or frames this stands for; 0: a remark, nothing is lost
+
+    def __str__(self) -> str:
+        at = "" if self.time_s is None else f"{short_time(self.time_s, 2)}  "
+        return f"{at}error: {clean(self.message)}"
 
 
 Data: TypeAlias = VideoFrame | AudioBlock | FeatureRow | SkeletonFrame | TextLine
@@ -195,6 +205,9 @@ class Header:
     task: str | None = None  # of the model, if not the recognition of classes
     persons: int | None = None  # at one time, at most, if each has predictions of its own
 
+    def __str__(self) -> str:
+        return f"{clean(self.source)}: {clean(self.model)}, {self.rate_hz:g} steps a second"
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -214,6 +227,11 @@ class Prediction:
     familiarity: float | None = None  # 0 to 1: whether the model knows input of this kind
     person: int | None = None  # number of the person, from 1, if each has its own predictions
     text: str | None = None  # the line, or word, of models for text
+
+    def __str__(self) -> str:
+        best = "  ".join(f"{clean(label)} {score:.2f}" for label, score in self.top)
+        line = [] if self.text is None else [clean(self.text)]
+        return "  ".join([short_time(self.time_s, 2), *_of(self.model, self.person), best, *line])
 
 
 @dataclass(frozen=True)
@@ -241,6 +259,11 @@ class Objects:
     pts: int | None  # its time stamp in time-base units
     boxes: tuple[Box, ...]  # [[x1, y1, x2, y2, score, label], ...], then the id, and zones
 
+    def __str__(self) -> str:
+        counts = Counter(box.label for box in self.boxes).most_common()
+        found = ", ".join(f"{count} {clean(label)}" for label, count in counts)
+        return f"{short_time(self.time_s, 2)}  {found or 'nothing'}"
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -254,6 +277,11 @@ class Segment:
     model: str | None = None  # name of the head, if there are several
     count: int | None = None  # objects: maximum number of the label at one time
     person: int | None = None  # number of the person, from 1
+
+    def __str__(self) -> str:
+        most = [] if self.count is None else [f"x{self.count}"]
+        about = [*_of(self.model, self.person), clean(self.label), *most, f"{self.score:.2f}"]
+        return "  ".join([_span(self.start_s, self.end_s), *about])
 
 
 @dataclass(frozen=True)
@@ -292,6 +320,11 @@ class Compute:
         budgets = (self.budget_ms, self.budget_macs, self.budget_share)
         return next((budget for budget in budgets if budget is not None), None)
 
+    def __str__(self) -> str:
+        work = f"{si(self.macs, 'MAC')} of {si(self.dense_macs, 'MAC')}"
+        took_ms = self.ms.frontend + self.ms.network
+        return f"{short_time(self.time_s, 2)}  step {self.i}: {work}, {took_ms:.1f} ms"
+
 
 @dataclass(frozen=True)
 class Alert:
@@ -310,6 +343,10 @@ class Alert:
     level_db: float | None = None  # rules about the sound level: how loud it was
     person: int | None = None  # number of the person, if persons are told apart
 
+    def __str__(self) -> str:
+        what = f"alert: {clean(self.label)} {self.score:.2f}  ({clean(self.rule)})"
+        return f"{short_time(self.time_s, 2)}  {what}"
+
 
 @dataclass(frozen=True)
 class Level:
@@ -319,6 +356,10 @@ class Level:
     time_s: float  # as in its prediction
     db: float  # root mean square, at least 96 below full scale
     dba: float | None = None  # the same A-weighted (--levels dBA)
+
+    def __str__(self) -> str:
+        weighted = "" if self.dba is None else f", {self.dba:.1f} dBA"
+        return f"{short_time(self.time_s, 2)}  level {self.db:.1f} dB{weighted}"
 
 
 @dataclass(frozen=True)
@@ -356,6 +397,21 @@ class Summary:
     network_macs: int | None = None  # of `macs`, without the frontend, where that is known
     network_dense_macs: int | None = None  # the same of `dense_macs`
     unfamiliar_s: float | None = None  # of `media_s`, below the limit of familiarity
+
+    def __str__(self) -> str:
+        whole = "" if self.complete else ", incomplete"
+        found = counted(self.segments, "segment")
+        return f"{found} in {self.media_s:.1f} s of media, {counted(self.steps, 'step')}{whole}"
+
+
+def _span(start_s: float, end_s: float) -> str:
+    return f"{short_time(start_s, 2)} - {short_time(end_s, 2)}"
+
+
+def _of(model: str | None, person: int | None) -> list[str]:
+    """Return the names of the head and of the person that a record is about."""
+    head = [] if model is None else [clean(model)]
+    return head if person is None else [*head, f"person {person}"]
 
 
 Record: TypeAlias = (

@@ -34,6 +34,7 @@ COMMON |= {
     "places",
     "status",
     "flags",
+    "units",
 }
 # part -> parts it may import besides itself and COMMON
 MAY = {

@@ -28,7 +28,7 @@ def test_the_readme_is_short_and_has_the_two_commands_of_the_set_up():
 
 @pytest.mark.parametrize("text", [README, DETECT], ids=["README", "detect.md"])
 def test_the_timeline_that_is_shown_is_that_of_the_room(text: str) -> None:
-    line = r"^(\S+)  +(\S+)  +\S+ s  (?:● )?([a-z]+(?: [a-z]+)*) +(\d\.\d\d) "
+    line = r"^(\S+)  +(\S+)  +\S+ s  (?:● )?([a-z]+(?: [a-z]+)*) +(\d\.\d\d)$"
     told = re.findall(line, text, re.MULTILINE)
     seen = re.findall(line, run("detect", ROOM, "-f", "table").stdout, re.MULTILINE)
     assert len(told) >= 3

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 from costream import records
+from costream.places import Crossing, ZoneEvent
 from costream.records import (
+    Alert,
     Box,
     Compute,
     Fault,
     Gap,
+    Level,
     Objects,
     Prediction,
     Segment,
@@ -170,3 +173,33 @@ def test_a_budget_of_older_results_gets_its_unit(tokens, budget, name):
     fields = {"i": 0, "time_s": 0.0, "macs": 1, "dense_macs": 1, "tokens": tokens}
     record = from_json("compute", {**fields, "budget": budget})
     assert getattr(record, name) == record.budget == budget
+
+
+NASTY = "a\nb\x1b[31m"
+LINES = (
+    (Gap(1.0, 2.5, "lost"), "0:01.00 - 0:02.50  no data: lost"),
+    (Fault(None, NASTY), "error: a b?[31m"),
+    (Prediction(0, 3.25, 0, None, (("walk", 0.95), ("sit", 0.03))), "0:03.25  walk 0.95  sit 0.03"),
+    (Prediction(0, 3.25, 0, None, ((NASTY, 0.9),), model="m", person=2, text="x\ny"), None),
+    (Objects(0, 1.0, 0, None, ()), "0:01.00  nothing"),
+    (Objects(0, 1.0, 0, None, (Box(0, 0, 1, 1, 0.9, "car"),) * 2), "0:01.00  2 car"),
+    (Segment(3.25, 6.875, "walk", 0.951), "0:03.25 - 0:06.88  walk  0.95"),
+    (Segment(3661.0, 3662.0, NASTY, 0.5, "m", 3, 1), None),
+    (Compute(4, 0.5, 56_400_000, 80_000_000, StageTimes(1.0, 2.0, 0.5, 1.0)), None),
+    (Alert(1.0, "fall>=0.8", "fall", 0.91, 0.5), "0:01.00  alert: fall 0.91  (fall>=0.8)"),
+    (Level(1.0, -30.0, -33.3), "0:01.00  level -30.0 dB, -33.3 dBA"),
+    (ZoneEvent(1.0, "door", "enter", "person", 7, 0.0, 1, 1, 0), None),
+    (Crossing(1.0, "gate", "in", "person", 7, 1, 0), "0:01.00  person #7: in over gate"),
+)
+
+
+@pytest.mark.parametrize(("record", "line"), LINES, ids=lambda x: type(x).__name__)
+def test_a_record_as_text_is_one_line(record, line):
+    text = str(record)
+    assert line in (None, text)
+    assert text.isprintable()
+
+
+def test_every_record_can_be_read():
+    kinds = {type(record) for record, _ in LINES}
+    assert kinds == set(typing.get_args(records.Record))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from costream.api.options import make_options
 from costream.api.streams import LoadedModel, RecordIterator, checked, loaded
-from costream.errors import ExitCode, UsageError
+from costream.errors import ExitCode, UsageError, clean
 from costream.options import Options
 from costream.records import Header, Record, Summary
 from costream.runtime.options import check_model_options
@@ -32,6 +32,9 @@ class FeedRecord(NamedTuple):
 
     feed: str
     record: Record | Header | Summary
+
+    def __str__(self) -> str:
+        return f"{clean(self.feed)}: {self.record}"
 
 
 class _FeedQueue:

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
@@ -48,7 +48,10 @@ REPLACE = "give overwrite=True"  # hint for a file that exists
 
 @dataclass(frozen=True)
 class Results:
-    """All records of one run over one source. In a notebook it shows the page of the report."""
+    """All records of one run over one source: iterate over them, ``len`` counts them.
+
+    ``print`` shows the timeline, a notebook the page of the report.
+    """
 
     header: Header
     records: tuple[Record, ...]
@@ -180,6 +183,17 @@ class Results:
         # A frame of its own, so that the styles of the page and of the notebook do not mix.
         page = html.escape(self.to_html(), quote=True)
         return f'<iframe srcdoc="{page}" style="width:100%;height:30em;border:0"></iframe>'
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __str__(self) -> str:
+        out = io.StringIO()
+        self._write(make_sinks(["table"], None, "", stream=out))
+        return out.getvalue().rstrip()
 
     def __repr__(self) -> str:
         segments = len(self.segments)

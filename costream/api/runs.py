@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 from costream.api.options import make_options
 from costream.api.results import REPLACE, Results
@@ -65,6 +65,15 @@ class RecordStream(RecordIterator[Record]):
         summary = self.summary
         assert summary is not None
         return Results(self.header, records, summary)
+
+    if not TYPE_CHECKING:  # which knows what there is
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise AttributeError, which tells where the attributes of results are."""
+            if hasattr(Results, name):
+                hint = f"result = ...collect(), then result.{name}"
+                raise AttributeError(f"{name} is known once the run has ended: {hint}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 def detect(

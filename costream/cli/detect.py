@@ -17,15 +17,15 @@ def command(options: Options, effective: list[str]) -> ExitCode:
     THUMOS-style pickle; FILE.pickle#NAME selects one video of it); the http URL of a media file;
     or '-' for stdin.
 
-    Results go to files with -o (or to one table of all segments: -o all.csv), as JSONL to a pipe,
-    and as a readable timeline to a terminal, or anywhere with -f table.
+    Results go to files with -o (or to one table of all segments: -o all.csv); without it a readable
+    timeline is printed. -f jsonl prints records for other programs.
 
     \b
     costream detect clip.mp4
     costream detect *.mp4 -o out -f jsonl,csv,srt
     costream detect *.mp4 -o all.csv --only 'fall,lie'
-    costream detect clip.mp4 -f table | less
-    cat clip.ts | costream detect - | jq 'select(.type == "segment")'
+    costream detect clip.mp4 | less
+    cat clip.ts | costream detect - -f jsonl | jq 'select(.type == "segment")'
     costream detect poses.csv -m costgcn --fps 30
     costream detect walk.c3d -m costgcn
     costream detect street.mp4 -m eventful-vitdet --budget 60ms --track -o out -f jsonl,csv,mp4

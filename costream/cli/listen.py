@@ -22,8 +22,8 @@ def command(options: Options, effective: list[str]) -> ExitCode:
     SOURCE is a sound file, a video with sound, the http URL of either, '-' for stdin, or features
     of the frontend; without one, --mic listens to the microphone until Ctrl-C or for --duration.
 
-    Results go to files with -o (or to one table of all segments: -o all.csv), as JSONL to a pipe,
-    and as a readable timeline to a terminal, or anywhere with -f table.
+    Results go to files with -o (or to one table of all segments: -o all.csv); without it a readable
+    timeline is printed. -f jsonl prints records for other programs.
 
     \b
     costream listen --mic

@@ -19,8 +19,8 @@ def command(options: Options, effective: list[str]) -> ExitCode:
     the words before it as context. A line counts as a second; with --arrival it has the time at
     which it came.
 
-    On a terminal each line is shown with its label; results go to files with -o, and as JSONL to a
-    pipe. --on tells of lines at once, to a program, a web hook or a file.
+    Each line is printed with its label; results go to files with -o, and -f jsonl prints records
+    for other programs. --on tells of lines at once, to a program, a web hook or a file.
 
     \b
     costream models init cotext -o base.safetensors

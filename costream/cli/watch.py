@@ -30,7 +30,7 @@ def command(options: Options, effective: list[str]) -> ExitCode:
     a file with --realtime, or a TOML list of feeds; of text also a file that grows. Lost feeds are
     reconnected; missing time is written as gap records. Ctrl-C ends the watch, finishing all files.
 
-    With -o each feed is appended to FEED.jsonl in that folder; else JSONL is written to a pipe.
+    With -o each feed is appended to FEED.jsonl in that folder; '-o -' prints records as JSONL.
 
     \b
     costream watch rtsp://cam1/live rtsp://cam2/live -o log

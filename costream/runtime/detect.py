@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from costream.errors import CostreamError, ExitCode, SourceError, UsageError, display_name
-from costream.formatting import clean
+from costream.formatting import clean, work_line
 from costream.models.base import Model
 from costream.models.registry import find_weights, more_to_fetch
 from costream.options import Options
@@ -47,6 +47,11 @@ class _Plan:
     directory: Path | None
     report: bool  # a readable timeline on stdout
     table: Path | None = None  # one table of all segments, instead of a folder
+
+    @property
+    def says_totals(self) -> bool:
+        """Whether what goes to stdout ends with the totals of the run."""
+        return self.report or (self.directory is None and "table" in self.formats)
 
 
 def detect(options: Options, effective: Sequence[str] = ()) -> ExitCode:
@@ -121,11 +126,12 @@ def _plan(options: Options) -> _Plan:
             hint = f"name a folder: -f {format} -o FOLDER"
             raise UsageError("only a .csv of all segments is a file", where=f"-o {path}", hint=hint)
         return _Plan(options.formats or ("jsonl",), path, on_terminal)
-    if options.by is not None and options.output is None and on_terminal and not options.formats:
-        return _Plan(("lines",), None, report=False)
-    if options.output is None and options.formats in ((), ("table",)) and on_terminal:
+    if options.formats or options.output == "-":
+        formats = options.formats or ("jsonl",)
+    else:  # what people read, on a terminal or not
+        formats = ("table",) if options.by is None else ("lines",)
+    if formats == ("table",) and options.output is None and on_terminal:
         return _Plan((), None, report=True)
-    formats = options.formats or ("jsonl",)
     check_outputs(formats, None, "", overwrite=False)
     return _Plan(formats, None, report=False)
 
@@ -238,6 +244,7 @@ def _one(
         follow_persons=True,
         listener=None if alerts is None else partial(alerts.listener, name),
     )
+    log.info("%s: %s", name, work_line(summary))
     if plan.directory is not None:
         objects = model.info.card.finds_objects
         paths = [
@@ -279,7 +286,7 @@ def _views(options: Options, plan: _Plan, name: str, *, live: bool) -> list[Sink
     ):
         views.append(LiveView(console, name, live=live))
     elif options.verbosity >= 0:
-        views.append(PlainLines(console, name, last=not plan.report))
+        views.append(PlainLines(console, name, last=not plan.says_totals))
     if plan.report:
         views.append(FinalTimeline(stdout_console(options.color), name))
     return views

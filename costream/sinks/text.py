@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from costream.formatting import clean, closing_lines, named, nothing_found, opens_at, short_time
-from costream.records import Head, Header, Record, Segment, Summary, finds_objects, heads_of
+from costream.formatting import clean, closing_lines, named, nothing_found, short_time
+from costream.records import Header, Record, Segment, Summary, finds_objects
 from costream.sinks.atomic import TextOutput
 from costream.sinks.base import TextSink, output_file
 from costream.sinks.labels import source_name
@@ -18,14 +18,13 @@ class TextTable(TextSink):
     """The timeline that ends a run on a terminal, as plain text without escape sequences.
 
     Rows are written as they arrive; those of several heads, of objects, and of persons are stored
-    until the end, because they must be in order.
+    until the end, so that they are in order, unless the source is live.
     """
 
     def __init__(self, out: TextOutput) -> None:
         super().__init__(out)
         self._header: Header  # from ``open`` on
-        self._has_heads = self._of_objects = self._persons = self._has_own = self._any = False
-        self._heads: dict[str | None, Head] = {}
+        self._has_heads = self._of_objects = self._persons = self._any = False
         self._widths: list[int] = []
         self._waiting: Timelines | None = None
 
@@ -34,9 +33,7 @@ class TextTable(TextSink):
         super().open(header)
         self._header, self._has_heads = header, header.heads is not None
         self._of_objects, self._persons = finds_objects(header), header.persons is not None
-        self._heads = heads_of(header)
-        self._has_own = any(opens_at(h, label) for h in self._heads.values() for label in h.labels)
-        if self._has_heads or self._of_objects or self._persons:
+        if header.began is None and (self._has_heads or self._of_objects or self._persons):
             self._waiting = Timelines(by_label=self._of_objects)
         end_s = header.options.get("end_s") or header.duration_s
         time = len(short_time(_LONG_S if end_s is None else end_s, 2))
@@ -73,22 +70,20 @@ class TextTable(TextSink):
     def _segment(self, segment: Segment) -> None:
         if not self._any:
             self._any = True
-            self._row("start", "end", "length", "model", "label", "max", "score", "opens at")
+            self._row("start", "end", "length", "model", "label", "max", "score")
         times = (short_time(segment.start_s, 2), short_time(segment.end_s, 2))
         length = f"{segment.end_s - segment.start_s:.2f} s"
         model, label = clean(segment.model or ""), clean(named(segment))
-        own = opens_at(self._heads.get(segment.model), segment.label)
-        self._row(
-            *times, length, model, label, str(segment.count or ""), f"{segment.score:.2f}", own
-        )
+        most, score = str(segment.count or ""), f"{segment.score:.2f}"
+        self._row(*times, length, model, label, most, score)
 
     def _row(self, *cells: str) -> None:
-        start, end, length, model, label, most, score, own = cells
+        start, end, length, model, label, most, score = cells
         shown = [start, end, length, *([model] if self._has_heads else []), label]
         aligned = [
             cell.rjust(width) if k < 3 else cell.ljust(width)
             for k, (cell, width) in enumerate(zip(shown, self._widths, strict=True))
         ]
         aligned += [most.rjust(3)] if self._of_objects else []
-        aligned += [score.rjust(5), *([own.rjust(8)] if self._has_own else [])]
+        aligned.append(score.rjust(5))
         self._out.write("  ".join(aligned).rstrip() + "\n", flush=True)

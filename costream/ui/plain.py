@@ -17,7 +17,7 @@ class PlainLines:
 
     ``t=60.0 s  25.3x  walk 0.91  dropped 0``: media time, speed against real time, best label of
     each head (or the current objects, and the cost of the step), frames dropped so far. With
-    ``last``, the totals are printed at the end (not needed with a FinalTimeline).
+    ``last``, the totals are printed at the end (unless a table ends with them).
     """
 
     def __init__(

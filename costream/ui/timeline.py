@@ -10,22 +10,20 @@ from rich.table import Table
 from rich.text import Text
 
 from costream.draw.palette import Palette
-from costream.formatting import clean, closing_lines, nothing_found, opens_at, short_time
+from costream.formatting import clean, closing_lines, nothing_found, short_time
 from costream.records import (
-    Head,
     Header,
     Record,
     Segment,
     Summary,
     finds_objects,
     has_overlaps,
-    heads_of,
 )
 from costream.ui.console import is_unicode, print_line
 
 _MOST = 1000  # rows; nobody reads more, and a run of days must not fill the memory
 
-_ROOM = 60  # from this width on there is room for lengths and thresholds
+_ROOM = 60  # from this width on there is room for lengths
 
 
 class FinalTimeline:
@@ -36,7 +34,6 @@ class FinalTimeline:
         self._name = clean(name)
         self._header: Header  # from ``open`` on
         self._has_heads = self._of_objects = self._overlaps = False
-        self._heads: dict[str | None, Head] = {}
         self._palette = Palette()
         self._segments: deque[Segment] = deque(maxlen=_MOST)
         self._count = 0
@@ -45,7 +42,7 @@ class FinalTimeline:
         """Store the kind of source and the kind of model."""
         self._header, self._has_heads = header, header.heads is not None
         self._of_objects, self._overlaps = finds_objects(header), has_overlaps(header)
-        self._heads, self._palette = heads_of(header), Palette.of(header)
+        self._palette = Palette.of(header)
 
     def write(self, record: Record) -> None:
         """Store a segment; other records are ignored."""
@@ -81,9 +78,6 @@ class FinalTimeline:
         if self._of_objects:
             table.add_column("max", justify="right", no_wrap=True)
         table.add_column("score", justify="right", no_wrap=True)
-        has_own = has_room and any(self._own(s) for s in self._segments)
-        if has_own:
-            table.add_column("opens at", justify="right", no_wrap=True)
         mark = "● " if is_unicode(self._console) else "* "
         segments: Iterable[Segment] = self._segments
         if self._has_heads or self._overlaps or several:  # segments may arrive out of order
@@ -96,10 +90,6 @@ class FinalTimeline:
             style = self._palette.paint(s.label).style
             label = Text.assemble((mark, style), clean(s.label))
             person = [str(s.person or "")] if several else []
-            own = [Text(self._own(s), "dim")] if has_own else []
             first = [start, end, *length]
-            table.add_row(*first, *model, *person, label, *most, f"{s.score:.2f}", *own)
+            table.add_row(*first, *model, *person, label, *most, f"{s.score:.2f}")
         return table
-
-    def _own(self, segment: Segment) -> str:
-        return opens_at(self._heads.get(segment.model), segment.label)

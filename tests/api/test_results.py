@@ -122,3 +122,24 @@ def test_existing_files_are_kept(result, tmp_path):
     (tmp_path / "cut.jsonl").write_text((tmp_path / "a.json").read_text()[:50])
     with pytest.raises(SourceError):
         costream.Results.read(tmp_path / "cut.jsonl")
+
+
+def test_printed_it_is_the_timeline_and_it_iterates(result):
+    name, columns, *found, _, _ = str(result).splitlines()
+    assert (name, columns.split()) == ("room.mp4", ["start", "end", "length", "label", "score"])
+    assert [line.split()[-1] for line in found] == [f"{s.score:.2f}" for s in result.segments]
+    assert (tuple(result), len(result)) == (result.records, len(result.records))
+    assert repr(result).startswith("<Results of cooadtr on ")
+
+
+@pytest.mark.parametrize("name", ["segments", "to_dataframe", "save"])
+def test_a_run_says_how_to_get_results(name):
+    with costream.detect(SAMPLES / "room.mp4", end=1) as run:
+        with pytest.raises(AttributeError, match=rf"collect\(\), then result.{name}$"):
+            getattr(run, name)
+        assert not hasattr(run, "gist")
+
+
+def test_the_package_lists_its_names():
+    assert sorted(costream.__all__) == dir(costream)
+    assert {"detect", "listen", "watch", "load_model", "Results"} <= {*dir(costream)}

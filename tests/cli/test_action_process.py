@@ -22,7 +22,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_records_of_raw_video(weights: Path) -> None:
-    done = run("detect", SAMPLE, "-m", weights, "--tokens", 6, "--end", 2)
+    done = run("detect", SAMPLE, "-m", weights, "--tokens", 6, "--end", 2, "-f", "jsonl")
     (header,) = records(done.stdout, "header")
     assert (header["task"], header["options"]["tokens"]) == ("action recognition", 6)
     predictions = records(done.stdout, "prediction")
@@ -37,11 +37,16 @@ def test_records_of_raw_video(weights: Path) -> None:
 
 def test_a_budget_sets_the_tokens_of_steps_with_an_output(weights: Path) -> None:
     full, one = (
-        records(costream("detect", SAMPLE, "-m", weights, *options, "--end", 3).stdout, "compute")
+        records(
+            costream("detect", SAMPLE, "-m", weights, *options, "--end", 3, "-f", "jsonl").stdout,
+            "compute",
+        )
         for options in (("--tokens", TOKENS), ("--tokens", 1))
     )
     budget = (full[-1]["macs"] + one[-1]["macs"]) // 2
-    done = run("detect", SAMPLE, "-m", weights, "--budget", f"{budget}MAC", "--end", 3)
+    done = run(
+        "detect", SAMPLE, "-m", weights, "--budget", f"{budget}MAC", "--end", 3, "-f", "jsonl"
+    )
     costs = [c for c in records(done.stdout, "compute") if "tokens" in c]
     assert {(c["budget"], c["budget_macs"]) for c in costs} == {(budget, budget)}
     assert costs[0]["tokens"] == TOKENS

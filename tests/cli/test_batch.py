@@ -157,7 +157,7 @@ def test_tables_hold_the_rows_of_all_inputs(reference):
 
 def test_results_are_those_of_detect(tree, reference):
     name = "d0/03.mp4"
-    alone = records(costream("detect", tree / name).stdout)
+    alone = records(costream("detect", tree / name, "-f", "jsonl").stdout)
     batched = records(reference / f"{name}.jsonl")
     timed = ("ms", "wall_s", "x_realtime")
     strip = [{k: v for k, v in r.items() if k not in timed} for r in alone]

@@ -88,17 +88,19 @@ def test_a_file_through_two_models(weights, wav, tmp_path):
 
 
 def test_a_pipe_says_what_the_file_says(weights, wav, tmp_path):
-    whole = records(run("listen", wav, *MODELS, weights, "-q").stdout)
+    whole = records(run("listen", wav, *MODELS, weights, "-q", "-f", "jsonl").stdout)
     bare = tmp_path / "bare.pcm"
     bare.write_bytes(wav.read_bytes()[-16_000 * 5 * 4 :])
-    told = records(run("listen", bare, "--raw", "f32le:16000", *MODELS, weights, "-q").stdout)
+    told = records(
+        run("listen", bare, "--raw", "f32le:16000", *MODELS, weights, "-q", "-f", "jsonl").stdout
+    )
     np.testing.assert_allclose(predictions(told, "sounds"), predictions(whole, "sounds"), atol=2e-6)
     for args, data in (
         (("-",), wav.read_bytes()),
         (("-", "--raw", "f32le:16000"), bare.read_bytes()),
     ):
         done = subprocess.run(
-            [*COSTREAM, "listen", *args, *MODELS, weights, "-q"],
+            [*COSTREAM, "listen", *args, *MODELS, weights, "-f", "jsonl", "-q"],
             input=data,
             capture_output=True,
             env=environment(),
@@ -138,7 +140,7 @@ def test_a_microphone_says_what_a_file_of_the_same_sound_says(weights, tmp_path)
     assert lines[0]["kind"] == "audio"
     assert all(0 < r["lag_s"] < 2 for r in lines if r["type"] == "compute")
     path = write_wav(tmp_path / "heard.wav", heard)
-    again = records(run("listen", path, *MODELS, weights, "-q").stdout)
+    again = records(run("listen", path, *MODELS, weights, "-q", "-f", "jsonl").stdout)
     for model in ("genres", "sounds"):
         np.testing.assert_allclose(predictions(lines, model), predictions(again, model), atol=2e-6)
     # What was heard is what was played, from some moment on.

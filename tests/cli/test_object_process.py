@@ -34,7 +34,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_records_on_a_pipe(weights: Path) -> None:
     options = ("--tokens", 6, "--track", "--end", 2)
-    done = run("detect", SAMPLE, "-m", weights, *options)
+    done = run("detect", SAMPLE, "-m", weights, *options, "-f", "jsonl")
     header, summary = records(done.stdout)[0], records(done.stdout)[-1]
     assert header["task"] == "object detection"
     assert (header["options"]["tokens"], header["options"]["track"]) == (6, True)
@@ -54,7 +54,7 @@ def test_records_on_a_pipe(weights: Path) -> None:
 
 
 def test_a_reader_that_has_seen_enough(weights: Path) -> None:
-    child = start("detect", SAMPLE, "-m", weights, "-q")
+    child = start("detect", SAMPLE, "-m", weights, "-q", "-f", "jsonl")
     assert child.stdout is not None
     assert child.stderr is not None
     lines = [child.stdout.readline() for _ in range(2)]
@@ -193,7 +193,7 @@ def test_a_watch_publishes_and_takes_pictures(weights: Path, tmp_path: Path) -> 
     pace = ("--realtime", "--fps", 4, "--on-late", "block", "--snapshots", tmp_path / "pictures")
     with Broker(tmp_path) as broker, Listener(broker) as heard:
         url = f"mqtt://127.0.0.1:{broker.port}"
-        done = run("watch", clip, *options, *pace, "--mqtt", url)
+        done = run("watch", clip, *options, *pace, "--mqtt", url, "-o", "-")
         wait_until(lambda: heard.newest("costream/status") == b"offline")
         alert = json.loads(heard.newest("costream/door.mp4/alert") or "")
         events = [json.loads(text) for text in heard.all("costream/door.mp4/event")]

@@ -44,7 +44,7 @@ def endless(tmp_path_factory):
 
 
 def test_jsonl_goes_to_a_pipe():
-    lines = records(run("detect", SAMPLE).stdout)
+    lines = records(run("detect", SAMPLE, "-f", "jsonl").stdout)
     assert (lines[0]["type"], lines[0]["schema"]) == ("header", "costream/1")
     assert (lines[-1]["type"], lines[-1]["complete"]) == ("summary", True)
     assert lines[-1]["steps"] == sum(r["type"] == "prediction" for r in lines)
@@ -76,7 +76,9 @@ def test_existing_results_are_not_overwritten(tmp_path):
 
 
 def test_scores_sum_to_one_over_every_class():
-    header, *lines = records(run("detect", SAMPLE, "--scores", "--duration", "3").stdout)
+    header, *lines = records(
+        run("detect", SAMPLE, "--scores", "--duration", "3", "-f", "jsonl").stdout
+    )
     labels = header["labels"]
     for r in lines:
         if r["type"] == "prediction":
@@ -88,8 +90,8 @@ def test_scores_sum_to_one_over_every_class():
 
 def test_wait_leaves_out_the_warm_up():
     part = ("detect", SAMPLE, "--duration", "15")
-    shown = records(run(*part, "--wait").stdout, "prediction")
-    everything = records(run(*part).stdout, "prediction")
+    shown = records(run(*part, "--wait", "-f", "jsonl").stdout, "prediction")
+    everything = records(run(*part, "-f", "jsonl").stdout, "prediction")
     assert shown == [r for r in everything if not r["warmup"]]
     assert 0 < len(shown) < len(everything)
 
@@ -144,7 +146,7 @@ def test_signals_from_the_first_moment_on_leave_silently(number, code, after_s):
 def test_a_hundred_stops_while_libraries_and_the_model_load():
     random, codes = Random(1), {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
     for number in [*codes] * 33:
-        child = start("detect", "-", stdin=subprocess.PIPE)
+        child = start("detect", "-", "-f", "jsonl", stdin=subprocess.PIPE)
         time.sleep(random.uniform(0.1, 4.0))
         child.send_signal(number)
         _, stderr = child.communicate(timeout=60)
@@ -153,7 +155,7 @@ def test_a_hundred_stops_while_libraries_and_the_model_load():
 
 @posix
 def test_interrupt_while_waiting_for_standard_input():
-    child = start("detect", "-", "-q", stdin=subprocess.PIPE)
+    child = start("detect", "-", "-q", "-f", "jsonl", stdin=subprocess.PIPE)
     time.sleep(4)
     child.send_signal(signal.SIGINT)
     began = time.monotonic()
@@ -165,7 +167,7 @@ def test_interrupt_while_waiting_for_standard_input():
 
 @posix
 def test_a_reader_that_leaves_ends_the_run_quietly(endless):
-    child = start("detect", endless, "-q")
+    child = start("detect", endless, "-q", "-f", "jsonl")
     first = child.stdout.readline()
     assert json.loads(first)["type"] == "header"
     child.stdout.close()
@@ -265,8 +267,8 @@ def test_kill_leaves_readable_lines(tmp_path, endless):
 
 def test_piped_video_equals_the_file(endless):
     with endless.open("rb") as media:
-        piped = run("detect", "-", "--duration", "20", stdin=media)
-    direct = run("detect", endless, "--duration", "20")
+        piped = run("detect", "-", "--duration", "20", "-f", "jsonl", stdin=media)
+    direct = run("detect", endless, "--duration", "20", "-f", "jsonl")
     for kind, fewest in (("prediction", 100), ("segment", 0)):
         a, b = records(piped.stdout, kind), records(direct.stdout, kind)
         assert len(a) > fewest
@@ -342,7 +344,9 @@ def test_settings_from_files_and_environment(tmp_path):
 
 
 def test_quiet_and_log_file(tmp_path):
-    done = run("detect", SAMPLE, "--duration", "2", "-q", "--log-file", tmp_path / "log")
+    done = run(
+        "detect", SAMPLE, "--duration", "2", "-q", "--log-file", tmp_path / "log", "-f", "jsonl"
+    )
     assert done.stderr == ""
     assert "weights" in (tmp_path / "log").read_text("utf-8")
 

@@ -94,15 +94,17 @@ def test_lines_are_labelled_and_alerts_told(levels: Path, tmp_path: Path) -> Non
 def test_a_pipe_has_the_records_of_a_file(levels: Path, tmp_path: Path) -> None:
     log = tmp_path / "app.log"
     log.write_text("could not open disk\nrequest 3 served\n" * 20, "utf-8")
-    text = records(run("read", log, "-m", levels).stdout)
-    piped = program("read", "-", "-m", levels, input=log.read_text("utf-8"))
+    text = records(run("read", log, "-m", levels, "-f", "jsonl").stdout)
+    piped = program("read", "-", "-m", levels, "-f", "jsonl", input=log.read_text("utf-8"))
     named = {"time_s", "top", "text", "frame", "warmup"}
     for a, b in zip(text, records(piped.stdout), strict=True):
         assert a["type"] == b["type"]
         if a["type"] == "prediction":
             assert {k: a[k] for k in named - {"top"}} == {k: b[k] for k in named - {"top"}}
             assert a["top"][0][1] == pytest.approx(b["top"][0][1], abs=1e-4)
-    words = records(run("read", log, "-m", levels, "--by", "word", "--end", 2).stdout)
+    words = records(
+        run("read", log, "-m", levels, "--by", "word", "--end", 2, "-f", "jsonl").stdout
+    )
     told = [r for r in words if r["type"] == "prediction"]
     assert [r["text"] for r in told] == ["could", "not", "open", "disk", "request", "3", "served"]
     assert [r["frame"] for r in told] == [0] * 4 + [1] * 3

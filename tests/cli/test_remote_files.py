@@ -44,7 +44,7 @@ def local():
 
 
 def _predictions(*call):
-    return records(run(*call).stdout, "prediction")
+    return records(run(*call, "-f", "jsonl").stdout, "prediction")
 
 
 def test_a_file_is_read_as_one(served, local, tmp_path):

@@ -35,7 +35,9 @@ def import_model(folder, *values, parts=("checkpoint.pth",)):
 
 
 def predictions(folder, command, file, *options):
-    text = run(command, file, "-m", "mine.safetensors", "--scores", *options, cwd=folder).stdout
+    text = run(
+        command, file, "-m", "mine.safetensors", "--scores", "-f", "jsonl", *options, cwd=folder
+    ).stdout
     return records(text, "prediction")
 
 
@@ -119,7 +121,9 @@ def test_cotrans_listens_through_vggish(tmp_path):
         file.writeframes(samples.tobytes())
     parts = ("cotrans.pth", "vggish.pth")
     import_model(tmp_path, "labels=gtzan", "num_heads=4", "window=6", parts=parts)
-    text = run("listen", "song.wav", "-m", "mine.safetensors", "--scores", cwd=tmp_path).stdout
+    text = run(
+        "listen", "song.wav", "-m", "mine.safetensors", "--scores", "-f", "jsonl", cwd=tmp_path
+    ).stdout
     header, found = records(text)[0], records(text, "prediction")
     assert (header["labels"][0], header["rate_hz"]) == ("blues", 4)
     assert [p["time_s"] for p in found] == [0.25 * k for k in range(1, 11)]
@@ -150,7 +154,7 @@ def test_a_network_of_ones_own_code(tmp_path):
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(30, 3)).astype("f4"))
     run("--code", "my.py", "models", "init", "my-tcn", "-o", "mine.safetensors", cwd=tmp_path)
     options = ("-m", "mine.safetensors", "--scores")
-    done = run("--code", "my.py", "detect", "rows.npy", *options, cwd=tmp_path)
+    done = run("--code", "my.py", "detect", "rows.npy", *options, "-f", "jsonl", cwd=tmp_path)
     found = records(done.stdout, "prediction")
     assert len(found) == 28  # two steps later than the rows
     unknown = run("detect", "rows.npy", *options, cwd=tmp_path, code=5)

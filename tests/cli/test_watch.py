@@ -119,7 +119,7 @@ def test_the_sound_of_a_pipe_is_not_taken_and_that_is_told_of(tmp_path):
 
 
 def test_records_of_feeds_on_a_pipe_carry_their_names(clips):
-    done = run("watch", clips / "a.mp4", clips / "c.mp4", "--realtime", "-q")
+    done = run("watch", clips / "a.mp4", clips / "c.mp4", "--realtime", "-q", "-o", "-")
     lines = records(done.stdout)
     assert {line["feed"] for line in lines} == {"a.mp4", "c.mp4"}
     for name in ("a.mp4", "c.mp4"):
@@ -152,7 +152,7 @@ def test_only_streams_and_cameras_have_clips(clips, tmp_path, uri, model):
 
 
 def test_a_reader_that_has_left_ends_it_well(clips):
-    process = start("watch", clips / "a.mp4", "--realtime", "-q")
+    process = start("watch", clips / "a.mp4", "--realtime", "-q", "-o", "-")
     assert process.stdout.readline()
     process.stdout.close()
     assert process.wait(LONG_S) == 0
@@ -355,7 +355,19 @@ def test_the_rules_in_help_and_errors_fit_the_default_model(clips, tmp_path):
     rules |= {*re.findall(r"as in: --on '([^']+)'", said)}
     assert len(rules) >= 1
     rules = [word for rule in sorted(rules) for word in ("--on", rule.strip())]
-    run("watch", clips / "a.mp4", "--realtime", "--speed", "20", *rules, "--run", "true", "-q")
+    run(
+        "watch",
+        clips / "a.mp4",
+        "--realtime",
+        "--speed",
+        "20",
+        *rules,
+        "--run",
+        "true",
+        "-q",
+        "-o",
+        "-",
+    )
 
 
 def test_a_feed_that_is_given_up_is_exit_code_4(clips, tmp_path):

@@ -41,7 +41,7 @@ def test_those_that_take_longer_are_too(name: str) -> None:
 
 def test_the_figures_are_those_of_a_run() -> None:
     file = SAMPLES / "band.ogg"
-    done = costream("listen", file, "-m", "cotrans", "--scores", "-q")
+    done = costream("listen", file, "-m", "cotrans", "--scores", "-q", "-f", "jsonl")
     records = [json.loads(line) for line in done.stdout.splitlines()]
     labels, delay_s = records[0]["labels"], records[0]["delay_s"]
     told = [r for r in records if r["type"] == "prediction"]

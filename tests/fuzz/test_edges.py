@@ -80,5 +80,5 @@ def test_a_table_with_a_time_beyond_all_others(tmp_path: Path) -> None:
     lines[9] = f"1e308,{lines[9].partition(',')[2]}"
     table.write_text("\n".join(lines), "utf-8")
     write_tiny_weights(tmp_path / "m.safetensors")
-    done = run("detect", table, "-m", tmp_path / "m.safetensors", cwd=tmp_path)
+    done = run("detect", table, "-m", tmp_path / "m.safetensors", "-f", "jsonl", cwd=tmp_path)
     assert "1 error" in done.stderr + done.stdout

@@ -85,12 +85,12 @@ def test_what_runs_say(tmp_path: Path) -> None:
     sizes |= {"frontend.token_width": 16, "frontend.buckets": 256}
     (tmp_path / "app.log").write_text("could not open disk\n" * 9, "utf-8")
     for depth, words in (
-        (1, "same answer as recomputing the window; network"),
-        (2, "recomputing the window can give other answers; network"),
+        (1, "each step was computed once, with the same answer as recomputing the whole window"),
+        (2, "each step was computed once; recomputing the whole window can give other answers"),
     ):
         path = tmp_path / f"{depth}.safetensors"
         save_model(path, *random_model("cotext", "small", {**sizes, "depth": depth}))
         given = ("read", tmp_path / "app.log", "-m", path)
-        assert f"\n{words} " in run(*given, "-f", "table").stdout
-        header = records(run(*given).stdout)[0]
+        assert f"\n{words}\n" in run(*given, "-f", "table").stdout
+        header = records(run(*given, "-f", "jsonl").stdout)[0]
         assert header["options"].get("exact") == (None if depth == 1 else False)

@@ -61,7 +61,7 @@ def test_steps_and_chunks_agree_and_a_card_without_it_has_none(folder) -> None:
 
 def test_records_have_it(folder) -> None:
     weights = str(folder / "sounds.safetensors")
-    done = run("listen", SAMPLES / "street.ogg", "-m", weights, "--end", "5", "-q")
+    done = run("listen", SAMPLES / "street.ogg", "-m", weights, "--end", "5", "-q", "-f", "jsonl")
     records = [json.loads(line) for line in done.stdout.splitlines()]
     header, summary = records[0], records[-1]
     steps = [r for r in records if r["type"] == "prediction"]
@@ -80,6 +80,8 @@ def test_records_have_it(folder) -> None:
             "--end",
             "1",
             "-q",
+            "-f",
+            "jsonl",
         ).stdout
     )
 

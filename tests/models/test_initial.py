@@ -103,7 +103,7 @@ def test_results_are_marked(tmp_path: Path) -> None:
     assert again.returncode == 2
     assert "exists already" in again.stderr
     np.save(tmp_path / "rows.npy", np.ones((4, 6), np.float32))
-    done = costream("detect", "rows.npy", "-m", file, cwd=tmp_path)
+    done = costream("detect", "rows.npy", "-m", file, "-f", "jsonl", cwd=tmp_path)
     assert done.returncode == 0
     assert "cooadtr-random has random weights: its output is meaningless" in done.stderr
     header, first, *_ = map(json.loads, done.stdout.splitlines())

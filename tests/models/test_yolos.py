@@ -143,7 +143,7 @@ def test_a_watch_has_a_budget_and_boxes_within_the_picture(tmp_path: Path) -> No
     save_model(tmp_path / "y.safetensors", card, net, front)  # type: ignore[arg-type]
     video, weights = ROOT / "samples" / "room.mp4", tmp_path / "y.safetensors"
     arguments = ["--end", 1, "--tokens", 6, "--track", "-o", tmp_path, "-f", "jsonl"]
-    run("detect", video, "-m", weights, *arguments)
+    run("detect", video, "-m", weights, *arguments, "-f", "jsonl")
     steps = records(tmp_path / "room.mp4.jsonl", "objects")
     boxes = [box for step in steps for box in step["boxes"]]
     assert {box[5] for box in boxes} == {"random 0"}

@@ -58,7 +58,7 @@ class Played:
 @cache
 def play(name: str) -> Played:
     command, model, nothing = SAMPLE[name]
-    done = run(command, SAMPLES / name, "-m", model, "-q")
+    done = run(command, SAMPLES / name, "-m", model, "-f", "jsonl", "-q")
     script = json.loads((SAMPLES / name).with_suffix(".json").read_text("utf-8"))
     acts = [Segment(s["start_s"], s["end_s"], s["label"], 1.0) for s in script["segments"]]
     records = [json.loads(line) for line in done.stdout.splitlines()]
@@ -161,7 +161,7 @@ def test_films_from_elsewhere_show_nothing_that_is_not_there(
         member = archive.getmember(f"samples/video/{film}")
         member.name = film
         archive.extract(member, tmp_path, filter="data")
-    told = records(run("detect", tmp_path / film, "-q").stdout, "segment")
+    told = records(run("detect", tmp_path / film, "-q", "-f", "jsonl").stdout, "segment")
     assert {record["label"] for record in told} == labels
 
 

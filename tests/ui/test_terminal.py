@@ -50,7 +50,7 @@ def test_the_end_is_a_readable_timeline(in_terminal: Terminal) -> None:
     shown = in_terminal(*SHORT)
     after = shown.terminal[shown.terminal.rindex(SHOW) :]
     assert re.search(r"0:00\.10 +0:06\.10 +6\.00 s .*● .*walk +0\.8", after)
-    assert re.search(r"150 steps, 15\.0 s of video in .* real time\), 1\.4 GMAC", after)
+    assert re.search(r"15\.0 s of video in .* real time\)", after)
     assert "43x less" in after
     assert "background" not in after
 
@@ -63,7 +63,7 @@ def test_the_end_of_a_watch_is_a_table(in_terminal: Terminal) -> None:
     assert re.search(r"front door +14893 +\d+ +0 +0 +0 +3 +live", after)
     assert re.search(r"lab +14893 +\d+ +3 +0 +0 +0 +.*GIVEN-UP", after)
     assert "lab: given-up (wrong user name or password (401))" in after
-    assert "59572 steps, 574 GMAC, 43x less than computing everything anew" in after
+    assert "59572 steps, 43x less computation than computing everything anew" in after
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_no_escapes_where_they_are_not_wanted(in_terminal: Terminal, env: dict[s
 def test_lines_are_wrapped_between_words_on_a_narrow_terminal(in_terminal: Terminal) -> None:
     lines = in_terminal(*SHORT, width=30, NO_COLOR="1").terminal.split("\r\n")
     assert max(map(len, lines)) <= 30
-    assert re.search(r"150 steps, 15\.0 s of video in .+real time\)", " ".join(lines))
+    assert re.search(r"15\.0 s of video in .+real time\)", " ".join(lines))
 
 
 def test_plain_lines_of_a_watch(in_terminal: Terminal) -> None:
@@ -160,7 +160,7 @@ def test_nothing_of_the_live_view_stays(tmux: Terminal) -> None:
     assert lines[0] == "walk in the room.mp4"
     assert lines[1].split() == ["start", "end", "length", "label", "score"]
     assert [line.split()[-2] for line in lines[2:5]] == ["walk", "down", "sit"]
-    assert lines[5].startswith("150 steps, 15.0 s of video")
+    assert lines[5].startswith("15.0 s of video")
     assert terminal.cursor()
 
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from costream.checkpoints.card import Timeline
 from costream.formatting import (
     clean,
     counted,
@@ -21,6 +20,8 @@ from costream.formatting import (
     short_time,
     si,
     times,
+    unfamiliar_line,
+    work_line,
 )
 from costream.records import (
     OBJECT_DETECTION,
@@ -115,7 +116,7 @@ def test_plain_lines_say_where_it_is() -> None:
     assert lines[5].startswith("t=60.0 s  ")
     assert lines[5].endswith("x  walk 0.91  dropped 2")  # one line, however narrow
     assert lines[6].endswith("dropped 2  errors 1")
-    assert lines[7].startswith("clip.mp4: 1200 steps, 75.0 s of video in 9.1 s (8.2x real time)")
+    assert lines[7].startswith("clip.mp4: 75.0 s of video in 9.1 s (8.2x real time)")
     assert len(plain_lines(HEADER, *walk(), every_s=3600.0)) == 3
     assert plain_lines(HEADER, *walk(), every_s=3600.0, last=False) == [""]
 
@@ -145,40 +146,46 @@ def test_the_timeline_is_a_table_and_a_line_of_cost() -> None:
         "     start         end    length  label               score",
         "   0:01.50     0:04.25    2.75 s  ● walk               0.91",
         "1:00:00.00  1:02:05.50  125.50 s  ● [bold]sit[/bold]   0.50",
-        "1200 steps, 75.0 s of video in 9.1 s (8.2x real time), 12.4 GMAC",
+        "75.0 s of video in 9.1 s (8.2x real time)",
         "33x less computation than processing every frame whole",
         "",
     ]
 
 
-def test_thresholds_other_than_the_usual_are_shown() -> None:
-    options = {"timeline": Timeline(thresholds={"walk": 0.2})}
-    segments = Segment(1.5, 4.25, "walk", 0.23), Segment(6.0, 7.0, "sit", 0.91)
-    assert timeline(*segments, header=replace(HEADER, options=options))[1:4] == [
-        "  start      end  length  label   score  opens at",
-        "0:01.50  0:04.25  2.75 s  ● walk   0.23      0.20",
-        "0:06.00  0:07.00  1.00 s  ● sit    0.91",
-    ]
-
-
 @pytest.mark.parametrize(
-    ("macs", "network", "words"),
+    ("macs", "network", "saved"),
     [
-        ((120, 480), (10, 370), "network 37x less, with frontend 4.0x less"),
-        ((470, 480), (10, 20), "network 2.0x less, with frontend as much"),
-        ((10, 370), (10, 370), "network 37x less"),
+        ((120, 480), (10, 370), ": 4.0x less, the network alone 37x less"),
+        ((470, 480), (10, 20), ": the network alone 2.0x less"),
+        ((10, 370), (10, 370), ": 37x less"),
+        ((480, 480), (20, 20), ""),
     ],
 )
 def test_the_network_and_the_whole_are_compared_with_recomputing(
-    macs: tuple[int, int], network: tuple[int, int], words: str
+    macs: tuple[int, int], network: tuple[int, int], saved: str
 ) -> None:
     costs = ("macs", "dense_macs", "network_macs", "network_dense_macs")
     summary = replace(SUMMARY, **dict(zip(costs, (*macs, *network), strict=True)))
-    assert saving_line(summary) == f"same answer as recomputing the window; {words}"
-    other = f"recomputing the window can give other answers; {words}"
-    assert timeline(header=replace(HEADER, options={"exact": False}), summary=summary)[-2] == other
-    assert saving_line(replace(summary, network_dense_macs=network[0])) == ""
+    assert work_line(summary) == f"1200 steps, {macs[0]} MAC{saved}"
+    same = "each step was computed once, with the same answer as recomputing the whole window"
+    assert saving_line(summary) == (same if saved else "")
+    other = "each step was computed once; recomputing the whole window can give other answers"
+    shown = timeline(header=replace(HEADER, options={"exact": False}), summary=summary)
+    assert (other in shown) == bool(saved)
     assert network_saving(replace(summary, network_macs=None)) == ""
+
+
+@pytest.mark.parametrize(("unfamiliar_s", "is_told"), [(3.7, False), (3.8, True), (None, False)])
+def test_unfamiliar_input_is_told_where_it_is_more_than_a_twentieth(
+    unfamiliar_s: float | None, is_told: bool
+) -> None:
+    summary = replace(SUMMARY, unfamiliar_s=unfamiliar_s)
+    line = "unfamiliar for 3.8 s of 75.0 s: what is said of it is not to be trusted"
+    assert unfamiliar_line(HEADER, summary) == (line if is_told else None)
+    sure = Head("a", "", ("x",), None, 0.0, 0.5)
+    heads = (sure, replace(sure, model="b", familiar=0.5), replace(sure, model="c", familiar=0.4))
+    told = unfamiliar_line(replace(HEADER, heads=heads), summary)
+    assert told == (line.replace("unfamiliar", "unfamiliar to b and c") if is_told else None)
 
 
 def test_the_timeline_says_when_there_is_none() -> None:
@@ -191,7 +198,7 @@ def test_the_timeline_says_when_there_is_none() -> None:
     changed = {"steps": 0, "macs": 0, "x_realtime": None, "errors": 1, "dropped": 2}
     lines = timeline(header=HEADER, summary=replace(SUMMARY, complete=False, **changed))
     assert lines[1] == "Nothing was read."
-    assert lines[2] == "0 steps, 75.0 s of video in 9.1 s, 2 dropped, 1 error, incomplete"
+    assert lines[2] == "75.0 s of video in 9.1 s, 2 dropped, 1 error, incomplete"
 
 
 def test_the_timeline_says_how_many_objects_there_were() -> None:

@@ -375,6 +375,6 @@ def _sinks(options: Options, name: str) -> list[Sink]:
     output = options.output
     if output is not None and output != "-":
         return [Journal(Path(output), name, Rotation.parse(options.rotate, options.keep))]
-    if output == "-" or not sys.stdout.isatty():
+    if output == "-":
         return [JsonLines(StreamOutput(sys.stdout), feed=name)]
     return []

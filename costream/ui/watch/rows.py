@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from costream.draw.palette import Palette
-from costream.formatting import clean, counted, saving, short_time, si
+from costream.formatting import clean, counted, saving, short_time
 from costream.records import Alert, FeedState
 from costream.status import FeedStatus, WatchStatus
 from costream.ui.console import is_unicode, print_line
@@ -251,10 +251,8 @@ def print_totals(console: Console, status: WatchStatus) -> None:
         print_line(console, "No label was seen.")
     parts = [counted(sum(feed.steps for feed in status.feeds), "step")]
     macs, dense = (sum(getattr(f, n) for f in status.feeds) for n in ("macs", "dense_macs"))
-    if macs:
-        parts.append(si(macs, "MAC"))
     if less := saving(macs, dense):
-        parts.append(f"{less} than computing everything anew")
+        parts.append(f"{less} computation than computing everything anew")
     if status.failed_actions:
         parts.append(f"{counted(status.failed_actions, 'action')} of alerts failed")
     print_line(console, ", ".join(parts), "dim")
