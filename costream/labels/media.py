@@ -11,12 +11,11 @@ from costream.labels.collector import abbreviate
 from costream.sources.features.arrays import split_video
 from costream.sources.file import file_name
 from costream.sources.media.container import (
-    audio_stream,
     end_s,
-    length_is_guessed,
     open_container,
     video_stream,
 )
+from costream.sources.media.sound_file import open_sound
 from costream.sources.registry import expand, open_source, sniff
 from costream.sources.skeletons.openpose import keypoint_files
 
@@ -166,9 +165,11 @@ def length_s(source: str) -> float | None:
         if sniff(source) == "skeleton":
             return _skeleton_length_s(source)
         with open_container(source) as container:
-            has_pictures = any(stream.codec_context for stream in container.streams.video)
-            stream = (video_stream if has_pictures else audio_stream)(container, source)
-            return None if length_is_guessed(container, stream) else end_s(container, stream)
+            if any(stream.codec_context for stream in container.streams.video):
+                return end_s(container, video_stream(container, source))
+        sound = open_sound(source)
+        sound.container.close()
+        return sound.duration_s
     except (SourceError, UsageError):
         return None
 

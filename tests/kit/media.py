@@ -164,6 +164,7 @@ def make_sound(
     fmt: str | None = None,
     stamp: Callable[[int], int] = lambda n: n,
     size: int = 1024,
+    container_options: dict[str, str] | None = None,
 ) -> Path:
     """Write sound, int16 [N, channels], and return its path.
 
@@ -172,7 +173,7 @@ def make_sound(
     """
     channels = samples.shape[1]
     layout = layout or {1: "mono", 2: "stereo"}.get(channels, f"{channels} channels")
-    with av.open(str(path), "w", format=fmt) as container:
+    with av.open(str(path), "w", format=fmt, options=container_options or {}) as container:
         stream = container.add_stream(codec, rate=rate, layout=layout)
         encoder = stream.codec_context
         encoder.open()

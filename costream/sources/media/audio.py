@@ -15,20 +15,9 @@ from costream.errors import SourceError, display_name
 from costream.records import AudioBlock, Fault, Item, SourceInfo
 from costream.sources.base import SourceOptions, source
 from costream.sources.media.audio_decoder import AudioDecoder
-from costream.sources.media.container import (
-    HEADERLESS,
-    audio_stream,
-    end_s,
-    has_time_stamps,
-    length_is_guessed,
-    open_container,
-    open_raw,
-    origin,
-    stated_end_s,
-    time_base,
-    wav_seconds,
-)
+from costream.sources.media.container import HEADERLESS, has_time_stamps, origin, time_base
 from costream.sources.media.resample import AudioBlockCutter
+from costream.sources.media.sound_file import SoundFile, open_raw, open_sound
 from costream.sources.media.source import MediaSource
 
 # Decoding starts this long before the requested time: codecs and filters need to settle.
@@ -48,6 +37,7 @@ class AudioSource(MediaSource[AudioDecoder]):
     cost.
     """
 
+    _sound_file: SoundFile
     _cutter: AudioBlockCutter | None = None
     _first: av.AudioFrame | None = None
 
@@ -65,9 +55,7 @@ class AudioSource(MediaSource[AudioDecoder]):
     def open(self) -> SourceInfo:
         """Open the file and decode its first samples; raises SourceError on failure."""
         container, stream = self._open_container()
-        guessed = length_is_guessed(container, stream)
-        duration_s = None if guessed else end_s(container, stream)
-        self._check_start(duration_s)
+        self._check_start(self._sound_file.duration_s)
         # From here on use only the returned decoder: the container may have been reopened.
         decoder, origin_s = self._go_to_start(container, stream)
         if self._first is None:
@@ -85,9 +73,10 @@ class AudioSource(MediaSource[AudioDecoder]):
             name=display_name(os.path.basename(self._uri)),
             uri=self._where,
             kind="audio",
-            duration_s=duration_s,
+            duration_s=self._sound_file.duration_s,
             rate_hz=self._sound.rate_hz / self._sound.block,
             live=self._live,
+            assumed=self._sound_file.assumed,
         )
 
     def items(self) -> Iterator[Item]:
@@ -126,11 +115,11 @@ class AudioSource(MediaSource[AudioDecoder]):
     def _open_container(self) -> tuple[InputContainer, AudioStream]:
         self.close()
         if self._options.raw is not None:
-            container = open_raw(self._uri, self._file, self._options.raw)
+            self._sound_file = open_raw(self._uri, self._file, self._options.raw)
         else:
-            container = open_container(self._uri, self._file, self._head, wanted="sound")
+            self._sound_file = open_sound(self._uri, self._file, self._head)
+        container, stream = self._sound_file.container, self._sound_file.stream
         self._container = container
-        stream = audio_stream(container, self._uri)
         stream.codec_context.thread_count = 1
         for other in container.streams:
             if other is not stream:
@@ -163,9 +152,7 @@ class AudioSource(MediaSource[AudioDecoder]):
     def _decode(self, container: InputContainer, stream: AudioStream) -> AudioDecoder:
         """Start decoding at the current position, up to the first samples."""
         damage = self._replace_decoder()
-        stated_s = stated_end_s(container, stream)
-        if self._file is None:
-            stated_s = wav_seconds(self._uri) or stated_s
+        stated_s = self._sound_file.stated_s
         decoder = AudioDecoder(container, stream, damage, self._options.start_s, stated_s)
         self._begin(decoder)
         first = next(decoder.frames, None)
@@ -173,8 +160,10 @@ class AudioSource(MediaSource[AudioDecoder]):
         return decoder
 
     def _can_seek(self, container: InputContainer) -> bool:
-        raw = container.format.name in HEADERLESS
-        return self._file is None and not raw and has_time_stamps(container)
+        name = container.format.name
+        plain = f"pcm_{name}" in av.codecs_available  # any byte leads to a sample
+        stamped = has_time_stamps(container) and name not in HEADERLESS
+        return self._file is None and (plain or stamped)
 
     def _no_samples(self) -> SourceError:
         what = "the sound cannot be decoded" if self._damage.total else "there are no samples in it"

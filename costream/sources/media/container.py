@@ -16,8 +16,8 @@ from av.video.stream import VideoStream
 
 from costream.clock import parse_time
 from costream.errors import SourceError, UsageError, display_name
-from costream.records import RawAudioFormat
 from costream.sources.media.remote import is_remote, open_remote
+from costream.sources.media.samples import find_samples
 
 # Flags from FFmpeg's headers.
 ATTACHED_PICTURE = 0x400  # AV_DISPOSITION_ATTACHED_PIC: the cover of a song
@@ -74,20 +74,23 @@ def open_container(
     *,
     wanted: str = "a video",
     hardware: HWAccel | None = None,
+    end: int | None = None,
 ) -> InputContainer:
     """Open the file or URL ``path``, or ``file`` under that name, as media.
 
-    ``head``: the first bytes of ``file`` if it is a pipe. ``hardware`` decodes video.
+    ``head``: the first bytes of ``file`` if it is a pipe. ``hardware`` decodes video. ``end``: of a
+    file, in bytes, what follows is not looked at.
     Raises SourceError with the reason and a hint; ``wanted`` names the expected content.
     """
     if file is None and is_remote(path) and not os.path.exists(path):
         return open_remote(path, hardware)
     if file is None:
         head = read_head(path, 16)
+    # "file:" keeps names such as "a:b.mp4" or "-x.mp4" from being misinterpreted.
+    part = "" if end is None else f"subfile,,start,0,end,{end},,:"
     try:
-        # "file:" keeps names such as "a:b.mp4" or "-x.mp4" from being misinterpreted.
         container = av.open(
-            file or f"file:{path}",
+            file or f"{part}file:{path}",
             mode="r",
             metadata_errors="replace",
             options=_PIPED if head and file is not None else {},
@@ -126,25 +129,6 @@ def video_stream(container: InputContainer, where: str) -> VideoStream:
         cover = " and a cover picture" if container.streams.video else ""
         raise SourceError(f"there is no video stream, only sound{cover}", where=display_name(where))
     raise SourceError("there is no video stream", where=display_name(where))
-
-
-def open_raw(path: str, file: Readable | None, raw: RawAudioFormat) -> InputContainer:
-    """Open ``file``, or ``path`` without one, as headerless samples.
-
-    Raises UsageError for an unknown format.
-    """
-    if f"pcm_{raw.form}" not in av.codecs_available or raw.form not in av.formats_available:
-        raise UsageError(
-            f"unknown raw audio format {raw.form!r}",
-            hint="FFmpeg's names are u8, s16le, s16be, s24le, s32le, f32le, mulaw, ...",
-        )
-    options = {"sample_rate": str(raw.rate_hz), "ch_layout": f"{raw.channels}c"}
-    try:
-        return av.open(path if file is None else file, mode="r", format=raw.form, options=options)
-    except (av.FFmpegError, OSError) as error:
-        raise SourceError(
-            f"cannot be read as {raw.form} ({error})", where=display_name(path)
-        ) from error
 
 
 def audio_stream(container: InputContainer, where: str) -> AudioStream:
@@ -192,6 +176,13 @@ def not_media(
             hint="copy it again, or rebuild the index with a repair tool such as untrunc and an "
             "intact file of the same camera",
         )
+    samples = find_samples(path) if is_file else None
+    if samples is not None and samples.stated is None:
+        return SourceError(
+            "its header does not say how long it is: the recording was not finished",
+            where=where,
+            hint="read the samples themselves, with their format: --raw s16le:48000:2",
+        )
     known = error is None or isinstance(error, ValueError)
     reason = "" if known else f" ({getattr(error, 'strerror', None) or error})"
     return SourceError(
@@ -216,38 +207,6 @@ def _boxes(path: str) -> Iterator[bytes]:
             if size < 8:  # 0: up to the end of the file
                 return
             at += size
-
-
-# Duration from the header of a WAV file; FFmpeg uses the size of the file instead.
-
-# Programs that do not know the length in advance write the largest possible size, or 0.
-UNKNOWN_BYTES = 0x7FFF0000
-
-
-def wav_seconds(path: str) -> float | None:
-    """Return the stated duration of a WAV file; None for others and URLs, or if it is not stated.
-
-    The chunks are those of the RIFF specification (Microsoft and IBM, 1991).
-    """
-    if not os.path.exists(path):
-        return None
-    with open(path, "rb") as file:
-        riff = file.read(12)
-        if riff[:4] != b"RIFF" or riff[8:] != b"WAVE":
-            return None
-        bytes_a_second = 0
-        while len(chunk := file.read(8)) == 8:
-            size = int.from_bytes(chunk[4:], "little")
-            if chunk[:4] == b"data":
-                known = bytes_a_second > 0 and 0 < size < UNKNOWN_BYTES
-                return size / bytes_a_second if known else None
-            if chunk[:4] == b"fmt ":
-                bytes_a_second = int.from_bytes(file.read(16)[8:12], "little")
-                file.seek(size - 16, 1)
-            else:
-                file.seek(size, 1)
-            file.seek(size % 2, 1)  # chunks begin at even offsets
-    return None
 
 
 # Timing metadata of containers: time base, origin and stated end.

@@ -1,0 +1,126 @@
+"""Where a file of samples says that they are: WAV, RF64, W64, AIFF, AU and CAF."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, Literal
+
+# Programs that do not know the length in advance write the largest possible size, or 0.
+UNKNOWN_BYTES = 0x7FFF0000
+_MOST = 1 << 62  # more is -1 in CAF: not stated
+_LARGE = 0xFFFFFFFF  # RF64: the size is in the chunk ds64
+_GUID = bytes.fromhex("f3acd3118cd100c04f8edb8a")  # of W64, behind the four letters
+_TAGS = (b"TAG", b"ID3", b"APETAG")  # that programs for music put behind everything
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of a file, in bytes."""
+
+    begin: int  # place of the first
+    stated: int | None  # size; None: not stated
+    behind: int  # what follows that, if it is nothing that may follow
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How the chunks of a kind of file are written."""
+
+    name_bytes: int
+    size_bytes: int
+    order: Literal["little", "big"]
+    align: int
+    inclusive: bool  # the size counts the name and itself
+    prefix: int  # bytes of the data's chunk before the samples
+    first: int  # place of the first chunk
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    name: bytes
+    begin: int  # of its content
+    size: int
+
+
+_WAV = _Form(4, 4, "little", 2, False, 0, 12)
+_FORMS: tuple[tuple[Callable[[bytes], bool], _Form], ...] = (
+    (lambda head: head[:4] in (b"RIFF", b"RF64", b"BW64") and head[8:12] == b"WAVE", _WAV),
+    (lambda head: head[:4] == b"RIFX", _Form(4, 4, "big", 2, False, 0, 12)),
+    (lambda head: head[:4] == b"riff", _Form(16, 8, "little", 8, True, 0, 40)),
+    (
+        lambda head: head[:4] == b"FORM" and head[8:12] in (b"AIFF", b"AIFC"),
+        _Form(4, 4, "big", 2, False, 8, 12),
+    ),
+    (lambda head: head[:4] == b"caff", _Form(4, 8, "big", 1, False, 4, 8)),
+)
+
+
+def find_samples(path: str) -> Samples | None:
+    """Return where the samples are; None for other files, and URLs.
+
+    Of WAV, RF64 (EBU Tech 3306), W64 (Sony), AIFF, AU and CAF (Apple).
+    """
+    if not os.path.isfile(path):
+        return None
+    with open(path, "rb") as file:
+        head, end = file.read(40), os.fstat(file.fileno()).st_size
+        if head[:4] == b".snd":
+            begin, size = (int.from_bytes(head[k : k + 4], "big") for k in (4, 8))
+            known = 0 < size < _LARGE
+            return Samples(
+                begin, size if known else None, max(0, end - begin - size) if known else 0
+            )
+        for fits, form in _FORMS:
+            if fits(head):
+                return _in_chunks(file, form, end)
+    return None
+
+
+def _in_chunks(file: BinaryIO, form: _Form, end: int) -> Samples | None:
+    large = None
+    for chunk in _chunks(file, form, form.first, end):
+        name = chunk.name[:4]
+        if name == b"ds64":
+            large = int.from_bytes(file.read(16)[8:], "little")
+        elif name in (b"data", b"SSND"):
+            begin, size = chunk.begin + form.prefix, chunk.size - form.prefix
+            size = large if large is not None and chunk.size == _LARGE else size
+            unknown = chunk.size == _LARGE or (size >= UNKNOWN_BYTES and begin + size > end)
+            if size <= 0 or (form.size_bytes == 4 and large is None and unknown) or size > _MOST:
+                return Samples(begin, None, 0)
+            behind = 0 if _may_follow(file, form, begin + size, end) else end - begin - size
+            return Samples(begin, size, max(0, behind))
+    return None
+
+
+def _may_follow(file: BinaryIO, form: _Form, at: int, end: int) -> bool:
+    """Return whether chunks, or a tag, follow from a place on up to the end."""
+    at += -at % form.align
+    file.seek(min(at, end))
+    if file.read(8).startswith(_TAGS):
+        return True
+    for chunk in _chunks(file, form, at, end):
+        name = chunk.name[:4]
+        if not (name.isascii() and name.decode("ascii").isprintable()):
+            return False
+        if form.name_bytes > len(name) and chunk.name[4:] != _GUID:
+            return False
+        at = chunk.begin + chunk.size
+        if at > end:
+            return False
+    return True
+
+
+def _chunks(file: BinaryIO, form: _Form, at: int, end: int) -> Iterator[_Chunk]:
+    """Yield the chunks from a place on; the file is then at the content of each."""
+    head = form.name_bytes + form.size_bytes
+    while at + head <= end:
+        file.seek(at)
+        name = file.read(form.name_bytes)
+        size = int.from_bytes(file.read(form.size_bytes), form.order)
+        size = max(0, size - head) if form.inclusive else size
+        yield _Chunk(name, at + head, size)
+        at += head + size
+        at += -at % form.align

@@ -1,0 +1,134 @@
+"""Opening of the sound of a file, of which the header may not tell the truth."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import av
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+
+from costream.errors import SourceError, UsageError, display_name
+from costream.records import RawAudioFormat
+from costream.sources.media.container import (
+    Readable,
+    audio_stream,
+    end_s,
+    length_is_guessed,
+    open_container,
+    stated_end_s,
+    time_base,
+)
+from costream.sources.media.packets import CUT_OFF_S
+from costream.sources.media.samples import Samples, find_samples
+
+# Formats whose header has the length a second time, which FFmpeg takes.
+_TWICE = ("aiff", "au")
+_GOES_ON = "its header says {:.3f} s, but the sound goes on: read to its end"
+
+
+@dataclass(frozen=True)
+class SoundFile:
+    """The opened sound of a file."""
+
+    container: InputContainer
+    stream: AudioStream
+    duration_s: float | None = None  # None: not known
+    stated_s: float | None = None  # where it ends by its header, if that is reliable
+    assumed: tuple[str, ...] = ()  # see SourceInfo
+
+
+def open_sound(path: str, file: Readable | None = None, head: bytes = b"") -> SoundFile:
+    """Open the sound of a file, a URL, or of ``file``; raises as ``open_container``.
+
+    Sizes in headers have 32 bits in most formats, and recorders go on behind 4 GB: what follows the
+    end that a header states is read, too, unless it is something else.
+    """
+    samples = find_samples(path) if file is None else None
+    # FFmpeg would take what follows for chunks, which it may look through for minutes.
+    end = samples.begin + (samples.stated or 0) if samples is not None and samples.behind else None
+    container = open_container(path, file, head, wanted="sound", end=end)
+    try:
+        sound = _as_it_says(container, audio_stream(container, path))
+        return sound if file is not None else _judged(path, sound, samples)
+    except BaseException:
+        container.close()
+        raise
+
+
+def open_raw(path: str, file: Readable | None, raw: RawAudioFormat) -> SoundFile:
+    """Open ``file``, or ``path`` without one, as headerless samples.
+
+    Raises UsageError for an unknown format.
+    """
+    if f"pcm_{raw.form}" not in av.codecs_available or raw.form not in av.formats_available:
+        raise UsageError(
+            f"unknown raw audio format {raw.form!r}",
+            hint="FFmpeg's names are u8, s16le, s16be, s24le, s32le, f32le, mulaw, ...",
+        )
+    options = {"sample_rate": str(raw.rate_hz), "ch_layout": f"{raw.channels}c"}
+    try:
+        name = path if file is None else file
+        container = av.open(name, mode="r", format=raw.form, options=options)
+    except (av.FFmpegError, OSError) as error:
+        raise SourceError(
+            f"cannot be read as {raw.form} ({error})", where=display_name(path)
+        ) from error
+    return _as_it_says(container, audio_stream(container, path))
+
+
+def _as_it_says(container: InputContainer, stream: AudioStream) -> SoundFile:
+    duration_s = None if length_is_guessed(container, stream) else end_s(container, stream)
+    return SoundFile(container, stream, duration_s, stated_end_s(container, stream))
+
+
+def _judged(path: str, sound: SoundFile, samples: Samples | None) -> SoundFile:
+    """Return the sound of a file with what is behind its stated end."""
+    name, byte_rate = sound.container.format.name, (sound.stream.codec_context.bit_rate or 0) / 8
+    if name == "flac" and os.path.isfile(path) and _goes_on(sound):
+        told = _GOES_ON.format(sound.duration_s)
+        return replace(sound, duration_s=None, stated_s=None, assumed=(told,))
+    if samples is None or samples.stated is None or not byte_rate:
+        return sound
+    stated_s = samples.stated / byte_rate
+    if samples.behind <= CUT_OFF_S * byte_rate:
+        return sound if name in _TWICE else replace(sound, stated_s=stated_s)
+    whole = _open_samples(path, sound.stream, samples.begin)
+    sound.container.close()
+    return replace(
+        _as_it_says(whole, audio_stream(whole, path)), assumed=(_GOES_ON.format(stated_s),)
+    )
+
+
+def _goes_on(sound: SoundFile) -> bool:
+    """Return whether there is sound behind the stated end of a FLAC; seeks in it."""
+    container, stream = sound.container, sound.stream
+    if sound.duration_s is None:
+        return False
+    try:
+        container.seek(int((sound.duration_s + CUT_OFF_S) / time_base(stream)), stream=stream)
+        stamps = [packet.pts for packet in islice(container.demux(stream), 1)]
+        container.seek(0, stream=stream)
+    except av.FFmpegError:
+        return False
+    return any(pts is not None and pts * time_base(stream) > sound.duration_s for pts in stamps)
+
+
+def _open_samples(path: str, stream: AudioStream, begin: int) -> InputContainer:
+    """Open the samples of a file from a byte on up to its end, in the format of its stream.
+
+    Raises SourceError if its codec is not plain PCM.
+    """
+    codec = stream.codec_context
+    form = codec.name.removeprefix("pcm_")
+    if form == codec.name or form not in av.formats_available:
+        raise SourceError(
+            f"its header says that {codec.name} ends where the file goes on",
+            where=display_name(path),
+            hint="write it again with the program that recorded it, in parts below 2 GB",
+        )
+    options = {"sample_rate": str(codec.sample_rate), "ch_layout": f"{codec.layout.nb_channels}c"}
+    options["skip_initial_bytes"] = str(begin)
+    return av.open(f"file:{path}", mode="r", format=form, options=options)
