@@ -342,6 +342,7 @@ class Alert:
     id: int | None = None  # track id of the object
     level_db: float | None = None  # rules about the sound level: how loud it was
     person: int | None = None  # number of the person, if persons are told apart
+    held: int | None = None  # times that it was held back by its pause, since the one before
 
     def __str__(self) -> str:
         what = f"alert: {clean(self.label)} {self.score:.2f}  ({clean(self.rule)})"

@@ -13,8 +13,8 @@ class SeenLabel:
     """How often one feed has shown a label, and when it last did."""
 
     label: str
-    count: int  # finished segments
-    last_s: float  # media time of the end of the last one
+    count: int  # finished segments; of text: lines
+    last_s: float  # media time of the end of the last one; of text: of the line
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class FeedStatus:
     persons: tuple[PersonStatus, ...] | None = None  # who is there, where persons are told apart
     level_db: float | None = None  # of its sound, if it is measured
     rules: dict[str, bool] = field(default_factory=dict)  # whether the condition of each holds
+    held: int = 0  # alerts that were held back by the pause of their rule (``every``)
 
 
 @dataclass(frozen=True)

@@ -254,6 +254,7 @@ def _alert(f: Fields) -> Alert:
         id=_optional(_whole, f.get("id")),
         level_db=_optional(_number, f.get("level_db")),
         person=_optional(_whole, f.get("person")),
+        held=_optional(_whole, f.get("held")),
     )
 
 

@@ -65,7 +65,7 @@ def _segmenter(
     ahead = info.sound is not None
     if card.multilabel:
         return IndependentSegmenter(*about, only, ahead=ahead)
-    return Segmenter(*about, card.background, only, ahead=ahead)
+    return Segmenter(*about, card.background, only, ahead=ahead, each=info.text)
 
 
 def active_label(timelines: Sequence[HeadTimeline], only: tuple[str, ...] | None) -> str | None:

@@ -84,8 +84,10 @@ class Segmenter:
 
     ``labels``: names of the classes, in the order of the probabilities. ``background``: the
     label that is not an event, or None. ``only``: as for ``Hysteresis``. ``ahead``: the data of
-    a step come before its time, as of a block of sound, whose time is that of its end. UsageError
-    when ``timeline`` contradicts itself.
+    a step come before its time, as of a block of sound, whose time is that of its end. ``each``:
+    the steps are things of their own, such as lines of text, which may come at any distance: one
+    covers the time up to the next at most, and each counts as 1 / rate_hz for ``min_length_s``.
+    UsageError when ``timeline`` contradicts itself.
     """
 
     def __init__(
@@ -98,8 +100,10 @@ class Segmenter:
         only: Collection[str] | None = None,
         *,
         ahead: bool = False,
+        each: bool = False,
     ) -> None:
         _check(timeline)
+        self._each = each
         self._labels = tuple(labels)
         self._hysteresis = Hysteresis(self._labels, timeline, background, only)
         self.smoother = Smoother(timeline.smooth_s)
@@ -112,6 +116,7 @@ class Segmenter:
         self._lead_s, self._tail_s = (self._step_s, 0.0) if ahead else (0.0, self._step_s)
         self._covered_s: float | None = None  # end of the time covered so far
         self._began_s = -math.inf  # start of the data
+        self._data_s = math.inf  # end of those of the newest step
         # The last piece that is long enough, and a later one that is not long enough (yet).
         self._long: _Piece | None = None
         self._short: _Piece | None = None
@@ -129,6 +134,7 @@ class Segmenter:
         start_s, end_s = self.cover(time_s)
         for piece in (self._long, self._short):
             if piece is not None:
+                piece.end_s = min(piece.end_s, start_s) if self._each else piece.end_s
                 piece.add_tail(float(p[piece.label]), count, present)
         piece = self._open
         label = self._hysteresis.step(p, None if piece is None else piece.label)
@@ -149,12 +155,18 @@ class Segmenter:
         return self._open is not None and self._open.present
 
     @property
+    def label(self) -> str | None:
+        """The label of the newest step, if one is open."""
+        return None if self._open is None else self._labels[self._open.label]
+
+    @property
     def _open(self) -> _Piece | None:
         return next((x for x in (self._short, self._long) if x and x.open), None)
 
     def cover(self, time_s: float) -> tuple[float, float]:
         """Return start and end of what a step covers; for an idle segmenter all of a quiet step."""
-        covered_s = time_s if self._covered_s is None else self._covered_s
+        self._data_s = time_s + self._tail_s
+        covered_s = time_s if self._covered_s is None or self._each else self._covered_s
         back_s = self._delay_s
         if covered_s == self._began_s:
             back_s = max(back_s, self._lead_s)
@@ -176,7 +188,11 @@ class Segmenter:
         limit_s = start_s + self._tail_s
         for piece in (self._long, self._short):
             if piece is not None:
-                piece.end_s = limit_s if piece.open else min(piece.end_s, limit_s - self._delay_s)
+                piece.end_s = (
+                    min(limit_s, self._data_s)
+                    if piece.open
+                    else min(piece.end_s, limit_s - self._delay_s)
+                )
         out = self.flush()
         self.smoother.reset()
         self.presence.reset()
@@ -261,6 +277,8 @@ class Segmenter:
         if piece.whole:
             return piece.length_s > 0
         length_s = piece.length_s - piece.lead_s
+        if self._each:
+            length_s = max(length_s, piece.steps * self._step_s)
         return length_s > 0 and length_s >= self._min_length_s - SLACK_S
 
     def _finished(self, piece: _Piece | None) -> list[Segment]:

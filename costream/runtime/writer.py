@@ -48,7 +48,7 @@ from costream.runtime.header import make_header
 from costream.runtime.levels import LevelMeter
 from costream.runtime.persons import MOST, PersonScores, add_costs
 from costream.runtime.presence import Event, Presence
-from costream.runtime.segments import PresenceSegmenter, best_scores
+from costream.runtime.segments import PresenceSegmenter, Segmenter, best_scores
 from costream.runtime.tracking import MAX_BOXES, ObjectTracker
 from costream.sinks.base import PictureSink, Sink
 from costream.status import PersonStatus, SeenLabel
@@ -283,6 +283,7 @@ class StreamRecorder:
                 self._told_s[entry.name] = tick.time_s
                 self.write(self._prediction(step, tick, given, row, number, entry))
                 self._emit(entry, entry.segmenter.push(tick.time_s, probabilities))
+                self._count_line(entry, tick.time_s)
             else:
                 continue
             told = True
@@ -519,12 +520,21 @@ class StreamRecorder:
         best = np.argsort(-probabilities, kind="stable")[: self.options.top_k]
         return tuple((labels[k], float(probabilities[k])) for k in best)
 
+    def _count_line(self, entry: HeadTimeline, time_s: float) -> None:
+        """Count a line, or word, of text by its label."""
+        label = entry.segmenter.label if isinstance(entry.segmenter, Segmenter) else None
+        if self.model.info.text and label is not None:
+            self._see(label, time_s)
+
+    def _see(self, label: str, time_s: float) -> None:
+        known = self.seen.get(label)
+        self.seen[label] = SeenLabel(label, 1 if known is None else known.count + 1, time_s)
+
     def _emit(self, entry: HeadTimeline, segments: Sequence[Segment]) -> None:
         for segment in segments:
             self.segments += 1
-            known = self.seen.get(segment.label)
-            count = 1 if known is None else known.count + 1
-            self.seen[segment.label] = SeenLabel(segment.label, count, segment.end_s)
+            if not self.model.info.text:  # whose lines are counted
+                self._see(segment.label, segment.end_s)
             self.write(replace(segment, model=entry.name, person=entry.person))
 
 

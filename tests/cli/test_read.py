@@ -91,6 +91,20 @@ def test_lines_are_labelled_and_alerts_told(levels: Path, tmp_path: Path) -> Non
     assert "linear on n-grams" in card.metrics["validation"]
 
 
+def test_lines_of_a_burst_are_segments_of_their_own(levels: Path, tmp_path: Path) -> None:
+    burst = ["started worker 7", "connection 9 failed", "request 2 was served"] * 2
+    given = ("\n".join(burst) + "\n").encode()
+    rule = ("--on", "error>=0.5")
+    done = program(
+        "read", "-", "-m", levels, "--arrival", "-f", "jsonl", *rule, input=given.decode()
+    )
+    lines = [r for r in records(done.stdout) if r["type"] == "prediction"]
+    segments = [r for r in records(done.stdout) if r["type"] == "segment"]
+    assert [s["label"] for s in segments] == ["info", "error", "info", "error", "info"]
+    assert [s["start_s"] for s in segments] == [lines[k]["time_s"] for k in (0, 1, 2, 4, 5)]
+    assert "error>=0.5: 1 alert held back: one every 30 s at most" in done.stderr
+
+
 def test_a_pipe_has_the_records_of_a_file(levels: Path, tmp_path: Path) -> None:
     log = tmp_path / "app.log"
     log.write_text("could not open disk\nrequest 3 served\n" * 20, "utf-8")

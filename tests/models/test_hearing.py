@@ -155,7 +155,9 @@ def test_a_file_has_the_timelines_of_both(clip: Path, tmp_path: Path) -> None:
     ):
         ours = [(s.label, s.start_s, s.end_s) for s in both.segments if s.model == name]
         theirs = [(s.label, s.start_s, s.end_s) for s in alone.segments]
-        assert ours == [(label, pytest.approx(a), pytest.approx(b)) for label, a, b in theirs]
+        assert ours == [
+            (label, pytest.approx(a), pytest.approx(b, abs=0.06)) for label, a, b in theirs
+        ]  # the sound ends earlier
         assert theirs
         scores = [p.top[0] for p in both.predictions if p.model == name]
         expected = [p.top[0] for p in alone.predictions]

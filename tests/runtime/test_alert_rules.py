@@ -377,3 +377,21 @@ def test_any_feed_that_goes_and_comes(kind, for_s, every_s, story):
             continue
         expected.append(Alert(now_s, text, kind, 1.0, since_s))
     assert watch(text, polls) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "scores", "held"),
+    [
+        ("fall>=0.8 every 3s", "9090909090", [None, 1, 1]),  # fires at 0, 4 and 8 s
+        ("fall>=0.8 every 3s", "9999999999", [None]),  # once as long as it lasts
+        ("fall>=0.8 every 0", "9090", [None, None]),
+        ("fall>=0.8 every 3s", "9099909999", [None, None, None]),  # late, not lost
+    ],
+)
+def test_what_the_pause_holds_back_is_counted_once(text, scores, held):
+    evaluator = RuleEvaluator(parse_rule(text), CLASSES)
+    alerts = []
+    for time_s, score in enumerate(scores):
+        alerts += evaluator.push(float(time_s), {None: np.array([0, 0, int(score) / 10])})
+    assert [alert.held for alert in alerts] == held
+    assert evaluator.held >= sum(filter(None, held))

@@ -62,7 +62,7 @@ def parsed(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 
 
 def test_every_figure_of_a_feed():
-    door = feed(reconnects=2, gaps=3, errors=4, alerts=5, dropped=6)
+    door = feed(reconnects=2, gaps=3, errors=4, alerts=5, dropped=6, held=8)
     samples = parsed(exposition(watch(door, failed_actions=7), 1234.5))
     of_door = (("feed", "door"),)
     values = {name: value for (name, labels), value in samples.items() if labels == of_door}
@@ -79,6 +79,7 @@ def test_every_figure_of_a_feed():
             "costream_feed_gaps_total": 3,
             "costream_feed_errors_total": 4,
             "costream_feed_alerts_total": 5,
+            "costream_feed_alerts_held_back_total": 8,
             "costream_feed_macs_total": 9_640_000 * 14_893,
             "costream_feed_dense_macs_total": 410_900_000 * 14_893,
         }

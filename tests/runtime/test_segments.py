@@ -480,3 +480,35 @@ def test_a_clock_that_stands_still_changes_nothing() -> None:
     first, second = rows(2)
     smoother.push(4.0, first)
     assert np.array_equal(smoother.push(4.0, second), first)
+
+
+# --- steps that are things of their own, as lines of text ------------------------------------
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([1e-5, 0.004, 0.2, 1.0, 1.7, 9.0]), st.integers(0, 3)),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_no_line_is_lost_however_close_they_come(lines: list[tuple[float, int]]) -> None:
+    """A run of lines with one label is a segment, from its first line to the next of another."""
+    segmenter = Segmenter(LABELS, Timeline(), 1.0, 0.0, "nothing", each=True)
+    times = np.cumsum([apart_s for apart_s, _ in lines]).tolist()
+    out: list[Segment] = []
+    for time_s, (_, label) in zip(times, lines, strict=True):
+        out += segmenter.push(time_s, scores(label, 0.9))
+        assert segmenter.label == (LABELS[label] if label else None)
+    out += segmenter.finish(times[-1] + 1)
+    expected: list[list[Any]] = []
+    for k, (time_s, (_, label)) in enumerate(zip(times, lines, strict=True)):
+        end_s = min(time_s + 1, times[k + 1] if k + 1 < len(times) else math.inf)
+        if label and expected and expected[-1][3] == k - 1 and expected[-1][2] == LABELS[label]:
+            expected[-1][1], expected[-1][3] = end_s, k
+        elif label:
+            expected.append([time_s, end_s, LABELS[label], k])
+    assert [[s.start_s, s.end_s, s.label] for s in out] == [
+        [pytest.approx(start_s), pytest.approx(end_s), label]
+        for start_s, end_s, label, _ in expected
+    ]

@@ -14,6 +14,7 @@ from typing import Any
 
 from costream.clock import parse_time, utc
 from costream.errors import UsageError
+from costream.formatting import counted
 from costream.records import Alert, FeedState
 from costream.runtime.alerts.actions import (
     AlertEvent,
@@ -126,6 +127,10 @@ class Alerts:
         """Return for each rule of a feed whether its condition holds now."""
         return {e.rule.text: e.holding for e in self._feeds[feed].evaluators}
 
+    def held(self, feed: str) -> int:
+        """Return how many alerts of a feed the pauses of its rules have held back."""
+        return sum(e.held for e in self._feeds[feed].evaluators)
+
     def gap(self, feed: str) -> None:
         """Take a gap in the data of a feed."""
         for evaluator in self._feeds[feed].evaluators:
@@ -153,6 +158,7 @@ class Alerts:
     def close(self, timeout_s: float = 2.0) -> None:
         """Finish clips and actions; cancel those that take longer than ``timeout_s``."""
         until_s = time.monotonic() + timeout_s
+        self._log_held()
         rings = [feed.ring for feed in self._feeds.values() if feed.ring is not None]
         for ring in rings:
             ring.close(0.0)  # start ending all of them at once
@@ -162,6 +168,12 @@ class Alerts:
             worker.finish()
         for worker in self._all_workers:
             worker.close(until_s)
+
+    def _log_held(self) -> None:
+        for name, feed in self._feeds.items():
+            for held, rule in ((e.held, e.rule) for e in feed.evaluators if e.held):
+                what = f"{counted(held, 'alert')} held back: one every {rule.every_s:g} s at most"
+                log.warning("%s: %s: %s (every TIME in the rule)", name, rule.text, what)
 
     def _take(self, feed: str, alert: Alert, at_s: float, scene: Scene | None = None) -> Alert:
         """Start the clip and actions for an alert about time ``at_s``; return it as recorded."""

@@ -40,6 +40,7 @@ class _Watched:
     since_s: float | None = None  # None: it does not hold
     armed: bool = True
     counts: bool = True  # since then somebody has been there for long enough, at one step
+    held_s: float | None = None  # since_s for which the pause of the rule has held it back
 
 
 @dataclass
@@ -72,11 +73,14 @@ class RuleEvaluator:
         self._lasting = classes.lasting
         self._label = None if rule.label == ANY else rule.label
         self._told: set[int] = set()  # objects in the zone for which it has fired
+        self._waiting: dict[int, float] = {}  # those that are held back: start of their visits
         self.holding = False  # whether its condition holds now; of crossings: for PULSE_S
         self._persons: dict[int | None, _Person] = {}
         self._away = _Watched()
         self._there = _Watched()  # of "not in", "count" and levels
         self._fired_s = self._crossed_s = -math.inf
+        self.held = 0  # alerts that the pause of the rule has held back
+        self._before = 0  # of these, those before the last alert
 
     def push(
         self,
@@ -139,6 +143,8 @@ class RuleEvaluator:
             if time_s - person.fired_s >= self.rule.every_s - SLACK_S:
                 person.fired_s = time_s
                 alerts.append(self._alert(watched, time_s, target.label, score, person=number))
+            elif time_s > person.fired_s:
+                self._hold(watched)
         return alerts
 
     def gap(self) -> None:
@@ -219,14 +225,18 @@ class RuleEvaluator:
             return self._fire(there, time_s, rule.label, 1.0) if self._holds(there, time_s) else []
         visits = presence.visits(rule.place, self._label)
         self._told &= visits.keys()
+        self._waiting = {n: held_s for n, held_s in self._waiting.items() if n in visits}
         alerts, self.holding = [], False
         for number, visit in visits.items():
             watched = _Watched(visit.since_s, number not in self._told and visit.out_s is None)
+            watched.held_s = self._waiting.get(number)
             self.holding = self.holding or self._lasts(watched, time_s)
             if self._holds(watched, time_s):
                 alerts += self._fire(watched, time_s, visit.label, visit.score, id=number)
                 if not watched.armed:
                     self._told.add(number)
+                if watched.held_s is not None:
+                    self._waiting[number] = watched.held_s
         return alerts
 
     def _holds(self, watched: _Watched, time_s: float) -> bool:
@@ -241,17 +251,27 @@ class RuleEvaluator:
     def _fire(
         self, watched: _Watched, time_s: float, label: str, score: float, **more: Any
     ) -> list[Alert]:
-        if time_s - self._fired_s < self.rule.every_s - SLACK_S or watched.since_s is None:
+        if watched.since_s is None:
+            return []
+        if time_s - self._fired_s < self.rule.every_s - SLACK_S:
+            self._hold(watched)
             return []
         self._fired_s = time_s
         return [self._alert(watched, time_s, label, score, **more)]
+
+    def _hold(self, watched: _Watched) -> None:
+        """Count an alert that the pause holds back, once."""
+        self.held += watched.held_s != watched.since_s
+        watched.held_s = watched.since_s
 
     def _alert(
         self, watched: _Watched, time_s: float, label: str, score: float, **more: Any
     ) -> Alert:
         assert watched.since_s is not None
         watched.armed = False
-        about = {"place": self.rule.place or None, **more}
+        self.held -= watched.held_s == watched.since_s  # late, but not lost
+        held, self._before = self.held - self._before, self.held
+        about = {"place": self.rule.place or None, "held": held or None, **more}
         return Alert(time_s, self.rule.text, label, score, watched.since_s, **about)
 
 

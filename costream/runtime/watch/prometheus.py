@@ -200,6 +200,7 @@ _TOTALS = (
     ("gaps", "gaps", "Periods without data"),
     ("errors", "errors", "Errors of the source"),
     ("alerts", "alerts", "Alerts that fired"),
+    ("held", "alerts_held_back", "Alerts that the pause of their rule held back"),
     ("macs", "macs", "Multiply-accumulate operations computed"),
     ("dense_macs", "dense_macs", "Operations without continual inference"),
 )

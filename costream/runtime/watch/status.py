@@ -47,7 +47,11 @@ class StatusCollector:
         """Return the current status."""
         now_s = time.monotonic()
         feeds = tuple(
-            replace(channel.status(now_s), rules=self._rules.holding(channel.spec.name))
+            replace(
+                channel.status(now_s),
+                rules=self._rules.holding(channel.spec.name),
+                held=self._rules.held(channel.spec.name),
+            )
             for channel in self._channels
         )
         while self._strip_s + 1.0 <= now_s:
