@@ -4,11 +4,21 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
+if __name__ == "__main__" or os.path.basename(sys.argv[0]).removesuffix(".exe") == "costream":
+    # This is the program, and no import of it: Ctrl-C ends it without a traceback from here on,
+    # also during the imports below. ``signal`` itself would first import others.
+    import _signal  # type: ignore[import-not-found]
+
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
 import errno
 import io
-import os
 import signal
-import sys
+import warnings
 from contextlib import suppress
 
 TYPE_CHECKING = False
@@ -184,6 +194,7 @@ def entry() -> None:
     signal.signal(signal.SIGTERM, _leave)
     if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
         signal.signal(signal.SIGHUP, _leave)
+    warnings.showwarning = _note_warning
     code = main()
     threading = sys.modules.get("threading")
     names = [] if threading is None else [thread.name for thread in threading.enumerate()]
@@ -196,6 +207,13 @@ def entry() -> None:
             sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _note_warning(message: Any, category: Any, *about: Any, **more: Any) -> None:
+    """Log what a library warns of; it is written for programmers."""
+    if "logging" in sys.modules:
+        text = "a library warns: %s: %s"
+        sys.modules["logging"].getLogger("costream").debug(text, category.__name__, message)
 
 
 def _leave(number: int, _frame: object) -> None:

@@ -274,7 +274,10 @@ def read_files(labels: Path, collector: LabelCollector, group: str | None) -> li
             collector.error_file(path, error)
     if not tracks:
         collector.raise_errors()
-        hint = f"supported are {', '.join(FORMATS)} and more"
+        hint = (
+            "supported are tables (CSV, TSV), JSON, JSON lines, SRT, VTT, RTTM, ELAN, labels of"
+            " Audacity and Raven, and more: costream help train"
+        )
         raise UsageError("it contains no labels", where=labels, hint=hint)
     return tracks
 

@@ -322,19 +322,20 @@ def _agreement(agreement: Agreement) -> dict[str, Any]:
 def compare(a: Path, b: Path, *, as_json: bool) -> ExitCode:
     """Print the differences between the results in ``a`` and ``b``, two files or two folders.
 
-    Return OK whether they differ or not, PARTIAL if some cannot be read. Raise SourceError if
-    there are none, UsageError for a file and a folder.
+    Return OK whether they differ or not, PARTIAL if some cannot be read, INPUT if there was none to
+    compare. Raise SourceError if there are none, UsageError for a file and a folder.
     """
     if a.is_dir() != b.is_dir() and a.exists() and b.exists():
         raise UsageError("compares two files or two folders, not one of each", where="--diff")
     both, only_a, only_b = _pair(a, b)
     failures: list[SourceError] = []
-    comparisons = _comparisons(both, failures)
+    skipped: list[SourceError] = []
+    comparisons = _comparisons(both, failures, skipped)
     names = (display_name(os.fspath(a)), display_name(os.fspath(b)))
     print_all = _print_json if as_json else _print_text
     compared = print_all(names, comparisons, only_a, only_b)
-    if failures and not compared:
-        return failures[0].exit_code
+    if (failures or skipped) and not compared:
+        return (failures or skipped)[0].exit_code
     return ExitCode.PARTIAL if failures else ExitCode.OK
 
 
@@ -353,14 +354,20 @@ def _pair(a: Path, b: Path) -> tuple[list[tuple[str, Path, Path]], list[str], li
 
 
 def _comparisons(
-    pairs: Iterable[tuple[str, Path, Path]], failures: list[SourceError]
+    pairs: Iterable[tuple[str, Path, Path]],
+    failures: list[SourceError],
+    skipped: list[SourceError],
 ) -> Iterator[Comparison]:
-    """Yield one comparison per run; errors are printed, and those of results are collected."""
+    """Yield one comparison per run; errors are printed and collected.
+
+    ``skipped``: gets those of what is no result.
+    """
     for name, a, b in pairs:
         try:
             yield from _compare(name, a, b)
         except NotAResultError as error:
             say(f"costream: skipped: {error}")
+            skipped.append(error)
         except SourceError as error:
             say(f"costream: {error}")
             failures.append(error)

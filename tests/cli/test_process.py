@@ -142,6 +142,27 @@ def test_signals_from_the_first_moment_on_leave_silently(number, code, after_s):
 
 
 @posix
+@pytest.mark.parametrize("after_ms", range(0, 300, 12))
+def test_an_interrupt_while_python_starts_shows_nothing_of_the_program(after_ms):
+    """What Python itself and a start script of pip say before the program begins is theirs."""
+    child = start("doctor")
+    time.sleep(after_ms / 1000)
+    child.send_signal(signal.SIGINT)
+    _, stderr = child.communicate(timeout=60)
+    assert b"__main__.py" not in stderr
+    assert child.returncode in (130, -signal.SIGINT, 1)
+
+
+def test_warnings_of_libraries_are_shown_to_programmers_only(tmp_path):
+    code = "import warnings; warnings.warn('of a library', UserWarning)\n"
+    (tmp_path / "own.py").write_text(code)
+    call = ("--code", "own.py", "detect", SAMPLE, "--duration", "1", "-o", "out", "--overwrite")
+    child = start(*call, "-v", cwd=tmp_path)
+    _, stderr = child.communicate(timeout=120)
+    assert (child.returncode, b"of a library" in stderr) == (0, False)
+
+
+@posix
 @pytest.mark.slow
 def test_a_hundred_stops_while_libraries_and_the_model_load():
     random, codes = Random(1), {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}

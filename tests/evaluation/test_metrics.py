@@ -184,3 +184,10 @@ def test_nothing_to_score():
     bins = reliability(np.zeros((2, 3)), np.array([-1, -1]))
     assert math.isnan(calibration_error(bins))
     assert [b.count for b in bins] == [0] * 15
+
+
+@pytest.mark.parametrize("scores", [[[1e308, 0]], [[2.0, 0.1]], [[-5.0, 0.1]], [[np.nan, 0.1]]])
+def test_scores_that_are_no_probabilities_have_no_calibration(scores):
+    bins = reliability(np.array(scores), np.array([0]))
+    assert not any(one.count for one in bins)
+    assert math.isnan(calibration_error(bins))

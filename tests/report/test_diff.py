@@ -177,3 +177,15 @@ def test_what_cannot_be_compared(result, tmp_path, capsys, monkeypatch, argument
     assert said in done.err
     assert done.err.count("\n") == 1
     assert done.out == ""
+
+
+def test_what_is_no_result_is_not_compared(result, tmp_path, capsys):
+    result(to="a")
+    for name in ("other.json", "b/clip.mp4.jsonl"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text('{"type": "something"}\n')
+    pairs = (("a/clip.mp4.jsonl", "other.json"), ("other.json", "other.json"), ("a", "b"))
+    for first, second in pairs:
+        assert main(["report", "--diff", str(tmp_path / first), str(tmp_path / second)]) == 4
+        assert capsys.readouterr().err.startswith("costream: skipped: ")

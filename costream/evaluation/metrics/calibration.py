@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 BINS = 15
+_ROUNDED = 1e-3  # by so much a probability may be beyond 0 or 1
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,11 @@ def reliability(
 ) -> list[Bin]:
     """Return equal-width bins of the largest probability of each frame of scores [T, K].
 
-    Frames with a negative label [T] do not count.
+    Frames with a negative label [T] do not count, and none does if scores are no probabilities.
     """
     known = np.asarray(labels) >= 0
+    if not ((np.asarray(scores) >= -_ROUNDED) & (np.asarray(scores) <= 1 + _ROUNDED)).all():
+        known[:] = False
     scores, labels = np.asarray(scores)[known], np.asarray(labels)[known]
     sure = scores.max(1) if len(scores) else np.zeros(0)
     right = scores.argmax(1) == labels if len(scores) else np.zeros(0, bool)
