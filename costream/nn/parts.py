@@ -221,7 +221,9 @@ class Stateless(Part):
 class Layer(Part):
     """A layer of ``torch.nn``: its arguments, and its parameters under their names.
 
-    ``layer``: the ordinary layer, which is not a child, but has the same parameters.
+    ``layer``: the ordinary layer, which is not a child, but has the same parameters. Its settings
+    are attributes here too (``out_channels``, ``kernel_size``), but for ``stride`` and ``padding``,
+    which are those in time.
     """
 
     kind: ClassVar[Any]
@@ -251,6 +253,15 @@ class Layer(Part):
 
     def _check(self) -> None:
         """Raise ValueError for a layer that has no continual form."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            layer = self.__dict__.get("layer")  # not yet there while a copy is made
+            if layer is None or name.startswith("_"):
+                raise
+            return getattr(layer, name)
 
     def train(self: L, mode: bool = True) -> L:
         """Set the mode, also of the ordinary layer, which may have dropout."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections import OrderedDict
 from typing import Any
@@ -17,6 +18,10 @@ import costream.nn as co
 from kit import plain_nets as plain
 from kit.stepping import check_part, chunkings
 
+CONVOLUTION = ("in_channels", "out_channels", "kernel_size", "dilation", "groups", "padding_mode")
+CONVOLUTION += ("weight", "bias")
+POOLING = ("kernel_size", "ceil_mode")
+RECURRENT = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout")
 WIDTH = 4  # of random networks, at every place, so that any of them can follow any other
 
 
@@ -443,3 +448,31 @@ def test_one_frame_is_none_of_several_streams(block):
     state = block.eval().init_state(4)
     with pytest.raises((ValueError, RuntimeError)):
         block.forward_step(torch.randn(1, 8), state)
+
+
+@pytest.mark.parametrize(
+    ("layer", "names"),
+    [
+        *((getattr(co, f"Conv{n}d")(2, 4, 3, dilation=2), CONVOLUTION) for n in (1, 2, 3)),
+        *(
+            (getattr(co, f"{kind}Pool{n}d")(3), POOLING)
+            for kind in ("Max", "Avg")
+            for n in (1, 2, 3)
+        ),
+        *((getattr(co, kind)(2, 4), RECURRENT) for kind in ("RNN", "GRU", "LSTM")),
+        (co.Linear(2, 4), ("in_features", "out_features", "weight", "bias")),
+        (co.LayerNorm(4), ("normalized_shape", "eps", "weight", "bias")),
+    ],
+)
+def test_settings_are_those_of_the_ordinary_layer(layer, names):
+    """``nn.BatchNorm3d(conv.out_channels)`` in code written for other libraries."""
+    copies = (layer, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)))
+    for name in names:
+        told = [getattr(one, name) for one in copies]
+        if isinstance(told[0], torch.Tensor):
+            assert told[0] is getattr(layer.layer, name)
+        else:
+            assert told == [getattr(layer.layer, name)] * 3
+    with pytest.raises(AttributeError, match=f"'{type(layer).__name__}' object has no .* 'depth'"):
+        _ = layer.depth
+    assert not hasattr(layer, "_reversed_padding_repeated_twice")  # its private names stay its own
