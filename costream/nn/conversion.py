@@ -38,7 +38,7 @@ from costream.nn.merging import Planned, merged
 from costream.nn.network import PartGraph
 from costream.nn.operation import Change, ConversionError, Operation, check_arguments, untraceable
 from costream.nn.parts import Part
-from costream.nn.rules import advice, attribute, has_attribute, rule_of
+from costream.nn.rules import FASTER, advice, attribute, has_attribute, rule_of
 from costream.nn.tracing import (
     TimeDimension,
     TracedValue,
@@ -118,11 +118,14 @@ class _Builder:
         self.entries: list[ConvertedLayer] = []
         self.changes: list[Change] = []  # of each entry
         self.values: dict[fx.Node, TracedValue] = {}
+        self.merged: set[fx.Node] = set()  # whose time is merged with another dimension
         for node in graph.nodes:
             try:
                 self._visit(node)
             except (ConversionError, ValueError) as error:
-                raise ConversionError(str(error), where=self._name(node)) from error
+                raise ConversionError(str(error), where=self._name(self._cause(node))) from error
+            if node in self.values and self._is_merged(self.values[node]):
+                self.merged.add(node)
             for used in node.all_input_nodes:  # clips are large
                 value = self.values[used]
                 if list(used.users)[-1] is node and all(value is not v for v in self.inputs):
@@ -136,6 +139,17 @@ class _Builder:
             return f"{node.target} ({type(layer).__name__})"
         inside = [path for path, _ in node.meta.get("nn_module_stack", {}).values() if path]
         return ": ".join([*inside[-1:], title(node.target)])
+
+    def _cause(self, node: fx.Node) -> fx.Node:
+        """Return the operation that is to blame if ``node`` cannot be continual.
+
+        It is the one that makes more frames of each, or, at the output, merges time with another
+        dimension; otherwise the node itself.
+        """
+        first = node
+        while any(n in self.merged for n in first.all_input_nodes):
+            first = next(n for n in first.all_input_nodes if n in self.merged)
+        return first if node.op == "output" or advice(self._name(first)) == FASTER else node
 
     def _visit(self, node: fx.Node) -> None:
         if node.op == "placeholder":
@@ -223,6 +237,7 @@ class _Builder:
             self._map(node.args, "short"),
             self._map(node.args, "long"),
             self._map(node.kwargs, "short"),
+            self._map(node.kwargs, "long"),
             first.axis.dim,
             self.window or first.frames[0],
             self.allowed,
@@ -299,8 +314,15 @@ class _Builder:
         axis = axes[0] if axes else None
         if axis is None or None in axes:
             if not once:
+                table = self._table(node, shared[0])
+                if table is not None:
+                    raise ConversionError(
+                        f"{table} has a row for each frame of the clip, and a stream has no end",
+                        hint="leave it out, or add co.RecyclingPositions to rows before it",
+                    )
                 raise ConversionError(
-                    "it does not treat every frame alone", hint=advice(self._name(node))
+                    "it does not treat every frame alone",
+                    hint=advice(self._name(self._cause(node))),
                 )
             self._in_head(node)
             return
@@ -319,6 +341,19 @@ class _Builder:
         if each:
             value.each = tuple(axes)  # type: ignore[arg-type]
         self.values[node] = value
+
+    def _table(self, node: fx.Node, frames: int) -> str | None:
+        """Return the name of parameters with a row for each frame that meet a clip, if any do."""
+        for other in node.all_input_nodes:
+            value = self.values[other]
+            if value.axis is not None or not isinstance(value.short, Tensor):
+                continue
+            if frames not in value.short.shape:
+                continue
+            while other.op not in ("get_attr", "call_module") and other.all_input_nodes:
+                other = other.all_input_nodes[0]
+            return str(other.target) if isinstance(other.target, str) else None
+        return None
 
     def _in_head(self, node: fx.Node, newest: bool = False, whole: bool = False) -> None:
         """Take an operation on one frame of the clip; ``whole``: the frame of its result itself."""
@@ -404,8 +439,10 @@ class _Builder:
         elif value.axis is None:
             raise ConversionError("its output does not depend on the clip")
         elif self._is_merged(value):
+            hint = advice(self._name(self._cause(node)))
+            what = "time is merged with another dimension in its output"
             raise ConversionError(
-                "time is merged with another dimension in its output", hint="separate them"
+                "it gives more frames than it takes" if hint == FASTER else what, hint=hint
             )
         else:
             self.network._out_axis = value.axis.dim
@@ -417,7 +454,9 @@ class _Builder:
 
     @staticmethod
     def _is_merged(value: TracedValue) -> bool:
-        return value.axis is not None and value.short.shape[value.axis.dim] != value.frames[0]
+        if value.axis is None or not isinstance(value.short, Tensor):
+            return False
+        return value.short.shape[value.axis.dim] != value.frames[0]
 
     def _close_head(self, value: TracedValue) -> None:
         inputs, calls = self.inputs, self.calls[: value.number + 1]

@@ -69,6 +69,7 @@ class Operation:
     args: tuple[Any, ...]  # with the values of the example clip
     longer: tuple[Any, ...]  # with those of a longer one
     kwargs: dict[str, Any]
+    longer_kwargs: dict[str, Any]
     axis: int  # of time
     window: int  # steps of a window
     allowed: frozenset[str]  # approximations

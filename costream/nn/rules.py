@@ -45,6 +45,10 @@ def _kernel(op: Operation, make: Callable[[nn.Module], Part]) -> Change | None:
 def _layer(op: Operation) -> Change | None:
     """A layer of torch that is a part."""
     kind, path, axis, layer = kind_of(op.module), op.target, op.axis, op.module  # type: ignore[arg-type]
+
+    def make(root: nn.Module) -> Part:
+        return kind.of(root.get_submodule(path), axis)  # type: ignore[no-any-return]
+
     if isinstance(layer, nn.RNNBase):
         if op.clip.dim() != 3 or axis != int(layer.batch_first):
             return None
@@ -54,8 +58,8 @@ def _layer(op: Operation) -> Change | None:
     elif not hasattr(layer, "kernel_size") or _has_no_time(op):
         return None
     else:
-        return _kernel(op, lambda root: kind.of(root.get_submodule(path), axis))
-    return Change(lambda root: kind.of(root.get_submodule(path), axis))
+        return _pooling(op, kind, layer, make) if kind in _RUNNING else _kernel(op, make)
+    return Change(make)
 
 
 def _has_no_time(op: Operation) -> bool:
@@ -63,6 +67,47 @@ def _has_no_time(op: Operation) -> bool:
     if op.axis == 1:
         raise ConversionError("time is its channels", hint="make time a dimension of its own")
     return op.axis == 0
+
+
+def _pooling(
+    op: Operation,
+    kind: Any,
+    layer: Any,
+    make: Callable[[nn.Module], Part],
+    longer: Any = None,
+) -> Change | None:
+    """A pooling; with a kernel of all frames, F.avg_pool2d(x, x.size()[2:]), one of the whole clip.
+
+    ``longer``: kernel for the longer clip, where it may be another one.
+    """
+    dims: int = kind.dimensions
+    first = op.clip.dim() - dims
+    k, sizes = op.axis - first, op.clip.shape[first:]
+    kernel, padding = (_tuple(v, dims) for v in (layer.kernel_size, layer.padding))
+    stride = kernel if layer.stride is None else _tuple(layer.stride, dims)
+    grows = longer is not None and _tuple(longer, dims)[k] != kernel[k]
+    over_all = kernel[k] == op.frames and not any(padding)
+    if grows and not over_all:
+        what = f"its kernel, here {kernel[k]} of {op.frames} frames, grows with the clip"
+        raise ConversionError(what, hint="pool over a number of frames, or over all of them")
+    if not grows and (not over_all or stride[k] == 1):
+        return _kernel(op, make)
+    if not grows and "running mean" not in op.allowed:
+        note = f"an output every {stride[k]} frames; for one at each: approximate=['running mean']"
+        return Change(make, note)
+    if any(n not in (1, size) or s > n for n, size, s in zip(kernel, sizes, stride, strict=True)):
+        what = f"it pools all frames, and {kernel} of {tuple(sizes)} in them"
+        raise ConversionError(what, hint="pool within frames first")
+    over = [first + i for i, n in enumerate(kernel) if n == sizes[i]]
+    return _over(op, over, _RUNNING[kind], True)
+
+
+_MEANS = (layers.AvgPool1d, layers.AvgPool2d, layers.AvgPool3d)
+_MAXIMA = (layers.MaxPool1d, layers.MaxPool2d, layers.MaxPool3d)
+_RUNNING: dict[Any, Any] = {
+    **dict.fromkeys(_MEANS, layers.RunningMean),
+    **dict.fromkeys(_MAXIMA, layers.RunningMax),
+}
 
 
 class _Convolving(SimpleNamespace):
@@ -88,7 +133,8 @@ def _function(kind: Any, names: str) -> Rule:
             if given.pop("return_indices", False):
                 raise ConversionError("it returns indices, too", hint="leave them out")
             layer = kind.kind(**given)
-            return _kernel(op, lambda root: kind.of(layer, axis))
+            longer = op.longer_kwargs.get("kernel_size", op.longer[1] if op.longer[1:] else None)
+            return _pooling(op, kind, layer, lambda root: kind.of(layer, axis), longer)
         paths = {n: op.paths.get(k, op.paths.get(n)) for k, n in enumerate(names.split(), 1)}
         for name in ("weight", "bias"):
             if paths[name] is None and given.get(name) is not None:
@@ -294,7 +340,9 @@ FUNCTIONS: dict[Any, Rule] = {
     "mean": _reduction(layers.RunningMean),
     "amax": _reduction(layers.RunningMax),
 }
+FASTER = "frames cannot come faster than they are taken; make more of them behind the network"
 _ADVICE = (
+    (("interpolate", "upsample", "convtranspose", "conv_transpose"), FASTER),
     (("norm",), "its statistics are over time; use a batch norm, or a layer norm over channels"),
     (("softmax", "matmul", "bmm", "einsum", "attention"), "for attention use"
      " F.scaled_dot_product_attention or nn.MultiheadAttention with approximate="
@@ -303,7 +351,6 @@ _ADVICE = (
      " dimensions; keep time a dimension of its own"),
     (("flip", "roll", "sort", "cumsum", "cumprod"), "it does not read a clip from the beginning"
      " on with a finite memory"),
-    (("interpolate", "upsample", "transpose"), "frames cannot come faster than they are taken"),
     (("mean", "sum", "std", "var", "max", "min", "norm"), "it is over a whole clip; use a mean,"
      " with approximate=['running mean']"),
 )  # fmt: skip

@@ -146,6 +146,30 @@ class _Branches(nn.Module):
         return self.a(x) + self.b(x)[:, :, :1]
 
 
+class _Positions(nn.Module):
+    def __init__(self, table: Any) -> None:
+        super().__init__()
+        self.table = table
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.table, nn.Embedding):
+            return x + self.table(torch.arange(x.shape[2])).T
+        return x + self.table[:, : x.shape[2]]
+
+
+class _Pools(nn.Module):
+    """ST-GCN's head: a pooling whose kernel is the size of the clip."""
+
+    def __init__(self, kernel: Any, pool: Any = F.avg_pool2d, **options: Any) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(4, 4, (3, 1), padding=(1, 0)), nn.Conv2d(4, 5, 1)
+        self.kernel, self.pool, self.options = kernel, pool, options
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        return self.fc(self.pool(x, self.kernel(x), **self.options)).flatten(1)
+
+
 REFUSED = [
     (plain.VideoResNet("r3d", 8, 5), VIDEO, 2, r"avgpool \(AdaptiveAvgPool3d\).*running mean"),
     (plain.ShiftedWindows(), VIDEO, 2, "view.*mixes time with other dimensions"),
@@ -158,7 +182,15 @@ REFUSED = [
     (_Reads(lambda x: x[:, :, 3]), SOUND, 2, "takes frame 3 of the clip"),
     (_Reads(lambda x: x[:, :, 3:9]), SOUND, 2, "takes frames 3:9 of the clip"),
     (_Reads(lambda x: x.cumsum(2)), SOUND, 2, "cumsum"),
-    (_Reads(lambda x: F.interpolate(x, scale_factor=2)), SOUND, 2, "time is merged"),
+    (_Reads(lambda x: F.interpolate(x, scale_factor=2)), SOUND, 2, "interpolate: it gives more"),
+    (nn.Sequential(nn.ReLU(), nn.ConvTranspose1d(4, 4, 2, 2)), SOUND, 2, r"^1 \(ConvT.*gives more"),
+    (nn.Sequential(nn.ConvTranspose1d(4, 4, 4, 2)), SOUND, 2, r"^0 \(ConvTranspose.*cannot come"),
+    (nn.Sequential(nn.Upsample(None, 2), nn.Conv1d(4, 4, 3)), SOUND, 2, r"^0 \(Upsample.*faster"),
+    (_Reads(lambda x: x.flatten(1)), SOUND, 2, "flatten: time is merged.*dimension of its own"),
+    (_Positions(nn.Parameter(torch.randn(4, 99))), SOUND, 2, "add: table has a row.*Recycling"),
+    (_Positions(nn.Embedding(99, 4)), SOUND, 2, "add: table has a row for each frame.*Recycling"),
+    (_Pools(lambda x: (x.shape[2] // 2, 1)), (1, 4, 12, 3), 2, "here 6 of 12 frames, grows"),
+    (_Pools(lambda x: x.shape[2:]), (1, 4, 12, 3), 2, "avg_pool2d: it is over all 12 "),
     (_Reads(lambda x: F.pad(x, (2, 0))), SOUND, 2, "before frame 0"),
     (_Reads(lambda x: x if x.sum() > 0 else -x), SOUND, 2, "cannot be traced"),
     (_Reads(lambda x: (x, x)), SOUND, 2, "returns several values"),
@@ -171,6 +203,39 @@ REFUSED = [
 def test_refusals_name_the_layer(net, shape, axis, message):
     with pytest.raises(co.ConversionError, match=message):
         co.convert(net, torch.randn(shape), axis)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("pool", [F.avg_pool2d, F.max_pool2d])
+def test_a_pooling_of_the_size_of_the_clip_is_over_the_whole_clip(pool, named):
+    net = _Pools(lambda x: x.size()[2:], pool).eval().double()
+    if named:
+        net.pool = lambda x, size: pool(x, kernel_size=size)
+    continual = co.convert(net, torch.randn(1, 4, 12, 3), approximate=MEAN)
+    assert (continual.stride, continual.delay) == (1, 1)
+    x, state = torch.randn(2, 4, 30, 3, dtype=torch.float64), continual.init_state(2)
+    steps = [continual.forward_step(frame, state) for frame in x.unbind(2)]
+    own = net.conv(x)  # but for the zeros at the end of a clip
+    for t in (12, 20, 28):
+        mean = own[:, :, t - 11 : t + 1].flatten(2)
+        wanted = mean.mean(2) if pool is F.avg_pool2d else mean.amax(2)
+        torch.testing.assert_close(steps[t + 1], net.fc(wanted[..., None, None]).flatten(1))
+
+
+def test_a_fixed_pooling_as_long_as_the_clip_is_told():
+    net = nn.Sequential(nn.Conv2d(4, 4, (3, 1)), nn.AvgPool2d((10, 3)), nn.Conv2d(4, 5, 1))
+    example = torch.randn(1, 4, 12, 3)
+    literal = co.convert(net, example)
+    assert literal.stride == 10
+    assert "an output every 10 frames; for one at each: approximate=['running mean']" in str(
+        literal.report()
+    )
+    running = co.convert(net, example, approximate=MEAN)
+    assert (running.stride, running.delay) == (1, 2)
+    sliding = nn.Sequential(nn.AvgPool2d((10, 3), (1, 1)))
+    assert co.convert(sliding, example, approximate=MEAN).stride == 1
+    with pytest.raises(co.ConversionError, match="pools all frames, and"):
+        co.convert(_Pools(lambda x: (x.shape[2], 2)), example, approximate=MEAN)
 
 
 def _wrapped() -> nn.Module:
