@@ -29,6 +29,7 @@ COMMON |= {
     "budget",
     "locks",
     "pickles",
+    "pyav",
     "urls",
     "user_code",
     "places",

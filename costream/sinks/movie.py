@@ -14,6 +14,7 @@ from av.video.stream import VideoStream
 
 from costream.draw.canvas import Canvas
 from costream.draw.panels import empty_page
+from costream.pyav import open_input
 
 log = logging.getLogger("costream")
 
@@ -104,7 +105,7 @@ class SoundTrack:
     def open(cls, path: Path) -> SoundTrack | None:
         """Open a file; None if it has no sound that can be decoded."""
         try:
-            container = av.open(f"file:{path}", metadata_errors="replace")
+            container = open_input(f"file:{path}")
         except (av.FFmpegError, OSError, ValueError):
             return None
         stream = next((s for s in container.streams.audio if s.codec_context is not None), None)

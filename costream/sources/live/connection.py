@@ -20,6 +20,7 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from costream.errors import SourceError, display_name
+from costream.pyav import open_input
 from costream.sources.base import ConnectionOptions, DecoderChoice, StopEvent
 from costream.sources.live.address import address_of, host_of, list_cameras, scheme_of
 from costream.sources.media.container import audio_stream, video_stream
@@ -177,11 +178,9 @@ def _open(uri: str, connecting: ConnectionOptions, decoder: DecoderChoice) -> In
     address = address_of(uri, connecting)
     before_s = time.monotonic()
     try:
-        return av.open(
+        return open_input(
             address.file,
-            mode="r",
             format=address.format,
-            metadata_errors="replace",
             options=address.options,
             timeout=(address.open_s, address.read_s),
             hwaccel=acceleration(decoder),

@@ -16,6 +16,7 @@ from av.video.stream import VideoStream
 
 from costream.clock import parse_time
 from costream.errors import SourceError, UsageError, display_name
+from costream.pyav import open_input
 from costream.sources.media.remote import is_remote, open_remote
 from costream.sources.media.samples import find_samples
 
@@ -89,10 +90,8 @@ def open_container(
     # "file:" keeps names such as "a:b.mp4" or "-x.mp4" from being misinterpreted.
     part = "" if end is None else f"subfile,,start,0,end,{end},,:"
     try:
-        container = av.open(
+        container = open_input(
             file or f"{part}file:{path}",
-            mode="r",
-            metadata_errors="replace",
             options=_PIPED if head and file is not None else {},
             hwaccel=hardware,
         )
@@ -145,7 +144,7 @@ def audio_stream(container: InputContainer, where: str) -> AudioStream:
 def media_streams(path: str) -> tuple[bool, bool]:
     """Return whether a file has audio streams, and whether it has video that can be decoded."""
     try:
-        with av.open(f"file:{path}", mode="r", metadata_errors="replace") as container:
+        with open_input(f"file:{path}") as container:
             pictures = [
                 s
                 for s in container.streams.video

@@ -14,6 +14,7 @@ from av.codec.hwaccel import HWAccel
 from av.container import InputContainer
 
 from costream.errors import SourceError, display_name
+from costream.pyav import open_input
 from costream.urls import path_of, split_login
 from costream.version import __version__
 
@@ -93,10 +94,8 @@ def open_remote(uri: str, hardware: HWAccel | None = None) -> InputContainer:
     """
     where = display_name(uri)
     try:
-        return av.open(
+        return open_input(
             uri,
-            mode="r",
-            metadata_errors="replace",
             options=_OPTIONS,
             timeout=(_TIMEOUT_S, _TIMEOUT_S),
             hwaccel=hardware,

@@ -11,6 +11,7 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 
 from costream.errors import SourceError, UsageError, display_name
+from costream.pyav import open_input
 from costream.records import RawAudioFormat
 from costream.sources.media.container import (
     Readable,
@@ -71,7 +72,7 @@ def open_raw(path: str, file: Readable | None, raw: RawAudioFormat) -> SoundFile
     options = {"sample_rate": str(raw.rate_hz), "ch_layout": f"{raw.channels}c"}
     try:
         name = path if file is None else file
-        container = av.open(name, mode="r", format=raw.form, options=options)
+        container = open_input(name, format=raw.form, options=options)
     except (av.FFmpegError, OSError) as error:
         raise SourceError(
             f"cannot be read as {raw.form} ({error})", where=display_name(path)
@@ -131,4 +132,4 @@ def _open_samples(path: str, stream: AudioStream, begin: int) -> InputContainer:
         )
     options = {"sample_rate": str(codec.sample_rate), "ch_layout": f"{codec.layout.nb_channels}c"}
     options["skip_initial_bytes"] = str(begin)
-    return av.open(f"file:{path}", mode="r", format=form, options=options)
+    return open_input(f"file:{path}", format=form, options=options)
