@@ -320,6 +320,7 @@ class Keeper:
         self.streams: list[list[str]] = []
         self.packets: list[tuple[str, float, int]] = []
         self.threads: set[int] = set()
+        self.placed: list[float] = []
 
     def begin(self, container: Any) -> None:
         self.streams.append([stream.type for stream in container.streams])
@@ -327,6 +328,10 @@ class Keeper:
 
     def add(self, packet: Any, time_s: float) -> None:
         self.packets.append((packet.stream.type, time_s, packet.size))
+        self.threads.add(threading.get_ident())
+
+    def place(self, stamp_s: float, time_s: float) -> None:
+        self.placed.append(time_s)
         self.threads.add(threading.get_ident())
 
 
@@ -348,6 +353,8 @@ def test_the_keeper_sees_every_packet_of_every_stream() -> None:
     assert all(size > 0 for _, _, size in keeper.packets)
     times = [time_s for _, time_s, _ in keeper.packets]
     assert times == sorted(times)
+    shown = [item.time_s for item in reader.data]
+    assert len(set(shown) - set(keeper.placed)) <= 2  # the first of RTSP have no stamp
     assert len(keeper.threads) == 1
 
 
