@@ -178,6 +178,48 @@ def test_hls(tmp_path: Path) -> None:
     assert last[-1].time_s < reader.arrived[-1] + 1.1
 
 
+@pytest.mark.parametrize("sound", [None, SOUND])
+def test_a_playlist_that_stands_still_is_not_back(
+    tmp_path: Path, sound: AudioFormat | None
+) -> None:
+    """Every new connection is sent its last segment again, until it goes on."""
+    whole = {"hls_time": "2", "hls_list_size": "0"}
+    path = tmp_path / "part.m3u8"
+    make_video(path, 150, keyframe_every=25, fmt="hls", audio_s=6.0, container_options=whole)
+
+    def show(*numbers: int) -> None:
+        head = "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:2\n"
+        head += f"#EXT-X-MEDIA-SEQUENCE:{numbers[0]}\n"
+        new = tmp_path / "new"
+        new.write_text(head + "".join(f"#EXTINF:2.0,\npart{k}.ts\n" for k in numbers))
+        new.replace(tmp_path / "live.m3u8")
+
+    show(0)
+    with (
+        serving(functools.partial(Quiet, directory=str(tmp_path))) as port,
+        Reader(feed(f"http://127.0.0.1:{port}/live.m3u8", timeout_s=2.0, sound=sound)) as reader,
+    ):
+        reader.source._backoff.next_s = lambda **_: 0.05
+        reader.more(2)
+        show(0, 1)
+        reader.until(lambda: any("stands still" in fault.message for fault in reader.faults))
+        before, gaps = len(reader.data), len(reader.gaps)
+        attempts = reader.source.connection.message
+        reader.until(lambda: reader.source.connection.message not in (attempts, ""))
+        assert reader.source.connection.state != "live"
+        assert (len(reader.data), len(reader.gaps)) == (before, gaps)
+        show(1, 2)
+        reader.more(2)
+        assert reader.source.connection.state == "live"
+    assert "stands still" in reader.gaps[-1].reason
+    times = [item.time_s for item in reader.data]
+    assert times == sorted(set(times))
+    assert sum("stands still" in fault.message for fault in reader.faults) == 1
+    if sound is None:
+        numbers = [read_number(item.rgb) for item in reader.data if isinstance(item, VideoFrame)]
+        assert numbers == sorted(set(numbers))
+
+
 def test_hls_of_two_seconds_loses_no_step_of_a_watch(tmp_path: Path) -> None:
     with (
         Hls(tmp_path, 2.0),

@@ -19,6 +19,7 @@ from costream.clock import SILENT_S, format_time
 from costream.errors import SourceError
 from costream.records import AudioBlock, AudioFormat, Fault, Gap
 from costream.sources.base import SourceOptions
+from costream.sources.live.connection import RecentPackets
 from costream.sources.live.tracks import AudioTrack
 
 END_S = 2.0  # most time to decode what waits when a connection ends
@@ -38,6 +39,7 @@ class SoundBeside:
         self._track = AudioTrack(options, where, began_s, sound)
         self._began_s = began_s
         self._link: _Packets | None = None
+        self._recent = RecentPackets()
         self._thread: Thread | None = None
         self._done: deque[AudioBlock | Fault] = deque()
         self._missing_told = False
@@ -52,7 +54,9 @@ class SoundBeside:
                 self._missing_told = True
                 self._done.append(Fault(time.monotonic() - self._began_s, f"no sound: {missing}"))
             return
-        self._link, self._newest_s = _Packets(container, stream), math.inf
+        self._recent.begin(container)
+        self._link = _Packets(container, stream, self._recent)
+        self._newest_s = math.inf
         self._heard_s = math.inf
         self._thread = Thread(target=self._run, args=[self._link], name="sound", daemon=True)
         self._thread.start()
@@ -105,8 +109,10 @@ class SoundBeside:
 class _Packets:
     """The packets of sound of one connection, for ``AudioTrack.run``."""
 
-    def __init__(self, container: InputContainer, stream: AudioStream) -> None:
-        self.container, self.stream = container, stream
+    def __init__(
+        self, container: InputContainer, stream: AudioStream, recent: RecentPackets
+    ) -> None:
+        self.container, self.stream, self.recent = container, stream, recent
         self._queue: SimpleQueue[tuple[Packet[Any] | None, float, float]] = SimpleQueue()
         self.begun_s = self.arrived_s = time.monotonic()
         self.waited_s, self.sent_s = 0.0, None
@@ -123,6 +129,8 @@ class _Packets:
             packet, self.arrived_s, self.waited_s = self._queue.get()
             self.begun_s = self.arrived_s if first else self.begun_s
             first = False
+            if packet is not None:
+                self.recent.add(packet)
             yield packet
             if packet is None:
                 return

@@ -8,6 +8,7 @@ import random
 import socket
 import struct
 import time
+import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from costream.errors import SourceError, display_name
 from costream.pyav import open_input
 from costream.sources.base import ConnectionOptions, DecoderChoice, StopEvent
 from costream.sources.live.address import address_of, host_of, list_cameras, scheme_of
-from costream.sources.media.container import audio_stream, video_stream
+from costream.sources.media.container import audio_stream, has_time_stamps, video_stream
 from costream.sources.media.hardware import acceleration, check_stream
 from costream.urls import redact
 
@@ -31,6 +32,8 @@ FLUSH_S = 0.05  # packets this soon after a read that has timed out came before 
 KNOWN = 512  # newest packets whose arrival is known
 # Timeout factor for the first frame, which may take longer: keyframes are rare.
 FIRST = 3
+RECENT_S = 20.0  # what came for so long is not taken again; segments of HLS are shorter
+PLAYLISTS = {"hls", "dash"}
 
 
 class SoundTaker(Protocol):
@@ -68,11 +71,12 @@ class FeedConnection:
         sound: bool,
         beside: SoundTaker | None = None,
         decoder: DecoderChoice = "software",
+        recent: RecentPackets | None = None,
     ) -> None:
         """Connect or raise ConnectionFailedError. ``began_s``: the zero of the keeper's times.
 
         ``sound``: read that instead of the pictures; ``beside``: gets the packets of sound, too.
-        ``decoder``: of pictures.
+        ``decoder``: of pictures. ``recent``: the packets of the connections before.
         """
         self._uri = uri
         self._connecting = connecting
@@ -80,6 +84,7 @@ class FeedConnection:
         self._began_s = began_s
         self._sound, self._beside = sound, beside
         self.loss = ConnectionFailure(ENDED)
+        self.recent = RecentPackets() if recent is None else recent
         self.container = _open(uri, connecting, decoder)
         try:
             self.stream = _choose(self.container, sound, decoder, uri)
@@ -87,6 +92,7 @@ class FeedConnection:
                 beside.begin(self.container, *_sound_of(self.container))
             if connecting.keeper is not None:
                 connecting.keeper.begin(self.container)
+            self.recent.begin(self.container)
         except BaseException:
             self.close()
             raise
@@ -139,12 +145,15 @@ class FeedConnection:
                         self.arrived_s, self.sent_s = now_s, _sent_s(packet)
                         self._came.append((packet.pts, now_s))
                     if begun:
+                        self.recent.add(packet)
                         yield packet
                 asked_s = time.monotonic()
         except IndexError:  # PyAV, when a new stream appears
             self.loss = ConnectionFailure("the streams in it have changed")
         except av.FFmpegError as error:
             self.loss = reading_failure(error, self._uri, self._connecting.timeout_s)
+        if self.recent.repeating:
+            self.loss = ConnectionFailure(REPEATED)
         if begun:
             yield None  # flush the decoder
 
@@ -172,6 +181,56 @@ def _sent_s(packet: Packet[Any]) -> float | None:
         return None
     (micros,) = struct.unpack_from("=q", bytes(packet.get_sidedata("prft")))
     return float(1e-6 * micros)
+
+
+class RecentPackets:
+    """The packets of the newest seconds of a stream, over all connections.
+
+    A playlist of HLS that is not written any more, or a relay that keeps the newest pictures of a
+    camera that is gone, sends to every new client what it has sent before: those are no new data. A
+    server that plays a recording to every client begins each time with the same packet: they are.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], float] = {}  # stamp and checksum, by age: time
+        self._old: set[int | None] = set()  # stamps of what came again in this connection
+        self._asking = False  # nothing new has come in this connection
+        self._playlist = False
+        self._begin: tuple[int, int] | None = None  # of this connection
+        self._first: tuple[int, int] | None = None  # of the newest one that brought anything new
+
+    @property
+    def repeating(self) -> bool:
+        """Whether all that has come in this connection had come before."""
+        return self._asking and bool(self._old)
+
+    def begin(self, container: InputContainer) -> None:
+        """Begin a connection. FFmpeg counts those without stamps from 0: they are all new."""
+        self._asking = has_time_stamps(container)
+        self._playlist = container.format.name in PLAYLISTS
+        self._begin = None
+        self._old.clear()
+
+    def add(self, packet: Packet[Any]) -> None:
+        """Take the next packet of the stream."""
+        stamp = packet.pts if packet.dts is None else packet.dts
+        if stamp is None or not packet.size:
+            return
+        key = stamp, zlib.crc32(packet)
+        self._begin = self._begin or key
+        anew = key == self._first and not self._playlist
+        if self._asking and key in self._known and not anew:
+            self._old.add(packet.pts)
+            return
+        self._asking, self._first = False, self._begin
+        self._known.pop(key, None)
+        time_s = self._known[key] = float(stamp * packet.time_base)
+        while abs(time_s - next(iter(self._known.values()))) > RECENT_S:
+            del self._known[next(iter(self._known))]
+
+    def had(self, pts: int | None) -> bool:
+        """Return whether the data with this stamp came in an earlier connection."""
+        return pts in self._old
 
 
 def _open(uri: str, connecting: ConnectionOptions, decoder: DecoderChoice) -> InputContainer:
@@ -257,6 +316,7 @@ WAITED = 0.9
 _HTTP = {"http", "https"}
 STALLED = "stalled: no data for {:g} s"
 ENDED = "the stream has ended: the server closed it"
+REPEATED = "only what came before comes again: the server, or its playlist, stands still"
 
 
 @dataclass(frozen=True)

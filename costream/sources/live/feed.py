@@ -24,6 +24,7 @@ from costream.sources.live.connection import (
     ConnectionFailedError,
     ConnectionFailure,
     FeedConnection,
+    RecentPackets,
 )
 from costream.sources.live.tracks import AudioTrack, FeedTrack, VideoTrack
 
@@ -93,6 +94,7 @@ class FeedSource:
         self._track: FeedTrack | None = None
         self._beside: SoundBeside | None = None
         self._link: FeedConnection | None = None
+        self._recent = RecentPackets()
 
     @staticmethod
     def name_of(uri: str) -> str:
@@ -205,6 +207,7 @@ class FeedSource:
                 sound=sound,
                 beside=self._beside,
                 decoder=self._options.decoder,
+                recent=self._recent,
             )
         except ConnectionFailedError as error:
             return error.loss

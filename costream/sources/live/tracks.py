@@ -124,6 +124,8 @@ class VideoTrack(FeedTrack):
         # Raw streams, such as JPEGs over HTTP, have no stamps: FFmpeg counts 25 frames a second.
         stamped = has_time_stamps(link.container)
         for decoded in decoder.frames:
+            if link.recent.had(decoded.pts):  # no new data
+                continue
             if decoder.clock.epoch != epoch:
                 epoch = decoder.clock.epoch
                 self.clock.join()
@@ -188,6 +190,8 @@ class AudioTrack(FeedTrack):
         decoder = AudioDecoder(link.container, stream, self.damage, -math.inf, None, link.packets)
         self._decoder, joined, arrived_s = decoder, False, None
         for frame, jump in decoder.frames:
+            if link.recent.had(frame.pts):
+                continue
             length_s = frame.samples / frame.sample_rate
             # The first one was held until the second confirmed its stamp.
             arrived_s = link.begun_s if arrived_s is None else link.arrived_s
