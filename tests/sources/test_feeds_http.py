@@ -529,3 +529,18 @@ def test_silence_is_counted_within_a_connection(tmp_path: Path) -> None:
             beside.end()
     messages = [(fault.time_s, fault.message) for fault in told]
     assert messages == [(0.0, "no sound for 2 s"), (40.0, "no sound for 2 s")]
+
+
+def test_sound_that_is_missing_again_is_told_again(tmp_path: Path) -> None:
+    """A camera loses it, has it back, and loses it again; reconnections tell nothing new."""
+    heard = make_video(tmp_path / "a.ts", RATE, audio_s=1.0)
+    silent = make_video(tmp_path / "b.ts", RATE)
+    beside, told = SoundBeside(SourceOptions(), "feed", 0.0, SOUND), []
+    for path in (heard, silent, silent, heard, heard, silent, silent):
+        with av.open(str(path)) as container:
+            sound = next(iter(container.streams.audio), None)
+            beside.begin(container, sound, "" if sound else "there is no sound")
+            told.append([i.message for i in beside.take(0.0) if isinstance(i, Fault)])
+            beside.end()
+    none = ["no sound: there is no sound"]
+    assert told == [[], none, [], [], [], none, []]

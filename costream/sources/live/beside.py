@@ -42,7 +42,7 @@ class SoundBeside:
         self._recent = RecentPackets()
         self._thread: Thread | None = None
         self._done: deque[AudioBlock | Fault] = deque()
-        self._missing_told = False
+        self._missing_told = False  # that there is none, since the last connection with sound
         # Of the connection: the newest picture, and the one with which sound last came.
         self._newest_s = self._heard_s = math.inf
         self._silence_told = False
@@ -54,6 +54,7 @@ class SoundBeside:
                 self._missing_told = True
                 self._done.append(Fault(time.monotonic() - self._began_s, f"no sound: {missing}"))
             return
+        self._missing_told = False
         self._recent.begin(container)
         self._link = _Packets(container, stream, self._recent)
         self._newest_s = math.inf
