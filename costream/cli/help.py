@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from costream.errors import ExitCode, UsageError
 
@@ -22,8 +23,13 @@ _TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean
 _TYPES |= {"FeedState": "string", "Kind": "string", "dict": "object"}
 
 
+def _page_names(_: click.Context, __: click.Parameter, word: str) -> list[CompletionItem[str]]:
+    """Return the pages that begin with what was typed."""
+    return [CompletionItem(name) for name in pages() if name.startswith(word.lower())]
+
+
 @click.command()
-@click.argument("page", nargs=-1)
+@click.argument("page", nargs=-1, shell_complete=_page_names)
 def command(page: tuple[str, ...]) -> None:
     """Show a page of the manual, or one of its sections; without PAGE the list of pages.
 

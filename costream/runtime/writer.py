@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -366,13 +366,11 @@ class StreamRecorder:
         """The timelines of each person; empty if they are not followed."""
         return self._people
 
-    def fault(self, fault: Fault) -> None:
-        """Count, log and record a fault."""
+    def fault(self, fault: Fault, warn: Callable[[str], None] = log.warning) -> None:
+        """Count, log and record a fault; ``warn`` logs what ends nothing."""
         self.errors += fault.count
         self.fatal = self.fatal or (fault.message if fault.fatal else "")
-        log.log(
-            logging.ERROR if fault.fatal else logging.WARNING, "%s: %s", self.called, fault.message
-        )
+        (log.error if fault.fatal else warn)(f"{self.called}: {fault.message}")
         self.write(fault)
 
     def flush(self, *, late: bool = False) -> None:

@@ -62,6 +62,7 @@ def test_words_where_the_shell_asks(tmp_path: Path) -> None:
         "costream detect -m cooadtr,costgcn -f": {"csv", "srt", "jsonl"},
         "costream detect --layout": {"ntu-25"},
         "costream report x -f": {"html", "png"},
+        "costream help": {"watch", "skeletons", "index"},
     }
     for line, some in words.items():
         asked = {"COMP_WORDS": f"{line} ", "COMP_CWORD": str(len(line.split()))}

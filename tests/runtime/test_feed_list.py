@@ -230,7 +230,18 @@ def test_ffmpeg_reads_them(password: str, guarded: Any, tmp_path: Path) -> None:
         ("[[feed]]\nurl = 'tcp://a:b:1/x'", "feed 1: url has no valid host and port"),
         ("colour = 1\n[[feed]]\nurl = 'mic'", "feeds.toml: unknown setting 'colour'; known are u"),
         ("[[feed]]\nurl = 'mic'\nnmae = 'x'", "feed 1: unknown setting 'nmae'; known are name"),
-        ("[[feed]]\nurl = 'mic'\nname = 'a/b'", "feed 1: name 'a/b' cannot be used as a file name"),
+        (
+            "[[feed]]\nurl = 'mic'\nname = 'a/b<c>/d'",
+            "feed 1: name 'a/b<c>/d' cannot be used as a file name: leave out / < >",
+        ),
+        (
+            "[[feed]]\nurl = 'mic'\nname = '.a'",
+            "name '.a' cannot be used as a file name: it begins or ends with a dot or a space",
+        ),
+        (
+            f"[[feed]]\nurl = 'mic'\nname = '{'a' * 101}'",
+            "cannot be used as a file name: it has more than 100 characters",
+        ),
         ("[[feed]]\nurl = 'mic'\nname = '.a'", "feed 1: name '.a' cannot be"),
         ("[[feed]]\nurl = 'mic'\nname = ''", "feed 1: name '' cannot be"),
         (

@@ -57,6 +57,23 @@ def test_changes_of_a_feed(story: tuple[FeedStatus, ...], lines: list[str]) -> N
     assert changes(*story) == [f"door: {line}" for line in lines]
 
 
+def test_a_feed_that_comes_and_goes_all_the_time_has_a_few_lines_a_minute() -> None:
+    story = [replace(each, reconnects=k) for k in range(150) for each in (LIVE, CLOSED)]
+    lines = changes(*story, replace(LIVE, reconnects=150))
+    assert lines[:3] == ["door: live", "door: back after 2 s", "door: back after 2 s"]
+    assert len(lines) <= 6 * 6
+    told = [int(line.split()[4]) for line in lines if "times" in line]
+    assert told
+    assert all(number > 10 for number in told)
+    assert sum(told) + len(lines) >= 100
+
+
+def test_a_change_that_was_left_out_and_lasts_is_told() -> None:
+    story = [replace(each, reconnects=k) for k in range(10) for each in (LIVE, STALLED)]
+    lines = changes(*story, *[replace(STALLED, reconnects=9, age_s=30.0 + k) for k in range(60)])
+    assert "away now" in lines[-1] or "no data" in lines[-1]
+
+
 def test_feeds_join_and_leave() -> None:
     taken = StateChanges()
     assert taken.take(watch(feed("a"))) == ["a: live"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import time
 from collections import deque
 from dataclasses import replace
@@ -11,6 +12,7 @@ from dataclasses import replace
 from costream.errors import CostreamError, ExitCode, SourceError
 from costream.models.base import StepResult
 from costream.records import Fault, FeedState, Gap
+from costream.runtime.alerts.worker import LogLimiter
 from costream.runtime.head_timelines import resume_smoothing
 from costream.runtime.persons import PersonScores
 from costream.runtime.watch.feed import Feed, FeedEvent, Rate, ReadyStep, SourceEnded, SourceOpened
@@ -28,6 +30,7 @@ STRIP_S = 180  # seconds of history in the strip of a feed
 STALLED_S = 2.0
 JITTER = 1.25  # of the usual pauses
 AHEAD = 100  # numbers of persons and objects that are left out after a crash, at most
+_NUMBERS = re.compile(r"[0-9.:]+")
 SPACED = 4.0  # steps further apart than so many usual ones follow a gap
 
 
@@ -55,6 +58,7 @@ class FeedChannel:
         self._rate = Rate()
         self._logged_s = dict.fromkeys(("crowded", "slow"), -math.inf)  # last messages
         self._logged = 0  # crowded out, at the last message
+        self._warnings: dict[str, LogLimiter] = {}
         self._jumped = dict.fromkeys(self._drops, 0)  # at the newest step
         self._gap_end_s = -math.inf  # of the newest gap
         self._network_ms = 0.0
@@ -118,7 +122,7 @@ class FeedChannel:
                 event = replace(event, start_s=begin_s, reason=f"not running, {event.reason}")
             return self._gap(event)
         elif isinstance(event, Fault):
-            self.recorder.fault(event)
+            self.recorder.fault(event, self._limiter(event.message).warn)
             if event.fatal:
                 self.lost, self._why = True, event.message
         elif isinstance(event, SourceEnded):
@@ -150,6 +154,10 @@ class FeedChannel:
             return None
         reason = max(lost, key=lost.__getitem__)
         return self._gap(Gap(begins_s, time_s, f"{sum(lost.values())} steps dropped: {reason}"))
+
+    def _limiter(self, message: str) -> LogLimiter:
+        """Return what limits the warnings that differ from this one in numbers only."""
+        return self._warnings.setdefault(_NUMBERS.sub("", message), LogLimiter(LOG_S))
 
     def _gap(self, gap: Gap) -> Gap:
         """Record a gap, from the end of the one before on; return it."""

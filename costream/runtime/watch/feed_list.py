@@ -47,7 +47,11 @@ _TRANSPORTS: tuple[Transport, ...] = ("tcp", "udp")
 _SHARED = ("user", *_PASSWORDS, "channel", "transport", "timeout", *KINDS, *KEYS)
 _OWN = ("name", "url", *_SHARED)
 _STEM_BYTES = 70  # so that a number after it is still in the names of clips
-_NO_FILE_NAME = re.compile(r"[\x00-\x1f/\\:*?\"<>|]|^[.\s]|[.\s]$|^$|.{101}")
+_RESERVED = '/\\:*?"<>|'
+_LONGEST_NAME = 100
+_NO_FILE_NAME = re.compile(
+    rf"[\x00-\x1f{re.escape(_RESERVED)}]|^[.\s]|[.\s]$|^$|.{{{_LONGEST_NAME + 1}}}"
+)
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,16 @@ def _entries(argument: str, flags: Mapping[str, Any]) -> Iterator[_Entry]:
         warn_of_readers(path)
 
 
+def _why_not(name: str) -> str:
+    """Return why this cannot be a file name."""
+    wrong = dict.fromkeys(c for c in name if c < " " or c in _RESERVED)
+    if wrong:
+        return f"leave out {' '.join(c if c >= ' ' else repr(c) for c in wrong)}"
+    if len(name) > _LONGEST_NAME:
+        return f"it has more than {_LONGEST_NAME} characters"
+    return "it begins or ends with a dot or a space" if name else "it is empty"
+
+
 def _check(table: dict[str, Any], known: Sequence[str], where: str, folder: Path) -> None:
     """Raise UsageError for an unknown key; make "password-file" relative to ``folder``."""
     for key in table:
@@ -136,7 +150,7 @@ class _Entry:
         """Return the given name, or None. UsageError when it is not valid in a file name."""
         name = self._text("name")
         if name is not None and _NO_FILE_NAME.search(name):
-            raise self.error("name", f"{name!r} cannot be used as a file name")
+            raise self.error("name", f"{name!r} cannot be used as a file name: {_why_not(name)}")
         return name
 
     def spec(self, taken: dict[str, _Entry]) -> FeedSpec:

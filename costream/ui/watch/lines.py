@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 
 from rich.console import Console
 
@@ -62,6 +63,9 @@ class NewAlerts:
         return new
 
 
+MOST, SPAN_S = 6, 60.0  # lines about the changes of one feed, and in which time
+
+
 @dataclass
 class _Feed:
     """The last report on a feed."""
@@ -70,10 +74,15 @@ class _Feed:
     reconnects: int
     was_live: bool
     away_s: float = 0.0  # uptime at which it ceased to be live
+    told_s: deque[float] = field(default_factory=lambda: deque(maxlen=MOST))  # uptimes of lines
 
 
 class StateChanges:
-    """Messages about the state changes of feeds, but for losses, which are logged."""
+    """Messages about the state changes of feeds, but for losses, which are logged.
+
+    Of a feed that changes all the time there are at most MOST in SPAN_S: what has changed since the
+    last one is told later, if it still holds.
+    """
 
     def __init__(self) -> None:
         self._feeds: dict[str, _Feed] = {}
@@ -95,9 +104,22 @@ def _change(known: _Feed, feed: FeedStatus, now_s: float) -> str:
 
     A feed that is reconnecting is still away, as reported, and keeps its state here.
     """
-    again, known.reconnects = feed.reconnects > known.reconnects, feed.reconnects
+    if len(known.told_s) == MOST and now_s - known.told_s[0] < SPAN_S:
+        return ""
+    line = _news(known, feed, now_s)
+    if line:
+        known.told_s.append(now_s)
+    return line
+
+
+def _news(known: _Feed, feed: FeedStatus, now_s: float) -> str:
+    times, known.reconnects = feed.reconnects - known.reconnects, feed.reconnects
+    if times > 1:
+        known.state, known.was_live = feed.state, True
+        since = f"lost and back {times} times"
+        return since if feed.state == "live" else f"{since}, away now"
     if feed.state == "connecting" or feed.state == known.state:
-        return "back after a moment" if again and feed.state == "live" else ""
+        return "back after a moment" if times and feed.state == "live" else ""
     before, known.state = known.state, feed.state
     if before == "live":
         known.away_s = now_s - (feed.age_s or 0.0)
