@@ -191,6 +191,7 @@ class AudioTrack(FeedTrack):
         self._decoder, joined, arrived_s = decoder, False, None
         for frame, jump in decoder.frames:
             if link.recent.had(frame.pts):
+                arrived_s = link.arrived_s
                 continue
             length_s = frame.samples / frame.sample_rate
             # The first one was held until the second confirmed its stamp.
