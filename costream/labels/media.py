@@ -17,7 +17,7 @@ from costream.sources.media.container import (
 )
 from costream.sources.media.sound_file import open_sound
 from costream.sources.registry import expand, open_source, sniff
-from costream.sources.skeletons.openpose import keypoint_files
+from costream.sources.skeletons.frame_files import frame_files
 
 # Files that may contain several recordings and have to be opened.
 _ARRAYS = (".npy", ".pickle", ".pkl", ".p")
@@ -116,7 +116,7 @@ class Media:
 
 def _paths(data: Path) -> Iterator[Path]:
     """Yield files, and folders that are one recording, in order of names."""
-    if not data.is_dir() or keypoint_files(str(data)):
+    if not data.is_dir() or frame_files(str(data)) is not None:
         yield data
         return
     for path in sorted(data.iterdir()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from costream.errors import SourceError, UsageError
 from costream.layouts import BODY_25, COCO_17, OPENPOSE_18, Layout
 from costream.sources.file import first_of
+from costream.sources.numbering import beginning
 from costream.sources.skeletons.joint_names import (
     LAYOUT_BY_JOINT_COUNT,
     find_joints,
@@ -404,15 +404,10 @@ def axes_option(
 
 def _pattern(names: Sequence[str]) -> str:
     """Return what headings have in common, with ``{}`` where they differ; "" if they do not."""
-    first, last = _beginning(names), _beginning([name[::-1] for name in names])
+    first, last = beginning(names), beginning([name[::-1] for name in names])
     if len(names) < 2 or any(len(first) + len(last) >= len(name) for name in names):
         return ""
     return first + "{}" + last[::-1]
-
-
-def _beginning(names: Sequence[str]) -> str:
-    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
-    return "".join(letters[0] for letters in same)
 
 
 def parse_columns(text: str) -> Columns:

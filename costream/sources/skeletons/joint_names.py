@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from costream.errors import SourceError
 from costream.layouts import (
     BODY_15,
+    BODY_25,
     COCO_17,
     KINECT_20,
     LAYOUTS,
@@ -22,6 +23,19 @@ from costream.sources.file import first_of
 # Layouts identified by the number of joints; 25 joints may be ntu-25 or body-25.
 LAYOUT_BY_JOINT_COUNT = {
     len(layout.joints): layout for layout in (COCO_17, OPENPOSE_18, KINECT_20, MEDIAPIPE_33)
+}
+_FEET = ("left toes", "left small toe", "left heel", "right toes", "right small toe", "right heel")
+# Of Halpe (AlphaPose): the feet are the other way round, joint by joint.
+_HALPE = ("head top", "neck", "hips", *(_FEET[k] for k in (0, 3, 1, 4, 2, 5)))
+# Names of the joints of pose estimators by their number; further ones, of hands and face, are not
+# used.
+NAMES_BY_COUNT = {
+    17: COCO_17.joints,
+    18: OPENPOSE_18.joints,
+    25: BODY_25.joints,
+    26: (*COCO_17.joints, *_HALPE),
+    133: (*COCO_17.joints, *_FEET),
+    136: (*COCO_17.joints, *_HALPE),
 }
 # Joints that a table may lack without matching another layout.
 DETAILS = (

@@ -9,10 +9,11 @@ from typing import Literal
 
 from costream.sources.file import HEAD_BYTES, READ_BYTES
 from costream.sources.media.container import Readable
+from costream.sources.skeletons.frame_files import is_yolo_pose
 
 DELIMITERS = ",;\t"
 
-TextFormat = Literal["table", "deeplabcut", "json", "ntu", "bvh", "trc", "mot"]
+TextFormat = Literal["table", "deeplabcut", "json", "ntu", "bvh", "trc", "mot", "yolo"]
 # Texts that are read although some characters may not be UTF-8: names of people and places.
 _BY_SUFFIX: dict[str, TextFormat] = {
     ".bvh": "bvh",
@@ -92,6 +93,8 @@ def text_format(head: bytes, name: str = "") -> TextFormat | None:
         return "json"
     if line.isdecimal():
         return "ntu"
+    if name.endswith(".txt") and is_yolo_pose(line):
+        return "yolo"
     return "table" if max(map(line.count, DELIMITERS)) > 2 else None
 
 

@@ -1,19 +1,21 @@
-"""Reading of skeletons from Kinetics-skeleton JSON and folders of OpenPose keypoints."""
+"""Reading of skeletons from Kinetics-skeleton JSON, and folders of OpenPose and YOLO."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from costream.errors import SourceError, display_name
+from costream.errors import SourceError
 from costream.layouts import BODY_25, OPENPOSE_18, Layout
 from costream.sources.file import require_rate
+from costream.sources.skeletons.frame_files import frame_files
+from costream.sources.skeletons.joint_names import NAMES_BY_COUNT, find_joints
 from costream.sources.skeletons.persons import (
     Event,
     Person,
@@ -24,10 +26,18 @@ from costream.sources.skeletons.persons import (
     check_joints,
     make_person,
 )
+from costream.sources.skeletons.take import arranged, joint_order
 
 KINETICS_RATE_HZ = 30.0
 _CONSIDERED = 5  # persons of a frame, in the order of the file
-_KEYPOINTS = re.compile(r"(.*?)_?([0-9]+)_keypoints\.json")
+_Raw: TypeAlias = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], str | None]
+_UNREADABLE = (OSError, KeyError, TypeError, ValueError, RecursionError)
+_YOLO_WITHOUT_SCORES = (34, 35, 36)  # 17 joints, and perhaps a confidence and a track
+_WIDTH_OF_HEIGHT = 16 / 9
+_WIDE = (
+    "YOLO's files give shares of a picture and not its size: its width is taken as 16/9 of its "
+    "height"
+)
 _BY_COUNT = {len(layout.joints): layout for layout in (OPENPOSE_18, BODY_25)}
 
 _BAD_FRAME = "malformed frame(s), left out"
@@ -79,91 +89,107 @@ def _kinetics_body(person: Any) -> Person:
     return make_person(places, scores, shift=0.5, signs=(1, -1))
 
 
-def keypoint_files(folder: str) -> list[str]:
-    """Return the names of the keypoint files in a folder, in numerical order.
-
-    Raises SourceError if the folder cannot be read or contains those of several videos.
-    """
-    try:
-        names = [m for name in os.listdir(folder) if (m := _KEYPOINTS.fullmatch(name))]
-    except OSError as error:
-        raise SourceError(
-            f"cannot be read ({error.strerror})", where=display_name(folder)
-        ) from error
-    videos = sorted({match[1] for match in names})
-    if len(videos) > 1:
-        raise SourceError(
-            f"it holds the keypoints of {len(videos)} videos ({videos[0]}, {videos[1]}, ...)",
-            where=display_name(folder),
-            hint="use a separate folder for each video",
-        )
-    return [match[0] for match in sorted(names, key=lambda match: int(match[2]))]
-
-
-def read_openpose(
+def read_frame_files(
     folder: str, layout: Layout | None, rate_hz: float | None, where: str
 ) -> SkeletonRecording:
-    """Open a folder of OpenPose keypoints: image pixels, y up from 0.
+    """Open a folder with a file a frame: of OpenPose, image pixels, or of YOLO, shares of it.
 
-    The files do not contain the image size, so y is OpenPose's value negated. Raises SourceError
-    without keypoints and UsageError without a rate: the files have no times.
+    The files do not contain the image size, so y is their value negated. Raises SourceError
+    without such files and UsageError without a rate: they have no times.
     """
-    names = keypoint_files(folder)
-    if not names:
-        raise SourceError("there are no *_keypoints.json in this folder", where=where)
+    files = frame_files(folder)
+    if files is None:
+        raise SourceError("there are no files of keypoints in this folder", where=where)
     rate_hz = require_rate(rate_hz, where)
-    count = _joint_count(folder, names)
-    known = layout or _BY_COUNT.get(count)
-    if known is None:
-        what = f"there are {count} joints in it, OpenPose has 18 or 25"
-        raise SourceError(what, where=where)
-    if count:
-        check_joints(count, known, where)
-    duration_s = (_number(names[-1]) + 1) / rate_hz
-    return SkeletonRecording(
-        known, 2, rate_hz, duration_s, _openpose(folder, names, known, rate_hz)
-    )
+    read = _openpose_people if files.kind == "openpose" else _yolo_people
+    assumed = (_WIDE,) if files.kind == "yolo" else ()
+    paths = [os.path.join(folder, name) for name in files.names]
+    count = _joint_count(paths, read)
+    names = tuple(map(str, range(count)))
+    if layout is None and count in NAMES_BY_COUNT:
+        names = NAMES_BY_COUNT[count] + tuple(
+            f"further {k}" for k in range(len(NAMES_BY_COUNT[count]), count)
+        )
+        layout, index = find_joints(names, _BY_COUNT.get(count), where)
+    elif layout is None and not count:
+        raise SourceError("there are no persons in it", where=where)
+    elif layout is None:
+        known = ", ".join(map(str, sorted(NAMES_BY_COUNT)))
+        what = f"there are {count} joints in it, pose estimators have {known}"
+        raise SourceError(what, where=where, hint="give the layout: --layout NAME, or a TOML file")
+    else:
+        if count:
+            check_joints(count, layout, where)
+        index = {name: k for k, name in enumerate(names)}
+    order = joint_order(index, names, len(layout.joints))
+    first = 1 if files.kind == "yolo" and files.numbers[0] > 0 else 0  # YOLO counts from 1
+    times_s = [(number - first) / rate_hz for number in files.numbers]
+
+    def events() -> Iterator[Event]:
+        for path, time_s in zip(paths, times_s, strict=True):
+            try:
+                people = [
+                    arranged(make_person(*each, signs=(1, -1)), order, np.eye(2))
+                    for each in read(path)
+                    if len(each[0]) == count or _refuse(len(each[0]))
+                ]
+            except _UNREADABLE:
+                yield SkippedData(_BAD_FRAME)
+            else:
+                yield PersonFrame(time_s, tuple(people))
+
+    duration_s = times_s[-1] + 1 / rate_hz
+    return SkeletonRecording(layout, 2, rate_hz, duration_s, events(), assumed=assumed)
 
 
-def _openpose(folder: str, names: Sequence[str], layout: Layout, rate_hz: float) -> Iterator[Event]:
-    for name in names:
-        try:
-            people = [_openpose_body(person, layout) for person in _people(folder, name)]
-        except (OSError, KeyError, TypeError, ValueError, RecursionError):
-            yield SkippedData(_BAD_FRAME)
-        else:
-            yield PersonFrame(_number(name) / rate_hz, tuple(people))
+def _refuse(count: int) -> bool:
+    raise ValueError(f"{count} joints")
 
 
-def _openpose_body(person: Any, layout: Layout) -> Person:
-    values = np.array(person["pose_keypoints_2d"], float).reshape(len(layout.joints), 3)
-    key = (_get(person, "person_id") or [-1])[0]
-    known = isinstance(key, int) and key >= 0
-    return make_person(values[:, :2], values[:, 2], str(key) if known else None, signs=(1, -1))
-
-
-def _joint_count(folder: str, names: Sequence[str]) -> int:
-    """Return the number of joints of the first person; 0 if no file contains a person."""
-    for name in names:
-        try:
-            for person in _people(folder, name):
-                return len(person["pose_keypoints_2d"]) // 3
-        except (OSError, KeyError, TypeError, ValueError, RecursionError):
-            continue
-    return 0
-
-
-def _people(folder: str, name: str) -> list[Any]:
-    with open(os.path.join(folder, name), encoding="utf-8-sig") as file:
+def _openpose_people(path: str) -> list[_Raw]:
+    """Return places, scores and identity of the persons in a file."""
+    with open(path, encoding="utf-8-sig") as file:
         people = json.load(file)["people"]
     if not isinstance(people, list):
         raise ValueError("people is not a list")
-    return people
+    return list(map(_openpose_body, people))
 
 
-def _number(name: str) -> int:
-    match = _KEYPOINTS.fullmatch(name)
-    return int(match[2]) if match else 0
+def _openpose_body(person: Any) -> _Raw:
+    # Before version 1.2 of OpenPose the name had no "_2d".
+    raw = person["pose_keypoints_2d" if "pose_keypoints_2d" in person else "pose_keypoints"]
+    values = np.array(raw, float).reshape(-1, 3)
+    key = (_get(person, "person_id") or [-1])[0]
+    known = isinstance(key, int) and key >= 0
+    return values[:, :2], values[:, 2], str(key) if known else None
+
+
+def _yolo_people(path: str) -> list[_Raw]:
+    """Return the persons of a file of YOLO: class, box, joints, and confidence and track if any."""
+    with open(path, encoding="utf-8-sig") as file:
+        return [_yolo_body(line.split()) for line in file if line.strip()]
+
+
+def _yolo_body(cells: list[str]) -> _Raw:
+    numbers = np.array(cells, float)[5:]
+    # Joints of three numbers are usual: 17 of COCO are 51 numbers, of two numbers 34.
+    size = 2 if len(numbers) in _YOLO_WITHOUT_SCORES else 3
+    count, left = divmod(len(numbers), size)
+    key = cells[-1] if left and cells[-1].isdecimal() else None
+    values = numbers[: count * size].reshape(count, size)
+    places = values[:, :2] * np.array((_WIDTH_OF_HEIGHT, 1.0))
+    return places, values[:, 2] if size == 3 else np.ones(count), key
+
+
+def _joint_count(paths: Sequence[str], read: Callable[[str], list[_Raw]]) -> int:
+    """Return the number of joints of the first person; 0 if no file contains a person."""
+    for path in paths:
+        try:
+            for places, _, _ in read(path):
+                return len(places)
+        except _UNREADABLE:
+            continue
+    return 0
 
 
 def _get(value: Any, key: str) -> Any:

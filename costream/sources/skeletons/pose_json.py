@@ -1,49 +1,50 @@
-"""Reading of JSON of pose estimators: MMPose, AlphaPose, MediaPipe, Kinetics-skeleton."""
+"""Reading of JSON of pose estimators: MMPose, AlphaPose, MediaPipe, Ultralytics, and Kinetics."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from costream.errors import SourceError
-from costream.layouts import BODY_25, COCO_17, MEDIAPIPE_33, OPENPOSE_18, Layout
+from costream.layouts import MEDIAPIPE_33, Layout
 from costream.sources.file import first_of, require_rate
+from costream.sources.numbering import numbered
 from costream.sources.skeletons.headings import Columns
+from costream.sources.skeletons.joint_names import NAMES_BY_COUNT
 from costream.sources.skeletons.openpose import read_kinetics
+from costream.sources.skeletons.order import is_grouped
 from costream.sources.skeletons.persons import (
     Event,
-    Person,
     PersonFrame,
     SkeletonRecording,
     SkippedData,
     TruncatedRecording,
     make_person,
 )
+from costream.sources.skeletons.table import CALENDAR_S, SLOW_S
 from costream.sources.skeletons.take import Take, read_take
 
 _BAD_FRAME = "malformed frame(s), left out"
-_FEET = ("left toes", "left small toe", "left heel", "right toes", "right small toe", "right heel")
-# Of Halpe (AlphaPose): the feet are the other way round, joint by joint.
-_HALPE = ("head top", "neck", "hips", *(_FEET[k] for k in (0, 3, 1, 4, 2, 5)))
-# Names of the joints by their number; further ones, of hands and face, are not used.
-_NAMES = {
-    17: COCO_17.joints,
-    18: OPENPOSE_18.joints,
-    25: BODY_25.joints,
-    26: (*COCO_17.joints, *_HALPE),
-    133: (*COCO_17.joints, *_FEET),
-    136: (*COCO_17.joints, *_HALPE),
-}
 _MEDIAPIPE = ("pose_world_landmarks", "world_landmarks", "pose_landmarks", "landmarks")
 # Names of the list of frames, or of the results of one picture
 _LISTS = ("data", "instance_info", "frames", "results", "predictions", "annotations")
-_TIMES = {"timestamp_ms": 1e-3, "timestampms": 1e-3, "time_ms": 1e-3, "time": 1.0, "time_s": 1.0}
+# Names of a frame's time, and their unit in s; None: they say none.
+_TIMES = {
+    **dict.fromkeys(("timestamp_ms", "timestampms", "time_ms"), 1e-3),
+    **dict.fromkeys(("time", "timestamp"), None),
+    "time_s": 1.0,
+}
+_NUMBERS = ("frame_id", "frame_index", "frame", "image_id")  # names of a frame's number
+_LARGEST_NUMBER = 10**14
 
-_Frame = tuple[float, list[Person]]  # number or time, joints in the file's order
+_Stamp: TypeAlias = tuple[str, float, float | None]
 
 
 def read_pose_json(
@@ -64,12 +65,20 @@ def read_pose_json(
     frames, names = _frames(content)
     if not frames:
         if isinstance(content, Mapping) and "people" in content:
-            what, hint = "this is one frame of OpenPose keypoints", "give the folder of all frames"
+            folder = os.path.dirname(where) or "."
+            what = "this is one frame of OpenPose keypoints"
+            hint = f"give the folder of all frames: {folder}"
         else:
             seen = first_of(map(str, content), 6) if isinstance(content, Mapping) else "a list"
             what = f"this JSON holds no skeletons ({seen or 'nothing'})"
-            hint = "read are MMPose, AlphaPose, MediaPipe and Kinetics-skeleton"
+            hint = "read are MMPose, AlphaPose, MediaPipe, Ultralytics and Kinetics-skeleton"
         raise SourceError(what, where=where, hint=hint)
+    if all(map(_is_alone, frames)):
+        raise SourceError(
+            "these are the persons of one picture",
+            where=where,
+            hint="save a list with such a list for each frame",
+        )
     if isinstance(frames[0], Mapping) and "skeleton" in frames[0]:
         return read_kinetics(frames, whole, rate_hz, slots)
     rate_hz = rate_hz or _rate(content)
@@ -154,11 +163,10 @@ def _take(
     rate_hz: float | None,
     where: str,
 ) -> Take:
-    ids = [_number(frame) for frame in frames]
-    first = min((n for n in ids if n is not None), default=0)
+    times_s, assumed = _times(frames, rate_hz, where)
     events: list[Event] = []
     shape: tuple[int, int] | None = None
-    for k, frame in enumerate(frames):
+    for frame, time_s in zip(frames, times_s, strict=True):
         try:
             raw = [_body(person) for person in _people(frame) or ()]
             if _people(frame) is None:
@@ -169,17 +177,12 @@ def _take(
             if shapes:
                 raise ValueError("the number of joints changes")
             bodies = tuple(make_person(*each) for each in raw if each[0].size)
-            time_s = _time(frame)
-            if time_s is None:
-                number = ids[k]
-                # Frames are counted from 0 or from 1.
-                index = k if number is None else number - min(first, 1)
-                time_s = index / require_rate(rate_hz, where)
             events.append(PersonFrame(time_s, bodies))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             events.append(SkippedData(_BAD_FRAME))
     if shape is None:
         raise SourceError("there are no persons in it", where=where)
+    events = _gathered(events)
     if not whole:
         events.append(TruncatedRecording("the file is damaged or cut off after this frame"))
     count, axes = shape
@@ -189,12 +192,85 @@ def _take(
         next(_landmarks(frame), None) is not None for frame in frames
     ) or count == len(MEDIAPIPE_33.joints)
     if names is None:
-        names = MEDIAPIPE_33.joints if is_mediapipe else _NAMES.get(count)
+        names = MEDIAPIPE_33.joints if is_mediapipe else NAMES_BY_COUNT.get(count)
     if names is None:
         names = tuple(map(str, range(count)))
     names = tuple(names) + tuple(f"further {k}" for k in range(count - len(names)))
     rate = rate_hz if rate_hz else None
-    return Take(names, axes, events, rate, tilted=axes == 3 and not is_mediapipe)
+    tilted = axes == 3 and not is_mediapipe
+    return Take(names, axes, events, rate, tilted=tilted, assumed=assumed)
+
+
+def _gathered(events: list[Event]) -> list[Event]:
+    """Return the events with the persons of a frame together, whose entries may stand apart.
+
+    Entries that follow each other with one time are a frame. If the persons have identities, and
+    come one after the other, the frames are sorted.
+    """
+    frames = [event for event in events if isinstance(event, PersonFrame)]
+    owners = [
+        (frame.time_s, body.key)
+        for frame in frames
+        for body in frame.bodies
+        if body.key is not None or len(frame.bodies) == 1
+    ]
+    if all(key is not None for _, key in owners) and is_grouped(owners):
+        others: list[Event] = [event for event in events if not isinstance(event, PersonFrame)]
+        events = [*others, *sorted(frames, key=lambda frame: frame.time_s)]
+    together: list[Event] = []
+    for event in events:
+        last = together[-1] if together else None
+        if (
+            isinstance(event, PersonFrame)
+            and isinstance(last, PersonFrame)
+            and last.time_s == event.time_s
+        ):
+            together[-1] = PersonFrame(last.time_s, (*last.bodies, *event.bodies))
+        else:
+            together.append(event)
+    return together
+
+
+def _times(
+    frames: Sequence[Any], rate_hz: float | None, where: str
+) -> tuple[list[float], tuple[str, ...]]:
+    """Return the time of each frame, and what was assumed of them."""
+    stamps = [_stamp(frame) for frame in frames]
+    if any(stamp is not None for stamp in stamps):
+        unit_s, assumed = _unit(stamps)
+        scaled = [math.nan if s is None else s[1] * (s[2] or unit_s) for s in stamps]
+        known = [time_s for time_s in scaled if math.isfinite(time_s)]
+        # Seconds since 1970 count from the first frame.
+        origin_s = min(known, default=0.0)
+        origin_s = origin_s if origin_s >= CALENDAR_S else 0.0
+        return [time_s - origin_s for time_s in scaled], assumed
+    rate = require_rate(rate_hz, where)
+    ids = _numbers(frames, where)
+    first = min((n for n in ids if n is not None), default=0)
+    # Frames are counted from 0 or from 1.
+    return [
+        (k if number is None else number - min(first, 1)) / rate for k, number in enumerate(ids)
+    ], ()
+
+
+def _unit(stamps: Sequence[_Stamp | None]) -> tuple[float, tuple[str, ...]]:
+    """Return the unit of times whose name has none, in s: the one in which frames follow closely.
+
+    Frames are at least half a millisecond and at most half a second apart, so that there is one.
+    """
+    open_ = [stamp for stamp in stamps if stamp is not None and stamp[2] is None]
+    if not open_:
+        return 1.0, ()
+    name = open_[0][0]
+    usual = 1.0 if name == "time" else 1e-3  # MediaPipe's timestamps are in milliseconds
+    values = sorted({value for _, value, _ in open_})
+    spacing = min((b - a for a, b in itertools.pairwise(values)), default=0.0)
+    fitting = [u for u in (1.0, 1e-3, 1e-6, 1e-9) if SLOW_S / 1000 < spacing * u <= SLOW_S]
+    unit_s = fitting[0] if fitting else usual
+    if unit_s == usual:
+        return usual, ()
+    unit = {1.0: "seconds", 1e-3: "milliseconds", 1e-6: "microseconds", 1e-9: "nanoseconds"}[unit_s]
+    return unit_s, (f"{name!r} has no unit and counts by {spacing:g}: it is taken as {unit}",)
 
 
 def _people(frame: Any) -> list[Any] | None:
@@ -247,6 +323,9 @@ def _body(person: Any) -> tuple[Any, Any, str | None]:
     raw = [person[k] for k in ("keypoints", "joints", "pose_keypoints_2d") if k in person]
     if not raw:
         raise ValueError("a person without joints")
+    if isinstance(raw[0], Mapping):  # Ultralytics: a list of each coordinate
+        named = [raw[0][axis] for axis in ("x", "y")]
+        return np.array(named, float).T, _seen(raw[0].get("visible")), identity
     values = np.array(raw[0], float)
     scores_given = person.get("keypoint_scores")
     if values.ndim == 1:
@@ -260,26 +339,54 @@ def _body(person: Any) -> tuple[Any, Any, str | None]:
     return values, scores, identity
 
 
-def _time(frame: Any) -> float | None:
+def _is_alone(frame: Any) -> bool:
+    """Return whether this is a person of Ultralytics outside the list of a frame."""
+    return (
+        isinstance(frame, Mapping)
+        and isinstance(frame.get("keypoints"), Mapping)
+        and not _TIMES.keys() & set(map(str, frame))
+        and not any(key in frame for key in _NUMBERS)
+    )
+
+
+def _seen(scores: Any) -> Any:
+    return None if scores is None else np.array(scores, float)
+
+
+def _stamp(frame: Any) -> _Stamp | None:
+    """Return name, value and unit of a frame's time; the unit is None if its name has none."""
     if isinstance(frame, Mapping):
         for key, value in frame.items():
-            unit = _TIMES.get(str(key).lower())
-            if unit is None and str(key).lower() == "timestamp":
-                unit = 1e-3  # as MediaPipe's own, in milliseconds
-            if unit is not None and isinstance(value, (int, float)):
-                return float(value) * unit
+            name = str(key).lower()
+            if name in _TIMES and isinstance(value, (int, float)):
+                return name, float(value), _TIMES[name]
     return None
 
 
-def _number(frame: Any) -> int | None:
-    """Return the number of a frame: frame_id, or the one in the name of a picture."""
-    if not isinstance(frame, Mapping):
-        return None
-    for key in ("frame_id", "frame_index", "frame", "image_id"):
-        if key in frame:
-            digits = re.findall(r"\d+", str(frame[key]))
-            return int(digits[-1]) if digits and len(digits[-1]) < 15 else None
-    return None
+def _numbers(frames: Sequence[Any], where: str) -> list[int | None]:
+    """Return the number of each frame: frame_id, or that in the name of a picture.
+
+    Raises SourceError if pictures of several videos are among them.
+    """
+    given = [
+        next((str(f[key]) for key in _NUMBERS if key in f), "") if isinstance(f, Mapping) else ""
+        for f in frames
+    ]
+    pairs = numbered([name for name in given if name])
+    videos: dict[str, set[int]] = {}
+    for video, number in pairs:
+        if number is not None:
+            videos.setdefault(video, set()).add(number)
+    if len(videos) > 1 and len(set.union(*videos.values())) < sum(map(len, videos.values())):
+        names = first_of((name for name in given if name), 2)
+        raise SourceError(
+            f"it holds frames of {len(videos)} videos ({names})",
+            where=where,
+            hint="save each video on its own",
+        )
+    found = iter(pairs)
+    numbers = [next(found)[1] if name else None for name in given]
+    return [n if n is not None and n < _LARGEST_NUMBER else None for n in numbers]
 
 
 def _rate(content: Any) -> float | None:

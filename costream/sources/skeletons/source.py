@@ -32,12 +32,13 @@ from costream.sources.skeletons.arrays import pyskl_recordings, read_annotation,
 from costream.sources.skeletons.bvh import read_bvh
 from costream.sources.skeletons.c3d import read_c3d
 from costream.sources.skeletons.deeplabcut import read_deeplabcut
+from costream.sources.skeletons.frame_files import frame_files
 from costream.sources.skeletons.freemocap import is_freemocap, read_freemocap, table_take
 from costream.sources.skeletons.hdf5 import HDF5_MAGIC, read_hdf5
 from costream.sources.skeletons.headings import AXES, parse_columns
 from costream.sources.skeletons.lines import Lines, text_format
 from costream.sources.skeletons.ntu import read_ntu
-from costream.sources.skeletons.openpose import keypoint_files, read_openpose
+from costream.sources.skeletons.openpose import read_frame_files
 from costream.sources.skeletons.opensim import read_mot, read_trc
 from costream.sources.skeletons.persons import (
     Event,
@@ -84,7 +85,7 @@ class SkeletonSource(FileSource):
     def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
         """Return whether these are skeletons; of arrays, a layout in the options says so."""
         if path is not None and os.path.isdir(path):
-            return bool(keypoint_files(path))
+            return frame_files(path) is not None
         if _is_binary(head, path):
             return True
         if not has_arrays(head, path):
@@ -198,7 +199,7 @@ class SkeletonSource(FileSource):
         rate_hz = options.frame_rate_hz
         path, name = (self._uri, None) if self._file is not None else split_video(self._uri)
         if self._file is None and os.path.isdir(path):
-            return read_openpose(path, layout, rate_hz, where)
+            return read_frame_files(path, layout, rate_hz, where)
         file, head = self._open_file(path)
         given = path if self._file is None else None
         if _is_binary(head, given):
@@ -221,6 +222,13 @@ class SkeletonSource(FileSource):
         if format_ in _TAKES:
             take = _TAKES[format_](Lines(file), rate_hz, where)
             return read_take(take, layout, columns, where)
+        if format_ == "yolo":
+            folder = os.path.dirname(where) or "."
+            raise SourceError(
+                "this is one frame of YOLO's keypoints",
+                where=where,
+                hint=f"give the folder of all frames: {folder}",
+            )
         if format_ == "ntu":
             return read_ntu(Lines(file), rate_hz, where)
         if format_ == "table" or self._file is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,6 +33,7 @@ class Take:
     events: Sequence[Event]  # joints [V, axes] in this order
     rate_hz: float | None  # nominal frames per second
     tilted: bool = False  # three axes of a laboratory, any of which may be the vertical one
+    assumed: tuple[str, ...] = ()  # what the file does not say, and how it is taken
 
 
 def read_take(
@@ -44,10 +45,7 @@ def read_take(
     over the take. SourceError if the joints are not those of a body, or of ``layout``.
     """
     found, index = find_joints(take.names, layout, where)
-    order = np.full(len(found.joints), -1)
-    for k, name in enumerate(take.names):
-        if name in index:
-            order[index[name]] = k
+    order = joint_order(index, take.names, len(found.joints))
     frames = [event for event in take.events if isinstance(event, PersonFrame)]
     if not frames:
         raise SourceError("there are no frames in it", where=where)
@@ -56,14 +54,15 @@ def read_take(
     def events() -> Iterator[Event]:
         for event in take.events:
             if isinstance(event, PersonFrame):
-                bodies = tuple(_arranged(body, order, turn) for body in event.bodies)
+                bodies = tuple(arranged(body, order, turn) for body in event.bodies)
                 yield PersonFrame(event.time_s, bodies)
             else:
                 yield event
 
     end_s = frames[-1].time_s + (1 / take.rate_hz if take.rate_hz else 0.0)
     option = AxesOption(oriented=False)
-    return SkeletonRecording(found, take.axes, take.rate_hz, end_s, events(), option=option)
+    about = found, take.axes, take.rate_hz, end_s, events()
+    return SkeletonRecording(*about, assumed=take.assumed, option=option)
 
 
 def frames_of(
@@ -114,7 +113,19 @@ def split_subjects(names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, lis
     return tuple(name[cut:] for name in own), rows
 
 
-def _arranged(body: Person, order: npt.NDArray[np.int64], turn: Numbers) -> Person:
+def joint_order(
+    index: Mapping[str, int], names: Sequence[str], count: int
+) -> npt.NDArray[np.int64]:
+    """Return the place among ``names`` of each of a layout's ``count`` joints, -1 for none."""
+    order = np.full(count, -1)
+    for k, name in enumerate(names):
+        if name in index:
+            order[index[name]] = k
+    return order
+
+
+def arranged(body: Person, order: npt.NDArray[np.int64], turn: Numbers) -> Person:
+    """Return a person with the joints in another order, turned."""
     scores = np.where(order >= 0, body.scores[order], 0).astype(np.float32)
     joints = (body.joints[order] @ turn.T.astype(np.float32)) * (scores > 0)[:, None]
     unset = None if body.unset is None else (order >= 0) & body.unset[order]

@@ -1,0 +1,108 @@
+"""Folders that are one recording: a file a frame, of OpenPose and the like, or of YOLO."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costream.errors import SourceError, display_name
+from costream.sources.file import first_of
+from costream.sources.numbering import beginning, numbered
+
+_KEYPOINTS = re.compile(r"(.*?)(_rendered)?_keypoints\.json", re.IGNORECASE)
+_HEAD_BYTES = 4096
+_POSE = 5  # class and box before the joints of a line of YOLO
+_FEWEST_NUMBERS = _POSE + 2 * 5
+
+
+@dataclass(frozen=True)
+class FrameFiles:
+    """The files of a recording in the order of their numbers."""
+
+    kind: str  # "openpose" or "yolo"
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]
+
+
+def frame_files(folder: str) -> FrameFiles | None:
+    """Return the files of a folder's recording; None if it is none.
+
+    Raises SourceError if the folder cannot be read, or holds those of several videos.
+    """
+    try:
+        names = sorted(os.listdir(folder))
+        found = _openpose(folder, names) or _yolo(folder, names)
+    except OSError as error:
+        raise SourceError(
+            f"cannot be read ({error.strerror})", where=display_name(folder)
+        ) from error
+    if found is None:
+        return None
+    kind, stems = found
+    pairs = numbered(list(stems.values()))
+    videos: dict[str, list[str]] = {}
+    for name, (video, number) in zip(stems, pairs, strict=True):
+        if number is not None:
+            videos.setdefault(video, []).append(name)
+    if not videos:
+        return None
+    if len(videos) > 1:
+        raise _several(folder, videos)
+    numbers = {name: number for name, (_, number) in zip(stems, pairs, strict=True)}
+    order = sorted(next(iter(videos.values())), key=lambda name: numbers[name] or 0)
+    return FrameFiles(kind, tuple(order), tuple(numbers[name] or 0 for name in order))
+
+
+def is_yolo_pose(line: str) -> bool:
+    """Return whether a line has a class, a box and joints, as YOLO writes them."""
+    try:
+        numbers = list(map(float, line.split()))
+    except ValueError:
+        return False
+    return (
+        len(numbers) >= _FEWEST_NUMBERS
+        and numbers[0].is_integer()
+        and all(0 <= n <= 1 for n in numbers[1:_POSE])
+    )
+
+
+def _openpose(folder: str, names: Sequence[str]) -> tuple[str, dict[str, str]] | None:
+    """Return the files and what their names are without their ends."""
+    stems = {name: match[1] for name in names if (match := _KEYPOINTS.fullmatch(name))}
+    if not stems:  # as Pose2Sim and RTMLib name them: NAME_000000.json
+        plain = [name for name in names if re.search(r"\d.*\.json$", name, re.IGNORECASE)]
+        if plain and '"people"' in _head(os.path.join(folder, plain[0])):
+            stems = {name: name[: -len(".json")] for name in plain}
+    return ("openpose", stems) if stems else None
+
+
+def _yolo(folder: str, names: Sequence[str]) -> tuple[str, dict[str, str]] | None:
+    texts = [name for name in names if re.search(r"\d\.txt$", name, re.IGNORECASE)]
+    heads = (_head(os.path.join(folder, name)) for name in texts)
+    first = next(filter(str.strip, heads), "")
+    if not is_yolo_pose(first.split("\n")[0]):
+        return None
+    return "yolo", {name: name[: -len(".txt")] for name in texts}
+
+
+def _head(path: str) -> str:
+    with open(path, "rb") as file:
+        return file.read(_HEAD_BYTES).decode("utf-8-sig", "replace")
+
+
+def _several(folder: str, videos: dict[str, list[str]]) -> SourceError:
+    """Return the error of a folder with several videos, and the commands that part one."""
+    names = [video.strip("_-. ") or "unnamed" for video in videos]
+    first, files = next(iter(videos.items()))
+    begin = beginning(files).rstrip("0123456789")
+    hint = "use a separate folder for each video"
+    others = [name for video, group in videos.items() if video != first for name in group]
+    if begin and not any(name.startswith(begin) for name in others):
+        hint += f": cd {display_name(folder)}; mkdir {names[0]}; mv {begin}* {names[0]}"
+    return SourceError(
+        f"it holds the keypoints of {len(videos)} videos ({first_of(names, 2)})",
+        where=display_name(folder),
+        hint=hint,
+    )
