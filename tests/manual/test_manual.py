@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import shlex
+import subprocess
+import sys
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -17,7 +21,7 @@ from costream.cli.help import find, pages, render
 from costream.errors import ExitCode, UsageError
 from costream.records import Header, Record, Summary
 from costream.sinks.registry import FORMATS
-from kit.program import ROOT, costream, python
+from kit.program import ROOT, costream, environment, python
 
 DOCUMENTS = {**pages(), "README": (ROOT / "README.md").read_text("utf-8")}
 # Names that the examples use without a definition.
@@ -74,7 +78,7 @@ def test_python_runs(name, tmp_path):
 
 EXAMPLES = dict.fromkeys(
     line
-    for text in DOCUMENTS.values()
+    for text in pages().values()
     for line in lines(text)
     if line.startswith(RUN) or (line.startswith("costream") and "samples/" in line)
 )
@@ -87,6 +91,33 @@ def test_shell_lines_run(line, folder):
         pytest.importorskip("matplotlib", reason="needs the extra 'report'")
     done = costream(*arguments, cwd=folder)
     assert done.returncode == ExitCode.OK, done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the lines are those of a POSIX shell")
+def test_the_readme_runs_from_its_first_line_to_its_last(tmp_path: Path) -> None:
+    """In a shell that has activated an environment; but for what is fetched and installed."""
+    venv.create(tmp_path / ".venv")
+    program = tmp_path / ".venv" / "bin" / "costream"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m costream "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "samples").symlink_to(ROOT / "samples")
+    text = "".join(blocks(DOCUMENTS["README"], "sh"))
+    left_out = ("python3 -m venv .venv && ", "costream models fetch ")
+    kept = [line for line in text.splitlines() if not line.startswith(left_out)]
+    assert kept[0] == ". .venv/bin/activate"
+    done = subprocess.run(
+        ["sh", "-e", "-c", "\n".join(kept)],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "# costream" in done.stdout
+    made = {path.name for path in tmp_path.iterdir()} - {".venv", "samples"}
+    assert {"costream-demo", "out", "levels.safetensors", "alerts.jsonl", "log"} <= made
+    assert "room.mp4: alert: fall" in done.stderr
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
