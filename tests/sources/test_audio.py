@@ -352,3 +352,34 @@ def test_real_clips(tmp_path: Path) -> None:
             np.testing.assert_allclose(cut[:16000], sound.samples[40000:56000], atol=1e-3)
         assert [type(item) for item in sound.items] == [AudioBlock] * len(sound.items)
         assert sound.info.duration_s == pytest.approx(len(sound.items) / 4, abs=0.25)
+
+
+def two_rates(folder: Path, name: str, codec: str, fmt: str | None = None) -> Path:
+    """Return 2 s of silence at 44.1 kHz, then 2 s at 48 kHz of which the second is loud."""
+    quiet, loud = np.zeros((88200, 1), np.int16), np.zeros((96000, 2), np.int16)
+    loud[48000:] = (12000 * np.sin(np.arange(48000) / 10))[:, None]
+    one = make_sound(folder / f"one.{name}", quiet, 44100, codec=codec, fmt=fmt)
+    two = make_sound(folder / f"two.{name}", loud, 48000, codec=codec, fmt=fmt)
+    path = folder / f"both.{name}"
+    path.write_bytes(one.read_bytes() + two.read_bytes())
+    return path
+
+
+JOINED = {"aac": "aac", "ac3": "ac3", "mp2": "mp2", "mp3": "libmp3lame", "ts": "aac", "oga": "flac"}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_sound_whose_rate_changes_is_not_stretched(name: str, tmp_path: Path) -> None:
+    path = two_rates(tmp_path, name, JOINED[name], "ogg" if name == "oga" else None)
+    sound = contents(AudioSource(str(path), SourceOptions(sound=AudioFormat(16000, 1600))))
+    loud = [b.time_s for b in sound.blocks if np.abs(b.samples).max() > 0.2]
+    assert loud[0] == pytest.approx(3.1, abs=0.15)  # encoders add some silence
+    assert sound.blocks[-1].time_s == pytest.approx(4.0, abs=0.25)
+
+
+def test_flac_of_another_rate_joined_on_is_told(tmp_path: Path) -> None:
+    path = two_rates(tmp_path, "flac", "flac")
+    sound = contents(AudioSource(str(path), SourceOptions(sound=AudioFormat(16000, 1600))))
+    assert sound.blocks[-1].time_s == pytest.approx(2.0, abs=0.1)
+    assert sound.faults[-1].fatal
+    assert "joined on" in sound.faults[-1].message

@@ -12,7 +12,7 @@ import av
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 
-from costream.sources.media.container import origin, time_base
+from costream.sources.media.container import HEADERLESS, origin, time_base
 from costream.sources.media.packets import DecodeErrors, PacketDecoder, PacketReader, StreamDecoder
 from costream.sources.media.video_decoder import EPOCH_JUMP_S, FAR_JUMP_S, FOLLOWS_S
 
@@ -34,7 +34,9 @@ class AudioDecoder(StreamDecoder["tuple[av.AudioFrame, Discontinuity | None]"]):
         ``read``: returns its packets.
         """
         self._stated_end_s = stated_end_s
-        self.clock = SoundClock(time_base(stream), origin(container, stream))
+        counts = container.format.name in COUNTED
+        self.clock = SoundClock(time_base(stream), origin(container, stream), counts=counts)
+        self._joined = container.format.name == "flac"  # a change of rate means so
         read = read or partial(container.demux, stream)
         self.start_s = Fraction(0)  # time of the first sample, once known
         super().__init__(PacketDecoder(read, stream.decode, self.clock, damage, from_s))
@@ -53,6 +55,10 @@ class AudioDecoder(StreamDecoder["tuple[av.AudioFrame, Discontinuity | None]"]):
             self.start_s = clock.start(first.pts, first.samples, first.sample_rate, peek())
             yield first, None
         while (frame := ahead.pop() if ahead else next(raw, None)) is not None:
+            if self._joined and first is not None and frame.sample_rate != first.sample_rate:
+                # FFmpeg loses and repeats frames of it.
+                self._packets.fatal = f"what follows is joined on, of {frame.sample_rate} Hz"
+                return
             jump = clock.advance(frame.pts, frame.samples, frame.sample_rate, peek)
             if jump is not None and jump.damage is not None:
                 began_s = clock.next_s - frame.samples / frame.sample_rate
@@ -70,6 +76,8 @@ class AudioDecoder(StreamDecoder["tuple[av.AudioFrame, Discontinuity | None]"]):
 JITTER_S = Fraction(1, 20)
 # Missing sound up to this long becomes silence: Opus omits 0.4 s of silence at a time (DTX).
 SILENCE_S = Fraction(1, 2)
+# Formats whose stamps are numbers of samples: FFmpeg takes all of them to be of the first rate.
+COUNTED = {*HEADERLESS, "flac", "mp3", "ogg"}
 
 
 @dataclass(frozen=True)
@@ -93,8 +101,12 @@ class SoundClock:
     no sound is left out.
     """
 
-    def __init__(self, time_base: Fraction, origin_s: Fraction) -> None:
-        """``origin_s``: time of 0 s on the clock of the stamps."""
+    def __init__(self, time_base: Fraction, origin_s: Fraction, *, counts: bool = False) -> None:
+        """``origin_s``: time of 0 s on the clock of the stamps.
+
+        ``counts``: the stamps say nothing any more once the sample rate has changed.
+        """
+        self._counts, self._stamped = counts, True
         self._time_base = time_base
         self._zero = round(origin_s / time_base)  # the stamp of sample 0, in this epoch
         self._start_s = self._zero * time_base - origin_s  # its time
@@ -143,8 +155,9 @@ class SoundClock:
             self._zero += round((time_s - self._start_s) / self._time_base)
             self._start_s, self._count = time_s, 0
             self._set_rate(rate_hz)
+            self._stamped = self._stamped and not self._counts
         jump = None
-        if pts is not None:
+        if pts is not None and self._stamped:
             ahead = self._samples(pts)
             if abs(ahead) > self._jitter:
                 jump = self._judge(pts, ahead, samples, peek())
