@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from fractions import Fraction
+from os.path import splitext
 from typing import Protocol, TypeAlias
 
 import av
@@ -17,7 +18,7 @@ from av.video.stream import VideoStream
 from costream.clock import parse_time
 from costream.errors import SourceError, UsageError, display_name
 from costream.pyav import open_input
-from costream.sources.media.remote import is_remote, open_remote
+from costream.sources.media.remote import MEDIA_SUFFIXES, is_remote, open_remote
 from costream.sources.media.samples import find_samples
 
 # Flags from FFmpeg's headers.
@@ -27,6 +28,14 @@ NO_TIME_STAMPS = 0x80  # AVFMT_NOTIMESTAMPS: a raw video stream
 _PICTURES = ("image2", "ico", "fits")  # formats of still pictures; others end in _pipe
 _FASTEST_HZ = 1000  # no rate that a stream states is higher
 ARBITRARY_CLOCK = 0x200  # AVFMT_TS_DISCONT: transport and program streams
+# Formats that their first bytes tell for sure, beside the usual ones of MEDIA_SUFFIXES.
+_SIGNED = {
+    *("ac4", "ape", "av1", "dhav", "dss", "dts", "dtshd", "eac3", "epaf", "ircam", "jpegxl_anim"),
+    *("mjpeg", "mjpeg_2000", "mlp", "moflex", "mpc", "mpjpeg", "nistsphere", "obu", "oma", "pvf"),
+    *("qoa", "shn", "smjpeg", "tak", "truehd", "tta", "usm", "vc1", "vvc"),
+}
+# Formats that FFmpeg takes for some pattern in their bytes.
+_UNSIGNED = ("aac", "ac3", "dts", "eac3", "loas", "mp3")
 # For pipes: read WAV in small pieces; larger ones would delay live sound.
 _PIPED = {"max_size": "2048"}
 
@@ -100,7 +109,40 @@ def open_container(
     if container.format.name == "tty":  # FFmpeg plays text files as terminal recordings
         container.close()
         raise not_media(path, file is None, head, None, wanted)
+    if refusal := _not_stated(path, container):
+        container.close()
+        raise refusal
     return container
+
+
+def _not_stated(path: str, container: InputContainer) -> SourceError | None:
+    """Return an error if nothing but a guess says what the format is, or its rate."""
+    form, where = container.format, display_name(path)
+    if f"pcm_{form.name}" in av.codecs_available:
+        return SourceError(
+            "these are samples without a header: nothing says their rate",
+            where=where,
+            hint=f"give it: --raw {form.name}:48000, or with two channels {form.name}:48000:2",
+        )
+    suffix, known = splitext(path)[1].lower().removeprefix("."), form.extensions
+    if not known or suffix in known or form.name in _SIGNED:
+        return None
+    if any(f".{each}" in MEDIA_SUFFIXES for each in known):
+        return None
+    return SourceError(
+        f"it may be {form.long_name} ({form.name}), but only some bytes of it look so",
+        where=where,
+        hint=f"if it is that, call it NAME.{min(known)}; samples without a header need their "
+        "format: --raw s16le:48000:2",
+    )
+
+
+def told_by_content(path: str, container: InputContainer) -> tuple[str, ...]:
+    """Return a line on the format of a file whose name does not tell it, if it has no signature."""
+    name, suffix = container.format.name, splitext(path)[1].lower().removeprefix(".")
+    if name not in _UNSIGNED or suffix in container.format.extensions or suffix == name:
+        return ()
+    return (f"taken for {name} by its content; its name does not say so",)
 
 
 def has_time_stamps(container: InputContainer) -> bool:

@@ -21,6 +21,7 @@ from costream.sources.media.container import (
     open_container,
     stated_end_s,
     time_base,
+    told_by_content,
 )
 from costream.sources.media.packets import CUT_OFF_S
 from costream.sources.media.samples import Samples, find_samples
@@ -53,7 +54,10 @@ def open_sound(path: str, file: Readable | None = None, head: bytes = b"") -> So
     container = open_container(path, file, head, wanted="sound", end=end)
     try:
         sound = _as_it_says(container, audio_stream(container, path))
-        return sound if file is not None else _judged(path, sound, samples)
+        if file is not None:
+            return sound
+        guessed = replace(sound, assumed=told_by_content(path, container))
+        return _judged(path, guessed, samples)
     except BaseException:
         container.close()
         raise
