@@ -13,6 +13,7 @@ from typing import Any
 
 import av
 from av.audio.stream import AudioStream
+from av.packet import Packet
 from av.video.stream import VideoStream
 
 from costream.records import AudioFormat, Fault, Gap, Item
@@ -21,7 +22,8 @@ from costream.sources.live.clock import FeedClock
 from costream.sources.live.connection import FeedConnection
 from costream.sources.media.audio_decoder import JITTER_S, AudioDecoder, Discontinuity
 from costream.sources.media.container import has_time_stamps
-from costream.sources.media.packets import DecodeErrors, StreamDecoder
+from costream.sources.media.frame_numbers import FrameNumbers
+from costream.sources.media.packets import DAMAGED, LOST, UNDECODABLE, DecodeErrors, StreamDecoder
 from costream.sources.media.picture import Framer
 from costream.sources.media.resample import AudioBlockCutter
 from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
@@ -93,14 +95,49 @@ class _FeedDecodeErrors(DecodeErrors):
     def __init__(self, clock: FeedClock) -> None:
         super().__init__()
         self._clock = clock
+        self.pictures = 0  # of all errors
 
     def add(self, what: str, time_s: float) -> None:
         super().add(what, self._clock.last_s)
+        self.pictures += what in (UNDECODABLE, DAMAGED, LOST)
 
 
 # Video track of a feed, over all its connections.
 
 log = logging.getLogger("costream")
+AFTER = "frame(s) made from damaged or lost ones"
+# Some streams have no keyframes, but refresh their pictures in parts.
+MOST_AFTER = 600
+MOST_LOST = 100  # frames at once; more are another stream
+
+
+class _Losses:
+    """Counts the frames of a connection that were lost, and those that are made from such ones."""
+
+    def __init__(self, stream: VideoStream, damage: _FeedDecodeErrors) -> None:
+        self._damage, self._known = damage, damage.pictures
+        self._after = MOST_AFTER  # frames since the newest damage
+        context = stream.codec_context
+        self._numbers = FrameNumbers(context.extradata) if context.name == "h264" else None
+
+    def read(self, packets: Iterator[Packet[Any] | None]) -> Iterator[Packet[Any] | None]:
+        """Yield the packets; count the frames that are missing before each."""
+        for packet in packets:
+            if packet is not None and packet.size and self._numbers is not None:
+                for _ in range(min(self._numbers.missing_before(packet), MOST_LOST)):
+                    self._damage.add(LOST, 0.0)
+            yield packet
+
+    def show(self, picture: av.VideoFrame) -> None:
+        """Count a decoded frame if it is made from others that are damaged."""
+        known, self._known = self._known, self._damage.pictures
+        if picture.key_frame and not picture.is_corrupt:
+            self._after = MOST_AFTER
+        elif self._known > known:
+            self._after = 0
+        elif self._after < MOST_AFTER:
+            self._after += 1
+            self._damage.add(AFTER, 0.0)
 
 
 class VideoTrack(FeedTrack):
@@ -119,7 +156,11 @@ class VideoTrack(FeedTrack):
         assert isinstance(stream, VideoStream)
         self._framer.prepare(stream)
         self.clock.restart()
-        decoder = VideoDecoder(link.container, stream, self.damage, -math.inf, link.packets)
+        losses = _Losses(stream, self.damage)
+        decoder = VideoDecoder(
+            *(link.container, stream, self.damage, -math.inf),
+            lambda: losses.read(link.packets()),
+        )
         self._decoder, epoch, arrived_s = decoder, 0, None
         # Raw streams, such as JPEGs over HTTP, have no stamps: FFmpeg counts 25 frames a second.
         stamped = has_time_stamps(link.container)
@@ -135,6 +176,7 @@ class VideoTrack(FeedTrack):
             time_s = self._place(link, decoded.time_s if stamped else arrived_s, arrived_s)
             if time_s is not None:
                 link.place(decoded.pts, time_s)
+            losses.show(decoded.picture)
             yield from self._news(self.clock.last_s)
             end_s = self._options.end_s
             self.ended = end_s is not None and time_s is not None and time_s >= end_s

@@ -15,6 +15,8 @@ from costream.records import Fault
 READ_ATTEMPTS = 16
 # A file that ends this much before the length in its header was cut off.
 CUT_OFF_S = 1.0
+# Errors of pictures: those decoded after them are wrong too, up to the next keyframe.
+UNDECODABLE, DAMAGED, LOST = "packet(s) that cannot be decoded", "damaged frame(s)", "lost frame(s)"
 FrameT = TypeVar("FrameT")
 ItemT = TypeVar("ItemT")
 # Returns the packets of one stream, from the current position of its container.
@@ -76,7 +78,7 @@ class PacketDecoder(Generic[FrameT]):
             except av.FFmpegError:
                 pts = None if packet is None else packet.pts
                 time_s = self._clock.next_s if pts is None else self._clock.seconds(pts)
-                self.count("packet(s) that cannot be decoded", time_s)
+                self.count(UNDECODABLE, time_s)
 
     def check_end(self, stated_end_s: float | None) -> None:
         """Set ``fatal`` if the packets ended well before ``stated_end_s`` (None: unknown)."""

@@ -22,7 +22,13 @@ from costream.sources.media.container import (
     stated_rate,
     time_base,
 )
-from costream.sources.media.packets import DecodeErrors, PacketDecoder, PacketReader, StreamDecoder
+from costream.sources.media.packets import (
+    DAMAGED,
+    DecodeErrors,
+    PacketDecoder,
+    PacketReader,
+    StreamDecoder,
+)
 from costream.sources.media.skipping import FrameSkipper, SkippedFrame, can_skip
 
 DEFAULT_RATE = Fraction(25)
@@ -130,7 +136,7 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
         if isinstance(frame, SkippedFrame):
             return DecodedFrame(frame.picture, known, time_s, estimated)
         if frame.is_corrupt:
-            self._packets.count("damaged frame(s)", time_s)
+            self._packets.count(DAMAGED, time_s)
         return DecodedFrame(frame, known, time_s, estimated or known is None)
 
     def _stamp(self, frame: av.VideoFrame | SkippedFrame) -> int | None:
