@@ -61,7 +61,7 @@ def command(as_json: bool) -> int:
     Exit code 5 if a required component is broken.
     """
     findings = [
-        *(*_core(), *_devices(), *_weights(), *_extras()),
+        *(*_core(), *_devices(), *_protocols(), *_weights(), *_extras()),
         *(*microphones(), *_surroundings()),
     ]
     if as_json:
@@ -132,6 +132,22 @@ def _devices() -> list[Finding]:
         mps = torch.backends.mps.is_available()
         findings.append(Finding("mps", mps or None, "available" if mps else "none"))
     return findings
+
+
+def _protocols() -> list[Finding]:
+    """Return the protocols of feeds that FFmpeg has, and those that it has not."""
+    try:
+        from costream.sources.live.servers import PIPE, PROTOCOLS, speaks
+    except Exception:  # without PyAV, which is reported above
+        return []
+    there = {name: speaks(name) for name in PROTOCOLS}
+    spoken = ", ".join(name for name, found in there.items() if found)
+    missing = [
+        Finding(name, None, f"feeds over {name}: not in this FFmpeg", PIPE.format(name))
+        for name, found in there.items()
+        if not found
+    ]
+    return [Finding("feeds", True, spoken), *missing]
 
 
 def _weights() -> list[Finding]:

@@ -26,7 +26,7 @@ from costream.options import Options
 def command(options: Options, effective: list[str]) -> ExitCode:
     """Monitor live feeds with one network, for any length of time.
 
-    SOURCE is a URL (rtsp, http, hls, udp, srt, ...), a camera (0, /dev/video0), mic or mic:NAME,
+    SOURCE is a URL (rtsp, http, hls, rtmp, udp, ...), a camera (0, /dev/video0), mic or mic:NAME,
     a file with --realtime, or a TOML list of feeds; of text also a file that grows. Lost feeds are
     reconnected; missing time is written as gap records. Ctrl-C ends the watch, finishing all files.
 

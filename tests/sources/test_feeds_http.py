@@ -246,7 +246,7 @@ def test_hls_of_two_seconds_loses_no_step_of_a_watch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("status", "fatal", "message"),
-    [(401, True, "login"), (403, True, "login"), (404, True, "404"), (503, False, "5XX")],
+    [(401, True, "login"), (403, True, "login"), (404, True, "404"), (503, False, "error 5xx")],
 )
 def test_what_a_server_refuses(status: int, fatal: bool, message: str) -> None:
     with serving(handler(status=status)) as port:

@@ -22,6 +22,7 @@ _CAMERA_FORMATS = {"linux": "v4l2", "darwin": "avfoundation", "win32": "dshow"}
 # Schemes with an FFmpeg option "timeout" in microseconds; RTMP's turns it into a server.
 _TIMED = {"rtsp", "rtsps", "http", "https", "tcp", "udp"}
 ANALYSE_S = 1.0  # FFmpeg may probe a stream that does not describe itself for this long
+_PROBING = {"analyzeduration": str(round(ANALYSE_S * 1e6))}
 LONGEST_NAME = 100
 
 
@@ -47,8 +48,11 @@ def is_camera(argument: str) -> bool:
     return bool(_CAMERA.fullmatch(argument)) or bool(_DEVICE.fullmatch(argument))
 
 
-def address_of(uri: str, connecting: ConnectionOptions) -> Address:
-    """Return how to connect to a URL or camera with the least delay that FFmpeg allows."""
+def address_of(uri: str, connecting: ConnectionOptions, *, probing: bool = False) -> Address:
+    """Return how to connect to a URL or camera with the least delay that FFmpeg allows.
+
+    ``probing``: find out the sizes of all streams, even if that takes ANALYSE_S.
+    """
     timeout_s = connecting.timeout_s
     scheme = scheme_of(uri)
     if scheme is None:
@@ -61,10 +65,12 @@ def address_of(uri: str, connecting: ConnectionOptions) -> Address:
     options = {"timeout": str(round(timeout_s * 1e6))} if scheme in _TIMED else {}
     if scheme in ("rtsp", "rtsps"):
         # It describes itself. An RTSP read without data fails only after twice its timeout.
-        options |= {"rtsp_transport": connecting.transport, "probesize": "32"}
+        options |= {"rtsp_transport": connecting.transport}
+        options |= _PROBING if probing else {"probesize": "32"}
         return Address(uri, None, options, timeout_s, timeout_s / 2)
-    # HLS: start with the newest segment.
-    options |= {"analyzeduration": str(round(ANALYSE_S * 1e6)), "live_start_index": "-1"}
+    # HLS: start with the newest segment; segments may have any name.
+    options |= _PROBING | {"live_start_index": "-1"}
+    options |= {"allowed_segment_extensions": "ALL", "extension_picky": "0"}
     return Address(uri, None, options, timeout_s, timeout_s)
 
 

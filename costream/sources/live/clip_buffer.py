@@ -24,7 +24,7 @@ from av.stream import Stream
 
 from costream.errors import OutputError
 from costream.locks import open_own
-from costream.sources.media.container import ATTACHED_PICTURE, has_time_stamps
+from costream.sources.media.container import has_time_stamps, video_streams
 
 log = logging.getLogger("costream")
 LIMIT = 64 * 2**20  # maximum bytes buffered, and maximum bytes of a clip
@@ -83,7 +83,7 @@ class _Recording:
 
 
 class PacketRing:
-    """Ring buffer of the newest packets of a feed's first video stream and its sound.
+    """Ring buffer of the newest packets of the video stream of a feed that is read, and its sound.
 
     Implements PacketListener (sources/base.py): ``begin``, ``add`` and ``place`` are called by the
     thread that reads the feed, ``save`` and ``close`` by any other. Clips are written by a separate
@@ -112,8 +112,7 @@ class PacketRing:
 
     def begin(self, container: InputContainer) -> None:
         """Handle a new connection. Clips of the previous one end with it."""
-        pictures = [s for s in container.streams.video if not s.disposition & ATTACHED_PICTURE]
-        lead = next(iter([*pictures, *container.streams.audio]), None)
+        lead = next(iter([*video_streams(container), *container.streams.audio]), None)
         with self._changed:
             self._lead = None if lead is None else lead.index
             self._stamped = has_time_stamps(container)

@@ -18,8 +18,8 @@ SLEW = 0.005
 # proportion, within SOON_S.
 BEHIND_S, FAST_SLEW, FASTEST_SLEW, SOON_S = 0.5, 0.03, 0.5, 4.0
 STEP_S = 0.001  # minimum from the last frame of a connection to the first of the next
-# Frames that come in less than this part of their time, over about MEAN of them, were stored.
-STORED, MEAN = 0.2, 16
+# Frames that come in less than this part of their time were stored, if most of about MEAN did.
+STORED, MEAN, MOST = 0.2, 16, 0.7
 # How late data may be in a connection that is younger than this: segments of HLS last so long.
 YOUNG_S, LONG_S = 20.0, 12.0
 # Frames, and seconds, for which the stamps hardly advance: they stand still.
@@ -54,7 +54,7 @@ class FeedClock:
         self._newest_s = -math.inf  # media time
         self._begun_s = self._arrived_s = -math.inf  # arrival of the first data and the newest
         self._apart_s = 0.0  # between the newest two
-        self._passed_s = self._stepped_s = 0.0  # mean time from one to the next: arrivals, stamps
+        self._stored = 1.0  # part of the newest frames that came too soon
         self._scaled_s = math.inf  # arrival of the data from which on stamps are scaled
         self._joined = False  # the last placed data followed on without a gap
         self._joins = False  # the next stamp begins anew
@@ -79,7 +79,7 @@ class FeedClock:
 
     def restart(self) -> None:
         """Handle a new connection: the next data are placed at their arrival."""
-        self._zero_s = None
+        self._zero_s, self._stored = None, 1.0
         self._still.restart()
         self._rate.restart()
 
@@ -111,7 +111,7 @@ class FeedClock:
             self._join(media_s, now_s, length_s)
         else:
             self._slew(step_s)
-            if self._time(media_s) > now_s + (AHEAD_S if self._joined else 0.0):
+            if self._time(media_s) > now_s + self._most_ahead_s(now_s):
                 self._hold(media_s, now_s, min(passed_s, step_s), length_s)
         self._newest_s, self._joins = media_s, False
         rate = self._rate.add(media_s, now_s, self._scale, waited_s, sent_s)
@@ -130,6 +130,12 @@ class FeedClock:
     def _late_s(self) -> float:
         return self._delays.usual_s - self._slewed_s
 
+    def _most_ahead_s(self, now_s: float) -> float:
+        """Return how far time may be ahead: at first less, as segments are equally long."""
+        if not self._joined:
+            return 0.0
+        return AHEAD_S if now_s < self._begun_s + AHEAD_S else 1.5 * AHEAD_S
+
     def _time(self, media_s: float) -> float:
         assert self._zero_s is not None
         return self._zero_s + self._scale * media_s + self._slewed_s
@@ -147,9 +153,7 @@ class FeedClock:
             self._say(STANDING)
         media_s = now_s if self._still.found else media_s
         step_s = self._scale * (media_s - self._newest_s)
-        if self._zero_s is not None and 0 <= step_s <= AHEAD_S:
-            self._passed_s += (passed_s - self._passed_s) / MEAN
-            self._stepped_s += (step_s - self._stepped_s) / MEAN
+        self._stored += ((passed_s < STORED * step_s) - self._stored) / MEAN
         if now_s > self._scaled_s + (0.0 if self._rate.refuted else LASTING_S):
             self._scaled_s = math.inf
             self._say(WRONG_RATE, 1 / self._scale)
@@ -173,9 +177,9 @@ class FeedClock:
     def _hold(self, media_s: float, now_s: float, passed_s: float, length_s: float) -> None:
         """Place data whose stamp is ahead of their arrival; ``passed_s``: since those before."""
         step_s = self._scale * (media_s - self._newest_s)
-        if step_s - length_s > AHEAD_S >= self._time(self._newest_s) - now_s:
+        if step_s - length_s > AHEAD_S and self._time(self._newest_s) <= now_s + 1.5 * AHEAD_S:
             self._join(media_s, now_s, length_s)
-        elif self._joined and not length_s and self._passed_s > STORED * self._stepped_s:
+        elif self._joined and not length_s and self._stored < MOST:
             by_s = self.last_s + passed_s / 2 - self._time(media_s)
             assert self._zero_s is not None
             self._zero_s += by_s
@@ -230,7 +234,7 @@ class _StandStill:
                 self.restart(found=self.found)
             return self.found
         self._count += 1
-        self._passed_s += passed_s
+        self._passed_s += min(passed_s, STILL_S / 3)  # not a burst after a pause
         if self._count >= STILL_FRAMES and self._passed_s >= STILL_S:
             self.restart(found=not self.found)
         return self.found

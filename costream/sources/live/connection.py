@@ -18,13 +18,21 @@ import av
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.packet import Packet
+from av.stream import Discard
 from av.video.stream import VideoStream
 
 from costream.errors import SourceError, display_name
 from costream.pyav import open_input
 from costream.sources.base import ConnectionOptions, DecoderChoice, StopEvent
 from costream.sources.live.address import address_of, host_of, list_cameras, scheme_of
-from costream.sources.media.container import audio_stream, has_time_stamps, video_stream
+from costream.sources.live.servers import OPTIONAL, PIPE, asks_for_sha
+from costream.sources.media.container import (
+    audio_stream,
+    has_time_stamps,
+    told_choice,
+    video_stream,
+    video_streams,
+)
 from costream.sources.media.hardware import acceleration, check_stream
 from costream.urls import redact
 
@@ -58,7 +66,8 @@ class FeedConnection:
     After the last packet, ``loss`` is the reason why there are no more; ``begun_s`` and
     ``arrived_s`` are the ``time.monotonic()`` at which the first one and the newest one arrived,
     ``waited_s`` is how long data have been waited for so far, ``sent_s`` the time of the newest
-    packet on the sender's clock, if the sender tells it (RTCP).
+    packet on the sender's clock, if the sender tells it (RTCP). ``choice`` says which of several
+    video streams is taken.
     """
 
     def __init__(
@@ -86,10 +95,17 @@ class FeedConnection:
         self.loss = ConnectionFailure(ENDED)
         self.recent = RecentPackets() if recent is None else recent
         self.container = _open(uri, connecting, decoder)
+        if not sound and not _sizes_known(self.container):
+            self.container.close()
+            self.container = _open(uri, connecting, decoder, probing=True)
         try:
             self.stream = _choose(self.container, sound, decoder, uri)
+            self.choice = "" if sound else told_choice(self.container)
+            heard, missing = _sound_of(self.container, self.stream)
+            kept = beside is not None or connecting.keeper is not None
+            _discard(self.container, self.stream, heard if kept else None)
             if beside is not None:
-                beside.begin(self.container, *_sound_of(self.container))
+                beside.begin(self.container, heard, missing)
             if connecting.keeper is not None:
                 connecting.keeper.begin(self.container)
             self.recent.begin(self.container)
@@ -233,8 +249,10 @@ class RecentPackets:
         return pts in self._old
 
 
-def _open(uri: str, connecting: ConnectionOptions, decoder: DecoderChoice) -> InputContainer:
-    address = address_of(uri, connecting)
+def _open(
+    uri: str, connecting: ConnectionOptions, decoder: DecoderChoice, *, probing: bool = False
+) -> InputContainer:
+    address = address_of(uri, connecting, probing=probing)
     before_s = time.monotonic()
     try:
         return open_input(
@@ -269,12 +287,34 @@ def _choose(
         raise ConnectionFailedError(ConnectionFailure(message, refused=refused)) from error
 
 
-def _sound_of(container: InputContainer) -> tuple[AudioStream | None, str]:
-    """Return the stream of sound, or why there is none."""
+def _sizes_known(container: InputContainer) -> bool:
+    """Return whether the sizes of the video streams are known, if there are several."""
+    streams = video_streams(container)
+    return len(streams) < 2 or all(stream.width for stream in streams)
+
+
+def _discard(
+    container: InputContainer, stream: VideoStream | AudioStream, sound: AudioStream | None
+) -> None:
+    """Do not read other pictures than ``stream``, and of HLS no playlist of neither."""
+    hls = container.format.name == "hls"
+    kept = {each.id for each in (stream, sound) if each is not None}  # numbers of the playlists
+    for other in container.streams:
+        variant = hls and other.id not in kept
+        if other is not stream and (variant or (other.type == stream.type == "video")):
+            other.discard = Discard.all
+
+
+def _sound_of(
+    container: InputContainer, stream: VideoStream | AudioStream
+) -> tuple[AudioStream | None, str]:
+    """Return the sound beside a stream, of HLS from the same playlist, or why there is none."""
     try:
-        return audio_stream(container, ""), ""
+        first = audio_stream(container, "")
     except SourceError as error:
         return None, str(error).removeprefix(": ")
+    same = (s for s in container.streams.audio if s.id == stream.id and s.codec_context is not None)
+    return next(same, first) if container.format.name == "hls" else first, ""
 
 
 # Exponential backoff with jitter for reconnection attempts.
@@ -317,6 +357,27 @@ _HTTP = {"http", "https"}
 STALLED = "stalled: no data for {:g} s"
 ENDED = "the stream has ended: the server closed it"
 REPEATED = "only what came before comes again: the server, or its playlist, stands still"
+LOGIN = "the server refuses the login: check user and password"
+SHA = (
+    "the server asks for a digest login with SHA-256, which FFmpeg does not know: allow MD5 or "
+    "Basic in the camera, or put a server such as MediaMTX or go2rtc between"
+)
+# Errors, what they mean, and whether they end a feed at its first attempt.
+_ANSWERS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str, bool], ...] = (
+    (av.HTTPNotFoundError, "the server has no such feed (404): check the path", True),
+    (
+        av.HTTPServerError,
+        "the server has failed (an error 5xx of its own): see its log, or start it again",
+        False,
+    ),
+    (
+        (av.HTTPBadRequestError, av.HTTPOtherClientError),
+        "the server refuses the request (4xx): check the address",
+        False,
+    ),
+    ((av.DecoderNotFoundError, av.DemuxerNotFoundError), "there is no decoder for it", True),
+    (av.ConnectionRefusedError, "the connection was refused", False),
+)
 
 
 @dataclass(frozen=True)
@@ -341,17 +402,16 @@ def opening_failure(
     """Return why opening failed; ``waited_s``: time until the failure."""
     silent = waited_s >= WAITED * timeout_s
     if isinstance(error, (av.HTTPUnauthorizedError, av.HTTPForbiddenError)):
-        return ConnectionFailure(
-            "the server refuses the login: check user and password", refused=True
-        )
-    if isinstance(error, av.HTTPNotFoundError):
-        return ConnectionFailure("the server has no such feed (404): check the path", refused=True)
+        return ConnectionFailure(SHA if asks_for_sha(uri) else LOGIN, refused=True)
     if isinstance(error, av.ProtocolNotFoundError):
-        return ConnectionFailure(f"unknown protocol: {scheme_of(uri)}", refused=True)
-    if isinstance(error, (av.DecoderNotFoundError, av.DemuxerNotFoundError)):
-        return ConnectionFailure("there is no decoder for it", refused=True)
-    if isinstance(error, av.ConnectionRefusedError):
-        return ConnectionFailure("the connection was refused")
+        scheme = scheme_of(uri) or ""
+        message = f"unknown protocol: {scheme}"
+        if scheme in OPTIONAL:
+            message = f"FFmpeg has no {scheme} here; read it from a pipe: {PIPE.format(scheme)}"
+        return ConnectionFailure(message, refused=True)
+    for kinds, message, refused in _ANSWERS:
+        if isinstance(error, kinds):
+            return ConnectionFailure(message, refused)
     if isinstance(error, (av.ExitError, av.TimeoutError)) or silent:
         return ConnectionFailure(f"no answer within {timeout_s:g} s")
     if isinstance(error, av.FileNotFoundError) and scheme_of(uri) is None:

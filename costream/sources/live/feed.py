@@ -91,6 +91,7 @@ class FeedSource:
         self._live_s: float | None = None  # time.monotonic() when it became live
         self._been_live = False
         self._received_s: float | None = None
+        self._choice = ""  # which of several video streams is taken, as it was said
         self._track: FeedTrack | None = None
         self._beside: SoundBeside | None = None
         self._link: FeedConnection | None = None
@@ -212,6 +213,9 @@ class FeedSource:
         except ConnectionFailedError as error:
             return error.loss
         self._link, self._live_s = link, None
+        if link.choice != self._choice:
+            self._choice = link.choice
+            log.warning("%s: %s", self._where, link.choice)
         try:
             for item in track.run(link, "" if outage is None else outage.reason):
                 if not isinstance(item, Fault):

@@ -157,13 +157,34 @@ def stated_rate(stream: VideoStream) -> Fraction | None:
     return rate if rate is not None and 0 < rate <= _FASTEST_HZ else None
 
 
+def video_streams(container: InputContainer) -> list[VideoStream]:
+    """Return the video streams that can be decoded, what players show first, then the largest.
+
+    Cover images of sounds are none.
+    """
+    streams = [
+        stream
+        for stream in container.streams.video
+        # Without a decoder there is no context, whatever the annotation says.
+        if stream.codec_context is not None and not stream.disposition & ATTACHED_PICTURE
+    ]
+    streams.sort(key=lambda s: (not s.disposition & DEFAULT_STREAM, -s.width * s.height))
+    return streams
+
+
+def told_choice(container: InputContainer) -> str:
+    """Return which of several video streams ``video_stream`` takes; "" if there is only one."""
+    sizes = [f"{stream.width}x{stream.height}" for stream in video_streams(container)]
+    if len(sizes) < 2:
+        return ""
+    return f"of {len(sizes)} video streams {sizes[0]} is taken, not {', '.join(sizes[1:])}"
+
+
 def video_stream(container: InputContainer, where: str) -> VideoStream:
-    """Return the default video stream, or else the first; cover images of sounds are none."""
+    """Return the first of ``video_streams``."""
+    if streams := video_streams(container):
+        return streams[0]
     streams = [s for s in container.streams.video if not s.disposition & ATTACHED_PICTURE]
-    streams.sort(key=lambda stream: not stream.disposition & DEFAULT_STREAM)  # stable
-    for stream in streams:
-        if stream.codec_context is not None:  # None: no decoder, whatever the annotation says
-            return stream
     if streams:
         raise SourceError("there is no decoder for its video", where=display_name(where))
     if container.streams.audio:
