@@ -20,7 +20,9 @@ from costream.layouts import (
     find_layout,
     joint_mapping,
     leads_to_centre,
+    marker_sets,
 )
+from kit.anatomy import check_bodies, standing_body
 from kit.paths import PACKS, REFS, SHARED
 
 every_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
@@ -137,6 +139,34 @@ def test_bones_have_the_same_length_all_the_time(pack: str, layout: str) -> None
     ahead = sum(x[:, place[f"{s} {toe}"]] - x[:, place[f"{s} ankle"]] for s in ("left", "right"))
     right = x[:, place["right hip"]] - x[:, place["left hip"]]
     assert (np.cross(ahead, [0.0, 1.0, 0.0]) * right).sum(1).mean() > 0
+
+
+@pytest.mark.parametrize(
+    "layout", [*LAYOUTS.values(), *marker_sets().values()], ids=lambda e: e.name
+)
+def test_a_body_of_every_layout_is_built_like_one(layout: Layout) -> None:
+    body = standing_body(layout)
+    parts = joint_mapping(layout, BODY_15)
+    check_bodies(np.stack([body[list(part)].mean(0) for part in parts])[None])
+
+
+# Packs whose joints are, in their order, those of a layout.
+OF_LAYOUTS = {
+    "msraction3d": "msraction3d-20",
+    "gtu3d": "ntu-25",
+    "bandai": "bandai-21",
+    "nwucla": "kinect-20",
+    "utkinect": "kinect-20",
+}
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="needs ../shared (the skeleton packs)")
+@pytest.mark.parametrize("pack", OF_LAYOUTS)
+def test_people_of_the_packs_are_built_like_their_layout(pack: str) -> None:
+    x = np.load(PACKS / f"skel_{pack}.npz")["x"][::40].astype(np.float32)
+    x = x[np.abs(x).sum((1, 2)) > 0]
+    parts = joint_mapping(find_layout(OF_LAYOUTS[pack]), BODY_15)
+    check_bodies(np.stack([x[:, list(part)].mean(1) for part in parts], 1), 0.9)
 
 
 # --- find -------------------------------------------------------------------------------------

@@ -87,6 +87,11 @@ def test_a_bad_line_is_named(data, line, says):
         (["file,label,begin", "wave/a.csv,wave"], "unknown column 'begin'"),
         (["file,label,End_at", "wave/a.csv,wave"], "unknown column 'end_at'"),
         (["file,label,person", "wave/a.csv,wave,ann"], "no column group"),
+        (
+            ["time,hips_x,hips_y,neck_x,neck_y", "0,1,2,3,4"],
+            r"a table of joints, not a list of recordings .*file,start,end,label .*,0,2.5,wave",
+        ),
+        (["frame,joint,x,y", "0,nose,3,4"], "a table of joints, not a list"),
     ],
 )
 def test_bad_tables(data, lines, says):

@@ -18,6 +18,7 @@ from pathlib import Path
 from costream.errors import UsageError
 from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, read_text
 from costream.labels.recording import Label
+from costream.sources.skeletons.headings import AXES, is_long, read_heading
 
 log = logging.getLogger("costream")
 
@@ -110,6 +111,13 @@ def _cells(row: list[str]) -> list[str]:
     return cells
 
 
+def _is_joints(names: Sequence[str]) -> bool:
+    """Return whether headings are those of a table of joints: places, and no label."""
+    headings = [read_heading(name) for name in names]
+    places = sum(heading.role in AXES for heading in headings)
+    return "label" not in names and (places > len(names) / 2 or is_long(headings))
+
+
 def _check_columns(path: Path, names: Sequence[str], group: str | None, *, files: bool) -> None:
     many = files or _FILE in names or _NAME in names
     own = [group.lower()] if group else []
@@ -118,7 +126,14 @@ def _check_columns(path: Path, names: Sequence[str], group: str | None, *, files
     there = {*names, *(alike.get(name, name) for name in names)}
     lacking = [name for name in (*needed, *own) if name not in there]
     if lacking and not files and "label" not in names:
-        raise NoLabelsError("a table without a column 'label'", where=path)
+        what = "a table of joints" if _is_joints(names) else "a table"
+        raise NoLabelsError(f"{what} without a column 'label'", where=path)
+    if lacking and files and _is_joints(names):
+        raise UsageError(
+            "this is a table of joints, not a list of recordings with their labels",
+            where=path,
+            hint=f"give a table {','.join(COLUMNS)} whose lines name it: {path.name},0,2.5,wave",
+        )
     if lacking:
         columns = COLUMNS if many else (_STARTS[0], _ENDS[0], "label")
         raise UsageError(
