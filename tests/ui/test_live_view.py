@@ -153,25 +153,47 @@ def test_the_current_label_has_hysteresis() -> None:
     assert state.head_states[None].current is None
 
 
-def test_a_label_is_shown_once_somebody_has_been_there() -> None:
-    lasting = header(options={"timeline": Timeline(presence_s=1.0)})
-    state = state_of(lasting, *steps(*["background"] * 5, *["walk"] * 5))
-    assert state.head_states[None].current is None
-    for record in steps(*["walk"] * 5, *["sit"] * 2, begin=10):
+def strip_of(state: RunState, width: int = 20) -> str:
+    """Return the initials of the labels on the strip, a dot for none, a blank for what is ahead."""
+    strip = state.head_states[None].strip
+    assert strip is not None
+    cells = strip.cells(width, state.header.duration_s)
+    return "".join((label or ".")[0] if seen else " " for label, seen in cells)
+
+
+def test_a_label_is_shown_at_once_and_goes_if_nobody_was_there_for_long() -> None:
+    """As the timeline would be if the run ended now."""
+    lasting = header(options={"timeline": Timeline(presence_s=1.0)}, duration_s=2.0)
+    state = state_of(lasting, *steps(*["background"] * 5, *["walk"] * 3))
+    assert strip_of(state) == ".....www            "
+    assert "now      walk" in text_of(state)
+    for record in steps(*["background"] * 2, begin=8):
         state.add(record)
-    assert "now      sit" in text_of(state)
-    assert state.head_states[None].seen == {"walk": None, "sit": None}
-    for record in [Gap(1.6, 9.0, "lost"), *steps("background", "walk", begin=90)]:
-        state.add(record)
     assert state.head_states[None].current is None
-    # What is not among the best may all be the background.
-    state = state_of(header(options={"timeline": Timeline(0.6, presence_s=1.0)}))
-    shown = []
-    for i in range(50):
-        top = (("walk", 0.62),) if i else (("background", 0.9),)
-        state.add(Prediction(i, i / RATE_HZ, i, i, top))
-        shown.append(state.head_states[None].current is not None)
-    assert shown.index(True) == pytest.approx(33, abs=1)
+    assert strip_of(state) == "..........          "
+    for record in steps(*["walk"] * 8, *["sit"] * 2, begin=10):
+        state.add(record)
+    assert strip_of(state) == "..........wwwwwwwwss"
+    state.add(Gap(1.6, 9.0, "lost"))
+    assert state.head_states[None].current is None
+
+
+def test_the_strip_has_the_segments_of_the_timeline() -> None:
+    """Also where they begin earlier than a label was seen, and nothing that is not in one."""
+    labels = ["walk", *["background"] * 4, *["walk"] * 5, "sit", *["walk"] * 4, *["sit"] * 5]
+    state = state_of(header(duration_s=2.0), *steps(*labels))
+    assert strip_of(state) == "w....wwwwwswwwwsssss"
+    state.add(Segment(0.3, 1.5, "walk", 0.8))
+    assert strip_of(state) == "...wwwwwwwwwwwwsssss"
+
+
+def test_the_current_label_is_of_smoothed_scores() -> None:
+    smooth = header(options={"timeline": Timeline(smooth_s=1.0)})
+    state = state_of(smooth, *steps(*["background"] * 10, *["walk"] * 3))
+    assert state.head_states[None].current is None
+    for record in steps(*["walk"] * 10, begin=13):
+        state.add(record)
+    assert state.head_states[None].current is not None
 
 
 def test_streams_of_unknown_length() -> None:
@@ -193,18 +215,14 @@ def test_dense_models_claim_no_saving() -> None:
     assert "less" not in text
 
 
-def test_what_nobody_reads_at_a_glance_is_made_anew_once_a_second() -> None:
+def test_all_parts_are_of_the_same_moment() -> None:
     state = run_of(*["walk"] * 20)
     view = LiveLayout(state, "clip.mp4")
     assert "speed   2.0x real" in text_of(view)
-    for record in steps(*["sit"] * 20, begin=20):
+    for record in [*steps(*["sit"] * 20, begin=20), Segment(0.0, 2.0, "walk", 0.75)]:
         state.add(record)
-    soon, later = text_of(view, now_s=101.5), text_of(view, now_s=102.0)
-    assert "now      sit" in soon
-    assert "speed   2.0x real" in soon
-    assert "speed   2.0x real" in later
-    assert " s  sit" not in soon
-    assert " s  sit" in later
+    soon = text_of(view, now_s=101.1)
+    assert all(part in soon for part in ("now      sit", " s  sit", "0:00.0 – 0:02.0", "3.6x real"))
     narrow = view.lines(Viewport(40, 23), 102.1)
     assert max(line.cell_len for line in narrow) == 40
 
@@ -432,9 +450,9 @@ def test_persons_in_a_picture_stand_where_they_are_seen() -> None:
 
 def test_steps_without_output_leave_no_holes_in_the_timeline() -> None:
     lines = text_of(pose_state(), now_s=5.0).split("\n")
-    assert len([x for x in lines if x.startswith("walk") and "0." not in x]) == 1
+    assert len([x for x in lines if x.startswith("sit walk")]) == 1
     cells = pose_state().head_states[None].strip.cells(40, 4.0)  # type: ignore[union-attr]
-    assert all(label == "walk" for label, _ in cells)
+    assert {label for label, _ in cells} == {"sit", "walk"}
 
 
 def test_before_the_first_output_it_says_what_it_waits_for() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from itertools import groupby
 
@@ -32,7 +31,6 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 _GUTTER = 8  # width of the names at the left
 MOST_GUTTER = 14
 _SPECTRUM_ROWS = 6  # at most
-_SLOW_S = 0.9  # interval of rebuilding the details, which take half the time
 
 
 class LineGroups:
@@ -41,8 +39,6 @@ class LineGroups:
     def __init__(self, state: RunState, name: str) -> None:
         self._state, self._name = state, name
         self._viewport, self._now_s = Viewport(0, 0), 0.0
-        self._slow: dict[str, list[Text]] = {}
-        self._slow_s = -math.inf  # time at which these were built
         longest = max((cell_len(clean(head)) + 1 for head in state.head_states if head), default=0)
         if state.header.persons is not None:
             longest = len("person 1 ")
@@ -50,18 +46,21 @@ class LineGroups:
 
     def make(self, viewport: Viewport, now_s: float) -> dict[str, list[Text]]:
         """Return the lines of all groups. Those of the spectrogram are only placeholders."""
-        if viewport != self._viewport or not 0 <= now_s - self._slow_s < _SLOW_S:
-            # Lines built before the first step have no content yet and are not cached.
-            made_s = now_s if self._state.steps else -math.inf
-            self._viewport, self._now_s, self._slow_s = viewport, now_s, made_s
-            self._slow = self._make_slow()
-        self._now_s = now_s
+        self._viewport, self._now_s = viewport, now_s
         blank = [Text("")]
-        groups = {**self._slow, "progress": [self._progress()], "lost": [self._lost()]}
+        groups = {
+            "title": [self._title()],
+            "progress": [self._progress()],
+            "before": self._before(),
+            "speed": self._speed(),
+            "cost": [self._cost()],
+            "lost": [self._lost()],
+        }
         groups |= {f"blank {k}": blank for k in range(1, 5)}
         for k, (head, head_state) in enumerate(self._state.head_states.items()):
             groups[f"scores {k}"] = self._scores(head, head_state)
             groups[f"now {k}"] = [self._now(head, head_state)]
+            groups[f"timeline {k}"] = self._timeline(head_state)
         meter = self._state.audio_meter
         if meter is not None:
             width, unicode = viewport.width, viewport.unicode
@@ -72,17 +71,6 @@ class LineGroups:
                 else level_line(meter, level, width, unicode=unicode)
             ]
             groups["spectrum"] = blank * (_SPECTRUM_ROWS if meter.has_spectrum else 0)
-        return groups
-
-    def _make_slow(self) -> dict[str, list[Text]]:
-        groups = {
-            "title": [self._title()],
-            "before": self._before(),
-            "speed": self._speed(),
-            "cost": [self._cost()],
-        }
-        for k, head_state in enumerate(self._state.head_states.values()):
-            groups[f"timeline {k}"] = self._timeline(head_state)
         return groups
 
     def _title(self) -> Text:
@@ -191,13 +179,14 @@ class LineGroups:
         legend, unicode = self._state.legend, self._viewport.unicode
         cells = head_state.strip.cells(self._viewport.width, self._state.header.duration_s)
         strip, words = Text(), Text()
+        names = dict.fromkeys(label for label, _ in cells if label is not None)
         for (label, seen), run in groupby(cells):
             width = len(list(run))
             if label is None:
                 strip.append((("·" if unicode else ".") if seen else " ") * width, "dim")
             else:
                 strip.append(legend.cells(label, width, unicode=unicode), legend.block(label))
-        for label in head_state.seen:
+        for label in names:
             words.append(*legend.mark(label)).append(f" {clean(label)}  ")
         return [strip, words] if words else [strip]
 

@@ -24,6 +24,7 @@ from costream.records import (
     Record,
     Segment,
     finds_objects,
+    has_overlaps,
     heads_of,
 )
 from costream.ui.run.glyphs import Legend
@@ -46,10 +47,7 @@ class RunState:
         self.start_s: float | None = None  # time of the first step
         self.time_s: float | None = None  # time of the newest step
         self.steps = 0
-        self.head_states = {
-            name: HeadState(head, header.duration_s, step_s, header.options.get("only"))
-            for name, head in heads_of(header).items()
-        }
+        self.head_states = {name: self._head_state(name) for name in heads_of(header)}
         self._heads = self.head_states  # of the stream as a whole
         self._people: dict[int, HeadState] = {}  # persons with predictions of their own
         self._here: list[int] = []  # those in this step
@@ -90,6 +88,11 @@ class RunState:
             self._spend(record)
         elif isinstance(record, Segment):
             self.segments.append(record)
+            shown = self.head_states.get(record.model)
+            if record.person is not None:
+                shown = self._people.get(record.person)
+            if shown is not None:
+                shown.add_segment(record)
         elif isinstance(record, Fault):
             self.errors += record.count
             if self._live:
@@ -105,10 +108,18 @@ class RunState:
         self._here.append(person)
         self._heads = {name: one for name, one in self._heads.items() if name != head}
         if person not in self._people:
-            length_s, only = self.header.duration_s, self.header.options.get("only")
-            own = HeadState(heads_of(self.header)[head], length_s, 1 / self.header.rate_hz, only)
-            self._people[person] = own
+            self._people[person] = self._head_state(head)
         return self._people[person]
+
+    def _head_state(self, name: str | None) -> HeadState:
+        header = self.header
+        return HeadState(
+            heads_of(header)[name],
+            header.duration_s,
+            1 / header.rate_hz,
+            header.options.get("only"),
+            overlaps=has_overlaps(header),
+        )
 
     def add_input(self, picture: Picture) -> None:
         """Add the input of the newest step: persons, objects or audio."""

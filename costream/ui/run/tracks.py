@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from costream.formatting import clean, share_of_dense
-from costream.hysteresis import Hysteresis, LastingPresence
-from costream.records import Box, Compute, Head, Objects, Picture, Prediction, Scored
+from costream.hysteresis import Hysteresis, LastingPresence, Smoother
+from costream.records import Box, Compute, Head, Objects, Picture, Prediction, Scored, Segment
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,14 @@ class ActiveLabel:
 
 
 class HeadState:
-    """Output of one head so far, its current label by the default hysteresis of timelines.
+    """Output of one head so far; its current label is what its timeline would end with now.
+
+    The strip has the segments of the timeline, and what came after them: a label from where it
+    begins. What has become no segment goes from the strip with the next one, or as soon as it
+    cannot become one, see ``LastingPresence``.
 
     ``length_s``: length of the run, if known. ``step_s``: seconds per step. ``only``: as for
-    ``Hysteresis``.
+    ``Hysteresis``. ``overlaps``: segments of different labels may overlap.
     """
 
     def __init__(
@@ -34,18 +39,22 @@ class HeadState:
         length_s: float | None,
         step_s: float,
         only: Collection[str] | None = None,
+        *,
+        overlaps: bool = False,
     ) -> None:
         self.head = head
         self.top: tuple[Scored, ...] = ()
         self.familiar = True  # whether the newest input is of a kind that the model knows
         self.current: ActiveLabel | None = None
-        self.seen: dict[str, None] = {}  # labels of the strip, in order of appearance
         self.strip: Strip | None = None
+        self._overlaps = overlaps
+        self._final_s = 0.0  # end of the newest segment of the timeline
+        self._smoother = Smoother(head.smooth_s)
         self._hysteresis = Hysteresis(head.labels, head, head.background, only)
         self._presence = LastingPresence(head, head.labels, head.background)
         self._open: int | None = None  # column of the label that is open
         self._since_s = 0.0  # since then
-        self._present = False  # whether it counts, see ``LastingPresence``
+        self._lasts = False  # whether it counts whatever comes, see ``LastingPresence``
         self._columns = {label: k for k, label in enumerate(head.labels)}
         self._background = self._columns.get(head.background or "")
         self._length_s, self._step_s = length_s, step_s
@@ -59,20 +68,30 @@ class HeadState:
         scores = np.zeros(len(self.head.labels))  # those that are not among the best count as 0
         for label, score in record.top:
             scores[self._columns[label]] = score
-        column = self._hysteresis.step(scores, self._open)
+        column = self._hysteresis.step(self._smoother.push(record.time_s, scores), self._open)
         if column != self._open:
-            self._open, self._present = column, False
+            self._close(record.time_s)
+            self._open, self._lasts = column, False
             self._since_s = max(record.time_s - self.head.delay_s, start_s)
         if self._background is not None and scores[self._background] == 0:
             scores[self._background] = max(0.0, 1 - scores.sum())  # the rest may all be of it
-        self._present |= self._presence.push(record.time_s, scores)
-        if column is None or not self._present:
+        self._lasts |= self._presence.push(record.time_s, scores)
+        was = self.current
+        if column is None or not (self._lasts or self._presence.now):
             self.current = None
         else:
             self.current = ActiveLabel(self.head.labels[column], self._since_s)
-        if self.current is not None:
-            self.seen.setdefault(self.current.label)
         self._mark(record.time_s)
+        if self.strip is not None and self.current is not None and self.current != was:
+            self.strip.paint(self._since_s, record.time_s, self.current.label)
+
+    def add_segment(self, segment: Segment) -> None:
+        """Add a finished segment of the timeline."""
+        if self.strip is not None and not self._overlaps:
+            self.strip.paint(self._final_s, segment.start_s, None)
+            self.strip.paint(segment.start_s, segment.end_s, segment.label)
+            self._final_s = segment.end_s
+            self._since_s = max(self._since_s, segment.end_s)
 
     def end_step(self, time_s: float) -> None:
         """Mark a step as over; without a prediction of its own, the current label continues."""
@@ -81,8 +100,16 @@ class HeadState:
 
     def interrupt(self) -> None:
         """Discard the current label, at a gap."""
+        if self._marked_s is not None:
+            self._close(self._marked_s)
         self.current = self._open = None
         self._presence.reset()
+        self._smoother.reset()
+
+    def _close(self, time_s: float) -> None:
+        """Take the label that was open until now from the strip, if it cannot be a segment."""
+        if self.strip is not None and self.current is not None and not self._lasts:
+            self.strip.paint(self._since_s, time_s, None)
 
     def _mark(self, time_s: float) -> None:
         """Add the current label to the strip."""
@@ -179,6 +206,12 @@ class Strip:
             self._slices.append({})
         counts = self._slices[k]
         counts[label] = counts.get(label, 0) + 1
+
+    def paint(self, start_s: float, end_s: float, label: str | None) -> None:
+        """Count all steps from a time to another as ``label``."""
+        first, last = ((time_s - self._start_s) / self._slice_s for time_s in (start_s, end_s))
+        for k in range(max(0, math.ceil(first - 0.5)), min(len(self._slices), round(last + 1e-9))):
+            self._slices[k] = {label: sum(self._slices[k].values())} if self._slices[k] else {}
 
     def cells(self, width: int, length_s: float | None) -> list[tuple[str | None, bool]]:
         """Return ``width`` cells over ``length_s`` (None: over the time so far).
