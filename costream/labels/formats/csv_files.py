@@ -114,7 +114,7 @@ def _cells(row: list[str]) -> list[str]:
 def _is_joints(names: Sequence[str]) -> bool:
     """Return whether headings are those of a table of joints: places, and no label."""
     headings = [read_heading(name) for name in names]
-    places = sum(heading.role in AXES for heading in headings)
+    places = sum(heading.role in AXES and bool(heading.joint) for heading in headings)
     return "label" not in names and (places > len(names) / 2 or is_long(headings))
 
 
