@@ -131,10 +131,11 @@ class FeedClock:
         return self._delays.usual_s - self._slewed_s
 
     def _most_ahead_s(self, now_s: float) -> float:
-        """Return how far time may be ahead: at first less, as segments are equally long."""
+        """Return how far time may be ahead: in bursts more, as segments are equally long."""
         if not self._joined:
             return 0.0
-        return AHEAD_S if now_s < self._begun_s + AHEAD_S else 1.5 * AHEAD_S
+        bursts = self._stored > MOST and now_s > self._begun_s + AHEAD_S
+        return 1.5 * AHEAD_S if bursts else AHEAD_S
 
     def _time(self, media_s: float) -> float:
         assert self._zero_s is not None
