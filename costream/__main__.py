@@ -124,12 +124,16 @@ def _say_other(error: Exception) -> int:
     if isinstance(error, OSError) and error.errno in system:
         where = "stdout" if error.filename is None else os.fspath(error.filename)
         return _say(str(CostreamError(str(error.strerror), where=where)), system[error.errno])
+    if isinstance(error, UnicodeEncodeError) and error.encoding == sys.getfilesystemencoding():
+        what = f"file names of this locale ({error.encoding}) cannot hold {error.object!r}"
+        return _say(f"{what}; set LC_ALL=C.UTF-8", ExitCode.USAGE)
     text = f"{type(error).__name__}: {error}".rstrip(": ")
     return _say(f"internal error ({text}); -vv prints the traceback", ExitCode.BUG)
 
 
 def _usage_line(error: click.ClickException) -> str:
-    line = error.format_message()
+    # click's list of booleans begins with an empty one.
+    line = error.format_message().replace("Recognized values: , ", "Recognized values: ")
     ctx = getattr(error, "ctx", None)
     param = getattr(error, "param", None)
     if ctx is not None and param is not None and param.name:
@@ -194,6 +198,10 @@ def entry() -> None:
     signal.signal(signal.SIGTERM, _leave)
     if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
         signal.signal(signal.SIGHUP, _leave)
+    if getattr(sys, "frozen", False):  # a binary starts itself for a batch's workers
+        import multiprocessing
+
+        multiprocessing.freeze_support()
     warnings.showwarning = _note_warning
     code = main()
     threading = sys.modules.get("threading")

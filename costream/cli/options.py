@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from costream.errors import ExitCode, UsageError, display_name, printable
+from costream.errors import ExitCode, UsageError, display_name, printable, say
 from costream.settings import load_config
 from costream.urls import HIDDEN, path_of
 
@@ -162,7 +164,9 @@ def run_command(
             for pair in _EXCLUSIVE:
                 if (overridden := _weaker(ctx, pair, params, values)) is not None:
                     values[overridden] = of_kind.__dataclass_fields__[overridden].default
-            return int(function(checked(of_kind(**values), name), effective(ctx)))
+            options = checked(of_kind(**values), name)
+            unknown = unknown_variables(ctx, quiet=options.quiet)
+            return int(function(options, [*effective(ctx), *unknown]))
 
         return command
 
@@ -203,6 +207,42 @@ def effective(ctx: click.Context) -> list[str]:
             file = ctx.meta[_ORIGINS].get(name) if origin.name == "DEFAULT_MAP" else None
             lines.append(f"{name} = {_shown(name, value)} ({file or origin.name.lower()})")
     return lines
+
+
+_VARIABLES = {"CONFIG", "WEIGHTS", "OFFLINE", "MQTT_USER", "MQTT_PASSWORD"}
+_ALIKE = 0.75  # similarity of names of which one may be meant by the other
+
+
+def unknown_variables(ctx: click.Context, *, quiet: bool) -> list[str]:
+    """Return a line for each variable COSTREAM_... of the environment that is not a setting.
+
+    Those with a name like that of a setting are told, unless ``quiet``; others may be the user's
+    own, for lists of feeds and programs of alerts.
+    """
+    start = "COSTREAM_"
+    given = {name.removeprefix(start) for name in os.environ if name.startswith(start)}
+    given -= _VARIABLES | _settings_of(ctx.command)
+    if not given:
+        return []
+    from costream.cli import COMMANDS, cli
+
+    commands = [cli.get_command(ctx, name) for name in COMMANDS]
+    known = _VARIABLES.union(*(_settings_of(command) for command in commands))
+    lines = []
+    for name in sorted(given - known):
+        meant = get_close_matches(name, known, 1, _ALIKE)
+        what = f"{start}{name}: no setting has this name"
+        if meant and not quiet:
+            say(f"costream: warning: {what}; did you mean {start}{meant[0]}?")
+        elif not meant:
+            lines.append(f"{what} (environment)")
+    return lines
+
+
+def _settings_of(command: click.Command | None) -> set[str]:
+    """Return the names of a command's variables, without what they begin with."""
+    variables = (getattr(param, "envvar", None) for param in getattr(command, "params", ()))
+    return {v.removeprefix("COSTREAM_") for v in variables if isinstance(v, str)}
 
 
 def _shown(name: str, value: Any) -> Any:
@@ -318,6 +358,7 @@ def verbosity_options(function: Callable[..., int]) -> Callable[..., int]:
     @wraps(function)
     def call(*args: Any, verbose: int, quiet: bool, **values: Any) -> int:
         _check_quiet(quiet, verbose)
+        unknown_variables(click.get_current_context(), quiet=quiet)
         return function(*args, verbosity=-1 if quiet else verbose, **values)
 
     return shared("verbose", "quiet")(call)

@@ -58,10 +58,11 @@ def _try(action: Callable[[], _T]) -> _T:
 def check_folder(folder: Path) -> None:
     """Raise UsageError unless files can be written to a folder, which exists or can be created."""
     try:
-        while not folder.exists() and folder != folder.parent:
+        while not os.path.lexists(folder) and folder != folder.parent:
             folder = folder.parent
         if not folder.is_dir():
-            raise UsageError("is not a folder", where=folder, hint="name a folder")
+            what = "is a link to what does not exist" if folder.is_symlink() else "is not a folder"
+            raise UsageError(what, where=folder, hint="name a folder")
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -103,6 +104,7 @@ class _Output:
     def __init__(self, where: str) -> None:
         self._where = where
         self._handle: IO[Any] | None = None
+        self.failed = False  # the system has refused to write
         self._flushed_s = time.monotonic()
 
     @property
@@ -130,6 +132,7 @@ class _Output:
             raise
         except OSError as error:
             self._fail()
+            self.failed = True
             reason = error.strerror or type(error).__name__
             raise OutputError(f"cannot write ({reason})", where=self._where) from error
 
@@ -143,10 +146,17 @@ class AtomicFile(_Output):
     Missing folders are created. ``overwrite=False``: UsageError if NAME exists. The part file is
     locked, so that a second process with the same output gets a UsageError; the lock ends with
     the process, and a part file left by a crash is replaced.
+
+    ``together``: the files of one run, to which this one is added. Where one of them cannot be
+    written to, as on a full disk, the others end where the run did: they stay part files, too.
     """
 
-    def __init__(self, path: Path, *, overwrite: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, overwrite: bool = False, together: list[AtomicFile] | None = None
+    ) -> None:
         super().__init__(str(path))
+        self._together: list[AtomicFile] = [] if together is None else together
+        self._together.append(self)
         self._path = path
         self._part = part_path(path)
         self._overwrite = overwrite
@@ -197,6 +207,9 @@ class AtomicFile(_Output):
         self.attempt(lambda: os.fsync(handle.fileno()))
         if os.name == "nt":  # where an open file cannot be renamed
             self.attempt(handle.close)
+        if any(file.failed for file in self._together):
+            self._fail()
+            return
         if not self._overwrite and self.attempt(self._path.exists):
             self._fail()
             hint = f"the results are in {self._part}"

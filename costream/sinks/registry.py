@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,10 +84,21 @@ def paths_for(
     ``objects``: whether the run finds objects; None: all files that are possible.
     """
     return [
-        directory / f"{name}.{suffix}"
+        directory / f"{_storable(name)}.{suffix}"
         for suffix, info in FORMATS[format].files.items()
         if objects is None or info.get("objects", objects) == objects
     ]
+
+
+def _storable(name: str) -> str:
+    """Return the name of a source with what this system's file names cannot hold as ``_``.
+
+    Those of the locale C, for one, hold ASCII only.
+    """
+    encoding = sys.getfilesystemencoding()
+    return "".join(
+        c if c.encode(encoding, "ignore") or "\ud800" <= c < "\ue000" else "_" for c in name
+    )
 
 
 def object_formats(formats: Iterable[str]) -> list[str]:
@@ -140,12 +152,14 @@ def make_sinks(
     ``named``: the source, where several share the stream.
     """
     sinks: list[Sink] = []
+    together: list[AtomicFile] = []
     for format in formats:
         for suffix, info in FORMATS[format].files.items():
             make = OUTPUT_FILES.load(suffix)
             if directory is not None:
                 kind = BinaryFile if info.get("binary") else AtomicFile
-                sink = make(kind(directory / f"{name}.{suffix}", overwrite=overwrite))
+                path = directory / f"{_storable(name)}.{suffix}"
+                sink = make(kind(path, overwrite=overwrite, together=together))
             elif stream is not None:
                 lead = f"{named}\t" if named and info.get("joins") == "named" else ""
                 sink = make(StreamOutput(stream, lead))

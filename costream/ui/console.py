@@ -49,7 +49,11 @@ class _Console(Console):
 @cache
 def _console(mode: ColorMode, *, stderr: bool) -> Console:
     # Labels and paths are data: nothing in them is markup, an emoji code or worth highlighting.
+    # Some containers state a terminal of width 0, at which rich writes nothing at all.
+    states = {"COLUMNS", "LINES"}
+    env = {k: v for k, v in os.environ.items() if k not in states or v.strip("0")}
     return _Console(
+        _environ=env,
         stderr=stderr,
         color_system=None if mode == "never" else "auto",
         force_terminal=True if mode == "always" else None,
@@ -72,9 +76,12 @@ def live_allowed(
     """Return whether a live view may be drawn on ``stderr``.
 
     Only on a terminal that can move its cursor, not under CI, where escape sequences are allowed
-    and no records are written (``data_on_terminal``: ``-o -`` without a pipe).
+    and no records are written (``data_on_terminal``: ``-o -`` without a pipe). Cells of notebooks
+    (``!costream ...``) look like terminals, but cannot move a cursor.
     """
     env = os.environ if env is None else env
+    if env.get("JPY_PARENT_PID"):
+        return False
     if quiet or no_live or data_on_terminal or color_mode(flag, env) == "never" or env.get("CI"):
         return False
     return _can_move(env) and stderr.isatty()

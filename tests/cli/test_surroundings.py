@@ -16,8 +16,8 @@ import pytest
 
 from kit.media import excerpt
 from kit.paths import ROOT, SAMPLES
-from kit.program import COSTREAM, environment
-from kit.runs import lines_in, records, wait_until
+from kit.program import COSTREAM, environment, python
+from kit.runs import lines_in, records, refused, run, wait_until
 
 ROOM = SAMPLES / "room.mp4"
 # What lets root read and write everything.
@@ -133,3 +133,73 @@ def test_a_full_disk_costs_a_watch_records_and_nothing_else(disk: Path, tmp_path
     assert any("records that could not be written" in line["message"] for line in lost)
     assert records(file)[-1]["type"] == "summary"
     assert records(file)[-1]["complete"] is True
+
+
+def test_files_that_a_full_disk_cuts_keep_their_temporary_names(disk: Path) -> None:
+    with suppress(OSError), (disk / "rest").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))
+    with (disk / "rest").open("r+b") as rest:
+        rest.truncate((disk / "rest").stat().st_size - 20_000)
+    done = run("detect", ROOM, "-o", disk / "out", "-f", "csv,jsonl", code=3)
+    assert "No space left on device" in done.stderr
+    assert {path.suffix for path in (disk / "out").iterdir()} == {".part"}
+    assert len(list((disk / "out").iterdir())) > 2
+
+
+@pytest.mark.parametrize("name", ["COLUMNS", "LINES"])
+@pytest.mark.parametrize("size", ["0", "-1", "1"])
+def test_errors_are_told_at_any_width(name: str, size: str, tmp_path: Path) -> None:
+    for args in (("detect", "none"), ("watch", "none", "--realtime"), ("batch", "none")):
+        done = python("-m", "costream", *args, "-o", "out", env={name: size}, cwd=tmp_path)
+        assert "".join(done.stderr.split()), args
+
+
+def test_variables_that_are_almost_settings_are_told() -> None:
+    call = ("detect", ROOM, "--duration", "1", "-f", "jsonl")
+    done = run(*call, env={"COSTREAM_THRESHOL": "0.8", "COSTREAM_MY_CAMERA": "x"})
+    told = "COSTREAM_THRESHOL: no setting has this name; did you mean COSTREAM_THRESHOLD?"
+    assert told in done.stderr
+    assert "MY_CAMERA" not in done.stderr
+    assert "COSTREAM" not in run(*call, env={"COSTREAM_VALIDATION": "1"}).stderr  # of train
+    assert run(*call, "-q", env={"COSTREAM_THRESHOL": "0.8"}).stderr == ""
+
+
+def test_the_list_of_booleans_has_no_empty_one() -> None:
+    refused(2, "Recognized values: 0, 1, ", "detect", ROOM, env={"COSTREAM_WAIT": "perhaps"})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes")
+def test_names_that_the_locale_cannot_hold(tmp_path: Path) -> None:
+    excerpt(ROOM, tmp_path / "a.mp4", 0, 1)
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for number, name in enumerate((b"caf\xe9.mp4", "Küche.mp4".encode())):
+        (tmp_path / os.fsdecode(name)).write_bytes((tmp_path / "a.mp4").read_bytes())
+        out = tmp_path / str(number)
+        for command in ("detect", "batch"):
+            call = (command, os.fsdecode(name), "-o", out / command, "--end", "1")
+            done = python("-m", "costream", *call, env=ascii_only, cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            assert len(list((out / command).glob("*.mp4.jsonl"))) == 1
+    feeds = tmp_path / "feeds.toml"
+    feeds.write_text("[[feed]]\nname = 'Küche'\nurl = 'a.mp4'\n", "utf-8")
+    call = ("watch", "feeds.toml", "--realtime", "-o", "log")
+    done = python("-m", "costream", *call, env=ascii_only, cwd=tmp_path)
+    assert (done.returncode, "set LC_ALL=C.UTF-8" in done.stderr) == (2, True), done.stderr
+
+
+def test_a_link_to_nowhere_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "out").symlink_to(tmp_path / "nowhere")
+    for folder in ("out", "out/deeper"):
+        words = "out: is a link to what does not exist"
+        refused(2, words, "detect", ROOM, "-o", folder, cwd=tmp_path)
+
+
+def test_a_frozen_program_can_start_workers() -> None:
+    """A binary of the program starts itself for a worker, which must not run the command again."""
+    script = (
+        "import multiprocessing, sys; sys.frozen = True\n"
+        "multiprocessing.freeze_support = lambda: sys.exit(77)\n"
+        "from costream.__main__ import entry; entry()"
+    )
+    assert python("-c", script, "detect", ROOM).returncode == 77

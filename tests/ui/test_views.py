@@ -284,6 +284,8 @@ def test_the_live_view_needs_a_terminal_and_a_reader() -> None:
     assert not live_allowed(io.StringIO(), env=xterm)
     for env in ({}, {"TERM": "dumb"}, {**xterm, "CI": "1"}, {**xterm, "NO_COLOR": "1"}):
         assert not live_allowed(_Terminal(), env=env)
+    for env in ({**xterm, "JPY_PARENT_PID": "7"},):  # a cell of a notebook
+        assert not live_allowed(_Terminal(), env=env)
     assert not live_allowed(_Terminal(), env=xterm, quiet=True)
     assert not live_allowed(_Terminal(), env=xterm, no_live=True)
     assert not live_allowed(_Terminal(), env=xterm, flag="never")
