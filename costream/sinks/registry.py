@@ -106,6 +106,14 @@ def object_formats(formats: Iterable[str]) -> list[str]:
     return [f for f in formats if not paths_for(f, Path(), "", objects=False)]
 
 
+# What -o is not to be taken for the name of a folder.
+_FILES = {
+    *(".xlsx", ".xls", ".ods", ".tsv", ".parquet", ".feather", ".pdf", ".png", ".jpg", ".jpeg"),
+    *(".html", ".htm", ".md", ".txt", ".log", ".xml", ".yaml", ".yml", ".toml", ".zip", ".npz"),
+    *(".npy", ".avi", ".mov", ".mkv", ".webm", ".gif", ".mp3", ".wav", ".docx", ".db", ".sqlite"),
+}
+
+
 def check_outputs(
     formats: Sequence[str],
     directory: Path | None,
@@ -128,6 +136,9 @@ def check_outputs(
             what = "these are several files, and standard output takes one"
             raise UsageError(what, where=where, hint=folder)
         return
+    if directory.suffix.lower() in _FILES and not directory.is_dir():
+        hint = f"name a folder, and formats with -f: {', '.join(FORMATS)}"
+        raise UsageError("no file of this kind is written", where=f"-o {directory}", hint=hint)
     try:
         check_folder(directory)
         for path in (path for f in formats for path in paths_for(f, directory, name)):

@@ -469,3 +469,9 @@ def test_settings_come_from_the_environment_and_from_files(clips, tmp_path):
     lines = records(tmp_path / "out" / "0.mp4.jsonl")
     assert lines[-1]["wall_s"] > 0
     assert all(r["ms"]["network"] > 0 for r in lines if r["type"] == "compute")
+
+
+def test_inputs_that_do_not_exist_leave_no_folder_in_the_way(tmp_path):
+    for names in (["none"], ["none.mp4", "neither/b.mp4"], ["none.npy#1"]):
+        refused(4, "no such file or folder", "batch", *names, "-o", "out", cwd=tmp_path)
+        assert not list(tmp_path.iterdir())

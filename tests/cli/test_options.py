@@ -19,6 +19,7 @@ from costream.errors import ExitCode
 from costream.flags import EVERY, flag
 from costream.options import Options
 from costream.records import RawAudioFormat
+from kit.paths import SAMPLES
 from kit.runs import refused, run
 
 RUNNERS = {
@@ -194,3 +195,26 @@ def test_a_stronger_origin_wins_where_options_exclude_each_other(
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1001"])
 def test_steps_a_second(value: str) -> None:
     refused(2, "--fps", "detect", "a.mp4", "--fps", value)
+
+
+@pytest.mark.parametrize("command", ["detect", "listen", "batch", "watch"])
+@pytest.mark.parametrize("name", ["x.xlsx", "page.html", "y.TXT"])
+def test_a_file_that_is_not_written_is_no_folder(tmp_path, command, name):
+    refused(2, "name a folder", command, SAMPLES / "room.mp4", "-o", name, cwd=tmp_path)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / name).mkdir()
+    words = "none" if command == "watch" else "none: no such file"
+    refused(4, words, command, "none", "-o", name, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "words"),
+    [
+        ("192.168.1.20", 4, "a URL, as in rtsp://192.168.1.20"),
+        ("cam:554/live", 4, "a URL, as in rtsp://cam:554/live"),
+        ("none.mp4", 4, "none.mp4: no such file\n"),
+        ("mic", 2, "as in -m cosounds"),
+    ],
+)
+def test_what_is_almost_a_feed(source, code, words):
+    refused(code, words, "watch", source)

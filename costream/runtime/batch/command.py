@@ -11,8 +11,8 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from costream.errors import CostreamError, ExitCode
-from costream.formatting import clean, counted
+from costream.errors import CostreamError, ExitCode, SourceError
+from costream.formatting import clean, counted, listed
 from costream.hysteresis import match_labels
 from costream.models.identity import identify
 from costream.options import Options
@@ -22,7 +22,7 @@ from costream.runtime.batch.journal import BatchJournal, JournalEntry
 from costream.runtime.batch.plan import BatchPlan, check_folder, identity, make_plan, remove_results
 from costream.runtime.batch.pool import Pool, Progress, auto_jobs
 from costream.runtime.batch.ray_engine import RayEngine, require_ray
-from costream.runtime.batch.stores import fingerprint
+from costream.runtime.batch.stores import fingerprint, is_url
 from costream.runtime.batch.tables import TABLES, MergedInput, MergedTables
 from costream.runtime.batch.work import BatchJob, discard, preview, record_path, remove_copies
 from costream.runtime.options import check_options
@@ -30,12 +30,21 @@ from costream.runtime.setup import logging_to
 from costream.runtime.stop import StopHandler
 from costream.sinks.parquet import require_parquet
 from costream.sinks.registry import check_outputs
+from costream.sources.features.arrays import split_video
 from costream.ui.console import live_allowed, print_line, stderr_console
 from costream.ui.progress import BatchProgress, BatchState
 from costream.user_code import code_files
 
 log = logging.getLogger("costream")
 _MOST_REASONS = 4  # for skipping inputs, shown at the end
+
+
+def _check_any_exists(inputs: Inputs) -> None:
+    """Raise SourceError if no input exists: a folder made for them would be in the way."""
+    uris = [item.uri for item in inputs.items]
+    if uris and not any(is_url(uri) or os.path.lexists(split_video(uri)[0]) for uri in uris):
+        where = listed([item.name for item in inputs.items])
+        raise SourceError("no such file or folder", where=where)
 
 
 def batch(options: Options, effective: Sequence[str] = ()) -> ExitCode:
@@ -76,6 +85,7 @@ class _Batch:
             options.sources, self.output, include=include, exclude=exclude, stdin=stdin
         )
         inputs = Inputs(inputs.root, inputs.items[: options.limit])
+        _check_any_exists(inputs)
         mark = identity(self.work, self.weights, inputs.root, content=options.hash)
         self.journal.read()
         if not options.overwrite:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import re
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -16,7 +18,7 @@ from typing import Protocol
 
 from costream.budget import BudgetFile
 from costream.clock import resample, tick_per_item
-from costream.errors import CostreamError, ExitCode, UsageError
+from costream.errors import CostreamError, ExitCode, SourceError, UsageError
 from costream.models.base import GatedModel, Model
 from costream.options import Options
 from costream.runtime.alerts.alerts import Alerts
@@ -46,7 +48,7 @@ from costream.sinks.journal import Journal
 from costream.sinks.jsonl import JsonLines
 from costream.sinks.registry import check_outputs
 from costream.sinks.rotation import Rotation
-from costream.sources.base import ConnectionOptions, LiveSource
+from costream.sources.base import ConnectionOptions, LiveSource, Source, SourceOptions
 from costream.sources.live.feed import FeedSource
 from costream.sources.pipe import PipeSource
 from costream.sources.registry import open_source
@@ -272,7 +274,7 @@ class WatchRun:
         size = BURST_LINES if text else max(1, min(most, math.ceil(kept_s * track.rate_hz)))
         buffer = Buffer(size, options.max_lag_s, block=block, arrived=self._arrived)
         painter = MaskPainter(options.mask)
-        source = open_source(spec.uri, reading)
+        source = _source(spec, reading)
         if not isinstance(source, (LiveSource, PipeSource)):
             hint = "play it with --realtime, or use: costream detect"
             raise UsageError("this is a file, not a live feed", where=spec.shown, hint=hint)
@@ -348,6 +350,24 @@ class WatchRun:
         if self._stop.exit_code is not None:
             return self._stop.exit_code
         return ExitCode.INPUT if any(channel.lost for channel in self._channels) else ExitCode.OK
+
+
+# Hosts and ports, as they are often named without the rest of their URL.
+_HOST = re.compile(
+    r"(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[\w.-]+\.(?:local|lan|home)|[\w.-]+(?=:[0-9]))"
+    r"(?::[0-9]{1,5})?(?:/.*)?"
+)
+
+
+def _source(spec: FeedSpec, reading: SourceOptions) -> Source:
+    """Return the source of a feed. The errors of ``open_source``, with a hint for a bare host."""
+    try:
+        return open_source(spec.uri, reading)
+    except SourceError as error:
+        if not _HOST.fullmatch(spec.uri) or os.path.exists(spec.uri):
+            raise
+        hint = f"the feed of a camera is a URL, as in rtsp://{spec.shown}"
+        raise SourceError("no such file", where=spec.shown, hint=hint) from error
 
 
 def _alerts(

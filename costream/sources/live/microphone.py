@@ -48,7 +48,7 @@ class MicrophoneSource:
         self._options = options or SourceOptions()
         if self._options.sound is None:
             what = "a microphone needs a model that takes sound"
-            hint = "use one with: costream listen"
+            hint = "name one, as in -m cosounds; costream listen has one"
             if self._options.beside is not None:
                 what, hint = "a microphone has no pictures", "leave out the model that takes them"
             raise UsageError(what, where=self._uri, hint=hint)

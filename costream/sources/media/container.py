@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Iterator
 from fractions import Fraction
@@ -61,7 +62,10 @@ def check_file(path: str) -> None:
     except (OSError, ValueError) as error:
         raise SourceError(f"cannot be read ({error})", where=where) from error
     if stat.S_ISDIR(status.st_mode):
-        raise SourceError("this is a folder", where=where, hint=f"name the files: {where}/*")
+        folder = where.rstrip("/") or "/"
+        all_of_it = f"all of it: costream batch {shlex.quote(folder)} -o OUT"
+        hint = f"name the files: {folder.rstrip('/')}/*; {all_of_it}"
+        raise SourceError("this is a folder", where=where, hint=hint)
     if stat.S_ISREG(status.st_mode) and status.st_size == 0:
         raise SourceError("the file is empty", where=where)
 
