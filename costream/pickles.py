@@ -233,13 +233,21 @@ class _Array(Described):
         return self.values
 
 
-def _values(data: object, dtype: object, shape: object, order: object) -> npt.NDArray[Any]:
+def _values(
+    data: object, dtype: object, shape: object, order: object, axes: object = None
+) -> npt.NDArray[Any]:
+    """Return an array from the arguments of NumPy's ``_frombuffer``; ``axes``: see there."""
     if not (isinstance(data, (bytes, bytearray)) and isinstance(dtype, _DType)):
         raise RefusedError("this pickle holds an array of something other than numbers")
     if not (isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape)):
         raise RefusedError("this pickle holds an array without a shape")
     flat: npt.NDArray[Any] = np.frombuffer(data, np.dtype(dtype.name))
-    return flat.reshape(shape, order="F" if order == "F" else "C")
+    if order != "K" or axes is None:
+        return flat.reshape(shape, order="F" if order == "F" else "C")
+    if not (isinstance(axes, (tuple, list)) and sorted(axes) == [*range(len(shape))]):
+        raise RefusedError("this pickle holds an array with unknown dimensions")
+    turned: npt.NDArray[Any] = flat.reshape(shape).transpose(axes)
+    return turned
 
 
 class _Encoder:

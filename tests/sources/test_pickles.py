@@ -32,10 +32,13 @@ def load(content: bytes, tmp_path: Path) -> Any:
 def test_arrays(protocol: int, dtype: str, tmp_path: Path) -> None:
     array = (np.arange(24).reshape(6, 4) % 7).astype(dtype)
     value = {"v": {"rgb": array, "flow": np.asfortranarray(array), "part": array[::2, 1:]}}
+    turned = array.reshape(2, 3, 4).transpose(1, 0, 2)
+    value["v"]["turned"] = turned
     out = load(pickle.dumps(value, protocol), tmp_path)["v"]
     assert np.array_equal(out["rgb"], array)
     assert np.array_equal(out["flow"], array)
     assert np.array_equal(out["part"], array[::2, 1:])
+    assert np.array_equal(out["turned"], turned)
     assert out["rgb"].dtype == array.dtype
 
 

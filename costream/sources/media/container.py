@@ -349,6 +349,7 @@ def ends_in_a_packet(container: InputContainer) -> bool:
 
     The demuxer drops the partial packet silently.
     """
-    if container.format.name != "mpegts" or container.size <= 0:  # a pipe or feed has no size
+    held = container.size or 0  # a pipe or feed has none: None, before PyAV 19 a negative number
+    if container.format.name != "mpegts" or held <= 0:
         return False
-    return all(container.size % size for size in _PACKET_BYTES)
+    return all(held % size for size in _PACKET_BYTES)
