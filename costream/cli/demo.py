@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -164,7 +165,8 @@ def _run(
     options = Options(model=str(weights), live=live, color=color, quiet=quiet)
     if not quiet:
         console = stdout_console(color)
-        console.print(Text(f"costream {sample.command} {sample.file} -m {sample.model}", "bold"))
+        command = f"costream {sample.command} {shlex.quote(str(source))} -m {sample.model}"
+        console.print(Text(command, "bold"), soft_wrap=True)
         console.print(f"  knows        {sample.knows}")
         console.print(f"  knows not    {sample.knows_not}")
     from costream.runtime.options import source_options

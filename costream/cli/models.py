@@ -180,7 +180,8 @@ def _listed(entry: ModelEntry, timed: bool) -> tuple[str, str, str, str]:
     cost = si(macs, "MAC") if macs else ""
     if timed:
         cost = _step_time(entry.path)
-    text = labels_text(card.events) if card.labels else card.description or card.task
+    shown = [label for label in card.events if card.timeline.threshold_of(label) < 1]  # may open
+    text = labels_text(shown) if card.labels else card.description or card.task
     weight = f"{entry.path.stat().st_size / 1e6:.1f} MB"
     return kind_of(card.task, card.frontend), weight, cost, text
 

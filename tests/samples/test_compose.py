@@ -113,13 +113,12 @@ def test_the_steps_are_shell_lines(tmp_path: Path) -> None:
             check=True,
         )
         done.append(ran.stdout.split("\n")[:-1])
-    build, fetch, user, models = done
+    build, fetch, user = done
     assert build[:2] == ["pip", "wheel"]
     assert build[-1] == "/src"
     assert fetch[-2:] == ["torch<2.14", f"{wheels}/costream-0.1.0-py3-none-any.whl[mqtt]"]
     assert user[0] == "useradd"
     assert user[-5:] == ["install", "-d", "-o", "costream", "/data"]
-    assert models == ["costream", "models", "fetch", "yolos-tiny"]
 
 
 @needs_broker
@@ -132,7 +131,7 @@ def test_the_watch_runs_and_is_healthy(services: dict[str, Any], tmp_path: Path)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     with Broker(tmp_path) as broker, Listener(broker) as heard:
-        own = {"/config/feeds.toml": "feeds.toml", "yolos-tiny": str(weights), "9100": port,
+        own = {"/config/feeds.toml": "feeds.toml", "eventful-vitdet": str(weights), "9100": port,
                "mqtt://broker": f"mqtt://127.0.0.1:{broker.port}"}  # fmt: skip
         assert own.keys() <= set(words)
         child = start(*(own.get(word, word) for word in words), "--realtime", cwd=tmp_path)
