@@ -373,6 +373,7 @@ class Picture:
     # Audio: spectrogram [frames, bands], ln of power, low frequencies first.
     spectrum: npt.NDArray[np.float32] | None = None
     updated: npt.NDArray[np.bool_] | None = None  # token-gated: [h, w], computed in this step
+    pending: tuple[Segment, ...] = ()  # that the timeline would end with now
 
 
 @dataclass(frozen=True)

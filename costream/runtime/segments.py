@@ -217,6 +217,14 @@ class Segmenter:
             piece.whole = piece.length_s >= length_s - SLACK_S
         return self.flush()
 
+    def pending(self, end_s: float) -> list[Segment]:
+        """Return what ``finish`` would return now, and go on."""
+        kept = self._long, self._short
+        self._long, self._short = (None if piece is None else replace(piece) for piece in kept)
+        out = self.finish(end_s)
+        self._long, self._short = kept
+        return out
+
     def flush(self) -> list[Segment]:
         """End open segments and return all that were not returned yet."""
         out = self._finished(self._long) + self._finished(self._short)

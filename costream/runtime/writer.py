@@ -433,9 +433,17 @@ class StreamRecorder:
             skeleton = None if result.skeletons is None else result.skeletons[0]
             spectrum = None if result.spectra is None else result.spectra[0]
             updated = None if result.updated is None else result.updated[0]
-            picture = Picture(tick.time_s, tick.item, skeleton, spectrum, updated)
+            pending = tuple(self._pending())
+            picture = Picture(tick.time_s, tick.item, skeleton, spectrum, updated, pending)
             for sink in self._pictures:
                 sink.draw(picture)
+
+    def _pending(self) -> Iterator[Segment]:
+        """Yield the segments of labels that exclude one another which would end a run here."""
+        for _, _, entry in self._entries():
+            if isinstance(entry.segmenter, Segmenter):
+                for segment in entry.segmenter.pending(self._data_end_s):
+                    yield replace(segment, model=entry.name, person=entry.person)
 
     def _objects(self, step: int, tick: Tick, boxes: Sequence[Box], entry: HeadTimeline) -> Objects:
         card, least = entry.head.card, entry.timeline.threshold_of

@@ -512,3 +512,17 @@ def test_no_line_is_lost_however_close_they_come(lines: list[tuple[float, int]])
         [pytest.approx(start_s), pytest.approx(end_s), label]
         for start_s, end_s, label, _ in expected
     ]
+
+
+@pytest.mark.parametrize("pattern", ["nwwwwwwnn", "wwwwwwnnsss", "wwwwwwwwssssssssn", "nnnwwn"])
+def test_what_is_pending_is_what_the_end_would_return_and_nothing_changes(pattern: str) -> None:
+    for presence_s in (0.0, 0.4):
+        asked, other = (make(case(pattern, presence_s=presence_s)) for _ in range(2))
+        for time_s, p in case(pattern).events:
+            assert asked.push(time_s, p) == other.push(time_s, p)
+            pending = asked.pending(time_s + 0.1)
+            ended = make(case(pattern, presence_s=presence_s))
+            ended.restore(json.loads(json.dumps(other.snapshot())))
+            ended.presence.now = other.presence.now
+            assert pending == ended.finish(time_s + 0.1)
+        assert asked.flush() == other.flush()

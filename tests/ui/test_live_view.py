@@ -187,6 +187,16 @@ def test_the_strip_has_the_segments_of_the_timeline() -> None:
     assert strip_of(state) == "...wwwwwwwwwwwwsssss"
 
 
+def test_the_current_label_begins_where_its_segment_would() -> None:
+    labels = ["walk"] * 5 + ["background"] * 3 + ["walk"] * 4
+    state = state_of(header(duration_s=2.0), *steps(*labels))
+    assert "since 0:00.8" in text_of(state)
+    pending = (Segment(0.0, 1.2, "walk", 0.8),)
+    state.add_input(replace(WINDOWS, pending=pending, updated=None))
+    assert "since 0:00.0" in text_of(state)
+    assert strip_of(state) == "wwwwwwwwwwww        "
+
+
 def test_the_current_label_is_of_smoothed_scores() -> None:
     smooth = header(options={"timeline": Timeline(smooth_s=1.0)})
     state = state_of(smooth, *steps(*["background"] * 10, *["walk"] * 3))

@@ -88,10 +88,7 @@ class RunState:
             self._spend(record)
         elif isinstance(record, Segment):
             self.segments.append(record)
-            shown = self.head_states.get(record.model)
-            if record.person is not None:
-                shown = self._people.get(record.person)
-            if shown is not None:
+            if (shown := self._shows(record)) is not None:
                 shown.add_segment(record)
         elif isinstance(record, Fault):
             self.errors += record.count
@@ -102,6 +99,12 @@ class RunState:
                 head_state.interrupt()
             if self.object_state is not None:
                 self.object_state.interrupt()
+
+    def _shows(self, segment: Segment) -> HeadState | None:
+        """Return the state of the head, or of the person, that a segment is of."""
+        if segment.person is not None:
+            return self._people.get(segment.person)
+        return self.head_states.get(segment.model)
 
     def _meet(self, person: int, head: str | None) -> HeadState:
         """Return the state of a person who has a prediction in this step."""
@@ -123,6 +126,9 @@ class RunState:
 
     def add_input(self, picture: Picture) -> None:
         """Add the input of the newest step: persons, objects or audio."""
+        for segment in picture.pending:
+            if (shown := self._shows(segment)) is not None:
+                shown.add_pending(segment)
         if picture.skeleton is not None:
             self.figure = self._view.figure(picture.skeleton)
         if self.object_state is not None:

@@ -93,6 +93,16 @@ class HeadState:
             self._final_s = segment.end_s
             self._since_s = max(self._since_s, segment.end_s)
 
+    def add_pending(self, segment: Segment) -> None:
+        """Add a segment that the timeline would end with now; it may still begin earlier."""
+        if self.strip is None or self._overlaps:
+            return
+        self.strip.paint(segment.start_s, segment.end_s, segment.label)
+        current = self.current
+        if current is not None and current.label == segment.label:
+            self._since_s = segment.start_s
+            self.current = ActiveLabel(current.label, segment.start_s)
+
     def end_step(self, time_s: float) -> None:
         """Mark a step as over; without a prediction of its own, the current label continues."""
         if self.top and time_s != self._marked_s:
