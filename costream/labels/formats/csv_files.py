@@ -113,9 +113,10 @@ def _cells(row: list[str]) -> list[str]:
 
 def _is_joints(names: Sequence[str]) -> bool:
     """Return whether headings are those of a table of joints: places, and no label."""
-    headings = [read_heading(name) for name in names]
+    # Without a column that labels have, it is not known what separates the names.
+    headings = [read_heading(name) for name in re.split("[,;\t]", ",".join(names))]
     places = sum(heading.role in AXES and bool(heading.joint) for heading in headings)
-    return "label" not in names and (places > len(names) / 2 or is_long(headings))
+    return "label" not in names and (places > len(headings) / 2 or is_long(headings))
 
 
 def _check_columns(path: Path, names: Sequence[str], group: str | None, *, files: bool) -> None:
