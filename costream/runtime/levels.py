@@ -69,7 +69,7 @@ class LevelMeter:
         self._past.append((time_s, self.db))
 
     def _decibels(self, samples: Samples) -> float:
-        power = float(np.mean(np.square(samples, dtype=np.float64)))
+        power = float(np.var(samples, dtype=np.float64))  # an offset is no sound
         db = 10 * math.log10(power) if power > 0 and math.isfinite(power) else SILENCE_DB
         return max(db, SILENCE_DB) + self._full_scale_db
 

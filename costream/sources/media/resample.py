@@ -13,14 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.errors import SourceError
-from costream.records import AudioBlock, AudioFormat, Gap, Item
+from costream.records import AudioBlock, AudioFormat, Fault, Gap, Item
 from costream.sources.base import SourceOptions
 from costream.sources.media.audio_decoder import Discontinuity
 from costream.sources.media.packets import DecodeErrors
+from costream.sources.media.sound_check import SCALE, SoundCheck
 
 LOUDEST = 1000  # times full scale: no sound is louder, and such numbers spoil what a model holds
 _NO_SOUND = (
-    f"piece(s) of sound with samples that are no numbers, or {LOUDEST} times full scale, silenced"
+    f"piece(s) of sound with samples that are no numbers, or {LOUDEST} times full scale, silenced; "
+    + SCALE
 )
 
 
@@ -229,7 +231,7 @@ class AudioBlockCutter:
         self._waiting = 0  # source samples pushed since the filters ran
         self._arrived_s: float | None = None
         self._drop = 0  # samples still to drop before the start
-        self._damage = DecodeErrors()
+        self._damage, self._check = DecodeErrors(), SoundCheck(options.channel)
         self.ended = False
         rate_hz = first.sample_rate
         step = rate_hz // math.gcd(rate_hz, sound.rate_hz)
@@ -259,6 +261,7 @@ class AudioBlockCutter:
             if jump.silence:
                 self._mixer.push(silence(frame, jump.silence))
         self._mixer.push(frame)
+        yield from self._told(self._check.take(frame))
         self._waiting += frame.samples
         if self._live or self._waiting >= frame.sample_rate:
             self._waiting = 0
@@ -270,6 +273,10 @@ class AudioBlockCutter:
             yield from self._cut_up(self._mixer.finish())
         yield from self._blocks.finish()
         yield from self._damage.flush()
+        yield from self._told(self._check.finish())
+
+    def _told(self, lines: Iterable[str]) -> Iterator[Fault]:
+        return (Fault(self._blocks.next_s, line, count=0) for line in lines)
 
     def go_on(self, time_s: Fraction, reason: str | None = None) -> Iterator[Item]:
         """Yield the remaining items and the gap up to ``time_s``; another frame must follow."""

@@ -1,0 +1,95 @@
+"""Sound that is recorded wrongly: channels that cancel out, an offset, numbers of another scale."""
+
+from __future__ import annotations
+
+import av
+import numpy as np
+import numpy.typing as npt
+
+LOUD = 20  # times full scale: what reaches it is in another scale
+SCALE = "if they are in the scale of integers: ffmpeg -i IN -af volume=1/32768 OUT.wav"
+_EVERY_S = 0.25  # so much sound has one frame that is looked at
+_TOGETHER_S = 10.0  # that is judged together
+_AUDIBLE = 1e-6  # power: -60 dB of full scale
+_CANCELLED = 0.1  # of the power that the mean of unrelated channels has
+_OFFSET = 0.05  # of full scale
+_MOST = 1e6
+
+
+class SoundCheck:
+    """Looks at some frames of a sound before its channels are mixed.
+
+    The mean of two channels of opposite sign is silence, which nobody notices. ``take`` and
+    ``finish`` return lines on what is wrong, each once.
+    """
+
+    def __init__(self, channel: int | None) -> None:
+        """``channel``: the only one that is used, from 1; None: the mean of all."""
+        self._channel = channel
+        self._told: set[str] = set()
+        self._ahead_s = 0.0  # until a frame is looked at
+        self._begin()
+
+    def _begin(self) -> None:
+        self._looked_s = self._peak = 0.0
+        self._count = self._channels = 0
+        self._offset = self._mixed = self._apart = 0.0  # sums over samples
+
+    def take(self, frame: av.AudioFrame) -> list[str]:
+        """Take the next frame, in any format."""
+        length_s = frame.samples / frame.sample_rate
+        self._looked_s += length_s
+        self._ahead_s -= length_s
+        if self._ahead_s <= 0:
+            self._ahead_s = _EVERY_S
+            self._look(_samples(frame))
+        return self.finish() if self._looked_s >= _TOGETHER_S else []
+
+    def finish(self) -> list[str]:
+        """Judge what was not judged yet."""
+        lines = {} if self._count == 0 else self._judge()
+        self._begin()
+        new = [line for kind, line in lines.items() if kind not in self._told]
+        self._told |= lines.keys()
+        return new
+
+    def _look(self, samples: npt.NDArray[np.float64]) -> None:
+        if self._channel is not None:
+            samples = samples[self._channel - 1 : self._channel]
+        self._channels, count = samples.shape
+        self._count += count
+        self._offset += count * float(samples.mean())
+        self._apart += count * float(samples.var(axis=1).mean())
+        self._mixed += count * float(samples.mean(axis=0).var())
+        self._peak = max(self._peak, float(np.abs(samples).max(initial=0.0)))
+
+    def _judge(self) -> dict[str, str]:
+        """Return a line for each kind of fault."""
+        apart, offset, lines = self._apart / self._count, self._offset / self._count, {}
+        mixed, channels = self._mixed / self._count, self._channels
+        if channels > 1 and apart > _AUDIBLE and mixed < _CANCELLED * apart / channels:
+            lines["channels"] = (
+                "its channels cancel out in their mean, as if one were inverted: use a single one, "
+                "--channel 1"
+            )
+        if self._peak >= LOUD:
+            lines["scale"] = f"samples of {self._peak:.0f} times full scale; {SCALE}"
+        elif abs(offset) >= _OFFSET:
+            lines["offset"] = (
+                f"its samples lie {offset:+.2f} of full scale beside zero, which is no sound: "
+                "levels leave it out"
+            )
+        return lines
+
+
+def _samples(frame: av.AudioFrame) -> npt.NDArray[np.float64]:
+    """Return the samples of a frame [channels, N], of full scale."""
+    given = frame.to_ndarray()
+    if not frame.format.is_planar:
+        given = given.reshape(-1, frame.layout.nb_channels).T
+    samples = given.astype(np.float64)
+    if given.dtype.kind == "u":
+        return samples / 128 - 1
+    if given.dtype.kind == "i":
+        return samples / float(2 ** (8 * given.dtype.itemsize - 1))
+    return np.clip(np.nan_to_num(samples, nan=0.0), -_MOST, _MOST)
