@@ -231,7 +231,7 @@ class AudioBlockCutter:
         self._waiting = 0  # source samples pushed since the filters ran
         self._arrived_s: float | None = None
         self._drop = 0  # samples still to drop before the start
-        self._damage, self._check = DecodeErrors(), SoundCheck(options.channel)
+        self._damage, self._check = DecodeErrors(), SoundCheck(options.channel, sound.rate_hz)
         self.ended = False
         rate_hz = first.sample_rate
         step = rate_hz // math.gcd(rate_hz, sound.rate_hz)
@@ -312,6 +312,7 @@ class AudioBlockCutter:
                 first_s = int(silent.argmax()) / self._sound.rate_hz
                 self._damage.add(_NO_SOUND, self._blocks.next_s + first_s)
                 wanted = np.where(silent, np.float32(0), wanted)
+            wanted = self._check.without_offset(wanted)
             arrived_s = self._arrived_s
             if arrived_s is None and self._live:
                 arrived_s = time.monotonic()

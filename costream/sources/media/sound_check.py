@@ -12,7 +12,8 @@ _EVERY_S = 0.25  # so much sound has one frame that is looked at
 _TOGETHER_S = 10.0  # that is judged together
 _AUDIBLE = 1e-6  # power: -60 dB of full scale
 _CANCELLED = 0.1  # of the power that the mean of unrelated channels has
-_OFFSET = 0.05  # of full scale
+_OFFSET = 0.02  # of full scale: less is left as it is
+_SETTLED_S = 1.0  # after which the offset is known
 _MOST = 1e6
 
 
@@ -23,9 +24,14 @@ class SoundCheck:
     ``finish`` return lines on what is wrong, each once.
     """
 
-    def __init__(self, channel: int | None) -> None:
-        """``channel``: the only one that is used, from 1; None: the mean of all."""
-        self._channel = channel
+    def __init__(self, channel: int | None, rate_hz: int) -> None:
+        """``channel``: the only one that is used, from 1; None: the mean of all.
+
+        ``rate_hz``: of the mixed sound.
+        """
+        self._channel, self._rate_hz = channel, rate_hz
+        self._offset = self._sum = 0.0
+        self._summed = 0  # samples
         self._told: set[str] = set()
         self._ahead_s = 0.0  # until a frame is looked at
         self._begin()
@@ -33,7 +39,7 @@ class SoundCheck:
     def _begin(self) -> None:
         self._looked_s = self._peak = 0.0
         self._count = self._channels = 0
-        self._offset = self._mixed = self._apart = 0.0  # sums over samples
+        self._mixed = self._apart = 0.0  # sums over samples
 
     def take(self, frame: av.AudioFrame) -> list[str]:
         """Take the next frame, in any format."""
@@ -53,19 +59,31 @@ class SoundCheck:
         self._told |= lines.keys()
         return new
 
+    def without_offset(self, samples: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return mixed samples without the offset that they had in the last seconds.
+
+        A model that hears it may hear little else.
+        """
+        self._sum += float(samples.sum(dtype=np.float64))
+        self._summed += len(samples)
+        if self._summed >= _SETTLED_S * self._rate_hz:
+            self._offset = self._sum / self._summed
+        if self._summed >= _TOGETHER_S * self._rate_hz:
+            self._sum, self._summed = 0.0, 0
+        return samples - np.float32(self._offset) if abs(self._offset) >= _OFFSET else samples
+
     def _look(self, samples: npt.NDArray[np.float64]) -> None:
         if self._channel is not None:
             samples = samples[self._channel - 1 : self._channel]
         self._channels, count = samples.shape
         self._count += count
-        self._offset += count * float(samples.mean())
         self._apart += count * float(samples.var(axis=1).mean())
         self._mixed += count * float(samples.mean(axis=0).var())
         self._peak = max(self._peak, float(np.abs(samples).max(initial=0.0)))
 
     def _judge(self) -> dict[str, str]:
         """Return a line for each kind of fault."""
-        apart, offset, lines = self._apart / self._count, self._offset / self._count, {}
+        apart, offset, lines = self._apart / self._count, self._offset, {}
         mixed, channels = self._mixed / self._count, self._channels
         if channels > 1 and apart > _AUDIBLE and mixed < _CANCELLED * apart / channels:
             lines["channels"] = (
@@ -76,8 +94,8 @@ class SoundCheck:
             lines["scale"] = f"samples of {self._peak:.0f} times full scale; {SCALE}"
         elif abs(offset) >= _OFFSET:
             lines["offset"] = (
-                f"its samples lie {offset:+.2f} of full scale beside zero, which is no sound: "
-                "levels leave it out"
+                f"its samples lie {offset:+.2f} of full scale beside zero, which is no sound but "
+                "a fault of the device: taken away"
             )
         return lines
 
