@@ -102,6 +102,11 @@ class Options:
         on=WATCH,
         type=click.Choice(["tcp", "udp"]),
     )
+    tls_verify: bool = switch_flag(
+        "--tls-verify/--no-tls-verify",
+        "URLs: refuse a server whose certificate is not valid, as many cameras' are.",
+        on=("detect", "listen", "batch", "watch"),
+    )
     timeout_s: float = limit_flag(
         "--timeout",
         "A feed without data for this long is lost and reconnected.",

@@ -58,7 +58,7 @@ class FeedStatus:
     persons: tuple[PersonStatus, ...] | None = None  # who is there, where persons are told apart
     level_db: float | None = None  # of its sound, if it is measured
     rules: dict[str, bool] = field(default_factory=dict)  # whether the condition of each holds
-    held: int = 0  # alerts that were held back by the pause of their rule (``every``)
+    held: int = 0  # alerts that were held back by the pause of their rule (`every`)
 
 
 @dataclass(frozen=True)

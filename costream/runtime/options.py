@@ -36,6 +36,7 @@ def source_options(
         ahead=stepped,
         decoder=options.decoder,
         raw=options.raw,
+        tls_verify=options.tls_verify,
         text=options.by,
         arrival=options.arrival,
         drawing=CROPPED if crops else drawing_size(formats),

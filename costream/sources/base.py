@@ -50,6 +50,7 @@ class ConnectionOptions:
     speed: float | None = None  # play files as feeds at this factor; None: do not
     keeper: PacketListener | None = None
     follow: bool = False  # text files: only what is appended, also to a new file of the name
+    tls_verify: bool = False  # refuse servers whose certificates are not valid
     zero_s: float | None = None  # time.monotonic() at 0 s of its times; None: when it is opened
 
     def age_s(self) -> float:
@@ -85,6 +86,7 @@ class SourceOptions:
     raw: RawAudioFormat | None = None  # read "-" and pipes as headerless samples
     text: Literal["line", "word"] | None = None  # read text, an item for each of these; None: no
     arrival: bool = False  # text: times are when it came, not the numbers of lines
+    tls_verify: bool = False  # media files on web servers: refuse certificates that are not valid
     connecting: ConnectionOptions | None = (
         None  # accept live feeds (URLs, cameras); None: files only
     )

@@ -77,6 +77,7 @@ def test_a_list_with_what_holds_for_all(tmp_path: Path, monkeypatch: Any) -> Non
         name = "door"
         url = "rtsp://192.168.1.20/stream1"
         transport = "udp"
+        tls-verify = true
         channel = 2
 
         [[feed]]
@@ -100,6 +101,7 @@ def test_a_list_with_what_holds_for_all(tmp_path: Path, monkeypatch: Any) -> Non
     assert door.name == "door"
     assert door.uri == "rtsp://viewer:p%40%3A%2F%23%3F%2541%20%C3%A4@192.168.1.20/stream1"
     assert (door.transport, door.channel, door.timeout_s) == ("udp", 2, 20.0)
+    assert door.tls_verify is True
     assert (web.uri, web.timeout_s) == ("https://media.example:8443/live.m3u8?token=t0k/en", 90.0)
     assert back.uri == "rtsp://back:b%40ck@cam3/a"
     assert camera.uri == "camera:1"
@@ -254,6 +256,7 @@ def test_ffmpeg_reads_them(password: str, guarded: Any, tmp_path: Path) -> None:
         ),
         ("[[feed]]\nurl = 'mic'\nchannel = 0", "feed 1: channel 0 is not a whole number from 1 on"),
         ("[[feed]]\nurl = 'mic'\nchannel = true", "feed 1: channel True is not a whole number"),
+        ("[[feed]]\nurl = 'mic'\ntls-verify = 'yes'", "tls-verify 'yes' is neither true nor false"),
         ("[[feed]]\nurl = 'mic'\ntransport = 'sctp'", "transport 'sctp' is neither tcp nor udp"),
         ("[[feed]]\nurl = 'mic'\ntimeout = -3", "feed 1: timeout -3 is not a time above 0"),
         ("[[feed]]\nurl = 'mic'\ntimeout = 0", "feed 1: timeout 0 is not a time above 0"),

@@ -544,3 +544,72 @@ def test_sound_that_is_missing_again_is_told_again(tmp_path: Path) -> None:
             beside.end()
     none = ["no sound: there is no sound"]
     assert told == [[], none, [], [], [], none, []]
+
+
+@functools.cache
+def jpegs() -> tuple[bytes, ...]:
+    """Some pictures of a camera, each another one."""
+    encoder = av.CodecContext.create("mjpeg", "w")
+    encoder.width, encoder.height, encoder.pix_fmt = 96, 64, "yuvj420p"  # type: ignore[attr-defined]
+    encoder.time_base = Fraction(1, RATE)
+    pictures = (av.VideoFrame.from_ndarray(numbered(k, (96, 64)), "rgb24") for k in range(40))
+    made = []
+    for k, picture in enumerate(pictures):
+        picture = picture.reformat(format="yuvj420p")
+        picture.pts = k
+        made += [bytes(packet) for packet in encoder.encode(picture)]  # type: ignore[attr-defined]
+    return tuple(made)
+
+
+class Jpegs(http.server.BaseHTTPRequestHandler):
+    """Sends JPEGs in parts, as browsers show them; ``before`` and ``after``: of each."""
+
+    before, after = "--frame\r\nContent-Type: image/jpeg\r\n\r\n", "\r\n"
+    kind = "multipart/x-mixed-replace; boundary=frame"
+    count = 40
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", self.kind)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for picture in jpegs()[: self.count]:
+                self.wfile.write(self.before.encode() + picture + self.after.encode())
+                time.sleep(0.05)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (Jpegs.before, Jpegs.after),
+        ("Content-Type: image/jpeg\r\n\r\n", "\r\n--frame\r\n"),  # ESP32, old firmware
+        ("frame\r\nContent-Type: image/jpeg\r\n\r\n", "\r\n"),  # Tasmota
+    ],
+    ids=["as it should be", "no first boundary", "no dashes"],
+)
+def test_jpegs_over_http(before: str, after: str) -> None:
+    server = type("Handler", (Jpegs,), {"before": before, "after": after})
+    with (
+        serving(server) as port,
+        Reader(feed(f"http://127.0.0.1:{port}/stream", timeout_s=5.0)) as reader,
+    ):
+        reader.more(8)
+    numbers = [read_number(f.rgb) for f in reader.data if isinstance(f, VideoFrame)]
+    assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize("path", ["snap.jpg", "cgi-bin/snapshot?id=1"])
+def test_a_single_picture_is_not_asked_for_again_and_again(path: str) -> None:
+    single = {"before": "", "after": "", "kind": "image/jpeg", "count": 1}
+    with (
+        serving(type("Handler", (Jpegs,), single)) as port,
+        Reader(feed(f"http://127.0.0.1:{port}/{path}", timeout_s=5.0)) as reader,
+    ):
+        reader.join()
+    (fault,) = reader.faults
+    assert fault.fatal
+    assert fault.message.startswith("a single picture, not a stream: give the address of a stream")
+    assert reader.data == []

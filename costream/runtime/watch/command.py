@@ -247,6 +247,7 @@ class WatchRun:
                 timeout_s=spec.timeout_s or options.timeout_s,
                 retries=options.retries,
                 transport=spec.transport or options.transport,
+                tls_verify=options.tls_verify if spec.tls_verify is None else spec.tls_verify,
                 speed=options.speed if options.realtime else None,
                 keeper=self._alerts.ring(spec.name),
                 follow=text and not options.realtime,

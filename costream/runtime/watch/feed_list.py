@@ -44,7 +44,7 @@ Transport = Literal["tcp", "udp"]
 LIST = ".toml"  # file extension of a list of feeds
 _PASSWORDS = ("password", "password-env", "password-file")
 _TRANSPORTS: tuple[Transport, ...] = ("tcp", "udp")
-_SHARED = ("user", *_PASSWORDS, "channel", "transport", "timeout", *KINDS, *KEYS)
+_SHARED = ("user", *_PASSWORDS, "channel", "transport", "timeout", "tls-verify", *KINDS, *KEYS)
 _OWN = ("name", "url", *_SHARED)
 _STEM_BYTES = 70  # so that a number after it is still in the names of clips
 _RESERVED = '/\\:*?"<>|'
@@ -65,6 +65,7 @@ class FeedSpec:
     channel: int | None = None  # audio channel, from 1
     transport: Transport | None = None
     timeout_s: float | None = None
+    tls_verify: bool | None = None
     places: tuple[Place, ...] = ()  # zones, lines and masks
 
 
@@ -169,11 +170,15 @@ class _Entry:
             raise self.error("transport", f"{text!r} is neither tcp nor udp")
         if channel is not None and (type(channel) is not int or channel < 1):
             raise self.error("channel", f"{channel!r} is not a whole number from 1 on")
+        verify = self.settings.get("tls-verify")
+        if verify is not None and not isinstance(verify, bool):
+            raise self.error("tls-verify", f"{verify!r} is neither true nor false")
         alerts = read_options(self.settings, self._of_key)
         places = tuple(place for kind in KINDS for place in self._places(kind))
         check_places(places, self.where)
         timeout_s = self._timeout_s()
-        return FeedSpec(name, uri, display_name(uri), alerts, channel, transport, timeout_s, places)
+        own = (channel, transport, timeout_s, verify)
+        return FeedSpec(name, uri, display_name(uri), alerts, *own, places)
 
     def _places(self, kind: Kind) -> tuple[Place, ...]:
         """Return the zones, lines or masks: those of the command line are parsed already."""

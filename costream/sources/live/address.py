@@ -12,6 +12,7 @@ import av
 
 from costream.errors import display_name
 from costream.sources.base import ConnectionOptions
+from costream.sources.media.tls import PORTS, tls_options
 from costream.urls import HIDDEN
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
@@ -63,6 +64,7 @@ def address_of(uri: str, connecting: ConnectionOptions, *, probing: bool = False
         options = {"framerate": "30"} if sys.platform == "darwin" else {}
         return Address(name, _CAMERA_FORMATS.get(sys.platform), options, timeout_s, timeout_s)
     options = {"timeout": str(round(timeout_s * 1e6))} if scheme in _TIMED else {}
+    options |= tls_options(connecting.tls_verify) if scheme in PORTS else {}
     if scheme in ("rtsp", "rtsps"):
         # It describes itself. An RTSP read without data fails only after twice its timeout.
         options |= {"rtsp_transport": connecting.transport}

@@ -11,7 +11,8 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any, Protocol
 
 import av
@@ -24,7 +25,7 @@ from av.video.stream import VideoStream
 from costream.errors import SourceError, display_name
 from costream.pyav import open_input
 from costream.sources.base import ConnectionOptions, DecoderChoice, StopEvent
-from costream.sources.live.address import address_of, host_of, list_cameras, scheme_of
+from costream.sources.live.address import Address, address_of, host_of, list_cameras, scheme_of
 from costream.sources.live.servers import OPTIONAL, PIPE, asks_for_sha
 from costream.sources.media.container import (
     audio_stream,
@@ -34,6 +35,7 @@ from costream.sources.media.container import (
     video_streams,
 )
 from costream.sources.media.hardware import acceleration, check_stream
+from costream.sources.media.tls import certificate_problem
 from costream.urls import redact
 
 FLUSH_S = 0.05  # packets this soon after a read that has timed out came before it
@@ -139,7 +141,7 @@ class FeedConnection:
         asked_s, flushed_s = before_s, -math.inf
         read_s = WAITED * address_of(self._uri, self._connecting).read_s
         try:
-            for packet in self.container.demux():
+            for packet in self._demuxed():
                 if self._stop.is_set:
                     return
                 now_s = time.monotonic()
@@ -172,6 +174,24 @@ class FeedConnection:
             self.loss = ConnectionFailure(REPEATED)
         if begun:
             yield None  # flush the decoder
+
+    def _demuxed(self) -> Iterator[Packet[Any]]:
+        """Return all packets; none of what is a single picture."""
+        packets = self.container.demux()
+        name = self.container.format.name
+        if name != "image2" and not name.endswith("_pipe"):
+            return packets
+        first = list(islice(packets, 1))
+        try:
+            second = next(packets, None)
+        except av.FFmpegError as error:
+            if reading_failure(error, self._uri, self._connecting.timeout_s).message != ENDED:
+                raise
+            second = None
+        if second is None or not second.size:
+            self.loss = ConnectionFailure(SINGLE, refused=True)
+            return iter(())
+        return chain(first, (second,), packets)
 
     def close(self) -> None:
         """Close the connection."""
@@ -255,18 +275,50 @@ def _open(
     address = address_of(uri, connecting, probing=probing)
     before_s = time.monotonic()
     try:
-        return open_input(
-            address.file,
-            format=address.format,
-            options=address.options,
-            timeout=(address.open_s, address.read_s),
-            hwaccel=acceleration(decoder),
-        )
+        container = _opened(address, decoder)
     except (av.FFmpegError, OSError, ValueError) as error:
         waited_s = time.monotonic() - before_s
+        pictures = None
+        if isinstance(error, av.InvalidDataError) and scheme_of(uri) in _HTTP:
+            pictures = _as_jpegs(address, decoder)
+        if pictures is not None:
+            return pictures
+        problem = certificate_problem(uri) if connecting.tls_verify else ""
+        if problem:
+            raise ConnectionFailedError(ConnectionFailure(problem, refused=True)) from error
         raise ConnectionFailedError(
             opening_failure(error, uri, waited_s, connecting.timeout_s)
         ) from error
+    if connecting.tls_verify and container.format.name in PLAYLISTS:
+        container.close()
+        raise ConnectionFailedError(ConnectionFailure(UNVERIFIED, refused=True))
+    return container
+
+
+def _opened(address: Address, decoder: DecoderChoice) -> InputContainer:
+    return open_input(
+        address.file,
+        format=address.format,
+        options=address.options,
+        timeout=(address.open_s, address.read_s),
+        hwaccel=acceleration(decoder),
+    )
+
+
+def _as_jpegs(address: Address, decoder: DecoderChoice) -> InputContainer | None:
+    """Open what may be JPEGs among other bytes; None if there are none.
+
+    Old firmware of ESP32 and Tasmota leaves out the first boundary between them, or its dashes, for
+    which FFmpeg does not take it as the stream that browsers show.
+    """
+    try:
+        container = _opened(replace(address, format="mjpeg"), decoder)
+    except (av.FFmpegError, OSError, ValueError):
+        return None
+    if container.streams.video and container.streams.video[0].width:
+        return container
+    container.close()
+    return None
 
 
 def _choose(
@@ -356,6 +408,11 @@ WAITED = 0.9
 _HTTP = {"http", "https"}
 STALLED = "stalled: no data for {:g} s"
 ENDED = "the stream has ended: the server closed it"
+SINGLE = "a single picture, not a stream: give the address of a stream (RTSP, MJPEG over HTTP)"
+UNVERIFIED = (
+    "--tls-verify cannot be kept here: FFmpeg does not verify the certificates of the parts of a "
+    "playlist; use RTSP, or MPEG-TS over HTTPS"
+)
 REPEATED = "only what came before comes again: the server, or its playlist, stands still"
 LOGIN = "the server refuses the login: check user and password"
 SHA = (

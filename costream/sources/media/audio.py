@@ -117,7 +117,8 @@ class AudioSource(MediaSource[AudioDecoder]):
         if self._options.raw is not None:
             self._sound_file = open_raw(self._uri, self._file, self._options.raw)
         else:
-            self._sound_file = open_sound(self._uri, self._file, self._head)
+            verify = self._options.tls_verify
+            self._sound_file = open_sound(self._uri, self._file, self._head, tls_verify=verify)
         container, stream = self._sound_file.container, self._sound_file.stream
         self._container = container
         stream.codec_context.thread_count = 1

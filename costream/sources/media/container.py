@@ -89,15 +89,16 @@ def open_container(
     wanted: str = "a video",
     hardware: HWAccel | None = None,
     end: int | None = None,
+    tls_verify: bool = False,
 ) -> InputContainer:
     """Open the file or URL ``path``, or ``file`` under that name, as media.
 
     ``head``: the first bytes of ``file`` if it is a pipe. ``hardware`` decodes video. ``end``: of a
-    file, in bytes, what follows is not looked at.
+    file, in bytes, what follows is not looked at. ``tls_verify``: as in SourceOptions.
     Raises SourceError with the reason and a hint; ``wanted`` names the expected content.
     """
     if file is None and is_remote(path) and not os.path.exists(path):
-        return open_remote(path, hardware)
+        return open_remote(path, hardware, tls_verify=tls_verify)
     if file is None:
         head = read_head(path, 16)
     # "file:" keeps names such as "a:b.mp4" or "-x.mp4" from being misinterpreted.

@@ -15,6 +15,7 @@ from av.container import InputContainer
 
 from costream.errors import SourceError, display_name
 from costream.pyav import open_input
+from costream.sources.media.tls import certificate_problem, tls_options
 from costream.urls import path_of, split_login
 from costream.version import __version__
 
@@ -87,16 +88,19 @@ def _refusal(code: int) -> str:
     return f"the server has no such file ({code})"
 
 
-def open_remote(uri: str, hardware: HWAccel | None = None) -> InputContainer:
+def open_remote(
+    uri: str, hardware: HWAccel | None = None, *, tls_verify: bool = False
+) -> InputContainer:
     """Open a media file on a web server; ``hardware`` decodes video.
 
+    ``tls_verify``: not if its certificate is not valid.
     Raises SourceError with the reason and a hint.
     """
     where = display_name(uri)
     try:
         return open_input(
             uri,
-            options=_OPTIONS,
+            options=_OPTIONS | tls_options(tls_verify),
             timeout=(_TIMEOUT_S, _TIMEOUT_S),
             hwaccel=hardware,
         )
@@ -111,5 +115,7 @@ def open_remote(uri: str, hardware: HWAccel | None = None) -> InputContainer:
             hint=DOWNLOAD,
         ) from error
     except (av.FFmpegError, OSError) as error:
+        if tls_verify and (problem := certificate_problem(uri)):
+            raise SourceError(problem, where=where) from error
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise SourceError(f"the server cannot be reached ({reason})", where=where) from error

@@ -42,7 +42,9 @@ class SoundFile:
     assumed: tuple[str, ...] = ()  # see SourceInfo
 
 
-def open_sound(path: str, file: Readable | None = None, head: bytes = b"") -> SoundFile:
+def open_sound(
+    path: str, file: Readable | None = None, head: bytes = b"", *, tls_verify: bool = False
+) -> SoundFile:
     """Open the sound of a file, a URL, or of ``file``; raises as ``open_container``.
 
     Sizes in headers have 32 bits in most formats, and recorders go on behind 4 GB: what follows the
@@ -51,7 +53,7 @@ def open_sound(path: str, file: Readable | None = None, head: bytes = b"") -> So
     samples = find_samples(path) if file is None else None
     # FFmpeg would take what follows for chunks, which it may look through for minutes.
     end = samples.begin + (samples.stated or 0) if samples is not None and samples.behind else None
-    container = open_container(path, file, head, wanted="sound", end=end)
+    container = open_container(path, file, head, wanted="sound", end=end, tls_verify=tls_verify)
     try:
         sound = _as_it_says(container, audio_stream(container, path))
         if file is not None:

@@ -130,7 +130,11 @@ class VideoSource(MediaSource[VideoDecoder]):
     def _open_container(self) -> tuple[InputContainer, VideoStream]:
         self.close()
         choice = self._options.decoder
-        container = open_container(self._uri, self._file, self._head, hardware=acceleration(choice))
+        container = open_container(
+            *(self._uri, self._file, self._head),
+            hardware=acceleration(choice),
+            tls_verify=self._options.tls_verify,
+        )
         self._container = container
         stream = self._stream = video_stream(container, self._uri)
         check_stream(stream, choice, self._uri)
