@@ -106,6 +106,7 @@ class Options:
         "--tls-verify/--no-tls-verify",
         "URLs: refuse a server whose certificate is not valid, as many cameras' are.",
         on=("detect", "listen", "batch", "watch"),
+        identity=False,
     )
     timeout_s: float = limit_flag(
         "--timeout",
