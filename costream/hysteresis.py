@@ -17,6 +17,7 @@ from costream.errors import UsageError
 from costream.formatting import suggest_names
 from costream.kinds import is_kind, kinds_among
 from costream.records import Thresholds
+from costream.spelling import folded
 
 PRESENT = 0.8  # presence that is always enough: the average of a stream never is 1
 
@@ -149,25 +150,25 @@ def match_labels(names: Iterable[str], labels: Sequence[str]) -> tuple[str, ...]
     AudioSet, the name of a kind also names what is of it. Raises UsageError for a name that
     matches no label.
     """
-    known = {label.casefold() for label in labels}
+    known = {folded(label) for label in labels}
     kinds = kinds_among(known)
     patterns: list[str] = []
     for name in names:
-        whole = name.strip().casefold()
+        whole = folded(name.strip())
         patterns += [name] if whole in known or whole in kinds else name.split(",")
     patterns = [pattern.strip() for pattern in patterns if pattern.strip()]
     if not patterns:
         raise UsageError("names no label", where="--only", hint=suggest_names("", labels))
     found: set[str] = set()
     for pattern in patterns:
-        named = kinds.get(pattern.casefold()) or _named(pattern.casefold(), known)
+        named = kinds.get(folded(pattern)) or _named(folded(pattern), known)
         if not named:
             hint = suggest_names(pattern, labels)
-            if not kinds and is_kind(pattern.casefold()):
+            if not kinds and is_kind(folded(pattern)):
                 hint = "it is a kind of sounds, which needs a model with the labels of AudioSet"
             raise UsageError(f"there is no label {pattern!r}", where="--only", hint=hint)
         found |= named
-    return tuple(label for label in labels if label.casefold() in found)
+    return tuple(label for label in labels if folded(label) in found)
 
 
 def _named(pattern: str, known: Collection[str]) -> set[str]:

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 
+from costream.spelling import folded
+
 FILE = Path(__file__).with_name("labels") / "audioset_kinds.txt"
 
 
@@ -30,7 +32,7 @@ def is_kind(name: str) -> bool:
 def _members() -> dict[str, frozenset[str]]:
     """Return of each name in the ontology all that is of it, itself included."""
     children: dict[str, list[str]] = {}
-    for line in FILE.read_text(encoding="utf-8").casefold().splitlines():
+    for line in folded(FILE.read_text(encoding="utf-8")).splitlines():
         kind, mark, parts = line.partition(": ")
         if mark and not line.startswith("#"):
             children[kind] = parts.split("; ")

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from costream.errors import UsageError, clean
+from costream.spelling import composed
 from costream.units import short_time
 
 if TYPE_CHECKING:  # commands that run nothing start without NumPy
@@ -63,7 +64,7 @@ class Place:
 
 def parse_place(text: str, kind: Kind, where: str) -> Place:
     """Return the place ``NAME=X,Y X,Y ...``. UsageError names ``where`` it was given."""
-    name, equals, rest = text.partition("=")
+    name, equals, rest = composed(text).partition("=")
     hint = "write it as in: door=0.1,0.2 0.4,0.2 0.4,0.9"
     if not equals or NO_NAME.search(name):
         raise UsageError(f"{text!r} does not begin with a name and =", where=where, hint=hint)

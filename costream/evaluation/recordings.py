@@ -27,6 +27,7 @@ from costream.records import Header, Segment, Summary
 from costream.results.reader import NotAResultError, Totals, UnreadableRecord, runs
 from costream.runtime.stop import StopHandler
 from costream.sources.registry import open_source
+from costream.spelling import composed, folded
 
 log = logging.getLogger("costream")
 
@@ -119,7 +120,12 @@ def by_person(recording: Recording, of: OfPerson, *, told_apart: bool) -> Iterat
 
 
 def _aliases(name: str) -> list[str]:
-    """Return the possible names of a recording, the most specific first."""
+    """Return the possible names of a recording, the most specific first; without case last."""
+    exact = _exact_aliases(composed(name))
+    return [*exact, *(f"\0{folded(alias)}" for alias in exact)]  # no name holds a zero
+
+
+def _exact_aliases(name: str) -> list[str]:
     path = PurePosixPath(name.replace("\\", "/"))
     paths = ["/".join(path.parts[k:]) for k in range(len(path.parts))]
     file, _, video = path.name.partition("#")

@@ -12,6 +12,7 @@ from pathlib import Path
 from costream.clock import TOLERANCE_S, parse_time
 from costream.errors import UsageError
 from costream.labels.recording import Label, Recording
+from costream.spelling import composed, folded
 
 log = logging.getLogger("costream")
 _SHOWN = 3  # places quoted in a message
@@ -58,7 +59,7 @@ class LabelCollector:
         if part is None or self.part is None:
             return self.part is None
         self._parts[part] = None
-        given, asked = part.casefold(), self.part.casefold()
+        given, asked = folded(part), folded(self.part)
         wanted = _SUBSETS.get(given, given) == _SUBSETS.get(asked, asked)
         self._taken = self._taken or wanted
         return wanted
@@ -80,7 +81,7 @@ class LabelCollector:
         more than the recording; otherwise it is an error.
         """
         where = f"{path}, {spot}"
-        label = label.strip()
+        label = composed(label.strip())
         try:
             start_s = seconds(start)
             end_s = None if end is None or end == "" else seconds(end)

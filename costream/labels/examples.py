@@ -15,6 +15,7 @@ from costream.labels.collector import abbreviate, read_text
 from costream.labels.formats.csv_files import read_rows
 from costream.labels.recording import BACKGROUNDS, Label, Recording
 from costream.sources.registry import expand
+from costream.spelling import composed, folded
 
 log = logging.getLogger("costream")
 
@@ -117,7 +118,7 @@ def located(error: SourceError, example: Example) -> SourceError:
 
 def normalise_label(label: str) -> str:
     """Return a label normalised for comparison: lower case, words separated by single spaces."""
-    return " ".join(label.casefold().replace("_", " ").replace("-", " ").split())
+    return " ".join(folded(label).replace("_", " ").replace("-", " ").split())
 
 
 def split(
@@ -165,7 +166,7 @@ def read_classes(data: Path) -> Iterator[Recording]:
             raise UsageError("a class without recordings", where=folder)
         for file in files:
             for source in _sources(file):
-                label = Label(0.0, None, folder.name, source)
+                label = Label(0.0, None, composed(folder.name), source)
                 yield Recording(source, (label,), str(file), False, None)
 
 
@@ -194,10 +195,10 @@ def read_lines(data: Path | None, group: str | None) -> list[Example]:
         raise UsageError("lines are needed", where="--data", hint=hint)
     if data.is_dir():
         return [
-            Example(line.strip(), path.stem, 0.0, None, line.strip(), f"{path}, line {number}")
+            Example(text, composed(path.stem), 0.0, None, text, f"{path}, line {number}")
             for path in sorted(data.glob("*.txt"))
             for number, line in enumerate(read_text(path).splitlines(), 1)
-            if line.strip()
+            if (text := line.strip())
         ]
     return list(_rows(data, group))
 
@@ -211,7 +212,7 @@ def _rows(data: Path, group: str | None) -> Iterator[Example]:
     empty, long = [], []
     for line, row in rows:
         cells = dict(zip(names, row, strict=False))
-        text, label = cells.get("text", ""), cells.get("label", "")
+        text, label = cells.get("text", ""), composed(cells.get("label", ""))
         if len(row) > len(names):
             long.append(str(line))
         elif not (text and label):

@@ -18,6 +18,7 @@ from costream.sources.media.container import (
 from costream.sources.media.sound_file import open_sound
 from costream.sources.registry import expand, open_source, sniff
 from costream.sources.skeletons.frame_files import frame_files
+from costream.spelling import composed, folded
 
 # Files that may contain several recordings and have to be opened.
 _ARRAYS = (".npy", ".pickle", ".pkl", ".p")
@@ -38,6 +39,11 @@ class Medium:
         stem = video or self.place.stem
         # In ActivityNet, the label ID refers to the file v_ID.mp4.
         return frozenset({stem, stem.removesuffix(_STREAM), stem.removeprefix("v_")})
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All of its names, with the suffix and without."""
+        return self.stems | {self.place.name}
 
 
 class Media:
@@ -62,9 +68,9 @@ class Media:
 
     def _add(self, medium: Medium) -> None:
         self.found.append(medium)
-        self._by_name.setdefault(medium.place.name, []).append(medium)
+        self._by_name.setdefault(folded(medium.place.name), []).append(medium)
         for stem in medium.stems:
-            self._by_stem.setdefault(stem, []).append(medium)
+            self._by_stem.setdefault(folded(stem), []).append(medium)
 
     def find(self, names: Sequence[str], near: PurePosixPath) -> Medium | None:
         """Return the recording that has one of these names; None if there is none.
@@ -90,13 +96,15 @@ class Media:
         )
 
     def _fitting(self, name: str, near: PurePosixPath) -> list[Medium]:
-        path = PurePosixPath(name.replace("\\", "/"))
+        path = PurePosixPath(composed(name.replace("\\", "/")))
         fitting = (
-            self._by_name.get(path.name)
-            or self._by_stem.get(path.name)
-            or self._by_stem.get(path.stem)
+            self._by_name.get(folded(path.name))
+            or self._by_stem.get(folded(path.name))
+            or self._by_stem.get(folded(path.stem))
             or []
         )
+        exact = {path.name, path.stem}
+        fitting = [m for m in fitting if exact & {composed(n) for n in m.names}] or fitting
         most = max((_shared(m.place.parent, path.parent) for m in fitting), default=0)
         fitting = [m for m in fitting if _shared(m.place.parent, path.parent) == most]
         fitting = [m for m in fitting if m.place.parent == near] or fitting
@@ -132,7 +140,7 @@ def _shared(one: PurePosixPath, other: PurePosixPath) -> int:
     """Return the number of trailing folders that two paths have in common."""
     count = 0
     for a, b in zip(reversed(one.parts), reversed(other.parts), strict=False):
-        if a != b:
+        if folded(a) != folded(b):
             break
         count += 1
     return count

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from costream.errors import ModelError
+from costream.spelling import composed
 
 # Kinetics-400, in the alphabetical order of its classifiers.
 CLASSES = (
@@ -336,6 +337,7 @@ def custom_labels(names: tuple[str, ...], where: object) -> Labels:
 
     Raises ModelError for a repeated name.
     """
+    names = tuple(map(composed, names))
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ModelError(f"labels given twice: {', '.join(twice)}", where=where)

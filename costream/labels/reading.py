@@ -21,6 +21,7 @@ from costream.labels.media import Media, length_s
 from costream.labels.recording import Recording
 from costream.sinks.registry import FORMATS
 from costream.sources.registry import expand
+from costream.spelling import folded
 
 log = logging.getLogger("costream")
 
@@ -222,7 +223,7 @@ def _rows(tracks: Sequence[LabelTrack]) -> list[tuple[float, float, str]]:
         (
             label.start_s,
             _FOREVER_S if label.end_s is None else label.end_s,
-            "".join(c for c in label.label.casefold() if c.isalnum()),
+            "".join(c for c in folded(label.label) if c.isalnum()),
         )
         for track in tracks
         for label in track.labels

@@ -16,6 +16,7 @@ from typing import Any
 
 from costream.errors import UsageError
 from costream.labels.collector import read_text, whole
+from costream.spelling import composed
 
 log = logging.getLogger("costream")
 
@@ -112,7 +113,7 @@ class Rectangles:
         x1, y1, x2, y2 = corners
         if x1 < x2 and y1 < y2:
             self.corners.append([x1, y1, x2, y2])
-            self.labels.append(label)
+            self.labels.append(composed(label))
         else:
             self.empty.append(where)
 

@@ -71,7 +71,7 @@ class RuleEvaluator:
             _check_place(rule, places)
         self._targets = named if rule.kind == "label" else ()
         self._lasting = classes.lasting
-        self._label = None if rule.label == ANY else rule.label
+        self._label = None if rule.label == ANY or not named else named[0].label
         self._told: set[int] = set()  # objects in the zone for which it has fired
         self._waiting: dict[int, float] = {}  # those that are held back: start of their visits
         self.holding = False  # whether its condition holds now; of crossings: for PULSE_S
@@ -222,7 +222,11 @@ class RuleEvaluator:
             elif there.since_s is None:
                 there.since_s = time_s
             self.holding = self._lasts(there, time_s)
-            return self._fire(there, time_s, rule.label, 1.0) if self._holds(there, time_s) else []
+            return (
+                self._fire(there, time_s, self._label or rule.label, 1.0)
+                if self._holds(there, time_s)
+                else []
+            )
         visits = presence.visits(rule.place, self._label)
         self._told &= visits.keys()
         self._waiting = {n: held_s for n, held_s in self._waiting.items() if n in visits}

@@ -47,6 +47,7 @@ from costream.clock import parse_time
 from costream.errors import UsageError
 from costream.hysteresis import LastingPresence
 from costream.records import LOW
+from costream.spelling import composed, folded
 
 EVERY_S = 30.0
 _MOST = 1000  # objects that a rule counts to
@@ -160,11 +161,11 @@ def targets(rule: Rule, classes: RuleLabels) -> tuple[RuleTarget, ...]:
     A label of several heads is tested in each. UsageError when the model has no such label, or
     when the rule's ``until`` is above the threshold.
     """
-    indices = [
-        k
-        for k, label in enumerate(classes.labels)
-        if (k not in classes.background if rule.label == ANY else label == rule.label)
-    ]
+    wanted = [k for k, label in enumerate(classes.labels) if folded(label) == folded(rule.label)]
+    exact = [k for k in wanted if composed(classes.labels[k]) == rule.label]
+    indices = exact or wanted
+    if rule.label == ANY:
+        indices = [k for k in range(len(classes.labels)) if k not in classes.background]
     where = f"{rule.where} {rule.text!r}"
     if not indices:
         known = ", ".join(sorted(set(classes.labels)))
@@ -192,7 +193,7 @@ class _Parser:
     """Reads one rule from left to right."""
 
     def __init__(self, text: str, where: str) -> None:
-        self._text, self._where = text, where
+        self._text, self._where = composed(text), where
         self._tokens = list(self._split())
         self._next = 0
 

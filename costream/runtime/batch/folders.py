@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from costream.errors import ExitCode, UsageError
 from costream.sources.features.arrays import PARTS
+from costream.spelling import folded
 
 PRIVATE = ".costream"  # folder for a batch's internal files, below its output folder
 KEYPOINTS = "_keypoints.json"  # a folder of these files is one input
@@ -35,8 +36,8 @@ class Patterns:
     """
 
     def __init__(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
-        self._include = [p.lower() for p in include]
-        self._exclude = [p.lower().rstrip("/") for p in exclude]
+        self._include = [folded(p) for p in include]
+        self._exclude = [folded(p).rstrip("/") for p in exclude]
 
     def takes(self, relative: str) -> bool:
         """Return whether a file is included."""
@@ -49,7 +50,7 @@ class Patterns:
 
 
 def _fits(relative: str, patterns: Sequence[str]) -> bool:
-    path = relative.lower()
+    path = folded(relative)
     last = path.rpartition("/")[2]
     return any(fnmatchcase(path, p) or ("/" not in p and fnmatchcase(last, p)) for p in patterns)
 

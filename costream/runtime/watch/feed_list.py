@@ -39,6 +39,7 @@ from costream.runtime.alerts.alerts import KEYS, AlertOptions, read_options
 from costream.settings import read_toml
 from costream.sinks.rotation import safe_name
 from costream.sources.registry import name_of
+from costream.spelling import folded
 
 Transport = Literal["tcp", "udp"]
 LIST = ".toml"  # file extension of a list of feeds
@@ -86,7 +87,7 @@ def read_feeds(options: Options) -> tuple[FeedSpec, ...]:
             continue
         other = taken.setdefault(_in_files(name), entry)
         if other is not entry:
-            used = name.casefold() == str(other.name()).casefold()
+            used = folded(name) == folded(str(other.name()))
             what = "is already used by" if used else "gives clips the names of those of"
             raise entry.error("name", f"{name!r} {what} {other.where}")
     return tuple(entry.spec(taken) for entry in entries)
@@ -94,7 +95,7 @@ def read_feeds(options: Options) -> tuple[FeedSpec, ...]:
 
 def _in_files(name: str) -> str:
     """Return what the names of a feed's files begin with, where case does not count."""
-    return safe_name(name).casefold()
+    return folded(safe_name(name))
 
 
 def _entries(argument: str, flags: Mapping[str, Any]) -> Iterator[_Entry]:
