@@ -35,6 +35,7 @@ COMMON |= {
     "places",
     "status",
     "flags",
+    "spelling",
     "units",
 }
 # part -> parts it may import besides itself and COMMON
