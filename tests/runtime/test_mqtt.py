@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,13 +43,13 @@ SPECS = [
 ]
 EVENT = AlertEvent("door", "2026-11-22T03:00:00Z", Alert(1.0, "lost", "lost", 1.0, 0.0))
 CARD = Card("yolos-tiny", "object detection", "yolos", {}, ("person",), 4.0)
-INFO = ModelInfo(CARD, "", (ModelHead(CARD, "", slice(None)),))
+INFO = ModelInfo(CARD, "", (ModelHead(CARD, "", slice(None)),), box=(64, 48))
 VISIT = ZoneEvent(1.0, "front door", "enter", "person", 1, 0.0, 1, 1, 0)
 
 
-def publishing(url: str) -> MqttPublisher:
+def publishing(url: str, specs: Sequence[FeedSpec] = SPECS) -> MqttPublisher:
     publisher = MqttPublisher(url)
-    publisher.begin(SPECS, INFO)
+    publisher.begin(specs, INFO)
     return publisher
 
 
@@ -86,7 +87,9 @@ def test_descriptions_are_as_home_assistant_documents_them() -> None:
     found = list(descriptions(SPECS, "costream", "yolos-tiny"))
     kinds = [topic.split("/")[0] for topic, _ in found]
     assert kinds == ["sensor", "image", "sensor", "sensor", "binary_sensor", "binary_sensor",
-                     "sensor", "image"]  # fmt: skip
+                     "sensor"]  # fmt: skip
+    silent = descriptions(SPECS, "costream", "cosounds", sound=True, pictures=False)
+    assert "image" not in {topic.split("/")[0] for topic, _ in silent}
     ids = set()
     for topic, payload in found:
         component, node, name = topic.split("/")
@@ -124,9 +127,10 @@ def test_states_alerts_and_the_will(tmp_path: Path) -> None:
         assert heard.newest("site/a/door/available") == b"online"
         assert heard.newest("site/a/door/label") == b"walk"
         zone = json.loads(heard.newest("site/a/door/zone/front door") or "")
-        assert zone == {"now": 3, "ins": 6, "outs": 3, "labels": {"person": 2, "car": 1}}
+        assert zone == {"now": 3, "ins": 6, "outs": 3, "labels": {"person": 2, "car": 1},
+                        "ins_of": {"person": 5, "car": 1}}  # fmt: skip
         line = json.loads(heard.newest("site/a/door/line/gate") or "")
-        assert line == {"ins": 3, "outs": 1, "labels": {"car": 3}}
+        assert line == {"ins": 3, "outs": 1, "labels": {"car": 3}, "ins_of": {"car": 3}}
         assert [heard.newest(f"site/a/door/rule/{n}") for n in (1, 2)] == [b"ON", b"OFF"]
         assert heard.newest(f"site/a/{topic_part(HOSTILE)}/available") == b"offline"
         alert = json.loads(heard.newest("site/a/door/alert") or "")
@@ -141,9 +145,9 @@ def test_states_alerts_and_the_will(tmp_path: Path) -> None:
         wait_until(lambda: heard.newest("site/a/door/label") == b"sit")
         assert len(heard.messages) == before + 1
         with Listener(broker) as late:  # what is retained
-            wait_until(lambda: len(late.messages) >= 8 + 9)
+            wait_until(lambda: len(late.messages) >= 7 + 9)
             topics = {topic for topic, _ in late.messages}
-        assert sum(topic.startswith("homeassistant/") for topic in topics) == 8
+        assert sum(topic.startswith("homeassistant/") for topic in topics) == 7
         assert not topics & {"site/a/door/alert", "site/a/door/event"}
         publisher.close()
         wait_until(lambda: heard.newest("site/a/status") == b"offline")
@@ -152,6 +156,36 @@ def test_states_alerts_and_the_will(tmp_path: Path) -> None:
         dying._client.socket().close()  # as if the process was killed
         wait_until(lambda: heard.newest("costream/status") == b"offline")
         dying.close()
+
+
+@needs_broker
+def test_what_is_gone_since_the_last_watch_is_removed(tmp_path: Path) -> None:
+    """Its rules, places and feeds; not what another watch describes, nor other programs."""
+    fewer = [replace(SPECS[0], alerts=read_options({"on": "lost"}), places=(GATE,))]
+    seen = feed(places=(PlaceCount("front door", "zone", "person", 2, 5, 3),), rules={"a": True})
+    with Broker(tmp_path) as broker, Listener(broker) as heard:
+        url = f"mqtt://127.0.0.1:{broker.port}"
+        for other in (publishing(f"{url}/other"), first := publishing(url)):
+            other.show(watch(seen, feed(HOSTILE, state="waiting", active="x")))
+        wait_until(lambda: heard.newest("costream/door/zone/front door"))
+        wait_until(lambda: sum(t.startswith("homeassistant/") for t, _ in heard.messages) >= 14)
+        first.close()
+        second = publishing(url, fewer)
+        described = {f"homeassistant/{t}/config" for t, _ in descriptions(fewer, "costream", "x")}
+
+        def retained() -> set[str]:
+            with Listener(broker) as late:
+                wait_until(lambda: len(late.messages) >= 7 + 4)
+                time.sleep(0.2)
+                return {t for t, p in late.messages if p and t.startswith("homeassistant/")}
+
+        wait_until(lambda: {t for t in retained() if "/costream_" in t} == described)
+        assert sum("/other_" in topic for topic in retained()) == 7
+        with Listener(broker) as late:
+            wait_until(lambda: late.newest("costream/door/label"))
+            assert late.newest("costream/door/zone/front door") is None
+        for publisher in (second, other):
+            publisher.close()
 
 
 def test_hostile_labels_are_text_in_states() -> None:

@@ -77,6 +77,7 @@ class MqttPublisher:
         self._about: dict[str, Any] = {}  # for ``descriptions``
         self._states: dict[str, str | bytes] = {}  # by topic
         self._sent: dict[str, str | bytes] = {}  # since the connection was made
+        self._described: dict[str, str] = {}  # descriptions by topic
         self._lock = threading.RLock()  # guards the two
         self._connected = self._closed = False
         self._drops, self._troubles = LogLimiter(), LogLimiter()
@@ -94,6 +95,7 @@ class MqttPublisher:
             client.tls_set_context(ssl.create_default_context())
         client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
         client.on_connect_fail = self._on_connect_fail
+        client.on_message = self._on_message
         client.connect_async(host, port, KEEP_ALIVE_S)
 
     def begin(self, feeds: Sequence[FeedSpec], model: ModelInfo) -> None:
@@ -106,6 +108,7 @@ class MqttPublisher:
                 "heads": [head.card.name for head in model.heads] if several else [],
                 "sound": bool(model.sound or model.beside),
                 "persons": model.follows,
+                "pictures": model.box is not None,
             },
         )
         self._client.loop_start()
@@ -172,14 +175,36 @@ class MqttPublisher:
         if self._trouble:
             log.warning("%s: connected again", self.name)
         self._trouble = ""
-        for topic, payload in descriptions(self._feeds, self._prefix, **self._about):
-            client.publish(f"{_DISCOVERY}/{topic}/config", dumps(payload), retain=True)
+        described = descriptions(self._feeds, self._prefix, **self._about)
+        self._described = {f"{_DISCOVERY}/{t}/config": dumps(payload) for t, payload in described}
+        for topic, text in self._described.items():
+            client.publish(topic, text, retain=True)
+        client.subscribe(f"{_DISCOVERY}/+/+/+/config")  # also what earlier watches described
         client.publish(f"{self._prefix}/status", "online", retain=True)
         with self._lock:
             self._connected = True
             self._sent.clear()
             for topic, value in self._states.items():
                 self._state(topic, value)
+
+    def _on_message(self, client: Any, _: Any, message: Any) -> None:
+        """Remove what is gone since an earlier watch; keep what another one removes of this."""
+        topic, closed = str(message.topic), self._closed
+        if text := self._described.get(topic):
+            if not message.payload and not closed:
+                client.publish(topic, text, retain=True)
+            return
+        if closed or not message.retain:  # it is sent now, so somebody is there who means it
+            return
+        if (gone := described_state(message.payload, self._prefix)) is not None:
+            client.publish(topic, b"", retain=True)
+            if gone not in self._states and not self._is_described(gone):
+                client.publish(f"{self._prefix}/{gone}", b"", retain=True)
+
+    def _is_described(self, state: str) -> bool:
+        return any(
+            described_state(text, self._prefix) == state for text in self._described.values()
+        )
 
     def _on_disconnect(self, _: Any, __: Any, ___: Any, reason: Any, ____: Any) -> None:
         was, self._connected = self._connected, False
@@ -253,6 +278,21 @@ def _slug(text: str) -> str:
     )
 
 
+def described_state(payload: str | bytes, prefix: str) -> str | None:
+    """Return the topic, below ``prefix``, of the state that a description of a watch is about.
+
+    None if it is of anything else than a watch with this prefix.
+    """
+    try:
+        given = json.loads(payload)
+        topics = [each["topic"] for each in given["availability"]]
+        state = str(given.get("state_topic") or given["image_topic"])
+        ours = given["origin"]["name"] == "costream" and f"{prefix}/status" in topics
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return state.removeprefix(f"{prefix}/") if ours else None
+
+
 def shown(text: str) -> str:
     """Return a text as a state: on one line, without credentials, as long as a state may be."""
     return clean(redact(text))[:_LONGEST]
@@ -278,7 +318,8 @@ def _states(feed: FeedStatus) -> dict[str, str]:
         names = ("now", "ins", "outs") if kind == "zone" else ("ins", "outs")
         sums = {name: sum(getattr(count, name) for count in counts) for name in names}
         labels = {count.label: count.now if kind == "zone" else count.ins for count in counts}
-        states[f"{kind}/{topic_part(place)}"] = json.dumps({**sums, "labels": labels})
+        each = {"labels": labels, "ins_of": {count.label: count.ins for count in counts}}
+        states[f"{kind}/{topic_part(place)}"] = json.dumps(sums | each)
     for number, holds in enumerate(feed.rules.values(), 1):
         states[f"rule/{number}"] = "ON" if holds else "OFF"
     return states
@@ -292,10 +333,12 @@ def descriptions(
     heads: Sequence[str] = (),
     sound: bool = False,
     persons: bool = False,
+    pictures: bool = True,
 ) -> Iterable[tuple[str, dict[str, Any]]]:
     """Yield the topics and payloads that describe the feeds to Home Assistant.
 
-    ``heads``: names of several models; ``sound``: there are levels; ``persons``: told apart.
+    ``heads``: names of several models; ``sound``: there are levels; ``persons``: told apart;
+    ``pictures``: alerts have snapshots.
     """
     watch = _slug(prefix)
     for feed in feeds:
@@ -314,17 +357,15 @@ def descriptions(
         }
         entities: list[tuple[str, str, dict[str, Any]]] = [
             ("sensor", "label", {"name": "Label", "state_topic": f"{base}/label"}),
-            (
-                "image",
-                "snapshot",
-                {
-                    "name": "Snapshot",
-                    "image_topic": f"{base}/snapshot",
-                    "content_type": "image/jpeg",
-                    "availability": [{"topic": f"{prefix}/status"}],
-                },
-            ),
         ]
+        if pictures and feed.alerts.on:
+            snapshot = {
+                "name": "Snapshot",
+                "image_topic": f"{base}/snapshot",
+                "content_type": "image/jpeg",
+                "availability": [{"topic": f"{prefix}/status"}],
+            }
+            entities.append(("image", "snapshot", snapshot))
         for name in heads:
             entity = {"name": f"Label {name}", "state_topic": f"{base}/label/{topic_part(name)}"}
             entities.append(("sensor", f"label_{_slug(name)}", entity))
@@ -365,7 +406,7 @@ def descriptions(
             entities.append(("sensor", f"{place.kind}_{_slug(place.name)}", entity))
         for number, text in enumerate(dict.fromkeys(rule.text for rule in feed.alerts.on), 1):
             entity = {"name": shown(text), "state_topic": f"{base}/rule/{number}"}
-            entities.append(("binary_sensor", f"rule_{number}", entity))
+            entities.append(("binary_sensor", f"rule_{_slug(text)}", entity))
         for component, name, own in entities:
             unique = {"unique_id": f"{node}_{name}"}
             yield f"{component}/{node}/{name}", {**common, **unique, **own}
