@@ -30,7 +30,7 @@ TABLES = {4150: (50, 83), 1728: (32, 54)}
     "yolos",
     summary="YOLOS of the Hugging Face hub",
     detect=has_tensors(_LAST, _TABLE),
-    keys=("num_heads",),
+    keys=("num_heads", "norm_eps"),
     order=19,
 )
 def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
@@ -50,6 +50,8 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
         default=-1,
     )
     middle = _MIDDLE in tensors
+    # The hub's config.json says 1e-12, which is not what the authors trained with.
+    settings.suggest({"norm_eps": 1e-6})
     heads = settings.get("num_heads") or max(1, dim // _HEAD_DIM)
     if dim % heads:
         settings.reject(f"num_heads={heads} does not divide the token width {dim}")
@@ -69,6 +71,7 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
             "detections": detections,
             "position_size": list(TABLES[patches]),
             "middle": middle,
+            "norm_eps": settings.get("norm_eps"),
         },
         named,
         len(COCO_CATEGORIES),

@@ -183,7 +183,12 @@ CASES = {
     "movinet": Case(
         lambda: movinet_checkpoint(MOVINET, 5), "blocks.b1_l0.deep.conv_2.norm.bias", classes=5
     ),
-    "yolos": Case(yolos, "vit.encoder.layer.1.output.dense.bias", classes=80),
+    "yolos": Case(
+        yolos,
+        "vit.encoder.layer.1.output.dense.bias",
+        classes=80,
+        published="norm_eps=1e-06",
+    ),
     "rf-detr": Case(
         rf_detr,
         "transformer.decoder.layers.1.linear2.bias",

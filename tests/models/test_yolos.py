@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +152,14 @@ def test_a_watch_has_a_budget_and_boxes_within_the_picture(tmp_path: Path) -> No
     assert all(0 <= x1 < x2 <= 640 and 0 <= y1 < y2 <= 480 for x1, y1, x2, y2, *_ in boxes)
     costs = records(tmp_path / "room.mp4.jsonl", "compute")
     assert {cost["tokens"] for cost in costs[1:]} == {6}
+
+
+def test_what_the_layer_norms_add_is_told_or_given(tmp_path, caplog):
+    torch.save(yolos(), tmp_path / "yolos.pth")
+    with caplog.at_level(logging.INFO, "costream"):
+        card, _ = import_files([tmp_path / "yolos.pth"], "yolos", {})
+    assert card.arguments["norm_eps"] == 1e-6
+    assert re.search("took norm_eps=1e-06.* from the published settings", caplog.text)
+    card, tensors = import_files([tmp_path / "yolos.pth"], "yolos", {"norm_eps": "1e-12"})
+    net, _ = build(card, tensors)
+    assert {m.eps for m in net.modules() if isinstance(m, torch.nn.LayerNorm)} == {1e-12}

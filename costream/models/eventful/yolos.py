@@ -117,6 +117,7 @@ class Yolos(CategoryDetector):
         detections: number of detection tokens.
         position_size: height and width, in tokens, of the tables of positions.
         middle: whether there is a table after each block but the last, too.
+        norm_eps: of the layer norms.
         score: detections below are dropped.
         scene_cut, refresh: see ``ViTDetBackbone``.
     """
@@ -130,6 +131,7 @@ class Yolos(CategoryDetector):
         detections: int = 100,
         position_size: Sequence[int] = (50, 83),
         middle: bool = False,
+        norm_eps: float = 1e-6,
         score: float = 0.05,
         scene_cut: float | None = 0.8,
         refresh: int | None = None,
@@ -146,9 +148,12 @@ class Yolos(CategoryDetector):
         self.middle = nn.ModuleList(
             TokenTable(dim, size, detections) for _ in range(depth - 1 if middle else 0)
         )
-        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.norm = nn.LayerNorm(dim)
         self.scores = _head(dim, max(categories) + 2)
         self.corners = _head(dim, 4)
+        for layer in self.modules():
+            if isinstance(layer, nn.LayerNorm):
+                layer.eps = norm_eps
 
     @property
     def always(self) -> int:
