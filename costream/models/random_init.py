@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,7 +86,10 @@ def random_model(
                 trained_on=UNTRAINED + front.origin,
                 licence=front.licence,
             )
-            network: Any = new_network(card)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Initializing zero-element")  # refused below
+                network: Any = new_network(card)
+            _check_sizes(network, front.module)
         except (ModelError, RuntimeError, ValueError) as error:
             raise UsageError(str(error), where=architecture) from error
     said = (arguments.get("num_classes"), arguments.get("classes"))
@@ -93,6 +97,15 @@ def random_model(
     labels = tuple(f"random {k}" for k in range(count))
     delay_s = (network.receptive_field - 1) / 2 / rate_hz if plan.whole else 0.0
     return replace(card, labels=labels, delay_s=delay_s), network, front.module
+
+
+def _check_sizes(*modules: Any) -> None:
+    """Raise ValueError if a size is 0: such a network is made, but takes no step."""
+    for module in filter(None, modules):
+        for name, parameter in module.named_parameters():
+            if not parameter.numel():
+                shape = " x ".join(map(str, parameter.shape))
+                raise ValueError(f"{name} would have no numbers ({shape}): sizes are 1 or more")
 
 
 def _front(plan: ModelSpec, name: str | None, arguments: dict[str, Any]) -> _FrontendSpec:
