@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -295,3 +296,12 @@ def test_times_that_do_not_fit_the_rows(times: np.ndarray, tmp_path: Path) -> No
     np.savez(tmp_path / "x.npz", features=RGB, times=times)
     with pytest.raises(SourceError, match="times are not 6 ascending numbers"):
         source(tmp_path / "x.npz").open()
+
+
+def test_a_header_of_python_2_is_read_without_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "old.npy"
+    np.save(path, np.ones((5, 8), np.float32))
+    path.write_bytes(path.read_bytes().replace(b"(5, 8), }  ", b"(5L, 8L), }"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert contents(FeatureSource(str(path), SourceOptions(rate_hz=1.0))).info.width == 8

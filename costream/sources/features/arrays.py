@@ -6,6 +6,7 @@ import difflib
 import io
 import math
 import os
+import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -158,10 +159,17 @@ def _npy(path: str, data: bytes | None) -> FeatureArrays:
     return features
 
 
+def _load(source: Any, **options: Any) -> Any:
+    """Return what ``np.load`` does, which warns of headers that Python 2 has written."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return np.load(source, allow_pickle=False, **options)
+
+
 def _map(path: str) -> tuple[npt.NDArray[Any], bool]:
     """Memory-map an array; return it and whether the file is complete."""
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False), True
+        return _load(path, mmap_mode="r"), True
     except DAMAGED as error:
         rows = _rows_left(path)
         if rows is None:
@@ -196,7 +204,7 @@ def _rows_left(path: str) -> npt.NDArray[Any] | None:
 def _read(source: str | io.BytesIO, path: str) -> Any:
     try:
         _check_size(source)
-        loaded = np.load(source, allow_pickle=False)
+        loaded = _load(source)
         if isinstance(loaded, np.ndarray):
             return loaded
         with loaded:
