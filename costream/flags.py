@@ -23,6 +23,7 @@ EVERY = (*RUNS, "features")
 OFFLINE = (*FILES, "features")
 _FASTEST_HZ = 1000  # steps a second
 
+_STREAM = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*)?")
 _RAW = re.compile(r"([a-z][a-z0-9]+):([0-9]+)(?::([0-9]+))?")
 
 
@@ -68,6 +69,15 @@ def raw_format(
     if match is None or not int(match[2]) or match[3] == "0":
         raise click.BadParameter(f"{value!r} is not FORMAT:RATE[:CHANNELS]", ctx, param)
     return RawAudioFormat(match[1], int(match[2]), int(match[3] or 1))
+
+
+def parse_stream(value: object, where: str = "--stream") -> str:
+    """Return which video stream is meant: its number, from 1, or its size."""
+    text = str(value).strip().lower()
+    if not _STREAM.fullmatch(text):
+        message = f"{value!r} is neither a number from 1 on nor a size such as 640x480"
+        raise UsageError(message, where=where)
+    return text
 
 
 def job_count(ctx: click.Context, param: click.Parameter, value: str) -> int | None:

@@ -29,6 +29,7 @@ from costream.flags import (
     job_count,
     limit_flag,
     parse_places,
+    parse_stream,
     positive,
     raw_format,
     step_rate,
@@ -262,6 +263,13 @@ class Options:
         type=float,
         callback=step_rate,
     )
+    stream: str | None = flag(
+        "--stream",
+        "Of several video streams this one.  [default: that which players show, or the largest]",
+        on=(*VIDEO, "features"),
+        parse=parse_stream,
+        metavar="N|WIDTHxHEIGHT",
+    )
     layout: str | None = flag(
         "--layout",
         "Skeletons: joint layout (ntu-25, body-25, ...), if the file does not define it.",
@@ -483,7 +491,7 @@ class Options:
     def recorded(self) -> dict[str, Any]:
         """The options that a run's header has in addition to the range and the timeline."""
         values: dict[str, Any] = {"dtype": self.dtype, "channel": self.channel}
-        values["input_fps"] = self.input_hz
+        values |= {"input_fps": self.input_hz, "stream": self.stream}
         values |= {"tokens": self.tokens, "budget": self.budget and self.budget.text}
         values |= {"track": self.track or None, "places": self.places or None}
         values["decoder"] = "fast" if self.decoder == "fast" else None  # the others: same pixels
@@ -498,7 +506,8 @@ class Options:
             if declared and declared.identity and {"detect", "listen"} & {*declared.commands}:
                 values[each.name] = getattr(self, each.name)
         values |= {name: self.recorded.get(name) for name in ("budget", "decoder")}
-        later = ("only", "input_hz", "zone", "line", "mask", "levels", "full_scale_db", "decoder")
+        later = {"only", "input_hz", "stream", "zone", "line", "mask", "levels", "full_scale_db"}
+        later |= {"decoder"}
         return {k: v for k, v in values.items() if v or k not in later}  # known batches stay known
 
     def timeline(self, card: Card) -> Timeline:

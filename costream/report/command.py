@@ -260,7 +260,12 @@ class ReportBuilder:
         options = {} if digest.header is None else digest.header.options
         given, moments = options.get("input_fps"), sorted({s.start_s for s in first})
         input_hz = given if isinstance(given, (int, float)) and given > 0 else None
-        taken = take(media, moments, places_of(options), input_hz=input_hz)
+        stream = options.get("stream")
+        taken = take(
+            *(media, moments, places_of(options)),
+            input_hz=input_hz,
+            stream=stream if isinstance(stream, str) else None,
+        )
         self._pictures += len(taken.pictures)
         if len(first) < len(digest.segments):
             note = f"Pictures are shown for the first {len(first)} segments. {taken.note}"

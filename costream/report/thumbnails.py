@@ -65,15 +65,16 @@ def take(
     places: Sequence[Place] = (),
     *,
     input_hz: float | None = None,
+    stream: str | None = None,
 ) -> Thumbnails:
     """Return a picture of the video for each of the times, in ascending order, if available.
 
-    ``places`` are drawn on each. ``input_hz``: as the run had it.
+    ``places`` are drawn on each. ``input_hz``, ``stream``: as the run had them.
     """
     pictures: dict[float, str] = {}
     failed = 0
     try:
-        with _Shots(os.fspath(media), input_hz) as shots:
+        with _Shots(os.fspath(media), input_hz, stream) as shots:
             for time_s in times:
                 rgb = shots.at(time_s, places)
                 if rgb is None:
@@ -90,10 +91,10 @@ def take(
 class _Shots:
     """A video that is opened once and read at some times."""
 
-    def __init__(self, path: str, input_hz: float | None) -> None:
+    def __init__(self, path: str, input_hz: float | None, stream: str | None) -> None:
         self._container, self._input_hz = open_container(path), input_hz
         try:
-            self._stream = video_stream(self._container, path)
+            self._stream = video_stream(self._container, path, stream)
         except SourceError:
             self._container.close()
             raise

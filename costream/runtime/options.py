@@ -43,6 +43,7 @@ def source_options(
         rate_hz=rate_hz,
         frame_rate_hz=options.input_hz or options.rate_hz,
         input_hz=options.input_hz,
+        stream=options.stream,
         layout=options.layout,
         columns=options.columns,
         persons=MOST if model.info.persons == 1 else max(2, model.info.persons or 0),

@@ -73,6 +73,7 @@ class SourceOptions:
     rate_hz: float | None = None  # rows per second, for sources without time stamps (features)
     frame_rate_hz: float | None = None  # skeletons without time stamps: frames per second
     input_hz: float | None = None  # video without time stamps: frames per second
+    stream: str | None = None  # of several of video, by number (from 1) or size: 2, 320x240
     layout: str | None = None  # skeletons: name of the joint layout, or a TOML file; None = detect
     columns: str | None = None  # skeletons: roles of the columns of a table; None = detect
     persons: int = 2  # skeletons: number of person slots per frame

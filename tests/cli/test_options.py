@@ -149,6 +149,7 @@ def test_the_identity_of_a_batch_is_that_of_earlier_versions() -> None:
     assert options.identity == earlier
     options = replace(options, budget=Budget.parse("2GMAC"), duration_s=3.0, end_s=3.0)
     assert options.identity == {**earlier, "budget": "2GMAC", "end_s": 3.0}
+    assert replace(options, stream="2").identity == {**options.identity, "stream": "2"}
 
 
 @pytest.mark.parametrize(

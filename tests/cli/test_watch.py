@@ -18,7 +18,7 @@ from pathlib import Path
 import av
 import pytest
 
-from kit.media import excerpt
+from kit.media import excerpt, side_by_side
 from kit.paths import SAMPLES
 from kit.program import COSTREAM, environment, on_terminal, start
 from kit.rtsp_server import RtspServer, endless, needs_rtsp
@@ -107,6 +107,18 @@ def test_models_for_sound_and_skeletons_watch_too(command, model, files, tmp_pat
         assert segments == [
             {**s, "score": pytest.approx(s["score"], abs=1e-4)} for s in of_type(b, "segment")
         ]
+
+
+def test_each_feed_of_a_list_has_its_own_video_stream(clips, tmp_path):
+    both = side_by_side(tmp_path / "both.mkv", clips / "a.mp4", clips / "b.mp4")
+    (tmp_path / "feeds.toml").write_text(
+        f"stream = 2\n[[feed]]\nurl = '{both}'\nname = 'x'\n"
+        f"[[feed]]\nurl = '{both}'\nname = 'y'\nstream = '640x480'\n"
+    )
+    run("watch", tmp_path / "feeds.toml", "--realtime", "--speed", "20", "-o", tmp_path)
+    for name, stream in (("x", "2"), ("y", "640x480")):
+        (header,) = of_type(records(tmp_path / f"{name}.jsonl"), "header")
+        assert header["options"]["stream"] == stream
 
 
 def test_the_sound_of_a_pipe_is_not_taken_and_that_is_told_of(tmp_path):

@@ -6,6 +6,7 @@ corner, so it can tell which way up.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
@@ -14,6 +15,7 @@ from typing import Any
 
 import av
 import numpy as np
+from av.stream import Disposition
 
 BITS = 12
 
@@ -116,6 +118,21 @@ def make_video(
         container.mux(stream.encode(None))
         if sound is not None:
             container.mux(_tone(sound, audio_s, tone_hz))
+    return path
+
+
+def side_by_side(path: Path, *videos: Path, default: int = 0) -> Path:
+    """Write the pictures of several videos as one file; number ``default`` is what players show."""
+    with av.open(str(path), "w") as out, contextlib.ExitStack() as stack:
+        inputs = [stack.enter_context(av.open(str(video))) for video in videos]
+        streams = [out.add_stream_from_template(each.streams.video[0]) for each in inputs]
+        for k, stream in enumerate(streams):
+            stream.disposition = Disposition.default if k == default else Disposition(0)
+        for each, stream in zip(inputs, streams, strict=True):
+            for packet in each.demux(video=0):
+                if packet.dts is not None:
+                    packet.stream = stream
+                    out.mux(packet)
     return path
 
 

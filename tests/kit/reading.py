@@ -69,10 +69,12 @@ def contents(source: Source) -> Contents:
         source.close()
 
 
-def feed(url: str, *, sound: AudioFormat | None = None, **connecting: Any) -> FeedSource:
+def feed(
+    url: str, *, sound: AudioFormat | None = None, stream: str | None = None, **connecting: Any
+) -> FeedSource:
     """Return the source of a feed that is given up for stalled after TIMEOUT_S."""
     how = ConnectionOptions(**{"timeout_s": TIMEOUT_S, **connecting})
-    source = open_source(url, SourceOptions(connecting=how, sound=sound))
+    source = open_source(url, SourceOptions(connecting=how, sound=sound, stream=stream))
     assert isinstance(source, FeedSource)
     return source
 

@@ -79,9 +79,11 @@ def test_a_list_with_what_holds_for_all(tmp_path: Path, monkeypatch: Any) -> Non
         transport = "udp"
         tls-verify = true
         channel = 2
+        stream = 1
 
         [[feed]]
         url = "https://${HOST}/live.m3u8?token=${TOKEN}"
+        stream = "640x480"
         user = ""
         timeout = "1:30"
         on = "sitting>=0.5"
@@ -105,6 +107,7 @@ def test_a_list_with_what_holds_for_all(tmp_path: Path, monkeypatch: Any) -> Non
     assert (web.uri, web.timeout_s) == ("https://media.example:8443/live.m3u8?token=t0k/en", 90.0)
     assert back.uri == "rtsp://back:b%40ck@cam3/a"
     assert camera.uri == "camera:1"
+    assert [spec.stream for spec in got] == ["1", "640x480", None, None]
     assert [spec.alerts.run for spec in got] == [
         *[("echo {feed}",)],
         *[("echo {label}",)],
@@ -257,6 +260,13 @@ def test_ffmpeg_reads_them(password: str, guarded: Any, tmp_path: Path) -> None:
         ("[[feed]]\nurl = 'mic'\nchannel = 0", "feed 1: channel 0 is not a whole number from 1 on"),
         ("[[feed]]\nurl = 'mic'\nchannel = true", "feed 1: channel True is not a whole number"),
         ("[[feed]]\nurl = 'mic'\ntls-verify = 'yes'", "tls-verify 'yes' is neither true nor false"),
+        (
+            "[[feed]]\nurl = 'mic'\nstream = 0",
+            "feed 1: stream: 0 is neither a number from 1 on nor",
+        ),
+        ("[[feed]]\nurl = 'mic'\nstream = true", "feed 1: stream: True is neither a number"),
+        ("[[feed]]\nurl = 'mic'\nstream = 'main'", "stream: 'main' is neither a number from 1"),
+        ("stream = '4x'\n[[feed]]\nurl = 'mic'", "feed 1: stream: '4x' is neither a number"),
         ("[[feed]]\nurl = 'mic'\ntransport = 'sctp'", "transport 'sctp' is neither tcp nor udp"),
         ("[[feed]]\nurl = 'mic'\ntimeout = -3", "feed 1: timeout -3 is not a time above 0"),
         ("[[feed]]\nurl = 'mic'\ntimeout = 0", "feed 1: timeout 0 is not a time above 0"),

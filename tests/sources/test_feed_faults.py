@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.server
 import threading
@@ -11,10 +12,12 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 
 from costream.records import VideoFrame
+from costream.sources.live.clip_buffer import PacketRing
 from costream.sources.live.servers import speaks
 from kit.media import make_video, numbered, read_number
 from kit.reading import Reader, feed
@@ -96,8 +99,38 @@ def test_the_largest_of_several_pictures(
         reader.more(10)
         assert {frame.rgb.shape for frame in frames_of(reader)} == {(128, 192, 3)}
     assert [line.partition(": ")[2] for line in caplog.messages] == [
-        "of 2 video streams 192x128 is taken, not 96x64"
+        "of 2 video streams 2 (192x128) is taken, not 1 (96x64): see --stream"
     ]
+
+
+@pytest.mark.parametrize("stream", ["1", "96x64"])
+def test_the_chosen_one_of_several_pictures_and_its_clip(
+    film: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, stream: str
+) -> None:
+    large = make_video(tmp_path / "large.ts", 4 * RATE, size=(192, 128), keyframe_every=RATE)
+    ring, saved = PacketRing(hold_s=10.0), []
+    with (
+        contextlib.closing(ring),
+        camera(film, large) as url,
+        Reader(feed(url, timeout_s=5.0, stream=stream, keeper=ring)) as reader,
+    ):
+        reader.more(2 * RATE)
+        assert {frame.rgb.shape for frame in frames_of(reader)} == {(64, 96, 3)}
+        newest_s = frames_of(reader)[-1].time_s
+        assert ring.save(tmp_path / "clip.mkv", newest_s, 1.0, 0.1, saved.append)
+        reader.until(lambda: saved)
+    assert saved == [tmp_path / "clip.mkv"]
+    with av.open(str(saved[0])) as clip:
+        assert [(s.width, s.height) for s in clip.streams.video] == [(96, 64)]
+    assert caplog.messages == []
+
+
+def test_a_picture_that_a_feed_does_not_have(film: Path) -> None:
+    with camera(film) as url, Reader(feed(url, timeout_s=5.0, stream="2")) as reader:
+        reader.join()
+    (fault,) = reader.faults
+    assert fault.fatal
+    assert fault.message == "there is no video stream 2, only 1 (96x64)"
 
 
 def test_a_digest_that_ffmpeg_does_not_know(film: Path) -> None:
@@ -211,5 +244,5 @@ def test_hls_whose_stamps_begin_anew_loses_no_picture(
     times = [frame.time_s for frame in frames][2 * SEGMENT :]
     steps = [b - a for a, b in pairwise(times)]
     assert steps == pytest.approx([1 / RATE] * len(steps), abs=0.005)
-    assert any("of 2 video streams 96x64 is taken" in line for line in caplog.messages)
+    assert any("of 2 video streams 2 (96x64) is taken" in line for line in caplog.messages)
     assert sum(name.startswith("0_") for name in asked) <= 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -10,13 +11,12 @@ import av
 import numpy as np
 import psutil
 import pytest
-from av.stream import Disposition
 
 from costream.errors import SourceError
 from costream.records import SourceInfo, VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.media.video import VideoSource
-from kit.media import busy, make_audio, make_video, read_number, red_corner
+from kit.media import busy, make_audio, make_video, read_number, red_corner, side_by_side
 from kit.reading import contents
 
 
@@ -356,17 +356,30 @@ def test_nothing_waits_for_the_collector(tmp_path: Path) -> None:
         gc.enable()
 
 
-def test_of_several_videos_the_default_is_read(tmp_path: Path) -> None:
-    first, second = (make_video(tmp_path / f"{w}.mp4", 5, size=(w, 64)) for w in (96, 128))
-    path = tmp_path / "both.mkv"
-    with av.open(str(path), "w") as out, av.open(str(first)) as a, av.open(str(second)) as b:
-        streams = {s: out.add_stream_from_template(s.streams.video[0]) for s in (a, b)}
-        streams[a].disposition, streams[b].disposition = Disposition(0), Disposition.default
-        for source, stream in streams.items():
-            for packet in source.demux(video=0):
-                if packet.dts is not None:
-                    packet.stream = stream
-                    out.mux(packet)
-    read = contents(VideoSource(str(path)))
+@pytest.fixture
+def both(tmp_path: Path) -> Path:
+    """Return a file of two videos, the second of which is the default."""
+    videos = [make_video(tmp_path / f"{w}.mp4", 5, size=(w, 64)) for w in (160, 128)]
+    return side_by_side(tmp_path / "both.mkv", *videos, default=1)
+
+
+def test_of_several_videos_the_default_is_read_and_told(both: Path) -> None:
+    read = contents(VideoSource(str(both)))
     assert read.info.size == (128, 64)
     assert [frame.rgb.shape for frame in read.frames] == [(64, 128, 3)] * 5
+    told = "of 2 video streams 2 (128x64) is taken, not 1 (160x64): see --stream"
+    assert read.info.assumed == (told,)
+
+
+@pytest.mark.parametrize(("stream", "width"), [("1", 160), ("2", 128), ("160x64", 160)])
+def test_of_several_videos_the_chosen_one_is_read(both: Path, stream: str, width: int) -> None:
+    read = contents(VideoSource(str(both), SourceOptions(stream=stream)))
+    assert {frame.rgb.shape for frame in read.frames} == {(64, width, 3)}
+    assert read.info.assumed == ()
+
+
+@pytest.mark.parametrize("stream", ["3", "64x64"])
+def test_a_video_that_is_not_in_the_file(both: Path, stream: str) -> None:
+    there = re.escape(f"there is no video stream {stream}, only 1 (160x64), 2 (128x64)")
+    with pytest.raises(SourceError, match=there):
+        contents(VideoSource(str(both), SourceOptions(stream=stream)))

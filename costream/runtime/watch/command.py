@@ -233,7 +233,12 @@ class WatchRun:
         clock_s = time.time()
         began_s = clock_s if saved is None else saved.began_at(clock_s)
         zero_s = None if saved is None else time.monotonic() - (clock_s - began_s)
-        options, model = self._options.with_places(spec.places), self._model
+        model, options = self._model, self._options.with_places(spec.places)
+        options = replace(
+            options,
+            channel=spec.channel or options.channel,
+            stream=spec.stream or options.stream,
+        )
         reading = source_options(options, model, ())
         pictures = BOX if options.snapshots or options.mqtt else None
         text = model.info.text
@@ -241,7 +246,6 @@ class WatchRun:
             reading,
             text="line" if text else None,
             arrival=text,
-            channel=spec.channel or options.channel,
             drawing=reading.drawing or pictures,
             connecting=ConnectionOptions(
                 timeout_s=spec.timeout_s or options.timeout_s,

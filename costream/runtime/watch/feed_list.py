@@ -32,6 +32,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from costream.clock import parse_time
 from costream.errors import UsageError, display_name
+from costream.flags import parse_stream
 from costream.options import Options
 from costream.places import KINDS, Kind, Place, check_places, parse_place
 from costream.runtime.alerts.actions import SECRET_VARIABLES
@@ -45,7 +46,11 @@ Transport = Literal["tcp", "udp"]
 LIST = ".toml"  # file extension of a list of feeds
 _PASSWORDS = ("password", "password-env", "password-file")
 _TRANSPORTS: tuple[Transport, ...] = ("tcp", "udp")
-_SHARED = ("user", *_PASSWORDS, "channel", "transport", "timeout", "tls-verify", *KINDS, *KEYS)
+_SHARED = (
+    *("user", *_PASSWORDS, "channel", "stream", "transport", "timeout", "tls-verify"),
+    *KINDS,
+    *KEYS,
+)
 _OWN = ("name", "url", *_SHARED)
 _STEM_BYTES = 70  # so that a number after it is still in the names of clips
 _RESERVED = '/\\:*?"<>|'
@@ -64,6 +69,7 @@ class FeedSpec:
     shown: str  # the URI without password
     alerts: AlertOptions = field(repr=False)  # may hold secret URLs
     channel: int | None = None  # audio channel, from 1
+    stream: str | None = None  # video stream, see SourceOptions
     transport: Transport | None = None
     timeout_s: float | None = None
     tls_verify: bool | None = None
@@ -178,7 +184,7 @@ class _Entry:
         places = tuple(place for kind in KINDS for place in self._places(kind))
         check_places(places, self.where)
         timeout_s = self._timeout_s()
-        own = (channel, transport, timeout_s, verify)
+        own = (channel, self._stream(), transport, timeout_s, verify)
         return FeedSpec(name, uri, display_name(uri), alerts, *own, places)
 
     def _places(self, kind: Kind) -> tuple[Place, ...]:
@@ -257,6 +263,10 @@ class _Entry:
                     return fill("${" + value + "}")
                 return read_password(Path(value)) if keys[0] == "password-file" else value
         return None
+
+    def _stream(self) -> str | None:
+        value = self.settings.get("stream")
+        return None if value is None else parse_stream(value, self._of_key("stream"))
 
     def _timeout_s(self) -> float | None:
         value = self.settings.get("timeout")

@@ -20,7 +20,7 @@ import av
 from av import CodecContext, Packet
 from av.audio.codeccontext import AudioCodecContext
 from av.container import InputContainer, OutputContainer
-from av.stream import Stream
+from av.stream import Discard, Stream
 
 from costream.errors import OutputError
 from costream.locks import open_own
@@ -112,7 +112,8 @@ class PacketRing:
 
     def begin(self, container: InputContainer) -> None:
         """Handle a new connection. Clips of the previous one end with it."""
-        lead = next(iter([*video_streams(container), *container.streams.audio]), None)
+        pictures = [each for each in video_streams(container) if each.discard != Discard.all]
+        lead = next(iter([*pictures, *container.streams.audio]), None)
         with self._changed:
             self._lead = None if lead is None else lead.index
             self._stamped = has_time_stamps(container)

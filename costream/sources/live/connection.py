@@ -24,7 +24,7 @@ from av.video.stream import VideoStream
 
 from costream.errors import SourceError, display_name
 from costream.pyav import open_input
-from costream.sources.base import ConnectionOptions, DecoderChoice, StopEvent
+from costream.sources.base import ConnectionOptions, DecoderChoice, SourceOptions, StopEvent
 from costream.sources.live.address import Address, address_of, host_of, list_cameras, scheme_of
 from costream.sources.live.servers import OPTIONAL, PIPE, asks_for_sha
 from costream.sources.media.container import (
@@ -69,30 +69,29 @@ class FeedConnection:
     ``arrived_s`` are the ``time.monotonic()`` at which the first one and the newest one arrived,
     ``waited_s`` is how long data have been waited for so far, ``sent_s`` the time of the newest
     packet on the sender's clock, if the sender tells it (RTCP). ``choice`` says which of several
-    video streams is taken.
+    video streams is taken where the options name none.
     """
 
     def __init__(
         self,
         uri: str,
         connecting: ConnectionOptions,
+        options: SourceOptions,
         stop: StopEvent,
         began_s: float,
         *,
-        sound: bool,
         beside: SoundTaker | None = None,
-        decoder: DecoderChoice = "software",
         recent: RecentPackets | None = None,
     ) -> None:
         """Connect or raise ConnectionFailedError. ``began_s``: the zero of the keeper's times.
 
-        ``sound``: read that instead of the pictures; ``beside``: gets the packets of sound, too.
-        ``decoder``: of pictures. ``recent``: the packets of the connections before.
+        ``beside``: gets the packets of sound, too. ``recent``: those of the connections before.
         """
         self._uri = uri
         self._connecting = connecting
         self._stop = stop
         self._began_s = began_s
+        sound, decoder = options.sound is not None, options.decoder
         self._sound, self._beside = sound, beside
         self.loss = ConnectionFailure(ENDED)
         self.recent = RecentPackets() if recent is None else recent
@@ -101,8 +100,8 @@ class FeedConnection:
             self.container.close()
             self.container = _open(uri, connecting, decoder, probing=True)
         try:
-            self.stream = _choose(self.container, sound, decoder, uri)
-            self.choice = "" if sound else told_choice(self.container)
+            self.stream = _choose(self.container, options, uri)
+            self.choice = "" if sound or options.stream else told_choice(self.container)
             heard, missing = _sound_of(self.container, self.stream)
             kept = beside is not None or connecting.keeper is not None
             _discard(self.container, self.stream, heard if kept else None)
@@ -322,20 +321,22 @@ def _as_jpegs(address: Address, decoder: DecoderChoice) -> InputContainer | None
 
 
 def _choose(
-    container: InputContainer, sound: bool, decoder: DecoderChoice, uri: str
+    container: InputContainer, options: SourceOptions, uri: str
 ) -> VideoStream | AudioStream:
     """Return the requested stream; raises ConnectionFailedError if there is none."""
+    sound, decoder = options.sound is not None, options.decoder
     try:
         if sound:
             return audio_stream(container, "")
-        stream = video_stream(container, "")
+        stream = video_stream(container, "", options.stream)
         check_stream(stream, decoder, uri)
         return stream
     except SourceError as error:
         found = container.streams.audio if sound else container.streams.video
         undecodable = any(stream.codec_context is None for stream in found)
+        chosen = options.stream is not None and bool(video_streams(container))
         message = str(error).removeprefix(f"{display_name(uri)}: ").removeprefix(": ")
-        refused = undecodable or (bool(found) and decoder == "hardware")
+        refused = undecodable or chosen or (bool(found) and decoder == "hardware")
         raise ConnectionFailedError(ConnectionFailure(message, refused=refused)) from error
 
 

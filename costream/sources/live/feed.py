@@ -201,13 +201,10 @@ class FeedSource:
         """Connect once and yield its items; return why the connection ended."""
         outage = self._outage
         self._set_state("connecting", "" if outage is None else outage.last)
-        sound = self._options.sound is not None
         try:
             link = FeedConnection(
-                *(self._uri, self._connecting, self._stop, track.began_s),
-                sound=sound,
+                *(self._uri, self._connecting, self._options, self._stop, track.began_s),
                 beside=self._beside,
-                decoder=self._options.decoder,
                 recent=self._recent,
             )
         except ConnectionFailedError as error:

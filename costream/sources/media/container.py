@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from os.path import splitext
 from typing import Protocol, TypeAlias
@@ -178,17 +178,32 @@ def video_streams(container: InputContainer) -> list[VideoStream]:
 
 
 def told_choice(container: InputContainer) -> str:
-    """Return which of several video streams ``video_stream`` takes; "" if there is only one."""
-    sizes = [f"{stream.width}x{stream.height}" for stream in video_streams(container)]
-    if len(sizes) < 2:
+    """Return which of several video streams is taken by itself; "" if there is only one."""
+    taken, *others = _named(video_streams(container)) or [""]
+    if not others:
         return ""
-    return f"of {len(sizes)} video streams {sizes[0]} is taken, not {', '.join(sizes[1:])}"
+    count, rest = len(others) + 1, ", ".join(others)
+    return f"of {count} video streams {taken} is taken, not {rest}: see --stream"
 
 
-def video_stream(container: InputContainer, where: str) -> VideoStream:
-    """Return the first of ``video_streams``."""
-    if streams := video_streams(container):
-        return streams[0]
+def _named(streams: Sequence[VideoStream]) -> list[str]:
+    """Return the number, in the order of the container, and size of each stream."""
+    numbers = {s.index: k for k, s in enumerate(sorted(streams, key=lambda s: s.index), 1)}
+    return [f"{numbers[s.index]} ({s.width}x{s.height})" for s in streams]
+
+
+def video_stream(container: InputContainer, where: str, chosen: str | None = None) -> VideoStream:
+    """Return the first of ``video_streams``, or that of the number (from 1) or size ``chosen``."""
+    streams = video_streams(container)
+    named = dict(zip(_named(streams), streams, strict=True))
+    for name, stream in named.items():
+        if chosen is None or chosen in name.strip(")").split(" ("):
+            return stream
+    if streams:
+        there = ", ".join(sorted(named, key=lambda name: named[name].index))
+        raise SourceError(
+            f"there is no video stream {chosen}, only {there}", where=display_name(where)
+        )
     streams = [s for s in container.streams.video if not s.disposition & ATTACHED_PICTURE]
     if streams:
         raise SourceError("there is no decoder for its video", where=display_name(where))

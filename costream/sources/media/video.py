@@ -13,7 +13,13 @@ from costream.errors import SourceError, display_name
 from costream.records import Fault, Item, SourceInfo, VideoFrame
 from costream.sources.base import SAME_TIME_S, SourceOptions, source
 from costream.sources.media.ahead import ReadAhead
-from costream.sources.media.container import end_s, has_time_stamps, open_container, video_stream
+from costream.sources.media.container import (
+    end_s,
+    has_time_stamps,
+    open_container,
+    told_choice,
+    video_stream,
+)
 from costream.sources.media.hardware import acceleration, check_stream
 from costream.sources.media.picture import Framer, Orientation, display_size
 from costream.sources.media.source import MediaSource
@@ -55,6 +61,7 @@ class VideoSource(MediaSource[VideoDecoder]):
         """Open the file and decode its first frame; raises SourceError on failure."""
         container, stream = self._open_container()
         duration_s = end_s(container, stream)
+        told = () if self._options.stream else filter(None, [told_choice(container)])
         self._check_start(duration_s)
         # From here on use only the decoder's stream: the container may have been reopened.
         first, decoder = self._go_to_start(container, stream)
@@ -74,7 +81,7 @@ class VideoSource(MediaSource[VideoDecoder]):
             duration_s=duration_s,
             rate_hz=decoder.rate_hz,
             size=Orientation.of(first.picture).turn(size),
-            assumed=self._assumed(decoder),
+            assumed=(*told, *self._assumed(decoder)),
         )
 
     def _assumed(self, decoder: VideoDecoder) -> tuple[str, ...]:
@@ -136,7 +143,7 @@ class VideoSource(MediaSource[VideoDecoder]):
             tls_verify=self._options.tls_verify,
         )
         self._container = container
-        stream = self._stream = video_stream(container, self._uri)
+        stream = self._stream = video_stream(container, self._uri, self._options.stream)
         check_stream(stream, choice, self._uri)
         self._framer.prepare(stream)
         return container, stream
