@@ -40,7 +40,7 @@ WRITERS = [
     (atomic, PART),
     (lambda path: write_file(path, b"data"), PART),
     (lambda path: replace_file(path, b"data"), PART),
-    (lambda path: write_whole(path, [b"data"]), f".{{}}.{os.getpid()}.part"),
+    (lambda path: write_whole(path, [b"data"]), ".{}.{pid}.part"),
     (download, PART),
     (download, "{}.part.json"),
     (state, "{}"),
@@ -69,7 +69,7 @@ def test_what_has_the_name_of_a_temporary_file_is_not_written_to(
     victim, path = tmp_path / "victim", tmp_path / "out" / "a.json"
     victim.write_bytes(b"precious")
     path.parent.mkdir()
-    made(path.with_name(name.format(path.name)), victim)
+    made(path.with_name(name.format(path.name, pid=os.getpid())), victim)
     write(path)
     assert victim.read_bytes() == b"precious"
     assert path.is_file()
