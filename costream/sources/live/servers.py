@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import av
 
+from costream.pyav import open_input
 from costream.urls import split_login
 
 PROTOCOLS = ("rtsp", "rtsps", "rtmp", "rtmps", "http", "https", "udp", "tcp", "srt")
@@ -24,7 +25,7 @@ _ALGORITHM = re.compile(r'algorithm="?SHA-?(?:256|512)', re.IGNORECASE)
 def speaks(scheme: str) -> bool:
     """Return whether FFmpeg has a protocol. Nothing is connected to."""
     try:
-        av.open(f"{scheme}://127.0.0.1:9/x", options={"protocol_whitelist": "none"}).close()
+        open_input(f"{scheme}://127.0.0.1:9/x", options={"protocol_whitelist": "none"}).close()
     except av.ProtocolNotFoundError:
         return False
     except (av.FFmpegError, OSError, ValueError):
