@@ -20,6 +20,8 @@ _MANNER = re.compile(r"^/(?:cut|ranges|as/([^/]+/[^/]+))/")
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
+    query = ""  # without which nothing is given
+
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
 
@@ -61,6 +63,9 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
     def _may(self) -> bool:
         wanted = "Basic " + base64.b64encode(LOGIN.encode()).decode()
+        if self.query not in self.path:
+            self.send_error(403)
+            return False
         if self.headers.get("Authorization") == wanted:
             return True
         self.send_response(401)
@@ -71,9 +76,10 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """Return the address of the folder, with the login in it."""
-    handler = functools.partial(_Handler, directory=str(folder))
+def serving(folder: Path, query: str = "") -> Iterator[str]:
+    """Return the address of the folder, with the login in it; all but that needs ``query``."""
+    kind = type("Handler", (_Handler,), {"query": query})
+    handler = functools.partial(kind, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

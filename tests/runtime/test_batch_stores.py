@@ -174,6 +174,22 @@ def test_a_server_is_searched_by_its_index_pages(tmp_path):
     assert LOGIN not in gone.refusal.reason
 
 
+def test_a_listing_with_a_query_has_that_of_all_its_files(tmp_path):
+    pytest.importorskip("aiohttp", reason="needs the extra 'stores'")
+    (tmp_path / "deeper").mkdir()
+    for name in ("deeper/b.mp4", "a.mp4"):
+        (tmp_path / name).write_text(name)
+    with serving(tmp_path, "?key=a1&n=2") as url:
+        inputs = found(f"{url}?key=a1&n=2#top")
+        assert names(inputs) == ["a.mp4", "deeper/b.mp4"]
+        for item in inputs.items:
+            copied = Path(fetch(item.uri, tmp_path / "copy"))
+            assert copied.read_text() == item.name
+        assert fingerprint(inputs.items[0].uri).size == len("a.mp4")
+        (refused,) = found(url).items
+        assert "403" in refused.refusal.reason
+
+
 # --- files ------------------------------------------------------------------------------------
 
 

@@ -110,23 +110,35 @@ def is_folder(url: str) -> bool:
 
 
 def list_files(url: str) -> list[str]:
-    """Return the URLs of all files below a folder. OSError when a folder cannot be listed."""
+    """Return the URLs of all files below a folder. OSError when a folder cannot be listed.
+
+    The query of a folder on a server, as a key of access, is that of all that is below it.
+    """
+    server = _protocols(url)[0] in _SERVERS
+    url, query = _split_query(url) if server else (url, "")
     with _plain_errors():
-        fs, path = _opened(url)
+        fs, path = _opened(url, query)
         # Not find(): it omits folders that it cannot list.
         walk = fs.walk(path, on_error="raise")
         paths = [f"{folder}/{name}" for folder, _, names in walk for name in names if name]
     head, colons, chain = url.partition("::")
     scheme, _, folder = head.partition("://")
-    server = scheme.lower() in _SERVERS
     urls = []
     for name in paths:
-        relative = name.removeprefix(path.rstrip("/")).lstrip("/")
+        relative = name.removeprefix(path.rstrip("/")).lstrip("/").removesuffix(query)
         if server and ("?" in relative or "#" in relative):
             continue  # links that sort a directory listing
         inner = "/".join(part for part in (folder.rstrip("/"), relative) if part)
-        urls.append(f"{scheme}://{inner}{colons}{chain}")
+        urls.append(f"{scheme}://{inner}{query}{colons}{chain}")
     return urls
+
+
+def _split_query(url: str) -> tuple[str, str]:
+    """Return a URL of a server without query and fragment, and the query, with its "?"."""
+    begin = url.index("://") + len("://")
+    begin += login_end(url[begin:])
+    place, mark, query = url[begin:].partition("#")[0].partition("?")
+    return url[:begin] + place, mark + query
 
 
 def stored_files(url: str, *, fresh: bool = False) -> list[StoredFile]:
@@ -217,8 +229,11 @@ def _protocols(url: str) -> list[str]:
     return [scheme.lower() for scheme, mark in pairs if mark or scheme.isalnum()]
 
 
-def _opened(url: str) -> tuple[Any, str]:
-    """Return fsspec's file system for a URL, and the path in it."""
+def _opened(url: str, query: str = "") -> tuple[Any, str]:
+    """Return fsspec's file system for a URL, and the path in it.
+
+    ``query``: of all requests to a server, beside that of the URL.
+    """
     import fsspec
 
     options: dict[str, Any] = {}
@@ -229,7 +244,8 @@ def _opened(url: str) -> tuple[Any, str]:
         # Not fsspec's five minutes for a whole file; proxies as in the environment.
         limit = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENT_S)
         client = {"timeout": limit, "trust_env": True}
-        options = {protocol: {"client_kwargs": client} for protocol in servers}
+        all_of_it = {"client_kwargs": client} | ({"params": query.lstrip("?")} if query else {})
+        options = dict.fromkeys(servers, all_of_it)
     fs, path = fsspec.core.url_to_fs(url, **options)
     return fs, path
 
