@@ -32,6 +32,7 @@ COMMON |= {
     "pyav",
     "urls",
     "user_code",
+    "music",
     "places",
     "status",
     "flags",

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.costs import CostTotals
+from costream.music import MusicPieces
 from costream.places import Crossing, ZoneEvent
 from costream.records import (
     STAGES,
@@ -222,10 +223,15 @@ class Digest:
 
     @classmethod
     def of(cls, contents: Iterable[Content], most_bins: int = 1200) -> Digest:
-        """Return the digest of ``contents``, those of one run."""
-        digest = cls(most_bins)
+        """Return the digest of ``contents``, those of one run: music by pieces."""
+        digest, pieces = cls(most_bins), MusicPieces()
         for content in contents:
-            digest.add(content)
+            if isinstance(content, Header):
+                pieces = MusicPieces(content)
+            for shown in pieces.add(content) if isinstance(content, Segment) else [content]:
+                digest.add(shown)
+        for piece in pieces.rest():
+            digest.add(piece)
         return digest
 
     def add(self, content: Content) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from costream.formatting import clean, closing_lines, named, nothing_found, short_time
+from costream.music import MusicPieces
 from costream.records import Header, Record, Segment, Summary, finds_objects
 from costream.sinks.atomic import TextOutput
 from costream.sinks.base import TextSink, output_file
@@ -18,7 +19,8 @@ class TextTable(TextSink):
     """The timeline that ends a run on a terminal, as plain text without escape sequences.
 
     Rows are written as they arrive; those of several heads, of objects, and of persons are stored
-    until the end, so that they are in order, unless the source is live.
+    until the end, so that they are in order, unless the source is live. A piece of music has one
+    label.
     """
 
     def __init__(self, out: TextOutput) -> None:
@@ -27,10 +29,12 @@ class TextTable(TextSink):
         self._has_heads = self._of_objects = self._persons = self._any = False
         self._widths: list[int] = []
         self._waiting: Timelines | None = None
+        self._pieces = MusicPieces()
 
     def open(self, header: Header) -> None:
         """Write the name of the source; the columns follow with the first segment."""
         super().open(header)
+        self._pieces = MusicPieces(header)
         self._header, self._has_heads = header, header.heads is not None
         self._of_objects, self._persons = finds_objects(header), header.persons is not None
         if header.began is None and (self._has_heads or self._of_objects or self._persons):
@@ -47,13 +51,11 @@ class TextTable(TextSink):
     def write(self, record: Record) -> None:
         """Write a segment; other records are ignored."""
         if isinstance(record, Segment):
-            if self._waiting is None:
-                self._segment(record)
-            else:
-                self._waiting.add(record)
+            self._add(self._pieces.add(record))
 
     def close(self, summary: Summary) -> None:
         """Write stored segments, or that nothing was found, and the cost."""
+        self._add(self._pieces.rest())
         if self._waiting is not None:
             if self._persons and len(self._waiting.heads) > 1:
                 self._widths[-1] += len(" (person 2)")
@@ -66,6 +68,13 @@ class TextTable(TextSink):
         for line in closing_lines(self._header, summary):
             self._out.write(f"{line}\n")
         super().close(summary)
+
+    def _add(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            if self._waiting is None:
+                self._segment(segment)
+            else:
+                self._waiting.add(segment)
 
     def _segment(self, segment: Segment) -> None:
         if not self._any:

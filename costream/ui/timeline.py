@@ -11,6 +11,7 @@ from rich.text import Text
 
 from costream.draw.palette import Palette
 from costream.formatting import clean, closing_lines, nothing_found, short_time
+from costream.music import MusicPieces
 from costream.records import (
     Header,
     Record,
@@ -27,7 +28,7 @@ _ROOM = 60  # from this width on there is room for lengths
 
 
 class FinalTimeline:
-    """Sink that prints the segments and the cost of one run at the end."""
+    """Sink that prints the segments and the cost of one run at the end: music by pieces."""
 
     def __init__(self, console: Console, name: str) -> None:
         self._console = console
@@ -37,21 +38,23 @@ class FinalTimeline:
         self._palette = Palette()
         self._segments: deque[Segment] = deque(maxlen=_MOST)
         self._count = 0
+        self._pieces = MusicPieces()
 
     def open(self, header: Header) -> None:
         """Store the kind of source and the kind of model."""
         self._header, self._has_heads = header, header.heads is not None
         self._of_objects, self._overlaps = finds_objects(header), has_overlaps(header)
         self._palette = Palette.of(header)
+        self._pieces = MusicPieces(header)
 
     def write(self, record: Record) -> None:
         """Store a segment; other records are ignored."""
         if isinstance(record, Segment):
-            self._segments.append(record)
-            self._count += 1
+            self._add(self._pieces.add(record))
 
     def close(self, summary: Summary) -> None:
         """Print the table, or that nothing was found, and the cost."""
+        self._add(self._pieces.rest())
         print_line(self._console, self._name, "bold")
         if self._segments:
             self._console.print(self._table())
@@ -63,6 +66,10 @@ class FinalTimeline:
             print_line(self._console, line)
         for line in closing_lines(self._header, summary):
             print_line(self._console, line, "dim")
+
+    def _add(self, segments: list[Segment]) -> None:
+        self._segments.extend(segments)
+        self._count += len(segments)
 
     def _table(self) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
