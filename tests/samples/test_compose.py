@@ -116,7 +116,7 @@ def test_the_steps_are_shell_lines(tmp_path: Path) -> None:
     build, fetch, user = done
     assert build[:2] == ["pip", "wheel"]
     assert build[-1] == "/src"
-    assert fetch[-2:] == ["torch<2.14", f"{wheels}/costream-0.1.0-py3-none-any.whl[mqtt]"]
+    assert fetch[-2:] == ["torch<2.16", f"{wheels}/costream-0.1.0-py3-none-any.whl[mqtt]"]
     assert user[0] == "useradd"
     assert user[-5:] == ["install", "-d", "-o", "costream", "/data"]
 
