@@ -27,7 +27,11 @@ def read_text_labels(path: Path, collector: LabelCollector) -> Iterator[LabelTra
         return _raven(path, lines, collector)
     if not first or _AUDACITY.match(first) or path.name.lower().endswith(".audacity.txt"):
         return iter([_audacity(path, lines, collector)])
-    raise NoLabelsError("no Audacity or Raven labels", where=path)
+    raise NoLabelsError(
+        f"no Audacity or Raven labels: line 1 is {first.strip()!r:.60}",
+        where=path,
+        hint="Audacity has lines START, END, LABEL with tabs between them, Raven headings",
+    )
 
 
 def _audacity(path: Path, lines: list[str], collector: LabelCollector) -> LabelTrack:
@@ -50,7 +54,9 @@ def _raven(path: Path, lines: list[str], collector: LabelCollector) -> Iterator[
     name = next((name for name in _CALLED if name in head), None)
     if name is None or _END not in head:
         lacking = "Label" if name is None else "End Time (s)"
-        raise UsageError(f"the table has no column {lacking}", where=f"{path}, line 1")
+        seen = ", ".join(lines[0].strip().split("\t"))
+        what = f"the table has no column {lacking}; its columns are {seen:.300}"
+        raise UsageError(what, where=f"{path}, line 1")
     found: dict[str, dict[tuple[str, float], Label]] = {}
     for number, line in enumerate(lines[1:], 2):
         if not line.strip():
