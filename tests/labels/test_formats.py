@@ -181,7 +181,7 @@ def test_bad_files_of_elan(tmp_path, text, says):
         ("a.csv", "start_s,end_s,label\n1,nan,a\n", "line 2: not a time: 'nan'"),
         ("a.csv", "start_s,end_s,label\n1,2,a,b\n", "line 2: more cells than columns"),
         ("a.csv", "start_s,label\n1,a\n", "line 1: the table has no column end_s"),
-        ("a.csv", "time_s,x,y\n1,2,3\n", "a table without a column 'label'"),
+        ("a.csv", "time_s,x,y\n1,2,3\n", "without a column 'label'; its columns are time_s, x, y"),
         ("a.csv", "label,start,end\nTür,1,2\n".encode("cp1252"), "not text in UTF-8; save it as"),
         ("a.csv", 'label,start_s,end_s\n"a,1,2\n', "cannot be read as a CSV table"),
         ("a.txt", "1.0\t2.0\ta\nsoon\t5\tb\n", "line 2: not a time: 'soon'"),
