@@ -79,6 +79,19 @@ def test_segments_that_come_at_once_are_given_whole() -> None:
     assert not any(lost[300:])
 
 
+@pytest.mark.parametrize("length_s", [2, 4, 6, 10])
+def test_two_segments_that_come_at_once_are_given_whole(length_s: int) -> None:
+    """A playlist that is read a little less often than it grows, once has two new segments."""
+    clock, lost, asked_s, given = FeedClock(), 0, 0.9 * length_s, 0
+    for poll in range(40):
+        there = int(asked_s / length_s) + 1
+        for k in range(given * length_s * 25, there * length_s * 25):
+            time_s = clock.place(k * STEP, asked_s)
+            lost += time_s is None and poll > 1
+        given, asked_s = there, asked_s + 1.05 * length_s
+    assert lost == 0
+
+
 def test_a_slow_frame_rate_is_no_burst() -> None:
     clock = FeedClock()
     assert [clock.place(2.0 * k, 2.0 * k) for k in range(5)] == pytest.approx(
@@ -286,14 +299,15 @@ def test_time_goes_forwards_and_not_ahead(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 4))):
         clock.restart()
         now_s += data.draw(st.floats(0, 5))
-        media_s = data.draw(st.floats(-1e5, 1e5))
+        media_s, pause_s = data.draw(st.floats(-1e5, 1e5)), 0.0
         steps = st.tuples(st.floats(0, 3), st.floats(0, 3))
         for media_step_s, wall_step_s in data.draw(st.lists(steps, max_size=30)):
             media_s, now_s = media_s + media_step_s, now_s + wall_step_s
+            pause_s = max(pause_s, wall_step_s)
             time_s = clock.place(media_s, now_s)
             if time_s is not None:
                 assert time_s > last_s
-                assert time_s <= max(now_s + 1.5 * AHEAD_S, last_s + 0.002)
+                assert time_s <= max(now_s + 1.5 * AHEAD_S + pause_s, last_s + 0.002)
                 last_s = time_s
             assert clock.last_s == last_s
             assert clock.ahead_s >= 0

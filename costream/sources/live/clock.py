@@ -22,6 +22,7 @@ STEP_S = 0.001  # minimum from the last frame of a connection to the first of th
 STORED, MEAN, MOST = 0.2, 16, 0.7
 # How late data may be in a connection that is younger than this: segments of HLS last so long.
 YOUNG_S, LONG_S = 20.0, 12.0
+KEPT_S = 60.0  # for so long pauses between arrivals are known
 # Frames, and seconds, for which the stamps hardly advance: they stand still.
 STILL_FRAMES, STILL_S, STILL_RATE = 6, 0.5, 0.05
 RIGHT = 0.02  # stamps whose rate is off by less than this are right
@@ -54,6 +55,7 @@ class FeedClock:
         self._newest_s = -math.inf  # media time
         self._begun_s = self._arrived_s = -math.inf  # arrival of the first data and the newest
         self._apart_s = 0.0  # between the newest two
+        self._pause_s = 0.0  # the longest between arrivals lately
         self._stored = 1.0  # part of the newest frames that came too soon
         self._scaled_s = math.inf  # arrival of the data from which on stamps are scaled
         self._joined = False  # the last placed data followed on without a gap
@@ -105,7 +107,7 @@ class FeedClock:
         """
         media_s, passed_s, step_s = self._advance(media_s, now_s)
         if self._zero_s is None:
-            self._begun_s = now_s
+            self._begun_s, self._pause_s = now_s, 0.0
             self._anchor(media_s, max(now_s, self.last_s + max(length_s, STEP_S)))
         elif self._joins:
             self._join(media_s, now_s, length_s)
@@ -131,11 +133,11 @@ class FeedClock:
         return self._delays.usual_s - self._slewed_s
 
     def _most_ahead_s(self, now_s: float) -> float:
-        """Return how far time may be ahead: in bursts more, as segments are equally long."""
+        """Return how far time may be ahead: in bursts more, as two segments may come at once."""
         if not self._joined:
             return 0.0
         bursts = self._stored > MOST and now_s > self._begun_s + AHEAD_S
-        return 1.5 * AHEAD_S if bursts else AHEAD_S
+        return 1.5 * AHEAD_S + self._pause_s if bursts else AHEAD_S
 
     def _time(self, media_s: float) -> float:
         assert self._zero_s is not None
@@ -154,6 +156,9 @@ class FeedClock:
             self._say(STANDING)
         media_s = now_s if self._still.found else media_s
         step_s = self._scale * (media_s - self._newest_s)
+        if self._zero_s is not None:
+            self._pause_s *= max(0.0, 1.0 - passed_s / KEPT_S)
+            self._pause_s = min(max(self._pause_s, passed_s), LONG_S)
         self._stored += ((passed_s < STORED * step_s) - self._stored) / MEAN
         if now_s > self._scaled_s + (0.0 if self._rate.refuted else LASTING_S):
             self._scaled_s = math.inf
