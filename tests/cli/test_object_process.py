@@ -193,7 +193,7 @@ def test_a_watch_publishes_and_takes_pictures(weights: Path, tmp_path: Path) -> 
     pace = ("--realtime", "--fps", 4, "--on-late", "block", "--snapshots", tmp_path / "pictures")
     with Broker(tmp_path) as broker, Listener(broker) as heard:
         url = f"mqtt://127.0.0.1:{broker.port}"
-        done = run("watch", clip, *options, *pace, "--mqtt", url, "-o", "-")
+        done = run("watch", clip, *options, *pace, "--mqtt", url)
         wait_until(lambda: heard.newest("costream/status") == b"offline")
         alert = json.loads(heard.newest("costream/door.mp4/alert") or "")
         events = [json.loads(text) for text in heard.all("costream/door.mp4/event")]

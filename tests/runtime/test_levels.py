@@ -127,7 +127,7 @@ def test_levels_of_files_and_feeds(tmp_path: Path) -> None:
     assert [line["time_s"] for line in levels] == steps
     assert all(-6 <= line["dba"] <= line["db"] + 2 <= 92 for line in levels)
     rules = ("--on", "level >= 1dBA", "-o", tmp_path, "--realtime", "--speed", 20)
-    run("watch", *options, *rules, "-o", "-")
+    run("watch", *options, *rules)
     alert = records(tmp_path / "street.ogg.jsonl", "alert")[0]
     assert (alert["label"], alert["rule"]) == ("level", "level >= 1dBA")
     assert 1 <= alert["level_db"] <= 90
