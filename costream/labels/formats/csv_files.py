@@ -128,8 +128,8 @@ def _check_columns(path: Path, names: Sequence[str], group: str | None, *, files
     lacking = [name for name in (*needed, *own) if name not in there]
     if lacking and not files and "label" not in names:
         what = "a table of joints" if _is_joints(names) else "a table"
-        seen = "" if _is_joints(names) else f"; its columns are {', '.join(names):.300}"
-        raise NoLabelsError(f"{what} without a column 'label'{seen}", where=path)
+        seen = f"its columns are {', '.join(names):.300}"
+        raise NoLabelsError(f"{what} without a column 'label'; {seen}", where=path)
     if lacking and files and _is_joints(names):
         raise UsageError(
             "this is a table of joints, not a list of recordings with their labels",
