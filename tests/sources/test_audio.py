@@ -383,3 +383,14 @@ def test_flac_of_another_rate_joined_on_is_told(tmp_path: Path) -> None:
     assert sound.blocks[-1].time_s == pytest.approx(2.0, abs=0.1)
     assert sound.faults[-1].fatal
     assert "joined on" in sound.faults[-1].message
+
+
+def test_an_mp3_with_one_of_a_higher_bit_rate_joined_on_is_complete(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(-9000, 9000, (4 * 22050, 1), dtype=np.int16)
+    low = make_sound(tmp_path / "low.mp3", noise // 99, 8000, codec="libmp3lame")
+    high = make_sound(tmp_path / "high.mp3", noise, 44100, codec="libmp3lame")
+    path = tmp_path / "both.mp3"
+    path.write_bytes(low.read_bytes() + high.read_bytes())
+    sound = contents(AudioSource(str(path), SourceOptions(sound=AudioFormat(16000, 1600))))
+    assert not [fault.message for fault in sound.faults if fault.fatal]
+    assert sound.blocks[-1].time_s == pytest.approx(13.0, abs=0.25)

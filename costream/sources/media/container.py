@@ -20,7 +20,7 @@ from costream.clock import parse_time
 from costream.errors import SourceError, UsageError, display_name
 from costream.pyav import open_input
 from costream.sources.media.remote import MEDIA_SUFFIXES, is_remote, open_remote
-from costream.sources.media.samples import find_samples
+from costream.sources.media.samples import find_samples, mp3_goes_on
 
 # Flags from FFmpeg's headers.
 ATTACHED_PICTURE = 0x400  # AV_DISPOSITION_ATTACHED_PIC: the cover of a song
@@ -343,9 +343,9 @@ def end_s(container: InputContainer, stream: MediaStream) -> float | None:
 def length_is_guessed(container: InputContainer, stream: MediaStream) -> bool:
     """Return whether FFmpeg estimates the length from the bit rate, which may be far off."""
     # An MP3 with LAME's header states its padding there and its length.
-    return container.format.name in HEADERLESS or (
-        container.format.name == "mp3" and not stream.start_time
-    )
+    if container.format.name == "mp3":
+        return not stream.start_time or mp3_goes_on(container.name.removeprefix("file:"))
+    return container.format.name in HEADERLESS
 
 
 def stated_end_s(container: InputContainer, stream: MediaStream) -> float | None:

@@ -1,8 +1,9 @@
-"""Where a file of samples says that they are: WAV, RF64, W64, AIFF, AU and CAF."""
+"""Where a file of samples says that they are: WAV, RF64, W64, AIFF, AU, CAF; length of an MP3."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Literal
@@ -12,6 +13,9 @@ UNKNOWN_BYTES = 0x7FFF0000
 _MOST = 1 << 62  # more is -1 in CAF: not stated
 _LARGE = 0xFFFFFFFF  # RF64: the size is in the chunk ds64
 _GUID = bytes.fromhex("f3acd3118cd100c04f8edb8a")  # of W64, behind the four letters
+# In the first frame of an MP3, with both the number of frames and that of bytes.
+_XING = re.compile(rb"(?:Xing|Info)...[\x03\x07\x0b\x0f]....(....)", re.DOTALL)
+_FRAME_BYTES = 4096  # more than one frame, and some padding
 _TAGS = (b"TAG", b"ID3", b"APETAG")  # that programs for music put behind everything
 
 
@@ -76,6 +80,26 @@ def find_samples(path: str) -> Samples | None:
             if fits(head):
                 return _in_chunks(file, form, end)
     return None
+
+
+def mp3_goes_on(path: str) -> bool:
+    """Return whether a file is longer than the header of its MP3 says, as if others were joined on.
+
+    FFmpeg then estimates the length from the bit rate of the first, and also in URLs: of what is
+    no file, the answer is True.
+    """
+    if not os.path.isfile(path):
+        return True
+    with open(path, "rb") as file:
+        tag, begin = file.read(10), 0
+        if tag[:3] == b"ID3":
+            begin = 10 + sum(byte << 7 * (3 - k) for k, byte in enumerate(tag[6:10]))
+        file.seek(begin)
+        found = _XING.search(file.read(_FRAME_BYTES))
+        if found is None:
+            return False
+        size, stated = os.fstat(file.fileno()).st_size - begin, int.from_bytes(found[1], "big")
+    return size - stated > stated >> 4  # as FFmpeg judges
 
 
 def _in_chunks(file: BinaryIO, form: _Form, end: int) -> Samples | None:
