@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
+from costream.clock import format_time
 from costream.records import AudioFormat, Gap, Item, RawAudioFormat, SourceInfo
 from costream.registry import Registry
 
@@ -90,6 +91,18 @@ class SourceOptions:
     tls_verify: bool = False  # media files on web servers: refuse certificates that are not valid
     connecting: ConnectionOptions | None = (
         None  # accept live feeds (URLs, cameras); None: files only
+    )
+
+
+def before_start(options: SourceOptions, begin_s: float) -> str | None:
+    """Return a message if the range ends before a recording begins; None if it does not."""
+    if options.end_s is None or options.end_s > begin_s:
+        return None
+    begin, end = format_time(math.floor(begin_s)), format_time(options.end_s)
+    length = format_time(max(1.0, options.end_s - options.start_s))
+    return (
+        f"the range ends at {end}, before the recording begins, at {begin} by its own clock; try "
+        f"--start {begin} --duration {length}"
     )
 
 

@@ -60,6 +60,7 @@ class AudioSource(MediaSource[AudioDecoder]):
         decoder, origin_s = self._go_to_start(container, stream)
         if self._first is None:
             raise self._no_samples()
+        self._check_end(float(decoder.start_s))
         self._cutter = AudioBlockCutter(
             self._first,
             self._sound,

@@ -9,6 +9,7 @@ from av.container import InputContainer
 
 from costream.clock import format_time
 from costream.errors import SourceError
+from costream.sources.base import before_start
 from costream.sources.file import FileSource
 from costream.sources.media.container import not_media
 from costream.sources.media.packets import DecodeErrors, StreamDecoder
@@ -52,6 +53,11 @@ class MediaSource(FileSource, Generic[DecoderT]):
                 f" recording ({format_time(duration_s)})",
                 where=self._where,
             )
+
+    def _check_end(self, begin_s: float) -> None:
+        """Raise SourceError if the requested end is before the beginning."""
+        if message := before_start(self._options, begin_s):
+            raise SourceError(message, where=self._where)
 
     def _replace_decoder(self) -> DecodeErrors:
         """Close the decoder; return the counter of the next one, which finds the errors again."""

@@ -65,6 +65,7 @@ class VideoSource(MediaSource[VideoDecoder]):
         self._check_start(duration_s)
         # From here on use only the decoder's stream: the container may have been reopened.
         first, decoder = self._go_to_start(container, stream)
+        self._check_end(first.time_s)
         stream = decoder.stream
         size = display_size(first.picture, stream.sample_aspect_ratio)
         try:

@@ -15,7 +15,7 @@ import numpy as np
 from costream.errors import SourceError, display_name
 from costream.layouts import find_layout
 from costream.records import Fault, Item, SkeletonFrame, SourceInfo
-from costream.sources.base import SAME_TIME_S, SourceOptions, source
+from costream.sources.base import SAME_TIME_S, SourceOptions, before_start, source
 from costream.sources.features.arrays import (
     NUMPY_MAGIC,
     ZIP_MAGIC,
@@ -150,6 +150,7 @@ class SkeletonSource(FileSource):
                 continue
             last_s = event.time_s
             if last_s >= end_s:
+                fatal = before_start(options, last_s) if i == 0 else None
                 break
             yield from unset.add(event)
             if self._file is not None:
