@@ -126,6 +126,8 @@ def _check_columns(path: Path, names: Sequence[str], group: str | None, *, files
     alike = {_STARTS[1]: _STARTS[0], _ENDS[1]: _ENDS[0]}
     there = {*names, *(alike.get(name, name) for name in names)}
     lacking = [name for name in (*needed, *own) if name not in there]
+    if lacking == [_STARTS[0], _ENDS[0]] and "text" in names and not files:
+        raise NoLabelsError("a table of texts with labels, not of recordings", where=path)
     if lacking and not files and "label" not in names:
         what = "a table of joints" if _is_joints(names) else "a table"
         seen = f"its columns are {', '.join(names):.300}"
