@@ -1,14 +1,19 @@
 """Who is in which zone, and who crosses which line: from boxes with track ids, step by step.
 
-A detector's boxes tremble, so an object has left a zone once it was outside for ``OUT_S``, and a
-line is crossed once the object is ``CLEAR`` of it; the records have the times at which it was first
-outside, and behind the line. One that is out of sight stays where it was for as long as the tracker
-knows it; if it does not come back, it left when it was seen last.
+A detector's boxes tremble, and some are of nothing. So an object has entered a zone once it was
+seen inside in ``STAY_STEPS`` steps over ``STAY_S``, has left it once it was outside for ``OUT_S``,
+and has crossed a line once it is ``CLEAR`` of it; the records have the times at which it was first
+inside, outside, and behind the line. One that is out of sight stays where it was for as long as the
+tracker knows it; if it does not come back, it left when it was seen last.
+
+So what happened is known late, by more or less. A record waits for those of an earlier time that
+may come within ``PATIENCE_S`` of theirs, and its counts are those at its time.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
     from costream.places import Points
 
 log = logging.getLogger("costream")
+STAY_S = 0.3  # at least, of a visit
+STAY_STEPS = 2
 OUT_S = 0.5
 DWELL_S = 10.0  # between two records of one object in one zone
 CLEAR = 0.005  # in parts of the picture
@@ -43,6 +50,8 @@ class Visit:
 
     label: str
     since_s: float
+    steps: int = 0  # in which it was seen inside
+    counts: bool = False  # it has stayed for long enough
     score: float = 1.0
     out_s: float | None = None  # since when it has been outside
     told_s: float = 0.0  # for how long it had been there at the last record
@@ -60,7 +69,11 @@ class _Object:
 
 
 class Presence:
-    """Keeps what is in the zones of one stream; ``events`` are those of the newest step."""
+    """Keeps what is in the zones of one stream.
+
+    ``events``: the records that the newest step made final, in the order of their times.
+    ``crossed``: the crossings that it showed, at once and without counts.
+    """
 
     def __init__(self, places: Sequence[Place]) -> None:
         self._zones = [place for place in places if place.kind == "zone"]
@@ -70,7 +83,11 @@ class Presence:
         self._counts = defaultdict(lambda: [0, 0])
         self._size: PixelSize = (0, 0)
         self._shapes: dict[str, Points] = {}
+        self._held: list[Event] = []  # without counts
+        self._began_s: float | None = None
+        self._newest_s = 0.0
         self.events: list[Event] = []
+        self.crossed: list[Crossing] = []
         self.boxes: tuple[Box, ...] = ()  # of the newest step
 
     @property
@@ -83,7 +100,9 @@ class Presence:
 
         ``size``: width and height of the picture that their pixels are of.
         """
-        self.events = []
+        self.crossed = []
+        self._began_s = time_s if self._began_s is None else self._began_s
+        before_s, self._newest_s = self._newest_s, time_s
         if size != self._size:
             self._size = size
             self._shapes = {p.name: p.within(size) for p in (*self._zones, *self._lines)}
@@ -102,17 +121,27 @@ class Presence:
             self._visit(time_s, box, known, zones)
             known.at, known.seen_s = at, time_s
             placed.append(replace(box, zones=zones))
-        limit_s = time_s - PATIENCE_S - SLACK_S
+        limit_s = min(time_s - PATIENCE_S, before_s) - SLACK_S  # as the tracker
         for number in [n for n, known in self._objects.items() if known.seen_s < limit_s]:
             self._forget(number)
+        self._finish_events(self._open_since_s())
         self.boxes = tuple(placed)
         return self.boxes
 
-    def reset(self) -> list[Event]:
-        """Let every object leave, as after a gap, and return the records of that."""
-        self.events, self.boxes = [], ()
-        for number in list(self._objects):
+    def reset(self, *, whole: bool = False) -> list[Event]:
+        """Let every object leave, as after a gap, and return the records that were not returned.
+
+        ``whole``: the steps were all data; who was in a zone in all of them has visited it, however
+        short they are, such as a single picture.
+        """
+        self.crossed, self.boxes = [], ()
+        for number, known in list(self._objects.items()):
+            for zone, visit in known.visits.items() if whole else ():
+                there = visit.since_s == self._began_s and visit.out_s is None
+                if there and known.seen_s == self._newest_s and not visit.counts:
+                    self._enter(zone, number, visit)
             self._forget(number)
+        self._finish_events(math.inf)
         return self.events
 
     def visits(self, zone: str, label: str | None) -> dict[int, Visit]:
@@ -120,7 +149,7 @@ class Presence:
         return {
             number: known.visits[zone]
             for number, known in self._objects.items()
-            if zone in known.visits and label in (None, known.label)
+            if zone in known.visits and known.visits[zone].counts and label in (None, known.label)
         }
 
     def count(self, label: str | None, zone: str | None) -> int:
@@ -134,10 +163,10 @@ class Presence:
         return tuple(
             PlaceCount(
                 *(place, "line" if kind == "line" else "zone", label),
-                self.count(label, place) if kind == "zone" else 0,
-                *numbers,
+                ins - outs if kind == "zone" else 0,
+                *(ins, outs),
             )
-            for (kind, place, label), numbers in self._counts.items()
+            for (kind, place, label), (ins, outs) in self._counts.items()
         )
 
     def _cross(self, time_s: float, number: int, known: _Object, at: tuple[float, float]) -> None:
@@ -152,23 +181,21 @@ class Presence:
             known.under_way[line.name] = net, since_s
 
     def _crossed(self, line: str, number: int, known: _Object, net: int, time_s: float) -> None:
-        counts = self._counts["line", line, known.label]
-        for _ in range(abs(net)):
-            counts[net < 0] += 1
-            direction = "in" if net > 0 else "out"
-            self.events.append(Crossing(time_s, line, direction, known.label, number, *counts))
+        direction = "in" if net > 0 else "out"
+        crossed = abs(net) * [Crossing(time_s, line, direction, known.label, number, 0, 0)]
+        self.crossed += crossed
+        self._held += crossed
 
     def _visit(self, time_s: float, box: Box, known: _Object, zones: Sequence[str]) -> None:
         """Let an object enter and leave zones; ``zones``: those that it stands in."""
         assert box.id is not None
         for name in zones:
-            visit = known.visits.get(name)
-            if visit is None:
-                visit = known.visits[name] = Visit(known.label, time_s)
-                self._counts["zone", name, known.label][0] += 1
-                self._tell("enter", time_s, name, box.id, visit)
-            visit.out_s, visit.score = None, box.score
+            visit = known.visits.setdefault(name, Visit(known.label, time_s))
+            visit.out_s, visit.score, visit.steps = None, box.score, visit.steps + 1
             stayed_s = time_s - visit.since_s
+            long = visit.steps >= STAY_STEPS and stayed_s >= STAY_S - SLACK_S
+            if long and not visit.counts:
+                self._enter(name, box.id, visit)
             if stayed_s - visit.told_s >= DWELL_S - SLACK_S:
                 visit.told_s += DWELL_S * ((stayed_s - visit.told_s + SLACK_S) // DWELL_S)
                 self._tell("dwell", time_s, name, box.id, visit)
@@ -178,17 +205,46 @@ class Presence:
             if time_s - visit.out_s >= OUT_S - SLACK_S:
                 self._leave(visit.out_s, name, box.id, known)
 
+    def _enter(self, zone: str, number: int, visit: Visit) -> None:
+        visit.counts = True
+        self._tell("enter", visit.since_s, zone, number, visit)
+
     def _leave(self, time_s: float, zone: str, number: int, known: _Object) -> None:
         visit = known.visits.pop(zone)
-        self._counts["zone", zone, known.label][1] += 1
-        self._tell("leave", time_s, zone, number, visit)
+        if visit.counts:
+            self._tell("leave", time_s, zone, number, visit)
 
     def _tell(self, event: str, time_s: float, zone: str, number: int, visit: Visit) -> None:
-        counts = self._counts["zone", zone, visit.label]
-        now, dwell_s = self.count(visit.label, zone), time_s - visit.since_s
-        self.events.append(
-            ZoneEvent(time_s, zone, event, visit.label, number, dwell_s, now, *counts)
-        )
+        dwell_s = time_s - visit.since_s
+        self._held.append(ZoneEvent(time_s, zone, event, visit.label, number, dwell_s, 0, 0, 0))
+
+    def _open_since_s(self) -> float:
+        """Return the earliest time of a record that may yet come and is worth waiting for."""
+        times_s = [self._newest_s]
+        for known in self._objects.values():
+            times_s += [since_s for net, since_s in known.under_way.values() if net]
+            for visit in known.visits.values():
+                left_s = known.seen_s if visit.out_s is None else visit.out_s
+                times_s.append(left_s if visit.counts else visit.since_s)
+        return min(t for t in times_s if t >= self._newest_s - PATIENCE_S - SLACK_S)
+
+    def _finish_events(self, until_s: float) -> None:
+        """Make the records up to ``until_s`` the events of this step, with their counts."""
+        self._held.sort(key=lambda event: event.time_s)
+        ready = [event for event in self._held if event.time_s <= until_s + SLACK_S]
+        del self._held[: len(ready)]
+        self.events = [self._counted(event) for event in ready]
+
+    def _counted(self, event: Event) -> Event:
+        if isinstance(event, Crossing):
+            counts = self._counts["line", event.line, event.label]
+            counts[event.direction == "out"] += 1
+            return replace(event, ins=counts[0], outs=counts[1])
+        counts = self._counts["zone", event.zone, event.label]
+        if event.event != "dwell":
+            counts[event.event == "leave"] += 1
+        entered, left = counts
+        return replace(event, now=entered - left, entered=entered, left=left)
 
     def _forget(self, number: int) -> None:
         """Forget an object that does not come back: it left when it was seen last."""

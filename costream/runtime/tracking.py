@@ -74,7 +74,8 @@ class ObjectTracker:
     """Assigns ids to the boxes of one stream, from 1 on; none is used twice.
 
     ``overlap``: the least intersection over union of a box with its object's predicted box.
-    ``patience_s``: how long an object may be out of sight and keep its id. ``newest``: the last id
+    ``patience_s``: how long an object may be out of sight and keep its id; steps that are further
+    apart forget none of those that the step before has shown. ``newest``: the last id
     of an earlier stream, after which these go on.
 
     The ids do not depend on the order of the boxes; new boxes get ids by descending score.
@@ -95,7 +96,7 @@ class ObjectTracker:
 
     def update(self, time_s: float, boxes: Sequence[Box]) -> tuple[Box, ...]:
         """Return the boxes with ids, in the same order; ``time_s`` must increase between calls."""
-        limit_s = time_s - self._patience_s - SLACK_S
+        limit_s = min(time_s - self._patience_s, self._before_s) - SLACK_S
         self._objects = [known for known in self._objects if known.seen_s >= limit_s]
         order = sorted(range(len(boxes)), key=lambda k: _rank(boxes[k]))
         ranked = [boxes[k] for k in order]

@@ -376,7 +376,7 @@ class StreamRecorder:
     def flush(self, *, late: bool = False) -> None:
         """End the timelines, and the visits in zones; ``late``: as for ``Segmenter.finish``."""
         if self.presence is not None:
-            self._tell_events(self.presence.reset())
+            self._tell_events(self.presence.reset(whole=not self.gaps))
         if self.first_s is None:
             return
         end_s, length_s = self._data_end_s, math.inf

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from costream.clock import SLACK_S
 from costream.errors import UsageError
 from costream.hysteresis import LastingPresence, finite
-from costream.places import Crossing
 from costream.records import Alert, FeedState
 from costream.runtime.alerts.rules import (
     ANY,
@@ -200,9 +199,8 @@ class RuleEvaluator:
         if rule.kind == "crosses":
             crossed = [
                 event
-                for event in presence.events
-                if isinstance(event, Crossing)
-                and event.line == rule.place
+                for event in presence.crossed
+                if event.line == rule.place
                 and self._label in (None, event.label)
                 and rule.direction in (None, event.direction)
             ]
