@@ -186,6 +186,22 @@ def test_how_it_is_known(weights: Path) -> None:
     refused(4, "", "detect", SAMPLES / "street.ogg", "-m", "tiny-objects", env=env)
 
 
+def test_the_table_of_a_photo(weights: Path, tmp_path: Path) -> None:
+    with av.open(str(SAMPLE)) as video:
+        next(video.decode(video=0)).to_image().save(tmp_path / "photo.jpg")
+    table = run("detect", tmp_path / "photo.jpg", "-m", weights, "--threshold", 0.01).stdout
+    rows = [line.split() for line in table.splitlines()]
+    assert rows[0] == ["photo.jpg"]
+    assert rows[1] == ["start", "end", "length", "label", "max", "score"]
+    assert all(row[:4] == ["0:00.00", "0:00.10", "0.10", "s"] for row in rows[2:-1])
+    assert {row[4] for row in rows[2:-1]} <= set(LABELS)
+    assert len(rows) > 3
+    nothing = run("detect", tmp_path / "photo.jpg", "-m", weights, "--threshold", 1).stdout
+    assert nothing.splitlines()[:2] == ["photo.jpg", "No object was found."]
+    action = run("detect", tmp_path / "photo.jpg", "-m", "cooadtr").stdout
+    assert action.splitlines()[:2] == ["photo.jpg", "No action was found."]
+
+
 @needs_broker
 def test_a_watch_publishes_and_takes_pictures(weights: Path, tmp_path: Path) -> None:
     clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)

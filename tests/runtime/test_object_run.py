@@ -11,6 +11,7 @@ import av
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from costream.models.eventful.detector import ObjectModel
 from costream.options import Options
@@ -90,6 +91,21 @@ def test_the_timeline_says_when_something_was_there(clip: Path) -> None:
     found = [(s.label, round(s.start_s, 6), round(s.end_s, 6), s.count) for s in kept.of(Segment)]
     assert found == [("car", 0.0, 1.0, 1), ("car", 1.6, 2.4, 1)]
     assert played(clip, bright_model(), min_gap_s=1.0).summary.segments == 1
+
+
+def test_a_single_picture_is_one_step_of_which_everything_counts(tmp_path: Path) -> None:
+    Image.fromarray(scene(0, SIZE)).save(path := tmp_path / "photo.png")
+    zone = parse_place("all=0,0 1,0 1,1 0,1", "zone", "--zone")
+    kept = played(path, bright_model(), zone=(zone,))
+    (shown,) = kept.of(Objects)
+    (box,) = shown.boxes
+    assert (box.label, box.zones) == ("car", ("all",))
+    (segment,) = kept.of(Segment)
+    assert (segment.start_s, segment.end_s, segment.label) == (0.0, 0.1, "car")
+    assert (segment.count, segment.score) == (1, pytest.approx(box.score))
+    visits = [(e.event, e.time_s, e.now) for e in kept.of(ZoneEvent)]
+    assert visits == [("enter", 0.0, 1), ("leave", 0.0, 0)]
+    assert (kept.summary.steps, kept.summary.media_s, kept.summary.segments) == (1, 0.1, 1)
 
 
 def test_boxes_below_the_threshold_are_left_out(clip: Path) -> None:
