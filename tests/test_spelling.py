@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.errors import ModelError
+from costream.errors import ModelError, SourceError
 from costream.evaluation.recordings import paired
 from costream.hysteresis import match_labels
 from costream.labels.examples import name_matcher, read_classes
@@ -18,10 +18,14 @@ from costream.labels.media import Media
 from costream.labels.names import custom_labels
 from costream.labels.reading import read_recordings
 from costream.labels.recording import Recording
+from costream.models.registry import find_weights
 from costream.places import parse_place
 from costream.runtime.alerts.rules import RuleLabels, parse_rule, targets
 from costream.runtime.batch.folders import Patterns
-from costream.spelling import composed, folded
+from costream.runtime.batch.inputs import collect
+from costream.sources.registry import expand, open_source
+from costream.spelling import composed, folded, stored_path
+from kit.media import make_video
 
 Form = Literal["NFC", "NFD"]
 FORMS: tuple[Form, ...] = ("NFC", "NFD")
@@ -95,3 +99,45 @@ def test_labels_that_look_alike_are_one_class(tmp_path: Path) -> None:
     assert {one.label for recording in found for one in recording.labels} == {YAWN}
     with pytest.raises(ModelError, match="labels given twice"):
         custom_labels(tuple(forms), "labels.txt")
+
+
+@pytest.mark.parametrize("one", FORMS)
+@pytest.mark.parametrize("other", FORMS)
+def test_a_file_is_opened_in_either_form(one: Form, other: Form, tmp_path: Path) -> None:
+    folder, name = tmp_path / unicodedata.normalize(one, KITCHEN), unicodedata.normalize(one, YAWN)
+    folder.mkdir()
+    typed = tmp_path / unicodedata.normalize(other, KITCHEN) / unicodedata.normalize(other, YAWN)
+    video = make_video(folder / f"{name}.mp4", 3)
+    asked = f"{typed}.mp4"
+    assert expand(asked) == [str(video)]
+    assert expand(f"{typed.parent}/*.mp4") == [str(video)]
+    open_source(asked).open()
+    (item,) = collect([asked], tmp_path / "out", stdin=None).items
+    assert item.uri == str(video)
+    listed = tmp_path / f"{unicodedata.normalize(one, YAWN)}.txt"
+    listed.write_text(asked, "utf-8")
+    at = f"@{tmp_path}/{unicodedata.normalize(other, YAWN)}.txt"
+    assert collect([at], tmp_path / "out", stdin=None).items == [item]
+    weights = folder / f"{name}.safetensors"
+    weights.write_bytes(b"")
+    assert find_weights(f"{typed}.safetensors") == weights
+    assert find_weights(unicodedata.normalize(other, YAWN), typed.parent) == weights
+    assert stored_path(f"{asked}#1") == f"{video}#1"
+    table = folder / f"{name}.csv"
+    table.write_text(f"file,start,end,label\n{name}.mp4,0,1,walk\n", "utf-8")
+    (found,) = read_recordings(Path(f"{typed}.mp4"), Path(f"{typed}.csv"))
+    assert found.source == str(video)
+
+
+def test_a_file_of_which_there_are_two_is_taken_as_it_is_typed(tmp_path: Path) -> None:
+    forms = [unicodedata.normalize(form, "o\u0308\u0323") for form in ("NFC", "NFD")]
+    third = "o\u0308\u0323"  # the same marks in another order
+    for name in forms:
+        (tmp_path / name).write_bytes(b"x")
+    if len(list(tmp_path.iterdir())) < 2:
+        pytest.skip("the file system has one form")
+    assert [Path(stored_path(str(tmp_path / name))).name for name in forms] == forms
+    assert stored_path(str(tmp_path / third)) == str(tmp_path / third)
+    with pytest.raises(SourceError, match="no such file"):
+        expand(str(tmp_path / third))
+    assert stored_path("k\u00fc\0che/x") == "k\u00fc\0che/x"

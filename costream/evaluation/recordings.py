@@ -27,7 +27,7 @@ from costream.records import Header, Segment, Summary
 from costream.results.reader import NotAResultError, Totals, UnreadableRecord, runs
 from costream.runtime.stop import StopHandler
 from costream.sources.registry import open_source
-from costream.spelling import composed, folded
+from costream.spelling import composed, folded, stored_path
 
 log = logging.getLogger("costream")
 
@@ -38,7 +38,7 @@ def result_scores(settings: EvaluateSettings) -> dict[str, Any]:
     .jsonl and .json files with all scores have frame metrics too, other timelines only segment
     metrics. Raises UsageError for unusable results, SourceError for unreadable ones.
     """
-    folder = settings.results or Path()
+    folder = Path(stored_path(str(settings.results or Path())))
     if not folder.exists():
         raise UsageError("no such file or folder of results", where=folder)
     truth = read_recordings(settings.data, settings.labels, settings.group)

@@ -34,6 +34,7 @@ from costream.labels.formats.boxes import (
     read_lines,
 )
 from costream.records import IMAGE_SUFFIXES
+from costream.spelling import stored_path
 
 log = logging.getLogger("costream")
 
@@ -72,6 +73,7 @@ def read_boxes(data: Path, labels: Path, group: str | None = None) -> list[ClipW
     width or height are skipped with a warning. Raises UsageError that names the error, file and
     line.
     """
+    data, labels = (Path(stored_path(str(path))) for path in (data, labels))
     for path in (data, labels):
         if not path.exists():
             raise UsageError("does not exist", where=path)

@@ -21,7 +21,7 @@ from costream.labels.media import Media, length_s
 from costream.labels.recording import Recording
 from costream.sinks.registry import FORMATS
 from costream.sources.registry import expand
-from costream.spelling import folded
+from costream.spelling import folded, stored_path
 
 log = logging.getLogger("costream")
 
@@ -40,6 +40,7 @@ def read_recordings(
     Minor problems are logged as warnings. Raises UsageError that names all errors by file and
     line, and SourceError for a missing recording.
     """
+    data = None if data is None else Path(stored_path(str(data)))
     if labels is None:
         return _data(data, group)
     labels, part = _split_part(labels)
@@ -169,7 +170,7 @@ def _recording(source: str, track: LabelTrack) -> Recording:
 
 def _split_part(labels: Path) -> tuple[Path, str | None]:
     """Split LABELS#PART; both may contain "#". A file with the whole name takes precedence."""
-    text = str(labels)
+    labels = Path(text := stored_path(str(labels)))
     at = -1
     while not Path(text).exists() and (at := text.find("#", at + 1)) >= 0:
         if Path(text[:at]).exists():

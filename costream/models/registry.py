@@ -24,6 +24,7 @@ from costream.errors import ModelError, UsageError
 from costream.formatting import suggest_names
 from costream.models.spec import model_summaries
 from costream.records import AUDIO_TAGGING, OBJECT_DETECTION
+from costream.spelling import stored_path
 
 if TYPE_CHECKING:
     from costream.checkpoints.card import Card
@@ -132,7 +133,7 @@ def find_weights(name: str, weights: str | os.PathLike[str] | None = None) -> Pa
         if path.is_file():
             return path
     for _, folder in weight_folders():
-        path = folder / f"{name}{SUFFIX}"
+        path = Path(stored_path(str(folder / f"{name}{SUFFIX}")))
         if path.is_file():
             return path
     raise _missing(name)
@@ -260,6 +261,7 @@ def _check_folder(weights: str | os.PathLike[str] | None) -> None:
 
 
 def _existing(path: Path, what: str) -> Path:
+    path = Path(stored_path(os.fspath(path)))
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
@@ -269,10 +271,10 @@ def _existing(path: Path, what: str) -> Path:
 
 
 def _given(path: Path, name: str) -> Path:
-    _existing(path, "the path given by --weights does not exist")
+    path = _existing(path, "the path given by --weights does not exist")
     if not path.is_dir():
         return path
-    inside = path / f"{name}{SUFFIX}"
+    inside = Path(stored_path(str(path / f"{name}{SUFFIX}")))
     if inside.is_file():
         return inside
     others = ", ".join(sorted(p.name for p in path.glob(f"*{SUFFIX}"))) or "no weight files"

@@ -24,6 +24,7 @@ from costream.report.section import MOST_OPEN, Pages, Run, section
 from costream.report.thumbnails import Thumbnails, find_media, take
 from costream.results.reader import NotAResultError, runs
 from costream.sinks.atomic import AtomicFile, StreamOutput, TextOutput, check_folder, write_file
+from costream.spelling import stored_path
 
 
 def make_report(options: ReportOptions) -> ExitCode:
@@ -86,6 +87,7 @@ def find_results(argument: Path) -> list[ResultFile]:
     Hidden files and folders are skipped, but for the records of a batch that wrote other formats;
     links to folders are not followed. Raise SourceError if it does not exist or contains none.
     """
+    argument = Path(stored_path(os.fspath(argument)))
     where = display_name(os.fspath(argument))
     if argument.is_dir():
         found = list(_below(argument)) or _below(argument / _OF_A_BATCH)

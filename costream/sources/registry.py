@@ -29,6 +29,7 @@ from costream.sources.media.remote import is_remote, is_remote_file
 from costream.sources.pipe import PipeSource
 from costream.sources.realtime import RealtimeSource
 from costream.sources.text import TextFeed
+from costream.spelling import stored_path
 from costream.urls import path_of
 
 
@@ -167,8 +168,8 @@ def _local(argument: str) -> str:
             hint="watch it with: costream watch URL",
         )
     if scheme_of(argument) == "file" and not os.path.exists(argument):
-        return url2pathname(path_of(argument))
-    return argument
+        argument = url2pathname(path_of(argument))
+    return stored_path(argument)
 
 
 def _recordings(path: str) -> list[str]:

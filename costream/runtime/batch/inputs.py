@@ -33,6 +33,7 @@ from costream.runtime.batch.stores import (
 from costream.runtime.batch.tables import TABLES
 from costream.sinks.registry import FORMATS
 from costream.sources.registry import expand
+from costream.spelling import stored_path
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,11 @@ def read_list(argument: str, stdin: BinaryIO | None) -> list[str]:
     if argument == "-" and stdin is None:
         raise UsageError("standard input is closed", where="stdin")
     try:
-        data = stdin.read() if stdin and argument == "-" else Path(argument[1:]).read_bytes()
+        data = (
+            stdin.read()
+            if stdin and argument == "-"
+            else Path(stored_path(argument[1:])).read_bytes()
+        )
     except OSError as error:
         raise UsageError(f"the list cannot be read ({error.strerror})", where=argument) from error
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\0" if b"\0" in data else b"\n")
@@ -109,7 +114,7 @@ def _absolute(argument: str) -> str:
     if is_url(argument):
         check_url(argument)
         return absolute(argument)
-    return os.path.abspath(local_path(argument))
+    return os.path.abspath(stored_path(local_path(argument)))
 
 
 def _is_searched(path: str) -> bool:
