@@ -15,6 +15,7 @@ import pytest
 from costream.errors import SourceError, UsageError
 from costream.records import AudioBlock, AudioFormat, RawAudioFormat
 from costream.sources.base import Source, SourceOptions
+from costream.sources.media.audio import AudioSource
 from costream.sources.registry import open_source
 from kit.media import chirps, make_sound, make_video, noise, truncated
 from kit.reading import Contents, contents
@@ -69,6 +70,33 @@ def test_wav(size: int | None, piped: Piped, tmp_path: Path) -> None:
     sound = read(piped(bytes(data)))
     np.testing.assert_array_equal(sound.samples, x[:, 0] / np.float32(32768))
     assert sound.faults == []
+
+
+BEHIND = b"LIST" + (4).to_bytes(4, "little") + b"INFO"
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("behind", [b"", BEHIND])
+@pytest.mark.parametrize("redirected", [False, True])
+def test_a_wav_whose_header_is_wrong(
+    share: float, behind: bytes, redirected: bool, piped: Piped, tmp_path: Path
+) -> None:
+    """Sound behind the stated end is read, other chunks are not; too little is told."""
+    x = noise(4.0)
+    path = make_sound(tmp_path / "a.wav", x)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"data") + 4
+    data[at : at + 4] = int(share * 2 * len(x)).to_bytes(4, "little")
+    data += behind if share == 1.0 else b""
+    if redirected:
+        path.write_bytes(data)
+        with path.open("rb") as file:
+            sound = contents(AudioSource("stdin", SourceOptions(sound=SOUND), file=file))
+    else:
+        sound = read(piped(bytes(data)))
+    np.testing.assert_array_equal(sound.samples, x[:, 0] / np.float32(32768))
+    told = [("goes on" in fault.message, fault.fatal) for fault in sound.faults]
+    assert told == [(True, False)] * (share < 1) + [(False, True)] * (share > 1)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ CANCEL = "--channel 1"
 @pytest.mark.parametrize("codec", ["pcm_s16le", "pcm_s24le", "pcm_f32le", "flac", "aac"])
 def test_an_inverted_channel_of_a_file_is_told_once(codec: str, tmp_path: Path) -> None:
     ending = "mkv" if codec == "aac" else "flac" if codec == "flac" else "wav"
-    both = np.concatenate([chirps(25.0, HZ), -chirps(25.0, HZ)], axis=1)
+    both = np.concatenate([chirps(12.0, HZ), -chirps(12.0, HZ)], axis=1)
     path = make_sound(tmp_path / f"a.{ending}", both, HZ, codec=codec)
     for channel, count in ((None, 1), (1, 0), (2, 0)):
         options = SourceOptions(sound=AudioFormat(HZ, HZ // 4), channel=channel)
@@ -60,7 +60,7 @@ def test_it_is_told_of_arrays_and_by_the_program(tmp_path: Path) -> None:
     assert records(done.stdout, "summary")[0]["errors"] == 0
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(
     st.integers(1, 6),
     st.floats(0.0, 1.0),
@@ -81,7 +81,7 @@ def test_usual_recordings_are_not_blamed(
     assert told(level * sound + np.float32(offset)) == []
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(st.floats(0.1, 2.0), st.floats(0.05, 0.5), st.floats(-0.3, 0.3))
 def test_two_channels_of_opposite_sign_are(ratio: float, level: float, offset: float) -> None:
     """Until one is much louder than the other: what it has then remains."""

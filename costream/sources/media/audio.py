@@ -110,6 +110,8 @@ class AudioSource(MediaSource[AudioDecoder]):
             fatal = str(error)
         yield from cutter.finish()
         yield from self._damage.flush()
+        if remark := self._sound_file.remark():
+            yield Fault(decoder.clock.next_s, remark, count=0)
         if fatal is not None:
             yield Fault(decoder.clock.next_s, fatal, fatal=True)
 

@@ -16,7 +16,7 @@ _GUID = bytes.fromhex("f3acd3118cd100c04f8edb8a")  # of W64, behind the four let
 # In the first frame of an MP3, with both the number of frames and that of bytes.
 _XING = re.compile(rb"(?:Xing|Info)...[\x03\x07\x0b\x0f]....(....)", re.DOTALL)
 _FRAME_BYTES = 4096  # more than one frame, and some padding
-_TAGS = (b"TAG", b"ID3", b"APETAG")  # that programs for music put behind everything
+TAGS = (b"TAG", b"ID3", b"APETAG")  # that programs for music put behind everything
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _may_follow(file: BinaryIO, form: _Form, at: int, end: int) -> bool:
     """Return whether chunks, or a tag, follow from a place on up to the end."""
     at += -at % form.align
     file.seek(min(at, end))
-    if file.read(8).startswith(_TAGS):
+    if file.read(8).startswith(TAGS):
         return True
     for chunk in _chunks(file, form, at, end):
         name = chunk.name[:4]

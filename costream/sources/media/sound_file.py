@@ -24,11 +24,12 @@ from costream.sources.media.container import (
     told_by_content,
 )
 from costream.sources.media.packets import CUT_OFF_S
+from costream.sources.media.piped_wav import PipedWav, is_wav
 from costream.sources.media.samples import Samples, find_samples
 
 # Formats whose header has the length a second time, which FFmpeg takes.
 _TWICE = ("aiff", "au")
-_GOES_ON = "its header says {:.3f} s, but the sound goes on: read to its end"
+GOES_ON = "its header says {:.3f} s, but the sound goes on: read to its end"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,13 @@ class SoundFile:
     duration_s: float | None = None  # None: not known
     stated_s: float | None = None  # where it ends by its header, if that is reliable
     assumed: tuple[str, ...] = ()  # see SourceInfo
+    piped: PipedWav | None = None
+
+    def remark(self) -> str | None:
+        """Return what to tell at the end."""
+        if self.piped is None or not self.piped.goes_on or self.stated_s is None:
+            return None
+        return GOES_ON.format(self.stated_s)
 
 
 def open_sound(
@@ -50,6 +58,8 @@ def open_sound(
     Sizes in headers have 32 bits in most formats, and recorders go on behind 4 GB: what follows the
     end that a header states is read, too, unless it is something else.
     """
+    if file is not None and is_wav(file, head):
+        return _open_piped(path, PipedWav(file), head)
     samples = find_samples(path) if file is None else None
     # FFmpeg would take what follows for chunks, which it may look through for minutes.
     end = samples.begin + (samples.stated or 0) if samples is not None and samples.behind else None
@@ -63,6 +73,18 @@ def open_sound(
     except BaseException:
         container.close()
         raise
+
+
+def _open_piped(path: str, file: PipedWav, head: bytes) -> SoundFile:
+    container = open_container(path, file, head, wanted="sound")
+    try:
+        stream = audio_stream(container, path)
+    except BaseException:
+        container.close()
+        raise
+    byte_rate = (stream.codec_context.bit_rate or 0) / 8
+    end_s = file.stated / byte_rate if file.stated is not None and byte_rate else None
+    return SoundFile(container, stream, end_s, end_s, piped=file)
 
 
 def open_raw(path: str, file: Readable | None, raw: RawAudioFormat) -> SoundFile:
@@ -95,8 +117,10 @@ def _judged(path: str, sound: SoundFile, samples: Samples | None) -> SoundFile:
     """Return the sound of a file with what is behind its stated end."""
     name, byte_rate = sound.container.format.name, (sound.stream.codec_context.bit_rate or 0) / 8
     if name == "flac" and os.path.isfile(path) and _goes_on(sound):
-        told = _GOES_ON.format(sound.duration_s)
+        told = GOES_ON.format(sound.duration_s)
         return replace(sound, duration_s=None, stated_s=None, assumed=(told,))
+    if not os.path.isfile(path):
+        return replace(sound, assumed=sound.assumed + _told_behind(sound, byte_rate))
     if samples is None or samples.stated is None or not byte_rate:
         return sound
     stated_s = samples.stated / byte_rate
@@ -105,7 +129,21 @@ def _judged(path: str, sound: SoundFile, samples: Samples | None) -> SoundFile:
     whole = _open_samples(path, sound.stream, samples.begin)
     sound.container.close()
     return replace(
-        _as_it_says(whole, audio_stream(whole, path)), assumed=(_GOES_ON.format(stated_s),)
+        _as_it_says(whole, audio_stream(whole, path)), assumed=(GOES_ON.format(stated_s),)
+    )
+
+
+def _told_behind(sound: SoundFile, byte_rate: float) -> tuple[str, ...]:
+    """Return a line on what a file of samples on a web server has behind its stated end."""
+    codec, duration_s = sound.stream.codec_context.name, sound.duration_s
+    if not codec.startswith("pcm_") or len(sound.container.streams) > 1 or duration_s is None:
+        return ()
+    behind = sound.container.size - int(duration_s * byte_rate)
+    if behind <= CUT_OFF_S * byte_rate:
+        return ()
+    return (
+        f"its header says {duration_s:.3f} s; {behind} more bytes are not read: if they are sound, "
+        "download the file",
     )
 
 
