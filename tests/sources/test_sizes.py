@@ -14,6 +14,7 @@ from costream.labels.media import length_s
 from costream.records import AudioFormat
 from costream.sources.base import SourceOptions
 from costream.sources.media.audio import AudioSource
+from kit.fileserver import serving
 from kit.media import make_sound
 from kit.reading import Contents, contents
 from kit.runs import run
@@ -80,6 +81,15 @@ def test_sound_goes_on_behind_the_stated_end(kind: str, tmp_path: Path) -> None:
     assert burst_s(late) == BURST_S
     assert len(late.blocks) == 14
     np.testing.assert_allclose(late.blocks[3].samples, sound.blocks[37].samples, atol=1e-6)
+
+
+@pytest.mark.parametrize("share", [1 / 3, 1.0])
+def test_a_file_on_a_web_server_that_goes_on_is_told(share: float, tmp_path: Path) -> None:
+    path = made(tmp_path, "wav", share)
+    with serving(tmp_path) as address:
+        own = SourceOptions(sound=AudioFormat(HZ, HZ // 4))
+        told = contents(AudioSource(f"{address}ranges/{path.name}", own)).info.assumed
+    assert [line.startswith("its header says 4.000 s") for line in told] == [True] * (share < 1)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SIZES if kind != "aiff"])

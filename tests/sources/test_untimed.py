@@ -56,6 +56,24 @@ def test_a_rate_that_is_assumed_is_told(name: str, tmp_path: Path) -> None:
     assert times(frames) == pytest.approx([k / 25 for k in range(20)])
 
 
+@pytest.mark.parametrize("rate", [b"", b" F0:0", b" F30:1"])
+@pytest.mark.parametrize("redirected", [False, True])
+def test_yuv4mpeg_whose_first_line_has_no_rate(
+    rate: bytes, redirected: bool, tmp_path: Path
+) -> None:
+    """Also through <, and with the rate given."""
+    path = tmp_path / "a.y4m"
+    frame = b"FRAME\n" + bytes(32 * 32 * 3 // 2)
+    path.write_bytes(b"YUV4MPEG2 W32 H32" + rate + b" Ip A1:1 C420jpeg\n" + 20 * frame)
+    for given in (None, 10.0):
+        options = SourceOptions(input_hz=given)
+        with path.open("rb") as file:
+            video = contents(VideoSource(str(path), options, file=file if redirected else None))
+        step_s = 1 / 30 if b"30" in rate else 1 / (given or 25)
+        assert times(video.frames) == pytest.approx([k * step_s for k in range(20)])
+        assert len(video.info.assumed) == ((given is None) != (b"30" in rate))
+
+
 @pytest.mark.parametrize("name", [*STATED, *SILENT])
 def test_a_rate_that_is_given(name: str, tmp_path: Path) -> None:
     path = written(tmp_path, name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import shlex
 import stat
 from collections.abc import Iterator, Sequence
@@ -28,6 +30,8 @@ DEFAULT_STREAM = 0x1  # AV_DISPOSITION_DEFAULT: what players show
 NO_TIME_STAMPS = 0x80  # AVFMT_NOTIMESTAMPS: a raw video stream
 _PICTURES = ("image2", "ico", "fits")  # formats of still pictures; others end in _pipe
 _FASTEST_HZ = 1000  # no rate that a stream states is higher
+_LINE_BYTES = 1024  # more than the first line of YUV4MPEG2
+_Y4M_RATE = re.compile(rb" F0*[1-9]\d*:0*[1-9]")
 ARBITRARY_CLOCK = 0x200  # AVFMT_TS_DISCONT: transport and program streams
 # Formats that their first bytes tell for sure, beside the usual ones of MEDIA_SUFFIXES.
 _SIGNED = {
@@ -154,6 +158,19 @@ def has_time_stamps(container: InputContainer) -> bool:
     """Return whether the format stores time stamps; FFmpeg counts those of the others itself."""
     name = container.format.name
     return not (container.format.flags & NO_TIME_STAMPS or name in _PICTURES or "_pipe" in name)
+
+
+def has_rate(path: str, file: Readable | None, head: bytes) -> bool:
+    """Return whether data are no YUV4MPEG2, or have their rate in the first line.
+
+    FFmpeg takes others to be of 25 frames a second.
+    """
+    if isinstance(file, io.BufferedReader):
+        head = file.peek(_LINE_BYTES)
+    elif file is None and os.path.isfile(path):
+        head = read_head(path, _LINE_BYTES)
+    line = head.split(b"\n", 1)[0]
+    return not line.startswith(b"YUV4MPEG2") or bool(_Y4M_RATE.search(line))
 
 
 def stated_rate(stream: VideoStream) -> Fraction | None:

@@ -15,6 +15,7 @@ from costream.sources.base import SAME_TIME_S, SourceOptions, source
 from costream.sources.media.ahead import ReadAhead
 from costream.sources.media.container import (
     end_s,
+    has_rate,
     has_time_stamps,
     open_container,
     told_choice,
@@ -51,6 +52,7 @@ class VideoSource(MediaSource[VideoDecoder]):
 
     def _prepare(self) -> None:
         self._framer = Framer(self._options)
+        self._rated = True
 
     @staticmethod
     def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
@@ -59,8 +61,9 @@ class VideoSource(MediaSource[VideoDecoder]):
 
     def open(self) -> SourceInfo:
         """Open the file and decode its first frame; raises SourceError on failure."""
+        self._rated = has_rate(self._uri, self._file, self._head)
         container, stream = self._open_container()
-        duration_s = end_s(container, stream)
+        duration_s = end_s(container, stream) if self._rated else None
         told = () if self._options.stream else filter(None, [told_choice(container)])
         self._check_start(duration_s)
         # From here on use only the decoder's stream: the container may have been reopened.
@@ -175,7 +178,7 @@ class VideoSource(MediaSource[VideoDecoder]):
         return self._first, decoder
 
     def _can_seek(self, container: InputContainer) -> bool:
-        return self._file is None and has_time_stamps(container)
+        return self._file is None and has_time_stamps(container) and self._rated
 
     def _decode(self, container: InputContainer, stream: VideoStream) -> VideoDecoder:
         """Start decoding at the current position, up to the first frame."""
@@ -189,6 +192,7 @@ class VideoSource(MediaSource[VideoDecoder]):
             self._options.start_s,
             sampled_hz=sampled_hz,
             input_hz=self._options.input_hz,
+            rated=self._rated,
         )
         self._begin(decoder)
         self._first = next(decoder.frames, None)

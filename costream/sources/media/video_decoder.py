@@ -58,17 +58,20 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
         *,
         sampled_hz: float | None = None,
         input_hz: float | None = None,
+        rated: bool = True,
     ) -> None:
         """``from_s``: errors before this time are not counted. ``read``: returns the packets.
 
         ``sampled_hz``: skip frames that no tick of this rate shows, after ``begin_ticks``.
         ``input_hz``: frames per second if there are no time stamps; None: as stated, or assumed.
+        ``rated``: the stamps are more than numbers of frames.
         """
         self._container = container
         self.stream = stream
         known = stream.average_rate or stream.guessed_rate
         rate = known or DEFAULT_RATE
-        self.stamped, self._counted, self.assumes_rate = has_time_stamps(container), False, False
+        self.stamped, self._counted = has_time_stamps(container) and rated, False
+        self.assumes_rate = False
         if not self.stamped:
             stated = stated_rate(stream)
             self.assumes_rate = input_hz is None and stated is None
