@@ -390,3 +390,16 @@ def test_a_range_before_the_beginning_is_told(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"before .* begins, .* 00:16:40\.000 by its own"):
         read(path, end_s=5.0)
     assert len(read(path, start_s=2.0)[1]) == 50
+
+
+def test_a_picture_size_that_changes_is_told(tmp_path: Path) -> None:
+    """Of joined transport streams; each frame has its own size."""
+    parts = [make_video(tmp_path / f"{w}.ts", 50, size=(w, 64)) for w in (96, 128)]
+    path = tmp_path / "joined.ts"
+    path.write_bytes(b"".join(part.read_bytes() for part in parts))
+    video = contents(VideoSource(str(path)))
+    assert [frame.size for frame in video.frames] == [(96, 64)] * 50 + [(128, 64)] * 50
+    assert [frame.rgb.shape[1] for frame in video.frames] == [96] * 50 + [128] * 50
+    assert video.frames[-1].time_s == pytest.approx(99 / 25, abs=0.09)
+    told = [fault.message for fault in video.faults if not fault.count]
+    assert told == ["the picture is 128x64 pixels large from here on"]

@@ -30,6 +30,7 @@ from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
 SEEK_BACK_S = (0.0, 10.0)
 # Frames that are decoded before they are asked for: at most so many, and so many bytes.
 AHEAD, AHEAD_BYTES = 16, 32 << 20
+_OTHER_SIZE = "the picture is {}x{} pixels large from here on"
 
 
 @source("video", kind="video", order=5)
@@ -119,7 +120,7 @@ class VideoSource(MediaSource[VideoDecoder]):
         decoder, options = self._decoder, self._options
         if decoder is None:
             return
-        i = 0
+        i, sizes = 0, set[tuple[int, int] | None]()
         end = float("inf") if options.end_s is None else options.end_s - SAME_TIME_S
         for decoded in self._pictures():
             if self._stopped or decoded.time_s >= end:
@@ -129,7 +130,12 @@ class VideoSource(MediaSource[VideoDecoder]):
             yield from self._damage.report(decoded.time_s, not decoded.picture.is_corrupt)
             if i == 0:
                 decoder.begin_ticks(decoded.time_s)
-            yield self._frame(i, decoded)
+            frame = self._frame(i, decoded)
+            if frame.size not in sizes:
+                if sizes:  # each size once: some streams change it all the time
+                    yield Fault(frame.time_s, _OTHER_SIZE.format(*frame.size or (0, 0)), count=0)
+                sizes.add(frame.size)
+            yield frame
             i += 1
         yield from self._damage.flush()
         if decoder.fatal is not None:
