@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from costream.errors import CostreamError, UsageError
+from costream.spelling import stored_path
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -115,6 +116,7 @@ def read_toml(
 
     ``missing``: the error for a file that does not exist; None: the content is then empty.
     """
+    path = Path(stored_path(str(path)))
     try:
         with path.open("rb") as file:
             text = file.read(_LONGEST + 1)

@@ -23,6 +23,7 @@ from costream.places import parse_place
 from costream.runtime.alerts.rules import RuleLabels, parse_rule, targets
 from costream.runtime.batch.folders import Patterns
 from costream.runtime.batch.inputs import collect
+from costream.settings import read_toml
 from costream.sources.registry import expand, open_source
 from costream.spelling import composed, folded, stored_path
 from kit.media import make_video
@@ -123,6 +124,8 @@ def test_a_file_is_opened_in_either_form(one: Form, other: Form, tmp_path: Path)
     assert find_weights(f"{typed}.safetensors") == weights
     assert find_weights(unicodedata.normalize(other, YAWN), typed.parent) == weights
     assert stored_path(f"{asked}#1") == f"{video}#1"
+    (folder / f"{name}.toml").write_text("rate_hz = 5", "utf-8")
+    assert read_toml(Path(f"{typed}.toml")) == {"rate_hz": 5}
     table = folder / f"{name}.csv"
     table.write_text(f"file,start,end,label\n{name}.mp4,0,1,walk\n", "utf-8")
     (found,) = read_recordings(Path(f"{typed}.mp4"), Path(f"{typed}.csv"))
