@@ -108,10 +108,10 @@ def test_a_feed_that_the_device_does_not_decode_is_given_up(
     monkeypatch.setattr("costream.sources.live.connection.video_stream", lambda *_: video)
     container: Any = SimpleNamespace(streams=SimpleNamespace(video=[video], audio=[]))
     with pytest.raises(ConnectionFailedError) as caught:
-        _choose(container, False, "hardware", "rtsp://cam/1")
+        _choose(container, SourceOptions(decoder="hardware"), "rtsp://cam/1")
     assert caught.value.loss.refused
     assert caught.value.loss.message.startswith("cuda does not decode av1")
-    assert _choose(container, False, "auto", "rtsp://cam/1") is video
+    assert _choose(container, SourceOptions(decoder="auto"), "rtsp://cam/1") is video
 
 
 def test_the_first_device_that_can_be_opened_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
