@@ -9,7 +9,7 @@ loads a model once for many runs, and for streams of one's own. ``Results.read``
 
 from __future__ import annotations
 
-from costream.version import __version__
+from costream.core.version import __version__
 
 TYPE_CHECKING = False  # as that of typing, whose import would come before the program's handlers
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import click
 
-    from costream.errors import ExitCode
+    from costream.core.errors import ExitCode
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(encoding=encoding, errors="backslashreplace", newline="\n")
     import click
 
-    from costream.errors import CostreamError, ExitCode
+    from costream.core.errors import CostreamError, ExitCode
     from costream.runtime.stop import Stopped
 
     try:
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _verbosity(args) >= 2:
             import traceback
 
-            from costream.errors import printable
+            from costream.core.errors import printable
 
             print(printable(traceback.format_exc()), file=sys.stderr, end="")
         code = _say_other(error)
@@ -91,7 +91,7 @@ def _call(args: list[str]) -> int:
     import click
 
     from costream.cli import cli
-    from costream.errors import ExitCode, UsageError
+    from costream.core.errors import ExitCode, UsageError
 
     try:
         os.getcwd()  # libraries may end the process for the lack of one
@@ -108,14 +108,14 @@ def _call(args: list[str]) -> int:
 
 
 def _say(line: str, code: ExitCode) -> int:
-    from costream.errors import say
+    from costream.core.errors import say
 
     say(f"costream: {line}")
     return int(code)
 
 
 def _say_other(error: Exception) -> int:
-    from costream.errors import CostreamError, ExitCode
+    from costream.core.errors import CostreamError, ExitCode
 
     # Refusals of the system that may come from anywhere; those of a full disk are from stdout.
     system = dict.fromkeys((errno.ENOSPC, errno.EFBIG, errno.EIO), ExitCode.PARTIAL)

@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
 import costream
+from costream.core.records import Header, Picture, Record, Summary
 from costream.nn.block import EncoderConfig
 from costream.nn.encoder import Encoder
-from costream.records import Header, Picture, Record, Summary
 from costream.ui.run.state import RunState
 from costream.ui.run.view import LiveLayout
 from costream.ui.screen import Viewport

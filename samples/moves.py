@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from costream.layouts import BODY_15
+from costream.core.layouts import BODY_15
 
 Vector = npt.NDArray[np.float64]
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.clock import TOLERANCE_S, Tick, format_time, parse_time, resample, utc
-from costream.errors import UsageError
-from costream.records import Data, Fault, FeatureRow, Gap, Item, VideoFrame
+from costream.core.clock import TOLERANCE_S, Tick, format_time, parse_time, resample, utc
+from costream.core.errors import UsageError
+from costream.core.records import Data, Fault, FeatureRow, Gap, Item, VideoFrame
 
 NOTHING = np.zeros(1, np.float32)
 

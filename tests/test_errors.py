@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.errors import CostreamError, SourceError, say
-from costream.urls import redact
+from costream.core.errors import CostreamError, SourceError, say
+from costream.core.urls import redact
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.checkpoints.card import Timeline
-from costream.hysteresis import Hysteresis
-from costream.records import LOW, Head
+from costream.core.hysteresis import Hysteresis
+from costream.core.records import LOW, Head
+from costream.weights_io.card import Timeline
 
 LABELS = ("nothing", "walk", "fall")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costream.errors import SourceError, UsageError
-from costream.layouts import (
+from costream.core.errors import SourceError, UsageError
+from costream.core.layouts import (
     BANDAI_21,
     BODY_15,
     COCO_17,

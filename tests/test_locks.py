@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from costream.checkpoints.download import PartFile
-from costream.checkpoints.file import write_whole
-from costream.locks import append_own, open_own
+from costream.core.locks import append_own, open_own
 from costream.runtime.saved_state import write_state
 from costream.sinks.atomic import AtomicFile, replace_file, write_file
+from costream.weights_io.download import PartFile
+from costream.weights_io.file import write_whole
 
 
 def atomic(path: Path) -> None:

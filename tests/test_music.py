@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costream
-from costream.music import NO_MUSIC, PAUSE_S, MusicPieces
-from costream.records import Head, Header, Segment, Summary
+from costream.core.music import NO_MUSIC, PAUSE_S, MusicPieces
+from costream.core.records import Head, Header, Segment, Summary
 from costream.report.digest import Digest
 from costream.ui.timeline import FinalTimeline
 from kit.paths import SAMPLES

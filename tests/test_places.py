@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.errors import UsageError
-from costream.places import (
+from costream.core.errors import UsageError
+from costream.core.places import (
     Crossing,
     Place,
     ZoneEvent,
@@ -24,8 +24,8 @@ from costream.places import (
     parse_place,
     places_of,
 )
-from costream.records import to_json
-from costream.results.decode import from_json
+from costream.core.records import to_json
+from costream.sinks.result_decode import from_json
 
 UNIT = 32  # coarse, so that points lie on edges, corners coincide and polygons touch themselves
 POINT = st.tuples(st.integers(0, UNIT), st.integers(0, UNIT))

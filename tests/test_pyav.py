@@ -7,7 +7,7 @@ import struct
 import wave
 from pathlib import Path
 
-from costream.pyav import open_input
+from costream.core.pyav import open_input
 from kit.paths import ROOT
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from costream.checkpoints.file import read_card
-from costream.clock import parse_time
-from costream.models.registry import load_model
+from costream.core.clock import parse_time
+from costream.models.catalogue import load_model
+from costream.weights_io.file import read_card
 from kit.program import ROOT
 from kit.runs import run
 

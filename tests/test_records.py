@@ -10,9 +10,9 @@ import typing
 import numpy as np
 import pytest
 
-from costream import records
-from costream.places import Crossing, ZoneEvent
-from costream.records import (
+from costream.core import records
+from costream.core.places import Crossing, ZoneEvent
+from costream.core.records import (
     Alert,
     Box,
     Compute,
@@ -25,7 +25,7 @@ from costream.records import (
     StageTimes,
     to_json,
 )
-from costream.results.decode import from_json
+from costream.sinks.result_decode import from_json
 
 
 def text(record):

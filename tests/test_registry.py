@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from costream.registry import Registry, declarations
+from costream.core.registry import Registry, declarations
 
 BASE = """
-from costream.registry import Registry
+from costream.core.registry import Registry
 REGISTRY = Registry("zoo", "register")
 register = REGISTRY.register
 """

@@ -6,8 +6,8 @@ import click
 import pytest
 
 from costream.cli import cli
-from costream.errors import UsageError
-from costream.settings import COMMANDS, OUTWARD, load_config, user_config_path
+from costream.core.errors import UsageError
+from costream.core.settings import COMMANDS, OUTWARD, load_config, user_config_path
 
 
 @pytest.fixture(autouse=True)

@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.errors import ModelError, SourceError
+from costream.core.errors import ModelError, SourceError
+from costream.core.hysteresis import match_labels
+from costream.core.label_sets import custom_labels
+from costream.core.places import parse_place
+from costream.core.settings import read_toml
+from costream.core.spelling import composed, folded, stored_path
 from costream.evaluation.recordings import paired
-from costream.hysteresis import match_labels
 from costream.labels.examples import name_matcher, read_classes
 from costream.labels.media import Media
-from costream.labels.names import custom_labels
 from costream.labels.reading import read_recordings
 from costream.labels.recording import Recording
-from costream.models.registry import find_weights
-from costream.places import parse_place
+from costream.models.catalogue import find_weights
 from costream.runtime.alerts.rules import RuleLabels, parse_rule, targets
 from costream.runtime.batch.folders import Patterns
 from costream.runtime.batch.inputs import collect
-from costream.settings import read_toml
 from costream.sources.registry import expand, open_source
-from costream.spelling import composed, folded, stored_path
 from kit.media import make_video
 
 Form = Literal["NFC", "NFD"]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from costream.errors import SourceError, display_name, message
-from costream.urls import redact, redact_url
+from costream.core.errors import SourceError, display_name, message
+from costream.core.urls import redact, redact_url
 
 # What RFC 3986 allows, what browsers accept besides, and letters of other alphabets.
 ANY = st.characters(min_codepoint=32, exclude_categories=("Cs", "Cc", "Zl", "Zp"))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from costream.errors import ModelError
-from costream.user_code import code_files, function_of, run_code
+from costream.core.errors import ModelError
+from costream.core.user_code import code_files, function_of, run_code
 
 
 def made(folder: Path, name: str, text: str) -> Path:

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from costream.api.options import make_options
 from costream.api.streams import LoadedModel, RecordIterator, checked, loaded
-from costream.errors import ExitCode, UsageError, clean
-from costream.options import Options
-from costream.records import Header, Record, Summary
+from costream.core.errors import ExitCode, UsageError, clean
+from costream.core.records import Header, Record, Summary
+from costream.core.status import WatchStatus
+from costream.options.options import Options
 from costream.runtime.options import check_model_options
 from costream.runtime.stop import StopHandler
 from costream.runtime.watch.command import WatchRun, WatchView, status_exports
@@ -21,7 +22,6 @@ from costream.runtime.watch.feed_list import read_feeds
 from costream.sinks.base import Sink
 from costream.sinks.journal import Journal
 from costream.sinks.rotation import Rotation
-from costream.status import WatchStatus
 
 # A URL, the number of a camera, "mic", a TOML list of feeds, a file with realtime=True.
 FeedName: TypeAlias = "str | os.PathLike[str] | int"

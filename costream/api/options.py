@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from costream.cli.options import checked
-from costream.errors import UsageError
-from costream.formatting import suggest_names
-from costream.options import Options
+from costream.core.errors import UsageError
+from costream.core.formatting import suggest_names
+from costream.options.options import Options
 
 # Options of the terminal and of the process, which a program decides for itself.
 _TERMINAL = {"mic", "live", "color", "log_file", "verbose", "quiet", "skip_existing"}

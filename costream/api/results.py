@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from costream.api.options import checked_path
-from costream.errors import SourceError, UsageError
-from costream.formatting import listed
-from costream.records import (
+from costream.core.errors import SourceError, UsageError
+from costream.core.formatting import listed
+from costream.core.records import (
     AnyRecord,
     Compute,
     Fault,
@@ -63,7 +63,7 @@ class Results:
 
         Raises SourceError if the file cannot be read or holds no complete run.
         """
-        from costream.results.reader import read_results
+        from costream.sinks.result_reader import read_results
 
         file = checked_path(path, "read")
         header: Header | None = None

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 from costream.api.options import make_options
 from costream.api.results import REPLACE, Results
 from costream.api.streams import LoadedModel, RecordIterator, RecordQueue, checked, loaded
-from costream.errors import SourceError, UsageError
+from costream.core.errors import SourceError, UsageError
+from costream.core.records import Header, Record, Summary
 from costream.models.base import Model
-from costream.options import Options
-from costream.records import Header, Record, Summary
+from costream.options.options import Options
 from costream.runtime import pipeline
 from costream.runtime.alerts.files import AlertRules
 from costream.runtime.options import check_model_options, source_options

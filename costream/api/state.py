@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from costream.clock import Resampler, Tick
-from costream.errors import SourceError
-from costream.layouts import find_layout
+from costream.core.clock import Resampler, Tick
+from costream.core.errors import SourceError
+from costream.core.layouts import find_layout
+from costream.core.records import Data, FeatureRow, SkeletonFrame, VideoFrame
 from costream.models.base import Model
-from costream.records import Data, FeatureRow, SkeletonFrame, VideoFrame
 from costream.runtime.head_timelines import HeadTimeline, resume_smoothing, smoothed_scores
 from costream.runtime.pipeline import StreamRunner
 from costream.runtime.saved_state import UnfitStateError, read_state, write_state

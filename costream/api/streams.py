@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from costream.api.options import checked_path, make_options
-from costream.checkpoints.card import Card
-from costream.errors import ExitCode, UsageError
+from costream.core.errors import ExitCode, UsageError
+from costream.core.records import Header, Item, Record, Summary
 from costream.models.base import Model, ModelInfo
 from costream.models.persons import PersonsModel
-from costream.options import Options
-from costream.records import Header, Item, Record, Summary
+from costream.options.options import Options
 from costream.runtime.options import check_model_options, source_options
 from costream.runtime.pipeline import StreamRunner
 from costream.runtime.stop import StopHandler
 from costream.runtime.writer import StreamRecorder
 from costream.sinks.base import Sink
 from costream.sources.converters import ItemConverter, as_array, check_rate, make_converter
+from costream.weights_io.card import Card
 
 if TYPE_CHECKING:
     from costream.api.state import SavedStream
@@ -348,7 +348,7 @@ def load_model(
     make most steps slower. None: leave it. Raises ModelError if there are no such weights, or
     they or the device cannot be used; UsageError for arguments of another type.
     """
-    from costream.models import registry
+    from costream.models import catalogue as registry
     from costream.runtime.setup import prepare_torch
 
     for given in (name, name if weights is None else weights):

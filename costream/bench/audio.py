@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from costream.bench.timing import Contender, measure, quiet_torch, timing_cells
-from costream.frontends.audio import ContinualAudioNet
+from costream.core.tables import Cell, Table
+from costream.models.audio.audio_net import ContinualAudioNet
 from costream.models.oad.cooadtr import CoTrans
 from costream.nn.fast import compile_blocks
-from costream.tables import Cell, Table
 
 COLUMNS = ("way", "median us", "p10 us", "x costream", "MACs", "max error")
 _CHUNK = 16

@@ -15,16 +15,16 @@ from itertools import groupby, islice
 import numpy as np
 import numpy.typing as npt
 
-from costream.budget import Budget
-from costream.errors import SourceError
+from costream.core.errors import SourceError
+from costream.core.records import Box, VideoFrame
+from costream.core.tables import Cell, Table
 from costream.evaluation.metrics.detection import DetectedBoxes, Truth, detection_scores
 from costream.models.base import GatedModel
-from costream.records import Box, VideoFrame
+from costream.options.budget import Budget
 from costream.runtime.budget import TokenController
 from costream.runtime.tracking import Corners, corners_of
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
-from costream.tables import Cell, Table
 
 SETTLING = 10  # steps not counted: the controller has no measurements yet
 TOLERANCE = 0.15

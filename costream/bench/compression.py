@@ -13,15 +13,15 @@ import numpy as np
 
 from costream.bench.runtimes import ForeignStep, difference, foreign_steps
 from costream.bench.timing import quiet_torch, state_size, timing_cells
-from costream.checkpoints.file import Weights
-from costream.errors import UsageError
+from costream.core.errors import UsageError
+from costream.core.tables import Table
 from costream.evaluation.compression import scores
 from costream.models.build import build, model_class
+from costream.models.catalogue import read_model
 from costream.models.int8 import to_int8
-from costream.models.registry import read_model
 from costream.models.verify import random_items
 from costream.nn.fast import compile_blocks
-from costream.tables import Table
+from costream.weights_io.file import Weights
 
 _STEPS = 12  # of a round
 _COLUMNS = (

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.bench.timing import fit_norms, quiet_torch
+from costream.core.tables import Table
 from costream.nn.block import EncoderConfig
 from costream.nn.continual import Continual
 from costream.nn.conversion import convert
@@ -21,7 +22,6 @@ from costream.nn.encoder_layers import to_int8
 from costream.nn.state import State
 from costream.nn.video3d.encoder import VideoEncoder
 from costream.nn.video3d.sizes import find_size
-from costream.tables import Table
 
 COLUMNS = ("network", "frames", "clip ms", "step ms", "clip / step", "delay", "error")
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from costream.core.tables import Cell, Table
 from costream.models.oad.cooadtr import CoOadTR, CoTrans
 from costream.models.oad.deepcot import DeepCoT
 from costream.models.oad.oadtr import OadTR
-from costream.tables import Cell, Table
 
 NETWORKS = ("OadTR", "OadTR-b2", "OadTR-b1", "CoOadTR-b2", "CoOadTR-b1")
 

@@ -22,12 +22,12 @@ from costream.bench.timing import (
     state_size,
     timing_cells,
 )
+from costream.core.tables import Cell, Table
 from costream.models.streaming import find_device, find_dtype
 from costream.nn.block import EncoderConfig
 from costream.nn.cuda_graph import GraphedStep
 from costream.nn.encoder import Encoder
 from costream.nn.fast import compile_blocks
-from costream.tables import Cell, Table
 
 # queries [B, h, m, e], keys and values [B, h, n, e] -> [B, h, m, e]
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]

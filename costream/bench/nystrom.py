@@ -12,10 +12,10 @@ from torch import Tensor
 
 from costream.bench.counts import PUBLISHED_RATIO, attention_ops
 from costream.bench.timing import Contender, measure, quiet_torch
+from costream.core.tables import Cell, Table
 from costream.nn.attention import MultiheadAttention, RetroactiveAttention, SingleOutputAttention
 from costream.nn.nystrom.continual import RetroactiveNystrom, SingleOutputNystrom
 from costream.nn.nystrom.window import NystromAttention
-from costream.tables import Cell, Table
 
 # d, heads, n, m: the papers' sizes, then growing windows.
 STEP_SIZES = (

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from costream.bench.timing import Contender, measure, quiet_torch, state_size, timing_cells
+from costream.core.tables import Table
+from costream.models.audio.yamnet import BANDS, FRAMES, YamNet
 from costream.models.eventful.backbone import BackboneState
 from costream.models.eventful.rf_detr import RfDetr
 from costream.models.eventful.yolos import Yolos
-from costream.models.movinet import MoViNet
 from costream.models.spec import model_spec
-from costream.models.yamnet import BANDS, FRAMES, YamNet
+from costream.models.video.movinet import MoViNet
 from costream.nn.eventful.gates import Operations, TopTokens
 from costream.nn.state import State
-from costream.tables import Table
 
 COLUMNS = ("way", "median us", "p10 us", "x costream", "MACs", "state bytes")
 PICTURES = {"yolos": (480, 848), "rf": (384, 384)}  # height and width of frames

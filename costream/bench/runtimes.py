@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from costream.checkpoints.file import Weights
-from costream.errors import ModelError
+from costream.core.errors import ModelError
 from costream.models.build import build
 from costream.models.export import step_graph
 from costream.models.exporting.graph import StepGraph, to_onnx
 from costream.models.int8 import without_int8
 from costream.models.onnx_step import onnx_session
+from costream.weights_io.file import Weights
 
 Arrays = dict[str, npt.NDArray[Any]]
 STEPS = 32  # of noise, that answers are compared on

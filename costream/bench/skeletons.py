@@ -23,11 +23,11 @@ from costream.bench.timing import (
     state_size,
     timing_cells,
 )
+from costream.core.tables import Cell, Table
 from costream.models.skeleton.blocks import SkeletonBlock, TemporalUnit
 from costream.models.skeleton.network import ATTENTION_FROM, STRIDES, WIDTHS, SkeletonNet
 from costream.models.spec import model_spec
 from costream.nn.graph import GraphConvolution
-from costream.tables import Cell, Table
 
 COLUMNS = ("way", "persons", "median us", "p10 us", "x bound", "MACs", "state bytes", "max error")
 _COMPARED = 10  # steps after the window is full

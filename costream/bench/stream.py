@@ -13,17 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.api.streams import LoadedModel
-from costream.errors import SourceError
+from costream.core.errors import SourceError
+from costream.core.records import VideoFrame
+from costream.core.tables import Table
 from costream.models.base import Model
-from costream.options import Options
-from costream.records import VideoFrame
+from costream.options.options import Options
 from costream.runtime.options import source_options
 from costream.runtime.pipeline import run
 from costream.sinks.registry import make_sinks
 from costream.sources.base import DecoderChoice, SourceOptions
 from costream.sources.memory import MemorySource
 from costream.sources.registry import open_source, sniff
-from costream.tables import Table
 
 BASELINE = "decode + resize"
 COLUMNS = (

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from itertools import cycle, islice
 
 from costream.bench.timing import state_size
-from costream.errors import UsageError
+from costream.core.errors import UsageError
+from costream.core.records import Data
+from costream.core.tables import Cell, Table
 from costream.models.base import Model
 from costream.models.streaming import StreamingModel
 from costream.models.verify import random_items
-from costream.records import Data
-from costream.tables import Cell, Table
 
 COLUMNS = (
     *("streams", "ms a step", "us a stream", "x one alone", "frontend, us", "network, us"),

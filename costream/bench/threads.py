@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from costream.errors import UsageError
-from costream.models.registry import load_model
+from costream.core.errors import UsageError
+from costream.core.tables import Cell, Table
+from costream.models.catalogue import load_model
 from costream.runtime.threads import step_times
-from costream.tables import Cell, Table
 
 # One of each family whose weights are shipped.
 MODELS = ("cooadtr", "cooadtr-b2", "oadtr", "cosounds", "costgcn", "eventful-vitdet")

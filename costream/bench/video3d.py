@@ -22,16 +22,16 @@ from costream.bench.timing import (
     state_size,
     timing_cells,
 )
+from costream.core.tables import Cell, Table
 from costream.models.spec import model_spec
 from costream.models.streaming import find_device, find_dtype
-from costream.models.video3d import VideoNet
+from costream.models.video.video3d import VideoNet
 from costream.nn.cuda_graph import GraphedStep
 from costream.nn.pooling import TemporalMean
 from costream.nn.timing import in_sequence
 from costream.nn.video3d.blocks import Bottleneck3d, SqueezeExcitation
 from costream.nn.video3d.encoder import VideoEncoder
 from costream.nn.video3d.sizes import find_size
-from costream.tables import Cell, Table
 
 COLUMNS = ("way", "median us", "p10 us", "x costream", "MACs", "state bytes", "max error")
 _COMPARED = 4  # steps after the window is full

@@ -16,10 +16,10 @@ from costream.bench.eventful import (
     whole_frames,
 )
 from costream.bench.timing import quiet_torch
+from costream.core.tables import Cell, Table
 from costream.models.eventful.vivit import ViViT
 from costream.models.streaming import find_device, find_dtype
 from costream.nn.eventful.gates import Operations
-from costream.tables import Cell, Table
 
 VIEWS = 12  # per video: four in time, each with three in space
 DIM, DEPTH = 768, 12

@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from costream.bench.timing import state_size
-from costream.checkpoints.card import Card
-from costream.clock import Tick, resample, tick_per_item
-from costream.errors import ModelError, SourceError, UsageError
+from costream.core.clock import Tick, resample, tick_per_item
+from costream.core.errors import ModelError, SourceError, UsageError
+from costream.core.tables import Cell, Table
 from costream.evaluation.predictions import PredictionCollector
 from costream.evaluation.recordings import RecordingEvaluator
 from costream.evaluation.settings import EvaluateSettings
 from costream.labels.reading import read_recordings
 from costream.labels.recording import Recording
 from costream.models.base import Model
-from costream.models.registry import list_models, load_model
-from costream.options import Options
+from costream.models.catalogue import list_models, load_model
+from costream.options.options import Options
 from costream.runtime.options import source_options
 from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
-from costream.tables import Cell, Table
+from costream.weights_io.card import Card
 
 COLUMNS = (
     *("network", "weights", "mAP", "accuracy", "steps a second", "MMAC a step"),

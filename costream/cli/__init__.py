@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from costream.version import __version__
+from costream.core.version import __version__
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -52,7 +52,7 @@ class SuggestingGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the first argument names. UsageError if there is none."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            from costream.formatting import suggest_names
+            from costream.core.formatting import suggest_names
 
             hint = suggest_names(args[0], self.list_commands(ctx))
             if os.path.isfile(args[0]):
@@ -119,6 +119,6 @@ def cli(code: tuple[str, ...]) -> None:
     costream listen --mic                       music and sounds from the microphone
     """
     for path in code:
-        from costream.user_code import run_code
+        from costream.core.user_code import run_code
 
         run_code(path)

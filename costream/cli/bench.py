@@ -13,13 +13,13 @@ import click
 
 from costream.cli import SuggestingGroup
 from costream.cli.options import F, file_names, json_option, model_names
-from costream.errors import UsageError
-from costream.flags import seconds
+from costream.core.errors import UsageError
 from costream.models.spec import model_benches
+from costream.options.flags import seconds
 from costream.sinks.atomic import write_file
 
 if TYPE_CHECKING:
-    from costream.tables import Table
+    from costream.core.tables import Table
 
 _SIZE = click.IntRange(min=1)
 _BENCHES = model_benches()
@@ -185,7 +185,7 @@ def stream(
 
     sniff(file)  # reports a wrong name before torch is imported
     from costream.bench.stream import frames_table, stream_table
-    from costream.models.registry import load_model
+    from costream.models.catalogue import load_model
     from costream.runtime.setup import prepare_torch
 
     prepare_torch(threads)
@@ -221,7 +221,7 @@ def streams(
 ) -> None:
     """Time steps of many streams together: what one costs, and how many a core can take."""
     from costream.bench.streams import streams_table
-    from costream.models.registry import load_model
+    from costream.models.catalogue import load_model
     from costream.runtime.setup import prepare_torch
 
     prepare_torch(threads)
@@ -281,7 +281,7 @@ def budget(
     as_json: bool,
 ) -> None:
     """Show how well a budget is met: FILE is paused, then played, then a core gets busy."""
-    from costream.budget import Budget
+    from costream.options.budget import Budget
     from costream.sources.registry import sniff
 
     limit = Budget.parse(text)
@@ -290,7 +290,7 @@ def budget(
     sniff(file)
     from costream.bench.budget import budget_table, budget_trace, draw
     from costream.models.base import GatedModel
-    from costream.models.registry import load_model
+    from costream.models.catalogue import load_model
     from costream.runtime.setup import prepare_torch
 
     prepare_torch(threads)

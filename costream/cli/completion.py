@@ -20,7 +20,7 @@ from click.shell_completion import (
     shell_complete,
 )
 
-from costream.errors import CostreamError
+from costream.core.errors import CostreamError
 
 VARIABLE = "_COSTREAM_COMPLETE"
 

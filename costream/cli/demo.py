@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from costream.checkpoints.store import samples_folder, shipped_folder
 from costream.cli.options import shared
-from costream.errors import ExitCode, UsageError
-from costream.settings import ColorMode
+from costream.core.errors import ExitCode, UsageError
+from costream.core.settings import ColorMode
+from costream.weights_io.store import samples_folder, shipped_folder
 
 if TYPE_CHECKING:
-    from costream.options import Options
+    from costream.options.options import Options
     from costream.runtime.stop import StopHandler
     from costream.sinks.base import Sink
 
@@ -157,7 +157,7 @@ def _run(
     """Run a sample with its shipped model; print what it is, and its timeline."""
     from rich.text import Text
 
-    from costream.options import Options
+    from costream.options.options import Options
     from costream.ui.console import stdout_console
 
     source = samples_folder() / sample.file

@@ -15,9 +15,9 @@ from pathlib import Path
 import click
 
 from costream.cli.options import json_option
-from costream.errors import ExitCode, SourceError, printable
-from costream.settings import PROJECT_FILE, user_config_path
-from costream.version import __version__
+from costream.core.errors import ExitCode, SourceError, printable
+from costream.core.settings import PROJECT_FILE, user_config_path
+from costream.core.version import __version__
 
 # extra -> (package on PyPI, module to import, purpose)
 EXTRAS = {
@@ -151,7 +151,7 @@ def _protocols() -> list[Finding]:
 
 
 def _weights() -> list[Finding]:
-    from costream.models.registry import list_models
+    from costream.models.catalogue import list_models
 
     findings = []
     for model in list_models():

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from costream.cli.options import config_option, option, shared, verbosity_options
-from costream.flags import seconds
+from costream.options.flags import seconds
 
 
 def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from costream.errors import ExitCode, UsageError
+from costream.core.errors import ExitCode, UsageError
 
 MANUAL = Path(__file__).parent.parent / "manual"
 _PLACEHOLDER = re.compile(r"^\{\{([a-z-]+) ?(.*?)\}\}$", re.MULTILINE)
@@ -137,7 +137,7 @@ def _options(name: str) -> str:
 
 def _fields(name: str) -> str:
     """Return the fields of a record, or of a status, in their JSON form."""
-    from costream import records, status
+    from costream.core import records, status
 
     kind: Any = getattr(records, name, None) or vars(status)[name]
     comments, rows = _comments(kind), []
@@ -162,14 +162,14 @@ def _formats() -> str:
 
 
 def _layouts() -> str:
-    from costream.layouts import LAYOUTS
+    from costream.core.layouts import LAYOUTS
 
     rows = ((f"`{name}`", len(it.joints), ", ".join(it.joints)) for name, it in LAYOUTS.items())
     return _table(("layout", "joints", "in this order"), rows)
 
 
 def _markers() -> str:
-    from costream.layouts import marker_sets
+    from costream.core.layouts import marker_sets
 
     sets = marker_sets().items()
     rows = ((f"`{name}`", len(it.joints), ", ".join(it.headings)) for name, it in sets)
@@ -177,7 +177,7 @@ def _markers() -> str:
 
 
 def _models() -> str:
-    from costream.models.registry import list_models
+    from costream.models.catalogue import list_models
     from costream.models.spec import model_summaries
 
     origins = {entry.name: entry.origin for entry in list_models()}
@@ -187,7 +187,7 @@ def _models() -> str:
 
 
 def _published() -> str:
-    from costream.checkpoints.store import published
+    from costream.weights_io.store import published
 
     rows = (
         (f"`{name}`", f"{each.total_megabytes:g}", each.licence, each.source)
@@ -198,8 +198,8 @@ def _published() -> str:
 
 def _cards() -> str:
     """Return a row for each weight file of the package: labels, limits and licence."""
-    from costream.checkpoints.file import read_card
-    from costream.checkpoints.store import weight_folders
+    from costream.weights_io.file import read_card
+    from costream.weights_io.store import weight_folders
 
     cards = map(read_card, sorted(dict(weight_folders())["shipped"].glob("*.safetensors")))
     rows = ((f"`{it.name}`", it.description, it.limits, it.licence) for it in cards)
@@ -207,14 +207,14 @@ def _cards() -> str:
 
 
 def _importers() -> str:
-    from costream.importers.base import IMPORTERS
+    from costream.weights_io.importer import IMPORTERS
 
     rows = ((f"`{name}`", each.info["summary"]) for name, each in IMPORTERS.entries().items())
     return _table(("`--as`", "checkpoints of"), rows)
 
 
 def _import_keys() -> str:
-    from costream.importers.config import KEYS
+    from costream.weights_io.import_settings import KEYS
 
     return _table(("key", "meaning", "values"), ((f"`{k}`", v[2], v[1]) for k, v in KEYS.items()))
 

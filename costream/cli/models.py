@@ -13,9 +13,6 @@ from typing import Any
 
 import click
 
-from costream.checkpoints.card import Card
-from costream.checkpoints.file import STEP_SUFFIX, SUFFIX, card_in, read_card, read_header
-from costream.checkpoints.store import published
 from costream.cli import SuggestingGroup
 from costream.cli.models_fetch import (
     fetch_command,
@@ -26,9 +23,9 @@ from costream.cli.models_fetch import (
     remove_command,
 )
 from costream.cli.options import check_weight_file, json_option, model_names, print_json
-from costream.errors import CostreamError, ExitCode, UsageError, printable, say
-from costream.formatting import counted, listed, print_path, saving, si
-from costream.models.registry import (
+from costream.core.errors import CostreamError, ExitCode, UsageError, printable, say
+from costream.core.formatting import counted, listed, print_path, saving, si
+from costream.models.catalogue import (
     ModelEntry,
     find_weights,
     kind_of,
@@ -38,6 +35,9 @@ from costream.models.registry import (
 )
 from costream.models.spec import architectures
 from costream.sinks.atomic import check_folder
+from costream.weights_io.card import Card
+from costream.weights_io.file import STEP_SUFFIX, SUFFIX, card_in, read_card, read_header
+from costream.weights_io.store import published
 
 _WIDTH = 80  # columns of what is printed
 

@@ -12,9 +12,6 @@ from typing import IO
 
 import click
 
-from costream.checkpoints.file import SUFFIX
-from costream.checkpoints.published import FILE, NO_LICENCE, Published, read_published
-from costream.checkpoints.store import cache_folder, downloads_folder, published, shipped_folder
 from costream.cli.options import (
     check_weight_file,
     model_names,
@@ -23,7 +20,7 @@ from costream.cli.options import (
     print_table,
     published_names,
 )
-from costream.errors import (
+from costream.core.errors import (
     ModelError,
     OutputError,
     UsageError,
@@ -32,19 +29,22 @@ from costream.errors import (
     printable,
     say,
 )
-from costream.formatting import counted, listed, print_path, suggest_names
-from costream.importers.base import IMPORTERS
-from costream.importers.config import (
+from costream.core.formatting import counted, listed, print_path, suggest_names
+from costream.core.locks import append_own, try_lock
+from costream.core.user_code import split_spec
+from costream.models.catalogue import find_weights, kind_of
+from costream.runtime.stop import StopHandler, Stopped
+from costream.weights_io.file import SUFFIX
+from costream.weights_io.import_settings import (
     KEYS,
     ImportSettings,
     check_published,
     published_labels,
     read_pairs,
 )
-from costream.locks import append_own, try_lock
-from costream.models.registry import find_weights, kind_of
-from costream.runtime.stop import StopHandler, Stopped
-from costream.user_code import split_spec
+from costream.weights_io.importer import IMPORTERS
+from costream.weights_io.published import FILE, NO_LICENCE, Published, read_published
+from costream.weights_io.store import cache_folder, downloads_folder, published, shipped_folder
 
 
 @click.command("fetch")
@@ -148,8 +148,8 @@ def _fetch(entry: Published) -> Path:
 
 
 def _download(entry: Published, file: Path) -> None:
-    from costream.checkpoints.download import download
     from costream.ui.progress import Transfer
+    from costream.weights_io.download import download
 
     with _lock(file), Transfer(entry.name) as transfer:
         if file.exists():
@@ -401,8 +401,8 @@ def _convert_own(
     target: Path,
 ) -> None:
     """Write the weight file of a user's network. Raises as ``import_user_network``."""
-    from costream.checkpoints.file import write_weights
-    from costream.importers.user_network import import_user_network
+    from costream.models.import_user_network import import_user_network
+    from costream.weights_io.file import write_weights
 
     card, tensors, report = import_user_network(file, function, weights, name, config)
     write_weights(target, card, tensors)
@@ -421,10 +421,10 @@ def convert(
     form: str | None = None,
 ) -> None:
     """Write the weight file of checkpoints and describe it. Raises as ``import_files``."""
-    from costream.checkpoints.file import write_weights
-    from costream.importers.run import import_files
     from costream.models.build import build
+    from costream.models.importing import import_files
     from costream.runtime.setup import logging_to
+    from costream.weights_io.file import write_weights
 
     with logging_to(1, "auto", None):
         card, tensors = import_files(checkpoints, name, config, form)

@@ -1,4 +1,4 @@
-"""Click commands and options, made from the declarations of ``costream.options``."""
+"""Click commands and options, made from the declarations of ``costream.options.options``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from costream.errors import ExitCode, UsageError, display_name, printable, say
-from costream.settings import load_config
-from costream.urls import HIDDEN, path_of
+from costream.core.errors import ExitCode, UsageError, display_name, printable, say
+from costream.core.settings import load_config
+from costream.core.urls import HIDDEN, path_of
 
 if TYPE_CHECKING:  # only commands of a run import options, so that the others start faster
     from click.shell_completion import CompletionItem
 
-    from costream.options import Options
+    from costream.options.options import Options
 
 _MOST = 1e15  # in settings
 _ORIGINS = "costream.origins"  # in the meta data of a context: file of each value of a file
@@ -117,7 +117,7 @@ def run_command(
     ``changes``: for a field, other arguments of ``click.Option``; "after" names the field whose
     option it follows.
     """
-    from costream.options import Options
+    from costream.options.options import Options
 
     of_kind = kind or Options
     required = not argument.startswith("[")
@@ -279,7 +279,7 @@ def checked(options: Options, command: str) -> Options:
 
         parse_columns(options.columns)
     if options.layout is not None:
-        from costream.layouts import find_layout
+        from costream.core.layouts import find_layout
 
         find_layout(options.layout)
     if options.overwrite and options.skip_existing and command != "batch":
@@ -342,7 +342,7 @@ def shared(*names: str, **changes: Any) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
-        from costream.options import Options
+        from costream.options.options import Options
 
         for name in reversed(names):
             flag = Options.__dataclass_fields__[name].metadata["flag"]
@@ -371,8 +371,8 @@ def _check_quiet(quiet: bool, verbose: int) -> None:
 
 def check_weight_file(target: Path) -> None:
     """Raise UsageError for a file of weights that cannot be written; before the work for it."""
-    from costream.checkpoints.file import SUFFIX
     from costream.sinks.atomic import check_folder
+    from costream.weights_io.file import SUFFIX
 
     if target.suffix != SUFFIX:
         raise UsageError(f"the name must end in {SUFFIX}", where=f"-o {target}")
@@ -429,7 +429,7 @@ def folder_names(
 
 def model_names(ctx: click.Context, param: click.Parameter, word: str) -> list[CompletionItem[str]]:
     """Complete the models that have weights here, one or a list; else weight files."""
-    from costream.models.registry import list_models
+    from costream.models.catalogue import list_models
 
     models = {e.name: e.summary for e in list_models() if e.path is not None}
     return in_list(models, word) or file_names(ctx, param, word)
@@ -439,7 +439,7 @@ def published_names(
     ctx: click.Context, param: click.Parameter, word: str
 ) -> list[CompletionItem[str]]:
     """Complete the checkpoints that can be fetched."""
-    from costream.checkpoints.store import published
+    from costream.weights_io.store import published
 
     return in_list({name: entry.source for name, entry in published().items()}, word)
 
@@ -457,7 +457,7 @@ def layout_names(
     ctx: click.Context, param: click.Parameter, word: str
 ) -> list[CompletionItem[str]]:
     """Complete layouts of joints; else files."""
-    from costream.layouts import LAYOUTS, marker_sets
+    from costream.core.layouts import LAYOUTS, marker_sets
 
     return in_list(dict.fromkeys((*LAYOUTS, *marker_sets()), ""), word) or file_names(
         ctx, param, word

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from costream.cli.options import run_command
-from costream.errors import ExitCode
-from costream.options import Options
+from costream.core.errors import ExitCode
+from costream.options.options import Options
 
 
 @run_command(

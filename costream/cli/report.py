@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from costream.cli.options import file_names, in_list
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.report.command import FORMATS, ReportOptions, parse_formats
 
 

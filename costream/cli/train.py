@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from costream.checkpoints.file import SUFFIX
 from costream.cli.options import (
     check_weight_file,
     config_option,
@@ -16,7 +15,8 @@ from costream.cli.options import (
     shared,
     verbosity_options,
 )
-from costream.errors import UsageError
+from costream.core.errors import UsageError
+from costream.weights_io.file import SUFFIX
 
 
 @click.command(no_args_is_help=True)

@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 
 from costream.cli.options import option
-from costream.errors import ExitCode, SourceError, UsageError, display_name, printable
-from costream.flags import parse_places, seconds
-from costream.places import KINDS, Place, check_places
-from costream.records import Fault, VideoFrame
+from costream.core.errors import ExitCode, SourceError, UsageError, display_name, printable
+from costream.core.places import KINDS, Place, check_places
+from costream.core.records import Fault, VideoFrame
+from costream.options.flags import parse_places, seconds
 
 
 def _places(ctx: click.Context, param: click.Parameter, value: Iterable[str]) -> tuple[Place, ...]:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from costream.core.places import Place
+from costream.core.records import Box, PixelSize
 from costream.draw.canvas import DARK, GREY, Canvas, draw_line, fill
 from costream.draw.palette import Color, Paint, rgb_of
 from costream.draw.text import line_height, text_width, write
-from costream.places import Place
-from costream.records import Box, PixelSize
 
 # Translucent grid of the tokens that a step has computed.
 

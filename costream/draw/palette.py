@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
-from costream.records import Header, heads_of
+from costream.core.records import Header, heads_of
 
 Color = tuple[int, int, int]  # red, green, blue
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from costream.records import SkeletonFrame
+from costream.core.records import SkeletonFrame
 
 MIN_JOINT_SCORE = 0.3  # joints with a lower score are guesses and not drawn
 _SHRINK = 0.995  # factor by which the extent may shrink per frame

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
+from costream.core.records import TextLine
 from costream.evaluation.metrics.bootstrap import FEWEST_GROUPS, bootstrap
 from costream.evaluation.metrics.frames import (
     average_precisions,
@@ -37,8 +38,7 @@ from costream.evaluation.settings import (
 )
 from costream.labels.examples import Example, fit_labels, read_lines, to_examples
 from costream.labels.reading import read_recordings
-from costream.models.fitting import card_kind
-from costream.records import TextLine
+from costream.models.compatibility import card_kind
 from costream.runtime.stop import StopHandler
 from costream.sources.base import SourceOptions
 
@@ -127,7 +127,7 @@ def window_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, An
     text, ModelError for one whose weights fit a single window.
     """
     from costream.models.build import build, model_class
-    from costream.models.registry import read_model
+    from costream.models.catalogue import read_model
 
     stored = read_model(str(settings.model), settings.weights)
     if card_kind(stored.card) != "text":

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from costream.errors import ExitCode, OutputError, printable
+from costream.core.errors import ExitCode, OutputError, printable
+from costream.core.records import plain
 from costream.evaluation.clips import clip_scores, window_scores
 from costream.evaluation.objects import object_scores
 from costream.evaluation.picture import draw
 from costream.evaluation.recordings import result_scores, watch_scores
 from costream.evaluation.settings import EvaluateSettings, card_of
 from costream.evaluation.tables import to_text
-from costream.records import plain
 from costream.runtime.setup import logging_to
 from costream.runtime.stop import StopHandler
 

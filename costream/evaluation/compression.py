@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from costream.checkpoints.file import Weights, write_weights
-from costream.errors import ModelError
+from costream.core.errors import ModelError
 from costream.evaluation.sample import sample_scores
 from costream.models.build import build, model_class
+from costream.models.catalogue import read_model
 from costream.models.int8 import SCALE, matrices, to_int8
-from costream.models.registry import read_model
 from costream.models.verify import random_items
+from costream.weights_io.file import Weights, write_weights
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from costream.core.records import Box, Objects, Picture, Record, VideoFrame
 from costream.evaluation.metrics.detection import (
     DetectedBoxes,
     Truth,
@@ -19,8 +20,7 @@ from costream.evaluation.predictions import ConcatenatedSource, CostCollector
 from costream.evaluation.settings import EvaluateSettings, card_of, load, readable, source_options
 from costream.labels.boxes import ClipWithBoxes, fit_boxes, read_boxes
 from costream.models.base import Model
-from costream.options import Options
-from costream.records import Box, Objects, Picture, Record, VideoFrame
+from costream.options.options import Options
 from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
 from costream.runtime.tracking import corners_of

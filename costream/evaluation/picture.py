@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from costream.core.tables import Table
 from costream.draw.canvas import Canvas, draw_line, fill
 from costream.draw.palette import Color, Palette
 from costream.draw.text import fit_text, text_width, write
-from costream.tables import Table
 
 _PAPER: Color = (255, 255, 255)
 _INK: Color = (28, 31, 36)

@@ -10,11 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import SourceError
-from costream.labels.examples import Example, located
-from costream.models.base import Model
-from costream.options import Options
-from costream.records import (
+from costream.core.errors import SourceError
+from costream.core.records import (
     Compute,
     Data,
     Fault,
@@ -27,6 +24,9 @@ from costream.records import (
     SourceInfo,
     Summary,
 )
+from costream.labels.examples import Example, located
+from costream.models.base import Model
+from costream.options.options import Options
 from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
 from costream.sources.base import Source, SourceOptions

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
+from costream.core.label_sets import THUMOS14, TVSERIES
 from costream.labels.examples import normalise_label
-from costream.labels.names import THUMOS14, TVSERIES
 
 
 @dataclass(frozen=True)

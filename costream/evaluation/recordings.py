@@ -11,23 +11,23 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from costream.errors import SourceError, UsageError
+from costream.core.errors import SourceError, UsageError
+from costream.core.formatting import counted
+from costream.core.records import Header, Segment, Summary
+from costream.core.spelling import composed, folded, stored_path
 from costream.evaluation.metrics.frames import frame_scores
 from costream.evaluation.metrics.segments import detection_latency, segment_scores, start_scores
 from costream.evaluation.predictions import ModelPredictions, PredictionCollector, run_into
 from costream.evaluation.protocols import PROTOCOLS, Protocol, kept
 from costream.evaluation.settings import EvaluateSettings, card_of, load, readable, source_options
 from costream.evaluation.truth import EvaluatedRecording, align_truth, fit_truth
-from costream.formatting import counted
 from costream.labels.collector import shortened
 from costream.labels.examples import normalise_label
 from costream.labels.reading import read_recordings, recording_name
 from costream.labels.recording import BACKGROUNDS, SILENCE, Recording
-from costream.records import Header, Segment, Summary
-from costream.results.reader import NotAResultError, Totals, UnreadableRecord, runs
 from costream.runtime.stop import StopHandler
+from costream.sinks.result_reader import NotAResultError, Totals, UnreadableRecord, runs
 from costream.sources.registry import open_source
-from costream.spelling import composed, folded, stored_path
 
 log = logging.getLogger("costream")
 

@@ -16,17 +16,17 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from costream.checkpoints.store import samples_folder
-from costream.errors import CostreamError, ModelError
+from costream.core.errors import CostreamError, ModelError
+from costream.core.records import Objects, Prediction, Record
 from costream.evaluation.predictions import CostCollector
 from costream.models.base import Model
-from costream.models.registry import load_model
-from costream.options import Options
-from costream.records import Objects, Prediction, Record
+from costream.models.catalogue import load_model
+from costream.options.options import Options
 from costream.runtime.options import source_options
 from costream.runtime.pipeline import run
 from costream.runtime.segments import best_scores
 from costream.sources.registry import open_source
+from costream.weights_io.store import samples_folder
 
 TOLERANCE = 0.02  # processors and decoder versions round differently
 _LEAST = 1e-6  # least probability in the logarithm

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from costream.errors import SourceError, UsageError
-from costream.options import Options
+from costream.core.errors import SourceError, UsageError
+from costream.options.options import Options
 from costream.sources.base import SourceOptions
 
 if TYPE_CHECKING:
-    from costream.checkpoints.card import Card
     from costream.models.base import Model
     from costream.runtime.stop import StopHandler
+    from costream.weights_io.card import Card
 
 log = logging.getLogger("costream")
 
@@ -85,15 +85,15 @@ class EvaluateSettings:
 
 def card_of(settings: EvaluateSettings) -> Card:
     """Return the card of the model. ModelError if it is missing or damaged."""
-    from costream.checkpoints.file import read_card
-    from costream.models.registry import find_weights
+    from costream.models.catalogue import find_weights
+    from costream.weights_io.file import read_card
 
     return read_card(find_weights(str(settings.model), settings.weights))
 
 
 def load(settings: EvaluateSettings) -> Model:
     """Prepare PyTorch and return the loaded model. Raises ModelError."""
-    from costream.models.registry import load_model
+    from costream.models.catalogue import load_model
     from costream.runtime.setup import prepare_torch
 
     prepare_torch(settings.threads)

@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from costream.formatting import counted
-from costream.tables import Cell, Table
+from costream.core.formatting import counted
+from costream.core.tables import Cell, Table
 
 
 def to_text(result: dict[str, Any]) -> str:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
+from costream.core.records import Segment
 from costream.evaluation.predictions import ModelPredictions
 from costream.labels.collector import shortened
 from costream.labels.examples import name_matcher
 from costream.labels.recording import Label, Recording, frame_labels, frame_targets
-from costream.records import Segment
 
 log = logging.getLogger("costream")
 

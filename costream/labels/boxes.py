@@ -21,7 +21,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
+from costream.core.records import IMAGE_SUFFIXES
+from costream.core.spelling import stored_path
 from costream.labels.collector import shortened
 from costream.labels.examples import name_matcher
 from costream.labels.formats.boxes import (
@@ -33,8 +35,6 @@ from costream.labels.formats.boxes import (
     read_coco,
     read_lines,
 )
-from costream.records import IMAGE_SUFFIXES
-from costream.spelling import stored_path
 
 log = logging.getLogger("costream")
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from costream.clock import TOLERANCE_S, parse_time
-from costream.errors import UsageError
+from costream.core.clock import TOLERANCE_S, parse_time
+from costream.core.errors import UsageError
+from costream.core.spelling import composed, folded
 from costream.labels.recording import Label, Recording
-from costream.spelling import composed, folded
 
 log = logging.getLogger("costream")
 _SHOWN = 3  # places quoted in a message

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from costream.errors import SourceError, UsageError
+from costream.core.errors import SourceError, UsageError
+from costream.core.spelling import composed, folded
 from costream.labels.collector import abbreviate, read_text
 from costream.labels.formats.csv_files import read_rows
 from costream.labels.recording import BACKGROUNDS, Label, Recording
 from costream.sources.registry import expand
-from costream.spelling import composed, folded
 
 log = logging.getLogger("costream")
 

@@ -6,7 +6,8 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from costream.errors import SourceError, UsageError
+from costream.core.errors import SourceError, UsageError
+from costream.core.spelling import composed, folded
 from costream.labels.collector import abbreviate
 from costream.sources.features.arrays import split_video
 from costream.sources.file import file_name
@@ -18,7 +19,6 @@ from costream.sources.media.container import (
 from costream.sources.media.sound_file import open_sound
 from costream.sources.registry import expand, open_source, sniff
 from costream.sources.skeletons.frame_files import frame_files
-from costream.spelling import composed, folded
 
 # Files that may contain several recordings and have to be opened.
 _ARRAYS = (".npy", ".pickle", ".pkl", ".p")

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
-from costream.errors import SourceError, UsageError
+from costream.core.errors import SourceError, UsageError
+from costream.core.spelling import folded, stored_path
 from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, abbreviate, checked
 from costream.labels.examples import read_classes
 from costream.labels.formats.arrays import BESIDE, read_arrays
@@ -21,7 +22,6 @@ from costream.labels.media import Media, length_s
 from costream.labels.recording import Recording
 from costream.sinks.registry import FORMATS
 from costream.sources.registry import expand
-from costream.spelling import folded, stored_path
 
 log = logging.getLogger("costream")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from costream.clock import TOLERANCE_S
+from costream.core.clock import TOLERANCE_S
 
 UNSCORED = -1  # index of a frame whose label is unknown
 BACKGROUND, SILENCE = "background", "silence"

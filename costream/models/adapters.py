@@ -14,15 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.checkpoints.file import Weights
-from costream.errors import ModelError
-from costream.frontends.base import load_frontend
+from costream.core.errors import ModelError
 from costream.models.build import new_network
 from costream.models.eventful.rcnn import BINS
 from costream.models.eventful.vitdet import ViTDet
+from costream.models.frontend import load_frontend
 from costream.nn.adapters.adapting import adapters, fuse, load_adapter
 from costream.nn.adapters.low_rank import SPLoRA
 from costream.nn.adapters.pruning import Pruner
+from costream.weights_io.file import Weights
 
 _STEPS = 18  # of an example clip
 

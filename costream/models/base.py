@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from costream.checkpoints.card import Card
-from costream.records import AudioFormat, Box, Data, SkeletonFrame, SourceInfo, VideoFrame
+from costream.core.records import AudioFormat, Box, Data, SkeletonFrame, SourceInfo, VideoFrame
+from costream.weights_io.card import Card
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from costream.checkpoints.card import Card
-from costream.checkpoints.file import write_weights
-from costream.errors import ModelError
-from costream.formatting import listed
-from costream.frontends.base import load_frontend
+from costream.core.errors import ModelError
+from costream.core.formatting import listed
+from costream.models.frontend import load_frontend
 from costream.models.spec import MODELS, architectures, model_spec
 from costream.nn.widths import narrow
+from costream.weights_io.card import Card
+from costream.weights_io.file import write_weights
 
 _BESIDE = 50_000_000, 10_000  # numbers, parameters of a network beside those of its file
 

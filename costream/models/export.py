@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from costream.checkpoints.card import Card
-from costream.checkpoints.file import STEP_FORMAT, Weights, write_whole
-from costream.errors import ModelError, UsageError
+from costream.core.errors import ModelError, UsageError
+from costream.models.audio.yamnet import YamNet
 from costream.models.build import build
+from costream.models.catalogue import read_model
 from costream.models.exporting.convolutional import (
     add_convolutional,
     convolutional_shape,
@@ -26,11 +26,11 @@ from costream.models.exporting.graph import StepGraph, TorchStep, to_onnx
 from costream.models.exporting.skeletons import add_skeleton, skeleton_shape, why_not_skeleton
 from costream.models.exporting.tokens import add_tokens, token_width, why_not_tokens
 from costream.models.int8 import without_int8
-from costream.models.movinet import MoViNet
-from costream.models.registry import read_model
 from costream.models.spec import is_gated
-from costream.models.video3d import VideoNet
-from costream.models.yamnet import YamNet
+from costream.models.video.movinet import MoViNet
+from costream.models.video.video3d import VideoNet
+from costream.weights_io.card import Card
+from costream.weights_io.file import STEP_FORMAT, Weights, write_whole
 
 PROGRAM = ".pt2"  # suffix of programs of torch.export
 

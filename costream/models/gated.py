@@ -10,16 +10,16 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from costream.checkpoints.card import Card
-from costream.errors import ModelError
+from costream.core.errors import ModelError
+from costream.core.places import Place
+from costream.core.records import Data, SourceInfo, VideoFrame
 from costream.models.base import ModelHead, ModelInfo, StepResult
-from costream.models.fitting import check_source
+from costream.models.compatibility import check_source
 from costream.models.streaming import find_device, find_dtype, synchronize
 from costream.nn.eventful.block import use_bfloat16_products
 from costream.nn.eventful.gates import OnlyTokens, PerGateTokens, RecordedPolicy, TopTokens
 from costream.nn.state import State
-from costream.places import Place
-from costream.records import Data, SourceInfo, VideoFrame
+from costream.weights_io.card import Card
 
 Pace: TypeAlias = Callable[[int], int]  # index of a gate -> tokens that it may pass
 

@@ -6,10 +6,10 @@ import hashlib
 import os
 from dataclasses import dataclass
 
-from costream.checkpoints.card import Card
-from costream.checkpoints.file import read_header
-from costream.models.registry import find_weights
+from costream.models.catalogue import find_weights
 from costream.models.spec import is_gated
+from costream.weights_io.card import Card
+from costream.weights_io.file import read_header
 
 
 @dataclass(frozen=True)

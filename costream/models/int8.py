@@ -13,10 +13,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from costream.checkpoints.card import Card
-from costream.errors import ModelError
+from costream.core.errors import ModelError
 from costream.nn.encoder import replace_by_int8
 from costream.nn.int8 import LARGE, dequantise, quantise
+from costream.weights_io.card import Card
 
 SCALE = "_scale"
 _LEAST = 256  # numbers of a weight that is worth it

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from costream.errors import ModelError
+from costream.core.errors import ModelError
 from costream.models.base import ModelHead
 from costream.models.streaming import StreamingModel
 from costream.nn.state import State

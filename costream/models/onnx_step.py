@@ -18,13 +18,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from costream.checkpoints.file import card_in, read_header
-from costream.errors import ModelError
-from costream.frontends.base import frontend_class, load_frontend
+from costream.core.errors import ModelError
 from costream.models.base import stacked
+from costream.models.frontend import frontend_class, load_frontend
 from costream.models.oad.cooadtr import OadOutput
 from costream.models.streaming import StreamingModel
 from costream.nn.state import State, zeros
+from costream.weights_io.file import card_in, read_header
 
 Arrays = dict[str, npt.NDArray[Any]]
 _TYPES = {"tensor(float)": torch.float32, "tensor(int64)": torch.int64}

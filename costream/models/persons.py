@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from costream.errors import ModelError
+from costream.core.errors import ModelError
+from costream.core.records import Data, SourceInfo
 from costream.models.base import GatedModel, Model, StepResult
-from costream.records import Data, SourceInfo
 
 PERSON = "person"  # the label of a detector whose boxes are persons
 

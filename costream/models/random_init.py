@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from costream.checkpoints.card import UNTRAINED, Card
-from costream.errors import ModelError, UsageError
-from costream.formatting import suggest_names
-from costream.frontends.base import FRONTENDS, load_frontend
+from costream.core.errors import ModelError, UsageError
+from costream.core.formatting import suggest_names
 from costream.models.build import build, new_network
-from costream.models.registry import read_whole
+from costream.models.catalogue import read_whole
+from costream.models.frontend import FRONTENDS, load_frontend
 from costream.models.spec import MODELS, ModelSpec, initial_models, model_spec
+from costream.weights_io.card import UNTRAINED, Card
 
 # the argument of a network that takes rows of any width
 _WIDTHS = {

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from costream.registry import Registry
+from costream.core.registry import Registry
 
 T = TypeVar("T")
 MODELS: Registry[Any] = Registry("costream.models", "register_model")

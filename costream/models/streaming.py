@@ -13,22 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from costream.checkpoints.card import Card, Familiarity
-from costream.errors import ModelError, SourceError
-from costream.frontends.audiovisual import stack_audio_blocks
-from costream.frontends.pose import BOX, PoseTracker, PoseTrackers
-from costream.models.base import ModelHead, ModelInfo, NetworkOutput, StepResult, stacked
-from costream.models.fitting import (
-    check_source,
-    exactness,
-    extra_audio,
-    input_width,
-    source_kind,
-    source_notes,
-)
-from costream.nn.cuda_graph import GraphedStep
-from costream.nn.state import State, numbers_of
-from costream.records import (
+from costream.core.errors import ModelError, SourceError
+from costream.core.records import (
     AudioBlock,
     AudioFormat,
     Data,
@@ -37,6 +23,20 @@ from costream.records import (
     SourceInfo,
     VideoFrame,
 )
+from costream.models.base import ModelHead, ModelInfo, NetworkOutput, StepResult, stacked
+from costream.models.compatibility import (
+    check_source,
+    exactness,
+    extra_audio,
+    input_width,
+    source_kind,
+    source_notes,
+)
+from costream.models.oad.audiovisual import stack_audio_blocks
+from costream.models.skeleton.pose import BOX, PoseTracker, PoseTrackers
+from costream.nn.cuda_graph import GraphedStep
+from costream.nn.state import State, numbers_of
+from costream.weights_io.card import Card, Familiarity
 
 CHUNK = 16  # items of a recording at once: four seconds of sound, two of video
 _TOKENS = 8  # at once: networks with windows take longer for more

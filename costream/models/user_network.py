@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from costream.errors import ModelError
+from costream.core.errors import ModelError
+from costream.core.user_code import function_of
 from costream.models.converted import ContinualClassifier
 from costream.models.oad.cooadtr import OadOutput
 from costream.models.spec import register_model
@@ -21,7 +22,6 @@ from costream.nn.continual import Continual
 from costream.nn.conversion import convert
 from costream.nn.network import PartGraphState
 from costream.nn.operation import ConversionError
-from costream.user_code import function_of
 
 MEL_BANDS, MEL_RATE_HZ, MEL_HOP = 64, 100, 25  # of the frontend "logmel": frames a second, a step
 RATE_HZ = 10.0

@@ -13,14 +13,14 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from costream.checkpoints.card import Card
-from costream.checkpoints.file import Weights, read_weights
-from costream.errors import ModelError
+from costream.core.errors import ModelError
+from costream.core.records import AudioBlock, Data, FeatureRow, SkeletonFrame, TextLine, VideoFrame
 from costream.models.build import build, model_class
-from costream.models.fitting import source_kind
+from costream.models.compatibility import source_kind
 from costream.models.streaming import StreamingModel
 from costream.nn.eventful.gates import TopShare
-from costream.records import AudioBlock, Data, FeatureRow, SkeletonFrame, TextLine, VideoFrame
+from costream.weights_io.card import Card
+from costream.weights_io.file import Weights, read_weights
 
 _BEST = 10  # labels
 _TIMED = 9  # steps

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from costream.errors import ModelError
+from costream.core.errors import ModelError
 from costream.nn.parts import Part
 
 # What may be asked for where the exact continual form does not exist, or has a delay.

@@ -13,18 +13,18 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from costream import formatting
-from costream.errors import ExitCode, SourceError, UsageError, display_name, say
-from costream.places import places_of
+from costream.core import formatting
+from costream.core.errors import ExitCode, SourceError, UsageError, display_name, say
+from costream.core.places import places_of
+from costream.core.spelling import stored_path
 from costream.report.digest import Digest
 from costream.report.markup import Html
 from costream.report.overview import MissingResult, Report, read_failures
 from costream.report.page import page_foot, page_head
 from costream.report.section import MOST_OPEN, Pages, Run, section
 from costream.report.thumbnails import Thumbnails, find_media, take
-from costream.results.reader import NotAResultError, runs
 from costream.sinks.atomic import AtomicFile, StreamOutput, TextOutput, check_folder, write_file
-from costream.spelling import stored_path
+from costream.sinks.result_reader import NotAResultError, runs
 
 
 def make_report(options: ReportOptions) -> ExitCode:

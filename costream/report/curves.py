@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from costream.core.formatting import si, three_digits
+from costream.core.records import STAGES
 from costream.draw.palette import Palette
-from costream.formatting import si, three_digits
-from costream.records import STAGES
 from costream.report.digest import DENSE, FIRST_STAGE, MACS, Array, Digest
 from costream.report.markup import Html, join, name, tag
 from costream.report.timeline import TimeAxis, bands, round_up, swatch

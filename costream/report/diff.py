@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 
 import click
 
-from costream.errors import ExitCode, SourceError, UsageError, display_name, printable, say
-from costream.formatting import clean, counted, short_time, si, times
-from costream.records import Header, Prediction, dumps, plain
+from costream.core.errors import ExitCode, SourceError, UsageError, display_name, printable, say
+from costream.core.formatting import clean, counted, short_time, si, times
+from costream.core.records import Header, Prediction, dumps, plain
 from costream.report.alignment import Pair, Stretch, align_runs, held
 from costream.report.command import ResultFile, find_results
 from costream.report.digest import Digest
-from costream.results.reader import Content, NotAResultError, runs
+from costream.sinks.result_reader import Content, NotAResultError, runs
 
 MOST_LISTED = 1000  # differences kept per run
 _MOST_SEGMENTS = 100_000

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costream.costs import CostTotals
-from costream.music import MusicPieces
-from costream.places import Crossing, ZoneEvent
-from costream.records import (
+from costream.core.costs import CostTotals
+from costream.core.music import MusicPieces
+from costream.core.places import Crossing, ZoneEvent
+from costream.core.records import (
     STAGES,
     Alert,
     Compute,
@@ -30,7 +30,7 @@ from costream.records import (
     finds_objects,
     has_overlaps,
 )
-from costream.results.reader import Content, Totals, UnreadableRecord
+from costream.sinks.result_reader import Content, Totals, UnreadableRecord
 
 
 class Heads:

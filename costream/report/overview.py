@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from costream.core.errors import SourceError
+from costream.core.formatting import counted, saving, short_time, si, times
 from costream.draw.palette import Palette
-from costream.errors import SourceError
-from costream.formatting import counted, saving, short_time, si, times
 from costream.report.digest import LabelStats
 from costream.report.markup import Html, folded, name, tag, unlisted
 from costream.report.section import Run, fact, status

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from importlib.resources import files
 
+from costream.core.version import __version__
 from costream.report.markup import Html, join, tag, text
 from costream.report.timeline import patterns
-from costream.version import __version__
 
 # The page must not load or run anything, whatever its content.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
+from costream.core.formatting import clean, counted, saving, short_time, si
+from costream.core.records import STAGES
 from costream.draw.palette import Paint
-from costream.formatting import clean, counted, saving, short_time, si
-from costream.records import STAGES
 from costream.report.curves import shown_labels
 from costream.report.digest import DENSE, FIRST_STAGE, MACS, Array, Digest
 from costream.report.section import Run, status

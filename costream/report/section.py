@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from costream.draw.palette import Palette
-from costream.errors import UsageError
-from costream.formatting import (
+from costream.core.errors import UsageError
+from costream.core.formatting import (
     counted,
     network_saving,
     nothing_found,
@@ -25,7 +24,8 @@ from costream.formatting import (
     times,
     unfamiliar_line,
 )
-from costream.records import STAGES, Segment, plain
+from costream.core.records import STAGES, Segment, plain
+from costream.draw.palette import Palette
 from costream.report.curves import cost_chart, score_rows, shown_labels, time_chart, track
 from costream.report.digest import Digest
 from costream.report.markup import Html, folded, join, name, note, percent, tag, unlisted

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from costream.core.formatting import short_time
 from costream.draw.palette import Paint, Palette
-from costream.formatting import short_time
 from costream.report.digest import LabelStats
 from costream.report.markup import Html, join, name, percent, tag
 from costream.report.timeline import swatch

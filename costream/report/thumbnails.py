@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from av.video.reformatter import VideoReformatter
 
+from costream.core.errors import SourceError
+from costream.core.places import Place
+from costream.core.records import Header
 from costream.draw.objects import draw_places
-from costream.errors import SourceError
-from costream.places import Place
-from costream.records import Header
 from costream.sources.base import SAME_TIME_S
 from costream.sources.media.container import end_s, has_time_stamps, open_container, video_stream
 from costream.sources.media.packets import DecodeErrors

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from costream.core.formatting import counted, short_time
+from costream.core.records import Segment
 from costream.draw.palette import PATTERNS, Paint, Palette
-from costream.formatting import counted, short_time
-from costream.records import Segment
 from costream.report.digest import Digest
 from costream.report.markup import Html, join, percent, tag
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from costream.budget import Budget, BudgetFile
 from costream.models.base import GatedModel, StepResult
+from costream.options.budget import Budget, BudgetFile
 
 log = logging.getLogger("costream")
 _SMOOTHING = 0.1  # weight of the newest step in the gates' shares of the step time

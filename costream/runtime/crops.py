@@ -10,10 +10,10 @@ import av
 import numpy as np
 from av.video.reformatter import VideoReformatter
 
-from costream.clock import SLACK_S
+from costream.core.clock import SLACK_S
+from costream.core.records import Box, Data, PixelSize, VideoFrame
 from costream.models.base import StepResult
 from costream.models.persons import PERSON
-from costream.records import Box, Data, PixelSize, VideoFrame
 from costream.runtime.tracking import MAX_BOXES, PATIENCE_S, ObjectTracker
 from costream.sources.media.picture import LazyImage
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from costream.errors import CostreamError, ExitCode, SourceError, UsageError, display_name
-from costream.formatting import clean, work_line
+from costream.core.errors import CostreamError, ExitCode, SourceError, UsageError, display_name
+from costream.core.formatting import clean, work_line
 from costream.models.base import Model
-from costream.models.registry import find_weights, more_to_fetch
-from costream.options import Options
+from costream.models.catalogue import find_weights, more_to_fetch
+from costream.options.options import Options
 from costream.runtime.alerts.files import AlertRules
 from costream.runtime.memory import settling
 from costream.runtime.options import check_model_options, source_options

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from costream.clock import Tick, format_time, resample, tick_per_item
-from costream.errors import ExitCode, SourceError, UsageError
-from costream.formatting import print_path
-from costream.models.fitting import check_flow, source_kind, source_notes
+from costream.core.clock import Tick, format_time, resample, tick_per_item
+from costream.core.errors import ExitCode, SourceError, UsageError
+from costream.core.formatting import print_path
+from costream.core.records import Gap
+from costream.models.compatibility import check_flow, source_kind, source_notes
 from costream.models.streaming import StreamingModel
-from costream.options import Options
-from costream.records import Gap
+from costream.options.options import Options
 from costream.runtime.options import source_options
 from costream.runtime.setup import load, logging_to
 from costream.runtime.stop import StopHandler

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costream.checkpoints.card import Timeline
-from costream.hysteresis import is_among
+from costream.core.hysteresis import is_among
 from costream.models.base import ModelHead, ModelInfo
-from costream.options import Options
+from costream.options.options import Options
 from costream.runtime.segments import IndependentSegmenter, PresenceSegmenter, Segmenter
+from costream.weights_io.card import Timeline
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from costream.checkpoints.card import UNTRAINED, Familiarity, Timeline
-from costream.clock import utc
+from costream.core.clock import utc
+from costream.core.records import Head, Header, SourceInfo
+from costream.core.version import __version__
 from costream.models.base import Model, ModelHead
-from costream.options import Options
-from costream.records import Head, Header, SourceInfo
-from costream.version import __version__
+from costream.options.options import Options
+from costream.weights_io.card import UNTRAINED, Familiarity, Timeline
 
 
 def make_header(

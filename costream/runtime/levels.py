@@ -9,8 +9,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from costream.clock import SILENT_S
-from costream.records import AudioBlock, Data, VideoFrame
+from costream.core.clock import SILENT_S
+from costream.core.records import AudioBlock, Data, VideoFrame
 
 Samples = npt.NDArray[np.float32]
 SILENCE_DB = -96.0  # of full scale: the range of 16 bits; less is silence

@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from costream.places import PAINT, Place, covered
-from costream.records import Item, PixelSize, VideoFrame
+from costream.core.places import PAINT, Place, covered
+from costream.core.records import Item, PixelSize, VideoFrame
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.models.base import GatedModel, Model
 from costream.models.persons import PersonsModel
-from costream.options import Options
+from costream.options.options import Options
 from costream.runtime.persons import MOST
 from costream.sinks.registry import drawing_size, object_formats
 from costream.sources.base import SourceOptions

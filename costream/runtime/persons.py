@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
+from costream.core.records import Data, SkeletonFrame, VideoFrame
 from costream.models.base import Model, PersonFinder, PersonModel, StepResult
 from costream.models.persons import PersonsModel
-from costream.options import Options
-from costream.records import Data, SkeletonFrame, VideoFrame
+from costream.options.options import Options
 
 if TYPE_CHECKING:
     from torch import Tensor

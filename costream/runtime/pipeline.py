@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from costream.clock import ItemClock, Resampler, Tick, TickItem
-from costream.errors import CostreamError, ExitCode, SourceError
+from costream.core.clock import ItemClock, Resampler, Tick, TickItem
+from costream.core.errors import CostreamError, ExitCode, SourceError
+from costream.core.records import AudioBlock, Data, Gap, Item, SourceInfo, Summary, VideoFrame
 from costream.models.base import GatedModel, Model
 from costream.models.persons import PersonsModel
-from costream.options import Options
-from costream.records import AudioBlock, Data, Gap, Item, SourceInfo, Summary, VideoFrame
+from costream.options.options import Options
 from costream.runtime.budget import TokenController
 from costream.runtime.masks import MaskPainter
 from costream.runtime.persons import PersonScores, person_rows

@@ -21,13 +21,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from costream.clock import SLACK_S
-from costream.places import Crossing, Place, PlaceCount, ZoneEvent, contains, crossings, distance
-from costream.records import Box, PixelSize
+from costream.core.clock import SLACK_S
+from costream.core.places import (
+    Crossing,
+    Place,
+    PlaceCount,
+    ZoneEvent,
+    contains,
+    crossings,
+    distance,
+)
+from costream.core.records import Box, PixelSize
 from costream.runtime.tracking import PATIENCE_S
 
 if TYPE_CHECKING:
-    from costream.places import Points
+    from costream.core.places import Points
 
 log = logging.getLogger("costream")
 STAY_S = 0.3  # at least, of a visit

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costream.locks import open_own
+from costream.core.locks import open_own
 from costream.sinks.atomic import write_file
 
 if TYPE_CHECKING:

@@ -27,11 +27,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costream.checkpoints.card import Timeline
-from costream.clock import SLACK_S
-from costream.errors import UsageError
-from costream.hysteresis import Hysteresis, LastingPresence, Smoother, finite, is_among
-from costream.records import Box, Segment
+from costream.core.clock import SLACK_S
+from costream.core.errors import UsageError
+from costream.core.hysteresis import Hysteresis, LastingPresence, Smoother, finite, is_among
+from costream.core.records import Box, Segment
+from costream.weights_io.card import Timeline
 
 
 @dataclass

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from costream.errors import UsageError, message, printable
+from costream.core.errors import UsageError, message, printable
+from costream.core.settings import ColorMode
 from costream.models.base import Model
-from costream.options import Options
+from costream.options.options import Options
 from costream.runtime.stop import loading
-from costream.settings import ColorMode
 from costream.ui.console import stderr_console
 
 LOGGER = "costream"
@@ -121,7 +121,7 @@ def prepare_torch(threads: int | None = 1) -> None:
 def load(options: Options) -> Model:
     """Set up torch, at most with the threads asked for, load the model. ModelError as there."""
     with loading():
-        from costream.models.registry import load_model
+        from costream.models.catalogue import load_model
 
         prepare_torch(options.threads)
         model = load_model(

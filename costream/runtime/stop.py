@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from costream.errors import ExitCode
+from costream.core.errors import ExitCode
 
 
 class Stopped(BaseException):

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from costream.core.records import Data, VideoFrame
 from costream.models.base import Model
 from costream.models.gated import GatedModelBase
 from costream.models.streaming import StreamingModel
 from costream.models.verify import random_items
-from costream.records import Data, VideoFrame
 
 log = logging.getLogger("costream")
 

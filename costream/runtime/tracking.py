@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from costream.clock import SLACK_S
-from costream.records import Box
+from costream.core.clock import SLACK_S
+from costream.core.records import Box
 
 _HISTORY_S = 0.6  # of the places that a line is fitted to
 _PRIOR = 0.01  # squared seconds: how sure it is at first that an object stands

@@ -11,13 +11,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from costream.clock import SILENT_S, Tick
-from costream.errors import CostreamError, ExitCode
-from costream.hysteresis import is_among, match_labels
-from costream.models.base import Model, ModelHead, StepResult
-from costream.models.persons import PersonsModel
-from costream.options import Options
-from costream.records import (
+from costream.core.clock import SILENT_S, Tick
+from costream.core.errors import CostreamError, ExitCode
+from costream.core.hysteresis import is_among, match_labels
+from costream.core.records import (
     AudioBlock,
     Box,
     Compute,
@@ -37,6 +34,10 @@ from costream.records import (
     TextLine,
     VideoFrame,
 )
+from costream.core.status import PersonStatus, SeenLabel
+from costream.models.base import Model, ModelHead, StepResult
+from costream.models.persons import PersonsModel
+from costream.options.options import Options
 from costream.runtime.alerts.snapshots import Scene
 from costream.runtime.head_timelines import (
     HeadTimeline,
@@ -51,7 +52,6 @@ from costream.runtime.presence import Event, Presence
 from costream.runtime.segments import PresenceSegmenter, Segmenter, best_scores
 from costream.runtime.tracking import MAX_BOXES, ObjectTracker
 from costream.sinks.base import PictureSink, Sink
-from costream.status import PersonStatus, SeenLabel
 
 log = logging.getLogger("costream")
 

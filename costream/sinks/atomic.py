@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol, TextIO, TypeVar
 
-from costream.errors import OutputError, UsageError
-from costream.locks import open_own, try_lock
+from costream.core.errors import OutputError, UsageError
+from costream.core.locks import open_own, try_lock
 
 # Temporary storage of text until the end of a run, in constant memory.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-from costream.records import Header, Picture, Record, Summary
-from costream.registry import Registry
+from costream.core.records import Header, Picture, Record, Summary
+from costream.core.registry import Registry
 from costream.sinks.atomic import TextOutput
 
 

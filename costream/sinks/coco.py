@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from costream.records import (
+from costream.core.records import (
     IMAGE_SUFFIXES,
     Header,
     Objects,

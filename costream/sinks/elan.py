@@ -14,7 +14,7 @@ from contextlib import suppress
 from html import escape
 from pathlib import Path
 
-from costream.records import Header, Record, Segment, Summary, has_overlaps
+from costream.core.records import Header, Record, Segment, Summary, has_overlaps
 from costream.sinks.atomic import TextOutput
 from costream.sinks.base import TextSink, output_file
 from costream.sinks.subtitles import Timelines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from costream.records import Compute, Header, Record, StageTimes, Summary, finds_objects
+from costream.core.records import Compute, Header, Record, StageTimes, Summary, finds_objects
 from costream.sinks.base import PictureSink, Sink
 
 _UNKNOWN = StageTimes(math.nan, math.nan, math.nan, math.nan)

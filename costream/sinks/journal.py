@@ -15,9 +15,19 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from costream.errors import OutputError, UsageError
-from costream.locks import append_own, try_lock
-from costream.records import AnyRecord, Fault, Gap, Header, Record, Segment, Summary, dumps, to_json
+from costream.core.errors import OutputError, UsageError
+from costream.core.locks import append_own, try_lock
+from costream.core.records import (
+    AnyRecord,
+    Fault,
+    Gap,
+    Header,
+    Record,
+    Segment,
+    Summary,
+    dumps,
+    to_json,
+)
 from costream.sinks.rotation import Rotation
 
 # Append-only file of whole lines.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from costream.costs import CostTotals
-from costream.places import Crossing, ZoneEvent
-from costream.records import (
+from costream.core.costs import CostTotals
+from costream.core.places import Crossing, ZoneEvent
+from costream.core.records import (
     Compute,
     Fault,
     Gap,

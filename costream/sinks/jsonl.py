@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costream.records import (
+from costream.core.records import (
     AnyRecord,
     Compute,
     Header,

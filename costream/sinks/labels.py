@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from pathlib import PurePath
 
-from costream.formatting import named
-from costream.records import Header, Record, Segment
+from costream.core.formatting import named
+from costream.core.records import Header, Record, Segment
 from costream.sinks.atomic import TextOutput
 from costream.sinks.base import TextSink, output_file
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from costream.formatting import clean
-from costream.records import Header, Objects, Prediction, Record
+from costream.core.formatting import clean
+from costream.core.records import Header, Objects, Prediction, Record
 from costream.sinks.atomic import TextOutput
 from costream.sinks.base import TextSink, output_file
 

@@ -12,9 +12,9 @@ import av
 from av.audio.stream import AudioStream
 from av.video.stream import VideoStream
 
+from costream.core.pyav import open_input
 from costream.draw.canvas import Canvas
 from costream.draw.panels import empty_page
-from costream.pyav import open_input
 
 log = logging.getLogger("costream")
 

@@ -7,14 +7,8 @@ import math
 from functools import partial
 from pathlib import Path
 
-from costream.draw.canvas import Canvas, draw_figure
-from costream.draw.objects import draw_boxes, draw_places, draw_tokens
-from costream.draw.palette import Palette
-from costream.draw.panels import PANEL, CostPanel, HeadPanel, Panel, empty_page
-from costream.draw.skeleton import Figure, SkeletonView, figure_in_picture
-from costream.draw.sound_page import SoundPage
-from costream.places import Place, places_of
-from costream.records import (
+from costream.core.places import Place, places_of
+from costream.core.records import (
     AudioBlock,
     Box,
     Header,
@@ -26,6 +20,12 @@ from costream.records import (
     finds_objects,
     heads_of,
 )
+from costream.draw.canvas import Canvas, draw_figure
+from costream.draw.objects import draw_boxes, draw_places, draw_tokens
+from costream.draw.palette import Palette
+from costream.draw.panels import PANEL, CostPanel, HeadPanel, Panel, empty_page
+from costream.draw.skeleton import Figure, SkeletonView, figure_in_picture
+from costream.draw.sound_page import SoundPage
 from costream.sinks.atomic import BinaryFile
 from costream.sinks.base import output_file
 from costream.sinks.movie import Movie

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.sinks.atomic import BinaryFile
 
 _GROUP_ROWS = 1 << 16  # rows buffered in memory before they are written

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from costream import formatting
-from costream.errors import UsageError
+from costream.core import formatting
+from costream.core.errors import UsageError
 from costream.sinks.atomic import (
     REPLACE,
     AtomicFile,

@@ -12,9 +12,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-from costream.clock import parse_time
-from costream.errors import UsageError
-from costream.urls import redact
+from costream.core.clock import parse_time
+from costream.core.errors import UsageError
+from costream.core.urls import redact
 
 Period = Literal["hour", "day"]
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from costream.core.errors import OutputError
+from costream.core.places import NO_NAME, Place
+from costream.core.records import Box, PixelSize
 from costream.draw.canvas import DARK, GREY, WHITE, Canvas, draw_line
 from costream.draw.objects import draw_boxes, draw_places
 from costream.draw.palette import Palette
 from costream.draw.text import line_height, write
-from costream.errors import OutputError
-from costream.places import NO_NAME, Place
-from costream.records import Box, PixelSize
 from costream.sinks.atomic import replace_file
 
 _QUALITY = 85

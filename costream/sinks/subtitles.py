@@ -8,9 +8,9 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from costream.clock import format_time
-from costream.formatting import named
-from costream.records import Header, Record, Segment, Summary, dumps, has_overlaps, plain
+from costream.core.clock import format_time
+from costream.core.formatting import named
+from costream.core.records import Header, Record, Segment, Summary, dumps, has_overlaps, plain
 from costream.sinks.atomic import Spool, TextOutput
 from costream.sinks.base import TextSink, output_file
 

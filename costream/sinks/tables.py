@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from costream.records import (
+from costream.core.records import (
     Box,
     Compute,
     Header,

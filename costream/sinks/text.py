@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from costream.formatting import clean, closing_lines, named, nothing_found, short_time
-from costream.music import MusicPieces
-from costream.records import Header, Record, Segment, Summary, finds_objects
+from costream.core.formatting import clean, closing_lines, named, nothing_found, short_time
+from costream.core.music import MusicPieces
+from costream.core.records import Header, Record, Segment, Summary, finds_objects
 from costream.sinks.atomic import TextOutput
 from costream.sinks.base import TextSink, output_file
 from costream.sinks.labels import source_name

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from costream.clock import format_time
-from costream.records import AudioFormat, Gap, Item, RawAudioFormat, SourceInfo
-from costream.registry import Registry
+from costream.core.clock import format_time
+from costream.core.records import AudioFormat, Gap, Item, RawAudioFormat, SourceInfo
+from costream.core.registry import Registry
 
 if TYPE_CHECKING:
     from av import Packet

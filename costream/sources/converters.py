@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from av.video.reformatter import VideoReformatter
 
-from costream.errors import UsageError
-from costream.formatting import listed
-from costream.layouts import LAYOUTS, Layout, find_layout
-from costream.records import (
+from costream.core.errors import UsageError
+from costream.core.formatting import listed
+from costream.core.layouts import LAYOUTS, Layout, find_layout
+from costream.core.records import (
     AudioBlock,
     AudioFormat,
     Fault,

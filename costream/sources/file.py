@@ -10,14 +10,14 @@ from posixpath import basename, splitext
 from typing import cast
 from urllib.parse import unquote
 
-from costream.errors import UsageError, display_name
-from costream.records import Item, SourceInfo, SourceKind
-from costream.registry import Entry
+from costream.core.errors import UsageError, display_name
+from costream.core.records import Item, SourceInfo, SourceKind
+from costream.core.registry import Entry
+from costream.core.urls import path_of
 from costream.sources.base import SOURCES, Source, SourceOptions
 from costream.sources.media.container import Readable
 from costream.sources.media.packets import DecodeErrors
 from costream.sources.media.remote import MEDIA_SUFFIXES, is_remote
-from costream.urls import path_of
 
 READ_BYTES = 1 << 16
 _LONGEST_NAME = 100  # of a file on a web server

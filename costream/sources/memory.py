@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
-from costream.errors import UsageError
-from costream.records import Item, SourceInfo
+from costream.core.errors import UsageError
+from costream.core.records import Item, SourceInfo
 from costream.sources.base import SourceOptions
 from costream.sources.converters import ItemConverter, Values, as_array, make_converter
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import BinaryIO
 
-from costream.errors import SourceError, display_name
-from costream.records import Item, SourceInfo
+from costream.core.errors import SourceError, display_name
+from costream.core.records import Item, SourceInfo
 from costream.sources.base import SourceOptions, shifted
 from costream.sources.file import HEAD_BYTES, READ_BYTES, FileSource, find_file_source
 from costream.sources.skeletons.lines import first_line, is_text

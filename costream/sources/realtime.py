@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from costream.records import AudioBlock, Fault, Gap, Item, SourceInfo, VideoFrame
+from costream.core.records import AudioBlock, Fault, Gap, Item, SourceInfo, VideoFrame
 from costream.sources.base import Connection, ConnectionOptions, StopEvent, shifted
 from costream.sources.file import FileSource
 

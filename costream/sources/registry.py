@@ -10,9 +10,11 @@ from dataclasses import fields, replace
 from typing import Any, cast
 from urllib.request import url2pathname
 
-from costream.errors import SourceError, UsageError, display_name
-from costream.records import SourceKind
-from costream.registry import Entry
+from costream.core.errors import SourceError, UsageError, display_name
+from costream.core.records import SourceKind
+from costream.core.registry import Entry
+from costream.core.spelling import stored_path
+from costream.core.urls import path_of
 from costream.sources.base import SOURCES, Source, SourceOptions
 from costream.sources.features.arrays import split_video
 from costream.sources.file import (
@@ -29,8 +31,6 @@ from costream.sources.media.remote import is_remote, is_remote_file
 from costream.sources.pipe import PipeSource
 from costream.sources.realtime import RealtimeSource
 from costream.sources.text import TextFeed
-from costream.spelling import stored_path
-from costream.urls import path_of
 
 
 def expand(argument: str, *, connecting: bool = False) -> list[str]:

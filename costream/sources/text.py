@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
-from costream.errors import SourceError, UsageError
-from costream.records import Fault, Gap, Item, SourceInfo, TextLine
+from costream.core.errors import SourceError, UsageError
+from costream.core.records import Fault, Gap, Item, SourceInfo, TextLine
 from costream.sources.base import Connection, ConnectionOptions, SourceOptions, StopEvent, source
 from costream.sources.file import READ_BYTES, FileSource, file_name
 from costream.sources.live.address import feed_name

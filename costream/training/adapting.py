@@ -17,13 +17,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from costream.checkpoints.card import Card
-from costream.checkpoints.file import read_card
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.models.adapters import WithFrontend, prunable
 from costream.nn.adapters.adapting import adapt, adapter_state, count_learnt, fuse
 from costream.nn.adapters.pruning import Pruner, gradual
 from costream.training.base import TrainSettings
+from costream.weights_io.card import Card
+from costream.weights_io.file import read_card
 
 log = logging.getLogger("costream")
 ADAPTERS = ("none", "lora", "splora")

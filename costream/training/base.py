@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 import costream
-from costream.checkpoints.card import Card
-from costream.checkpoints.file import Weights
-from costream.errors import ModelError, UsageError
+from costream.core.errors import ModelError, UsageError
 from costream.labels.examples import Example, normalise_label
 from costream.labels.recording import Label
 from costream.runtime.stop import Stopped
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import TrainingCheckpoint
+from costream.weights_io.card import Card
+from costream.weights_io.file import Weights
 
 log = logging.getLogger("costream")
 

@@ -23,12 +23,12 @@ from itertools import cycle, islice, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from costream.checkpoints.card import Timeline
+from costream.core.records import LOW, Segment
 from costream.evaluation.metrics import Floats
 from costream.evaluation.metrics.segments import Counts, count
 from costream.labels.recording import UNSCORED
-from costream.records import LOW, Segment
 from costream.runtime.segments import Segmenter
+from costream.weights_io.card import Timeline
 
 StepLabels = npt.NDArray[np.int64]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from costream.checkpoints.card import Card
 from costream.evaluation.tables import interval_units, timeline_table
+from costream.weights_io.card import Card
 
 Table = Callable[[dict[str, dict[str, Any]], Sequence[str]], list[str]]  # models, labels: lines
 

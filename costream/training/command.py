@@ -10,13 +10,11 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from costream.checkpoints.card import Card
-from costream.checkpoints.file import SUFFIX, write_weights
-from costream.errors import ExitCode, UsageError, printable
-from costream.formatting import counted
+from costream.core.errors import ExitCode, UsageError, printable
+from costream.core.formatting import counted
 from costream.models.build import save_model
-from costream.models.fitting import card_kind
-from costream.models.registry import read_whole
+from costream.models.catalogue import read_whole
+from costream.models.compatibility import card_kind
 from costream.models.spec import is_gated
 from costream.models.streaming import find_device
 from costream.runtime.setup import logging_to, prepare_torch
@@ -40,6 +38,8 @@ from costream.training.skeleton.trainer import SkeletonTrainer
 from costream.training.text import TextTrainer
 from costream.training.verdict import COUNTED, share_text
 from costream.training.video.trainer import VideoTrainer, with_new_head
+from costream.weights_io.card import Card
+from costream.weights_io.file import SUFFIX, write_weights
 
 
 def train(settings: TrainSettings) -> ExitCode:

@@ -9,14 +9,14 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from costream.checkpoints.card import Card
-from costream.errors import CostreamError, SourceError, UsageError
+from costream.core.errors import CostreamError, SourceError, UsageError
+from costream.core.records import Data, Fault, Gap, Item
 from costream.labels.collector import listed_errors
 from costream.labels.examples import Example, located
-from costream.models.fitting import check_source
-from costream.records import Data, Fault, Gap, Item
+from costream.models.compatibility import check_source
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
+from costream.weights_io.card import Card
 
 log = logging.getLogger("costream")
 

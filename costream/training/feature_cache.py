@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 import costream
-from costream.checkpoints.card import Card
-from costream.checkpoints.file import tensors_digest, write_whole
-from costream.checkpoints.store import cache_folder
-from costream.errors import OutputError
+from costream.core.errors import OutputError
 from costream.labels.examples import Example
+from costream.weights_io.card import Card
+from costream.weights_io.file import tensors_digest, write_whole
+from costream.weights_io.store import cache_folder
 
 log = logging.getLogger("costream")
 

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from costream.checkpoints.file import write_whole
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.runtime.setup import has_fast_bfloat16
+from costream.weights_io.file import write_whole
 
 log = logging.getLogger("costream")
 AVERAGE = 0.99  # decay of the running mean of the weights, which is what is kept

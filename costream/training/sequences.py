@@ -13,9 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from costream.checkpoints.card import Card, Timeline
-from costream.checkpoints.file import Weights
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.evaluation.clips import sequence_scores, without
 from costream.evaluation.metrics.sequences import fuse
 from costream.labels.copies import join_copies
@@ -42,6 +40,8 @@ from costream.training.examples import MIN_STEPS
 from costream.training.feature_cache import example_key
 from costream.training.report.classes import SequenceReport, sequence_report
 from costream.training.verdict import MAJORITY, Held, classification_verdict, group_text
+from costream.weights_io.card import Card, Timeline
+from costream.weights_io.file import Weights
 
 log = logging.getLogger("costream")
 

@@ -13,12 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.checkpoints.card import Card
-from costream.errors import UsageError
+from costream.core.errors import UsageError
+from costream.core.records import TextLine
 from costream.labels.examples import Example, read_lines
 from costream.labels.recording import BACKGROUNDS, UNSCORED
 from costream.models.oad.cooadtr import OadOutput, TokenClassifier
-from costream.records import TextLine
 from costream.training.base import (
     Student,
     TrainingData,
@@ -35,6 +34,7 @@ from costream.training.optim import Schedule
 from costream.training.sequences import SequenceTrainer, TrainResult
 from costream.training.tokens.streams import STAYING, TokenStream, TokenStreams
 from costream.training.tokens.trainer import VALIDATE_EVERY, fit_streams, predict
+from costream.weights_io.card import Card
 
 log = logging.getLogger("costream")
 

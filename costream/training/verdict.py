@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costream.formatting import counted
+from costream.core.formatting import counted
 from costream.training.baselines import CENTROID, PROTOTYPES
 
 MAJORITY = "majority"

@@ -15,7 +15,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from costream.settings import ColorMode
+from costream.core.settings import ColorMode
 
 PLAIN_S = 5.0  # interval of plain progress lines
 

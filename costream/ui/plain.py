@@ -6,8 +6,8 @@ import time
 
 from rich.console import Console
 
-from costream.formatting import clean, closing_lines, share_text, times, tokens_text
-from costream.records import Header, Record, Summary
+from costream.core.formatting import clean, closing_lines, share_text, times, tokens_text
+from costream.core.records import Header, Record, Summary
 from costream.ui.console import PLAIN_S, print_line
 from costream.ui.run.state import RunState
 

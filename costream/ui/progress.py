@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from tqdm import tqdm
 
-from costream.errors import say
-from costream.formatting import counted, short_time, times
+from costream.core.errors import say
+from costream.core.formatting import counted, short_time, times
 from costream.ui.console import PLAIN_S, print_line
 
 _REFRESH_S = 0.25

@@ -9,10 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from costream.draw.palette import Palette
-from costream.formatting import clean, closing_lines, nothing_found, short_time
-from costream.music import MusicPieces
-from costream.records import (
+from costream.core.formatting import clean, closing_lines, nothing_found, short_time
+from costream.core.music import MusicPieces
+from costream.core.records import (
     Header,
     Record,
     Segment,
@@ -20,6 +19,7 @@ from costream.records import (
     finds_objects,
     has_overlaps,
 )
+from costream.draw.palette import Palette
 from costream.ui.console import is_unicode, print_line
 
 _MOST = 1000  # rows; nobody reads more, and a run of days must not fill the memory

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 import costream
-from costream.errors import UsageError
-from costream.records import Gap, Header, Prediction, Segment, Summary
+from costream.core.errors import UsageError
+from costream.core.records import Gap, Header, Prediction, Segment, Summary
 from kit.media import excerpt
 from kit.paths import SAMPLES
 from kit.rtsp_server import RtspServer, endless, needs_rtsp

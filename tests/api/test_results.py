@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import costream
-from costream.errors import OutputError, SourceError, UsageError
+from costream.core.errors import OutputError, SourceError, UsageError
 from kit.paths import SAMPLES
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import costream
-from costream.errors import CostreamError, SourceError, UsageError
-from costream.records import Prediction, Segment
+from costream.core.errors import CostreamError, SourceError, UsageError
+from costream.core.records import Prediction, Segment
 from costream.sources.base import SourceOptions
 from kit.paths import SAMPLES
 from kit.program import costream as command
@@ -125,7 +125,7 @@ def test_sinks_of_ones_own_get_everything(frames, model):
 
 
 def test_a_source_of_ones_own(model):
-    from costream.records import SourceInfo, VideoFrame
+    from costream.core.records import SourceInfo, VideoFrame
 
     class Grey:
         def open(self):

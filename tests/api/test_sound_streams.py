@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import costream
-from costream.errors import UsageError
-from costream.records import Compute, Fault, Gap, Prediction, Segment
+from costream.core.errors import UsageError
+from costream.core.records import Compute, Fault, Gap, Prediction, Segment
 from costream.runtime.saved_state import read_state, write_state
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source

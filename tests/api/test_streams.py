@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import costream
-from costream.errors import ModelError, SourceError, UsageError
-from costream.records import Compute, Gap, Prediction, Segment
+from costream.core.errors import ModelError, SourceError, UsageError
+from costream.core.records import Compute, Gap, Prediction, Segment
 from costream.sources.registry import open_source
 from kit.paths import SAMPLES
 from kit.recorded import alike

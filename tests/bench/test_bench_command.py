@@ -11,10 +11,10 @@ import torch
 from click.testing import CliRunner
 
 from costream.cli.bench import command
-from costream.errors import UsageError
+from costream.core.errors import UsageError
+from costream.core.tables import Table
 from costream.nn.block import EncoderConfig
 from costream.nn.deepcot import DeepEncoder
-from costream.tables import Table
 from kit.media import make_video
 from kit.program import ROOT, costream
 

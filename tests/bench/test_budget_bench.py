@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from costream.bench.budget import SETTLING, STRETCHES, Step, budget_table, budget_trace
-from costream.budget import Budget
-from costream.errors import SourceError
-from costream.records import Box
+from costream.core.errors import SourceError
+from costream.core.records import Box
+from costream.options.budget import Budget
 from kit.media import make_video
 from kit.object_nets import bright_model, random_model
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from costream.bench.compression import compression_table
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.models.build import save_model
 from costream.models.random_init import random_model
 

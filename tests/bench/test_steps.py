@@ -12,14 +12,14 @@ import torch
 from costream.bench import audio, encoders, eventful, nystrom, published, skeletons, video3d, vivit
 from costream.bench.encoders import steps_table
 from costream.bench.timing import fit_norms
-from costream.frontends.audio import ContinualAudioNet
+from costream.core.tables import Table
+from costream.models.audio.audio_net import ContinualAudioNet
 from costream.models.eventful.backbone import ViTDetBackbone
 from costream.models.oad.cooadtr import CoTrans
 from costream.models.skeleton.network import KINDS as SKELETON_KINDS
 from costream.models.skeleton.network import SkeletonNet
-from costream.models.video3d import VideoNet
+from costream.models.video.video3d import VideoNet
 from costream.nn.block import EncoderConfig
-from costream.tables import Table
 from kit.eventful_nets import small_backbone
 from kit.video_nets import KINDS as VIDEO_KINDS
 

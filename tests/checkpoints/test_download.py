@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.checkpoints.download import RetryPolicy, download
-from costream.errors import ExitCode, ModelError, OutputError
+from costream.core.errors import ExitCode, ModelError, OutputError
+from costream.weights_io.download import RetryPolicy, download
 from kit.disk import full_disk
 from kit.weight_server import Reply, WeightServer
 

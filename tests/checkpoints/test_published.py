@@ -9,11 +9,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.checkpoints.published import read_published
 from costream.cli.models_fetch import fetch_command
-from costream.errors import ModelError
-from costream.importers.config import check_published
+from costream.core.errors import ModelError
 from costream.models.verify import KNOWN_SOUNDS
+from costream.weights_io.import_settings import check_published
+from costream.weights_io.published import read_published
 from kit.paths import WEIGHTS
 
 # The zoos of SlowFast and PyTorchVideo, repositories and the hub give no digests.

@@ -12,9 +12,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from costream.checkpoints.card import Card, Timeline
-from costream.checkpoints.file import FORMAT, read_card, read_header, read_weights, write_weights
-from costream.errors import ModelError, OutputError
+from costream.core.errors import ModelError, OutputError
+from costream.weights_io.card import Card, Timeline
+from costream.weights_io.file import FORMAT, read_card, read_header, read_weights, write_weights
 
 CARD = Card(
     name="tiny",
@@ -101,7 +101,7 @@ def test_digest_sees_names_types_shapes_and_bits(tmp_path: Path) -> None:
 def test_card_is_read_without_torch_or_numpy(path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from costream.checkpoints.file import read_card\n"
+        "from costream.weights_io.file import read_card\n"
         "print(read_card(Path(sys.argv[1])).name, [m for m in ('torch', 'safetensors', 'numpy')"
         " if m in sys.modules])"
     )

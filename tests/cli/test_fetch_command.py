@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from costream.checkpoints.file import read_card
+from costream.weights_io.file import read_card
 from kit.foreign_actions import foreign
 from kit.foreign_skeletons import Pyskl
 from kit.foreign_sound import yamnet

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from costream.checkpoints.card import Card
-from costream.checkpoints.file import read_card
 from costream.models.build import save_model
 from costream.models.oad.cooadtr import CoOadTR
+from costream.weights_io.card import Card
+from costream.weights_io.file import read_card
 from kit.foreign_actions import foreign
 from kit.paths import ROOT
 from kit.program import python

@@ -13,12 +13,12 @@ import click
 import pytest
 
 from costream.__main__ import main
-from costream.budget import Budget
 from costream.cli.options import run_command
-from costream.errors import ExitCode
-from costream.flags import EVERY, flag
-from costream.options import Options
-from costream.records import RawAudioFormat
+from costream.core.errors import ExitCode
+from costream.core.records import RawAudioFormat
+from costream.options.budget import Budget
+from costream.options.flags import EVERY, flag
+from costream.options.options import Options
 from kit.paths import SAMPLES
 from kit.runs import refused, run
 

@@ -17,15 +17,15 @@ import pytest
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 import costream
-from costream.checkpoints.file import read_card
-from costream.errors import SourceError
+from costream.core.errors import SourceError
+from costream.core.records import Alert, Fault, Gap, Prediction, TextLine
 from costream.evaluation.clips import label_scores
 from costream.models.build import save_model
+from costream.models.catalogue import load_model
 from costream.models.random_init import random_model
-from costream.models.registry import load_model
-from costream.records import Alert, Fault, Gap, Prediction, TextLine
 from costream.sources.base import ConnectionOptions, SourceOptions
 from costream.sources.registry import open_source
+from costream.weights_io.file import read_card
 from kit.program import costream as program
 from kit.program import start
 from kit.runs import records, refused, run

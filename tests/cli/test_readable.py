@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import costream
-from costream.errors import UsageError
+from costream.core.audioset import kinds_among
+from costream.core.errors import UsageError
+from costream.core.hysteresis import match_labels
+from costream.core.label_sets import AUDIOSET_521
 from costream.evaluation.tables import to_text
-from costream.hysteresis import match_labels
-from costream.kinds import kinds_among
-from costream.labels.names import AUDIOSET_521
 from kit.paths import SAMPLES
 from kit.runs import evaluate, records, refused, rows, run
 

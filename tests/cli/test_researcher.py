@@ -104,7 +104,7 @@ def test_deepcot_on_feature_rows(tmp_path):
 
 def test_cotrans_listens_through_vggish(tmp_path):
     torch = pytest.importorskip("torch")
-    from costream.frontends.vggish import VGGish
+    from costream.models.audio.vggish import VGGish
     from kit import foreign_sound
 
     torch.manual_seed(0)

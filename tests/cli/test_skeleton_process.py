@@ -12,11 +12,11 @@ import av
 import pytest
 import torch
 
-from costream.checkpoints.card import Card, Timeline
-from costream.frontends.joints import JointStreams
-from costream.layouts import BODY_15
+from costream.core.layouts import BODY_15
 from costream.models.build import save_model
+from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.network import SkeletonNet
+from costream.weights_io.card import Card, Timeline
 from kit.paths import SAMPLES
 from kit.program import start
 from kit.runs import lines_in, records, refused, run, wait_until

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from costream.checkpoints.card import Card
-from costream.frontends.base import load_frontend
 from costream.models.build import save_model
+from costream.models.frontend import load_frontend
 from costream.models.oad.cooadtr import CoOadTR
-from costream.models.video3d import VideoNet, WindowVideoNet
+from costream.models.video.video3d import VideoNet, WindowVideoNet
+from costream.weights_io.card import Card
 from kit.paths import SAMPLES
 from kit.runs import records, run
 from kit.video_nets import KINDS

@@ -13,9 +13,7 @@ from PIL import Image
 from rich.style import Style
 
 from costream.__main__ import main
-from costream.draw.palette import BACKGROUND, Color, Palette
-from costream.evaluation.picture import draw
-from costream.records import (
+from costream.core.records import (
     Box,
     Compute,
     FeatureRow,
@@ -28,6 +26,8 @@ from costream.records import (
     StageTimes,
     Summary,
 )
+from costream.draw.palette import BACKGROUND, Color, Palette
+from costream.evaluation.picture import draw
 from costream.sinks.registry import make_sinks
 from costream.ui.run.view import LiveLayout
 from costream.ui.screen import Viewport

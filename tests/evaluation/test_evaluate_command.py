@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from costream.models.registry import load_model
+from costream.models.catalogue import load_model
 from costream.training.skeleton.motions import single
 from kit import data_skeleton
 from kit.program import costream

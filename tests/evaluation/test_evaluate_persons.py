@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from costream.core.records import Header, Prediction, Segment, Summary, dumps, to_json
 from costream.evaluation import recordings as evaluated
 from costream.evaluation.recordings import result_scores, watch_scores
 from costream.evaluation.settings import EvaluateSettings
 from costream.labels.reading import read_recordings
-from costream.records import Header, Prediction, Segment, Summary, dumps, to_json
 
 LABELS = ("none", "wave", "kick")
 DONE = {1: (1, 0), 2: (0, 2), 3: (0, 0)}  # person: label of the first and the second ten seconds

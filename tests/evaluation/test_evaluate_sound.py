@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.evaluation.clips import measure
 from costream.evaluation.settings import EvaluateSettings
 from costream.evaluation.tables import to_text
 from costream.labels.examples import to_examples
 from costream.labels.reading import read_recordings
-from costream.models.registry import load_model
+from costream.models.catalogue import load_model
 from costream.runtime.stop import StopHandler
 from kit import data_audio
 from kit.runs import run

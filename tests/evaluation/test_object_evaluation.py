@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costream.errors import SourceError, UsageError
+from costream.core.errors import SourceError, UsageError
 from costream.evaluation.objects import measure
 from costream.evaluation.picture import draw
 from costream.evaluation.settings import EvaluateSettings

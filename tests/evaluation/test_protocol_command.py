@@ -11,12 +11,12 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score
 
-from costream.checkpoints.card import Card
+from costream.core.label_sets import THUMOS14
+from costream.core.records import Header, Prediction, Segment, Summary
 from costream.evaluation.predictions import PredictionCollector
-from costream.labels.names import THUMOS14
 from costream.models.build import save_model
 from costream.models.oad.cooadtr import CoOadTR
-from costream.records import Header, Prediction, Segment, Summary
+from costream.weights_io.card import Card
 from kit.runs import run
 
 ROWS = {"video_test_0000004": 90, "video_test_0000006": 120}

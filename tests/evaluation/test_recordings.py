@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.evaluation.protocols import PROTOCOLS
 from costream.evaluation.recordings import paired
 from costream.labels.reading import read_recordings

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from costream.checkpoints.file import read_card, read_weights, write_weights
-from costream.errors import ModelError
+from costream.core.errors import ModelError
 from costream.evaluation.sample import measure, reproduce
-from costream.models.registry import load_model
+from costream.models.catalogue import load_model
 from costream.models.verify import verify
+from costream.weights_io.file import read_card, read_weights, write_weights
 from kit.paths import SAMPLES, WEIGHTS
 from kit.program import costream
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costream.core.records import Segment
 from costream.evaluation.clips import group_scores, sequence_scores
 from costream.evaluation.metrics.sequences import (
     class_table,
@@ -18,7 +19,6 @@ from costream.evaluation.metrics.sequences import (
     top_k,
 )
 from costream.evaluation.tables import interval_units
-from costream.records import Segment
 
 NAMES = ("walk", "wave", "bend", "kick")
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costream.core.records import Segment
 from costream.evaluation.metrics.detection import best_precision_beyond, ranked_precision, take_best
 from costream.evaluation.metrics.segments import (
     Counts,
@@ -22,7 +23,6 @@ from costream.evaluation.metrics.segments import (
     start_precision,
     starts_of_steps,
 )
-from costream.records import Segment
 
 
 def seg(start, end, score=0.9, label="walk"):

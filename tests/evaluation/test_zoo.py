@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from costream.evaluation.picture import draw_table
-from costream.models.registry import load_model
+from costream.models.catalogue import load_model
 from kit.program import ROOT, costream
 from kit.runs import run
 
@@ -81,7 +81,7 @@ def test_sound_has_its_own_networks(tmp_path: Path) -> None:
 def test_a_table_is_drawn_whole() -> None:
     import av
 
-    from costream.tables import Table
+    from costream.core.tables import Table
 
     table = Table("title", ("a", "b"), (("long name", 1.5), ("x", None)), ("a note",))
     data = draw_table(table)

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.frontends import products
-from costream.frontends.audio import ContinualAudioNet
+from costream.models import blas as products
+from costream.models.audio.audio_net import ContinualAudioNet
 from costream.nn import fast
 from costream.nn.numba_kernels import Product
 from costream.nn.simd import LANES
@@ -114,7 +114,7 @@ def test_a_stream_of_many_single_hops_loads_the_compiled_products(monkeypatch):
     began = Event()
     monkeypatch.setattr(fast, "compiled_blocks", False)
     monkeypatch.setattr(fast, "compile_blocks", began.set)
-    monkeypatch.setattr("costream.frontends.audio._MANY", 3)
+    monkeypatch.setattr("costream.models.audio.audio_net._MANY", 3)
     net, state = build(), build().init_state()
     for count in (2, 5):
         assert not began.is_set()

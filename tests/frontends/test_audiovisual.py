@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.frontends.audiovisual import AudioVisual
+from costream.models.oad.audiovisual import AudioVisual
 
 SMALL: dict[str, Any] = {
     "video_arguments": {"box": (32, 24), "lags": (1, 3), "widths": (8, 8, 8, 8)},

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from costream.checkpoints.card import Card
-from costream.errors import ModelError
-from costream.frontends.base import FRONTENDS, frontend_class, load_frontend
-from costream.layouts import BODY_15
+from costream.core.errors import ModelError
+from costream.core.layouts import BODY_15
+from costream.core.records import SkeletonFrame, VideoFrame
 from costream.models.build import save_model
+from costream.models.catalogue import load_model
+from costream.models.frontend import FRONTENDS, frontend_class, load_frontend
 from costream.models.oad.miniroad import MiniRoad
-from costream.models.registry import load_model
 from costream.nn.state import State
-from costream.records import SkeletonFrame, VideoFrame
+from costream.weights_io.card import Card
 from kit.paths import ROOT
 from kit.tsn_nets import SMALL as SMALL_TSN
 
@@ -264,7 +264,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from costream.frontends.base import frontend
+from costream.models.frontend import frontend
 
 
 @frontend("brightness")
@@ -306,7 +306,7 @@ def test_one_file_outside_adds_a_frontend(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_listing_imports_no_torch() -> None:
-    code = "import sys; from costream.frontends.base import *; print(*FRONTENDS); "
+    code = "import sys; from costream.models.frontend import *; print(*FRONTENDS); "
     code += "sys.exit('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.frontends.base import load_frontend
-from costream.frontends.crops import (
+from costream.models.frontend import load_frontend
+from costream.models.images import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     CentreCrop,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from costream.frontends.tdn import TemporalDifferenceNet
+from costream.models.oad.tdn import TemporalDifferenceNet
 
 BOX = (48, 36)
 STEPS = 40  # beyond twice the longest lag

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.errors import SourceError
-from costream.frontends.joints import SLOTS, JointStreams
-from costream.layouts import BODY_15, COCO_17, LAYOUTS, NTU_25, OPENPOSE_18, find_layout
+from costream.core.errors import SourceError
+from costream.core.layouts import BODY_15, COCO_17, LAYOUTS, NTU_25, OPENPOSE_18, find_layout
+from costream.core.records import SkeletonFrame
+from costream.models.skeleton.joints import SLOTS, JointStreams
 from costream.nn.fast import use_kernels
-from costream.records import SkeletonFrame
 from kit.paths import REFS
 
 EVERY = ["joint", "bone", "joint_motion", "bone_motion"]

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.frontends.mel import LogMel, MelBuffers, torchaudio_functional
+from costream.models.audio.mel import LogMel, MelBuffers, torchaudio_functional
 from costream.nn.state import State
 
 RATE = 16_000

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from costream.frontends.joints import JointStreams
-from costream.frontends.pose import DetectedPerson, PoseTracker, PoseTrackers, quiet_stderr
-from costream.layouts import MEDIAPIPE_33
-from costream.records import SkeletonFrame, VideoFrame
+from costream.core.layouts import MEDIAPIPE_33
+from costream.core.records import SkeletonFrame, VideoFrame
+from costream.models.skeleton.joints import JointStreams
+from costream.models.skeleton.pose import DetectedPerson, PoseTracker, PoseTrackers, quiet_stderr
 from costream.sources.base import SourceOptions
 from costream.sources.media.video import VideoSource
 from kit.paths import PACKS

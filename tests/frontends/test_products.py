@@ -11,7 +11,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from costream.frontends import products
+from costream.models import blas as products
 
 # Prints the threads of NumPy's products, and whether they are preferred, as the command has them.
 THREADS = """
@@ -20,7 +20,7 @@ from costream.__main__ import main
 main(["--version"])
 import numpy
 from threadpoolctl import threadpool_info
-from costream.frontends.products import prefers_numpy
+from costream.models.blas import prefers_numpy
 print(max(each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"))
 print(prefers_numpy())
 """

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from costream.frontends.tsn import TSN, ResNet, flow_images
-from costream.records import VideoFrame
+from costream.core.records import VideoFrame
+from costream.models.oad.tsn import TSN, ResNet, flow_images
 from kit.tsn_nets import SMALL, WIDTH, randomise
 
 Pictures = npt.NDArray[np.uint8]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from costream.frontends.vggish import OUTPUTS, VGGish, mel_matrix
+from costream.models.audio.vggish import OUTPUTS, VGGish, mel_matrix
 from kit import foreign_sound
 from kit.paths import REFS
 

@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.checkpoints.card import Card
-from costream.importers import movinet, video3d, yolos
-from costream.importers.run import import_files
 from costream.models.build import build
+from costream.models.eventful import import_yolos as yolos
+from costream.models.importing import import_files
+from costream.models.video import import_movinet as movinet
+from costream.models.video import import_video3d as video3d
+from costream.weights_io.card import Card
 from kit import paths
 from kit.foreign_eventful import YOLOS_TABLE
 from kit.foreign_video import SIZES

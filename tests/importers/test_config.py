@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from costream.errors import ExitCode, ModelError, UsageError
-from costream.importers.config import CARD_KEYS, KEYS, ImportSettings, read_pairs
-from costream.labels.names import THUMOS14, TVSERIES
+from costream.core.errors import ExitCode, ModelError, UsageError
+from costream.core.label_sets import THUMOS14, TVSERIES
+from costream.weights_io.import_settings import CARD_KEYS, KEYS, ImportSettings, read_pairs
 
 
 def test_values_are_typed() -> None:

@@ -16,14 +16,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.checkpoints.card import Card
-from costream.errors import ModelError
-from costream.importers import tsn, vggish
-from costream.importers.base import IMPORTERS
-from costream.importers.config import KEYS
-from costream.importers.run import import_files
-from costream.labels.names import COCO, THUMOS14
+from costream.core.errors import ModelError
+from costream.core.label_sets import COCO, THUMOS14
+from costream.models.audio import import_vggish as vggish
 from costream.models.build import build
+from costream.models.importing import import_files
+from costream.models.oad import import_tsn as tsn
+from costream.weights_io.card import Card
+from costream.weights_io.import_settings import KEYS
+from costream.weights_io.importer import IMPORTERS
 from kit import foreign_sound
 from kit.action_nets import small_vivit
 from kit.foreign_actions import DIALECTS, MiniRoadModules, classifier, encoder, oadtr
@@ -339,8 +340,8 @@ def test_orders_of_detection_differ() -> None:
 OUTSIDE = '''
 from __future__ import annotations
 
-from costream.importers.base import importer
-from costream.importers.rules import ImportedNetwork
+from costream.weights_io.importer import importer
+from costream.weights_io.tensor_rules import ImportedNetwork
 
 
 @importer(
@@ -380,7 +381,7 @@ def test_one_file_outside_adds_an_importer(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_listing_imports_no_torch() -> None:
-    code = "import sys; from costream.importers.base import *; print(*IMPORTERS); "
+    code = "import sys; from costream.weights_io.importer import *; print(*IMPORTERS); "
     code += "sys.exit('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from costream.errors import ModelError
-from costream.importers.run import import_module_encoder
+from costream.core.errors import ModelError
 from costream.models.build import build
+from costream.models.importing import import_module_encoder
 from kit.foreign_actions import DIALECTS, classifier, encoder, window_logits
 
 D, FF, C, HEADS, N = 12, 20, 7, 3, 6

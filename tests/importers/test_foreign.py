@@ -15,10 +15,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from costream.checkpoints.card import Card
-from costream.checkpoints.file import write_weights
-from costream.errors import ModelError
-from costream.importers.pickles import read_foreign
+from costream.core.errors import ModelError
+from costream.weights_io.card import Card
+from costream.weights_io.file import write_weights
+from costream.weights_io.foreign import read_foreign
 
 WEIGHTS = {"0.weight": torch.arange(6.0).reshape(2, 3), "0.bias": torch.tensor([0.5, -1.0])}
 NUMPY = {name: value.numpy() for name, value in WEIGHTS.items()}

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from costream.errors import ModelError, SourceError
-from costream.importers.pickles import read_foreign
+from costream.core.errors import ModelError, SourceError
 from costream.sources.features.pickles import load_pickle
+from costream.weights_io.foreign import read_foreign
 from kit.program import costream
 
 DTYPE = b"cnumpy\ndtype\n\x8c\x02V8\x89\x88\x87R"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from costream.errors import ModelError
-from costream.labels.names import THUMOS14
+from costream.core.errors import ModelError
+from costream.core.label_sets import THUMOS14
 from kit.foreign_actions import MiniRoadModules
 
 

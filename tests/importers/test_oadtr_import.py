@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from costream.checkpoints.file import read_card
-from costream.errors import ModelError
-from costream.labels.names import THUMOS14
+from costream.core.errors import ModelError
+from costream.core.label_sets import THUMOS14
+from costream.weights_io.file import read_card
 from kit.foreign_actions import OADTR, OADTR_DECODER, oadtr
 from kit.program import costream
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.checkpoints.file import read_card, read_weights
-from costream.errors import ModelError, UsageError
-from costream.importers.run import import_files
+from costream.core.errors import ModelError, UsageError
 from costream.models.build import build
+from costream.models.importing import import_files
 from costream.models.verify import verify
+from costream.weights_io.file import read_card, read_weights
 from kit.foreign_skeletons import (
     CHANNELS,
     CLASSES,

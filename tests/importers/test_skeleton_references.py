@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.checkpoints.card import Card
-from costream.importers.run import import_files
+from costream.models.importing import import_files
 from costream.models.skeleton.network import SkeletonNet
+from costream.weights_io.card import Card
 from kit import paths
 
 REFS = paths.REFS / "skeleton"

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.errors import ModelError
-from costream.importers.run import import_files
+from costream.core.errors import ModelError
 from costream.models.build import build
+from costream.models.importing import import_files
 from kit.foreign_actions import MiniRoadModules
 from kit.tsn_nets import SIZES, WIDTH, checkpoint, features
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.errors import ModelError, UsageError
-from costream.frontends.vggish import VGGish
-from costream.importers.run import import_files
+from costream.core.errors import ModelError, UsageError
+from costream.core.records import AudioBlock
+from costream.models.audio.vggish import VGGish
 from costream.models.build import build
+from costream.models.importing import import_files
 from costream.models.streaming import StreamingModel
-from costream.records import AudioBlock
 from kit import foreign_sound
 
 SIZES = {"widths": (2, 3, 4, 4, 5, 5), "hidden": 6}

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.errors import ModelError
-from costream.importers.config import KEYS, ImportSettings
-from costream.importers.pickles import ForeignCheckpoint
-from costream.importers.pytorchvideo import convert as from_pytorchvideo
-from costream.importers.run import import_files
-from costream.importers.slowfast import convert as from_slowfast
-from costream.labels.names import KINETICS400
+from costream.core.errors import ModelError
+from costream.core.label_sets import KINETICS400
 from costream.models.build import build, new_network
-from costream.models.video3d import VideoNet
+from costream.models.importing import import_files
+from costream.models.video.import_pytorchvideo import convert as from_pytorchvideo
+from costream.models.video.import_slowfast import convert as from_slowfast
+from costream.models.video.video3d import VideoNet
 from costream.nn.video3d.sizes import TASK, find_size
+from costream.weights_io.foreign import ForeignCheckpoint
+from costream.weights_io.import_settings import KEYS, ImportSettings
 from kit.foreign_video import foreign_tensors
 from kit.video_nets import KINDS, REFERENCES, published_keys, small_net, video
 

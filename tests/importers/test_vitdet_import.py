@@ -12,16 +12,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.checkpoints.file import write_weights
-from costream.frontends.crops import Pixels
-from costream.importers.run import import_files
-from costream.labels.names import COCO, VID
+from costream.core.label_sets import COCO, VID
+from costream.core.records import VideoFrame
 from costream.models.build import build
+from costream.models.catalogue import load_model
 from costream.models.eventful.vitdet import ViTDet
-from costream.models.registry import load_model
+from costream.models.images import Pixels
+from costream.models.importing import import_files
 from costream.models.verify import verify
 from costream.nn.eventful.gates import TopTokens
-from costream.records import VideoFrame
+from costream.weights_io.file import write_weights
 from kit.eventful_nets import NEEDS, REFS
 from kit.foreign_eventful import in_detectron2, small_vitdet
 

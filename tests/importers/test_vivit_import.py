@@ -12,17 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.checkpoints.file import write_weights
-from costream.errors import ModelError
-from costream.importers.run import import_files
-from costream.importers.vivit import detect
-from costream.labels.names import EPIC_VERBS
+from costream.core.errors import ModelError
+from costream.core.label_sets import EPIC_VERBS
+from costream.core.records import VideoFrame
 from costream.models.build import build
+from costream.models.catalogue import load_model
+from costream.models.eventful.import_vivit import detect
 from costream.models.eventful.vivit import ViViT
-from costream.models.registry import load_model
+from costream.models.importing import import_files
 from costream.models.verify import verify
 from costream.nn.eventful.gates import TopTokens
-from costream.records import VideoFrame
+from costream.weights_io.file import write_weights
 from kit.action_nets import clips, small_vivit
 from kit.eventful_nets import NEEDS, REFS
 from kit.foreign_eventful import in_tadaconv

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from costream.checkpoints.card import Card, Timeline
-from costream.frontends.crops import Crops
 from costream.models.build import save_model
 from costream.models.eventful.classifier import ActionModel
 from costream.models.eventful.vivit import ViViT
+from costream.models.images import Crops
+from costream.weights_io.card import Card, Timeline
 from kit.eventful_nets import randomise
 
 LABELS = ("open", "cut", "wash")

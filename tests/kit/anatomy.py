@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from costream.layouts import BODY_15, Layout
+from costream.core.layouts import BODY_15, Layout
 
 # Where the joints of somebody who stands are, x to the side and y up, in metres.
 STANDING = {

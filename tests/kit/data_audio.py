@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from costream.checkpoints.card import Card
+from costream.weights_io.card import Card
 
 KINDS = ("click", "hiss", "tone")
 RATE_HZ = 16_000
@@ -71,7 +71,7 @@ def write_tiny_weights(
     """
     import torch
 
-    from costream.frontends.audio import ContinualAudioNet
+    from costream.models.audio.audio_net import ContinualAudioNet
     from costream.models.build import new_network, save_model
 
     torch.manual_seed(0)

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from costream.checkpoints.card import Card, Timeline
-from costream.frontends.crops import Pixels
+from costream.core.records import OBJECT_DETECTION
 from costream.models.build import save_model
 from costream.models.eventful.vitdet import ViTDet
-from costream.records import OBJECT_DETECTION
+from costream.models.images import Pixels
 from costream.training.objects.augment import LabelledImage
+from costream.weights_io.card import Card, Timeline
 
 KINDS = ("lamp", "leaf")  # red and green
 SIZE = (96, 64)

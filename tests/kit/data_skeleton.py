@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from costream.checkpoints.card import Card
-from costream.layouts import BODY_15
+from costream.core.layouts import BODY_15
+from costream.weights_io.card import Card
 
 ACTS = ("bend", "step", "wave")
 RATE_HZ = 15

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from costream.checkpoints.card import Card
+from costream.weights_io.card import Card
 from kit.media import make_video
 
 WAYS = ("blink", "grow", "slide")
@@ -88,8 +88,8 @@ def write_tiny_weights(path: Path, architecture: str = "cooadtr") -> Path:
     """Write a weight file with random weights."""
     import torch
 
-    from costream.frontends.tdn import TemporalDifferenceNet
     from costream.models.build import new_network, save_model
+    from costream.models.oad.tdn import TemporalDifferenceNet
 
     arguments = dict(NETWORK)
     if architecture == "oadtr":

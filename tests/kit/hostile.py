@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from costream.checkpoints.file import read_header
+from costream.weights_io.file import read_header
 from kit import data_audio, data_skeleton, data_video
 from kit.media import make_audio, make_video
 from kit.mutations import TEXTS, damaged, document, retold, revalued

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costream.layouts import BODY_15, COCO_17, MEDIAPIPE_33, Layout, joint_mapping, marker_sets
+from costream.core.layouts import BODY_15, COCO_17, MEDIAPIPE_33, Layout, joint_mapping, marker_sets
 
 PLUG_IN_GAIT = marker_sets()["plug-in-gait"]
 # A person who stands, faces +z and has the arms out; metres, y up, the left side at +x.

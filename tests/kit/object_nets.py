@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from costream.checkpoints.card import Card, Timeline
-from costream.frontends.crops import Pixels
+from costream.core.records import OBJECT_DETECTION
 from costream.models.build import save_model
 from costream.models.eventful.detector import ObjectModel
 from costream.models.eventful.rcnn import Detections
 from costream.models.eventful.vitdet import View, ViTDet
+from costream.models.images import Pixels
 from costream.nn.eventful.gates import Operations
-from costream.records import OBJECT_DETECTION
+from costream.weights_io.card import Card, Timeline
 from kit.eventful_nets import randomise
 
 LABELS = ("person", "car")

@@ -8,7 +8,7 @@ from typing import Any
 import av
 import numpy as np
 
-from costream.records import Picture
+from costream.core.records import Picture
 from costream.sinks.atomic import BinaryFile
 from costream.sinks.overlay import Overlay
 

@@ -140,7 +140,7 @@ def _load() -> None:
     """Load what most runs load, and read what can be looked up by name."""
     import costream
     import costream.__main__
-    from costream.registry import Registry
+    from costream.core.registry import Registry
 
     for name in _LOADED:
         importlib.import_module(name)

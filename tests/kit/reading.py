@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from costream.records import AudioBlock, AudioFormat, Fault, Gap, Item, SourceInfo, VideoFrame
+from costream.core.records import AudioBlock, AudioFormat, Fault, Gap, Item, SourceInfo, VideoFrame
 from costream.sources.base import ConnectionOptions, Source, SourceOptions
 from costream.sources.live.feed import FeedSource
 from costream.sources.registry import open_source

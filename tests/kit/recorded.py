@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costream.core.records import Record, Segment, to_json
 from costream.evaluation.predictions import ModelPredictions
 from costream.evaluation.recordings import RecordingEvaluator
 from costream.evaluation.settings import EvaluateSettings
 from costream.labels.recording import Label, Recording
-from costream.records import Record, Segment, to_json
 
 NAMES = ("background", "walk", "sit")
 RATE_HZ = 4.0

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from costream.records import Header, Picture, Record
+from costream.core.records import Header, Picture, Record
 from costream.ui.run.state import RunState
 from costream.ui.run.view import LiveLayout
 from costream.ui.screen import Viewport

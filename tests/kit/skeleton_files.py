@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from costream.layouts import BODY_25, COCO_17, MEDIAPIPE_33, NTU_25, OPENPOSE_18, Layout
-from costream.records import Fault, Item, SkeletonFrame, SourceInfo
+from costream.core.layouts import BODY_25, COCO_17, MEDIAPIPE_33, NTU_25, OPENPOSE_18, Layout
+from costream.core.records import Fault, Item, SkeletonFrame, SourceInfo
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from costream.checkpoints.card import Card
-from costream.frontends.audio import ContinualAudioNet
+from costream.models.audio.audio_net import ContinualAudioNet
 from costream.models.build import save_model
 from costream.models.oad.cooadtr import CoTrans
+from costream.weights_io.card import Card
 
 WIDTHS = [4, 6, 6, 8, 8, 10, 10]
 SIZES = {"input_width": 5, "embed_dim": 8, "num_heads": 2, "feedforward": 8, "num_positions": 9}

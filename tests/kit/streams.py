@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from costream.records import AnyRecord, Header, Item, SourceInfo, Summary
+from costream.core.records import AnyRecord, Header, Item, SourceInfo, Summary
 
 
 class ItemSource:

@@ -6,8 +6,8 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from costream.records import Alert, FeedState
-from costream.status import FeedStatus, WatchStatus
+from costream.core.records import Alert, FeedState
+from costream.core.status import FeedStatus, WatchStatus
 
 LABELS = ("walk", "sit", "stand up", "falling")
 PLACES = ("front door", "yard", "gate", "lab", "hall", "kitchen", "stairs", "car park")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from costream.records import Header, Segment, Summary
+from costream.core.records import Header, Segment, Summary
 from costream.sinks.registry import make_sinks
 
 SUMMARY = Summary(0, 0, 0, 0, 60.0, 1.0, 60.0, 0, 0, complete=True, exit=0)

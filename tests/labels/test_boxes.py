@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.labels.boxes import fit_boxes, read_boxes
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
+from costream.core.records import Segment
 from costream.labels.reading import read_recordings
-from costream.records import Segment
 from costream.sinks.registry import FORMATS
 
 TIMELINES = sorted(set(FORMATS) - {"coco", "lines", "mp4", "table"})

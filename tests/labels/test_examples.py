@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.labels.copies import join_copies
 from costream.labels.examples import Example, fit_labels, read_lines, split, to_examples
 from costream.labels.reading import read_recordings

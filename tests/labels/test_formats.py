@@ -8,9 +8,9 @@ import pickle
 import numpy as np
 import pytest
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
+from costream.core.records import Segment
 from costream.labels.reading import read_recordings
-from costream.records import Segment
 
 EAF = """<?xml version="1.0" encoding="UTF-8"?>
 <ANNOTATION_DOCUMENT AUTHOR="" DATE="2026-11-22T10:00:00+01:00" FORMAT="3.0" VERSION="3.0"

@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from costream.labels.names import THUMOS14
+from costream.core.label_sets import THUMOS14
 from costream.labels.reading import read_recordings
 from costream.labels.recording import frame_labels, frame_targets
 from kit.data_packs import packs

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from costream.core.records import Segment
+from costream.core.spelling import composed
 from costream.labels.reading import read_recordings
-from costream.records import Segment
 from costream.sinks.registry import FORMATS
-from costream.spelling import composed
 
 TIMELINES = sorted(set(FORMATS) - {"coco", "lines", "mp4", "table"})
 # Seconds that a time may be off, beside the half microsecond of every timeline.

@@ -18,8 +18,8 @@ import pytest
 
 from costream.cli import COMMANDS, cli
 from costream.cli.help import find, pages, render
-from costream.errors import ExitCode, UsageError
-from costream.records import Header, Record, Summary
+from costream.core.errors import ExitCode, UsageError
+from costream.core.records import Header, Record, Summary
 from costream.sinks.registry import FORMATS
 from kit.program import ROOT, costream, environment, python
 

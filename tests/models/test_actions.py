@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from costream.errors import ModelError
-from costream.frontends.crops import Crops, temporal_views
+from costream.core.errors import ModelError
+from costream.core.records import VideoFrame
 from costream.models.base import StepResult
 from costream.models.eventful.classifier import ActionModel
+from costream.models.images import Crops, temporal_views
 from costream.nn.eventful.gates import Operations, TopTokens
-from costream.records import VideoFrame
 from kit.action_nets import LABELS, SIDE, action_card, small_model, small_vivit
 
 TOKENS, WINDOW = 10, 5

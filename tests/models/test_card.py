@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from costream.checkpoints.card import Card, Timeline
-from costream.errors import ModelError
+from costream.core.errors import ModelError
+from costream.core.records import FeatureRow
 from costream.models.oad.oadtr import OadTR
 from costream.models.streaming import StreamingModel
-from costream.records import FeatureRow
+from costream.weights_io.card import Card, Timeline
 
 ARGUMENTS: dict[str, Any] = {
     "input_width": 6,

@@ -11,17 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from costream.errors import ModelError, SourceError
-from costream.models.base import GatedModel, StepResult
-from costream.models.build import model_class, save_model
-from costream.models.fitting import source_kind
-from costream.models.joint import combine_models
-from costream.models.random_init import random_model
-from costream.models.registry import load_model
-from costream.models.spec import architectures, is_gated
-from costream.models.verify import random_items, verify
-from costream.options import Options
-from costream.records import (
+from costream.core.errors import ModelError, SourceError
+from costream.core.records import (
     FeatureRow,
     Objects,
     Prediction,
@@ -30,6 +21,15 @@ from costream.records import (
     SourceInfo,
     VideoFrame,
 )
+from costream.models.base import GatedModel, StepResult
+from costream.models.build import model_class, save_model
+from costream.models.catalogue import load_model
+from costream.models.compatibility import source_kind
+from costream.models.joint import combine_models
+from costream.models.random_init import random_model
+from costream.models.spec import architectures, is_gated
+from costream.models.verify import random_items, verify
+from costream.options.options import Options
 from costream.runtime.pipeline import run
 from kit import action_nets, movinet_clip, object_nets
 from kit.streams import ItemSource, RecordSink

@@ -11,8 +11,8 @@ from torch import nn
 
 import costream.nn as co
 from costream.models.build import save_model
+from costream.models.compatibility import exactness
 from costream.models.converted import ContinualClassifier
-from costream.models.fitting import exactness
 from costream.models.oad.conystrom import CoNystrom
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.oad.deepcot import DeepCoT

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from costream.errors import ModelError, UsageError
+from costream.core.errors import ModelError, UsageError
 from costream.models.build import build, save_model
+from costream.models.catalogue import read_model
 from costream.models.export import export_step
 from costream.models.random_init import random_model
-from costream.models.registry import read_model
 
 onnxruntime = pytest.importorskip("onnxruntime")
 TOKENS = {"input_width": 12, "embed_dim": 16, "num_heads": 4, "feedforward": 24, "window": 7}

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costream.checkpoints.card import Card, Familiarity
-from costream.checkpoints.file import read_weights, write_weights
-from costream.errors import ModelError
-from costream.models.registry import load_model
+from costream.core.errors import ModelError
+from costream.core.records import AudioBlock
+from costream.models.catalogue import load_model
 from costream.models.streaming import familiarity_of
-from costream.records import AudioBlock
 from costream.runtime.writer import StreamRecorder
+from costream.weights_io.card import Card, Familiarity
+from costream.weights_io.file import read_weights, write_weights
 from kit.paths import SAMPLES
 from kit.runs import run
 from kit.sound_nets import write

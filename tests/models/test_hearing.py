@@ -12,13 +12,10 @@ import numpy as np
 import pytest
 
 import costream
-from costream.clock import SILENT_S
-from costream.errors import ModelError
-from costream.layouts import find_layout
-from costream.models.base import GatedModel
-from costream.models.hearing import HearingModel, with_sound
-from costream.models.registry import load_model
-from costream.records import (
+from costream.core.clock import SILENT_S
+from costream.core.errors import ModelError
+from costream.core.layouts import find_layout
+from costream.core.records import (
     Alert,
     AudioBlock,
     Fault,
@@ -29,10 +26,13 @@ from costream.records import (
     SourceInfo,
     VideoFrame,
 )
+from costream.models.base import GatedModel
+from costream.models.catalogue import load_model
+from costream.models.with_audio import HearingModel, with_sound
 from costream.report.digest import Digest
-from costream.results.reader import read_results
 from costream.runtime.pipeline import run
 from costream.sinks.registry import make_sinks
+from costream.sinks.result_reader import read_results
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 from kit.object_nets import bright_model

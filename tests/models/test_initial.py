@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from costream.checkpoints.file import read_card, tensors_digest
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.models.random_init import random_model
 from costream.models.spec import architectures, initial_models, model_spec
+from costream.weights_io.file import read_card, tensors_digest
 from kit.program import costream
 
 SMALL = {"input_width": 6, "num_classes": 3, "embed_dim": 8, "num_heads": 2, "feedforward": 8}

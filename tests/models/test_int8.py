@@ -9,16 +9,16 @@ import torch
 from torch import nn
 
 import costream.nn as co
-from costream.checkpoints.file import read_card, read_weights, write_weights
-from costream.errors import ModelError
+from costream.core.errors import ModelError
 from costream.evaluation.compression import BOUND, compress
 from costream.models.build import build, save_model
+from costream.models.catalogue import load_model, read_whole
 from costream.models.int8 import to_float, to_int8
 from costream.models.random_init import random_model
-from costream.models.registry import load_model, read_whole
 from costream.models.verify import verify
 from costream.nn.fast import use_kernels
 from costream.nn.int8 import LARGE, Int8Linear, dequantise, quantise
+from costream.weights_io.file import read_card, read_weights, write_weights
 
 
 @pytest.mark.parametrize("shape", [(6, 40), (5, 3, 3, 2)])

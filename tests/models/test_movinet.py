@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.frontends.movinet import MoViNetFeatures
-from costream.importers import movinet as importer
-from costream.importers.rules import BATCH_NORM
-from costream.importers.run import import_files
-from costream.labels.names import KINETICS600
+from costream.core.label_sets import KINETICS600
 from costream.models.build import build, save_model
-from costream.models.movinet import SIZES, MoViNet, crop_arguments
+from costream.models.importing import import_files
 from costream.models.random_init import random_model
+from costream.models.video import import_movinet as importer
+from costream.models.video.movinet import SIZES, MoViNet, crop_arguments
+from costream.models.video.movinet_frontend import MoViNetFeatures
+from costream.weights_io.tensor_rules import BATCH_NORM
 from kit.movinet_clip import CROP, SMALL, checkpoint, whole_clip
 from kit.paths import ROOT
 from kit.runs import records, run

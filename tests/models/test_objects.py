@@ -12,13 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.errors import ModelError
-from costream.frontends.crops import Pixels
+from costream.core.errors import ModelError
+from costream.core.records import Box, VideoFrame
 from costream.models.base import StepResult
 from costream.models.eventful.detector import ObjectModel, ObjectState
 from costream.models.eventful.rcnn import Detections
+from costream.models.images import Pixels
 from costream.nn.eventful.gates import Operations, TopTokens
-from costream.records import Box, VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.media.picture import fit
 from costream.sources.registry import open_source

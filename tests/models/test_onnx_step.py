@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 import costream
 from costream.__main__ import main
-from costream.checkpoints.file import read_card
-from costream.errors import ModelError
+from costream.core.errors import ModelError
+from costream.core.records import AudioBlock, Prediction, VideoFrame
 from costream.models.build import save_model
+from costream.models.catalogue import load_model
 from costream.models.export import export_step
 from costream.models.random_init import random_model
-from costream.models.registry import load_model
-from costream.records import AudioBlock, Prediction, VideoFrame
+from costream.weights_io.file import read_card
 
 BOX = (32, 24)
 FRONTEND = {"box": BOX, "widths": (4, 4, 6, 8), "motion_width": 4, "lags": (1, 3)}

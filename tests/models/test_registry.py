@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from costream.checkpoints import store
-from costream.checkpoints.card import Card
-from costream.checkpoints.file import read_card
-from costream.checkpoints.store import cache_folder, shipped_folder
-from costream.errors import ExitCode, ModelError, UsageError
-from costream.models import registry
+from costream.core.errors import ExitCode, ModelError, UsageError
+from costream.models import catalogue as registry
 from costream.models.build import save_model
+from costream.models.catalogue import find_weights, list_models, load_model, more_to_fetch
 from costream.models.oad.cooadtr import CoOadTR
-from costream.models.registry import find_weights, list_models, load_model, more_to_fetch
 from costream.models.spec import model_summaries
+from costream.weights_io import store
+from costream.weights_io.card import Card
+from costream.weights_io.file import read_card
+from costream.weights_io.store import cache_folder, shipped_folder
 
 ARGUMENTS = {
     "input_width": 6,
@@ -259,8 +259,8 @@ def test_shipped_weights_are_inside_a_wheel_or_beside_a_clone(
 
 def test_looking_up_needs_no_torch(tmp_path: Path) -> None:
     code = (
-        "import sys; from costream.models.registry import *; list_models()\n"
-        "from costream.checkpoints.file import read_card\n"
+        "import sys; from costream.models.catalogue import *; list_models()\n"
+        "from costream.weights_io.file import read_card\n"
         "read_card(find_weights(sys.argv[1])); print('torch' in sys.modules)"
     )
     file = write(tmp_path / "x.safetensors")

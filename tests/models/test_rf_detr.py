@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.frontends.crops import Resized
-from costream.importers.run import import_files
 from costream.models.build import build, save_model
 from costream.models.eventful.deformable import proposals
 from costream.models.eventful.rf_detr import RfDetr, WindowedView, places_of, windows_of
 from costream.models.eventful.yolos import COCO_CATEGORIES
+from costream.models.images import Resized
+from costream.models.importing import import_files
 from costream.models.random_init import random_model
 from costream.nn.eventful.gates import OnlyTokens, Operations, RecordedPolicy, TopTokens
 from kit.foreign_eventful import rf_detr

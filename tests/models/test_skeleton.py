@@ -362,7 +362,7 @@ def test_frames_of_another_shape_are_told() -> None:
 def test_a_model_is_built_without_sympy() -> None:
     """Some operations on the device "meta" load it: a third of a second at each start."""
     code = (
-        "import sys; from costream.models.registry import load_model\n"
+        "import sys; from costream.models.catalogue import load_model\n"
         "load_model('costgcn'); sys.exit('sympy' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

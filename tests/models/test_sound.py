@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from costream.errors import ModelError
+from costream.core.errors import ModelError
+from costream.core.records import AudioBlock, AudioFormat, FeatureRow, SourceInfo
 from costream.models.build import save_model
-from costream.models.registry import load_model
-from costream.records import AudioBlock, AudioFormat, FeatureRow, SourceInfo
+from costream.models.catalogue import load_model
 from kit.sound_nets import write
 
 

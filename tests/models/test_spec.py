@@ -12,7 +12,8 @@ from pkgutil import resolve_name
 import pytest
 import torch
 
-from costream.models.registry import list_models, load_model
+from costream.core.records import FeatureRow
+from costream.models.catalogue import list_models, load_model
 from costream.models.spec import (
     MODELS,
     architectures,
@@ -23,7 +24,6 @@ from costream.models.spec import (
     register_model,
 )
 from costream.nn.video3d.sizes import SIZES
-from costream.records import FeatureRow
 
 OUTSIDE = """
 import torch
@@ -70,7 +70,7 @@ class RunningSum(nn.Module):
 
 
 def table(model, rounds, threads):
-    from costream.tables import Table
+    from costream.core.tables import Table
     return Table(model, ("rounds", "threads"), ((rounds, threads),))
 """
 PROGRAM = """

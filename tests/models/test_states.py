@@ -13,30 +13,30 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 import costream.nn as co
-from costream.frontends.base import load_frontend
-from costream.frontends.joints import JointStreams
-from costream.frontends.text import TextState
-from costream.frontends.vggish import VGGish
+from costream.models.audio.vggish import VGGish
+from costream.models.audio.yamnet import YamNet
+from costream.models.catalogue import load_model
 from costream.models.eventful.backbone import GatedBlocksState
 from costream.models.eventful.classifier import ActionState
 from costream.models.eventful.detector import ObjectState
 from costream.models.eventful.vitdet import ViewState, ViTDetState
 from costream.models.eventful.yolos import Yolos
+from costream.models.frontend import load_frontend
 from costream.models.gated import TokenState
-from costream.models.hearing import BesideState, HearingState
-from costream.models.movinet import MoViNet
 from costream.models.oad.conystrom import CoNystrom
 from costream.models.oad.cooadtr import CoOadTR, Features
 from costream.models.oad.deepcot import DeepCoT
 from costream.models.oad.miniroad import MiniRoad
 from costream.models.oad.oadtr import OadTR
 from costream.models.onnx_step import StepState
-from costream.models.registry import load_model
 from costream.models.skeleton.ensemble import SkeletonEnsemble
+from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.window import WindowSkeletonNet
 from costream.models.streaming import ModelState
-from costream.models.video3d import WindowVideoNet
-from costream.models.yamnet import YamNet
+from costream.models.text.words import TextState
+from costream.models.video.movinet import MoViNet
+from costream.models.video.video3d import WindowVideoNet
+from costream.models.with_audio import BesideState, HearingState
 from costream.nn.deepcot import DeepState
 from costream.nn.eventful.block import VARIANTS
 from costream.nn.eventful.gates import Operations, TopTokens

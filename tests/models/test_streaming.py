@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from costream.checkpoints.card import Card
-from costream.errors import ModelError, SourceError
-from costream.frontends.base import load_frontend
+from costream.core.errors import ModelError, SourceError
+from costream.core.records import Data, FeatureRow, SourceInfo, SourceKind, VideoFrame
+from costream.models.catalogue import load_model
+from costream.models.frontend import load_frontend
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.oad.miniroad import MiniRoad
 from costream.models.oad.oadtr import OadTR
-from costream.models.registry import load_model
 from costream.models.streaming import ModelState, StreamingModel, find_device
 from costream.nn.block import EncoderConfig
 from costream.nn.encoder import Encoder
-from costream.records import Data, FeatureRow, SourceInfo, SourceKind, VideoFrame
+from costream.weights_io.card import Card
 
 FRONTEND = {"box": (32, 24), "widths": (4, 4, 6, 8), "motion_width": 4, "lags": (1, 3)}
 SIZES = {"embed_dim": 8, "num_heads": 2, "feedforward": 8, "window": 4}

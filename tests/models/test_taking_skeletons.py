@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from costream.checkpoints.card import Card
-from costream.checkpoints.file import read_weights
-from costream.errors import ModelError, SourceError
-from costream.frontends import pose
-from costream.frontends.joints import JointStreams
-from costream.layouts import BODY_15, BODY_25, NTU_25
+from costream.core.errors import ModelError, SourceError
+from costream.core.layouts import BODY_15, BODY_25, NTU_25
+from costream.core.records import FeatureRow, SkeletonFrame, SourceInfo, SourceKind, VideoFrame
 from costream.models import streaming
 from costream.models.build import build
-from costream.models.fitting import source_notes
+from costream.models.compatibility import source_notes
+from costream.models.skeleton import pose
+from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.network import SkeletonNet
 from costream.models.streaming import StreamingModel
-from costream.records import FeatureRow, SkeletonFrame, SourceInfo, SourceKind, VideoFrame
+from costream.weights_io.card import Card
+from costream.weights_io.file import read_weights
 from kit import data_skeleton
 
 FRONT = np.array((-1, 1), np.float32)  # a Kinect's x is to its left

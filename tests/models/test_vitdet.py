@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from costream.frontends.crops import Pixels
 from costream.models.eventful.rcnn import Detections, anchors, levels, pool, pyramid_anchors
 from costream.models.eventful.shuffle import ShuffleEmbedding
 from costream.models.eventful.vitdet import ViTDet
+from costream.models.images import Pixels
 from costream.nn.eventful.gates import Operations, TopTokens
 from kit.eventful_nets import NEEDS, REFS, randomise, video
 

@@ -11,19 +11,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from costream.checkpoints.card import Timeline
-from costream.errors import ModelError
-from costream.frontends.logmel import OFFSET, LogMelFrames
-from costream.frontends.mel import LogMel
-from costream.importers.run import import_files
-from costream.labels.names import AUDIOSET_521
+from costream.core.errors import ModelError
+from costream.core.label_sets import AUDIOSET_521
+from costream.core.records import AudioFormat
+from costream.models.audio.logmel import OFFSET, LogMelFrames
+from costream.models.audio.mel import LogMel
+from costream.models.audio.yamnet import FRAMES, STRIDES, YamNet
 from costream.models.build import build, save_model
+from costream.models.importing import import_files
 from costream.models.random_init import random_model
-from costream.models.yamnet import FRAMES, STRIDES, YamNet
-from costream.records import AudioFormat
 from costream.runtime.segments import IndependentSegmenter, Segmenter
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
+from costream.weights_io.card import Timeline
 from kit import foreign_sound
 from kit.paths import ROOT
 from kit.reading import contents

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.frontends.crops import Resized
-from costream.importers import yolos as importer
-from costream.importers.run import import_files
 from costream.models.build import build, save_model
+from costream.models.eventful import import_yolos as importer
 from costream.models.eventful.yolos import COCO_CATEGORIES, SIZES, Yolos
+from costream.models.images import Resized
+from costream.models.importing import import_files
 from costream.models.random_init import random_model
 from costream.nn.eventful.gates import Operations, TopTokens
 from kit.foreign_eventful import YOLOS_TABLE, yolos

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import costream.nn as co
-from costream.frontends.tsn import ConvNorm, ResNet
+from costream.models.oad.tsn import ConvNorm, ResNet
 from costream.nn.adapters.low_rank import SPLoRA
 from costream.nn.convolution import TemporalConvolution
 from kit import plain_nets as plain

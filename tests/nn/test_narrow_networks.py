@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 import costream.nn as co
-from costream.frontends.audio import ContinualAudioNet
-from costream.frontends.tdn import TemporalDifferenceNet
 from costream.models.adapters import WithFrontend
+from costream.models.audio.audio_net import ContinualAudioNet
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.oad.deepcot import DeepCoT
 from costream.models.oad.oadtr import OadTR
+from costream.models.oad.tdn import TemporalDifferenceNet
 from costream.models.skeleton.network import SkeletonNet
 from costream.nn.widths import narrow
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from costream.frontends.tdn import TemporalDifferenceNet
+from costream.models.oad.tdn import TemporalDifferenceNet
 from costream.nn.state import zeros
 from kit.encoders import build_encoder, step_through
 

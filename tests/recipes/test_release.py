@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from costream.checkpoints.file import read_card, read_weights, write_weights
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.evaluation.sample import digest
 from costream.training.card_text import card_text
+from costream.weights_io.file import read_card, read_weights, write_weights
 from kit.paths import SAMPLES as SAMPLES_FOLDER
 from kit.paths import WEIGHTS
 from weights.recipes.action import train as action

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from costream.__main__ import main
-from costream.records import (
+from costream.core.records import (
     Alert,
     Compute,
     Fault,

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from costream.__main__ import main
-from costream.records import Prediction, Segment
-from costream.results.reader import read_results
+from costream.core.records import Prediction, Segment
+from costream.sinks.result_reader import read_results
 
 
 @pytest.fixture

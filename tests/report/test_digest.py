@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.records import Compute, Fault, Gap, Prediction, Segment
+from costream.core.records import Compute, Fault, Gap, Prediction, Segment
 from costream.report.digest import DENSE, MACS, Bins, Digest, LabelStats
-from costream.results.reader import read_results
+from costream.sinks.result_reader import read_results
 
 
 @pytest.fixture

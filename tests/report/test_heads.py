@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from costream.errors import ExitCode
-from costream.records import Compute, Head, Header, Prediction, Segment, StageTimes, Summary
+from costream.core.errors import ExitCode
+from costream.core.records import Compute, Head, Header, Prediction, Segment, StageTimes, Summary
 from costream.report.command import ReportOptions, make_report
 from costream.report.diff import compare
 from costream.report.digest import Digest
 from costream.report.timeline import describe, stretches
-from costream.results.reader import read_results
 from costream.sinks.registry import make_sinks
+from costream.sinks.result_reader import read_results
 
 HEADS = (
     Head("cotrans", "ab" * 32, ("rock", "jazz", "silence"), None, 0.0, 0.5),

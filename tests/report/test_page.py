@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from costream.__main__ import main
-from costream.records import Segment, StageTimes
+from costream.core.records import Segment, StageTimes
 from costream.report.markup import Html, tag, text
-from costream.results.reader import read_results
+from costream.sinks.result_reader import read_results
 from costream.sinks.rotation import Rotation
 from kit.media import make_video, read_number
 from kit.pages import Page

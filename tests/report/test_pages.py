@@ -16,7 +16,7 @@ from costream.report.digest import Digest
 from costream.report.overview import ReportOverview
 from costream.report.section import Run
 from costream.report.timeline import outline
-from costream.results.reader import runs
+from costream.sinks.result_reader import runs
 from kit.pages import Page
 
 

@@ -10,9 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.errors import SourceError
-from costream.records import Alert, Compute, Header, Prediction, Segment, Summary, to_json
-from costream.results.reader import NotAResultError, Totals, UnreadableRecord, read_results, runs
+from costream.core.errors import SourceError
+from costream.core.records import Alert, Compute, Header, Prediction, Segment, Summary, to_json
+from costream.sinks.result_reader import (
+    NotAResultError,
+    Totals,
+    UnreadableRecord,
+    read_results,
+    runs,
+)
 from kit.paths import ROOT
 
 GOLDEN = ROOT / "tests" / "sinks" / "golden"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from costream.errors import OutputError, UsageError
-from costream.records import Alert
+from costream.core.errors import OutputError, UsageError
+from costream.core.records import Alert
 from costream.runtime.alerts import actions
 from costream.runtime.alerts.actions import AlertEvent, AppendLine, PostJson, RunCommand
 from costream.runtime.alerts.worker import ActionWorker

@@ -12,8 +12,8 @@ import av
 import numpy as np
 import pytest
 
-from costream.errors import UsageError
-from costream.records import Alert
+from costream.core.errors import UsageError
+from costream.core.records import Alert
 from costream.runtime.alerts.alerts import KEYS, AlertOptions, Alerts, ClipSpan, read_options
 from costream.runtime.alerts.rules import RuleLabels
 from kit.media import make_video

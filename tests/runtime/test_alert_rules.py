@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.checkpoints.card import Card, Timeline
-from costream.errors import UsageError
-from costream.hysteresis import LastingPresence
-from costream.records import Alert
+from costream.core.errors import UsageError
+from costream.core.hysteresis import LastingPresence
+from costream.core.records import Alert
 from costream.runtime.alerts.evaluator import RuleEvaluator
 from costream.runtime.alerts.rules import Rule, RuleLabels, parse_rule, targets
+from costream.weights_io.card import Card, Timeline
 
 CLASSES = RuleLabels(("nothing", "walk", "fall"), (0.5, 0.5, 0.5), frozenset({0}))
 

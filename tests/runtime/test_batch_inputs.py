@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.runtime.batch.inputs import Inputs, collect
 from costream.runtime.batch.tables import TABLES
 from costream.sinks.registry import FORMATS

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.runtime.batch import journal as module
 from costream.runtime.batch.folders import Outcome
 from costream.runtime.batch.inputs import Input

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.runtime.batch.inputs import Inputs, collect
 from costream.runtime.batch.stores import (
     check_url,

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.budget import Budget, BudgetFile
-from costream.errors import UsageError
+from costream.core.errors import UsageError
+from costream.options.budget import Budget, BudgetFile
 from costream.runtime.budget import BudgetController, CostModel
 
 TOKENS = 336
@@ -164,7 +164,7 @@ def test_times_rise_with_operations(seen: list[tuple[float, float]]) -> None:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("costream.budget._CHECK_S", 0.0)
+    monkeypatch.setattr("costream.options.budget._CHECK_S", 0.0)
 
 
 @pytest.mark.usefixtures("at_once")

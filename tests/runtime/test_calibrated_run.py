@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 import torch
 
-from costream.checkpoints.card import Card, Timeline
-from costream.clock import Tick
+from costream.core.clock import Tick
+from costream.core.records import FeatureRow, Gap, Head, Prediction, Segment, SourceInfo
+from costream.models.catalogue import load_model
 from costream.models.joint import combine_models
-from costream.models.registry import load_model
 from costream.models.streaming import StreamingModel
-from costream.options import Options
-from costream.records import FeatureRow, Gap, Head, Prediction, Segment, SourceInfo
-from costream.results.decode import _head
+from costream.options.options import Options
 from costream.runtime.alerts.alerts import AlertOptions
 from costream.runtime.alerts.rules import RuleLabels
 from costream.runtime.head_timelines import resume_smoothing
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.state_dir import Snapshot, StateDirectory
 from costream.runtime.writer import StreamRecorder
+from costream.sinks.result_decode import _head
+from costream.weights_io.card import Card, Timeline
 from kit.streams import RecordSink
 
 THRESHOLDS = {"walk": 0.15, "fall": 0.9}

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from costream.errors import UsageError
-from costream.options import Options
+from costream.core.errors import UsageError
+from costream.options.options import Options
 from costream.runtime.alerts.actions import SECRET_VARIABLES
 from costream.runtime.watch.feed_list import FeedSpec, parse_url, read_feeds
 from kit.media import make_video

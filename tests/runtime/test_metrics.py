@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.runtime.watch import prometheus
 from costream.runtime.watch.prometheus import CONTENT_TYPE, Metrics, exposition, health
 from kit.watched import feed, many, watch

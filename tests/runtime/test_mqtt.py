@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from costream.checkpoints.card import Card
-from costream.errors import UsageError
+from costream.core.errors import UsageError
+from costream.core.places import PlaceCount, ZoneEvent, parse_place
+from costream.core.records import Alert, Box, VideoFrame
+from costream.core.status import PersonStatus
 from costream.models.base import ModelHead, ModelInfo
-from costream.places import PlaceCount, ZoneEvent, parse_place
-from costream.records import Alert, Box, VideoFrame
 from costream.runtime.alerts.actions import AlertEvent
 from costream.runtime.alerts.alerts import Alerts, read_options
 from costream.runtime.alerts.rules import RuleLabels
@@ -27,7 +27,7 @@ from costream.runtime.alerts.snapshots import AlertPicture, Scene
 from costream.runtime.watch import mqtt
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.mqtt import MqttPublisher, descriptions, topic_part
-from costream.status import PersonStatus
+from costream.weights_io.card import Card
 from kit.broker import Broker, Listener, needs_broker
 from kit.runs import records, wait_until
 from kit.tcp_proxy import TcpProxy

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import costream
-from costream.places import Crossing
-from costream.records import Gap, Objects, to_json
+from costream.core.places import Crossing
+from costream.core.records import Gap, Objects, to_json
 from costream.runtime.watch import mqtt
 from kit.broker import Broker, Listener, needs_broker
 from kit.object_nets import bright_model

@@ -13,10 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
-from costream.models.eventful.detector import ObjectModel
-from costream.options import Options
-from costream.places import Crossing, ZoneEvent, parse_place
-from costream.records import (
+from costream.core.places import Crossing, ZoneEvent, parse_place
+from costream.core.records import (
     OBJECT_DETECTION,
     Compute,
     Gap,
@@ -25,13 +23,15 @@ from costream.records import (
     SourceInfo,
     VideoFrame,
 )
+from costream.models.eventful.detector import ObjectModel
+from costream.options.options import Options
 from costream.report.command import ReportBuilder
 from costream.report.digest import Digest
-from costream.results.reader import read_results
 from costream.runtime.pipeline import run
 from costream.runtime.watch.loop import FeedStates
 from costream.sinks.atomic import AtomicFile
 from costream.sinks.registry import FORMATS, make_sinks, paths_for
+from costream.sinks.result_reader import read_results
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 from kit.media import make_video

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.checkpoints.card import Timeline
-from costream.records import Box, Segment
+from costream.core.records import Box, Segment
 from costream.runtime.segments import PresenceSegmenter, Segmenter, best_scores
+from costream.weights_io.card import Timeline
 
 LABELS = ("person", "car")
 RATE_HZ = 10.0

@@ -12,23 +12,23 @@ import torch
 from torch import Tensor
 
 import costream
-from costream.checkpoints.card import Card
-from costream.errors import ModelError, UsageError
-from costream.frontends.crops import CentreCrop, Pixels
+from costream.core.errors import ModelError, UsageError
+from costream.core.records import Alert, Box, Objects, Prediction, Segment, VideoFrame
 from costream.models.base import GatedModel, Model, StepResult
+from costream.models.catalogue import load_model
 from costream.models.eventful.detector import ObjectModel
 from costream.models.eventful.rcnn import Detections
 from costream.models.eventful.vitdet import View
+from costream.models.images import CentreCrop, Pixels
 from costream.models.persons import PersonsModel, with_persons
-from costream.models.registry import load_model
 from costream.models.streaming import StreamingModel
 from costream.nn.eventful.gates import Operations
-from costream.records import Alert, Box, Objects, Prediction, Segment, VideoFrame
 from costream.runtime.crops import MARGIN, SMOOTH_S, CropFinder
 from costream.runtime.persons import MOST, PersonRows
 from costream.ui.run.state import RunState
 from costream.ui.run.view import LiveLayout
 from costream.ui.screen import Viewport
+from costream.weights_io.card import Card
 from kit.action_nets import small_model
 from kit.media import make_video
 from kit.object_nets import BOX, BrightFinder, object_card, random_model

@@ -8,19 +8,27 @@ import numpy as np
 import pytest
 import torch
 
-from costream.checkpoints.card import Card, Timeline
-from costream.clock import Tick, resample
-from costream.errors import ExitCode, OutputError, SourceError
-from costream.frontends.tdn import TemporalDifferenceNet
+from costream.core.clock import Tick, resample
+from costream.core.errors import ExitCode, OutputError, SourceError
+from costream.core.records import (
+    Fault,
+    FeatureRow,
+    Gap,
+    Prediction,
+    Segment,
+    SourceInfo,
+    VideoFrame,
+)
 from costream.models.oad.cooadtr import CoOadTR
+from costream.models.oad.tdn import TemporalDifferenceNet
 from costream.models.streaming import StreamingModel
-from costream.options import Options
-from costream.records import Fault, FeatureRow, Gap, Prediction, Segment, SourceInfo, VideoFrame
+from costream.options.options import Options
 from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
 from costream.sinks.registry import make_sinks
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
+from costream.weights_io.card import Card, Timeline
 from kit.media import make_video
 from kit.streams import ItemSource, RecordSink
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costream.errors import UsageError
-from costream.places import Crossing, ZoneEvent, parse_place
-from costream.records import Alert, Box
+from costream.core.errors import UsageError
+from costream.core.places import Crossing, ZoneEvent, parse_place
+from costream.core.records import Alert, Box
 from costream.runtime.alerts.evaluator import RuleEvaluator
 from costream.runtime.alerts.rules import Rule, RuleLabels, parse_rule
 from costream.runtime.presence import Presence

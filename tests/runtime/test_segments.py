@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.checkpoints.card import Timeline
-from costream.errors import UsageError
-from costream.hysteresis import Smoother
-from costream.records import Segment
+from costream.core.errors import UsageError
+from costream.core.hysteresis import Smoother
+from costream.core.records import Segment
 from costream.runtime.segments import Segmenter
+from costream.weights_io.card import Timeline
 
 LABELS = ("nothing", "walk", "sit", "fall")
 RATE_HZ = 10.0

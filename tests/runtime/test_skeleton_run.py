@@ -13,14 +13,9 @@ import torch
 from rich.console import Console
 
 from costream.api.results import Results
-from costream.checkpoints.card import Card, Timeline
-from costream.errors import SourceError
-from costream.frontends.joints import JointStreams
-from costream.layouts import BODY_15
-from costream.models.skeleton.network import SkeletonNet
-from costream.models.streaming import StreamingModel
-from costream.options import Options
-from costream.records import (
+from costream.core.errors import SourceError
+from costream.core.layouts import BODY_15
+from costream.core.records import (
     Compute,
     Gap,
     Header,
@@ -31,14 +26,19 @@ from costream.records import (
     SkeletonFrame,
     SourceInfo,
 )
+from costream.models.skeleton.joints import JointStreams
+from costream.models.skeleton.network import SkeletonNet
+from costream.models.streaming import StreamingModel
+from costream.options.options import Options
 from costream.report.digest import Digest
-from costream.results.reader import read_results
 from costream.runtime.pipeline import run
 from costream.sinks.registry import make_sinks, paths_for
+from costream.sinks.result_reader import read_results
 from costream.ui.run.state import RunState
 from costream.ui.run.view import LiveLayout
 from costream.ui.screen import Viewport
 from costream.ui.timeline import FinalTimeline
+from costream.weights_io.card import Card, Timeline
 from kit.streams import ItemSource, RecordSink
 
 RATE_HZ = 15.0

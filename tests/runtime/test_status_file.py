@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from costream.errors import UsageError
-from costream.records import Alert
+from costream.core.errors import UsageError
+from costream.core.records import Alert
+from costream.core.status import FeedStatus, WatchStatus
 from costream.runtime.watch import status as module
 from costream.runtime.watch.status import StatusFile
-from costream.status import FeedStatus, WatchStatus
 from kit.disk import full_disk
 from kit.watched import feed, many, watch
 

@@ -12,11 +12,11 @@ import torch
 from click.testing import CliRunner
 
 from costream.cli.bench import command
-from costream.errors import UsageError
+from costream.core.errors import UsageError
+from costream.core.records import VideoFrame
+from costream.models.catalogue import load_model
 from costream.models.eventful.detector import ObjectModel
-from costream.models.registry import load_model
-from costream.options import Options
-from costream.records import VideoFrame
+from costream.options.options import Options
 from costream.runtime import setup, threads
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costream import budget as budgetfile
-from costream.budget import Budget, BudgetFile
-from costream.models.registry import load_model
+from costream.core.records import Compute
+from costream.models.catalogue import load_model
 from costream.models.streaming import StreamingModel
-from costream.options import Options
-from costream.records import Compute
+from costream.options import budget as budgetfile
+from costream.options.budget import Budget, BudgetFile
+from costream.options.options import Options
 from costream.runtime.budget import TokenController
 from costream.runtime.pipeline import run
 from costream.runtime.watch.loop import FeedStates

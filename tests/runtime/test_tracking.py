@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.records import Box
+from costream.core.records import Box
 from costream.runtime.tracking import ObjectTracker, pairwise_iou
 
 STEP_S = 0.1

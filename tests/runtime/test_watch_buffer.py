@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.clock import Tick, resample
-from costream.records import Fault, FeatureRow, Gap, SourceInfo, VideoFrame
+from costream.core.clock import Tick, resample
+from costream.core.records import Fault, FeatureRow, Gap, SourceInfo, VideoFrame
 from costream.runtime.watch import feed as feed_module
 from costream.runtime.watch.channel import FeedChannel
 from costream.runtime.watch.feed import SPAN_S, ArrivalDelays, Buffer, Feed, Rate, ReadyStep

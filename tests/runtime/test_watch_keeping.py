@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from costream.errors import UsageError
-from costream.models.registry import load_model
+from costream.core.errors import UsageError
+from costream.core.records import Gap, SkeletonFrame, VideoFrame
+from costream.models.catalogue import load_model
 from costream.models.streaming import StreamingModel
-from costream.records import Gap, SkeletonFrame, VideoFrame
 from costream.runtime.alerts.alerts import AlertOptions
 from costream.runtime.saved_state import write_state
 from costream.runtime.watch.channel import FeedChannel

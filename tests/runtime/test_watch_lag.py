@@ -10,10 +10,10 @@ import time
 import pytest
 
 from costream.__main__ import main
-from costream.clock import Tick
-from costream.models.registry import load_model
-from costream.options import Options
-from costream.records import FeatureRow, Gap, SourceInfo
+from costream.core.clock import Tick
+from costream.core.records import FeatureRow, Gap, SourceInfo
+from costream.models.catalogue import load_model
+from costream.options.options import Options
 from costream.runtime.watch import command
 from costream.runtime.watch.channel import FeedChannel
 from costream.runtime.watch.feed import Buffer, Feed, ReadyStep

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.clock import Tick
-from costream.layouts import find_layout
-from costream.models.registry import load_model
-from costream.records import AudioBlock, FeatureRow, SkeletonFrame, VideoFrame
+from costream.core.clock import Tick
+from costream.core.layouts import find_layout
+from costream.core.records import AudioBlock, FeatureRow, SkeletonFrame, VideoFrame
+from costream.models.catalogue import load_model
 from costream.runtime.watch import feed as feed_module
 from costream.runtime.watch.channel import SPACED
 from costream.runtime.watch.feed import Buffer, ReadyStep

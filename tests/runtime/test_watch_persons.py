@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import costream
-from costream.layouts import find_layout
-from costream.places import PlaceCount
-from costream.records import Alert, Prediction, Segment, SkeletonFrame, VideoFrame
+from costream.core.layouts import find_layout
+from costream.core.places import PlaceCount
+from costream.core.records import Alert, Prediction, Segment, SkeletonFrame, VideoFrame
+from costream.core.status import PersonStatus
 from costream.runtime.alerts.alerts import read_options
 from costream.runtime.alerts.evaluator import RuleEvaluator
 from costream.runtime.alerts.rules import RuleLabels, parse_rule
@@ -23,7 +24,6 @@ from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.mqtt import descriptions
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
-from costream.status import PersonStatus
 from costream.ui.screen import Viewport
 from costream.ui.watch.dashboard import Board
 from kit.paths import SAMPLES

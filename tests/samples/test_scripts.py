@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from costream.layouts import BODY_15
-from costream.records import SkeletonFrame
+from costream.core.layouts import BODY_15
+from costream.core.records import SkeletonFrame
 from costream.sources.registry import open_source
 from kit.paths import ROOT, SAMPLES
 

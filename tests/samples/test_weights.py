@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from costream.core.records import Segment
 from costream.evaluation.metrics.segments import match, overlap
-from costream.records import Segment
 from kit.data_packs import packs
 from kit.paths import SAMPLES
 from kit.runs import records, run

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from costream.records import (
+from costream.core.records import (
     OBJECT_DETECTION,
     Box,
     Compute,

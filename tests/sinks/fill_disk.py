@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from costream.errors import OutputError
-from costream.records import (
+from costream.core.errors import OutputError
+from costream.core.records import (
     OBJECT_DETECTION,
     Box,
     Compute,

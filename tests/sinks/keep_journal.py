@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from costream.records import Compute, Header, Prediction, StageTimes, Summary
+from costream.core.records import Compute, Header, Prediction, StageTimes, Summary
 from costream.sinks.journal import Journal
 from costream.sinks.rotation import Rotation
 

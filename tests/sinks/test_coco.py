@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costream.core.records import IMAGE_SUFFIXES, Box, Objects, Picture, VideoFrame
 from costream.labels.boxes import read_boxes
-from costream.records import IMAGE_SUFFIXES, Box, Objects, Picture, VideoFrame
 from costream.sinks.base import PictureSink
 from costream.sinks.registry import is_complete, make_sinks
 

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from costream.__main__ import main
-from costream.errors import ExitCode, OutputError, UsageError
-from costream.layouts import BODY_15
-from costream.records import (
+from costream.core.errors import ExitCode, OutputError, UsageError
+from costream.core.layouts import BODY_15
+from costream.core.records import (
     OBJECT_DETECTION,
     Alert,
     Box,
@@ -411,7 +411,7 @@ def test_all_formats_at_once(run: Any, tmp_path: Path) -> None:
 
 
 ADDED = """
-from costream.records import Segment
+from costream.core.records import Segment
 from costream.sinks.base import TextSink, output_file
 
 @output_file("words.txt", format="words", about="labels alone")

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from costream.places import Crossing, ZoneEvent
-from costream.records import SCHEMA, Level, Objects, Picture, VideoFrame
+from costream.core.places import Crossing, ZoneEvent
+from costream.core.records import SCHEMA, Level, Objects, Picture, VideoFrame
 from costream.report.digest import Digest
-from costream.results.reader import read_results
 from costream.sinks.base import PictureSink
 from costream.sinks.registry import FORMATS, make_sinks, paths_for
+from costream.sinks.result_reader import read_results
 
 GOLDEN = Path(__file__).with_name("golden")
 TEXTS = [name for name, format in FORMATS.items() if not format.binary]

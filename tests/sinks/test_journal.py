@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from costream.errors import ExitCode, OutputError, UsageError
-from costream.records import Gap, Header, Prediction, Segment, Summary
+from costream.core.errors import ExitCode, OutputError, UsageError
+from costream.core.records import Gap, Header, Prediction, Segment, Summary
 from costream.sinks.journal import Journal
 from costream.sinks.rotation import Rotation, parts
 from kit.program import environment

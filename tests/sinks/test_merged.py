@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from costream.errors import OutputError
+from costream.core.errors import OutputError
 from costream.runtime.batch.tables import MergedInput, MergedTables
 from costream.sinks.filters import DeterministicSink
 from costream.sinks.registry import make_sinks

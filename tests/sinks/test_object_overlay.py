@@ -11,12 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.draw.canvas import WHITE
-from costream.draw.objects import draw_boxes, draw_tokens, token_side
-from costream.draw.palette import Palette
-from costream.draw.panels import PANEL
-from costream.formatting import budget_text, share_text, tokens_text
-from costream.records import (
+from costream.core.formatting import budget_text, share_text, tokens_text
+from costream.core.records import (
     OBJECT_DETECTION,
     Box,
     Compute,
@@ -27,6 +23,10 @@ from costream.records import (
     StageTimes,
     VideoFrame,
 )
+from costream.draw.canvas import WHITE
+from costream.draw.objects import draw_boxes, draw_tokens, token_side
+from costream.draw.palette import Palette
+from costream.draw.panels import PANEL
 from kit.overlays import near, play
 
 GREY = 110

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costream.costs import CostTotals
-from costream.errors import OutputError, UsageError
-from costream.records import Compute, Prediction, Segment, StageTimes
+from costream.core.costs import CostTotals
+from costream.core.errors import OutputError, UsageError
+from costream.core.records import Compute, Prediction, Segment, StageTimes
 from costream.sinks.atomic import AtomicFile, part_path
 from costream.sinks.registry import FORMATS, check_outputs, make_sinks
 from kit.paths import SAMPLES
@@ -27,7 +27,7 @@ ROOM = SAMPLES / "room.mp4"
 WRITER = """
 import sys, time
 from pathlib import Path
-from costream.records import Gap, Header
+from costream.core.records import Gap, Header
 from costream.sinks.registry import make_sinks
 (sink,) = make_sinks(["jsonl"], Path(sys.argv[1]), "clip.mp4")
 sink.open(Header("0", "m", "0", ("a",), None, 10.0, 0.0, "clip.mp4", "video", None, {}))

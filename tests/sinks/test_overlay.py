@@ -13,14 +13,8 @@ import numpy as np
 import pytest
 from PIL import ImageFont
 
-from costream.checkpoints.card import Timeline
-from costream.draw.canvas import LEFT, RIGHT, WHITE
-from costream.draw.palette import Palette, rgb_of
-from costream.draw.panels import PANEL
-from costream.draw.skeleton import SkeletonView, figure_in_picture
-from costream.draw.text import fit_text, line_height, plain_text, text_mask, text_width
-from costream.layouts import BODY_15, MEDIAPIPE_33
-from costream.records import (
+from costream.core.layouts import BODY_15, MEDIAPIPE_33
+from costream.core.records import (
     AudioBlock,
     FeatureRow,
     Gap,
@@ -29,8 +23,14 @@ from costream.records import (
     SkeletonFrame,
     VideoFrame,
 )
+from costream.draw.canvas import LEFT, RIGHT, WHITE
+from costream.draw.palette import Palette, rgb_of
+from costream.draw.panels import PANEL
+from costream.draw.skeleton import SkeletonView, figure_in_picture
+from costream.draw.text import fit_text, line_height, plain_text, text_mask, text_width
 from costream.sinks.atomic import BinaryFile
 from costream.sinks.overlay import Overlay
+from costream.weights_io.card import Timeline
 from kit.overlays import near, play
 
 # A standing body as a Kinect sees it: y up, x to the camera's left, so its right hand is at +x.

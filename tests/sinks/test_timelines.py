@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.records import Segment
+from costream.core.records import Segment
 from costream.sinks.registry import make_sinks, paths_for
 from costream.sinks.subtitles import Timelines
 

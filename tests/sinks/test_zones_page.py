@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import tomllib
 
-from costream.places import parse_place
+from costream.core.places import parse_place
 from costream.sinks.snapshot import write_zones_page
 from kit.browser import browse, console, needs_browser
 

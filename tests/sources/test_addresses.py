@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.records import AudioFormat
+from costream.core.records import AudioFormat
 from costream.sources.base import ConnectionOptions, SourceOptions
 from costream.sources.live.address import (
     LONGEST_NAME,

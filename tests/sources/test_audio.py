@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costream.errors import SourceError
-from costream.records import AudioBlock, AudioFormat, Gap
+from costream.core.errors import SourceError
+from costream.core.records import AudioBlock, AudioFormat, Gap
 from costream.sources.base import SourceOptions
 from costream.sources.media.audio import AudioSource
 from kit.media import chirps, make_audio, make_sound, make_video, noise

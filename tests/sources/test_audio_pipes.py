@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costream.errors import SourceError, UsageError
-from costream.records import AudioBlock, AudioFormat, RawAudioFormat
+from costream.core.errors import SourceError, UsageError
+from costream.core.records import AudioBlock, AudioFormat, RawAudioFormat
 from costream.sources.base import Source, SourceOptions
 from costream.sources.media.audio import AudioSource
 from costream.sources.registry import open_source

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costream.clock import Tick, resample
-from costream.errors import SourceError
-from costream.records import AudioBlock, AudioFormat, VideoFrame
+from costream.core.clock import Tick, resample
+from costream.core.errors import SourceError
+from costream.core.records import AudioBlock, AudioFormat, VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.media.audio import AudioSource
 from costream.sources.media.audiovisual import AudioVisualSource

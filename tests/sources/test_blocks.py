@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.records import AudioFormat, Gap
+from costream.core.records import AudioFormat, Gap
 from costream.sources.media.resample import BlockSplitter
 
 SOUND = AudioFormat(16000, 400)

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costream.errors import SourceError
-from costream.records import (
+from costream.core.errors import SourceError
+from costream.core.records import (
     AudioBlock,
     AudioFormat,
     FeatureRow,

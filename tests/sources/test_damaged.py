@@ -12,8 +12,8 @@ import av
 import numpy as np
 import pytest
 
-from costream.errors import SourceError
-from costream.records import AudioFormat, Fault
+from costream.core.errors import SourceError
+from costream.core.records import AudioFormat, Fault
 from costream.sources.base import SourceOptions
 from costream.sources.media.audio import AudioSource
 from costream.sources.media.container import not_media

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.errors import SourceError, UsageError
-from costream.records import Fault, FeatureRow, SourceInfo
+from costream.core.errors import SourceError, UsageError
+from costream.core.records import Fault, FeatureRow, SourceInfo
 from costream.sources.base import SourceOptions
 from costream.sources.features import arrays
 from costream.sources.features.arrays import load_features

@@ -16,7 +16,7 @@ import av
 import numpy as np
 import pytest
 
-from costream.records import VideoFrame
+from costream.core.records import VideoFrame
 from costream.sources.live.clip_buffer import PacketRing
 from costream.sources.live.servers import speaks
 from kit.media import make_video, numbered, read_number

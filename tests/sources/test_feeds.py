@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costream.records import AudioBlock, AudioFormat, VideoFrame
+from costream.core.records import AudioBlock, AudioFormat, VideoFrame
 from costream.sources.base import ConnectionOptions, SourceOptions
 from costream.sources.live.feed import FeedSource
 from costream.sources.registry import open_source

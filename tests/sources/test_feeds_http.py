@@ -18,9 +18,9 @@ from typing import Any
 import av
 import pytest
 
-from costream.clock import resample
-from costream.errors import UsageError
-from costream.records import AudioBlock, AudioFormat, Fault, Gap, VideoFrame
+from costream.core.clock import resample
+from costream.core.errors import UsageError
+from costream.core.records import AudioBlock, AudioFormat, Fault, Gap, VideoFrame
 from costream.runtime.watch.feed import Buffer, Feed, ReadyStep
 from costream.sources.base import ConnectionOptions, SourceOptions
 from costream.sources.live import connection

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from costream.errors import SourceError
+from costream.core.errors import SourceError
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 from kit.media import make_video

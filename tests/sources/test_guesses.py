@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costream.errors import SourceError
-from costream.records import AudioFormat, RawAudioFormat, SourceInfo
+from costream.core.errors import SourceError
+from costream.core.records import AudioFormat, RawAudioFormat, SourceInfo
 from costream.sources.base import SourceOptions
 from costream.sources.media.container import open_container
 from costream.sources.registry import open_source

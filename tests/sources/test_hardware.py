@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costream.errors import SourceError, UsageError
-from costream.options import Options
-from costream.records import VideoFrame
+from costream.core.errors import SourceError, UsageError
+from costream.core.records import VideoFrame
+from costream.options.options import Options
 from costream.runtime.options import check_options
 from costream.sources.base import DecoderChoice, SourceOptions
 from costream.sources.live.connection import ConnectionFailedError, _choose

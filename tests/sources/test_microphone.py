@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costream.errors import SourceError, UsageError
+from costream.core.errors import SourceError, UsageError
 from costream.sources.live.devices import InputDevice, choose_device
 from costream.sources.live.microphone import MicrophoneSource
 from kit.program import environment, python
@@ -25,10 +25,10 @@ from kit.virtual_microphone import RATE, VirtualMicrophone, needs_microphone, no
 LISTEN = """
     import json, logging, signal, sys, threading, time
     import numpy as np
-    from costream.errors import CostreamError
-    from costream.records import Fault, Gap
+    from costream.core.errors import CostreamError
+    from costream.core.records import Fault, Gap
     from costream.sources.live import recorder
-    from costream.records import AudioFormat
+    from costream.core.records import AudioFormat
     from costream.sources.base import ConnectionOptions, LiveSource, SourceOptions
     from costream.sources.live.microphone import MicrophoneSource
 
@@ -360,8 +360,8 @@ def test_stop_while_it_waits(poor_microphone: VirtualMicrophone) -> None:
 CONTRACT = """
     import time
 
-    from costream.errors import SourceError
-    from costream.records import AudioFormat
+    from costream.core.errors import SourceError
+    from costream.core.records import AudioFormat
     from costream.sources.base import Source, SourceOptions
     from costream.sources.live.microphone import MicrophoneSource
 
@@ -416,8 +416,8 @@ def test_contract_of_a_source(microphone: VirtualMicrophone) -> None:
 OPEN = """
     import json, sys
     from costream.cli.doctor import microphones
-    from costream.errors import SourceError
-    from costream.records import AudioFormat
+    from costream.core.errors import SourceError
+    from costream.core.records import AudioFormat
     from costream.sources.base import SourceOptions
     from costream.sources.live.microphone import MicrophoneSource
 
@@ -499,8 +499,8 @@ BLOCKED = """
             if name == {module!r}:
                 raise {error}
     sys.meta_path.insert(0, Blocker())
-    from costream.errors import SourceError
-    from costream.records import AudioFormat
+    from costream.core.errors import SourceError
+    from costream.core.records import AudioFormat
     from costream.sources.base import SourceOptions
     from costream.sources.live.microphone import MicrophoneSource
     source = MicrophoneSource("mic", SourceOptions(sound=AudioFormat(16000, 4000)))
@@ -554,7 +554,7 @@ def test_choosing() -> None:
 
 
 def test_only_for_models_that_take_sound() -> None:
-    from costream.records import AudioFormat
+    from costream.core.records import AudioFormat
     from costream.sources.base import SourceOptions
 
     with pytest.raises(UsageError, match="a model that takes sound"):

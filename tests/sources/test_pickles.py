@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costream.errors import SourceError
+from costream.core.errors import SourceError
 from costream.sources.features.pickles import load_pickle
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)

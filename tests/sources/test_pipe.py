@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costream.layouts import BODY_15, NTU_25, OPENPOSE_18
+from costream.core.layouts import BODY_15, NTU_25, OPENPOSE_18
 from costream.sources.file import read_all
 from costream.sources.pipe import PipeReader
 from kit.media import busy, make_video, truncated
@@ -25,7 +25,7 @@ from kit.skeleton_files import clip, kinetics, ntu, underscored, wide
 
 READ = """
     import json, signal, sys
-    from costream.errors import CostreamError
+    from costream.core.errors import CostreamError
     from costream.sources.base import SourceOptions
     from costream.sources.registry import open_source
     source = open_source("-", SourceOptions(**json.loads(sys.argv[1])))

@@ -12,7 +12,7 @@ from threading import Timer
 import numpy as np
 import pytest
 
-from costream.records import AudioFormat, Gap, VideoFrame
+from costream.core.records import AudioFormat, Gap, VideoFrame
 from costream.sources.base import ConnectionOptions, LiveSource, SourceOptions, StopEvent
 from costream.sources.media.audio import AudioSource
 from costream.sources.media.video import VideoSource

@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costream.checkpoints.card import Card, Timeline
-from costream.errors import SourceError, UsageError
+from costream.core.errors import SourceError, UsageError
+from costream.core.records import AudioFormat, FeatureRow
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.streaming import StreamingModel
-from costream.records import AudioFormat, FeatureRow
 from costream.runtime.pipeline import run
 from costream.sinks.registry import make_sinks
 from costream.sources.base import SOURCES, SourceOptions
@@ -27,6 +26,7 @@ from costream.sources.media.video import VideoSource
 from costream.sources.pipe import PipeSource
 from costream.sources.registry import expand, name_of, open_source, sniff
 from costream.sources.skeletons.source import SkeletonSource
+from costream.weights_io.card import Card, Timeline
 from kit.media import make_sound, make_video, noise
 from kit.program import python
 
@@ -247,7 +247,7 @@ def test_names_with_credentials_are_hidden(folder: Path) -> None:
 ADDED = """
 import numpy as np
 
-from costream.records import FeatureRow, SourceInfo
+from costream.core.records import FeatureRow, SourceInfo
 from costream.sources.base import source
 from costream.sources.file import FileSource, file_name, read_all, require_rate
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costream.errors import SourceError
+from costream.core.errors import SourceError
+from costream.core.records import AudioFormat
 from costream.labels.media import length_s
-from costream.records import AudioFormat
 from costream.sources.base import SourceOptions
 from costream.sources.media.audio import AudioSource
 from kit.fileserver import serving

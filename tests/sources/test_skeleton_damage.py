@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costream.errors import CostreamError, SourceError
-from costream.layouts import COCO_17
+from costream.core.errors import CostreamError, SourceError
+from costream.core.layouts import COCO_17
 from kit.skeleton_files import SKELETONS, clip, faults, frames, long, read
 
 SCRAPS = (b",", b"\n", b"-", b'"', b"nan", b"1e999", b"{", b"]", b";", b"\0", b"9" * 30, b"#", b" ")

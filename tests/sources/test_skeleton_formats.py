@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costream.errors import SourceError, UsageError
-from costream.layouts import BODY_15, BODY_25, COCO_17, NTU_25, OPENPOSE_18, Layout
+from costream.core.errors import SourceError, UsageError
+from costream.core.layouts import BODY_15, BODY_25, COCO_17, NTU_25, OPENPOSE_18, Layout
 from costream.sources.base import SourceOptions
 from costream.sources.features.source import FeatureSource
 from costream.sources.registry import expand, open_source, sniff

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.errors import SourceError
+from costream.core.errors import SourceError
+from costream.core.layouts import BODY_25, COCO_17, OPENPOSE_18
 from costream.labels.media import Media
-from costream.layouts import BODY_25, COCO_17, OPENPOSE_18
 from costream.sources.base import SourceOptions
 from costream.sources.numbering import numbered
 from costream.sources.registry import expand, open_source, sniff

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.layouts import BODY_25, COCO_17, OPENPOSE_18, Layout
-from costream.records import Fault, SkeletonFrame
+from costream.core.layouts import BODY_25, COCO_17, OPENPOSE_18, Layout
+from costream.core.records import Fault, SkeletonFrame
 from costream.sources.base import SourceOptions
 from costream.sources.converters import make_converter
 from costream.sources.skeletons.persons import make_person

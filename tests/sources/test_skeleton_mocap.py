@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costream.errors import CostreamError, SourceError, UsageError
-from costream.layouts import (
+from costream.core.errors import CostreamError, SourceError, UsageError
+from costream.core.layouts import (
     BODY_15,
     BODY_25,
     COCO_17,

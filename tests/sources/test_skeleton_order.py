@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from costream.errors import CostreamError, SourceError
-from costream.layouts import BODY_15, COCO_17
+from costream.core.errors import CostreamError, SourceError
+from costream.core.layouts import BODY_15, COCO_17
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 from costream.sources.skeletons.order import is_grouped

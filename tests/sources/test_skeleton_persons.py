@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.records import Fault, SkeletonFrame
+from costream.core.records import Fault, SkeletonFrame
 from costream.sources.registry import open_source
 from costream.sources.skeletons.persons import KEEP_S, Person, PersonFrame, Slots, make_person
 from kit.paths import SAMPLES

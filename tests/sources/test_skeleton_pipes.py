@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costream.errors import SourceError
-from costream.layouts import BODY_15, MEDIAPIPE_33
-from costream.records import Item, SkeletonFrame, SourceInfo
+from costream.core.errors import SourceError
+from costream.core.layouts import BODY_15, MEDIAPIPE_33
+from costream.core.records import Item, SkeletonFrame, SourceInfo
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source, sniff
 from kit.skeleton_files import clip, faults, frames, long, read, underscored, wide

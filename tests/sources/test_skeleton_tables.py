@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from costream.errors import SourceError, UsageError
-from costream.layouts import (
+from costream.core.errors import SourceError, UsageError
+from costream.core.layouts import (
     BODY_15,
     BODY_25,
     CMU_31,

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costream.layouts import BODY_15, BODY_25, COCO_17, MEDIAPIPE_33, OPENPOSE_18, Layout
-from costream.records import Fault, SkeletonFrame
+from costream.core.layouts import BODY_15, BODY_25, COCO_17, MEDIAPIPE_33, OPENPOSE_18, Layout
+from costream.core.records import Fault, SkeletonFrame
 from costream.sources.base import SourceOptions
 from costream.sources.converters import make_converter
 from costream.sources.registry import open_source

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costream.clock import Tick, resample
-from costream.records import Fault, VideoFrame
+from costream.core.clock import Tick, resample
+from costream.core.records import Fault, VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.media.ahead import ReadAhead
 from costream.sources.media.skipping import FrameSkipper, SkippedFrame

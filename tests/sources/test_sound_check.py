@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import costream
-from costream.records import AudioFormat, Fault, Level, Prediction
+from costream.core.records import AudioFormat, Fault, Level, Prediction
 from costream.sources.base import SourceOptions
 from costream.sources.media.audio import AudioSource
 from costream.sources.memory import MemorySource

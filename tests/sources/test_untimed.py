@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from costream.records import SourceInfo, VideoFrame
+from costream.core.records import SourceInfo, VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.media.video import VideoSource
 from costream.sources.pipe import PipeSource

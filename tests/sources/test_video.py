@@ -12,8 +12,8 @@ import numpy as np
 import psutil
 import pytest
 
-from costream.errors import SourceError
-from costream.records import SourceInfo, VideoFrame
+from costream.core.errors import SourceError
+from costream.core.records import SourceInfo, VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.media.video import VideoSource
 from kit.media import busy, make_audio, make_video, read_number, red_corner, side_by_side

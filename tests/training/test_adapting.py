@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from costream.checkpoints.file import read_card, read_weights, write_weights
-from costream.errors import ModelError, UsageError
+from costream.core.errors import ModelError, UsageError
+from costream.core.records import OBJECT_DETECTION
 from costream.models.build import build
-from costream.models.registry import find_weights, load_model, read_model
+from costream.models.catalogue import find_weights, load_model, read_model
 from costream.models.verify import random_items
 from costream.nn.adapters.adapting import adapt, adapters
 from costream.nn.eventful.gates import Operations
-from costream.records import OBJECT_DETECTION
 from costream.training.adapting import check_adapter, with_facts
 from costream.training.card_text import compression_lines
 from costream.training.command import train
 from costream.training.optim import TrainingCheckpoint, freeze_batchnorm, remove_dropout
 from costream.training.tokens.teacher import LABELS, Teacher
+from costream.weights_io.file import read_card, read_weights, write_weights
 from kit import data_audio, data_objects, data_skeleton, data_video
 from kit.data_training import train_settings
 from kit.runs import run

@@ -7,8 +7,8 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from costream.frontends.joints import JointStreams
-from costream.layouts import BODY_15
+from costream.core.layouts import BODY_15
+from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.network import SkeletonNet
 from costream.training.baselines import SHARPNESS, nearest_centroid
 from costream.training.skeleton.augment import Augmenter

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.checkpoints.card import Timeline
 from costream.evaluation.metrics.calibration import calibration_error, reliability
 from costream.labels.recording import UNSCORED
 from costream.training import calibration
@@ -28,6 +27,7 @@ from costream.training.calibration import (
     segments,
     true_segments,
 )
+from costream.weights_io.card import Timeline
 
 LABELS = ("nothing", "walk", "sit", "fall")
 NAMES = ("background", "walk", "sit down", "sit", "stand up", "fall", "lie")

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from costream.checkpoints.file import read_weights
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.training.optim import (
     LOSS,
     EarlyStopping,
@@ -19,6 +18,7 @@ from costream.training.optim import (
     Schedule,
     TrainingCheckpoint,
 )
+from costream.weights_io.file import read_weights
 from kit import data_audio, data_objects, data_skeleton, data_video
 from kit.program import start
 from kit.runs import run

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from costream.checkpoints.file import read_card, read_weights
-from costream.models.registry import load_model
+from costream.models.catalogue import load_model
 from costream.training.command import train
 from costream.training.optim import TrainingCheckpoint
 from costream.training.tokens.landmarks import centres
+from costream.weights_io.file import read_card, read_weights
 from kit import data_audio, data_objects, data_skeleton, data_video
 from kit.data_training import train_settings
 

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from costream.frontends.crops import Pixels
 from costream.models.eventful.vitdet import ViTDet
+from costream.models.images import Pixels
 from costream.nn.boxes import pairwise_iou
 from costream.training.objects.losses import (
     IGNORED,

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from costream.checkpoints.file import read_card
 from costream.labels.examples import Example
 from costream.training import feature_cache
 from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
+from costream.weights_io.file import read_card
 from kit import data_video
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from costream.checkpoints.file import read_weights
 from costream.models.oad.conystrom import CoNystrom
 from costream.training.optim import Schedule
 from costream.training.tokens import landmarks
 from costream.training.tokens.landmarks import LandmarkSchedule, centres
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import fit_streams
+from costream.weights_io.file import read_weights
 from kit import data_audio
 from kit.runs import run
 

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from costream.checkpoints.file import read_card
+from costream.weights_io.file import read_card
 from kit import data_skeleton
 from kit.program import costream, python, start
 from kit.runs import evaluate, refused, run

@@ -14,12 +14,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.checkpoints.card import Card, Timeline
-from costream.checkpoints.file import Weights, read_weights
 from costream.evaluation.metrics.detection import DetectedBoxes, Truth
-from costream.frontends.crops import Pixels
 from costream.labels.boxes import ClipWithBoxes, ImageBoxes, read_boxes
 from costream.models.eventful.vitdet import ViTDet
+from costream.models.images import Pixels
 from costream.training.adapting import Adaptation
 from costream.training.feature_cache import FeatureCache
 from costream.training.objects.augment import Cutout, TrainingView, cut, mirror, paste
@@ -36,6 +34,8 @@ from costream.training.objects.examples import (
 )
 from costream.training.objects.trainer import ObjectTrainer
 from costream.training.optim import LOSS
+from costream.weights_io.card import Card, Timeline
+from costream.weights_io.file import Weights, read_weights
 from kit import data_objects
 from kit.data_objects import rectangle
 from kit.data_training import train_settings

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from costream.checkpoints.file import read_card, read_weights
+from costream.weights_io.file import read_card, read_weights
 from kit import data_objects
 from kit.media import make_video
 from kit.pages import Page

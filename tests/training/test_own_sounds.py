@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from costream.checkpoints.card import Familiarity
-from costream.checkpoints.file import read_card, read_weights
-from costream.models.registry import load_model
+from costream.models.catalogue import load_model
 from costream.training.audio.trainer import AudioTrainer
+from costream.weights_io.card import Familiarity
+from costream.weights_io.file import read_card, read_weights
 from kit import data_audio
 from kit.data_training import train_settings
 from kit.pages import Page

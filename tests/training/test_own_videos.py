@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from costream.checkpoints.file import read_card, read_weights
 from costream.labels.examples import Example
 from costream.models.build import build
-from costream.models.registry import load_model
+from costream.models.catalogue import load_model
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 from costream.training.feature_cache import FeatureCache
 from costream.training.video.examples import VideoReader
+from costream.weights_io.file import read_card, read_weights
 from kit import data_audio, data_video
 from kit.media import make_video
 from kit.movinet_clip import CROP, SMALL

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costream.checkpoints.card import Card, Timeline
 from costream.evaluation.clips import sequence_scores
 from costream.evaluation.metrics.detection import DetectedBoxes, Truth
 from costream.training.calibration import StreamPredictions, calibrate
@@ -18,6 +17,7 @@ from costream.training.objects.card import rounded_scores
 from costream.training.report.classes import SequenceReport, sequence_report
 from costream.training.report.objects import DetectorReport, objects_report
 from costream.training.report.page import MOST_CONFUSED
+from costream.weights_io.card import Card, Timeline
 from kit.browser import browse, console, fit, needs_browser
 from kit.pages import Page
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from costream.core.layouts import BODY_15
 from costream.labels.recording import UNSCORED
-from costream.layouts import BODY_15
 from costream.training.skeleton.augment import Augmenter, Variety, retime, rotation
 from costream.training.skeleton.examples import RAMP, StreamMaker, importance
 from costream.training.skeleton.motions import Motion, batch, resample_joints, single

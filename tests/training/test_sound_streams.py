@@ -12,8 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.checkpoints.file import read_weights
-from costream.errors import ModelError, UsageError
+from costream.core.errors import ModelError, UsageError
 from costream.labels.examples import Example
 from costream.labels.recording import UNSCORED
 from costream.models.build import build
@@ -26,6 +25,7 @@ from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule
 from costream.training.tokens.streams import TokenStream, TokenStreams
 from costream.training.tokens.trainer import fit_streams, predict, standardise
+from costream.weights_io.file import read_weights
 from kit import data_audio
 from kit.data_training import train_settings
 

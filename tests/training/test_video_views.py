@@ -11,19 +11,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.checkpoints.file import read_weights
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.labels.examples import Example, to_examples
 from costream.labels.reading import read_recordings
 from costream.labels.recording import UNSCORED
 from costream.models.build import build
-from costream.models.registry import load_model
+from costream.models.catalogue import load_model
 from costream.training.audio.trainer import AudioTrainer
 from costream.training.feature_cache import FeatureCache
 from costream.training.skeleton.trainer import SkeletonTrainer
 from costream.training.video import pieces as video_pieces
 from costream.training.video.examples import PAUSE, VideoBranch, VideoReader, VideoView, labels_at
 from costream.training.video.pieces import STEPS, Piece, Pieces, read_pieces
+from costream.weights_io.file import read_weights
 from kit import data_video
 
 BOX = (32, 24)

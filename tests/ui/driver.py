@@ -22,8 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from costream.checkpoints.card import Timeline
-from costream.records import (
+from costream.core.records import (
     AudioBlock,
     Compute,
     Fault,
@@ -43,6 +42,7 @@ from costream.ui.console import live_allowed, stderr_console, stdout_console
 from costream.ui.plain import PlainLines
 from costream.ui.run.view import LiveView
 from costream.ui.timeline import FinalTimeline
+from costream.weights_io.card import Timeline
 
 LABELS = ("background", "walk", "sit down", "sit", "stand up", "fall", "lie on the floor")
 SOUNDS = ("background", "dog", "siren", "rain", "engine", "children", "street music")

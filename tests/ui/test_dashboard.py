@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costream.core.places import PlaceCount
+from costream.core.records import Alert, FeedState
+from costream.core.status import FeedStatus, WatchStatus
 from costream.draw.palette import Palette
-from costream.places import PlaceCount
-from costream.records import Alert, FeedState
-from costream.status import FeedStatus, WatchStatus
 from costream.ui.run.glyphs import Legend
 from costream.ui.screen import Viewport
 from costream.ui.watch.dashboard import Board, Dashboard

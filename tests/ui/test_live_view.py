@@ -13,11 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
-from costream.checkpoints.card import Timeline
-from costream.draw.skeleton import SkeletonView
-from costream.formatting import cost_line
-from costream.layouts import BODY_15, MEDIAPIPE_33
-from costream.records import (
+from costream.core.formatting import cost_line
+from costream.core.layouts import BODY_15, MEDIAPIPE_33
+from costream.core.records import (
     OBJECT_DETECTION,
     AudioBlock,
     Box,
@@ -36,11 +34,13 @@ from costream.records import (
     StageTimes,
     Summary,
 )
+from costream.draw.skeleton import SkeletonView
 from costream.sinks.base import PictureSink
 from costream.ui.run.glyphs import stick_lines
 from costream.ui.run.state import RunState
 from costream.ui.run.view import LiveLayout, LiveView
 from costream.ui.screen import Viewport
+from costream.weights_io.card import Timeline
 from kit.shown import SIZES, check_fit, console, state_of, text_of, written
 
 LABELS = ("background", "walk", "sit", "歩く人", "\x1b[31mred\x1b[0m\nline", "w" * 70, "[bold]x[/]")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from costream.formatting import (
+from costream.core.formatting import (
     clean,
     counted,
     network_saving,
@@ -23,7 +23,7 @@ from costream.formatting import (
     unfamiliar_line,
     work_line,
 )
-from costream.records import (
+from costream.core.records import (
     OBJECT_DETECTION,
     Box,
     Compute,

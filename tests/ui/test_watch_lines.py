@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from costream.records import Alert
-from costream.status import FeedStatus, SeenLabel, WatchStatus
+from costream.core.records import Alert
+from costream.core.status import FeedStatus, SeenLabel, WatchStatus
 from costream.ui.watch.lines import StateChanges, WatchLines
 from kit.shown import console, written
 from kit.watched import feed, watch

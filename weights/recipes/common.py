@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from costream.checkpoints.card import Familiarity
-from costream.errors import CostreamError, UsageError
+from costream.core.errors import CostreamError, UsageError
+from costream.weights_io.card import Familiarity
 
 Rows = npt.NDArray[np.float32]  # [N, F]
 TREES = 400  # of the tree ensemble

@@ -18,17 +18,17 @@ from typing import Any
 
 import torch
 
-from costream.checkpoints.card import Card
-from costream.checkpoints.file import SUFFIX, read_card, read_weights, write_weights
-from costream.checkpoints.store import samples_folder, shipped_folder
-from costream.errors import CostreamError, UsageError
+from costream.core.errors import CostreamError, UsageError
+from costream.core.records import OBJECT_DETECTION
 from costream.evaluation.sample import TOLERANCE, digest, measure
 from costream.labels.recording import BACKGROUND
-from costream.models.registry import load_model
-from costream.records import OBJECT_DETECTION
+from costream.models.catalogue import load_model
 from costream.runtime.setup import prepare_torch, processor
 from costream.training.card_text import Table, card_text, sequence_table
 from costream.training.objects.card import detection_table
+from costream.weights_io.card import Card
+from costream.weights_io.file import SUFFIX, read_card, read_weights, write_weights
+from costream.weights_io.store import samples_folder, shipped_folder
 from weights.recipes.action.loop import frame_table
 
 

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from costream.core.records import Segment
 from costream.evaluation.metrics import Mask
 from costream.evaluation.metrics.bootstrap import Interval, Multiplicities, intervals
 from costream.evaluation.metrics.detection import best_precision_beyond, ranked_precision, take_best
 from costream.evaluation.truth import EvaluatedRecording
-from costream.records import Segment
 
 OVERLAPS = (0.3, 0.5, 0.7)  # tIoU
 TOLERANCES_S = tuple(range(1, 11))  # of action starts

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from costream.core.records import Segment
 from costream.evaluation.metrics import Floats, Integers
 from costream.evaluation.metrics.frames import average_precisions, confusion
-from costream.records import Segment
 
 Fusion = Literal["mean", "vote", "last"]
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import SourceError, UsageError
+from costream.core.errors import SourceError, UsageError
+from costream.core.label_sets import THUMOS14, TVSERIES
 from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, read_text
-from costream.labels.names import THUMOS14, TVSERIES
 from costream.labels.recording import Label
 from costream.sources.features.arrays import load_arrays
 from costream.sources.features.pickles import load_pickle

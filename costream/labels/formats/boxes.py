@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
+from costream.core.spelling import composed
 from costream.labels.collector import read_text, whole
-from costream.spelling import composed
 
 log = logging.getLogger("costream")
 

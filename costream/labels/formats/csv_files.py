@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, read_text
 from costream.labels.recording import Label
 from costream.sources.skeletons.headings import AXES, is_long, read_heading

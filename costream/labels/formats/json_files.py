@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from costream.errors import SourceError, UsageError
+from costream.core.errors import SourceError, UsageError
+from costream.core.label_sets import THUMOS14
+from costream.core.records import Header, Segment, Summary
 from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, read_text, whole
 from costream.labels.formats.arrays import stretches
-from costream.labels.names import THUMOS14
 from costream.labels.recording import Label
-from costream.records import Header, Segment, Summary
-from costream.results.reader import UnreadableRecord, numbered
+from costream.sinks.result_reader import UnreadableRecord, numbered
 
 _THUMOS = re.compile(r"video_(test|validation)_[0-9]+")
 _NAMED = ("file", "video", "sound", "table")  # members that name the recording

@@ -12,15 +12,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from costream.checkpoints.card import Card
-from costream.errors import ModelError
-from costream.frontends.crops import Crops, temporal_views
+from costream.core.errors import ModelError
+from costream.core.records import Data
 from costream.models.base import StepResult
 from costream.models.eventful.vivit import ViViT, ViViTState
 from costream.models.gated import GatedModelBase, TokenState, check_single_stream
+from costream.models.images import Crops, temporal_views
 from costream.nn.eventful.gates import Operations, TopTokens
 from costream.nn.state import zeros
-from costream.records import Data
+from costream.weights_io.card import Card
 
 VIEWS = (4, 3)  # views of a video in time and in space, in the paper
 

@@ -13,17 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from costream.checkpoints.card import Card
-from costream.frontends.crops import Pixels, Resized
+from costream.core.places import Place, covered
+from costream.core.records import Box, Data, PixelSize, VideoFrame
 from costream.models.base import StepResult
 from costream.models.eventful.rcnn import Detections
 from costream.models.eventful.vitdet import FrameDetector
 from costream.models.gated import GatedModelBase, TokenState, check_single_stream
+from costream.models.images import Pixels, Resized
 from costream.nn.boxes import clip_boxes
 from costream.nn.eventful.gates import Operations
 from costream.nn.state import State, numbers_of, zeros
-from costream.places import Place, covered
-from costream.records import Box, Data, PixelSize, VideoFrame
+from costream.weights_io.card import Card
 
 Size = tuple[int, int]  # height, width
 

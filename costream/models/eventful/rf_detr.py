@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from costream.core.records import OBJECT_DETECTION
 from costream.models.eventful.backbone import BackboneState, GatedBlocks, PositionEncoding
 from costream.models.eventful.deformable import DeformableDecoder, FeatureProjector
 from costream.models.eventful.detector import Size
@@ -22,7 +23,6 @@ from costream.nn.boxes import corners_of
 from costream.nn.eventful.attention import TokenWindows, WindowAttention
 from costream.nn.eventful.block import VARIANTS, EventfulBlock
 from costream.nn.eventful.gates import Operations, Policy, start_tokens
-from costream.records import OBJECT_DETECTION
 
 PAPER = "https://arxiv.org/abs/2511.09554"
 LONG = 1152  # pixels; a longer side is made this long before the picture becomes a square

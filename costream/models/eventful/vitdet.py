@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.core.records import OBJECT_DETECTION
 from costream.models.eventful.backbone import BackboneState, SimplePyramid, ViTDetBackbone
 from costream.models.eventful.rcnn import (
     NOTHING,
@@ -30,7 +31,6 @@ from costream.nn.boxes import ChannelNorm, MapLayout
 from costream.nn.eventful.block import VARIANTS
 from costream.nn.eventful.gates import Operations, Policy, StartPolicy, pass_tokens
 from costream.nn.state import State, zeros
-from costream.records import OBJECT_DETECTION
 
 
 class PatchEmbedding(nn.Module):

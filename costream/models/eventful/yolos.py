@@ -14,18 +14,18 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from costream.frontends.crops import Resized
+from costream.core.records import OBJECT_DETECTION, VideoFrame
 from costream.models.eventful.backbone import BackboneState, GatedBlocks, PositionEncoding
 from costream.models.eventful.detector import ObjectModel, Size
 from costream.models.eventful.rcnn import Detections
 from costream.models.eventful.vitdet import FrameDetector, PatchEmbedding
+from costream.models.images import Resized
 from costream.models.spec import register_model
 from costream.nn.boxes import corners_of
 from costream.nn.eventful.attention import TokenGrid, attend_rows, count_dense_attention
 from costream.nn.eventful.block import VARIANTS, EventfulBlock, GatedState, begin_buffer
 from costream.nn.eventful.gates import Operations, Policy, pass_tokens, start_tokens
 from costream.nn.state import State, zeros
-from costream.records import OBJECT_DETECTION, VideoFrame
 
 PAPER = "https://arxiv.org/abs/2106.00666"
 PATCH = 16

@@ -10,12 +10,12 @@ from typing import Any
 
 from torch import nn
 
-from costream.frontends.logmel import OFFSET
+from costream.models.audio.logmel import OFFSET
+from costream.models.audio.yamnet import BANDS, FRAMES, YamNet
 from costream.models.exporting.graph import WHOLE, StepGraph
 from costream.models.exporting.skeletons import window_mean
-from costream.models.movinet import MoViNet
-from costream.models.video3d import VideoNet, WindowVideoNet
-from costream.models.yamnet import BANDS, FRAMES, YamNet
+from costream.models.video.movinet import MoViNet
+from costream.models.video.video3d import VideoNet, WindowVideoNet
 from costream.nn.movinet import same_pads
 from costream.nn.timing import in_sequence
 from costream.nn.video3d.blocks import odd_kernel_timing

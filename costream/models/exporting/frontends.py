@@ -8,12 +8,12 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from costream.frontends.audio import ContinualAudioNet
-from costream.frontends.crops import CentreCrop
-from costream.frontends.glimpse import Glimpse
-from costream.frontends.tdn import TemporalDifferenceNet
+from costream.models.audio.audio_net import ContinualAudioNet
 from costream.models.exporting.graph import StepGraph
 from costream.models.exporting.skeletons import window_mean
+from costream.models.images import CentreCrop
+from costream.models.oad.glimpse import Glimpse
+from costream.models.oad.tdn import TemporalDifferenceNet
 from costream.nn.shuffle import SLOPE, ShuffleUnit
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from costream.layouts import NTU_25
+from costream.core.layouts import NTU_25
 from costream.models.oad.cooadtr import OadOutput
 from costream.models.skeleton.blocks import PADDINGS, SkeletonBlock, Spatial
 from costream.models.skeleton.step import FoldedSkeleton, SkeletonState

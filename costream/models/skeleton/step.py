@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from costream.frontends.products import matrix_product
+from costream.models.blas import matrix_product
 from costream.models.skeleton.blocks import SkeletonLayers
 from costream.models.skeleton.temporal import FoldedBlock, FoldedConvolution, SkeletonBlockState
 from costream.nn import fast

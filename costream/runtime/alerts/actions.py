@@ -22,11 +22,11 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
-from costream.errors import OutputError, UsageError, display_name
-from costream.records import Alert, to_json
+from costream.core.errors import OutputError, UsageError, display_name
+from costream.core.records import Alert, to_json
+from costream.core.urls import split_login
 from costream.runtime.alerts.snapshots import AlertPicture
 from costream.sinks.atomic import check_folder
-from costream.urls import split_login
 
 COMMAND_TIMEOUT_S = 30.0
 NAMES = ("feed", "label", "score", "time", "clip", "rule", "snapshot")  # AlertEvent.values

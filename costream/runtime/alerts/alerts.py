@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from costream.clock import parse_time, utc
-from costream.errors import UsageError
-from costream.formatting import counted
-from costream.records import Alert, FeedState
+from costream.core.clock import parse_time, utc
+from costream.core.errors import UsageError
+from costream.core.formatting import counted
+from costream.core.records import Alert, FeedState
 from costream.runtime.alerts.actions import (
     AlertEvent,
     AppendLine,

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costream.clock import SLACK_S
-from costream.errors import UsageError
-from costream.hysteresis import LastingPresence, finite
-from costream.records import Alert, FeedState
+from costream.core.clock import SLACK_S
+from costream.core.errors import UsageError
+from costream.core.hysteresis import LastingPresence, finite
+from costream.core.records import Alert, FeedState
 from costream.runtime.alerts.rules import (
     ANY,
     HEARD,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from costream.errors import UsageError
-from costream.formatting import clean
+from costream.core.errors import UsageError
+from costream.core.formatting import clean
 from costream.models.base import Model
-from costream.options import Options
+from costream.options.options import Options
 from costream.runtime.alerts.alerts import AlertOptions, Alerts, read_options
 from costream.runtime.alerts.rules import RuleLabels
 from costream.runtime.persons import PersonScores

@@ -42,12 +42,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from costream.checkpoints.card import Card, Timeline
-from costream.clock import parse_time
-from costream.errors import UsageError
-from costream.hysteresis import LastingPresence
-from costream.records import LOW
-from costream.spelling import composed, folded
+from costream.core.clock import parse_time
+from costream.core.errors import UsageError
+from costream.core.hysteresis import LastingPresence
+from costream.core.records import LOW
+from costream.core.spelling import composed, folded
+from costream.weights_io.card import Card, Timeline
 
 EVERY_S = 30.0
 _MOST = 1000  # objects that a rule counts to

@@ -6,9 +6,9 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from costream.errors import OutputError
-from costream.places import Place
-from costream.records import Box, VideoFrame
+from costream.core.errors import OutputError
+from costream.core.places import Place
+from costream.core.records import Box, VideoFrame
 from costream.sinks.atomic import replace_file
 from costream.sinks.snapshot import jpeg_of
 

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from typing import Protocol
 
-from costream.errors import OutputError
+from costream.core.errors import OutputError
 from costream.runtime.alerts.actions import AlertEvent
 
 log = logging.getLogger("costream")

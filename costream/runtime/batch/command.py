@@ -11,11 +11,12 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from costream.errors import CostreamError, ExitCode, SourceError
-from costream.formatting import clean, counted, listed
-from costream.hysteresis import match_labels
+from costream.core.errors import CostreamError, ExitCode, SourceError
+from costream.core.formatting import clean, counted, listed
+from costream.core.hysteresis import match_labels
+from costream.core.user_code import code_files
 from costream.models.identity import identify
-from costream.options import Options
+from costream.options.options import Options
 from costream.runtime.batch.folders import Outcome, failure
 from costream.runtime.batch.inputs import Inputs, collect
 from costream.runtime.batch.journal import BatchJournal, JournalEntry
@@ -33,7 +34,6 @@ from costream.sinks.registry import check_outputs
 from costream.sources.features.arrays import split_video
 from costream.ui.console import live_allowed, print_line, stderr_console
 from costream.ui.progress import BatchProgress, BatchState
-from costream.user_code import code_files
 
 log = logging.getLogger("costream")
 _MOST_REASONS = 4  # for skipping inputs, shown at the end

@@ -10,9 +10,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from costream.errors import ExitCode, UsageError
+from costream.core.errors import ExitCode, UsageError
+from costream.core.spelling import folded
 from costream.sources.features.arrays import PARTS
-from costream.spelling import folded
 
 PRIVATE = ".costream"  # folder for a batch's internal files, below its output folder
 KEYPOINTS = "_keypoints.json"  # a folder of these files is one input

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from costream.errors import SourceError, UsageError, reason_of
+from costream.core.errors import SourceError, UsageError, reason_of
+from costream.core.spelling import stored_path
 from costream.runtime.batch.folders import (
     PRIVATE,
     FolderWalk,
@@ -33,7 +34,6 @@ from costream.runtime.batch.stores import (
 from costream.runtime.batch.tables import TABLES
 from costream.sinks.registry import FORMATS
 from costream.sources.registry import expand
-from costream.spelling import stored_path
 
 
 @dataclass(frozen=True)

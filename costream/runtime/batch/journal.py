@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from costream.errors import OutputError, UsageError
-from costream.locks import append_own, try_lock
+from costream.core.errors import OutputError, UsageError
+from costream.core.locks import append_own, try_lock
 from costream.runtime.batch.folders import PRIVATE, Outcome
 from costream.runtime.batch.stores import Fingerprint
 from costream.sinks.atomic import AtomicFile

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
+from costream.core.records import SCHEMA, plain
+from costream.core.version import __version__
 from costream.models.identity import WeightsIdentity
-from costream.records import SCHEMA, plain
 from costream.runtime.batch.folders import PRIVATE, Outcome, failure
 from costream.runtime.batch.inputs import Input
 from costream.runtime.batch.journal import MARK, BatchJournal, JournalEntry
@@ -18,7 +19,6 @@ from costream.runtime.batch.stores import Fingerprint, fingerprint
 from costream.runtime.batch.tables import TABLES
 from costream.runtime.batch.work import BatchJob, Task, result_paths
 from costream.sinks.atomic import part_path
-from costream.version import __version__
 
 
 @dataclass

@@ -20,7 +20,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from costream.errors import CostreamError, ExitCode, ModelError
+from costream.core.errors import CostreamError, ExitCode, ModelError
 from costream.runtime.batch.folders import Outcome, failure
 from costream.runtime.batch.work import TICK_S, BatchJob, Task, discard, load, process, too_late
 from costream.runtime.stop import StopHandler

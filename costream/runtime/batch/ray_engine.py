@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.runtime.batch.folders import Outcome, failure
 from costream.runtime.batch.work import TICK_S, BatchJob, Task, discard, process, too_late
 

@@ -24,7 +24,8 @@ from typing import Any
 from urllib.parse import unquote
 from urllib.request import url2pathname
 
-from costream.errors import ExitCode, UsageError, display_name
+from costream.core.errors import ExitCode, UsageError, display_name
+from costream.core.urls import login_end, path_of, redact
 from costream.runtime.batch.folders import (
     KEYPOINTS,
     PRIVATE,
@@ -37,7 +38,6 @@ from costream.runtime.batch.folders import (
     part_refusal,
 )
 from costream.sources.features.arrays import split_video
-from costream.urls import login_end, path_of, redact
 
 _URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]+::)*[A-Za-z][A-Za-z0-9+.-]+://")
 _FILE = "file://"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from costream.errors import OutputError
-from costream.records import Box, Segment, plain
+from costream.core.errors import OutputError
+from costream.core.records import Box, Segment, plain
 from costream.sinks.atomic import AtomicFile
 from costream.sinks.parquet import ParquetRows
 from costream.sinks.tables import (

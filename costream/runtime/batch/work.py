@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from costream.errors import (
+from costream.core.errors import (
     CostreamError,
     ExitCode,
     ModelError,
@@ -27,9 +27,7 @@ from costream.errors import (
     display_name,
     reason_of,
 )
-from costream.models.base import SHIPPED, Model
-from costream.options import Options
-from costream.records import (
+from costream.core.records import (
     Compute,
     Fault,
     Header,
@@ -39,6 +37,9 @@ from costream.records import (
     Summary,
     to_json,
 )
+from costream.core.user_code import run_code
+from costream.models.base import SHIPPED, Model
+from costream.options.options import Options
 from costream.runtime.batch.folders import PRIVATE, Outcome, Status, failure
 from costream.runtime.batch.stores import fetched, is_url
 from costream.runtime.options import source_options
@@ -54,7 +55,6 @@ from costream.sources.features.arrays import split_video
 from costream.sources.media.container import media_streams
 from costream.sources.media.remote import MEDIA_SUFFIXES
 from costream.sources.registry import open_source, sniff
-from costream.user_code import run_code
 
 log = logging.getLogger("costream")
 RECORDS = f"{PRIVATE}/records"  # folder for records when "jsonl" is not an output format
@@ -132,7 +132,7 @@ def _copy_folder(work: BatchJob, name: str) -> Path:
 @lru_cache(maxsize=1)
 def load(work: BatchJob) -> Model:
     """Return the model of a batch, loaded once per process. ModelError as ``load_model``."""
-    from costream.models.fitting import check_classifier
+    from costream.models.compatibility import check_classifier
 
     os.environ["OMP_NUM_THREADS"] = str(work.options.threads)
     for path in work.code:

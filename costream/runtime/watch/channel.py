@@ -9,9 +9,10 @@ import time
 from collections import deque
 from dataclasses import replace
 
-from costream.errors import CostreamError, ExitCode, SourceError
+from costream.core.errors import CostreamError, ExitCode, SourceError
+from costream.core.records import Fault, FeedState, Gap
+from costream.core.status import FeedStatus
 from costream.models.base import StepResult
-from costream.records import Fault, FeedState, Gap
 from costream.runtime.alerts.worker import LogLimiter
 from costream.runtime.head_timelines import resume_smoothing
 from costream.runtime.persons import PersonScores
@@ -20,7 +21,6 @@ from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.state_dir import SavedState, Snapshot
 from costream.runtime.writer import StreamRecorder
 from costream.sources.base import Connection
-from costream.status import FeedStatus
 
 log = logging.getLogger("costream")
 

@@ -16,11 +16,12 @@ from pathlib import Path
 from threading import Condition
 from typing import Protocol
 
-from costream.budget import BudgetFile
-from costream.clock import resample, tick_per_item
-from costream.errors import CostreamError, ExitCode, SourceError, UsageError
+from costream.core.clock import resample, tick_per_item
+from costream.core.errors import CostreamError, ExitCode, SourceError, UsageError
+from costream.core.status import WatchStatus
 from costream.models.base import GatedModel, Model
-from costream.options import Options
+from costream.options.budget import BudgetFile
+from costream.options.options import Options
 from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.alerts.rules import RuleLabels
 from costream.runtime.alerts.snapshots import BOX
@@ -52,7 +53,6 @@ from costream.sources.base import ConnectionOptions, LiveSource, Source, SourceO
 from costream.sources.live.feed import FeedSource
 from costream.sources.pipe import PipeSource
 from costream.sources.registry import open_source
-from costream.status import WatchStatus
 from costream.ui.console import live_allowed, stderr_console
 from costream.ui.watch.dashboard import Dashboard
 from costream.ui.watch.lines import WatchLines

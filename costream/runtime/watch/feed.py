@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from threading import Condition, Thread
 from typing import TypeAlias
 
-from costream.clock import Tick, TickItem
-from costream.records import AudioBlock, Fault, Gap, Item, SourceInfo, VideoFrame
+from costream.core.clock import Tick, TickItem
+from costream.core.records import AudioBlock, Fault, Gap, Item, SourceInfo, VideoFrame
 from costream.runtime.masks import MaskPainter
 from costream.sources.base import Connection, LiveSource, Source
 

@@ -30,17 +30,17 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
-from costream.clock import parse_time
-from costream.errors import UsageError, display_name
-from costream.flags import parse_stream
-from costream.options import Options
-from costream.places import KINDS, Kind, Place, check_places, parse_place
+from costream.core.clock import parse_time
+from costream.core.errors import UsageError, display_name
+from costream.core.places import KINDS, Kind, Place, check_places, parse_place
+from costream.core.settings import read_toml
+from costream.core.spelling import folded
+from costream.options.flags import parse_stream
+from costream.options.options import Options
 from costream.runtime.alerts.actions import SECRET_VARIABLES
 from costream.runtime.alerts.alerts import KEYS, AlertOptions, read_options
-from costream.settings import read_toml
 from costream.sinks.rotation import safe_name
 from costream.sources.registry import name_of
-from costream.spelling import folded
 
 Transport = Literal["tcp", "udp"]
 LIST = ".toml"  # file extension of a list of feeds

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from threading import Condition
 from typing import Any
 
+from costream.core.places import Place
+from costream.core.records import Alert, Data, Gap
 from costream.models.base import GatedModel, Model, StepResult
 from costream.models.persons import PersonsModel
-from costream.places import Place
-from costream.records import Alert, Data, Gap
 from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.budget import TokenController
 from costream.runtime.persons import PersonRows

@@ -28,16 +28,16 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from costream.errors import UsageError, clean
+from costream.core.errors import UsageError, clean
+from costream.core.places import Crossing, PlaceCount, ZoneEvent
+from costream.core.records import Header, Record, Segment, Summary, dumps, to_json
+from costream.core.status import FeedStatus, WatchStatus
+from costream.core.urls import redact
+from costream.core.version import __version__
 from costream.models.base import ModelInfo
-from costream.places import Crossing, PlaceCount, ZoneEvent
-from costream.records import Header, Record, Segment, Summary, dumps, to_json
 from costream.runtime.alerts.actions import SECRET_VARIABLES, AlertEvent
 from costream.runtime.alerts.worker import LogLimiter
 from costream.runtime.watch.feed_list import FeedSpec
-from costream.status import FeedStatus, WatchStatus
-from costream.urls import redact
-from costream.version import __version__
 
 USER, PASSWORD = "COSTREAM_MQTT_USER", "COSTREAM_MQTT_PASSWORD"
 QUEUE = 1000  # alerts and events that wait for the broker

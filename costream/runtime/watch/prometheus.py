@@ -17,10 +17,10 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, get_args
 
-from costream.errors import UsageError
-from costream.records import FeedState
-from costream.status import FeedStatus, WatchStatus
-from costream.urls import redact
+from costream.core.errors import UsageError
+from costream.core.records import FeedState
+from costream.core.status import FeedStatus, WatchStatus
+from costream.core.urls import redact
 
 _PLAIN = "text/plain; charset=utf-8"
 _ADDRESS = re.compile(r"(?:(?P<host>[^\[\]:]+|\[[0-9A-Fa-f:.%]+\]):)?(?P<port>[0-9]{1,5})")

@@ -13,12 +13,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from costream.checkpoints.file import SUFFIX
-from costream.errors import UsageError
-from costream.locks import append_own, try_lock
+from costream.core.errors import UsageError
+from costream.core.locks import append_own, try_lock
 from costream.models.base import Model
 from costream.runtime.saved_state import UnfitStateError, read_state, write_state
 from costream.runtime.watch.feed_list import FeedSpec
+from costream.weights_io.file import SUFFIX
 
 log = logging.getLogger("costream")
 

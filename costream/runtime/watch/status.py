@@ -14,16 +14,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from costream.clock import utc
-from costream.errors import UsageError
+from costream.core.clock import utc
+from costream.core.errors import UsageError
+from costream.core.records import SCHEMA, Alert, plain, to_json
+from costream.core.status import WatchStatus
+from costream.core.urls import redact
+from costream.core.version import __version__
 from costream.models.base import ModelInfo
-from costream.records import SCHEMA, Alert, plain, to_json
 from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.watch.channel import FeedChannel
 from costream.sinks.atomic import check_folder, replace_file
-from costream.status import WatchStatus
-from costream.urls import redact
-from costream.version import __version__
 
 _ALERTS = 20
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from costream.status import WatchStatus
+from costream.core.status import WatchStatus
 from costream.ui.watch.rows import status_line
 
 _STATUS_S = 1.0

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import SourceError, display_name
+from costream.core.errors import SourceError, display_name
 from costream.sources.features.pickles import load_pickle
 from costream.sources.media.container import check_file, read_head
 

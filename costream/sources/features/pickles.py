@@ -7,8 +7,8 @@ import os
 from functools import lru_cache
 from typing import Any
 
-from costream import pickles
-from costream.errors import SourceError, display_name
+from costream.core import pickles
+from costream.core.errors import SourceError, display_name
 from costream.sources.media.container import check_file
 
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from costream.records import Fault, FeatureRow, Item, SourceInfo
+from costream.core.records import Fault, FeatureRow, Item, SourceInfo
 from costream.sources.base import SourceOptions, source
 from costream.sources.features.arrays import (
     FeatureArrays,

@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 import av
 
-from costream.errors import display_name
+from costream.core.errors import display_name
+from costream.core.urls import HIDDEN
 from costream.sources.base import ConnectionOptions
 from costream.sources.media.tls import PORTS, tls_options
-from costream.urls import HIDDEN
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _CAMERA = re.compile(r"(?:camera:)?([0-9]+)|camera:(.+)", re.IGNORECASE)

@@ -15,9 +15,9 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.packet import Packet
 
-from costream.clock import SILENT_S, format_time
-from costream.errors import SourceError
-from costream.records import AudioBlock, AudioFormat, Fault, Gap
+from costream.core.clock import SILENT_S, format_time
+from costream.core.errors import SourceError
+from costream.core.records import AudioBlock, AudioFormat, Fault, Gap
 from costream.sources.base import SourceOptions
 from costream.sources.live.connection import RecentPackets
 from costream.sources.live.tracks import AudioTrack

@@ -22,8 +22,8 @@ from av.audio.codeccontext import AudioCodecContext
 from av.container import InputContainer, OutputContainer
 from av.stream import Discard, Stream
 
-from costream.errors import OutputError
-from costream.locks import open_own
+from costream.core.errors import OutputError
+from costream.core.locks import open_own
 from costream.sources.media.container import has_time_stamps, video_streams
 
 log = logging.getLogger("costream")

@@ -22,8 +22,9 @@ from av.packet import Packet
 from av.stream import Discard
 from av.video.stream import VideoStream
 
-from costream.errors import SourceError, display_name
-from costream.pyav import open_input
+from costream.core.errors import SourceError, display_name
+from costream.core.pyav import open_input
+from costream.core.urls import redact
 from costream.sources.base import ConnectionOptions, DecoderChoice, SourceOptions, StopEvent
 from costream.sources.live.address import Address, address_of, host_of, list_cameras, scheme_of
 from costream.sources.live.servers import OPTIONAL, PIPE, asks_for_sha
@@ -36,7 +37,6 @@ from costream.sources.media.container import (
 )
 from costream.sources.media.hardware import acceleration, check_stream
 from costream.sources.media.tls import certificate_problem
-from costream.urls import redact
 
 FLUSH_S = 0.05  # packets this soon after a read that has timed out came before it
 KNOWN = 512  # newest packets whose arrival is known

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from costream.errors import SourceError
+from costream.core.errors import SourceError
 
 WHERE = "microphone"
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 
-from costream.errors import SourceError, UsageError
-from costream.records import Fault, Gap, Item, SourceInfo, VideoFrame
+from costream.core.errors import SourceError, UsageError
+from costream.core.records import Fault, Gap, Item, SourceInfo, VideoFrame
 from costream.sources.base import (
     Connection,
     ConnectionOptions,

@@ -12,8 +12,8 @@ from queue import Empty
 import av
 import numpy as np
 
-from costream.errors import SourceError, UsageError, display_name
-from costream.records import Fault, Gap, Item, SourceInfo
+from costream.core.errors import SourceError, UsageError, display_name
+from costream.core.records import Fault, Gap, Item, SourceInfo
 from costream.sources.base import Connection, SourceOptions, source, take
 from costream.sources.live.clock import SILENT, TOO_SLOW, LiveClock
 from costream.sources.live.devices import WHERE

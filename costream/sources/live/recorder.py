@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from costream.errors import SourceError
-from costream.records import AudioFormat
+from costream.core.errors import SourceError
+from costream.core.records import AudioFormat
 from costream.sources.live.devices import (
     WHERE,
     AbsentDeviceError,

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import av
 
-from costream.pyav import open_input
-from costream.urls import split_login
+from costream.core.pyav import open_input
+from costream.core.urls import split_login
 
 PROTOCOLS = ("rtsp", "rtsps", "rtmp", "rtmps", "http", "https", "udp", "tcp", "srt")
 # Those that FFmpeg has only if it was built with another library.

@@ -16,7 +16,7 @@ from av.audio.stream import AudioStream
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from costream.records import AudioFormat, Fault, Gap, Item
+from costream.core.records import AudioFormat, Fault, Gap, Item
 from costream.sources.base import SourceOptions
 from costream.sources.live.clock import FeedClock
 from costream.sources.live.connection import FeedConnection

@@ -11,8 +11,8 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.stream import Discard
 
-from costream.errors import SourceError, display_name
-from costream.records import AudioBlock, Fault, Item, SourceInfo
+from costream.core.errors import SourceError, display_name
+from costream.core.records import AudioBlock, Fault, Item, SourceInfo
 from costream.sources.base import SourceOptions, source
 from costream.sources.media.audio_decoder import AudioDecoder
 from costream.sources.media.container import HEADERLESS, has_time_stamps, origin, time_base

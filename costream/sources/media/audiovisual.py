@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from costream.clock import format_time
-from costream.errors import SourceError, reason_of
-from costream.records import AudioBlock, Fault, Gap, Item, SourceInfo
+from costream.core.clock import format_time
+from costream.core.errors import SourceError, reason_of
+from costream.core.records import AudioBlock, Fault, Gap, Item, SourceInfo
 from costream.sources.base import SourceOptions, source
 from costream.sources.file import FileSource
 from costream.sources.media.audio import AudioSource

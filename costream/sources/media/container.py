@@ -18,9 +18,9 @@ from av.codec.hwaccel import HWAccel
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from costream.clock import parse_time
-from costream.errors import SourceError, UsageError, display_name
-from costream.pyav import open_input
+from costream.core.clock import parse_time
+from costream.core.errors import SourceError, UsageError, display_name
+from costream.core.pyav import open_input
 from costream.sources.media.remote import MEDIA_SUFFIXES, is_remote, open_remote
 from costream.sources.media.samples import find_samples, mp3_goes_on
 

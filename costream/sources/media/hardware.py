@@ -10,7 +10,7 @@ from av.codec import Codec
 from av.codec.hwaccel import HWAccel, hwdevices_available
 from av.video.stream import VideoStream
 
-from costream.errors import SourceError, UsageError, display_name
+from costream.core.errors import SourceError, UsageError, display_name
 from costream.sources.base import DecoderChoice
 
 log = logging.getLogger("costream")

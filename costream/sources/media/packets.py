@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import av
 from av.packet import Packet
 
-from costream.records import Fault
+from costream.core.records import Fault
 
 # Consecutive read failures after which the rest of a file counts as lost.
 READ_ATTEMPTS = 16

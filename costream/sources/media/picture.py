@@ -14,7 +14,7 @@ from av.sidedata.sidedata import SideDataContainer
 from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 
-from costream.records import VideoFrame
+from costream.core.records import VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.media.video_decoder import DecodedFrame
 

@@ -13,11 +13,11 @@ import av
 from av.codec.hwaccel import HWAccel
 from av.container import InputContainer
 
-from costream.errors import SourceError, display_name
-from costream.pyav import open_input
+from costream.core.errors import SourceError, display_name
+from costream.core.pyav import open_input
+from costream.core.urls import path_of, split_login
+from costream.core.version import __version__
 from costream.sources.media.tls import certificate_problem, tls_options
-from costream.urls import path_of, split_login
-from costream.version import __version__
 
 MEDIA_SUFFIXES = tuple(
     f".{suffix}"

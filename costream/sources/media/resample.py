@@ -12,8 +12,8 @@ import av
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import SourceError
-from costream.records import AudioBlock, AudioFormat, Fault, Gap, Item
+from costream.core.errors import SourceError
+from costream.core.records import AudioBlock, AudioFormat, Fault, Gap, Item
 from costream.sources.base import SourceOptions
 from costream.sources.media.audio_decoder import Discontinuity
 from costream.sources.media.packets import DecodeErrors

@@ -13,7 +13,7 @@ import av
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from costream.clock import TOLERANCE_S
+from costream.core.clock import TOLERANCE_S
 from costream.sources.media.packets import PacketReader
 
 # Packets that are read before one is decoded. H.264 and HEVC reorder at most 16 frames: by then the

@@ -10,9 +10,9 @@ import av
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 
-from costream.errors import SourceError, UsageError, display_name
-from costream.pyav import open_input
-from costream.records import RawAudioFormat
+from costream.core.errors import SourceError, UsageError, display_name
+from costream.core.pyav import open_input
+from costream.core.records import RawAudioFormat
 from costream.sources.media.container import (
     Readable,
     audio_stream,

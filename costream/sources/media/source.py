@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 
 from av.container import InputContainer
 
-from costream.clock import format_time
-from costream.errors import SourceError
+from costream.core.clock import format_time
+from costream.core.errors import SourceError
 from costream.sources.base import before_start
 from costream.sources.file import FileSource
 from costream.sources.media.container import not_media

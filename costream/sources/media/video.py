@@ -9,8 +9,8 @@ import av
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from costream.errors import SourceError, display_name
-from costream.records import Fault, Item, SourceInfo, VideoFrame
+from costream.core.errors import SourceError, display_name
+from costream.core.records import Fault, Item, SourceInfo, VideoFrame
 from costream.sources.base import SAME_TIME_S, SourceOptions, source
 from costream.sources.media.ahead import ReadAhead
 from costream.sources.media.container import (

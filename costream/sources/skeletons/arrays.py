@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import SourceError, UsageError
-from costream.layouts import BODY_25, COCO_17, NTU_25, OPENPOSE_18, Layout
+from costream.core.errors import SourceError, UsageError
+from costream.core.layouts import BODY_25, COCO_17, NTU_25, OPENPOSE_18, Layout
 from costream.sources.features.pickles import load_pickle
 from costream.sources.file import require_rate
 from costream.sources.media.container import check_file

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costream.errors import SourceError
+from costream.core.errors import SourceError
 from costream.sources.skeletons.lines import decimal
 from costream.sources.skeletons.persons import Event, SkippedData, TruncatedRecording
 from costream.sources.skeletons.take import Numbers, Take, frame_times, frames_of, split_subjects

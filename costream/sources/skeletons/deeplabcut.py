@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from costream.errors import SourceError
+from costream.core.errors import SourceError
 from costream.sources.file import first_of, require_rate
 from costream.sources.skeletons.lines import delimiter_of
 from costream.sources.skeletons.persons import Event, SkippedData

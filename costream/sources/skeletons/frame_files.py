@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costream.errors import SourceError, display_name
+from costream.core.errors import SourceError, display_name
 from costream.sources.file import first_of
 from costream.sources.numbering import beginning, numbered
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import SourceError
-from costream.layouts import MEDIAPIPE_33
+from costream.core.errors import SourceError
+from costream.core.layouts import MEDIAPIPE_33
 from costream.sources.file import require_rate
 from costream.sources.skeletons.persons import SkeletonRecording
 from costream.sources.skeletons.take import Take, frame_times, frames_of

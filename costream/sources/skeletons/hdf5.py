@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from costream import pickles
-from costream.errors import SourceError
+from costream.core import pickles
+from costream.core.errors import SourceError
 from costream.sources.file import first_of, require_rate
 from costream.sources.skeletons.deeplabcut import columns_take
 from costream.sources.skeletons.take import Numbers, Take, frame_times, frames_of

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import SourceError, UsageError
-from costream.layouts import BODY_25, COCO_17, OPENPOSE_18, Layout
+from costream.core.errors import SourceError, UsageError
+from costream.core.layouts import BODY_25, COCO_17, OPENPOSE_18, Layout
 from costream.sources.file import first_of
 from costream.sources.numbering import beginning
 from costream.sources.skeletons.joint_names import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from costream.errors import SourceError
-from costream.layouts import (
+from costream.core.errors import SourceError
+from costream.core.layouts import (
     BODY_15,
     BODY_25,
     COCO_17,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from costream.errors import SourceError
-from costream.layouts import NTU_25
+from costream.core.errors import SourceError
+from costream.core.layouts import NTU_25
 from costream.sources.skeletons.lines import Lines
 from costream.sources.skeletons.persons import (
     Event,

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import SourceError
-from costream.layouts import BODY_25, OPENPOSE_18, Layout
+from costream.core.errors import SourceError
+from costream.core.layouts import BODY_25, OPENPOSE_18, Layout
 from costream.sources.file import require_rate
 from costream.sources.skeletons.frame_files import frame_files
 from costream.sources.skeletons.joint_names import NAMES_BY_COUNT, find_joints

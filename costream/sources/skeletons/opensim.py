@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from costream.errors import SourceError
+from costream.core.errors import SourceError
 from costream.sources.file import first_of, require_rate
 from costream.sources.skeletons.bvh import rotations
 from costream.sources.skeletons.lines import decimal

@@ -11,8 +11,8 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from costream.clock import parse_time
-from costream.errors import UsageError
+from costream.core.clock import parse_time
+from costream.core.errors import UsageError
 from costream.sources.skeletons.lines import decimal, is_valid
 
 Row = list[str]

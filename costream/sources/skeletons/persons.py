@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import SourceError
-from costream.layouts import Layout
-from costream.records import Fault
+from costream.core.errors import SourceError
+from costream.core.layouts import Layout
+from costream.core.records import Fault
 from costream.sources.skeletons.headings import AxesOption
 
 Numbers: TypeAlias = npt.NDArray[np.float32]

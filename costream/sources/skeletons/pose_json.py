@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from costream.errors import SourceError
-from costream.layouts import MEDIAPIPE_33, Layout
+from costream.core.errors import SourceError
+from costream.core.layouts import MEDIAPIPE_33, Layout
 from costream.sources.file import first_of, require_rate
 from costream.sources.numbering import numbered
 from costream.sources.skeletons.headings import Columns

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from costream.errors import SourceError, display_name
-from costream.layouts import find_layout
-from costream.records import Fault, Item, SkeletonFrame, SourceInfo
+from costream.core.errors import SourceError, display_name
+from costream.core.layouts import find_layout
+from costream.core.records import Fault, Item, SkeletonFrame, SourceInfo
 from costream.sources.base import SAME_TIME_S, SourceOptions, before_start, source
 from costream.sources.features.arrays import (
     NUMPY_MAGIC,

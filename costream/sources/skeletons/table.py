@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from costream.errors import SourceError
-from costream.layouts import Layout
+from costream.core.errors import SourceError
+from costream.core.layouts import Layout
 from costream.sources.file import first_of, require_rate
 from costream.sources.skeletons.headings import (
     IMAGE_LAYOUTS,

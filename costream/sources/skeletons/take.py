@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import SourceError
-from costream.layouts import BODY_15, Layout, joint_mapping
+from costream.core.errors import SourceError
+from costream.core.layouts import BODY_15, Layout, joint_mapping
 from costream.sources.skeletons.headings import AXES, AxesOption, Columns, orientation
 from costream.sources.skeletons.joint_names import find_joints
 from costream.sources.skeletons.persons import (

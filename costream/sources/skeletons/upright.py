@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import SourceError
-from costream.layouts import Layout, joint_mapping
-from costream.records import Fault
+from costream.core.errors import SourceError
+from costream.core.layouts import Layout, joint_mapping
+from costream.core.records import Fault
 from costream.sources.skeletons.headings import AXES, orientation
 from costream.sources.skeletons.persons import (
     Event,

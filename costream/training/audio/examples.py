@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from costream.checkpoints.card import Card
-from costream.errors import UsageError
+from costream.core.errors import UsageError
+from costream.core.records import AudioBlock, AudioFormat
 from costream.labels.examples import Example
-from costream.records import AudioBlock, AudioFormat
 from costream.sources.base import SourceOptions
 from costream.training.examples import check_examples, open_example
 from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
 from costream.training.optim import device_of
+from costream.weights_io.card import Card
 
 log = logging.getLogger("costream")
 

@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from costream.checkpoints.card import Card
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.labels.recording import BACKGROUNDS, SILENCE, UNSCORED
 from costream.models.oad.cooadtr import TokenClassifier
 from costream.training.adapting import Adaptation
@@ -45,6 +44,7 @@ from costream.training.tokens.trainer import (
     predict_streams,
     standardise,
 )
+from costream.weights_io.card import Card
 
 log = logging.getLogger("costream")
 

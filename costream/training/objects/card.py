@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from costream.checkpoints.card import Card, Timeline
 from costream.evaluation.metrics.detection import (
     DetectedBoxes,
     Truth,
@@ -18,6 +17,7 @@ from costream.evaluation.metrics.detection import (
     precision_interval,
 )
 from costream.training.adapting import Adaptation
+from costream.weights_io.card import Card, Timeline
 
 ENOUGH = 10  # least number of validation objects to choose a threshold by
 

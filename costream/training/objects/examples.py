@@ -18,14 +18,13 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from costream.checkpoints.card import Card
-from costream.errors import SourceError, UsageError
-from costream.frontends.crops import IMAGENET_MEAN, Pixels
+from costream.core.errors import SourceError, UsageError
+from costream.core.records import IMAGE_SUFFIXES, Fault, PixelSize, VideoFrame
 from costream.labels.boxes import ClipWithBoxes, ImageBoxes
 from costream.labels.examples import Example, split
 from costream.models.eventful.vitdet import ViTDet
+from costream.models.images import IMAGENET_MEAN, Pixels
 from costream.nn.boxes import areas, clip_boxes
-from costream.records import IMAGE_SUFFIXES, Fault, PixelSize, VideoFrame
 from costream.sources.base import SourceOptions
 from costream.sources.registry import open_source
 from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
@@ -42,6 +41,7 @@ from costream.training.objects.augment import (
     shown,
 )
 from costream.training.optim import device_of
+from costream.weights_io.card import Card
 
 log = logging.getLogger("costream")
 _Pixels = tuple[Tensor, PixelSize]  # of a frame, uint8 [3, h, w], and the size of its source

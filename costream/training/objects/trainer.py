@@ -13,9 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from costream.checkpoints.card import Card
-from costream.checkpoints.file import Weights
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.evaluation.metrics.detection import DetectedBoxes
 from costream.labels.boxes import read_boxes
 from costream.labels.examples import name_matcher
@@ -63,6 +61,8 @@ from costream.training.objects.examples import (
 from costream.training.optim import Schedule, device_of
 from costream.training.report.objects import DetectorReport, objects_report
 from costream.training.verdict import Held, detection_verdict, group_text
+from costream.weights_io.card import Card
+from costream.weights_io.file import Weights
 
 log = logging.getLogger("costream")
 BATCH, TOKENS = 8, 8192  # maximum views of a step, and their tokens

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costream.checkpoints.card import Timeline
+from costream.core.records import LOW
 from costream.evaluation.metrics.calibration import calibration_error, reliability
 from costream.evaluation.tables import interval_units
-from costream.records import LOW
 from costream.report.markup import Html, name, tag
 from costream.report.tables import Cell, number, table
 from costream.training.calibration import Calibration, StreamPredictions, at_temperature
@@ -30,6 +29,7 @@ from costream.training.report.page import (
     use,
 )
 from costream.training.verdict import share_text
+from costream.weights_io.card import Timeline
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costream.checkpoints.card import Card
+from costream.core.version import __version__
 from costream.draw.palette import COLORS, Paint, Palette
 from costream.evaluation.metrics.calibration import Bin
 from costream.report.markup import Html, join, name, percent, tag
@@ -18,7 +18,7 @@ from costream.report.page import page_foot, page_head
 from costream.report.tables import Cell, number, share_bar, table
 from costream.report.timeline import round_up, swatch
 from costream.training.verdict import share_text
-from costream.version import __version__
+from costream.weights_io.card import Card
 
 MOST_CONFUSED = 40  # largest number of classes of a legible confusion matrix
 

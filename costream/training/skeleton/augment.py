@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from costream.layouts import Layout
+from costream.core.layouts import Layout
 from costream.training.skeleton.motions import Joints, resample_joints
 
 

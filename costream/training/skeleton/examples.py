@@ -10,18 +10,18 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from costream.checkpoints.card import Card
-from costream.clock import Tick, TickItem, resample
-from costream.errors import UsageError
-from costream.frontends.joints import JointStreams
-from costream.frontends.pose import PoseTrackers
+from costream.core.clock import Tick, TickItem, resample
+from costream.core.errors import UsageError
+from costream.core.records import SkeletonFrame, VideoFrame
 from costream.labels.examples import Example
 from costream.labels.recording import UNSCORED
-from costream.records import SkeletonFrame, VideoFrame
+from costream.models.skeleton.joints import JointStreams
+from costream.models.skeleton.pose import PoseTrackers
 from costream.sources.base import SourceOptions
 from costream.training.examples import MIN_STEPS, open_example
 from costream.training.skeleton.augment import Augmenter
 from costream.training.skeleton.motions import Joints, Motion, resample_joints
+from costream.weights_io.card import Card
 
 
 def read_motions(

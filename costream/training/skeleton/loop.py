@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.frontends.joints import JointStreams
 from costream.labels.recording import UNSCORED
+from costream.models.skeleton.joints import JointStreams
 from costream.training.adapting import Adaptation
 from costream.training.optim import (
     Average,

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from costream.checkpoints.card import Card
-from costream.frontends.joints import JointStreams
+from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.network import SkeletonNet
 from costream.nn.adapters.adapting import original
 from costream.sources.base import SourceOptions
@@ -33,6 +32,7 @@ from costream.training.skeleton.augment import Augmenter, Variety
 from costream.training.skeleton.examples import StreamMaker, read_motions
 from costream.training.skeleton.loop import SkeletonSupply, draw, loss, train_network
 from costream.training.skeleton.motions import Motion, batch
+from costream.weights_io.card import Card
 
 STREAM_STEPS = 64
 STREAMS = 12  # in a batch

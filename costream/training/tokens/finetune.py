@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from costream.checkpoints.card import Card
 from costream.models.adapters import WithFrontend
 from costream.training.adapting import Adaptation
 from costream.training.base import TrainSettings, Workspace
@@ -28,6 +27,7 @@ from costream.training.optim import (
 from costream.training.tokens.streams import TokenStream
 from costream.training.tokens.teacher import Teacher
 from costream.training.tokens.trainer import WINDOWS, figures, slides, stream_loss
+from costream.weights_io.card import Card
 
 VALIDATE_EVERY, PATIENCE = 10, 4  # least steps between validations; validations without gain
 CHECKS = 20  # validations at most

@@ -15,19 +15,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
-from costream.checkpoints.card import Card
-from costream.clock import Tick, resample
-from costream.errors import UsageError
-from costream.frontends.audiovisual import AudioVisual, stack_audio_blocks
+from costream.core.clock import Tick, resample
+from costream.core.errors import UsageError
+from costream.core.records import Fault, Gap, VideoFrame
 from costream.labels.examples import Example
 from costream.labels.recording import UNSCORED
-from costream.models.fitting import extra_audio
-from costream.records import Fault, Gap, VideoFrame
+from costream.models.compatibility import extra_audio
+from costream.models.oad.audiovisual import AudioVisual, stack_audio_blocks
 from costream.sources.base import SourceOptions
 from costream.training.examples import open_example
 from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
 from costream.training.optim import device_of
 from costream.training.tokens.streams import TokenStream
+from costream.weights_io.card import Card
 
 CHUNK = 32  # frames in one call of a frontend
 LEAD_S = 8.0  # read before the first example, as context of frontend and network

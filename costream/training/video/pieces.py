@@ -11,12 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from costream.checkpoints.card import Card
+from costream.core.records import Gap, VideoFrame
 from costream.labels.examples import Example
 from costream.labels.recording import UNSCORED
-from costream.records import Gap, VideoFrame
 from costream.training.tokens.streams import TokenStream
 from costream.training.video.examples import VideoView, by_recording, frames_of, labels_at, stretch
+from costream.weights_io.card import Card
 
 STEPS = 48  # length of a piece
 MOST_BYTES = 400_000_000  # of frames held in memory

@@ -11,9 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from costream.checkpoints.card import Card
-from costream.checkpoints.file import Weights
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.labels.examples import Example
 from costream.labels.recording import BACKGROUND, UNSCORED
 from costream.models.build import build
@@ -51,6 +49,8 @@ from costream.training.tokens.trainer import (
 )
 from costream.training.video.examples import EncodedVideo, VideoReader, of_pictures, options_of
 from costream.training.video.pieces import Pieces, read_pieces
+from costream.weights_io.card import Card
+from costream.weights_io.file import Weights
 
 VIEWS, CHECKED_VIEWS = 4, 1  # augmented views of each recording
 VARIED = 4.0  # relative to the differences within a class; harmful from scratch

@@ -10,10 +10,10 @@ from rich.cells import cell_len, set_cell_size
 from rich.style import Style
 from rich.text import Span, Text
 
+from costream.core.formatting import clean
 from costream.draw.audio_meter import AudioMeter
 from costream.draw.palette import Palette
 from costream.draw.skeleton import Figure
-from costream.formatting import clean
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _FEWEST = 4  # cells of an abbreviated name; below, there is a letter

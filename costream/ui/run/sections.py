@@ -8,8 +8,7 @@ from itertools import groupby
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from costream.draw.palette import BACKGROUND
-from costream.formatting import (
+from costream.core.formatting import (
     budget_text,
     clean,
     counted,
@@ -21,7 +20,8 @@ from costream.formatting import (
     times,
     tokens_text,
 )
-from costream.records import STAGES
+from costream.core.records import STAGES
+from costream.draw.palette import BACKGROUND
 from costream.ui.run.glyphs import level_line
 from costream.ui.run.state import RunState
 from costream.ui.run.tracks import DetectionState, HeadState

@@ -7,11 +7,8 @@ from collections import deque
 
 from rich.cells import cell_len
 
-from costream.draw.audio_meter import AudioMeter
-from costream.draw.palette import Palette
-from costream.draw.skeleton import Figure, SkeletonView
-from costream.formatting import clean
-from costream.records import (
+from costream.core.formatting import clean
+from costream.core.records import (
     STAGES,
     AudioBlock,
     Compute,
@@ -27,6 +24,9 @@ from costream.records import (
     has_overlaps,
     heads_of,
 )
+from costream.draw.audio_meter import AudioMeter
+from costream.draw.palette import Palette
+from costream.draw.skeleton import Figure, SkeletonView
 from costream.ui.run.glyphs import Legend
 from costream.ui.run.tracks import DetectionState, HeadState
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costream.formatting import clean, share_of_dense
-from costream.hysteresis import Hysteresis, LastingPresence, Smoother
-from costream.records import Box, Compute, Head, Objects, Picture, Prediction, Scored, Segment
+from costream.core.formatting import clean, share_of_dense
+from costream.core.hysteresis import Hysteresis, LastingPresence, Smoother
+from costream.core.records import Box, Compute, Head, Objects, Picture, Prediction, Scored, Segment
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from dataclasses import replace
 from rich.console import Console
 from rich.text import Text
 
+from costream.core.formatting import clean
+from costream.core.records import Fault, Header, Picture, Record, Summary
 from costream.draw.audio_meter import AudioMeter
 from costream.draw.skeleton import Figure
-from costream.formatting import clean
-from costream.records import Fault, Header, Picture, Record, Summary
 from costream.ui.run.glyphs import spectrum_lines, stick_lines
 from costream.ui.run.sections import LineGroups, ObjectLineGroups
 from costream.ui.run.state import RunState

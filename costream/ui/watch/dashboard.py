@@ -11,10 +11,10 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from costream.core.formatting import counted
+from costream.core.records import Alert
+from costream.core.status import FeedStatus, WatchStatus
 from costream.draw.palette import Palette
-from costream.formatting import counted
-from costream.records import Alert
-from costream.status import FeedStatus, WatchStatus
 from costream.ui.run.glyphs import Legend
 from costream.ui.screen import Screen, Viewport
 from costream.ui.watch.lines import NewAlerts

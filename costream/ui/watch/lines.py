@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
-from costream.records import Alert, FeedState
-from costream.status import FeedStatus, WatchStatus
+from costream.core.records import Alert, FeedState
+from costream.core.status import FeedStatus, WatchStatus
 from costream.ui.console import PLAIN_S, print_line
 from costream.ui.watch.rows import age, alert_line, display_text, print_totals, status_line
 

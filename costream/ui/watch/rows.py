@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from costream.core.formatting import clean, counted, saving, short_time
+from costream.core.records import Alert, FeedState
+from costream.core.status import FeedStatus, WatchStatus
+from costream.core.urls import redact
 from costream.draw.palette import Palette
-from costream.formatting import clean, counted, saving, short_time
-from costream.records import Alert, FeedState
-from costream.status import FeedStatus, WatchStatus
 from costream.ui.console import is_unicode, print_line
 from costream.ui.run.glyphs import Legend
-from costream.urls import redact
 
 # The worst first. A feed that ended by itself needs no attention.
 STATES: tuple[FeedState, ...] = ("lost", "waiting", "stalled", "connecting", "live", "ended")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from weights.recipes.action.data import (
     TEST,
     VALIDATION,

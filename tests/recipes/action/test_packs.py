@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from costream.checkpoints.file import read_card, read_weights
 from costream.models.verify import verify
+from costream.weights_io.file import read_card, read_weights
 from kit.data_packs import packs
 from weights.recipes.action import train as action
 from weights.recipes.action.data import merge, read_pack, split_of

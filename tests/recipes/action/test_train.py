@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from costream.frontends.tdn import TemporalDifferenceNet
 from costream.models.oad.cooadtr import CoOadTR
+from costream.models.oad.tdn import TemporalDifferenceNet
 from costream.training.optim import Schedule
 from weights.recipes.action.data import Sampler
 from weights.recipes.action.loop import (

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from costream.errors import UsageError
-from costream.models.registry import load_model
-from costream.records import AudioBlock
+from costream.core.errors import UsageError
+from costream.core.records import AudioBlock
+from costream.models.catalogue import load_model
 from kit.data_packs import packs as needed
 from weights.recipes.audio.adviser import ALIKE
 from weights.recipes.audio.data import PACKS, PARTS, SOUNDS, read_clips

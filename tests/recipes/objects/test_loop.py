@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from costream.frontends.crops import Pixels
 from costream.models.eventful.vitdet import ViTDet
+from costream.models.images import Pixels
 from costream.nn.boxes import pairwise_iou
 from kit.data_objects import SQUARE_NETWORK, red_box_picture
 from weights.recipes.objects.loop import (

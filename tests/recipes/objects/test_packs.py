@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from costream.frontends.crops import Pixels
+from costream.models.images import Pixels
 from kit.data_packs import packs as needed
 from weights.recipes.objects.data import clip_part, read_clip, read_images
 from weights.recipes.objects.teacher import NanoDet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from costream.layouts import BODY_15
+from costream.core.layouts import BODY_15
 from weights.recipes.skeleton.composed import BOTH, EACH, composed, keep_down
 from weights.recipes.skeleton.figures import figures
 

@@ -8,9 +8,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from costream.checkpoints.file import read_weights
-from costream.layouts import BODY_15
-from costream.models.registry import load_model
+from costream.core.layouts import BODY_15
+from costream.models.catalogue import load_model
+from costream.weights_io.file import read_weights
 from kit.data_packs import packs as needed
 from kit.paths import WEIGHTS
 from weights.recipes.skeleton.pairs import read_pairs

@@ -8,9 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from costream.checkpoints.file import read_weights
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.models.build import build
+from costream.weights_io.file import read_weights
 from kit.data_packs import packs as needed
 from kit.paths import WEIGHTS
 from kit.program import costream

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costream.layouts import BANDAI_21, BODY_15
+from costream.core.layouts import BANDAI_21, BODY_15
 from costream.sources.skeletons.joint_names import joint_index
 from kit.anatomy import check_bodies
 from kit.paths import PACKS, SHARED

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from costream.checkpoints.card import Timeline
-from costream.frontends.joints import JointStreams
+from costream.core.layouts import BODY_15
+from costream.core.records import SkeletonFrame
 from costream.labels.recording import BACKGROUND
-from costream.layouts import BODY_15
 from costream.models.build import save_model
+from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.network import SkeletonNet
-from costream.records import SkeletonFrame
 from costream.training.optim import Schedule, TrainingCheckpoint
 from costream.training.skeleton.motions import Motion, single
+from costream.weights_io.card import Timeline
 from kit.data_skeleton import STANDING, act
 from weights.recipes.skeleton import learning, pictures
 from weights.recipes.skeleton.card import card_of

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from costream.checkpoints.card import Card, Timeline
 from costream.labels.recording import UNSCORED
 from costream.training.calibration import (
     StreamPredictions,
@@ -20,6 +19,7 @@ from costream.training.calibration import (
     segment_f1,
     segments,
 )
+from costream.weights_io.card import Card, Timeline
 from weights.recipes.action.loop import logits, score
 from weights.recipes.action.places import Places
 from weights.recipes.action.rendering.figure import LABELS

@@ -27,7 +27,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.labels.recording import UNSCORED
 from costream.training.video.examples import warp
 from weights.recipes.action.rendering.figure import LABELS

@@ -22,7 +22,7 @@ from costream.evaluation.metrics.frames import (
     mean_average_precision,
     outside_boundaries,
 )
-from costream.frontends.tdn import TemporalDifferenceNet
+from costream.models.oad.tdn import TemporalDifferenceNet
 from costream.training.optim import (
     Optimizer,
     RandomState,

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.labels.recording import UNSCORED
 from costream.sources.media.picture import fit
 from weights.recipes.action.data import distort

@@ -26,14 +26,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from costream.checkpoints.file import read_weights
-from costream.frontends.glimpse import Glimpse
-from costream.frontends.tdn import TemporalDifferenceNet
 from costream.models.build import build, save_model
 from costream.models.oad.cooadtr import CoOadTR
+from costream.models.oad.glimpse import Glimpse
 from costream.models.oad.oadtr import OadTR
+from costream.models.oad.tdn import TemporalDifferenceNet
 from costream.training.card_text import card_text
 from costream.training.optim import Schedule, TrainingCheckpoint
+from costream.weights_io.file import read_weights
 from weights.recipes.action.cards import (
     FRONTEND,
     HOME,

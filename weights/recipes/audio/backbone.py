@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.errors import UsageError
-from costream.frontends.audio import ContinualAudioNet
+from costream.core.errors import UsageError
+from costream.models.audio.audio_net import ContinualAudioNet
 from costream.training.optim import (
     Average,
     Optimizer,

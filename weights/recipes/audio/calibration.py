@@ -10,9 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from costream.checkpoints.card import Card, Timeline
 from costream.labels.recording import UNSCORED
 from costream.training.calibration import StreamPredictions, at_temperature, best_temperature
+from costream.weights_io.card import Card, Timeline
 from weights.recipes.action.loop import logits
 from weights.recipes.audio.data import (
     MUSIC,

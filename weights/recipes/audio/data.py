@@ -17,7 +17,7 @@ import av
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.labels.recording import SILENCE
 from costream.training.audio.examples import SAMPLE_RATE_HZ
 from weights.recipes.common import read_member

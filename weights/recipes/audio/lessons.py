@@ -17,11 +17,11 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 from tqdm import tqdm
 
-from costream.checkpoints.file import write_whole
-from costream.errors import CostreamError, UsageError
-from costream.frontends.mel import LogMel
+from costream.core.errors import CostreamError, UsageError
 from costream.labels.recording import SILENCE
+from costream.models.audio.mel import LogMel
 from costream.training.audio.examples import SAMPLE_RATE_HZ
+from costream.weights_io.file import write_whole
 from weights.recipes.audio.data import (
     MUSIC,
     NO_MUSIC,

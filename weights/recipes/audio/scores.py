@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.checkpoints.card import Timeline
 from costream.evaluation.clips import sequence_scores
-from costream.frontends.audio import ContinualAudioNet
 from costream.labels.recording import SILENCE
+from costream.models.audio.audio_net import ContinualAudioNet
 from costream.runtime.segments import Segmenter
 from costream.training.audio.examples import SAMPLE_RATE_HZ
+from costream.weights_io.card import Timeline
 from weights.recipes.action.loop import logits
 from weights.recipes.audio.data import NO_MUSIC, OTHER, SPEECH, SoundClip
 from weights.recipes.audio.lessons import make_mel

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.training.audio.examples import SAMPLE_RATE_HZ
 from weights.recipes.common import teacher_file
 

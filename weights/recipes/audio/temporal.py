@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from costream.frontends.audio import ContinualAudioNet
+from costream.models.audio.audio_net import ContinualAudioNet
 from costream.models.oad.cooadtr import CoTrans
 from costream.training.audio.examples import gain
 from costream.training.optim import Optimizer, Schedule

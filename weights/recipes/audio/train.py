@@ -33,16 +33,16 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from costream.checkpoints.card import Card, Timeline
-from costream.checkpoints.file import read_weights, write_whole
-from costream.errors import UsageError
-from costream.frontends.audio import ContinualAudioNet
+from costream.core.errors import UsageError
 from costream.labels.recording import SILENCE
+from costream.models.audio.audio_net import ContinualAudioNet
 from costream.models.build import build, save_model
 from costream.models.oad.cooadtr import CoTrans
 from costream.models.streaming import find_device
 from costream.training.card_text import card_text, sequence_table
 from costream.training.optim import Schedule, TrainingCheckpoint
+from costream.weights_io.card import Card, Timeline
+from costream.weights_io.file import read_weights, write_whole
 from weights.recipes.audio.adviser import fit_adviser
 from weights.recipes.audio.backbone import train_backbone, without_norms
 from weights.recipes.audio.calibration import (

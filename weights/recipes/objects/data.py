@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from costream.errors import UsageError
+from costream.core.errors import UsageError
+from costream.core.records import PixelSize
 from costream.models.eventful.rcnn import Detections
-from costream.records import PixelSize
 from costream.sources.media.picture import fit
 from costream.training.objects.augment import Cutout, LabelledImage, channels_first, shown
 from weights.recipes.common import read_member

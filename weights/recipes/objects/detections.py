@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from costream.core.records import PixelSize
 from costream.evaluation.metrics.detection import DetectedBoxes
-from costream.frontends.crops import Pixels
 from costream.models.eventful.rcnn import Detections
 from costream.models.eventful.vitdet import ViTDet
+from costream.models.images import Pixels
 from costream.nn.boxes import clip_boxes
-from costream.records import PixelSize
 
 
 @torch.no_grad()

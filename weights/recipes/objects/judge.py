@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from costream.core.records import PixelSize
 from costream.evaluation.metrics.detection import (
     DetectedBoxes,
     Truth,
     match,
     precision_interval,
 )
-from costream.frontends.crops import Pixels
 from costream.models.eventful.vitdet import ViTDet
+from costream.models.images import Pixels
 from costream.nn.eventful.gates import Operations, TopTokens
-from costream.records import PixelSize
 from costream.sources.media.picture import fit
 from costream.training.objects.augment import LabelledImage, channels_first
 from costream.training.objects.card import best_threshold, rounded_scores

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.errors import UsageError
-from costream.frontends.crops import Pixels
+from costream.core.errors import UsageError
 from costream.models.eventful.rcnn import Detections
 from costream.models.eventful.shuffle import ShuffleEmbedding
+from costream.models.images import Pixels
 from costream.nn.boxes import suppress
 from costream.nn.shuffle import SLOPE, ShuffleBackbone, depthwise
 from weights.recipes.common import teacher_file

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from costream.checkpoints.card import Timeline
 from costream.evaluation.metrics.sequences import timeline_shares
-from costream.frontends.joints import JointStreams
+from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.network import SkeletonNet
 from costream.training.skeleton.examples import rest
 from costream.training.skeleton.motions import Motion
 from costream.training.skeleton.trainer import predict
+from costream.weights_io.card import Timeline
 from weights.recipes.skeleton.scoring import Rows, timeline_of
 
 BIASES = (0.0, -0.7, -1.4, -2.1, -2.8)  # added to the logit of the background

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from costream.checkpoints.card import Card, Timeline
 from costream.labels.recording import BACKGROUND
+from costream.weights_io.card import Card, Timeline
 from weights.recipes.skeleton.sets import RATE_HZ
 
 _TRAINED_ON = (

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from costream.layouts import BODY_15
+from costream.core.layouts import BODY_15
 from costream.training.skeleton.motions import Joints, Motion, resample_joints, single
 from weights.recipes.skeleton.sets import scaled
 from weights.recipes.skeleton.streams import facing

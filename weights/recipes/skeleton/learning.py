@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from costream.checkpoints.file import read_weights
-from costream.errors import UsageError
+from costream.core.errors import UsageError
 from costream.models.build import build
 from costream.models.skeleton.network import SkeletonNet
 from costream.training.optim import (
@@ -26,6 +25,7 @@ from costream.training.optim import (
     fastest_autocast,
 )
 from costream.training.skeleton.loop import loss
+from costream.weights_io.file import read_weights
 from weights.recipes.skeleton.clips import clip_logits
 from weights.recipes.skeleton.streams import MixedStreams, StreamBatch, StreamBatches
 from weights.recipes.skeleton.tokens import body_tokens

@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from costream.checkpoints.card import Card
-from costream.frontends.joints import JointStreams
+from costream.core.layouts import BODY_15
 from costream.labels.recording import BACKGROUND
-from costream.layouts import BODY_15
 from costream.models.build import save_model
+from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.network import SkeletonNet
 from costream.training.card_text import card_text, sequence_table
 from costream.training.optim import Schedule, TrainingCheckpoint
@@ -32,6 +31,7 @@ from costream.training.skeleton.augment import Augmenter, Variety
 from costream.training.skeleton.examples import StreamMaker
 from costream.training.skeleton.loop import SkeletonSupply, train_network
 from costream.training.skeleton.motions import Joints, Motion
+from costream.weights_io.card import Card
 from weights.recipes.common import TREES, carry_out, parser
 from weights.recipes.skeleton.calibration import calibrate
 from weights.recipes.skeleton.learning import start_from

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costream.errors import UsageError
-from costream.layouts import BODY_15
+from costream.core.errors import UsageError
+from costream.core.layouts import BODY_15
 from costream.training.skeleton.motions import Motion, resample_joints, single
 
 RATE_HZ = 15.0

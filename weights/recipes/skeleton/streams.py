@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from costream.layouts import BODY_15
+from costream.core.layouts import BODY_15
 from costream.training.skeleton.motions import Motion
 from weights.recipes.skeleton.tokens import CENTRE, PARENTS, SIDES, index_on
 

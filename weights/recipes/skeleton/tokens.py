@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from costream.layouts import BODY_15
+from costream.core.layouts import BODY_15
 
 CENTRE = BODY_15.centre
 PARENTS = tuple(dict(BODY_15.bones).get(joint, joint) for joint in range(len(BODY_15.joints)))

@@ -26,10 +26,10 @@ from typing import Any
 
 import torch
 
-from costream.frontends.joints import JointStreams
+from costream.core.layouts import BODY_15
 from costream.labels.recording import BACKGROUND
-from costream.layouts import BODY_15
 from costream.models.build import save_model
+from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.network import SkeletonNet
 from costream.models.streaming import find_device
 from costream.training.card_text import card_text, sequence_table

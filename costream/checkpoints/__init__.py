@@ -1,1 +1,0 @@
-"""Weight files (safetensors with a model card) and published checkpoints."""

@@ -1,0 +1,1 @@
+"""What every part may import: records, errors, clocks, names. Imports no part, and no torch."""

@@ -1,1 +1,0 @@
-"""Frontends: convert images, skeletons or audio into tokens for a continual network."""

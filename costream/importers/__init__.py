@@ -1,1 +1,0 @@
-"""Importers of foreign checkpoints, one file a project."""

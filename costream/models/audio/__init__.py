@@ -1,0 +1,1 @@
+"""Models of sound: spectrograms, backbones, VGGish, YAMNet."""

@@ -1,0 +1,307 @@
+"""Models by name: the list, search for weights, loading.
+
+Weights are searched for in this order: the path given, $COSTREAM_WEIGHTS (a file or a folder), the
+user cache, the weights shipped with the package. Only ``load_model`` needs torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from costream.core.errors import ModelError, UsageError
+from costream.core.formatting import suggest_names
+from costream.core.records import AUDIO_TAGGING, OBJECT_DETECTION
+from costream.core.spelling import stored_path
+from costream.models.spec import model_summaries
+from costream.weights_io.file import STEP_SUFFIX, SUFFIX, Weights, read_card, read_weights
+from costream.weights_io.store import (
+    VARIABLE,
+    cache_folder,
+    published,
+    shipped_folder,
+    weight_folders,
+)
+
+if TYPE_CHECKING:
+    from costream.models.eventful.classifier import ActionModel
+    from costream.models.eventful.detector import ObjectModel
+    from costream.models.persons import PersonsModel
+    from costream.models.streaming import StreamingModel
+    from costream.models.with_audio import HearingModel
+    from costream.weights_io.card import Card
+
+log = logging.getLogger("costream")
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """One line of ``costream models list``."""
+
+    name: str
+    summary: str
+    origin: str | None  # "environment", "cache", "shipped", "published" (to be fetched) or None
+    path: Path | None
+
+
+def kind_of(task: str, frontend: str | None = None) -> str:
+    """Return the heading under which models of a task, and with a frontend, are listed."""
+    if task == OBJECT_DETECTION:
+        return "Objects in video"
+    if task in (AUDIO_TAGGING, "sound classification"):
+        return "Sounds"
+    if frontend == "joints" or task.startswith("skeleton"):
+        return "Actions of persons, from skeletons or video"
+    return "Features" if task in ("features", "encoder") else "Actions in video"
+
+
+def more_to_fetch(card: Card, path: Path) -> str:
+    """Return a line on what knows more than shipped weights; '' if it was returned before.
+
+    Once for each kind of model in a user's cache, and never if the cache cannot be written.
+    """
+    kind, known = kind_of(card.task, card.frontend), published().values()
+    fit = [e for e in known if e.task and not e.by_hand and kind_of(e.task) == kind]
+    if path.parent != shipped_folder() or not fit:
+        return ""
+    shown = cache_folder().parent / "hints" / fit[0].name
+    try:
+        shown.parent.mkdir(parents=True, exist_ok=True)
+        shown.touch(exist_ok=False)
+    except OSError:
+        return ""
+    size = f"{fit[0].total_megabytes:g} MB"
+    return f"Knows more: {fit[0].name} (costream models fetch {fit[0].name}, {size})."
+
+
+def list_models() -> list[ModelEntry]:
+    """Return the known models, other installed weights, and models that can be fetched.
+
+    Raises ModelError if the table of published checkpoints is damaged.
+    """
+    found: dict[str, tuple[str, Path]] = {}
+    for origin, folder in weight_folders():
+        for path in sorted(folder.glob(f"*{SUFFIX}")):
+            found.setdefault(path.name.removesuffix(SUFFIX), (origin, path))
+    entries = [
+        ModelEntry(name, text, *found.pop(name, (None, None)))
+        for name, text in model_summaries().items()
+    ]
+    for name, (origin, path) in sorted(found.items()):
+        entries.append(ModelEntry(name, _describe(path), origin, path))
+    here = {entry.name for entry in entries if entry.path is not None}
+    entries += [
+        ModelEntry(name, entry.source, "published", None)
+        for name, entry in published().items()
+        if entry.config is not None and name not in here
+    ]
+    return entries
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return a model's name and the adapter file behind a plus; '' if there is none."""
+    base, plus, adapter = name.partition("+")
+    if not plus or not base or not adapter.endswith(SUFFIX) or Path(name).exists():
+        return name, ""
+    return base, adapter
+
+
+def find_weights(name: str, weights: str | os.PathLike[str] | None = None) -> Path:
+    """Return the weight file of a model.
+
+    ``name`` is a model's name or the path of a weight file; ``weights`` a file, or a folder that
+    holds ``NAME.safetensors``. Of ``BASE+ADAPTER.safetensors`` it is the adapter's. Raises
+    ModelError if there is none, with advice or similar names; UsageError if ``name`` and
+    ``weights`` both are paths.
+    """
+    base, adapter = split_name(name)
+    if adapter:
+        find_weights(base, weights)
+        return _existing(Path(adapter).expanduser(), "there is no such adapter file")
+    if _is_path(name):
+        if weights is not None:
+            raise UsageError(f"both a weight file ({name}) and --weights are given")
+        return _existing(Path(name).expanduser(), "there is no such weight file")
+    if weights is not None:
+        return _given(Path(weights).expanduser(), name)
+    variable = os.environ.get(VARIABLE)
+    if variable:
+        path = _existing(Path(variable).expanduser(), f"the path in ${VARIABLE} does not exist")
+        if path.is_file():
+            return path
+    for _, folder in weight_folders():
+        path = Path(stored_path(str(folder / f"{name}{SUFFIX}")))
+        if path.is_file():
+            return path
+    raise _missing(name)
+
+
+def load_model(
+    name: str | os.PathLike[str] = "cooadtr",
+    weights: str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+) -> StreamingModel | ObjectModel | ActionModel | HearingModel | PersonsModel:
+    """Load a model, ready to step.
+
+    ``name`` and ``weights`` as for ``find_weights``; several names, separated by commas, are models
+    with the same frontend, which are then combined, or one of pictures with others of sound, which
+    are stepped together on a source that has both. ``device``: auto, cpu, cuda, cuda:N or mps;
+    ``dtype``: float32, float64, bfloat16 or float16; for token-gated models see
+    ``ObjectModel`` and ``ActionModel``. A step in ONNX runs in ONNX Runtime. Raises ModelError if
+    weights are missing, damaged, or do not fit the architecture on their card, or the device is
+    missing.
+    """
+    from costream.models.build import build, model_class
+    from costream.models.streaming import StreamingModel, find_device
+
+    name = os.fspath(name)
+    names = [part.strip() for part in name.split(",") if part.strip()]
+    if len(names) > 1:
+        from costream.models.joint import combine_models
+        from costream.models.persons import with_persons
+        from costream.models.with_audio import BesideModel, with_sound
+
+        _check_folder(weights)
+        models = [load_model(part, weights, device, dtype) for part in names]
+        sounds = [m for m in models if isinstance(m, StreamingModel) and m.info.sound is not None]
+        others = [model for model in models if model not in sounds]
+        if not others:
+            return combine_models(sounds)
+        sound = None if not sounds else sounds[0] if len(sounds) == 1 else combine_models(sounds)
+        if len(others) == 2 and sum(model.info.card.finds_objects for model in others) == 1:
+            detector, person = sorted(others, key=lambda model: not model.info.card.finds_objects)
+            return with_persons(detector if sound is None else with_sound(detector, sound), person)
+        if len(others) == 1 and sound is not None:
+            if others[0].info.persons == 1:
+                return with_persons(BesideModel(sound), others[0])
+            return with_sound(others[0], sound)
+        what = " and ".join(model.info.card.name for model in others)
+        hint = "run them one after another; models of sound may be added to one of pictures or"
+        hint += " skeletons, and a detector to one of pictures"
+        raise ModelError(f"{what} cannot be combined", where=name, hint=hint)
+    path = find_weights(name, weights)
+    find_device(device)  # report a wrong device before reading a large file
+    if path.suffix == STEP_SUFFIX:
+        from costream.models.onnx_step import load_step
+
+        return load_step(path, device, dtype)
+    stored = read_model(name, weights)
+    if stored.card.untrained:
+        log.warning("%s has random weights: its output is meaningless", stored.card.name)
+    try:
+        network, frontend = build(stored.card, stored.tensors)
+    except ModelError as error:
+        raise ModelError(str(error), where=path) from error
+    made = model_class(stored.card)
+    digest = stored.sha256
+    model: StreamingModel | ObjectModel | ActionModel = made(
+        stored.card, network, frontend, weights_sha256=digest, device=device, dtype=dtype
+    )
+    try:
+        state = model.init_state()
+        if stored.card.compression.get("pruned"):  # its widths are not said by its arguments
+            from costream.models.verify import random_items
+
+            model.step(random_items(model, 1), state)  # type: ignore[arg-type]
+    except Exception as error:  # as when it is built
+        what = f"its card's arguments are of no use ({type(error).__name__}: {error})"
+        raise ModelError(what, where=path) from error
+    return model
+
+
+def read_model(name: str, weights: str | os.PathLike[str] | None = None) -> Weights:
+    """Return card and tensors of a model, of a base with an adapter those of both together.
+
+    Raises ModelError as ``find_weights`` and ``read_weights`` do, and for an adapter without its
+    base.
+    """
+    stored = read_weights(find_weights(name, weights))
+    base, adapter = split_name(name)
+    if adapter:
+        try:
+            from costream.models.adapters import with_adapter
+
+            return with_adapter(read_whole(base, weights), stored)
+        except ModelError as error:
+            raise ModelError(str(error), where=adapter) from error
+    if "base" in stored.card.compression:
+        raise ModelError("an adapter alone", where=name, hint=f"give its base too: BASE+{name}")
+    return stored
+
+
+def read_whole(name: str, weights: str | os.PathLike[str] | None = None) -> Weights:
+    """Return card and tensors of a model that others begin from, int8 ones as float32.
+
+    Raises ModelError as ``read_model`` does, and for a pruned network.
+    """
+    stored = read_model(name, weights)
+    facts = stored.card.compression
+    if facts.get("pruned"):
+        raise ModelError("is pruned", where=name, hint="begin with what it was pruned from")
+    if "int8" not in facts:
+        return stored
+    from costream.models.int8 import to_float
+
+    card = replace(stored.card, compression={k: v for k, v in facts.items() if k != "int8"})
+    return replace(stored, card=card, tensors=to_float(stored.tensors))
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith((SUFFIX, STEP_SUFFIX)) or os.sep in name or "/" in name
+
+
+def _check_folder(weights: str | os.PathLike[str] | None) -> None:
+    """Raise UsageError if a single weight file is given for several models."""
+    if weights is not None and not Path(weights).expanduser().is_dir():
+        raise UsageError("several models need a folder of weights, not a file", where=weights)
+
+
+def _existing(path: Path, what: str) -> Path:
+    path = Path(stored_path(os.fspath(path)))
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        denied = isinstance(error, PermissionError)
+        raise ModelError("no permission to read it" if denied else what, where=path) from error
+    return path
+
+
+def _given(path: Path, name: str) -> Path:
+    path = _existing(path, "the path given by --weights does not exist")
+    if not path.is_dir():
+        return path
+    inside = Path(stored_path(str(path / f"{name}{SUFFIX}")))
+    if inside.is_file():
+        return inside
+    others = ", ".join(sorted(p.name for p in path.glob(f"*{SUFFIX}"))) or "no weight files"
+    raise ModelError(f"this folder has no {inside.name}; it has {others}", where=path)
+
+
+def _missing(name: str) -> ModelError:
+    if name in model_summaries():
+        return ModelError(
+            f"no weights for {name} here",
+            hint=f"import a checkpoint (costream models import FILE --name {name}), give --weights"
+            f" FILE, or train from new weights (costream models init {name} -o FILE)",
+        )
+    entry = published().get(name)
+    if entry is not None and entry.config is None:
+        return ModelError(f"{name} is not a model by itself", hint=f"it {entry.note}")
+    if entry is not None:
+        return ModelError(f"no weights for {name} here", hint=f"costream models fetch {name}")
+    if Path(name).is_file():
+        return ModelError("neither a model nor weights (*.safetensors, *.onnx)", where=name)
+    names = [entry.name for entry in list_models()]
+    return ModelError(f"unknown model {name!r}", hint=suggest_names(name, names))
+
+
+def _describe(path: Path) -> str:
+    try:
+        card = read_card(path)
+    except ModelError as error:
+        return f"cannot be used: {error}"
+    return card.description or card.task

@@ -1,0 +1,1 @@
+"""Models of text: words as tokens, labels of lines."""

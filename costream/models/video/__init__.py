@@ -1,0 +1,1 @@
+"""Models of video clips: continual 3D networks, MoViNet."""

@@ -1,0 +1,1 @@
+"""Options of runs: flags of the command line, configuration files, budgets."""

@@ -1,1 +1,0 @@
-"""Readers of result files written by earlier runs."""
