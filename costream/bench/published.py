@@ -17,7 +17,7 @@ from costream.models.eventful.backbone import BackboneState
 from costream.models.eventful.rf_detr import RfDetr
 from costream.models.eventful.yolos import Yolos
 from costream.models.spec import model_spec
-from costream.models.video.movinet import MoViNet
+from costream.models.video.movinet.network import MoViNet
 from costream.nn.eventful.gates import Operations, TopTokens
 from costream.nn.state import State
 

@@ -25,7 +25,7 @@ from costream.bench.timing import (
 from costream.core.tables import Cell, Table
 from costream.models.spec import model_spec
 from costream.models.streaming import find_device, find_dtype
-from costream.models.video.video3d import VideoNet
+from costream.models.video.video3d.network import VideoNet
 from costream.nn.cuda_graph import GraphedStep
 from costream.nn.pooling import TemporalMean
 from costream.nn.timing import in_sequence

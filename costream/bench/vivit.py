@@ -17,7 +17,7 @@ from costream.bench.eventful import (
 )
 from costream.bench.timing import quiet_torch
 from costream.core.tables import Cell, Table
-from costream.models.eventful.vivit import ViViT
+from costream.models.eventful.vivit.network import ViViT
 from costream.models.streaming import find_device, find_dtype
 from costream.nn.eventful.gates import Operations
 

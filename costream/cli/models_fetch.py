@@ -401,7 +401,7 @@ def _convert_own(
     target: Path,
 ) -> None:
     """Write the weight file of a user's network. Raises as ``import_user_network``."""
-    from costream.models.import_user_network import import_user_network
+    from costream.models.user_network import import_user_network
     from costream.weights_io.file import write_weights
 
     card, tensors, report = import_user_network(file, function, weights, name, config)

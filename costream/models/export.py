@@ -27,8 +27,8 @@ from costream.models.exporting.skeletons import add_skeleton, skeleton_shape, wh
 from costream.models.exporting.tokens import add_tokens, token_width, why_not_tokens
 from costream.models.int8 import without_int8
 from costream.models.spec import is_gated
-from costream.models.video.movinet import MoViNet
-from costream.models.video.video3d import VideoNet
+from costream.models.video.movinet.network import MoViNet
+from costream.models.video.video3d.network import VideoNet
 from costream.weights_io.card import Card
 from costream.weights_io.file import STEP_FORMAT, Weights, write_whole
 

@@ -14,12 +14,11 @@ from torch import Tensor, nn
 from costream.core.errors import ModelError, UsageError
 from costream.core.label_sets import KNOWN, Labels, custom_labels, read_labels
 from costream.core.records import AUDIO_TAGGING, OBJECT_DETECTION
-from costream.models.audio import import_vggish as vggish
-from costream.models.eventful import import_vivit as vivit
-from costream.models.oad import import_torch_encoder as torch_encoder
-from costream.models.oad import import_tsn as tsn
+from costream.models.audio import vggish
+from costream.models.eventful.vivit import importer as vivit
+from costream.models.oad import torch_encoder, tsn
 from costream.models.oad.encoder_blocks import apply_stack_setting
-from costream.models.skeleton.import_ensemble import combine
+from costream.models.skeleton.ensemble import combine
 from costream.nn.video3d.sizes import TASK
 from costream.weights_io.card import Card
 from costream.weights_io.foreign import ForeignCheckpoint, read_foreign

@@ -13,8 +13,8 @@ from costream.bench import counts, eventful, nystrom, skeletons, video3d, vivit
 from costream.bench.video3d import build_net
 from costream.core.tables import Table
 from costream.models.eventful.backbone import ViTDetBackbone
-from costream.models.eventful.vivit import ViViT
-from costream.models.video.video3d import VideoNet
+from costream.models.eventful.vivit.network import ViViT
+from costream.models.video.video3d.network import VideoNet
 from costream.nn.eventful.gates import Operations, TopTokens
 from costream.nn.pooling import TemporalMean
 from costream.nn.timing import in_sequence

@@ -18,7 +18,7 @@ from costream.models.eventful.backbone import ViTDetBackbone
 from costream.models.oad.cooadtr import CoTrans
 from costream.models.skeleton.network import KINDS as SKELETON_KINDS
 from costream.models.skeleton.network import SkeletonNet
-from costream.models.video.video3d import VideoNet
+from costream.models.video.video3d.network import VideoNet
 from costream.nn.block import EncoderConfig
 from kit.eventful_nets import small_backbone
 from kit.video_nets import KINDS as VIDEO_KINDS

@@ -12,7 +12,7 @@ from torch import nn
 from costream.models.build import save_model
 from costream.models.frontend import load_frontend
 from costream.models.oad.cooadtr import CoOadTR
-from costream.models.video.video3d import VideoNet, WindowVideoNet
+from costream.models.video.video3d.network import VideoNet, WindowVideoNet
 from costream.weights_io.card import Card
 from kit.paths import SAMPLES
 from kit.runs import records, run

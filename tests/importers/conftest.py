@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from costream.models.build import build
-from costream.models.eventful import import_yolos as yolos
+from costream.models.eventful import yolos
 from costream.models.importing import import_files
-from costream.models.video import import_movinet as movinet
-from costream.models.video import import_video3d as video3d
+from costream.models.video.movinet import importer as movinet
+from costream.models.video.video3d import importer as video3d
 from costream.weights_io.card import Card
 from kit import paths
 from kit.foreign_eventful import YOLOS_TABLE

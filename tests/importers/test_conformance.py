@@ -18,10 +18,10 @@ from torch import Tensor
 
 from costream.core.errors import ModelError
 from costream.core.label_sets import COCO, THUMOS14
-from costream.models.audio import import_vggish as vggish
+from costream.models.audio import vggish
 from costream.models.build import build
 from costream.models.importing import import_files
-from costream.models.oad import import_tsn as tsn
+from costream.models.oad import tsn
 from costream.weights_io.card import Card
 from costream.weights_io.import_settings import KEYS
 from costream.weights_io.importer import IMPORTERS

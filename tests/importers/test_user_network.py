@@ -13,9 +13,8 @@ from costream.core.records import AudioBlock, FeatureRow
 from costream.core.user_code import run_code, split_spec
 from costream.models.build import save_model
 from costream.models.catalogue import load_model
-from costream.models.import_user_network import import_user_network
 from costream.models.streaming import StreamingModel
-from costream.models.user_network import user_plan
+from costream.models.user_network import import_user_network, user_plan
 from kit.data_skeleton import write_act
 from kit.media import make_video
 from kit.runs import records, run

@@ -14,9 +14,9 @@ from costream.core.errors import ModelError
 from costream.core.label_sets import KINETICS400
 from costream.models.build import build, new_network
 from costream.models.importing import import_files
-from costream.models.video.import_pytorchvideo import convert as from_pytorchvideo
-from costream.models.video.import_slowfast import convert as from_slowfast
-from costream.models.video.video3d import VideoNet
+from costream.models.video.video3d.network import VideoNet
+from costream.models.video.video3d.pytorchvideo import convert as from_pytorchvideo
+from costream.models.video.video3d.slowfast import convert as from_slowfast
 from costream.nn.video3d.sizes import TASK, find_size
 from costream.weights_io.foreign import ForeignCheckpoint
 from costream.weights_io.import_settings import KEYS, ImportSettings

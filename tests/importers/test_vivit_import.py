@@ -17,8 +17,8 @@ from costream.core.label_sets import EPIC_VERBS
 from costream.core.records import VideoFrame
 from costream.models.build import build
 from costream.models.catalogue import load_model
-from costream.models.eventful.import_vivit import detect
-from costream.models.eventful.vivit import ViViT
+from costream.models.eventful.vivit.importer import detect
+from costream.models.eventful.vivit.network import ViViT
 from costream.models.importing import import_files
 from costream.models.verify import verify
 from costream.nn.eventful.gates import TopTokens

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from costream.models.build import save_model
 from costream.models.eventful.classifier import ActionModel
-from costream.models.eventful.vivit import ViViT
+from costream.models.eventful.vivit.network import ViViT
 from costream.models.images import Crops
 from costream.weights_io.card import Card, Timeline
 from kit.eventful_nets import randomise

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from costream.models.video.video3d import VideoNet
+from costream.models.video.video3d.network import VideoNet
 from costream.nn.video3d.sizes import VideoNetSize
 from kit.video_nets import KINDS
 

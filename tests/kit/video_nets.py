@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from costream.models.video.video3d import VideoNet
+from costream.models.video.video3d.network import VideoNet
 from kit.paths import REFS
 
 REFERENCES = REFS / "skeleton"

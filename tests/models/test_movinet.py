@@ -13,9 +13,9 @@ from costream.core.label_sets import KINETICS600
 from costream.models.build import build, save_model
 from costream.models.importing import import_files
 from costream.models.random_init import random_model
-from costream.models.video import import_movinet as importer
-from costream.models.video.movinet import SIZES, MoViNet, crop_arguments
-from costream.models.video.movinet_frontend import MoViNetFeatures
+from costream.models.video.movinet import importer
+from costream.models.video.movinet.frontend import MoViNetFeatures
+from costream.models.video.movinet.network import SIZES, MoViNet, crop_arguments
 from costream.weights_io.tensor_rules import BATCH_NORM
 from kit.movinet_clip import CROP, SMALL, checkpoint, whole_clip
 from kit.paths import ROOT

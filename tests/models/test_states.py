@@ -34,8 +34,8 @@ from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.window import WindowSkeletonNet
 from costream.models.streaming import ModelState
 from costream.models.text.words import TextState
-from costream.models.video.movinet import MoViNet
-from costream.models.video.video3d import WindowVideoNet
+from costream.models.video.movinet.network import MoViNet
+from costream.models.video.video3d.network import WindowVideoNet
 from costream.models.with_audio import BesideState, HearingState
 from costream.nn.deepcot import DeepState
 from costream.nn.eventful.block import VARIANTS

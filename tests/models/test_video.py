@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.models.video.video3d import VideoNet, WindowVideoNet
+from costream.models.video.video3d.network import VideoNet, WindowVideoNet
 from costream.nn.video3d.encoder import VideoState
 from kit.video_nets import KINDS, plain, small_net, stepped, video
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.models.eventful.vivit import ViViT, ViViTState
+from costream.models.eventful.vivit.network import ViViT, ViViTState
 from costream.nn.eventful.attention import RowAttention
 from costream.nn.eventful.block import VARIANTS, EventfulBlock
 from costream.nn.eventful.gates import Operations, Policy, TopTokens

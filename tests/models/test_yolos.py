@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from costream.models.build import build, save_model
-from costream.models.eventful import import_yolos as importer
+from costream.models.eventful import yolos as importer
 from costream.models.eventful.yolos import COCO_CATEGORIES, SIZES, Yolos
 from costream.models.images import Resized
 from costream.models.importing import import_files

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from costream.models.eventful.backbone import ViTDetBackbone
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.oad.deepcot import DeepCoT
-from costream.models.video.video3d import VideoNet
+from costream.models.video.video3d.network import VideoNet
 from costream.nn import fast
 from costream.nn.block import EncoderConfig
 from costream.nn.cuda_graph import GraphedStep

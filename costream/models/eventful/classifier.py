@@ -15,7 +15,7 @@ from torch import Tensor
 from costream.core.errors import ModelError
 from costream.core.records import Data
 from costream.models.base import StepResult
-from costream.models.eventful.vivit import ViViT, ViViTState
+from costream.models.eventful.vivit.network import ViViT, ViViTState
 from costream.models.gated import GatedModelBase, TokenState, check_single_stream
 from costream.models.images import Crops, temporal_views
 from costream.nn.eventful.gates import Operations, TopTokens

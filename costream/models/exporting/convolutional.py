@@ -14,9 +14,9 @@ from costream.models.audio.logmel import OFFSET
 from costream.models.audio.yamnet import BANDS, FRAMES, YamNet
 from costream.models.exporting.graph import WHOLE, StepGraph
 from costream.models.exporting.skeletons import window_mean
-from costream.models.video.movinet import MoViNet
-from costream.models.video.video3d import VideoNet, WindowVideoNet
-from costream.nn.movinet import same_pads
+from costream.models.video.movinet.network import MoViNet
+from costream.models.video.movinet.trunk import same_pads
+from costream.models.video.video3d.network import VideoNet, WindowVideoNet
 from costream.nn.timing import in_sequence
 from costream.nn.video3d.blocks import odd_kernel_timing
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from costream.models.oad.cooadtr import OadOutput
 from costream.models.spec import register_model
-from costream.models.video.movinet_frontend import MoViNetFeatures
-from costream.nn.movinet import WINDOW, MoViNetState, MoViNetTrunk, WindowMeans
+from costream.models.video.movinet.frontend import MoViNetFeatures
+from costream.models.video.movinet.trunk import WINDOW, MoViNetState, MoViNetTrunk, WindowMeans
 from costream.nn.video3d.sizes import TASK
 
 PAPER = "https://arxiv.org/abs/2103.11511"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from costream.models.frontend import frontend
 from costream.models.images import CentreCrop
-from costream.nn.movinet import MoViNetState, MoViNetTrunk
+from costream.models.video.movinet.trunk import MoViNetState, MoViNetTrunk
 
 
 @frontend("movinet", order=9)

@@ -12,7 +12,12 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from costream.models.skeleton.import_rules import SKELETON_KEYS, Dialect, Naming, convert_skeleton
+from costream.models.skeleton.dialects.importer import (
+    SKELETON_KEYS,
+    Dialect,
+    Naming,
+    convert_skeleton,
+)
 from costream.weights_io.foreign import ForeignCheckpoint
 from costream.weights_io.import_settings import ImportSettings
 from costream.weights_io.importer import has_prefix, importer

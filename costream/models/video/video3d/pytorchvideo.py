@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from costream.models.video.import_video3d import VIDEO_KEYS, convert_video
+from costream.models.video.video3d.importer import VIDEO_KEYS, convert_video
 from costream.weights_io.foreign import ForeignCheckpoint
 from costream.weights_io.import_settings import ImportSettings
 from costream.weights_io.importer import has_tensors, importer

@@ -5,7 +5,7 @@ ST-GCN++ learns the whole graph and has temporal convolutions with several dilat
 
 from __future__ import annotations
 
-from costream.models.skeleton.import_rules import (
+from costream.models.skeleton.dialects.importer import (
     SKELETON_KEYS,
     Dialect,
     SkeletonPreprocessing,

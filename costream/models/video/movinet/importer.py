@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from costream.core.errors import ModelError
-from costream.models.video.movinet import PAPER, RATE_HZ, SIZES, MoViNet, crop_arguments
-from costream.nn.movinet import WINDOW
+from costream.models.video.movinet.network import PAPER, RATE_HZ, SIZES, MoViNet, crop_arguments
+from costream.models.video.movinet.trunk import WINDOW
 from costream.nn.video3d.sizes import TASK
 from costream.weights_io.foreign import ForeignCheckpoint
 from costream.weights_io.import_settings import ImportSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from costream.models.skeleton.import_rules import (
+from costream.models.skeleton.dialects.importer import (
     SKELETON_KEYS,
     Dialect,
     SkeletonPreprocessing,

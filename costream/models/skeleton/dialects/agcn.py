@@ -6,7 +6,7 @@ it follows from the joint layout.
 
 from __future__ import annotations
 
-from costream.models.skeleton.import_rules import (
+from costream.models.skeleton.dialects.importer import (
     SKELETON_KEYS,
     Dialect,
     block_naming,

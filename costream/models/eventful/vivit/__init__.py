@@ -1,0 +1,1 @@
+"""Eventful ViViT: network and importer."""

@@ -1,0 +1,1 @@
+"""Checkpoints of skeleton networks, a file for each code base."""

@@ -1,0 +1,1 @@
+"""MoViNet: trunk, network, frontend and importer."""
