@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Errors are one line on stderr; a traceback is printed for bugs with ``-vv`` only.
     """
     args = list(sys.argv[1:] if argv is None else argv)
-    # Before NumPy is imported: its products are small, see ``frontends.products``.
+    # Before NumPy is imported: its products are small, see ``models.blas``.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _replace_closed_streams()
     _protect_messages()

@@ -52,9 +52,9 @@ def random_model(
 
     ``architecture``: one of ``initial_models``. ``settings``: arguments of the architecture, and
     ``rate_hz``; those of the frontend are named ``frontend.NAME``. ``frontend``: a key of
-    ``frontends.base.FRONTENDS``, which then has random weights too, or a model or weight file,
+    ``models.frontend.FRONTENDS``, which then has random weights too, or a model or weight file,
     whose frontend is used unchanged, with its rate; VIDEO+SOUND: both, combined by
-    ``frontends.audiovisual``. The labels are numbered and named "random". Raises UsageError for
+    ``models.oad.audiovisual``. The labels are numbered and named "random". Raises UsageError for
     invalid settings and missing weights.
     """
     plan = model_spec(architecture) if architecture in MODELS else ModelSpec()

@@ -84,7 +84,7 @@ def familiarity_of(
 ) -> Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]] | None:
     """Return the function from logits [..., K] to how familiar the input is, 0 to 1 [...].
 
-    None if the card does not say how to tell; see ``checkpoints.card.Familiarity``. It can be
+    None if the card does not say how to tell; see ``weights_io.card.Familiarity``. It can be
     pickled.
     """
     known = card.familiarity

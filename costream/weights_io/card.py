@@ -74,7 +74,7 @@ class Card:
     rate_hz: float  # steps per second in training
     delay_s: float = 0.0
     background: str | None = None  # the label that is not an event
-    frontend: str | None = None  # a key of frontends.base.FRONTENDS; None: features only
+    frontend: str | None = None  # a key of models.frontend.FRONTENDS; None: features only
     frontend_arguments: dict[str, Any] = field(default_factory=dict)
     gap_tolerance_s: float = 1.0  # a longer time without data resets the state
     timeline: Timeline = field(default_factory=Timeline)

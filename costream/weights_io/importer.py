@@ -3,7 +3,8 @@
 An importer is one file: ``@importer(name, summary=..., detect=..., keys=...)`` above the function
 that converts, ``(ForeignCheckpoint, ImportSettings) -> ImportedNetwork``. ``detect`` returns
 whether a mapping of names to tensors is of the format, ``keys`` are the keys of ``--config`` that
-it reads (see ``importers.config.KEYS``), ``order`` is its place in the order of detection.
+it reads (see ``weights_io.import_settings.KEYS``), ``order`` is its place in the order of
+detection.
 """
 
 from __future__ import annotations

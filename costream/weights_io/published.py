@@ -46,7 +46,7 @@ class Published:
     source: str  # its authors
     algorithm: str | None = None  # of hashlib; None: its authors publish no digest
     digest: str = ""  # the beginning of the file's hexadecimal digest
-    # settings of its import, which ``importers.config`` checks; None: not a model by itself
+    # settings of its import, see ``weights_io.import_settings``; None: not a model by itself
     config: Mapping[str, str] | None = field(default_factory=dict)
     note: str = ""
     # known sound (``models.verify.KNOWN_SOUNDS``) -> a label among its ten best; empty: unchecked

@@ -117,7 +117,7 @@ def joint(dtype: str = "float32") -> Any:
 
 ANY_TIME = ("cooadtr, tdn", "movinet")  # of video: streams may start at different times
 SILENT = ("features", "encoder", "deepcot-encoder")  # no classifier
-# That of a user's file: tests/importers/test_user_network.py.
+# That of a user's file: tests/models/importers/test_user_network.py.
 BUILT = [name for name in architectures() if name != "user-network"]
 MODELS = {name: partial(build, name) for name in BUILT if name not in SILENT}
 MODELS |= {

@@ -196,7 +196,7 @@ def test_video_with_a_broken_mediapipe_says_so(monkeypatch: Any) -> None:
 
 
 def test_persons_of_a_video_go_through_the_frontend(monkeypatch: Any) -> None:
-    """What the tracker finds is all that counts; the real one is tested in tests/frontends."""
+    """What the tracker finds is all that counts; the real one has its tests in frontends/."""
     given = frames(10)
 
     class Tracker:

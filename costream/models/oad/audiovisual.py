@@ -44,7 +44,7 @@ class AudioVisual(nn.Module):
     it has ended, that part is zeros.
 
     Args:
-        video, audio: keys of ``frontends.base.FRONTENDS``. ``video_arguments``,
+        video, audio: keys of ``models.frontend.FRONTENDS``. ``video_arguments``,
             ``audio_arguments``: their keyword arguments.
         rate_hz: steps per second, for the cost of a step and the number of steps in two seconds.
     """

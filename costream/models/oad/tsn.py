@@ -311,7 +311,7 @@ def read_frontend(
 
 
 def _stream(tensors: Mapping[str, Tensor]) -> tuple[str, dict[str, Any], dict[str, Tensor]]:
-    """Return stream, sizes and tensors of a checkpoint as ``frontends.tsn`` expects them."""
+    """Return stream, sizes and tensors of a checkpoint as ``models.oad.tsn`` expects them."""
     width, channels = shape_of(tensors, _FIRST, 4)[:2]
     if channels not in (3, 10):
         raise ModelError(f"the first convolution has {channels} channels; rgb has 3, flow 10")

@@ -15,7 +15,7 @@ Joints = npt.NDArray[np.float32]  # [T, S, V, A + 1]: coordinates of S persons, 
 
 @dataclass(frozen=True)
 class Motion:
-    """One action, with frames from ``frontends.joints.JointStreams.prepare``.
+    """One action, with frames from ``models.skeleton.joints.JointStreams.prepare``.
 
     ``group``: never on both sides of a split (a subject, a style, a file).
     """

@@ -202,7 +202,7 @@ def _nothing(rows: Rows, clip: LabelledClip) -> StreamPredictions:
 
 
 def _energies(rows: Rows) -> npt.NDArray[np.float64]:
-    """Return the energy of each step, as of ``checkpoints.card.Familiarity``."""
+    """Return the energy of each step, as of ``weights_io.card.Familiarity``."""
     return np.logaddexp.reduce(rows[:, 1:].astype(np.float64), axis=1)  # type: ignore[no-any-return]
 
 
