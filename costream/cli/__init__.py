@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from costream.core.version import __version__
+from costream.core.commit import code_version
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "costream.cli.doctor",
         "Check what works on this machine, and what to install for the rest.",
     ),
+    "schema": ("costream.cli.schema", "Print the JSON Schema of records and model cards."),
     "completion": ("costream.cli.completion", "Print the completion script of bash, zsh or fish."),
     "help": ("costream.cli.help", "Show the manual: a page a command, and one a subject."),
 }
@@ -94,11 +95,24 @@ class LazyGroup(SuggestingGroup):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        click.echo(f"costream {code_version()}")
+        context.exit()
+
+
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the release and the commit, and exit.",
+)
 @click.option(
     "--code",
     type=click.Path(exists=True, dir_okay=False),

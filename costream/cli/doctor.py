@@ -15,9 +15,9 @@ from pathlib import Path
 import click
 
 from costream.cli.options import json_option
+from costream.core.commit import code_version
 from costream.core.errors import ExitCode, SourceError, printable
 from costream.core.settings import PROJECT_FILE, user_config_path
-from costream.core.version import __version__
 
 # extra -> (package on PyPI, module to import, purpose)
 EXTRAS = {
@@ -92,7 +92,7 @@ def _print(findings: Sequence[Finding]) -> None:
 
 def _core() -> list[Finding]:
     python = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
-    findings = [Finding("costream", True, __version__), Finding("python", True, python)]
+    findings = [Finding("costream", True, code_version()), Finding("python", True, python)]
     for package in ("torch", "av", "librosa", "numba", "safetensors"):
         module = "safetensors.torch" if package == "safetensors" else package
         findings.append(_import(package, package, module, required=True))

@@ -1,3 +1,3 @@
-"""The version of this package."""
+"""The number of the release; ``commit`` names the code more closely."""
 
 __version__ = "0.1.0"

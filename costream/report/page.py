@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from costream.core.version import __version__
+from costream.core.commit import code_version
 from costream.report.markup import Html, join, tag, text
 from costream.report.timeline import patterns
 
 # The page must not load or run anything, whatever its content.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-_MADE = f"Made by costream report {__version__} from the results of the runs."
 
 
 def page_head(title: str) -> str:
@@ -20,7 +19,7 @@ def page_head(title: str) -> str:
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", http_equiv="Content-Security-Policy", content=Html(_POLICY)),
-        tag("meta", name="generator", content=f"costream {__version__}"),
+        tag("meta", name="generator", content=f"costream {code_version()}"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("link", rel="icon", href="data:,"),
         tag("title", title),
@@ -32,6 +31,7 @@ def page_head(title: str) -> str:
     )
 
 
-def page_foot(words: str = _MADE) -> str:
-    """Return everything after the content; ``words``: text of the footer."""
+def page_foot(words: str = "") -> str:
+    """Return everything after the content; ``words``: text of the footer, '': what made it."""
+    words = words or f"Made by costream report {code_version()} from the results of the runs."
     return f"<footer>{text(words)}</footer>\n</main>\n</body>\n</html>\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from costream.core.clock import utc
+from costream.core.commit import code_version
 from costream.core.records import Head, Header, SourceInfo
-from costream.core.version import __version__
 from costream.models.base import Model, ModelHead
 from costream.options.options import Options
 from costream.weights_io.card import UNTRAINED, Familiarity, Timeline
@@ -35,7 +35,7 @@ def make_header(
     if options.end_s is not None and end is not None:
         end = min(end, options.end_s)
     return Header(
-        version=__version__,
+        version=code_version(),
         model=card.name,
         weights_sha256=model.info.weights_sha256,
         labels=card.labels,

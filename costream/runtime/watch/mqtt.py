@@ -28,12 +28,12 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from costream.core.commit import code_version
 from costream.core.errors import UsageError, clean
 from costream.core.places import Crossing, PlaceCount, ZoneEvent
 from costream.core.records import Header, Record, Segment, Summary, dumps, to_json
 from costream.core.status import FeedStatus, WatchStatus
 from costream.core.urls import redact
-from costream.core.version import __version__
 from costream.models.base import ModelInfo
 from costream.runtime.alerts.actions import SECRET_VARIABLES, AlertEvent
 from costream.runtime.alerts.worker import LogLimiter
@@ -351,9 +351,9 @@ def descriptions(
                 "name": shown(feed.name),
                 "manufacturer": "costream",
                 "model": model,
-                "sw_version": __version__,
+                "sw_version": code_version(),
             },
-            "origin": {"name": "costream", "sw_version": __version__},
+            "origin": {"name": "costream", "sw_version": code_version()},
         }
         entities: list[tuple[str, str, dict[str, Any]]] = [
             ("sensor", "label", {"name": "Label", "state_topic": f"{base}/label"}),

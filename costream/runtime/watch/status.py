@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from costream.core.clock import utc
+from costream.core.commit import code_version
 from costream.core.errors import UsageError
 from costream.core.records import SCHEMA, Alert, plain, to_json
 from costream.core.status import WatchStatus
 from costream.core.urls import redact
-from costream.core.version import __version__
 from costream.models.base import ModelInfo
 from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.watch.channel import FeedChannel
@@ -59,7 +59,7 @@ class StatusCollector:
             for channel, feed in zip(self._channels, feeds, strict=True):
                 channel.add_second(feed)
         return WatchStatus(
-            version=__version__,
+            version=code_version(),
             model=self._model,
             began=utc(self._began_s),
             now=utc(time.time()),

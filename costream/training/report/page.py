@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costream.core.version import __version__
+from costream.core.commit import code_version
 from costream.draw.palette import COLORS, Paint, Palette
 from costream.evaluation.metrics.calibration import Bin
 from costream.report.markup import Html, join, name, percent, tag
@@ -58,7 +58,7 @@ def page(card: Card, *parts: Html | None) -> str:
     """Return the page of these parts as HTML without scripts or external resources."""
     head = tag("header", tag("h1", name(card.name)), tag("p", card.description, class_="who"))
     body = tag("article", join(head, *parts))
-    foot = page_foot(f"Made by costream train {__version__}.")
+    foot = page_foot(f"Made by costream train {code_version()}.")
     return page_head(f"{card.name}: training report") + body + "\n" + foot
 
 
