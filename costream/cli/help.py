@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -15,11 +14,13 @@ import click
 from click.shell_completion import CompletionItem
 
 from costream.core.errors import ExitCode, UsageError
+from costream.core.schema import comments
 
 MANUAL = Path(__file__).parent.parent / "manual"
 _PLACEHOLDER = re.compile(r"^\{\{([a-z-]+) ?(.*?)\}\}$", re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]+\]\((\w+)\.md\)")
 _TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "tuple": "array"}
+_TYPES |= {"Seconds": "number", "Sum": "number", "Count": "integer"}
 _TYPES |= {"FeedState": "string", "Kind": "string", "dict": "object"}
 
 
@@ -98,12 +99,6 @@ def _table(heads: tuple[str, ...], rows: Iterable[Iterable[object]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
-def _comments(kind: type) -> dict[str, str]:
-    """Return the comment behind the declaration of each member of a class."""
-    found = re.findall(r"^    (\w+)(?:: | = )[^#\n]*#(?!:) (.+)$", inspect.getsource(kind), re.M)
-    return dict(found)
-
-
 def _commands() -> str:
     from costream.cli import COMMANDS
 
@@ -140,14 +135,14 @@ def _fields(name: str) -> str:
     from costream.core import records, status
 
     kind: Any = getattr(records, name, None) or vars(status)[name]
-    comments, rows = _comments(kind), []
+    about, rows = comments(kind), []
     for field in fields(kind):
         first = re.split(r"[\[ ]", str(field.type))[0]
         optional = field.default is None
-        may = "None" in str(field.type) or "; null" in comments[field.name]
+        may = "None" in str(field.type) or "; null" in about[field.name]
         nullable = " or null" if may and field.default is MISSING else ""
         shown = f"`{field.name}`{'?' if optional else ''}"
-        rows.append((shown, _TYPES.get(first, "object") + nullable, comments[field.name]))
+        rows.append((shown, _TYPES.get(first, "object") + nullable, about[field.name]))
     return _table(("field", "type", "meaning"), rows)
 
 
@@ -220,7 +215,7 @@ def _import_keys() -> str:
 
 
 def _exit_codes() -> str:
-    about = _comments(ExitCode)
+    about = comments(ExitCode)
     return _table(("code", "meaning"), ((int(code), about[code.name]) for code in ExitCode))
 
 

@@ -236,25 +236,6 @@ class Crossing:
         )
 
 
-def read_event(kind: str, fields: dict[str, Any]) -> ZoneEvent | Crossing:
-    """Return the record of JSON values. Raises KeyError, TypeError or ValueError."""
-    time_s, label, number = float(fields["time_s"]), str(fields["label"]), int(fields["id"])
-    if not math.isfinite(time_s):
-        raise TypeError("time_s")
-    if kind == "crossing":
-        counts = (int(fields.get(name, 0)) for name in ("ins", "outs"))
-        return Crossing(
-            time_s, str(fields["line"]), str(fields["direction"]), label, number, *counts
-        )
-    dwell_s, zone, event = (
-        float(fields.get("dwell_s") or 0),
-        str(fields["zone"]),
-        str(fields["event"]),
-    )
-    counts = (int(fields.get(name, 0)) for name in ("now", "entered", "left"))
-    return ZoneEvent(time_s, zone, event, label, number, dwell_s, *counts)
-
-
 @dataclass(frozen=True)
 class PlaceCount:
     """How many objects of one label are in a zone, or have crossed a line."""

@@ -14,7 +14,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+
+import msgspec
 
 from costream.core.errors import clean
 from costream.core.places import Crossing, ZoneEvent
@@ -30,6 +32,13 @@ SCHEMA = "costream/1"
 OBJECT_DETECTION = "object detection"  # task of models that output Objects, not Prediction
 AUDIO_TAGGING = "audio tagging"  # of models whose labels do not exclude one another
 THRESHOLD = 0.5  # default probability that opens a segment
+LATEST_S = 1e12
+SUM = msgspec.Meta(ge=-1e30, le=1e30)
+# What a record may hold: finite times; steps, frames and time stamps as in files of media; numbers
+# whose sums do not overflow, of which null stands for 0.
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=-LATEST_S, le=LATEST_S)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63) + 1, le=2**63 - 1)]
+Sum: TypeAlias = Annotated[float, SUM]
 LOW = 0.6  # default lower threshold of a label, as a share of its threshold
 
 
@@ -116,8 +125,8 @@ class Gap:
     """Time without data, reported by the source or found by the clock. Also a record."""
 
     type: ClassVar[str] = "gap"
-    start_s: float  # from here on there is no data ...
-    end_s: float  # ... until here; then the model starts anew
+    start_s: Seconds  # from here on there is no data ...
+    end_s: Seconds  # ... until here; then the model starts anew
     reason: str  # why, in words
 
     def __str__(self) -> str:
@@ -129,10 +138,10 @@ class Fault:
     """An error in a source. ``fatal``: nothing could be read after it. Also a record."""
 
     type: ClassVar[str] = "error"
-    time_s: float | None  # where in the source, null when unknown
+    time_s: Seconds | None  # where in the source, null when unknown
     message: str  # what is damaged, in words
     fatal: bool = False  # nothing could be read after it
-    count: int = 1  # damaged packets or frames this stands for; 0: a remark, nothing is lost
+    count: Count = 1  # damaged packets or frames this stands for; 0: a remark, nothing is lost
 
     def __str__(self) -> str:
         at = "" if self.time_s is None else f"{short_time(self.time_s, 2)}  "
@@ -203,7 +212,7 @@ class Header:
     heads: tuple[Head, ...] | None = None  # several models; `labels`: of all
     began: str | None = None  # live: time of day at 0 s, ISO 8601, UTC
     task: str | None = None  # of the model, if not the recognition of classes
-    persons: int | None = None  # at one time, at most, if each has predictions of its own
+    persons: Count | None = None  # at one time, at most, if each has predictions of its own
 
     def __str__(self) -> str:
         return f"{clean(self.source)}: {clean(self.model)}, {self.rate_hz:g} steps a second"
@@ -214,10 +223,10 @@ class Prediction:
     """The class scores known at ``time_s``."""
 
     type: ClassVar[str] = "prediction"
-    i: int  # step, from 0
-    time_s: float  # what follows was known at this time
-    frame: int  # index of the row used; frames and blocks of sound are counted from `--start`
-    pts: int | None  # its time stamp in time-base units
+    i: Count  # step, from 0
+    time_s: Seconds  # what follows was known at this time
+    frame: Count  # index of the row used; frames and blocks of sound are counted from `--start`
+    pts: Count | None  # its time stamp in time-base units
     top: tuple[Scored, ...]  # [[label, probability], ...], best first (--top-k)
     scores: tuple[float, ...] | None = None  # every class, in the header's order (--scores)
     anticipation: tuple[tuple[Scored, ...], ...] | None = None  # a `top` a future step
@@ -225,7 +234,7 @@ class Prediction:
     fresh: bool = True  # false: no new frame since the previous step
     model: str | None = None  # name of the head, if there are several
     familiarity: float | None = None  # 0 to 1: whether the model knows input of this kind
-    person: int | None = None  # number of the person, from 1, if each has its own predictions
+    person: Count | None = None  # number of the person, from 1, if each has its own predictions
     text: str | None = None  # the line, or word, of models for text
 
     def __str__(self) -> str:
@@ -244,7 +253,7 @@ class Box:
     y2: float  # bottom edge
     score: float  # probability
     label: str  # what it is
-    id: int | None = None  # track id (--track)
+    id: Count | None = None  # track id (--track)
     zones: tuple[str, ...] = ()  # names of the zones that it stands in
 
 
@@ -253,10 +262,10 @@ class Objects:
     """The objects detected at ``time_s``, by descending score."""
 
     type: ClassVar[str] = "objects"
-    i: int  # step, from 0
-    time_s: float  # what follows was known at this time
-    frame: int  # index of the source frame, counted from `--start`
-    pts: int | None  # its time stamp in time-base units
+    i: Count  # step, from 0
+    time_s: Seconds  # what follows was known at this time
+    frame: Count  # index of the source frame, counted from `--start`
+    pts: Count | None  # its time stamp in time-base units
     boxes: tuple[Box, ...]  # [[x1, y1, x2, y2, score, label], ...], then the id, and zones
 
     def __str__(self) -> str:
@@ -270,13 +279,13 @@ class Segment:
     """A finished segment of the timeline."""
 
     type: ClassVar[str] = "segment"
-    start_s: float  # start ...
-    end_s: float  # ... and end
+    start_s: Seconds  # start ...
+    end_s: Seconds  # ... and end
     label: str  # what was seen or heard
     score: float  # mean probability of the label over the segment's steps
     model: str | None = None  # name of the head, if there are several
-    count: int | None = None  # objects: maximum number of the label at one time
-    person: int | None = None  # number of the person, from 1
+    count: Count | None = None  # objects: maximum number of the label at one time
+    person: Count | None = None  # number of the person, from 1
 
     def __str__(self) -> str:
         most = [] if self.count is None else [f"x{self.count}"]
@@ -288,10 +297,10 @@ class Segment:
 class StageTimes:
     """Milliseconds spent on one step, by stage."""
 
-    decode: float  # reading and decoding; of a live source without the waiting for it
-    frontend: float  # images, sound or joints to tokens
-    network: float  # tokens to outputs
-    sink: float  # writing and drawing, of the previous step
+    decode: Sum  # reading and decoding; of a live source without the waiting for it
+    frontend: Sum  # images, sound or joints to tokens
+    network: Sum  # tokens to outputs
+    sink: Sum  # writing and drawing, of the previous step
 
 
 STAGES = tuple(f.name for f in dataclasses.fields(StageTimes))
@@ -302,14 +311,14 @@ class Compute:
     """Cost of one step."""
 
     type: ClassVar[str] = "compute"
-    i: int  # step, from 0
-    time_s: float  # as in its prediction
+    i: Count  # step, from 0
+    time_s: Seconds  # as in its prediction
     macs: int  # multiply-accumulates actually spent on this step, frontend included
     dense_macs: int  # of an output without continual inference
     ms: StageTimes  # milliseconds by stage: {decode, frontend, network, sink}
-    lag_s: float = 0.0  # live sources: now minus frame time
-    dropped: int = 0  # frames dropped so far
-    tokens: int | None = None  # token-gated models: tokens updated
+    lag_s: Sum = 0.0  # live sources: now minus frame time
+    dropped: Count = 0  # frames dropped so far
+    tokens: Count | None = None  # token-gated models: tokens updated
     budget_ms: float | None = None  # token-gated models: allowed time of the step ...
     budget_macs: float | None = None  # ... or allowed operations
     budget_share: float | None = None  # other models in a watch: share of the steps taken
@@ -331,18 +340,18 @@ class Alert:
     """An alert rule that fired during a watch."""
 
     type: ClassVar[str] = "alert"
-    time_s: float  # when it fired
+    time_s: Seconds  # when it fired
     rule: str  # as given: "fall>=0.8 for 2s"
     label: str  # that was recognised, or gap, or lost
     score: float  # of the label when it fired
-    since_s: float  # start of the time in which the condition held
+    since_s: Seconds  # start of the time in which the condition held
     clip: str | None = None  # file name of the recording of the seconds around it
     snapshot: str | None = None  # file name of the picture of that step
     place: str | None = None  # zone or line of the rule
-    id: int | None = None  # track id of the object
+    id: Count | None = None  # track id of the object
     level_db: float | None = None  # rules about the sound level: how loud it was
-    person: int | None = None  # number of the person, if persons are told apart
-    held: int | None = None  # times that it was held back by its pause, since the one before
+    person: Count | None = None  # number of the person, if persons are told apart
+    held: Count | None = None  # times that it was held back by its pause, since the one before
 
     def __str__(self) -> str:
         what = f"alert: {clean(self.label)} {self.score:.2f}  ({clean(self.rule)})"
@@ -354,7 +363,7 @@ class Level:
     """The sound level of a step (``--levels``), in dB of full scale, plus ``--full-scale``."""
 
     type: ClassVar[str] = "level"
-    time_s: float  # as in its prediction
+    time_s: Seconds  # as in its prediction
     db: float  # root mean square, at least 96 below full scale
     dba: float | None = None  # the same A-weighted (--levels dBA)
 
@@ -367,7 +376,7 @@ class Level:
 class Picture:
     """Input of a step, for sinks that draw. It is not written to files of records."""
 
-    time_s: float
+    time_s: Seconds
     item: Data
     skeleton: SkeletonFrame | None  # the persons in it, for models of skeletons
     # Audio: spectrogram [frames, bands], ln of power, low frequencies first.
@@ -384,17 +393,17 @@ class Summary:
     """
 
     type: ClassVar[str] = "summary"
-    steps: int  # number of steps
-    segments: int  # number of segments
-    dropped: int  # frames or steps dropped to keep up
-    errors: int  # damaged packets, frames or rows
-    media_s: float  # media time processed
-    wall_s: float  # time it took; null in a batch
+    steps: Count  # number of steps
+    segments: Count  # number of segments
+    dropped: Count  # frames or steps dropped to keep up
+    errors: Count  # damaged packets, frames or rows
+    media_s: Sum  # media time processed
+    wall_s: Sum  # time it took; null in a batch
     x_realtime: float | None  # their ratio
     macs: int  # multiply-accumulates over the run
     dense_macs: int  # without continual inference
     complete: bool  # false after an interruption or a fault that ended the source early
-    exit: int  # exit code for this source
+    exit: Count  # exit code for this source
     drift_ppm: float | None = None  # live: clock of the source against the local one, > 0: faster
     network_macs: int | None = None  # of `macs`, without the frontend, where that is known
     network_dense_macs: int | None = None  # the same of `dense_macs`

@@ -13,7 +13,7 @@ from typing import Any, TextIO, TypeAlias
 
 from costream.core.errors import SourceError, display_name
 from costream.core.records import SCHEMA, AnyRecord, Header
-from costream.sinks.result_decode import from_json
+from costream.core.schema import from_json
 
 _LINE = 1 << 24  # bytes; longer than any record
 _HEAD = 1 << 20

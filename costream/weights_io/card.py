@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+import msgspec
+
 from costream.core.errors import ModelError
 from costream.core.records import AUDIO_TAGGING, OBJECT_DETECTION, THRESHOLD, Thresholds
 
@@ -193,3 +195,9 @@ def _check(card: Card) -> None:
     unknown = set(card.timeline.thresholds) - set(card.labels)
     if unknown:
         raise ValueError(f"threshold for {', '.join(sorted(unknown))}, which is not a label")
+
+
+def card_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of model cards."""
+    schema = msgspec.json.schema(Card)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -25,7 +25,7 @@ from costream.core.places import (
     places_of,
 )
 from costream.core.records import to_json
-from costream.sinks.result_decode import from_json
+from costream.core.schema import from_json
 
 UNIT = 32  # coarse, so that points lie on edges, corners coincide and polygons touch themselves
 POINT = st.tuples(st.integers(0, UNIT), st.integers(0, UNIT))

@@ -25,7 +25,7 @@ from costream.core.records import (
     StageTimes,
     to_json,
 )
-from costream.sinks.result_decode import from_json
+from costream.core.schema import from_json
 
 
 def text(record):
@@ -134,11 +134,14 @@ def test_records_cannot_be_changed():
         Segment(0.0, 1.0, "a", 0.5).label = "b"
 
 
-@pytest.mark.parametrize("changed", [{"macs": 10**300}, {"ms": {"decode": 1e308}}, {"i": 1 << 63}])
-def test_numbers_whose_sums_would_overflow_are_refused(changed):
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [({"macs": 10**300}, "macs"), ({"ms": {"decode": 1e308}}, "ms.decode"), ({"i": 1 << 63}, "i")],
+)
+def test_numbers_whose_sums_would_overflow_are_refused(changed, name):
     fields = {"i": 0, "time_s": 0.0, "macs": 1, "dense_macs": 1}
     assert from_json("compute", fields).macs == 1
-    with pytest.raises(ValueError, match=r"without a valid number \("):
+    with pytest.raises(ValueError, match=rf"a compute record without a valid {name} \("):
         from_json("compute", fields | changed)
 
 

@@ -14,6 +14,7 @@ import torch
 
 from costream.core.clock import Tick
 from costream.core.records import FeatureRow, Gap, Head, Prediction, Segment, SourceInfo
+from costream.core.schema import _head
 from costream.models.catalogue import load_model
 from costream.models.joint import combine_models
 from costream.models.streaming import StreamingModel
@@ -24,7 +25,6 @@ from costream.runtime.head_timelines import resume_smoothing
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.state_dir import Snapshot, StateDirectory
 from costream.runtime.writer import StreamRecorder
-from costream.sinks.result_decode import _head
 from costream.weights_io.card import Card, Timeline
 from kit.streams import RecordSink
 

@@ -11,10 +11,10 @@ import pytest
 from costream.core.clock import SILENT_S
 from costream.core.errors import UsageError
 from costream.core.records import Alert, AudioBlock, Level, VideoFrame, to_json
+from costream.core.schema import from_json
 from costream.runtime.alerts.evaluator import RuleEvaluator
 from costream.runtime.alerts.rules import Rule, RuleLabels, parse_rule
 from costream.runtime.levels import LevelMeter
-from costream.sinks.result_decode import from_json
 from kit.paths import SAMPLES
 from kit.runs import records, refused, run
 
