@@ -6,7 +6,8 @@ import av
 import numpy as np
 import numpy.typing as npt
 
-LOUD = 20  # times full scale: what reaches it is in another scale
+LOUD = 20  # times full scale: what reaches it often is in another scale
+_OFTEN = 0.001  # of the samples; fewer are damage
 SCALE = "if they are in the scale of integers: ffmpeg -i IN -af volume=1/32768 OUT.wav"
 _EVERY_S = 0.25  # so much sound has one frame that is looked at
 _TOGETHER_S = 10.0  # that is judged together
@@ -38,7 +39,7 @@ class SoundCheck:
 
     def _begin(self) -> None:
         self._looked_s = self._peak = 0.0
-        self._count = self._channels = 0
+        self._count = self._channels = self._loud = 0
         self._mixed = self._apart = 0.0  # sums over samples
 
     def take(self, frame: av.AudioFrame) -> list[str]:
@@ -80,6 +81,7 @@ class SoundCheck:
         self._apart += count * float(samples.var(axis=1).mean())
         self._mixed += count * float(samples.mean(axis=0).var())
         self._peak = max(self._peak, float(np.abs(samples).max(initial=0.0)))
+        self._loud += int((np.abs(samples) >= LOUD).any(axis=0).sum())
 
     def _judge(self) -> dict[str, str]:
         """Return a line for each kind of fault."""
@@ -90,7 +92,7 @@ class SoundCheck:
                 "its channels cancel out in their mean, as if one were inverted: use a single one, "
                 "--channel 1"
             )
-        if self._peak >= LOUD:
+        if self._loud > _OFTEN * self._count:
             lines["scale"] = f"samples of {self._peak:.0f} times full scale; {SCALE}"
         elif abs(offset) >= _OFFSET:
             lines["offset"] = (
