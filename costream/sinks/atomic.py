@@ -167,7 +167,15 @@ class AtomicFile(_Output):
         return self._path
 
     def open(self) -> None:
-        """Create and lock the part file."""
+        """Create and lock the part file. If that fails, those of the same run are let go."""
+        try:
+            self._open()
+        except BaseException:
+            for file in self._together:
+                file._fail()
+            raise
+
+    def _open(self) -> None:
         self._check_new()
         self.attempt(lambda: self._path.parent.mkdir(parents=True, exist_ok=True))
         handle = self.attempt(self._create)

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from costream.core.clock import Tick
-from costream.core.records import FeatureRow, Gap, Head, Prediction, Segment, SourceInfo
-from costream.core.schema import _head
+from costream.core.records import FeatureRow, Gap, Head, Header, Prediction, Segment, SourceInfo
+from costream.core.schema import from_json
 from costream.models.catalogue import load_model
 from costream.models.joint import combine_models
 from costream.models.streaming import StreamingModel
@@ -188,6 +188,10 @@ def test_the_longest_average_keeps_segments_of_what_lasts(shipped: StreamingMode
 
 
 def test_heads_of_older_results_are_read() -> None:
-    head = _head({"model": "a", "labels": ["x"], "threshold": 0.5, "delay_s": 0})
+    values = {"model": "a", "labels": ["x"], "threshold": 0.5, "delay_s": 0}
+    header = from_json("header", {"labels": ["x"], "rate_hz": 4, "heads": [values]})
+    assert isinstance(header, Header)
+    assert header.heads is not None
+    (head,) = header.heads
     assert head == Head("a", "", ("x",), None, 0.0, 0.5)
     assert head.threshold_of("x") == 0.5
