@@ -141,7 +141,7 @@ def files_entered(root: Path, *command: str) -> list[str]:
 def counts(root: Path) -> dict[str, Any]:
     """Return all counts of a checkout."""
     package, tests = list(sources(root).values()), sorted((root / "tests").rglob("*.py"))
-    frame = ("detect", "samples/room.mp4", "--end", "4", "-o", "-", "-q")
+    frame = ("detect", "samples/room.mp4", "--end", "16", "-o", "-", "-q")
     sound = ("listen", "samples/street.ogg", "-m", "cosounds", "-o", "-", "-q")
     return {
         "files": len(package),
