@@ -94,12 +94,12 @@ def _check(values: dict[str, Any], record: AnyRecord) -> None:
 
 def json_schema(kind: str) -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of the records of a type."""
-    return _with_dialect(_schema([RECORDS[kind]]))
+    return with_dialect(_schema([RECORDS[kind]]))
 
 
 def line_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a line of JSONL results: any of the records."""
-    return _with_dialect(_schema(list(RECORDS.values())))
+    return with_dialect(_schema(list(RECORDS.values())))
 
 
 def _schema(records: list[type[Any]]) -> dict[str, Any]:
@@ -123,7 +123,8 @@ def _schema(records: list[type[Any]]) -> dict[str, Any]:
     return {**choice, "$defs": parts}
 
 
-def _with_dialect(schema: dict[str, Any]) -> dict[str, Any]:
+def with_dialect(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a JSON Schema that names the draft that it follows, 2020-12."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 

@@ -199,5 +199,6 @@ def _check(card: Card) -> None:
 
 def card_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of model cards."""
-    schema = msgspec.json.schema(Card)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    from costream.core.schema import with_dialect  # for this alone: cards are read at every start
+
+    return with_dialect(msgspec.json.schema(Card))
