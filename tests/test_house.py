@@ -9,6 +9,9 @@ import sys
 import pytest
 
 from kit.house import (
+    FRAME,
+    SKELETON,
+    SOUND,
     docstrings_with_give,
     files_entered,
     files_of_flag,
@@ -87,10 +90,10 @@ def test_docstrings_say_what_is_returned():
 
 def test_few_files_see_a_flag_and_a_step():
     assert len(files_of_flag(ROOT, "budget")) <= 16
-    frame = files_entered(ROOT, "detect", "samples/room.mp4", "--end", "16", "-o", "-", "-q")
-    sound = files_entered(ROOT, "listen", "samples/street.ogg", "-m", "cosounds", "-o", "-", "-q")
+    frame, sound, row = files_entered(ROOT, FRAME, SOUND, SKELETON)
     assert len(frame) <= 27, frame  # with the glimpse and its backbone, and rings
     assert len(sound) <= 26, sound
+    assert len(row) <= 27, row
 
 
 def test_nn_imports_only_torch_and_the_standard_library():
