@@ -11,6 +11,7 @@ import ast
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -59,6 +60,15 @@ class Registry(Generic[T]):
             return target
 
         return add
+
+    @contextmanager
+    def temporarily(self) -> Iterator[None]:
+        """Forget, at the end of the block, the names that were registered within it."""
+        before = dict(self._added)
+        try:
+            yield
+        finally:
+            self._added = before
 
     def entries(self) -> dict[str, Entry[T]]:
         """Return all entries by name, those of the package first, without importing anything."""

@@ -112,7 +112,7 @@ class NormedConv2d(nn.Conv2d):
 # size are one such product, whichever map they belong to.
 
 
-_NUMBERS = 1 << 20  # gathered at once, to stay in the cache
+NUMBERS_AT_ONCE = 1 << 20  # gathered at once, to stay in the cache
 
 
 def roi_align(
@@ -143,7 +143,7 @@ def roi_align(
     covered, order = spans.prod(0).sort(descending=True)
     left, out = covered.tolist(), []
     while left:
-        number = max(1, _NUMBERS // (left[0] * channels))
+        number = max(1, NUMBERS_AT_ONCE // (left[0] * channels))
         own = order[count - len(left) :][:number]
         down, across = spans[:, own].amax(1).tolist()
         steps = torch.arange(max(down, across), device=boxes.device)
@@ -289,7 +289,7 @@ def convolve(
         weight = layer.weight.permute(0, 2, 3, 1).flatten(1)
         near = layout.neighbours.to(rows.device).index_select(0, places)
         parts = []
-        for part in torch.split(near, max(64, _NUMBERS // weight.shape[1])):
+        for part in torch.split(near, max(64, NUMBERS_AT_ONCE // weight.shape[1])):
             taken = rows.index_select(0, part.flatten()).view(-1, weight.shape[1])
             parts.append(F.linear(taken, weight, layer.bias))
         out = parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -300,7 +300,7 @@ def convolve(
 # Non-maximum suppression: of overlapping boxes only the one with the best score is retained.
 
 
-_PAIRS = 1 << 19  # of boxes at once, to stay in the cache
+PAIRS_AT_ONCE = 1 << 19  # of boxes at once, to stay in the cache
 
 
 def suppress(boxes: Tensor, scores: Tensor, groups: Tensor, threshold: float) -> Tensor:
@@ -318,7 +318,7 @@ def suppress(boxes: Tensor, scores: Tensor, groups: Tensor, threshold: float) ->
     left = sorted(members, key=len, reverse=True)
     stays = torch.zeros(len(boxes), dtype=torch.bool, device=boxes.device)
     while left:  # groups of about the same size at once
-        count = max(1, _PAIRS // len(left[0]) ** 2)
+        count = max(1, PAIRS_AT_ONCE // len(left[0]) ** 2)
         # Padding comes last in a group and so suppresses nothing.
         places = pad_sequence(left[:count], batch_first=True, padding_value=-1)
         real, own = places >= 0, boxes[places]

@@ -18,7 +18,7 @@ _TIME = re.compile(r"([0-9.]+)\s*(ms|s)", re.IGNORECASE)
 _SHARE = re.compile(r"([0-9.]+)\s*x", re.IGNORECASE)
 _MACS = re.compile(r"([0-9.]+)\s*([kMGT]?)MACs?", re.IGNORECASE)
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-_CHECK_S = 0.5  # interval at which a file is checked
+CHECK_S = 0.5  # interval at which a file is checked
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class BudgetFile:
     def current(self) -> Budget:
         """Return the current budget; the previous one while the file holds no valid budget."""
         now_s = time.monotonic()
-        if now_s - self._checked_s < _CHECK_S:
+        if now_s - self._checked_s < CHECK_S:
             return self.budget
         self._checked_s = now_s
         stamp = self._changed()

@@ -91,7 +91,7 @@ def logging_to(
             handler.close()
 
 
-_CPU = Path("/proc/cpuinfo")
+CPU_INFO = Path("/proc/cpuinfo")
 
 
 def prepare_torch(threads: int | None = 1) -> None:
@@ -162,7 +162,7 @@ def has_fast_bfloat16() -> bool:
 def _cpu_field(names: str) -> str:
     """Return the first value of a field of the processor's description, "" if there is none."""
     try:
-        text = _CPU.read_text()
+        text = CPU_INFO.read_text()
     except OSError:  # not Linux
         return ""
     found = re.search(rf"^(?:{names})\s*:(.*)$", text, re.MULTILINE)

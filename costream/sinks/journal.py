@@ -131,7 +131,7 @@ def _whole(file: BinaryIO) -> int:
     return 0
 
 
-_SYNC_S = 3.0  # interval of flushing to disk
+SYNC_S = 3.0  # interval of flushing to disk
 _PRUNE_S = 30.0  # interval of deleting old parts and clips
 _LOOK_S = 1.0  # interval of checking that the file still exists
 _AGAIN_S = 60.0  # until a failed rotation is retried
@@ -320,7 +320,7 @@ class Journal:
 
     def _sync_often(self) -> None:
         """Flush to disk and delete what is old regularly. A slow disk blocks this thread only."""
-        while not self._closing.wait(_SYNC_S):
+        while not self._closing.wait(SYNC_S):
             self._sync()
             if not 0 <= self._prune_s - self._clock() <= _PRUNE_S:
                 self._prune()

@@ -16,7 +16,7 @@ from costream.core.errors import say
 from costream.core.formatting import counted, short_time, times
 from costream.ui.console import PLAIN_S, print_line
 
-_REFRESH_S = 0.25
+REFRESH_S = 0.25
 
 
 class Transfer:
@@ -132,7 +132,7 @@ class BatchProgress:
 
     def show(self) -> None:
         """Draw if it is due."""
-        every_s = PLAIN_S if self._bars is None else _REFRESH_S
+        every_s = PLAIN_S if self._bars is None else REFRESH_S
         if time.monotonic() - self._shown_s < every_s:
             return
         self._shown_s = time.monotonic()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import types
 import typing
 
 import numpy as np
@@ -93,40 +92,6 @@ def test_nested_records():
         "reason": "late",
     }
     assert to_json(Fault(None, "cut", fatal=True))["fatal"] is True
-
-
-def filled(hint, name):
-    """Return a value of a type, other than the default of any field."""
-    kind, parts = typing.get_origin(hint), typing.get_args(hint)
-    if kind in (types.UnionType, typing.Union):
-        return filled(next(part for part in parts if part is not type(None)), name)
-    if kind is tuple:
-        given = parts[:1] if parts[-1] is Ellipsis else parts
-        return tuple(filled(part, name) for part in given)
-    if kind is dict:
-        return {"walk": filled(parts[1], name)}
-    if kind is typing.Literal:
-        return parts[-1]
-    if dataclasses.is_dataclass(hint):
-        return full(hint)
-    return {bool: name != "fresh", int: 7, float: 0.25, str: "walk"}.get(hint, "walk")
-
-
-def full(kind):
-    """Return a record with a value in every field."""
-    hints = typing.get_type_hints(kind)
-    values = {f.name: filled(hints[f.name], f.name) for f in dataclasses.fields(kind)}
-    given = kind(**values | ({"schema": records.SCHEMA} if "schema" in values else {}))
-    for field in dataclasses.fields(kind):
-        assert getattr(given, field.name) != field.default or field.name == "schema"
-    return given
-
-
-@pytest.mark.parametrize("kind", typing.get_args(records.AnyRecord), ids=lambda kind: kind.type)
-def test_every_field_of_a_record_can_be_read_back(kind):
-    record = full(kind)
-    fields = json.loads(text(record))
-    assert from_json(fields.pop("type"), fields) == record
 
 
 def test_records_cannot_be_changed():

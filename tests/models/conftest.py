@@ -22,4 +22,4 @@ def no_grad() -> Iterator[None]:
 @pytest.fixture
 def small_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bring attention up to date even in frames so small that it would be computed anew."""
-    monkeypatch.setattr("costream.nn.eventful.exact_update._OVERHEAD", 0)
+    monkeypatch.setattr("costream.nn.eventful.exact_update.OVERHEAD", 0)

@@ -112,10 +112,10 @@ def test_unknown_fields_are_refused() -> None:
         register_model("x", sumary="a typing error")
 
 
+@MODELS.temporarily()
 def test_one_file_outside_adds_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "running_sum.py").write_text(OUTSIDE)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(MODELS, "_added", dict(MODELS._added))
     network = import_module("running_sum").RunningSum(3, 2)
 
     def run(*arguments: str) -> str:

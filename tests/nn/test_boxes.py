@@ -75,7 +75,7 @@ def test_suppression_of_groups_of_all_sizes(monkeypatch: pytest.MonkeyPatch) -> 
     scores = torch.rand(400)
     expected = greedy(boxes, scores.tolist(), groups.tolist(), 0.3)
     for at_once in (1, 20_000, 1 << 19):
-        monkeypatch.setattr("costream.nn.boxes._PAIRS", at_once)
+        monkeypatch.setattr("costream.nn.boxes.PAIRS_AT_ONCE", at_once)
         assert suppress(boxes, scores, groups, 0.3).tolist() == expected
 
 
@@ -216,7 +216,7 @@ def test_boxes_in_maps_of_several_sizes(monkeypatch: pytest.MonkeyPatch) -> None
         for box, k in zip(boxes.tolist(), levels.tolist(), strict=True)
     ]
     for at_once in (1, 2000, 1 << 20):
-        monkeypatch.setattr("costream.nn.boxes._NUMBERS", at_once)
+        monkeypatch.setattr("costream.nn.boxes.NUMBERS_AT_ONCE", at_once)
         given = roi_align(rows[0], layout, boxes, levels, scales)
         torch.testing.assert_close(given, torch.stack(expected), atol=1e-9, rtol=0)
 
@@ -289,7 +289,7 @@ def test_many_places_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
     maps = [torch.randn(1, 2, 20, 30)]
     layout, rows = listed(maps)
     changed = F.pad(torch.rand(600) < 0.3, (0, 1))
-    monkeypatch.setattr("costream.nn.boxes._NUMBERS", 1)
+    monkeypatch.setattr("costream.nn.boxes.NUMBERS_AT_ONCE", 1)
     places, out = convolve(rows, layout, range(1), changed, layer, Operations())
     assert 64 < len(places) < 300
     torch.testing.assert_close(out, listed([layer(maps[0])])[1][places])

@@ -267,7 +267,7 @@ def chosen_tokens(tokens: list[Tensor], frame: TokenGrid, fresh: bool = False) -
 def _small_frames() -> Iterator[None]:
     """Let small frames be corrected, which would be computed anew."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("costream.nn.eventful.exact_update._OVERHEAD", 0)
+        patch.setattr("costream.nn.eventful.exact_update.OVERHEAD", 0)
         yield
 
 
@@ -364,7 +364,7 @@ def test_sums_are_renewed_before_they_overflow_or_cancel() -> None:
 
 
 def test_a_row_that_is_not_renewed_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("costream.nn.eventful.exact_update._TURNOVER", 1e30)
+    monkeypatch.setattr("costream.nn.eventful.exact_update.TURNOVER", 1e30)
     torch.manual_seed(0)
     running = Running(TokenGrid(4, 4, 1), 4)
     running.qkv[:, :, :4] = 1.0
@@ -393,7 +393,7 @@ def test_what_is_counted_is_what_is_cheaper() -> None:
 
 
 def test_small_frames_are_computed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("costream.nn.eventful.exact_update._OVERHEAD", 4_000_000)
+    monkeypatch.setattr("costream.nn.eventful.exact_update.OVERHEAD", 4_000_000)
     small, large = TokenGrid(12, 20, 5), TokenGrid(42, 42, 12)
     assert not ExactUpdate.renews(small, 60, 60, 160)
     assert ExactUpdate.renews(small, 100, 100, 160)
@@ -403,9 +403,9 @@ def test_small_frames_are_computed_anew(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("at_once", [1, 40, 200])
 def test_heads_and_rows_in_parts(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("costream.nn.eventful.exact_update._SCORES", at_once)
+    monkeypatch.setattr("costream.nn.eventful.exact_update.SCORES_AT_ONCE", at_once)
     monkeypatch.setattr(
-        "costream.nn.eventful.exact_update._rows", lambda columns: 1 + at_once // columns
+        "costream.nn.eventful.exact_update.rows_at_once", lambda columns: 1 + at_once // columns
     )
     torch.manual_seed(0)
     running = Running(TokenGrid(3, 5, 4), 16)

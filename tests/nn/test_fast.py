@@ -167,7 +167,7 @@ def test_the_switch_is_put_back_and_chooses_everywhere(monkeypatch: pytest.Monke
     assert fast.enabled
     monkeypatch.setattr(Product, "on", None)
     monkeypatch.setattr(Depthwise, "__call__", None)
-    monkeypatch.setattr("costream.nn.eventful.exact_update._Stream.update", None)
+    monkeypatch.setattr("costream.nn.eventful.exact_update.StreamUpdate.update", None)
     for name in ("frames, small", "skeletons", "depthwise", "exact update"):
         outputs(name, (False,))
         with pytest.raises(TypeError, match="'NoneType' object is not callable"):

@@ -63,8 +63,8 @@ def test_any_sizes_and_logits(kind: type, fixed: bool, data: st.DataObject) -> N
 def test_windows_of_many_chunks(
     kind: type, fixed: bool, n: int, m: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(summary, "_LEAST", 1)
-    monkeypatch.setattr(summary, "_MULTIPLE", 1)  # of 8 to 11 slots
+    monkeypatch.setattr(summary, "LEAST_SLOTS", 1)
+    monkeypatch.setattr(summary, "SLOT_MULTIPLE", 1)  # of 8 to 11 slots
     module = build(kind, 8, 2, n, m, fixed=fixed)
     times = [0, 3, 4, 9, n - 2, n - 1, n, n + 1, n + 5, 2 * n - 1, 3 * n + 3]
     check(module, torch.randn(3 * n + 4, 8).double(), times)

@@ -72,7 +72,7 @@ def test_a_line_that_was_cut_off_is_not_there_and_swallows_nothing(out):
 
 
 def test_one_at_a_time(out, monkeypatch):
-    monkeypatch.setattr(module, "_LOCK_S", 0.1)
+    monkeypatch.setattr(module, "LOCK_S", 0.1)
     first = write(out, [])
     with pytest.raises(UsageError, match="another batch"):
         BatchJournal(out).lock()

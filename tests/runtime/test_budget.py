@@ -164,7 +164,7 @@ def test_times_rise_with_operations(seen: list[tuple[float, float]]) -> None:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("costream.options.budget._CHECK_S", 0.0)
+    monkeypatch.setattr("costream.options.budget.CHECK_S", 0.0)
 
 
 @pytest.mark.usefixtures("at_once")

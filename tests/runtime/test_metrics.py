@@ -235,8 +235,8 @@ def test_clients_that_hang_hold_up_neither_others_nor_the_end(metrics):
 
 
 def test_a_client_that_sends_now_and_then_is_let_go(metrics, monkeypatch):
-    assert prometheus._CLIENT_S == 5  # which is long for a test
-    monkeypatch.setattr(prometheus, "_CLIENT_S", 0.5)
+    assert prometheus.CLIENT_S == 5  # which is long for a test
+    monkeypatch.setattr(prometheus, "CLIENT_S", 0.5)
     where = ("127.0.0.1", urlsplit(metrics.url).port)
     with socket.create_connection(where) as client:
         client.settimeout(0.1)
@@ -318,7 +318,7 @@ def test_one_feed_makes_no_steps(metrics, bad, said):
 
 
 def test_a_watch_that_stands_still_is_not_healthy(metrics, monkeypatch):
-    monkeypatch.setattr(prometheus, "_STILL_S", 0.0)
+    monkeypatch.setattr(prometheus, "STUCK_S", 0.0)
     metrics.show(watch(feed()))
     code, _, text = get(metrics, "/healthz")
     assert code == 503

@@ -25,7 +25,7 @@ ALERT = Alert(9.0, "falling>=0.8 for 2s", "falling", 0.92, 7.0)
 @pytest.fixture
 def often(monkeypatch):
     """Write every status, not one a second."""
-    monkeypatch.setattr(module, "_EVERY_S", 0.0)
+    monkeypatch.setattr(module, "WRITE_EVERY_S", 0.0)
 
 
 def read(path: Path) -> dict:

@@ -66,7 +66,7 @@ def test_too_little_is_told_once(clip: Path, caplog: pytest.LogCaptureFixture) -
 def test_a_file_changes_the_budget(
     clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budgetfile, "_CHECK_S", 0.0)
+    monkeypatch.setattr(budgetfile, "CHECK_S", 0.0)
     path = tmp_path / "budget"
     path.write_text("1000TMAC")
     model, file = random_model(), BudgetFile(path)

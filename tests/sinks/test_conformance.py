@@ -422,10 +422,10 @@ class Words(TextSink):
 """
 
 
+@OUTPUT_FILES.temporarily()
 def test_a_format_from_outside_is_one_file(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OUTPUT_FILES, "_added", dict(OUTPUT_FILES._added))
     assert main(["detect", "gone.mp4", "--format", "words"]) == ExitCode.USAGE
     (tmp_path / "words_format.py").write_text(ADDED)
     monkeypatch.syspath_prepend(tmp_path)

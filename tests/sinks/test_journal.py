@@ -392,7 +392,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_what_was_written_is_made_durable_meanwhile(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("costream.sinks.journal._SYNC_S", 0.02)
+    monkeypatch.setattr("costream.sinks.journal.SYNC_S", 0.02)
     synced: list[int] = []
     fsync: Callable[[int], None] = os.fsync
     monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), fsync(file))[1])

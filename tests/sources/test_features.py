@@ -248,7 +248,7 @@ def test_damaged(name: str, tmp_path: Path) -> None:
 def test_arrays_that_promise_too_much_or_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrays, "_LARGE", 1_000_000)  # which is a gigabyte
+    monkeypatch.setattr(arrays, "LARGE_BYTES", 1_000_000)  # which is a gigabyte
     for shape in ("(-3, 9)", "(((", "(3, 1" + "0" * 400 + ")"):
         head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
         start = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little")

@@ -281,13 +281,13 @@ class NumbersSource(FileSource):
 """
 
 
+@SOURCES.temporarily()
 def test_a_source_from_outside_is_one_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = SourceOptions(rate_hz=4.0)
     (folder / "a.numbers").write_text("%NUMBERS\n1 2\n3 4\n5 6\n")
     (folder / "two.csv").write_text("%NUMBERS left right\n1 2\n")
     assert sniff("a.numbers") == "video"
     assert sniff("two.csv") == "skeleton"
-    monkeypatch.setattr(SOURCES, "_added", dict(SOURCES._added))
     (folder / "numbers_source.py").write_text(ADDED)
     monkeypatch.syspath_prepend(folder)
     added = importlib.import_module("numbers_source")

@@ -486,13 +486,13 @@ def test_a_live_source_that_is_lost_does_not_look_live() -> None:
     assert "no data" not in text_of(state)
 
 
-def test_the_live_view_takes_pictures() -> None:
+def test_the_live_view_takes_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("costream.ui.run.view.REFRESH_S", 0.0)
     target = console(force_terminal=True, height=24)
     view = LiveView(target, "poses.csv")
     assert isinstance(view, PictureSink)
     view.open(POSES)
     view.draw(FIGURE)
-    view._drawn_s = 0.0
     view.write(Prediction(0, 0.0, 0, None, (("walk", 0.9),)))
     summary = Summary(1, 0, 0, 0, 1.0, 1.0, 1.0, 1, 1, True, 0)
     view.close(summary)

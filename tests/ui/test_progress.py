@@ -54,7 +54,7 @@ def test_plain_lines_come_seldom_and_the_last_always_unless_quiet(state, monkeyp
 
 
 def test_bars_are_drawn_and_leave_nothing_but_the_last_line(state, monkeypatch):
-    monkeypatch.setattr(module, "_REFRESH_S", 0.0)
+    monkeypatch.setattr(module, "REFRESH_S", 0.0)
     out = console(100, force_terminal=True, color_system=None)
     shown = BatchProgress(out, state, live=True, quiet=False)
     shown.show()

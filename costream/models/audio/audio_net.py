@@ -165,7 +165,7 @@ class HopBuffers:
         ``mean``.
         """
         self._taken += 1
-        if self._taken == _MANY and fast.compiles(x):
+        if self._taken == HOPS_BEFORE_COMPILING and fast.compiles(x):
             Thread(target=_compile).start()
         if fast.compiled_blocks and not self._compiled:
             self._compiled = True
@@ -205,7 +205,8 @@ def _matrix(weight: Tensor, bias: Tensor) -> Tensor:
 # Strides of each layer in frames and bands; (1, 1): a residual layer. A hop becomes one frame.
 _STRIDES = ((2, 2), (1, 2), (1, 1), (2, 2), (1, 1), (2, 2), (1, 1))
 _HOP_FRAMES = 16
-_MANY = 1 << 13  # single hops, half an hour: compiled ones would have saved their second of loading
+# Single hops, half an hour of them: compiled ones would have saved their second of loading.
+HOPS_BEFORE_COMPILING = 1 << 13
 
 
 @dataclass

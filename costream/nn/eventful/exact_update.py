@@ -35,10 +35,10 @@ from costream.nn.eventful.gates import ChosenTokens, Operations, pass_difference
 from costream.nn.eventful.positions import RelativePosition
 from costream.nn.state import State, zeros
 
-_SCORES = 1 << 19  # computed at once, to stay in the cache
-_OVERHEAD = 4_000_000  # products that take as long as the other work of a correction
+SCORES_AT_ONCE = 1 << 19  # computed at once, to stay in the cache
+OVERHEAD = 4_000_000  # products that take as long as the other work of a correction
 _BITS = 1 / math.log(2)  # scores are in base 2, whose exponential takes 0.6 of the time
-_TURNOVER = 2.0
+TURNOVER = 2.0
 _LARGEST = 2.0**100
 
 
@@ -81,7 +81,7 @@ class ExactUpdate:
         if not fast.enabled:
             return True
         corrected = 4 * (frame.tokens - tokens) * columns + 2 * tokens * frame.keys
-        return corrected * width + _OVERHEAD >= 2 * frame.tokens * frame.keys * width
+        return corrected * width + OVERHEAD >= 2 * frame.tokens * frame.keys * width
 
     def init_state(self, batch_size: int, frame: TokenGrid, like: Tensor) -> ExactState:
         """Return the initial state of ``batch_size`` streams. ``like``: a row [..., D]."""
@@ -115,7 +115,7 @@ class ExactUpdate:
             fresh = chosen.fresh[stream]
             if not (len(tokens) or fresh):
                 continue
-            one = _Stream(frame, position, qkv[stream], state, stream, operations)
+            one = StreamUpdate(frame, position, qkv[stream], state, stream, operations)
             if fresh or self.renews(frame, len(tokens), len(columns), width):
                 one.qkv[tokens] = rows
                 one.begin()
@@ -126,7 +126,7 @@ class ExactUpdate:
         return torch.div(sums, state.total.transpose(1, 2)[..., None]).flatten(2)
 
 
-class _Stream:
+class StreamUpdate:
     """One stream during one step."""
 
     def __init__(
@@ -177,13 +177,13 @@ class _Stream:
         rest = others.nonzero().flatten()
         changes = ((old[0], old[1], -1), (now[0], now[1], 1))
         for heads in self._groups(max(len(rest) * len(columns), len(tokens) * frame.keys)):
-            pieces = torch.split(rest, _rows(len(columns)))
+            pieces = torch.split(rest, rows_at_once(len(columns)))
             unsound = [self._correct(heads, rows, columns, changes) for rows in pieces]
             self._renew(heads, torch.cat([tokens, *unsound]), keys, values)
 
     def _groups(self, scores: int) -> list[slice]:
         """Return the heads to compute at once, where one head has ``scores`` scores."""
-        count, every = max(1, _SCORES // max(scores, 1)), self.frame.heads
+        count, every = max(1, SCORES_AT_ONCE // max(scores, 1)), self.frame.heads
         return [slice(k, min(k + count, every)) for k in range(0, every, count)]
 
     def _place(self, rows: Tensor | slice, along: tuple[Tensor, Tensor]) -> None:
@@ -239,7 +239,7 @@ class _Stream:
         self._store(heads, rows, weighted)
         self.total[at], self.turnover[at] = total.flatten(), turnover.flatten()
         self._count(*shape)
-        sound = (turnover <= _TURNOVER * total) & (total < _LARGEST)
+        sound = (turnover <= TURNOVER * total) & (total < _LARGEST)
         # Meta tensors, used to compute only sizes, have no values to check.
         return rows[:0] if sound.is_meta else rows[~sound.all(0)]
 
@@ -261,7 +261,8 @@ class _Stream:
 
     def _renew(self, heads: slice, rows: Tensor | None, keys: Tensor, values: Tensor) -> None:
         """Recompute these rows of some heads; None: all."""
-        count, size = self.frame.tokens if rows is None else len(rows), _rows(self.frame.keys)
+        count = self.frame.tokens if rows is None else len(rows)
+        size = rows_at_once(self.frame.keys)
         for start in range(0, count, size):
             part = slice(start, min(start + size, count))
             self._renew_part(heads, part if rows is None else rows[part], keys, values)
@@ -290,9 +291,9 @@ class _Stream:
         part[rows] = weighted.transpose(0, 1).flatten(1)
 
 
-def _rows(columns: int) -> int:
+def rows_at_once(columns: int) -> int:
     """Return the number of rows of ``columns`` scores that fit in the cache."""
-    return max(64, _SCORES // columns)
+    return max(64, SCORES_AT_ONCE // columns)
 
 
 def _take(x: Tensor, rows: Tensor | slice) -> Tensor:

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from costream.nn.state import State, zeros
 
-_LEAST = 32  # minimum slots of a chunk: opening one takes as long as a few steps
-_MULTIPLE = 8  # numbers in a vector register: softmax is slower over a remainder
+LEAST_SLOTS = 32  # minimum slots of a chunk: opening one takes as long as a few steps
+SLOT_MULTIPLE = 8  # numbers in a vector register: softmax is slower over a remainder
 
 
 @dataclass
@@ -40,8 +40,8 @@ class WindowSummaryState(State):
 
 def chunk_size(window: int) -> int:
     """Return c, the number of slots of a chunk: about sqrt(4 n) for a long window."""
-    slots = -(-math.isqrt(4 * window) // _MULTIPLE) * _MULTIPLE
-    return min(window, max(_LEAST, slots))
+    slots = -(-math.isqrt(4 * window) // SLOT_MULTIPLE) * SLOT_MULTIPLE
+    return min(window, max(LEAST_SLOTS, slots))
 
 
 def chunk_sizes(window: int) -> list[int]:

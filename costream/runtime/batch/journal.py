@@ -22,7 +22,7 @@ from costream.runtime.batch.stores import Fingerprint
 from costream.sinks.atomic import AtomicFile
 
 MARK = "batch.json"
-_LOCK_S = 5.0  # workers of a killed batch exit within this time
+LOCK_S = 5.0  # workers of a killed batch exit within this time
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class BatchJournal:
             self._lock = append_own(self.folder / PRIVATE / "lock")
         except OSError as error:
             raise UsageError(f"cannot be written ({error.strerror})", where=self.folder) from error
-        until_s = time.monotonic() + _LOCK_S
+        until_s = time.monotonic() + LOCK_S
         while not try_lock(self._lock):
             if time.monotonic() > until_s:
                 raise UsageError("another batch is writing to this folder", where=self.folder)

@@ -25,8 +25,8 @@ from costream.core.urls import redact
 _PLAIN = "text/plain; charset=utf-8"
 _ADDRESS = re.compile(r"(?:(?P<host>[^\[\]:]+|\[[0-9A-Fa-f:.%]+\]):)?(?P<port>[0-9]{1,5})")
 _LOOPBACK = "127.0.0.1"
-_STILL_S = 5.0  # the main loop is stuck when it shows no status for this long
-_CLIENT_S = 5.0  # time limit for a client's request
+STUCK_S = 5.0  # the main loop is stuck when it shows no status for this long
+CLIENT_S = 5.0  # time limit for a client's request
 _POLL_S = 0.2  # interval at which the server checks whether to end
 _MOST_CLIENTS = 64  # simultaneous
 _MOST_WAITING = 1024  # to be accepted; one that comes when these are there tries again after 1 s
@@ -87,7 +87,7 @@ def health(status: WatchStatus, age_s: float) -> tuple[bool, str]:
 
     ``age_s``: age of the status. Without any such feed, the watch is not healthy.
     """
-    if age_s > _STILL_S:
+    if age_s > STUCK_S:
         return False, f"the watch has been stuck for {age_s:.0f} s\n"
     lines, is_well, left = [], True, 0
     for feed in status.feeds:
@@ -142,7 +142,7 @@ class _Server(ThreadingHTTPServer):
 
     def service_actions(self) -> None:
         """Disconnect clients whose time is over, however often they send something."""
-        begun_s = time.monotonic() - _CLIENT_S
+        begun_s = time.monotonic() - CLIENT_S
         with self._lock:
             late = [client for client, start_s in self._clients.items() if start_s < begun_s]
         for client in late:

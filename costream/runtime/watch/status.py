@@ -88,7 +88,7 @@ def _resident_mb() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-_EVERY_S = 1.0
+WRITE_EVERY_S = 1.0  # interval of writing the status file
 _BEGIN = '{"type": "status"'  # how every status file begins
 log = logging.getLogger("costream")
 
@@ -112,7 +112,7 @@ class StatusFile:
     def show(self, status: WatchStatus) -> None:
         """Take the current status; write it if the last write was long enough ago."""
         self._status = status
-        if time.monotonic() - self._wrote_s >= _EVERY_S:
+        if time.monotonic() - self._wrote_s >= WRITE_EVERY_S:
             self._wrote_s = time.monotonic()
             self._write(status, running=True)
 

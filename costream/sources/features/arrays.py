@@ -33,7 +33,8 @@ DAMAGED = (
     *(ValueError, OSError, EOFError, KeyError, TypeError, OverflowError, SyntaxError),
     *(MemoryError, RuntimeError, TokenError, zipfile.BadZipFile, zlib.error),
 )
-_LARGE, _MOST_PACKED = 1 << 30, 100  # bytes of an archive that may be packed by more than this
+LARGE_BYTES = 1 << 30  # an unpacked array above this size may be an archive made to exhaust memory
+MOST_PACKED = 100  # such an array is refused if it is packed by more than this factor
 _PICKLE_SUFFIXES = (".pickle", ".pkl", ".p")
 
 
@@ -224,7 +225,7 @@ def _check_size(source: str | io.BytesIO) -> None:
             packed = sum(member.compress_size for member in archive.infolist())
     if isinstance(source, io.BytesIO):
         source.seek(0)
-    if size > max(_LARGE, _MOST_PACKED * packed):
+    if size > max(LARGE_BYTES, MOST_PACKED * packed):
         raise ValueError(f"it expands from {packed / 1e6:.1f} to {size / 1e6:.0f} MB")
 
 

@@ -20,7 +20,7 @@ from costream.ui.run.state import RunState
 from costream.ui.screen import Screen, Viewport
 
 # A redraw takes about 2 ms; at this interval it uses 1 % of one core and still looks live.
-_REFRESH_S = 0.22
+REFRESH_S = 0.22
 
 
 class LiveView:
@@ -52,7 +52,7 @@ class LiveView:
         self._state.add(record)
         # After the loss of a live source no more records may come for long.
         lost = self._state.lost and isinstance(record, Fault)
-        if lost or time.monotonic() - self._drawn_s >= _REFRESH_S:
+        if lost or time.monotonic() - self._drawn_s >= REFRESH_S:
             self._draw()
 
     def draw(self, picture: Picture) -> None:

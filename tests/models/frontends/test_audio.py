@@ -114,7 +114,7 @@ def test_a_stream_of_many_single_hops_loads_the_compiled_products(monkeypatch):
     began = Event()
     monkeypatch.setattr(fast, "compiled_blocks", False)
     monkeypatch.setattr(fast, "compile_blocks", began.set)
-    monkeypatch.setattr("costream.models.audio.audio_net._MANY", 3)
+    monkeypatch.setattr("costream.models.audio.audio_net.HOPS_BEFORE_COMPILING", 3)
     net, state = build(), build().init_state()
     for count in (2, 5):
         assert not began.is_set()

@@ -287,10 +287,10 @@ class Brightness(nn.Module):
 '''
 
 
+@FRONTENDS.temporarily()
 def test_one_file_outside_adds_a_frontend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "brightness.py").write_text(OUTSIDE)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(FRONTENDS, "_added", dict(FRONTENDS._added))
     module = import_module("brightness")
     net: Any = load_frontend("brightness")
     assert type(net) is module.Brightness

@@ -359,10 +359,10 @@ def convert(foreign, settings):
 '''
 
 
+@IMPORTERS.temporarily()
 def test_one_file_outside_adds_an_importer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gru_zoo.py").write_text(OUTSIDE)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(IMPORTERS, "_added", dict(IMPORTERS._added))
     import_module("gru_zoo")
     tensors = {
         "embed.weight": torch.randn(4, 3),
