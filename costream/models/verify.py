@@ -15,8 +15,10 @@ from torch import nn
 
 from costream.core.errors import ModelError
 from costream.core.records import AudioBlock, Data, FeatureRow, SkeletonFrame, TextLine, VideoFrame
+from costream.models.base import Model
 from costream.models.build import build, model_class
 from costream.models.compatibility import source_kind
+from costream.models.spec import is_gated
 from costream.models.streaming import StreamingModel
 from costream.nn.eventful.gates import TopShare
 from costream.weights_io.card import Card
@@ -46,8 +48,11 @@ def verify(name: str | Path, stored: Weights | None = None) -> str:
     try:
         network, frontend = build(stored.card, stored.tensors)
         _check_parameters(network, *filter(None, [frontend]))
-        if stored.card.finds_objects:
+        if is_gated(stored.card.architecture) and stored.card.finds_objects:
             _check_detector(network.eval(), stored.card)
+        elif stored.card.finds_objects:
+            model = model_class(stored.card)(stored.card, network, frontend)
+            _compare(*(_boxes(model, random_items(model, 1)) for _ in range(2)))
         elif stored.card.labels:
             model = model_class(stored.card)(stored.card, network, frontend)
             _check_classifier(model)
@@ -125,7 +130,7 @@ def _run(model: StreamingModel, items: Sequence[Data]) -> Rows:
     return np.stack(rows)
 
 
-def random_items(model: StreamingModel, steps: int, seed: int = 0) -> list[Data]:
+def random_items(model: Any, steps: int, seed: int = 0) -> list[Data]:
     """Return items of noise, of the kind that the model takes."""
     random = np.random.default_rng(seed)
     kind = source_kind(model.frontend)
@@ -175,6 +180,12 @@ def _check_detector(network: Any, card: Card) -> None:
         found = [network.forward_step(x, state, TopShare(0.25))[0] for x in pictures]
         runs.append(torch.cat([f.boxes.flatten() for f in found]).numpy())
     _compare(*runs)
+
+
+def _boxes(model: Model, items: Sequence[Data]) -> Rows:
+    """Return the boxes of the first item, [n, 5] with their scores."""
+    objects = model.step(items, model.init_state()).objects or ((),)
+    return np.array([(b.x1, b.y1, b.x2, b.y2, b.score) for b in objects[0]], np.float32)
 
 
 def _compare(first: Rows, second: Rows) -> None:

@@ -61,6 +61,8 @@ RF_DETR: dict[str, Any] = {
 }
 RF_DETR |= {"position_size": 4, "channels": 16, "queries": 5, "self_heads": 2, "cross_heads": 2}
 RF_DETR |= {"hidden": 8, "frontend.short": 64, "frontend.long": 96}
+NANODET: dict[str, Any] = {"classes": 3, "stages": [[8, 2], [12, 2], [16, 1]], "width": 8}
+NANODET |= {"score": 0.45, "frontend.box": [96, 64]}
 # architecture -> arguments that make it small; without any it has the size of its paper
 SMALL: dict[str, dict[str, Any]] = {
     "cooadtr": TRANSFORMER,
@@ -91,6 +93,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "movinet": {**movinet_clip.SMALL, **movinet_clip.CROP, "num_classes": 3, "window": 5},
     "yolos": YOLOS,
     "rf-detr": RF_DETR,
+    "nanodet": NANODET,
     "vitdet": {**object_nets.ARGUMENTS, "frontend.box": list(object_nets.BOX)},
     "vivit": {**action_nets.ARGUMENTS, "frontend.size": action_nets.SIDE},
 }
@@ -115,7 +118,7 @@ def joint(dtype: str = "float32") -> Any:
     return combine_models([one, other])
 
 
-ANY_TIME = ("cooadtr, tdn", "movinet")  # of video: streams may start at different times
+ANY_TIME = ("cooadtr, tdn", "movinet", "nanodet")  # of video: streams may start at different times
 SILENT = ("features", "encoder", "deepcot-encoder")  # no classifier
 # That of a user's file: tests/models/importers/test_user_network.py.
 BUILT = [name for name in architectures() if name != "user-network"]

@@ -54,6 +54,7 @@ SAMPLES = {
     "costgcn-2d": _MOVES,
     # One person alone does nothing to another.
     "costgcn-pairs": ReleaseSample("moves.csv", others=BACKGROUND),
+    "nanodet": ReleaseSample("room.mp4", {"background": None}, others="person", end_s=10.0),
     # Every action in the room shows a person; computing all tokens of a frame takes long.
     "eventful-vitdet": ReleaseSample("room.mp4", {"background": None}, others="person", end_s=10.0),
 }

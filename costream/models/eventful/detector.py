@@ -142,7 +142,8 @@ class ObjectModel(GatedModelBase[FrameDetector, Pixels | Resized, ObjectState]):
         seen_tokens = self._seen(state.masks, frame, place, size)
         gates = state.policy(height * width, seen_tokens, self.all_tokens)
         view = network.view_step(tokens, state.network_for(*size), gates, gated)
-        boxes = self._boxes(network.detect(view, size, rest)[0], frame, place)
+        found = network.detect(view, size, rest)[0]
+        boxes = boxes_in_frame(found, frame, place, self.info.card.labels)
         updated = gates.updated.view(height, width).cpu().numpy()
         state.rest_macs = rest.total
         return StepResult(
@@ -175,19 +176,25 @@ class ObjectModel(GatedModelBase[FrameDetector, Pixels | Resized, ObjectState]):
         height, width = frame.rgb.shape[:2]
         return height, width
 
-    def _boxes(self, found: Detections, frame: VideoFrame, place: Size) -> tuple[Box, ...]:
-        """Return boxes in pixels of the source's frame, clipped to it."""
-        height, width = frame.rgb.shape[:2]
-        whole = (width, height) if frame.size is None else frame.size
-        sides, own = (torch.tensor(2 * size).double() for size in (whole, place[::-1]))
-        boxes = clip_boxes(found.boxes.cpu().double() * sides / own, whole[1], whole[0]).tolist()
-        rows = zip(boxes, found.scores.tolist(), found.labels.tolist(), strict=True)
-        # Boxes in the padding beside the image have no area left.
-        return tuple(
-            Box(x1, y1, x2, y2, score, self.info.card.labels[label])
-            for (x1, y1, x2, y2), score, label in rows
-            if x1 < x2 and y1 < y2
-        )
+
+def boxes_in_frame(
+    found: Detections, frame: VideoFrame, place: Size, labels: Sequence[str]
+) -> tuple[Box, ...]:
+    """Return boxes in pixels of the source's frame, clipped to it.
+
+    ``place``: height and width of the frame in the network's input. ``labels``: of the model.
+    """
+    height, width = frame.rgb.shape[:2]
+    whole = (width, height) if frame.size is None else frame.size
+    sides, own = (torch.tensor(2 * size).double() for size in (whole, place[::-1]))
+    boxes = clip_boxes(found.boxes.cpu().double() * sides / own, whole[1], whole[0]).tolist()
+    rows = zip(boxes, found.scores.tolist(), found.labels.tolist(), strict=True)
+    # Boxes in the padding beside the image have no area left.
+    return tuple(
+        Box(x1, y1, x2, y2, score, labels[label])
+        for (x1, y1, x2, y2), score, label in rows
+        if x1 < x2 and y1 < y2
+    )
 
 
 @lru_cache(maxsize=64)

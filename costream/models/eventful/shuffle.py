@@ -79,10 +79,19 @@ class GhostExchange(nn.Module):
 
     def forward(self, maps: Sequence[Tensor], operations: Operations | None = None) -> list[Tensor]:
         """Return three maps [B, width, h, w] for the maps [B, C, h, w] of the stages."""
-        given = [
+        return self.exchanged(self.reduced(maps, operations), operations)
+
+    def reduced(self, maps: Sequence[Tensor], operations: Operations | None = None) -> list[Tensor]:
+        """Return the maps [B, width, h, w] that are exchanged, each of one stage alone."""
+        return [
             leaky(convolved(layer, x, operations))
             for layer, x in zip(self.reduce, maps, strict=True)
         ]
+
+    def exchanged(
+        self, given: Sequence[Tensor], operations: Operations | None = None
+    ) -> list[Tensor]:
+        """Return three maps [B, width, h, w] for those of ``reduced``."""
         found = [given[-1]]
         for block, x in zip(self.finer, reversed(given[:-1]), strict=True):
             # Maps with an odd side are the first part of the enlarged ones.

@@ -47,8 +47,8 @@ def read_names(packs: Path) -> list[str]:
         return read_member(archive, "coco256/classes.txt").decode().split("\n")[:80]
 
 
-def read_images(packs: Path, part: SplitName) -> list[LabelledImage]:
-    """Return the images of COCO with the boxes of ``LABELS``.
+def read_images(packs: Path, part: SplitName, *, every: bool = False) -> list[LabelledImage]:
+    """Return the images of COCO with the boxes of ``LABELS``, or of ``every`` class of COCO.
 
     "test" is the validation set; one in 16 of the training set is for validation. Raises
     UsageError if the pack is missing.
@@ -60,7 +60,8 @@ def read_images(packs: Path, part: SplitName) -> list[LabelledImage]:
         if part != "test":
             own = part == "validation"
             files = [f for k, f in enumerate(files) if (k % _VALIDATION == 0) == own]
-        return [_image(archive, file, names) for file in files if file.endswith(".jpg")]
+        numbers = range(len(names)) if every else [label_number(name) for name in names]
+        return [_image(archive, file, numbers) for file in files if file.endswith(".jpg")]
 
 
 def read_pictures(packs: Path, part: Literal["train", "val", "complete"]) -> list[ScoredImage]:
@@ -93,13 +94,13 @@ def _decode(data: bytes, box: PixelSize) -> Iterator[Tensor]:
             yield channels_first(frame.reformat(width, height, "rgb24").to_ndarray())
 
 
-def _image(archive: tarfile.TarFile, file: str, names: list[str]) -> LabelledImage:
+def _image(archive: tarfile.TarFile, file: str, meanings: Sequence[int | None]) -> LabelledImage:
     pixels = decode_picture(read_member(archive, file))
     text = read_member(archive, file.replace("images", "labels").replace(".jpg", ".txt")).decode()
     boxes, labels = [], []
     for line in text.splitlines():
         number, *numbers = line.split()
-        meaning = label_number(names[int(number)])
+        meaning = meanings[int(number)]
         if meaning is not None:
             x, y, w, h = map(float, numbers)
             boxes.append([x - w / 2, y - h / 2, x + w / 2, y + h / 2])

@@ -26,7 +26,7 @@ from weights.recipes.common import teacher_file
 
 SIDE = 512  # longer side of the pictures it detects in
 STRIDES = (8, 16, 32, 64)
-_NAME = "nanodet_plus_m_1.5x_416.onnx"
+NAME = "nanodet_plus_m_1.5x_416.onnx"
 _CLASSES, _BINS = 80, 8
 STAGES, WIDTH = ((176, 4), (352, 8), (704, 4)), 128  # of its first layers
 
@@ -75,7 +75,7 @@ class NanoDet:
             ) from error
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        with teacher_file(path, _NAME) as file:
+        with teacher_file(path, NAME) as file:
             model = onnx.load(file)
         self._graph = model.graph
         self._session = onnxruntime.InferenceSession(model.SerializeToString(), options)

@@ -1,0 +1,1 @@
+"""Detectors of objects that look at every frame alone."""

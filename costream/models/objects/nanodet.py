@@ -1,0 +1,159 @@
+"""NanoDet-Plus: a small convolutional detector of objects (RangiLyu/nanodet, 2021)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from costream.core.records import OBJECT_DETECTION
+from costream.models.eventful.rcnn import Detections
+from costream.models.eventful.shuffle import GhostExchange
+from costream.models.spec import register_model
+from costream.nn.boxes import suppress
+from costream.nn.eventful.gates import Operations
+from costream.nn.shuffle import ShuffleBackbone, convolved, depthwise, leaky
+
+STRIDES = (8, 16, 32, 64)
+BINS = 8  # distances to a side of a box, in strides: 0 to 7
+_OVERLAP = 0.6  # of two boxes of a label above which the one with the lower score is dropped
+_CANDIDATES, _KEPT = 1000, 100  # boxes before and after that, at most
+
+
+@register_model(
+    "nanodet",
+    summary="objects in video, 80 kinds, every frame alone",
+    listed=20,
+    order=16,
+    model="costream.models.objects.model:DetectorModel",
+    arguments={"classes": 80},
+    task=OBJECT_DETECTION,
+    rate_hz=10.0,
+    frontend="pixels",
+    frontend_arguments={"box": [416, 416], "patch": 32},
+)
+class NanoDetPlus(nn.Module):
+    """A ShuffleNet V2, a Ghost path aggregation network and a head for each of four maps.
+
+    The defaults are NanoDet-Plus-m-1.5x. Each place of a map has scores of all classes, and a
+    distribution over the distance to each side of a box (Li et al., "Generalized focal loss",
+    NeurIPS 2020). Batch norms are part of the weights. Images must be normalised, and their sides
+    multiples of ``patch``.
+
+    Args:
+        classes: K.
+        stages: channels and number of units of each stage of the backbone.
+        width: channels of the maps.
+        score: boxes below are dropped.
+    """
+
+    patch = 32
+
+    def __init__(
+        self,
+        classes: int,
+        stages: Sequence[Sequence[int]] = ((176, 4), (352, 8), (704, 4)),
+        width: int = 128,
+        score: float = 0.05,
+    ) -> None:
+        super().__init__()
+        if not 0 < score < 1:
+            raise ValueError(f"score {score} is not between 0 and 1")
+        self.classes, self.score = classes, score
+        self.backbone = ShuffleBackbone(stages)
+        self.exchange = GhostExchange([channels for channels, _ in stages], width)
+        self.coarsest = nn.ModuleList(nn.Sequential(*_separable(width, 2)) for _ in range(2))
+        outputs = classes + 4 * BINS
+        self.heads = nn.ModuleList(
+            nn.Sequential(*_separable(width), *_separable(width), nn.Conv2d(width, outputs, 1))
+            for _ in STRIDES
+        )
+
+    def forward(self, pictures: Tensor, operations: Operations | None = None) -> Tensor:
+        """Return logits of classes and bins [B, places, K + 32] of images [B, 3, H, W].
+
+        Places of the finest map come first, row by row. Bins are those of the distances to the
+        left, top, right and bottom side. ``operations``: counts the operations.
+        """
+        height, width = pictures.shape[2:]
+        if height % self.patch or width % self.patch:
+            raise ValueError(f"{width}x{height} pixels are not multiples of {self.patch}")
+        given = self.exchange.reduced(self.backbone.stage_maps(pictures, operations), operations)
+        maps = self.exchange.exchanged(given, operations)
+        last, there = (
+            _activated(cast(nn.Sequential, layers), x, operations)
+            for layers, x in zip(self.coarsest, (given[-1], maps[-1]), strict=True)
+        )
+        maps.append(last + there)
+        rows = []
+        for head, x in zip(self.heads, maps, strict=True):
+            *layers, out = cast(nn.Sequential, head)
+            x = convolved(out, _activated(layers, x, operations), operations)
+            rows.append(x.permute(0, 2, 3, 1).flatten(1, 2))
+        return torch.cat(rows, 1)
+
+    def detect(self, pictures: Tensor, operations: Operations | None = None) -> list[Detections]:
+        """Return the objects in each of the images [B, 3, H, W], the best score first."""
+        size = (pictures.shape[2], pictures.shape[3])
+        return [self._objects(rows, size) for rows in self(pictures, operations).float()]
+
+    def _objects(self, rows: Tensor, size: tuple[int, int]) -> Detections:
+        logits = rows[:, : self.classes]
+        at, labels = (logits > math.log(self.score / (1 - self.score))).nonzero().unbind(1)
+        found = logits[at, labels]
+        if len(found) > _CANDIDATES:
+            found, best = found.topk(_CANDIDATES)
+            at, labels = at[best], labels[best]
+        boxes, scores = boxes_at(rows[at, self.classes :], at, size), found.sigmoid()
+        best = suppress(boxes, scores, labels, _OVERLAP)[:_KEPT]
+        return Detections(boxes[best], scores[best], labels[best])
+
+    def in_order(self) -> Iterator[nn.Conv2d]:
+        """Yield all convolutions in the order of NanoDet's own files."""
+        yield from self.backbone.pretrained()
+        yield from self.exchange.in_order()
+        coarsest, heads = (
+            [list(cast("Sequence[nn.Conv2d]", layers)) for layers in part]
+            for part in (self.coarsest, self.heads)
+        )
+        yield from itertools.chain(*coarsest, *(head[:2] for head in heads))
+        yield from itertools.chain(*(head[2:] for head in reversed(heads)))
+
+
+def boxes_at(bins: Tensor, at: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return boxes [n, 4] in pixels for the bins [n, 32] of places ``at``, int64 [n].
+
+    ``size``: height and width of the network's input.
+    """
+    centres, strides = (x[at] for x in _grid(size, bins.device))
+    parts = torch.unflatten(bins, 1, (4, BINS)).softmax(-1)
+    reach = parts @ torch.arange(BINS, dtype=parts.dtype, device=parts.device) * strides
+    return torch.cat([centres - reach[:, :2], centres + reach[:, 2:]], 1)
+
+
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)
+def _grid(size: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return x and y in pixels, and the stride, of every place: [n, 2] and [n, 1]."""
+    centres, strides = [], []
+    for stride in STRIDES:
+        y, x = (torch.arange(0, side, stride, device=device) for side in size)
+        grid = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1).view(-1, 2).float()
+        centres.append(grid)
+        strides.append(grid.new_full((len(grid), 1), stride))
+    return torch.cat(centres), torch.cat(strides)
+
+
+def _separable(width: int, stride: int = 1) -> list[nn.Conv2d]:
+    return [depthwise(width, 5, stride), nn.Conv2d(width, width, 1)]
+
+
+def _activated(layers: Any, x: Tensor, operations: Operations | None) -> Tensor:
+    for layer in layers:
+        x = leaky(convolved(layer, x, operations))
+    return x

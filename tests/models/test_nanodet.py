@@ -1,0 +1,132 @@
+"""NanoDet-Plus: the numbers of the original network, boxes of frames, a batch of streams."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from costream.core.errors import ModelError, UsageError
+from costream.core.records import VideoFrame
+from costream.models.build import build, save_model
+from costream.models.catalogue import load_model
+from costream.models.objects.nanodet import STRIDES, NanoDetPlus, boxes_at
+from costream.models.random_init import random_model
+from costream.models.verify import random_items, verify
+from costream.nn.eventful.gates import Operations
+from costream.options.options import Options
+from costream.runtime.options import check_model_options
+from kit.paths import SAMPLES, WEIGHTS
+from kit.runs import records, run
+
+pytestmark = pytest.mark.usefixtures("no_grad")
+ORIGINAL = Path(__file__).parent / "references" / "nanodet.npz"
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Any:
+    return load_model("nanodet", WEIGHTS / "nanodet.safetensors", device="cpu")
+
+
+def test_its_outputs_are_those_of_the_original_network(shipped: Any) -> None:
+    """Of the ONNX file in ONNX Runtime, for noise with blue first; scores are sigmoids there."""
+    picture = noise(32, 64)
+    (rows,) = shipped.network(picture)
+    rows[:, :80] = rows[:, :80].sigmoid()
+    expected = torch.from_numpy(np.load(ORIGINAL)["output"])
+    torch.testing.assert_close(rows, expected, rtol=1e-4, atol=1e-5)
+
+
+def noise(height: int, width: int) -> torch.Tensor:
+    """Return a picture [1, 3, H, W], red first: the second of three that were drawn."""
+    generator = np.random.default_rng(59)
+    generator.standard_normal((1, 3, 32, 32))
+    return torch.from_numpy(generator.standard_normal((1, 3, height, width)).astype(np.float32))
+
+
+def test_a_box_reaches_as_far_as_its_bins_say() -> None:
+    """At a place of the second map: two strides to the left and up, three right and down."""
+    bins = torch.full((1, 4, 8), -100.0)
+    for side, reach in enumerate((2, 2, 3, 3)):
+        bins[0, side, reach] = 100.0
+    first = (64 // STRIDES[0]) * (96 // STRIDES[0])
+    place = torch.tensor([first + 6 + 2])  # second row, third column of 6
+    (box,) = boxes_at(bins.flatten(1), place, (64, 96))
+    assert box.tolist() == [32 - 32, 16 - 32, 32 + 48, 16 + 48]
+
+
+def test_weights_are_int8_in_the_file_and_as_they_were(shipped: Any) -> None:
+    from safetensors.torch import load_file
+
+    stored = load_file(WEIGHTS / "nanodet.safetensors")
+    values, scale = (stored[f"network.heads.0.0.weight{end}"] for end in ("", "_scale"))
+    assert values.dtype == torch.int8
+    weight = shipped.network.heads[0][0].weight
+    assert torch.equal(weight, values.float() * scale.view(-1, 1, 1, 1))
+    assert verify(WEIGHTS / "nanodet.safetensors")
+
+
+def test_convolutions_in_the_order_of_the_original_are_all_of_them() -> None:
+    network = NanoDetPlus(2, stages=((8, 1), (12, 1), (16, 1)), width=8)
+    layers = [layer for layer in network.modules() if isinstance(layer, torch.nn.Conv2d)]
+    assert sorted(map(id, network.in_order())) == sorted(map(id, layers))
+
+
+def test_frames_of_different_sizes_step_together(shipped: Any) -> None:
+    rng = np.random.default_rng(0)
+    shapes = ((90, 160), (160, 90), (90, 160))
+    pictures = [rng.integers(0, 256, (*shape, 3), np.uint8) for shape in shapes]
+    frames = [VideoFrame(0, 0.0, 0, picture.copy) for picture in pictures]
+    together = shipped.step(frames, shipped.init_state(3))
+    for row, frame in enumerate(frames):
+        alone = shipped.step([frame], shipped.init_state())
+        assert alone.macs > 0
+        assert together.objects is not None
+        assert len(together.objects[row]) == len(alone.objects[0])
+        for one, other in zip(together.objects[row], alone.objects[0], strict=True):
+            assert one.label == other.label
+            assert one.x1 == pytest.approx(other.x1, abs=1e-2)
+    assert together.macs == 3 * alone.macs
+
+
+def test_operations_are_those_of_the_layers(shipped: Any) -> None:
+    """2.44 million parameters; 1.5 billion multiply-accumulates in 416 x 416 pixels."""
+    network, counted = shipped.network, Operations()
+    assert sum(p.numel() for p in network.parameters()) == pytest.approx(2.44e6, rel=0.01)
+    network(torch.zeros(1, 3, 416, 416), counted)
+    assert counted.linear == pytest.approx(1.5e9, rel=0.1)
+
+
+def test_somebody_in_the_sample_has_a_number() -> None:
+    done = run("detect", SAMPLES / "room.mp4", "-m", "nanodet", "--start", 5, "--duration", 1, "-f",
+               "jsonl", "--track", "--fps", 4)  # fmt: skip
+    steps = records(done.stdout, "objects")
+    found = [box for step in steps for box in step["boxes"] if box[5] == "person"]
+    assert len(steps) == 4
+    assert {box[6] for box in found} == {found[0][6]}
+
+
+@pytest.mark.parametrize("option", [{"budget": "20ms"}, {"tokens": 9}])
+def test_its_cost_cannot_be_changed(shipped: Any, option: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="nanodet is not token-gated"):
+        check_model_options(Options(model="nanodet", **option), shipped)
+
+
+def test_cards_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    small = {"classes": 2, "stages": [[8, 1], [12, 1], [16, 1]], "width": 8}
+    card, network, front = random_model("nanodet", "small", small)
+    path = tmp_path / "small.safetensors"
+    save_model(path, card, network, front)
+    model = load_model(str(path), device="cpu")
+    assert model.step(random_items(model, 1), model.init_state()).objects is not None
+    card.frontend_arguments["patch"] = 16
+    save_model(
+        path, card, *build(card, {f"network.{k}": v for k, v in network.state_dict().items()})
+    )
+    with pytest.raises(ModelError, match="whole squares of 32 pixels"):
+        load_model(str(path), device="cpu")
+    with pytest.raises(ValueError, match="64x48 pixels are not multiples of 32"):
+        network(torch.zeros(1, 3, 48, 64))
