@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from costream.api.results import Results
     from costream.api.runs import RecordStream, detect, listen, read, run
     from costream.api.streams import LoadedModel, ModelStream, load_model
-    from costream.sources.registry import open_source
+    from costream.sources.uris import open_source
 
 __all__ = [
     "FeedRecords",
@@ -43,7 +43,7 @@ _HOME = {
     "detect": "costream.api.runs",
     "listen": "costream.api.runs",
     "load_model": "costream.api.streams",
-    "open_source": "costream.sources.registry",
+    "open_source": "costream.sources.uris",
     "read": "costream.api.runs",
     "run": "costream.api.runs",
     "watch": "costream.api.feeds",

@@ -25,7 +25,7 @@ from costream.models.catalogue import find_weights
 from costream.runtime.alerts.rules import RuleLabels, parse_rule, targets
 from costream.runtime.batch.folders import Patterns
 from costream.runtime.batch.inputs import collect
-from costream.sources.registry import expand, open_source
+from costream.sources.uris import expand, open_source
 from kit.media import make_video
 
 Form = Literal["NFC", "NFD"]

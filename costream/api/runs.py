@@ -24,10 +24,10 @@ from costream.runtime.stop import StopHandler
 from costream.sinks.base import Sink
 from costream.sinks.registry import check_outputs, make_sinks
 from costream.sources.base import ConnectionOptions, Source, SourceOptions
-from costream.sources.converters import check_rate
 from costream.sources.media.remote import is_remote_file
-from costream.sources.memory import MemorySource
-from costream.sources.registry import expand, fitted, name_of, open_source
+from costream.sources.memory_source import MemorySource
+from costream.sources.uris import expand, fitted, name_of, open_source
+from costream.sources.values import check_rate
 
 # A path, URL or microphone; the number of a camera; an array, or an iterable of arrays; a source.
 AnySource: TypeAlias = "str | os.PathLike[str] | int | Iterable[Any] | Source"

@@ -22,7 +22,7 @@ from costream.runtime.head_timelines import HeadTimeline, resume_smoothing, smoo
 from costream.runtime.pipeline import StreamRunner
 from costream.runtime.saved_state import UnfitStateError, read_state, write_state
 from costream.runtime.writer import StreamRecorder
-from costream.sources.converters import ItemConverter
+from costream.sources.values import ItemConverter
 
 _NETWORK, _CLOCK, _REST = "network.", "clock.", "rest"
 

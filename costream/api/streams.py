@@ -21,7 +21,8 @@ from costream.runtime.pipeline import StreamRunner
 from costream.runtime.stop import StopHandler
 from costream.runtime.writer import StreamRecorder
 from costream.sinks.base import Sink
-from costream.sources.converters import ItemConverter, as_array, check_rate, make_converter
+from costream.sources.array_values import as_array
+from costream.sources.values import ItemConverter, check_rate, make_converter
 from costream.weights_io.card import Card
 
 if TYPE_CHECKING:

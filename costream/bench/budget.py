@@ -24,7 +24,7 @@ from costream.options.budget import Budget
 from costream.runtime.budget import TokenController
 from costream.runtime.tracking import Corners, corners_of
 from costream.sources.base import SourceOptions
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 
 SETTLING = 10  # steps not counted: the controller has no measurements yet
 TOLERANCE = 0.15

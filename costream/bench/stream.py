@@ -22,8 +22,8 @@ from costream.runtime.options import source_options
 from costream.runtime.pipeline import run
 from costream.sinks.registry import make_sinks
 from costream.sources.base import DecoderChoice, SourceOptions
-from costream.sources.memory import MemorySource
-from costream.sources.registry import open_source, sniff
+from costream.sources.memory_source import MemorySource
+from costream.sources.uris import open_source, sniff
 
 BASELINE = "decode + resize"
 COLUMNS = (

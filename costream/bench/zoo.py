@@ -26,7 +26,7 @@ from costream.runtime.options import source_options
 from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
 from costream.sources.base import SourceOptions
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 from costream.weights_io.card import Card
 
 COLUMNS = (

@@ -181,7 +181,7 @@ def stream(
     as_json: bool,
 ) -> None:
     """Compare a whole run over a video with decoding and resizing alone, and ways from Python."""
-    from costream.sources.registry import sniff
+    from costream.sources.uris import sniff
 
     sniff(file)  # reports a wrong name before torch is imported
     from costream.bench.stream import frames_table, stream_table
@@ -282,7 +282,7 @@ def budget(
 ) -> None:
     """Show how well a budget is met: FILE is paused, then played, then a core gets busy."""
     from costream.options.budget import Budget
-    from costream.sources.registry import sniff
+    from costream.sources.uris import sniff
 
     limit = Budget.parse(text)
     if png is not None and find_spec("matplotlib") is None:
@@ -349,7 +349,7 @@ def zoo(
     costream models init miniroad --frontend cooadtr -o try.safetensors
     costream bench zoo clip.mp4 --weights try.safetensors
     """
-    from costream.sources.registry import sniff
+    from costream.sources.uris import sniff
 
     if png is not None and not Path(png).absolute().parent.is_dir():
         raise UsageError("there is no such folder", where=Path(png).parent)

@@ -173,7 +173,7 @@ def _run(
     from costream.runtime.pipeline import run
     from costream.runtime.setup import load, logging_to
     from costream.sinks.registry import make_sinks
-    from costream.sources.registry import open_source
+    from costream.sources.uris import open_source
 
     with logging_to(options.verbosity, color, None):
         model = load(options)

@@ -275,7 +275,7 @@ def checked(options: Options, command: str) -> Options:
     if end_s is not None and end_s <= start_s:
         raise UsageError(f"the end ({end_s:g} s) is not after the start ({start_s:g} s)")
     if options.columns is not None:
-        from costream.sources.skeletons.headings import parse_columns
+        from costream.sources.skeletons.columns import parse_columns
 
         parse_columns(options.columns)
     if options.layout is not None:

@@ -85,7 +85,7 @@ def command(
 def _frame(uri: str, start_s: float, timeout_s: float) -> VideoFrame:
     """Return the first frame from a time on. SourceError when there is none."""
     from costream.sources.base import ConnectionOptions, SourceOptions
-    from costream.sources.registry import open_source
+    from costream.sources.uris import open_source
 
     connecting = ConnectionOptions(timeout_s=timeout_s, retries=0)
     reading = SourceOptions(start_s=start_s, connecting=connecting)

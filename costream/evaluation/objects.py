@@ -25,7 +25,7 @@ from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
 from costream.runtime.tracking import corners_of
 from costream.sources.base import Source, SourceOptions
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 
 log = logging.getLogger("costream")
 

@@ -30,8 +30,8 @@ from costream.options.options import Options
 from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
 from costream.sources.base import Source, SourceOptions
-from costream.sources.memory import MemorySource
-from costream.sources.registry import open_source
+from costream.sources.memory_source import MemorySource
+from costream.sources.uris import open_source
 
 
 @dataclass(frozen=True)

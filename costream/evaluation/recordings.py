@@ -27,7 +27,7 @@ from costream.labels.reading import read_recordings, recording_name
 from costream.labels.recording import BACKGROUNDS, SILENCE, Recording
 from costream.runtime.stop import StopHandler
 from costream.sinks.result_reader import NotAResultError, Totals, UnreadableRecord, runs
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 
 log = logging.getLogger("costream")
 

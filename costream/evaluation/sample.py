@@ -25,7 +25,7 @@ from costream.options.options import Options
 from costream.runtime.options import source_options
 from costream.runtime.pipeline import run
 from costream.runtime.segments import best_scores
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 from costream.weights_io.store import samples_folder
 
 TOLERANCE = 0.02  # processors and decoder versions round differently

@@ -15,7 +15,7 @@ from costream.core.spelling import composed, folded
 from costream.labels.collector import abbreviate, read_text
 from costream.labels.formats.csv_files import read_rows
 from costream.labels.recording import BACKGROUNDS, Label, Recording
-from costream.sources.registry import expand
+from costream.sources.uris import expand
 
 log = logging.getLogger("costream")
 

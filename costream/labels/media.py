@@ -9,16 +9,14 @@ from pathlib import Path, PurePosixPath
 from costream.core.errors import SourceError, UsageError
 from costream.core.spelling import composed, folded
 from costream.labels.collector import abbreviate
-from costream.sources.features.arrays import split_video
+from costream.sources.features.feature_arrays import split_video
 from costream.sources.file import file_name
-from costream.sources.media.container import (
-    end_s,
-    open_container,
-    video_stream,
-)
+from costream.sources.media.container import open_container
 from costream.sources.media.sound_file import open_sound
-from costream.sources.registry import expand, open_source, sniff
+from costream.sources.media.streams import video_stream
+from costream.sources.media.timing import end_s
 from costream.sources.skeletons.frame_files import frame_files
+from costream.sources.uris import expand, open_source, sniff
 
 # Files that may contain several recordings and have to be opened.
 _ARRAYS = (".npy", ".pickle", ".pkl", ".p")

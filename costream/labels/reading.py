@@ -21,7 +21,7 @@ from costream.labels.formats.text import read_rttm, read_subtitles, read_text_la
 from costream.labels.media import Media, length_s
 from costream.labels.recording import Recording
 from costream.sinks.registry import FORMATS
-from costream.sources.registry import expand
+from costream.sources.uris import expand
 
 log = logging.getLogger("costream")
 

@@ -19,9 +19,11 @@ from costream.core.places import Place
 from costream.core.records import Header
 from costream.draw.objects import draw_places
 from costream.sources.base import SAME_TIME_S
-from costream.sources.media.container import end_s, has_time_stamps, open_container, video_stream
-from costream.sources.media.packets import DecodeErrors
-from costream.sources.media.picture import LazyImage, Orientation, display_size
+from costream.sources.media.container import open_container
+from costream.sources.media.decode_errors import DecodeErrors
+from costream.sources.media.lazy_image import LazyImage, Orientation, display_size
+from costream.sources.media.streams import video_stream
+from costream.sources.media.timing import end_s, has_time_stamps
 from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
 
 BOX = (240, 180)  # pixels; a card is about half as wide

@@ -15,7 +15,7 @@ from costream.core.records import Box, Data, PixelSize, VideoFrame
 from costream.models.base import StepResult
 from costream.models.persons import PERSON
 from costream.runtime.tracking import MAX_BOXES, PATIENCE_S, ObjectTracker
-from costream.sources.media.picture import LazyImage
+from costream.sources.media.lazy_image import LazyImage
 
 MARGIN = 1.5  # of the height of a crop, to that which its person needs
 SMOOTH_S = 0.3  # time constant of place and size of a crop

@@ -27,8 +27,8 @@ from costream.sinks.base import Sink
 from costream.sinks.registry import FORMATS, check_outputs, is_complete, make_sinks, paths_for
 from costream.sinks.tables import MergedTimeline, SegmentColumns
 from costream.sources.base import LiveSource, SourceOptions
-from costream.sources.media.container import media_streams
-from costream.sources.registry import expand, is_pipe, name_of, open_source, sniff
+from costream.sources.media.streams import media_streams
+from costream.sources.uris import expand, is_pipe, name_of, open_source, sniff
 from costream.ui.console import live_allowed, print_line, stderr_console, stdout_console
 from costream.ui.plain import PlainLines
 from costream.ui.run.view import LiveView

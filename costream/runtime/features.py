@@ -23,7 +23,7 @@ from costream.runtime.setup import load, logging_to
 from costream.runtime.stop import StopHandler
 from costream.sinks.atomic import BinaryFile, exists_error
 from costream.sinks.registry import check_outputs
-from costream.sources.registry import expand, name_of, open_source, sniff
+from costream.sources.uris import expand, name_of, open_source, sniff
 
 log = logging.getLogger("costream")
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from costream.core.clock import format_time
 from costream.core.records import AudioFormat, Gap, Item, RawAudioFormat, SourceInfo
@@ -17,6 +15,7 @@ from costream.core.registry import Registry
 if TYPE_CHECKING:
     from av import Packet
     from av.container import InputContainer
+
 
 # "auto": hardware where there is a device that decodes the stream
 DecoderChoice = Literal["auto", "software", "hardware", "fast"]
@@ -172,41 +171,3 @@ class LiveSource(Protocol):
     @property
     def drift_ppm(self) -> float | None:
         """Drift of its clock against this machine's in ppm, > 0: faster; None while unknown."""
-
-
-# Longest wait at a time: a signal that comes just before a wait does not end it, and its handler
-# would not be called until the end of it.
-_SIGNALS_S = 0.25
-ItemT = TypeVar("ItemT")
-
-
-def take(queue: SimpleQueue[ItemT], seconds: float = math.inf) -> ItemT:
-    """Return the next item of a queue; Empty if there is none for so long."""
-    until_s = time.monotonic() + max(0.0, seconds)
-    while True:
-        left_s = max(0.0, until_s - time.monotonic())
-        try:
-            return queue.get(timeout=min(left_s, _SIGNALS_S))
-        except Empty:
-            if left_s <= _SIGNALS_S:
-                raise
-
-
-class StopEvent:
-    """Event set by any thread or a signal handler: SimpleQueue.put is reentrant."""
-
-    def __init__(self) -> None:
-        self._queue: SimpleQueue[None] = SimpleQueue()
-        self.is_set = False
-
-    def set(self) -> None:
-        """End the wait in progress and every later one."""
-        self.is_set = True
-        self._queue.put(None)
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for this time or until the event is set; return whether it is set."""
-        if not self.is_set and seconds > 0:
-            with contextlib.suppress(Empty):
-                take(self._queue, seconds)
-        return self.is_set

@@ -15,8 +15,8 @@ from costream.core.records import Item, SourceInfo, SourceKind
 from costream.core.registry import Entry
 from costream.core.urls import path_of
 from costream.sources.base import SOURCES, Source, SourceOptions
-from costream.sources.media.container import Readable
-from costream.sources.media.packets import DecodeErrors
+from costream.sources.media.decode_errors import DecodeErrors
+from costream.sources.media.input_file import Readable
 from costream.sources.media.remote import MEDIA_SUFFIXES, is_remote
 
 READ_BYTES = 1 << 16

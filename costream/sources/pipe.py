@@ -14,7 +14,7 @@ from costream.core.errors import SourceError, display_name
 from costream.core.records import Item, SourceInfo
 from costream.sources.base import SourceOptions, shifted
 from costream.sources.file import HEAD_BYTES, READ_BYTES, FileSource, find_file_source
-from costream.sources.skeletons.lines import first_line, is_text
+from costream.sources.skeletons.text_lines import first_line, is_text
 
 # Interval at which a wait for data checks the stop flag.
 POLL_S = 0.1

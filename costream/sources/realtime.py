@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from costream.core.records import AudioBlock, Fault, Gap, Item, SourceInfo, VideoFrame
-from costream.sources.base import Connection, ConnectionOptions, StopEvent, shifted
+from costream.sources.base import Connection, ConnectionOptions, shifted
 from costream.sources.file import FileSource
+from costream.sources.waiting import StopEvent
 
 
 class RealtimeSource:

@@ -15,7 +15,7 @@ from costream.labels.collector import listed_errors
 from costream.labels.examples import Example, located
 from costream.models.compatibility import check_source
 from costream.sources.base import SourceOptions
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 from costream.weights_io.card import Card
 
 log = logging.getLogger("costream")

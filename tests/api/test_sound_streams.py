@@ -14,7 +14,7 @@ from costream.core.errors import UsageError
 from costream.core.records import Compute, Fault, Gap, Prediction, Segment
 from costream.runtime.saved_state import read_state, write_state
 from costream.sources.base import SourceOptions
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 from kit.paths import SAMPLES
 
 RATE_HZ = 16_000

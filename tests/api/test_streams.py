@@ -14,7 +14,7 @@ import torch
 import costream
 from costream.core.errors import ModelError, SourceError, UsageError
 from costream.core.records import Compute, Gap, Prediction, Segment
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 from kit.paths import SAMPLES
 from kit.recorded import alike
 

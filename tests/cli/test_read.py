@@ -24,7 +24,7 @@ from costream.models.build import save_model
 from costream.models.catalogue import load_model
 from costream.models.random_init import random_model
 from costream.sources.base import ConnectionOptions, SourceOptions
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 from costream.weights_io.file import read_card
 from kit.program import costream as program
 from kit.program import start

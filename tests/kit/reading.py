@@ -12,8 +12,8 @@ import numpy as np
 
 from costream.core.records import AudioBlock, AudioFormat, Fault, Gap, Item, SourceInfo, VideoFrame
 from costream.sources.base import ConnectionOptions, Source, SourceOptions
-from costream.sources.live.feed import FeedSource
-from costream.sources.registry import open_source
+from costream.sources.live.feed_source import FeedSource
+from costream.sources.uris import open_source
 
 TIMEOUT_S = 1.5
 PATIENCE_S = 60.0  # for whatever must come: machines are slow at times

@@ -12,7 +12,7 @@ import numpy as np
 from costream.core.layouts import BODY_25, COCO_17, MEDIAPIPE_33, NTU_25, OPENPOSE_18, Layout
 from costream.core.records import Fault, Item, SkeletonFrame, SourceInfo
 from costream.sources.base import SourceOptions
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 
 Heading = Callable[[int, str, str], str]  # joint, its name, axis -> heading
 

@@ -34,7 +34,7 @@ from costream.runtime.pipeline import run
 from costream.sinks.registry import make_sinks
 from costream.sinks.result_reader import read_results
 from costream.sources.base import SourceOptions
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 from kit.object_nets import bright_model
 from kit.paths import SAMPLES
 from kit.rtsp_server import RtspServer, endless, needs_rtsp

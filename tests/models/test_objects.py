@@ -20,8 +20,8 @@ from costream.models.eventful.rcnn import Detections
 from costream.models.images import Pixels
 from costream.nn.eventful.gates import Operations, TopTokens
 from costream.sources.base import SourceOptions
-from costream.sources.media.picture import fit
-from costream.sources.registry import open_source
+from costream.sources.media.lazy_image import fit
+from costream.sources.uris import open_source
 from kit.media import make_video
 from kit.object_nets import BOX, LABELS, bright_model, object_card, random_model, random_network
 from kit.paths import SAMPLES

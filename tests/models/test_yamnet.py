@@ -22,7 +22,7 @@ from costream.models.importing import import_files
 from costream.models.random_init import random_model
 from costream.runtime.segments import IndependentSegmenter, Segmenter
 from costream.sources.base import SourceOptions
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 from costream.weights_io.card import Timeline
 from kit import foreign_sound
 from kit.paths import ROOT

@@ -33,7 +33,7 @@ from costream.sinks.atomic import AtomicFile
 from costream.sinks.registry import FORMATS, make_sinks, paths_for
 from costream.sinks.result_reader import read_results
 from costream.sources.base import SourceOptions
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 from kit.media import make_video
 from kit.object_nets import BOX, LABELS, bright_model, object_card, random_model
 from kit.streams import ItemSource, RecordSink

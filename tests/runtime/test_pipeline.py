@@ -27,7 +27,7 @@ from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
 from costream.sinks.registry import make_sinks
 from costream.sources.base import SourceOptions
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 from costream.weights_io.card import Card, Timeline
 from kit.media import make_video
 from kit.streams import ItemSource, RecordSink

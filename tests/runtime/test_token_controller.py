@@ -19,7 +19,7 @@ from costream.runtime.budget import TokenController
 from costream.runtime.pipeline import run
 from costream.runtime.watch.loop import FeedStates
 from costream.sources.base import SourceOptions
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 from kit.media import make_video
 from kit.object_nets import random_model
 from kit.runs import refused

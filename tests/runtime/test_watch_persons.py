@@ -23,7 +23,7 @@ from costream.runtime.persons import GONE_S, PersonRows
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.mqtt import descriptions
 from costream.sources.base import SourceOptions
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 from costream.ui.screen import Viewport
 from costream.ui.watch.dashboard import Board
 from kit.paths import SAMPLES

@@ -12,7 +12,7 @@ import pytest
 
 from costream.core.layouts import BODY_15
 from costream.core.records import SkeletonFrame
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 from kit.paths import ROOT, SAMPLES
 
 PLACE = {name: k for k, name in enumerate(BODY_15.joints)}

@@ -19,9 +19,9 @@ from costream.sources.live.address import (
     host_of,
     is_camera,
 )
-from costream.sources.live.feed import FeedSource
+from costream.sources.live.feed_source import FeedSource
 from costream.sources.realtime import RealtimeSource
-from costream.sources.registry import expand, name_of, open_source, sniff
+from costream.sources.uris import expand, name_of, open_source, sniff
 
 SOUND = AudioFormat(16000, 1600)
 

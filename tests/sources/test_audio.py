@@ -13,7 +13,7 @@ import pytest
 from costream.core.errors import SourceError
 from costream.core.records import AudioBlock, AudioFormat, Gap
 from costream.sources.base import SourceOptions
-from costream.sources.media.audio import AudioSource
+from costream.sources.media.audio_source import AudioSource
 from kit.media import chirps, make_audio, make_sound, make_video, noise
 from kit.paths import PACKS
 from kit.reading import Contents, contents

@@ -15,8 +15,8 @@ import pytest
 from costream.core.errors import SourceError, UsageError
 from costream.core.records import AudioBlock, AudioFormat, RawAudioFormat
 from costream.sources.base import Source, SourceOptions
-from costream.sources.media.audio import AudioSource
-from costream.sources.registry import open_source
+from costream.sources.media.audio_source import AudioSource
+from costream.sources.uris import open_source
 from kit.media import chirps, make_sound, make_video, noise, truncated
 from kit.reading import Contents, contents
 

@@ -12,8 +12,8 @@ from costream.core.clock import Tick, resample
 from costream.core.errors import SourceError
 from costream.core.records import AudioBlock, AudioFormat, VideoFrame
 from costream.sources.base import SourceOptions
-from costream.sources.media.audio import AudioSource
-from costream.sources.media.audiovisual import AudioVisualSource
+from costream.sources.media.audio_source import AudioSource
+from costream.sources.media.audiovisual_source import AudioVisualSource
 from kit.media import make_audio, make_video
 from kit.reading import Contents, contents
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costream.core.records import AudioFormat, Gap
-from costream.sources.media.resample import BlockSplitter
+from costream.sources.media.block_cutter import BlockSplitter
 
 SOUND = AudioFormat(16000, 400)
 

@@ -26,11 +26,11 @@ from costream.core.records import (
     VideoFrame,
 )
 from costream.sources.base import Source, SourceOptions
-from costream.sources.media.audio import AudioSource
-from costream.sources.media.video import VideoSource
+from costream.sources.media.audio_source import AudioSource
+from costream.sources.media.video_source import VideoSource
 from costream.sources.pipe import PipeSource
 from costream.sources.realtime import RealtimeSource
-from costream.sources.registry import expand, open_source
+from costream.sources.uris import expand, open_source
 from kit.media import make_sound, noise
 from kit.reading import contents
 from kit.skeleton_files import SKELETONS

@@ -15,11 +15,11 @@ import pytest
 from costream.core.errors import SourceError
 from costream.core.records import AudioFormat, Fault
 from costream.sources.base import SourceOptions
-from costream.sources.media.audio import AudioSource
-from costream.sources.media.container import not_media
-from costream.sources.media.packets import REPORT_EVERY_S, DecodeErrors
-from costream.sources.media.video import VideoSource
-from costream.sources.registry import expand
+from costream.sources.media.audio_source import AudioSource
+from costream.sources.media.decode_errors import REPORT_EVERY_S, DecodeErrors
+from costream.sources.media.unreadable import not_media
+from costream.sources.media.video_source import VideoSource
+from costream.sources.uris import expand
 from kit.media import busy, chirps, make_sound, make_video, read_number, rotten, truncated
 from kit.reading import Contents, contents
 

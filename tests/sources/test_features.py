@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from costream.core.errors import SourceError, UsageError
 from costream.core.records import Fault, FeatureRow, SourceInfo
 from costream.sources.base import SourceOptions
-from costream.sources.features import arrays
-from costream.sources.features.arrays import load_features
-from costream.sources.features.source import FeatureSource
+from costream.sources.features import feature_arrays
+from costream.sources.features.feature_arrays import load_features
+from costream.sources.features.feature_source import FeatureSource
 from kit.reading import contents
 
 RGB = np.arange(24, dtype=np.float32).reshape(6, 4)
@@ -248,7 +248,7 @@ def test_damaged(name: str, tmp_path: Path) -> None:
 def test_arrays_that_promise_too_much_or_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrays, "LARGE_BYTES", 1_000_000)  # which is a gigabyte
+    monkeypatch.setattr(feature_arrays, "LARGE_BYTES", 1_000_000)  # which is a gigabyte
     for shape in ("(-3, 9)", "(((", "(3, 1" + "0" * 400 + ")"):
         head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
         start = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little")

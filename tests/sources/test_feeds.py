@@ -18,8 +18,8 @@ import pytest
 
 from costream.core.records import AudioBlock, AudioFormat, VideoFrame
 from costream.sources.base import ConnectionOptions, SourceOptions
-from costream.sources.live.feed import FeedSource
-from costream.sources.registry import open_source
+from costream.sources.live.feed_source import FeedSource
+from costream.sources.uris import open_source
 from kit.media import read_number
 from kit.reading import TIMEOUT_S, Reader, feed
 from kit.rtsp_server import RtspServer, endless, needs_rtsp, recording, tone

@@ -23,11 +23,11 @@ from costream.core.errors import UsageError
 from costream.core.records import AudioBlock, AudioFormat, Fault, Gap, VideoFrame
 from costream.runtime.watch.feed import Buffer, Feed, ReadyStep
 from costream.sources.base import ConnectionOptions, SourceOptions
-from costream.sources.live import connection
-from costream.sources.live.beside import SoundBeside
-from costream.sources.live.connection import REFUSED_FIRST_S, REFUSED_LONGEST_S
-from costream.sources.live.feed import FeedSource
-from costream.sources.registry import open_source
+from costream.sources.live import failures
+from costream.sources.live.backoff import REFUSED_FIRST_S, REFUSED_LONGEST_S
+from costream.sources.live.feed_source import FeedSource
+from costream.sources.live.paired_audio import PairedAudio
+from costream.sources.uris import open_source
 from kit.media import busy, make_video, numbered, read_number
 from kit.reading import PATIENCE_S, TIMEOUT_S, Reader, feed
 
@@ -368,7 +368,7 @@ def test_what_is_tried_again(url: str, message: str) -> None:
 def test_a_camera_that_was_never_there_ends(
     name: str, others: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "list_cameras", lambda: others)
+    monkeypatch.setattr(failures, "list_cameras", lambda: others)
     with Reader(feed(name)) as reader:
         reader.join()
     (fault,) = reader.faults
@@ -519,7 +519,7 @@ def test_sound_that_ends_before_the_pictures_is_told(tmp_path: Path) -> None:
 
 def test_silence_is_counted_within_a_connection(tmp_path: Path) -> None:
     path, told = make_video(tmp_path / "a.ts", RATE, audio_s=1.0), []
-    beside = SoundBeside(SourceOptions(), "feed", 0.0, SOUND)
+    beside = PairedAudio(SourceOptions(), "feed", 0.0, SOUND)
     for begin_s in (0.0, 40.0):
         with av.open(str(path)) as container:
             beside.begin(container, container.streams.audio[0], "")
@@ -535,7 +535,7 @@ def test_sound_that_is_missing_again_is_told_again(tmp_path: Path) -> None:
     """A camera loses it, has it back, and loses it again; reconnections tell nothing new."""
     heard = make_video(tmp_path / "a.ts", RATE, audio_s=1.0)
     silent = make_video(tmp_path / "b.ts", RATE)
-    beside, told = SoundBeside(SourceOptions(), "feed", 0.0, SOUND), []
+    beside, told = PairedAudio(SourceOptions(), "feed", 0.0, SOUND), []
     for path in (heard, silent, silent, heard, heard, silent, silent):
         with av.open(str(path)) as container:
             sound = next(iter(container.streams.audio), None)

@@ -16,7 +16,7 @@ import pytest
 
 from costream.core.errors import SourceError
 from costream.sources.base import SourceOptions
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 from kit.media import make_video
 from kit.reading import Reader, contents, feed
 

@@ -11,7 +11,7 @@ from costream.core.errors import SourceError
 from costream.core.records import AudioFormat, RawAudioFormat, SourceInfo
 from costream.sources.base import SourceOptions
 from costream.sources.media.container import open_container
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 from kit.media import chirps, make_sound, make_video
 from kit.reading import contents
 from kit.runs import refused

@@ -16,9 +16,10 @@ from costream.core.records import VideoFrame
 from costream.options.options import Options
 from costream.runtime.options import check_options
 from costream.sources.base import DecoderChoice, SourceOptions
-from costream.sources.live.connection import ConnectionFailedError, _choose
+from costream.sources.live.failures import ConnectionFailedError
+from costream.sources.live.opening import choose_stream
 from costream.sources.media import hardware
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 from kit.media import make_video
 from kit.paths import SAMPLES
 
@@ -105,13 +106,13 @@ def test_a_feed_that_the_device_does_not_decode_is_given_up(
 ) -> None:
     device("cuda")
     video = stream(False)
-    monkeypatch.setattr("costream.sources.live.connection.video_stream", lambda *_: video)
+    monkeypatch.setattr("costream.sources.live.opening.video_stream", lambda *_: video)
     container: Any = SimpleNamespace(streams=SimpleNamespace(video=[video], audio=[]))
     with pytest.raises(ConnectionFailedError) as caught:
-        _choose(container, SourceOptions(decoder="hardware"), "rtsp://cam/1")
+        choose_stream(container, SourceOptions(decoder="hardware"), "rtsp://cam/1")
     assert caught.value.loss.refused
     assert caught.value.loss.message.startswith("cuda does not decode av1")
-    assert _choose(container, SourceOptions(decoder="auto"), "rtsp://cam/1") is video
+    assert choose_stream(container, SourceOptions(decoder="auto"), "rtsp://cam/1") is video
 
 
 def test_the_first_device_that_can_be_opened_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

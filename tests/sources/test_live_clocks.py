@@ -12,20 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.sources.live.clock import (
-    AHEAD_S,
-    KNOWN_S,
-    LATE_S,
-    REOPENED,
-    SILENT,
-    STANDING,
-    TOO_SLOW,
-    DelayTracker,
-    FeedClock,
-    LiveClock,
-)
-from costream.sources.live.connection import FIRST_S, LONGEST_S, Backoff
-from costream.sources.live.recorder import AudioChunk
+from costream.sources.live.backoff import FIRST_S, LONGEST_S, Backoff
+from costream.sources.live.delays import KNOWN_S, DelayTracker
+from costream.sources.live.device_clock import LATE_S, REOPENED, SILENT, TOO_SLOW, DeviceClock
+from costream.sources.live.device_recording import AudioChunk
+from costream.sources.live.feed_clock import AHEAD_S, STANDING, FeedClock
 
 STEP = 0.04
 
@@ -358,7 +349,7 @@ def due(k: int) -> float:
 
 def run(chunks: list[AudioChunk]) -> list[tuple[float | None, str | None]]:
     """Return for each chunk that was placed where it begins anew, and why."""
-    clock, out = LiveClock(), []
+    clock, out = DeviceClock(), []
     for c in chunks:
         for _, jump in clock.take(c):
             begins = None if jump is None else jump.begins_s
@@ -421,7 +412,7 @@ def test_dropped_chunks_are_counted_by_their_number() -> None:
 @pytest.mark.parametrize("ppm", [-300.0, 0.0, 40.0, 300.0])
 def test_drift(ppm: float) -> None:
     """Ten minutes, with two breaks, of chunks that are late by chance."""
-    chance, clock = np.random.default_rng(0), LiveClock()
+    chance, clock = np.random.default_rng(0), DeviceClock()
     slow = 1 / (1 + ppm * 1e-6)
     gaps = 0
     for k in range(2400):
@@ -437,7 +428,7 @@ def test_drift(ppm: float) -> None:
 
 def test_drift_alone_is_never_a_gap() -> None:
     """An hour of a clock that is 1 in 1000 slow: 3.6 s in all."""
-    clock = LiveClock()
+    clock = DeviceClock()
     for k in range(3600 * 4):
         ((_, jump),) = clock.take(chunk(k, BEGAN_S + (k + 1) * BLOCK_S * 1.001))
         assert jump is None

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.sources.media.audio_decoder import JITTER_S, Discontinuity, SoundClock
-from costream.sources.media.video_decoder import MediaClock
+from costream.sources.media.media_clock import MediaClock
+from costream.sources.media.sound_clock import JITTER_S, Discontinuity, SoundClock
 
 MS = Fraction(1, 1000)
 

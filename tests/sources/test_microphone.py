@@ -27,7 +27,7 @@ LISTEN = """
     import numpy as np
     from costream.core.errors import CostreamError
     from costream.core.records import Fault, Gap
-    from costream.sources.live import recorder
+    from costream.sources.live import microphone_recorder as recorder
     from costream.core.records import AudioFormat
     from costream.sources.base import ConnectionOptions, LiveSource, SourceOptions
     from costream.sources.live.microphone import MicrophoneSource

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from costream.core.errors import SourceError
-from costream.sources.features.pickles import load_pickle
+from costream.sources.features.feature_pickles import load_pickle
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 

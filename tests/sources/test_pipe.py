@@ -27,7 +27,7 @@ READ = """
     import json, signal, sys
     from costream.core.errors import CostreamError
     from costream.sources.base import SourceOptions
-    from costream.sources.registry import open_source
+    from costream.sources.uris import open_source
     source = open_source("-", SourceOptions(**json.loads(sys.argv[1])))
     signal.signal(signal.SIGINT, lambda *_: source.stop())
     print("ready", flush=True)

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from costream.core.records import AudioFormat, Gap, VideoFrame
-from costream.sources.base import ConnectionOptions, LiveSource, SourceOptions, StopEvent
-from costream.sources.media.audio import AudioSource
-from costream.sources.media.video import VideoSource
+from costream.sources.base import ConnectionOptions, LiveSource, SourceOptions
+from costream.sources.media.audio_source import AudioSource
+from costream.sources.media.video_source import VideoSource
 from costream.sources.realtime import RealtimeSource
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
+from costream.sources.waiting import StopEvent
 from kit.media import make_sound, noise
 from kit.reading import contents
 

@@ -20,12 +20,12 @@ from costream.models.streaming import StreamingModel
 from costream.runtime.pipeline import run
 from costream.sinks.registry import make_sinks
 from costream.sources.base import SOURCES, SourceOptions
-from costream.sources.features.source import FeatureSource
-from costream.sources.media.audio import AudioSource
-from costream.sources.media.video import VideoSource
+from costream.sources.features.feature_source import FeatureSource
+from costream.sources.media.audio_source import AudioSource
+from costream.sources.media.video_source import VideoSource
 from costream.sources.pipe import PipeSource
-from costream.sources.registry import expand, name_of, open_source, sniff
-from costream.sources.skeletons.source import SkeletonSource
+from costream.sources.skeletons.skeleton_source import SkeletonSource
+from costream.sources.uris import expand, name_of, open_source, sniff
 from costream.weights_io.card import Card, Timeline
 from kit.media import make_sound, make_video, noise
 from kit.program import python
@@ -336,7 +336,7 @@ def feature_model(width: int) -> StreamingModel:
 def test_the_registry_imports_neither_torch_nor_live_sources() -> None:
     code = """
 import sys
-from costream.sources.registry import SOURCES, name_of, sniff
+from costream.sources.uris import SOURCES, name_of, sniff
 assert sniff("mic") == "audio" and list(SOURCES)
 try:
     sniff("rtsp://camera/1")
@@ -344,6 +344,6 @@ except Exception:
     print(*sys.modules)
 """
     modules = set(python("-c", code).stdout.split())
-    assert "costream.sources.registry" in modules
+    assert "costream.sources.uris" in modules
     live = {f"costream.sources.live.{name}" for name in ("feed", "microphone", "tracks")}
     assert not modules & {"torch", "sounddevice", *live}

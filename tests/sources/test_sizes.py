@@ -13,7 +13,7 @@ from costream.core.errors import SourceError
 from costream.core.records import AudioFormat
 from costream.labels.media import length_s
 from costream.sources.base import SourceOptions
-from costream.sources.media.audio import AudioSource
+from costream.sources.media.audio_source import AudioSource
 from kit.fileserver import serving
 from kit.media import make_sound
 from kit.reading import Contents, contents

@@ -13,9 +13,9 @@ import pytest
 from costream.core.errors import SourceError, UsageError
 from costream.core.layouts import BODY_15, BODY_25, COCO_17, NTU_25, OPENPOSE_18, Layout
 from costream.sources.base import SourceOptions
-from costream.sources.features.source import FeatureSource
-from costream.sources.registry import expand, open_source, sniff
-from costream.sources.skeletons.source import SkeletonSource
+from costream.sources.features.feature_source import FeatureSource
+from costream.sources.skeletons.skeleton_source import SkeletonSource
+from costream.sources.uris import expand, open_source, sniff
 from kit.paths import REFS
 from kit.skeleton_files import clip, faults, frames, joints, kinetics, ntu, openpose, read
 

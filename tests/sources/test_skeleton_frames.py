@@ -16,7 +16,7 @@ from costream.core.layouts import BODY_25, COCO_17, OPENPOSE_18
 from costream.labels.media import Media
 from costream.sources.base import SourceOptions
 from costream.sources.numbering import numbered
-from costream.sources.registry import expand, open_source, sniff
+from costream.sources.uris import expand, open_source, sniff
 from kit.mocap_files import alphapose, as_layout, pixels, saved, standing, to_body
 from kit.skeleton_files import faults, frames, openpose, read
 

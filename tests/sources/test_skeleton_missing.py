@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from costream.core.layouts import BODY_25, COCO_17, OPENPOSE_18, Layout
 from costream.core.records import Fault, SkeletonFrame
 from costream.sources.base import SourceOptions
-from costream.sources.converters import make_converter
-from costream.sources.skeletons.persons import make_person
+from costream.sources.skeletons.person import make_person
+from costream.sources.values import make_converter
 from kit.mocap_files import (
     alphapose,
     deeplabcut_hdf5,
@@ -147,7 +147,7 @@ def test_streams_of_python_and_pipes_tell_it_at_once_and_at_the_end(tmp_path: Pa
     path = wide(tmp_path / "a.csv", x, COCO_17, underscored)
     code = """if True:
         from costream.sources.base import SourceOptions
-        from costream.sources.registry import open_source
+        from costream.sources.uris import open_source
         source = open_source("-", SourceOptions(frame_rate_hz=25.0))
         source.open()
         for item in source.items():

@@ -22,7 +22,7 @@ from costream.core.layouts import (
     leads_to_centre,
     marker_sets,
 )
-from costream.sources.registry import sniff
+from costream.sources.uris import sniff
 from kit.mocap_files import (
     BONES,
     MOCAP,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from costream.core.errors import CostreamError, SourceError
 from costream.core.layouts import BODY_15, COCO_17
 from costream.sources.base import SourceOptions
-from costream.sources.registry import open_source
 from costream.sources.skeletons.order import is_grouped
+from costream.sources.uris import open_source
 from kit.mocap_files import pixels
 from kit.skeleton_files import clip, faults, frames, read, underscored, wide
 
@@ -144,7 +144,7 @@ def test_a_pipe_says_that_it_cannot_be_sorted(tmp_path: Path) -> None:
     code = """if True:
         import sys
         from costream.sources.base import SourceOptions
-        from costream.sources.registry import open_source
+        from costream.sources.uris import open_source
         source = open_source("-", SourceOptions(frame_rate_hz=25.0))
         source.open()
         print([item.message for item in source.items() if hasattr(item, "message")])

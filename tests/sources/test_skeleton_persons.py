@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.core.records import Fault, SkeletonFrame
-from costream.sources.registry import open_source
-from costream.sources.skeletons.persons import KEEP_S, Person, PersonFrame, Slots, make_person
+from costream.sources.skeletons.person import Person, make_person
+from costream.sources.skeletons.person_slots import KEEP_S, Slots
+from costream.sources.skeletons.skeleton_recording import PersonFrame
+from costream.sources.uris import open_source
 from kit.paths import SAMPLES
 
 SHAPE = np.random.default_rng(1).uniform(-0.5, 0.5, (5, 2))

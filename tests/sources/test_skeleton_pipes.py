@@ -16,7 +16,7 @@ from costream.core.errors import SourceError
 from costream.core.layouts import BODY_15, MEDIAPIPE_33
 from costream.core.records import Item, SkeletonFrame, SourceInfo
 from costream.sources.base import SourceOptions
-from costream.sources.registry import open_source, sniff
+from costream.sources.uris import open_source, sniff
 from kit.skeleton_files import clip, faults, frames, long, read, underscored, wide
 
 X = clip(BODY_15, 6)

@@ -24,7 +24,8 @@ from costream.core.layouts import (
     OPENPOSE_18,
     Layout,
 )
-from costream.sources.skeletons.headings import parse_columns, read_heading
+from costream.sources.skeletons.columns import parse_columns
+from costream.sources.skeletons.headings import read_heading
 from costream.sources.skeletons.joint_names import joint_phrase
 from kit.paths import PACKS
 from kit.skeleton_files import clip, faults, frames, joints, long, read, wide

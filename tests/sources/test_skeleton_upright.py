@@ -13,8 +13,8 @@ import pytest
 from costream.core.layouts import BODY_15, BODY_25, COCO_17, MEDIAPIPE_33, OPENPOSE_18, Layout
 from costream.core.records import Fault, SkeletonFrame
 from costream.sources.base import SourceOptions
-from costream.sources.converters import make_converter
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
+from costream.sources.values import make_converter
 from kit.mocap_files import (
     alphapose,
     as_layout,
@@ -199,7 +199,7 @@ def test_streams_are_told_once_and_stay_as_they_are(tmp_path: Path) -> None:
 
     path = wide(tmp_path / "a.csv", x * (1, -1), COCO_17, underscored)
     with path.open("rb") as file:
-        from costream.sources.skeletons.source import SkeletonSource
+        from costream.sources.skeletons.skeleton_source import SkeletonSource
 
         head = path.read_bytes()[:100]
         source = SkeletonSource("-", SourceOptions(frame_rate_hz=25.0), file=file, head=head)

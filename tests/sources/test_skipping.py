@@ -12,9 +12,9 @@ import pytest
 from costream.core.clock import Tick, resample
 from costream.core.records import Fault, VideoFrame
 from costream.sources.base import SourceOptions
-from costream.sources.media.ahead import ReadAhead
+from costream.sources.media.prefetch import Prefetcher
 from costream.sources.media.skipping import FrameSkipper, SkippedFrame
-from costream.sources.media.video import VideoSource
+from costream.sources.media.video_source import VideoSource
 from kit.media import busy, make_video, rotten
 from kit.reading import Contents, contents
 
@@ -139,7 +139,7 @@ def test_an_error_comes_after_the_items_before_it() -> None:
         yield from range(5)
         raise OSError("gone")
 
-    items = ReadAhead(failing(), 2)
+    items = Prefetcher(failing(), 2)
     assert [next(items) for _ in range(5)] == [0, 1, 2, 3, 4]
     with pytest.raises(OSError, match="gone"):
         next(items)

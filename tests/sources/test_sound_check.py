@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import costream
 from costream.core.records import AudioFormat, Fault, Level, Prediction
 from costream.sources.base import SourceOptions
-from costream.sources.media.audio import AudioSource
-from costream.sources.memory import MemorySource
+from costream.sources.media.audio_source import AudioSource
+from costream.sources.memory_source import MemorySource
 from kit.media import chirps, make_sound
 from kit.reading import contents
 from kit.runs import records, run

@@ -10,7 +10,7 @@ import pytest
 
 from costream.core.records import SourceInfo, VideoFrame
 from costream.sources.base import SourceOptions
-from costream.sources.media.video import VideoSource
+from costream.sources.media.video_source import VideoSource
 from costream.sources.pipe import PipeSource
 from kit.media import make_video, read_number
 from kit.reading import contents

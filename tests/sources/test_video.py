@@ -15,7 +15,7 @@ import pytest
 from costream.core.errors import SourceError
 from costream.core.records import SourceInfo, VideoFrame
 from costream.sources.base import SourceOptions
-from costream.sources.media.video import VideoSource
+from costream.sources.media.video_source import VideoSource
 from kit.media import busy, make_audio, make_video, read_number, red_corner, side_by_side
 from kit.reading import contents
 

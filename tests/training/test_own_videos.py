@@ -13,7 +13,7 @@ from costream.labels.examples import Example
 from costream.models.build import build
 from costream.models.catalogue import load_model
 from costream.sources.base import SourceOptions
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 from costream.training.feature_cache import FeatureCache
 from costream.training.video.examples import VideoReader
 from costream.weights_io.file import read_card, read_weights

@@ -20,8 +20,8 @@ from costream.core.errors import SourceError, UsageError
 from costream.core.label_sets import THUMOS14, TVSERIES
 from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, read_text
 from costream.labels.recording import Label
-from costream.sources.features.arrays import load_arrays
-from costream.sources.features.pickles import load_pickle
+from costream.sources.features.feature_arrays import load_arrays
+from costream.sources.features.feature_pickles import load_pickle
 
 BESIDE = "frames.json"  # {"rate_hz": ..., "names": [...]}
 _SETS = {len(labels.names): labels for labels in (THUMOS14, TVSERIES)}

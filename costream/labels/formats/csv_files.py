@@ -18,7 +18,9 @@ from pathlib import Path
 from costream.core.errors import UsageError
 from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, read_text
 from costream.labels.recording import Label
-from costream.sources.skeletons.headings import AXES, is_long, read_heading
+from costream.sources.skeletons.columns import AXES
+from costream.sources.skeletons.headings import read_heading
+from costream.sources.skeletons.table_schema import is_long
 
 log = logging.getLogger("costream")
 

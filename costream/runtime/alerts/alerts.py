@@ -32,7 +32,8 @@ from costream.runtime.levels import LevelMeter
 from costream.runtime.persons import PersonScores
 from costream.runtime.presence import Presence
 from costream.sinks.rotation import clip_stem
-from costream.sources.live.clip_buffer import SUFFIX, PacketRing
+from costream.sources.live.clip_buffer import PacketRing
+from costream.sources.live.clip_file import SUFFIX
 
 log = logging.getLogger("costream")
 # An alert that fires up to this long after its event still gets its whole clip.

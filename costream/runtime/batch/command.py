@@ -31,7 +31,7 @@ from costream.runtime.setup import logging_to
 from costream.runtime.stop import StopHandler
 from costream.sinks.parquet import require_parquet
 from costream.sinks.registry import check_outputs
-from costream.sources.features.arrays import split_video
+from costream.sources.features.feature_arrays import split_video
 from costream.ui.console import live_allowed, print_line, stderr_console
 from costream.ui.progress import BatchProgress, BatchState
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from costream.core.errors import ExitCode, UsageError
 from costream.core.spelling import folded
-from costream.sources.features.arrays import PARTS
+from costream.sources.features.feature_arrays import PARTS
 
 PRIVATE = ".costream"  # folder for a batch's internal files, below its output folder
 KEYPOINTS = "_keypoints.json"  # a folder of these files is one input

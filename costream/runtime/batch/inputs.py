@@ -33,7 +33,7 @@ from costream.runtime.batch.stores import (
 )
 from costream.runtime.batch.tables import TABLES
 from costream.sinks.registry import FORMATS
-from costream.sources.registry import expand
+from costream.sources.uris import expand
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from costream.runtime.batch.folders import (
     parents,
     part_refusal,
 )
-from costream.sources.features.arrays import split_video
+from costream.sources.features.feature_arrays import split_video
 
 _URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]+::)*[A-Za-z][A-Za-z0-9+.-]+://")
 _FILE = "file://"

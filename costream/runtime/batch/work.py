@@ -51,10 +51,10 @@ from costream.sinks.base import Sink
 from costream.sinks.filters import DeterministicSink
 from costream.sinks.registry import make_sinks, paths_for
 from costream.sources.base import Source, SourceOptions
-from costream.sources.features.arrays import split_video
-from costream.sources.media.container import media_streams
+from costream.sources.features.feature_arrays import split_video
 from costream.sources.media.remote import MEDIA_SUFFIXES
-from costream.sources.registry import open_source, sniff
+from costream.sources.media.streams import media_streams
+from costream.sources.uris import open_source, sniff
 
 log = logging.getLogger("costream")
 RECORDS = f"{PRIVATE}/records"  # folder for records when "jsonl" is not an output format

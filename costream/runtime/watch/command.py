@@ -50,9 +50,9 @@ from costream.sinks.jsonl import JsonLines
 from costream.sinks.registry import check_outputs
 from costream.sinks.rotation import Rotation
 from costream.sources.base import ConnectionOptions, LiveSource, Source, SourceOptions
-from costream.sources.live.feed import FeedSource
+from costream.sources.live.feed_source import FeedSource
 from costream.sources.pipe import PipeSource
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 from costream.ui.console import live_allowed, stderr_console
 from costream.ui.watch.dashboard import Dashboard
 from costream.ui.watch.lines import WatchLines

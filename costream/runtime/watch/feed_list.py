@@ -40,7 +40,7 @@ from costream.options.options import Options
 from costream.runtime.alerts.actions import SECRET_VARIABLES
 from costream.runtime.alerts.alerts import KEYS, AlertOptions, read_options
 from costream.sinks.rotation import safe_name
-from costream.sources.registry import name_of
+from costream.sources.uris import name_of
 
 Transport = Literal["tcp", "udp"]
 LIST = ".toml"  # file extension of a list of feeds

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import math
-import os
 import threading
 import time
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import av
-from av import CodecContext, Packet
-from av.audio.codeccontext import AudioCodecContext
-from av.container import InputContainer, OutputContainer
-from av.stream import Discard, Stream
+from av import Packet
+from av.container import InputContainer
+from av.stream import Discard
 
 from costream.core.errors import OutputError
-from costream.core.locks import open_own
-from costream.sources.media.container import has_time_stamps, video_streams
+from costream.sources.live.clip_file import PacketCopy, StreamTemplates, write_clip
+from costream.sources.media.streams import video_streams
+from costream.sources.media.timing import has_time_stamps
 
 log = logging.getLogger("costream")
 LIMIT = 64 * 2**20  # maximum bytes buffered, and maximum bytes of a clip
@@ -261,187 +257,3 @@ class PacketRing:
                     return None
                 due_s = min((r.due_s for r in self._recordings), default=None)
                 self._changed.wait(None if due_s is None else due_s - now_s)
-
-
-# Writing of received packets to a clip file without re-encoding.
-#
-# The container is Matroska: it supports nearly every codec of cameras (FFmpeg's MP4 supports
-# neither raw samples nor G.711), and a truncated file can still be played. G.711, the codec of
-# telephones and of many cameras, is the exception that FFmpeg does not write to Matroska either: it
-# is decoded to 16-bit samples, which is lossless.
-
-SUFFIX = ".mkv"
-_FORMAT = "matroska"
-_G711 = ("pcm_mulaw", "pcm_alaw")
-_USUAL_STEP_S = Fraction(1, 25)  # from packet to packet, if they have no duration
-
-
-@dataclass(frozen=True)
-class PacketCopy:
-    """An independent copy of a packet: its bytes and the demuxer's metadata."""
-
-    stream: int  # index in its container
-    data: bytes
-    pts: int | None  # in units of time_base, like the next two
-    dts: int | None
-    duration: int  # 0: unknown
-    time_base: Fraction
-    key: bool  # keyframe: can be decoded without earlier ones
-    time_s: float  # the feed's; until it is placed that of its arrival
-
-    def placed(self, offset_s: float) -> PacketCopy:
-        """Return it at the time of its stamp, which is ``offset_s`` before that of the feed."""
-        stamp = self.pts if self.dts is None else self.dts
-        if stamp is None:
-            return self
-        return replace(self, time_s=float(stamp * self.time_base) + offset_s)
-
-    @classmethod
-    def of(cls, packet: Packet[Any], time_s: float, stamped: bool = True) -> PacketCopy:
-        """Return a copy of ``packet``, which arrived at ``time_s``.
-
-        Not ``stamped``: its time stamps are those of its arrival.
-        """
-        arrival = round(time_s / packet.time_base)
-        return cls(
-            packet.stream_index,
-            bytes(packet),
-            packet.pts if stamped else arrival,
-            packet.dts if stamped else arrival,
-            (packet.duration or 0) if stamped else 0,
-            packet.time_base,
-            packet.is_keyframe,
-            time_s,
-        )
-
-
-@dataclass(frozen=True)
-class _Track:
-    """Output stream, and the decoder its packets need first, if any."""
-
-    stream: Stream
-    decoder: AudioCodecContext | None = None
-
-    def plain(self, data: bytes) -> bytes:
-        if self.decoder is None:
-            return data
-        frames = self.decoder.decode(Packet(data))
-        return b"".join(frame.to_ndarray().tobytes() for frame in frames)
-
-
-class StreamTemplates:
-    """Stream parameters of a connection; they outlive its container."""
-
-    def __init__(self) -> None:
-        # Streams of a closed container must not be accessed: copies in a file that is never
-        # written preserve what a decoder needs.
-        self._held = held = av.open(io.BytesIO(), "w", format=_FORMAT)
-        # Open, it is part of a cycle, which Python may find hours later: 90 kB a connection.
-        weakref.finalize(self, held.close).atexit = False
-        self._copies: dict[int, Stream] = {}
-        self._telephony: dict[int, tuple[str, int, str]] = {}  # codec, rate, layout
-        self._size = (0, 0)
-
-    def note(self, stream: Stream) -> None:
-        """Add a stream whose container is open; ValueError if Matroska does not support it."""
-        context: Any = stream.codec_context
-        if context is None:
-            raise ValueError("there is no decoder for it")
-        if stream.type == "video":  # opened without probing, only the decoder learns the size
-            self._size = (context.width, context.height)
-        if stream.index in self._copies or stream.index in self._telephony:
-            return
-        if stream.type == "audio" and context.name in _G711:
-            sound = (context.name, context.sample_rate, context.layout.name)
-            self._telephony[stream.index] = sound
-        else:
-            copy = self._held.add_stream_from_template(stream, opaque=True)
-            self._copies[stream.index] = copy
-
-    def add_to(self, container: OutputContainer) -> dict[int, _Track]:
-        """Add the same streams to ``container``; return them by their index here."""
-        made: dict[int, _Track] = {}
-        for index, held in sorted(self._copies.items()):
-            stream = container.add_stream_from_template(held, opaque=True)
-            if stream.type == "video":
-                context: Any = stream.codec_context
-                context.width, context.height = self._size
-            made[index] = _Track(stream)
-        for index, (codec, rate_hz, layout) in sorted(self._telephony.items()):
-            decoder = cast(AudioCodecContext, CodecContext.create(codec, "r"))
-            decoder.sample_rate, decoder.layout = rate_hz, layout
-            samples = container.add_stream("pcm_s16le", rate_hz, layout=layout)
-            made[index] = _Track(samples, decoder)
-        return made
-
-
-def write_clip(path: Path, tracks: StreamTemplates, packets: Sequence[PacketCopy]) -> None:
-    """Write ``packets`` (the first one a keyframe) to ``path``, which appears when complete.
-
-    The packets are not modified and may be written to other files too. Raises av.FFmpegError,
-    OSError or ValueError on failure, leaving no file behind.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    try:
-        with (
-            open(part, "wb", opener=open_own) as file,
-            av.open(file, "w", format=_FORMAT) as container,
-        ):
-            made = tracks.add_to(container)
-            for index, packet in _timed(packets, made):
-                packet.stream = made[index].stream
-                container.mux_one(packet)
-        with part.open("rb") as written:
-            os.fsync(written.fileno())
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-
-
-def _timed(
-    packets: Sequence[PacketCopy], tracks: Mapping[int, _Track]
-) -> Iterator[tuple[int, Packet[Any]]]:
-    """Yield packets for a muxer, from 0 s on, each with its stream index.
-
-    Packets presented before the first one are left out: they need earlier ones to be decoded.
-    """
-    stamps: dict[int, tuple[int, int]] = {}  # index in packets -> pts, dts
-    for stream in {packet.stream for packet in packets}:
-        places = [k for k, packet in enumerate(packets) if packet.stream == stream]
-        pts = _complete([packets[k] for k in places])
-        # Decoding times may be missing. Any that increase and never exceed the presentation times
-        # are valid: Matroska does not store them.
-        rising = sorted(pts)
-        late = max(high - stamp for high, stamp in zip(rising, pts, strict=True))
-        for k, stamp, high in zip(places, pts, rising, strict=True):
-            stamps[k] = stamp, high - late
-    origin_s = stamps[0][0] * packets[0].time_base
-    for k, copy in enumerate(packets):
-        pts_, dts = stamps[k]
-        if pts_ * copy.time_base < origin_s:
-            continue
-        shift = round(origin_s / copy.time_base)
-        packet: Packet[Any] = Packet(tracks[copy.stream].plain(copy.data))
-        packet.pts, packet.dts, packet.duration = pts_ - shift, dts - shift, copy.duration
-        packet.time_base, packet.is_keyframe = copy.time_base, copy.key
-        yield copy.stream, packet
-
-
-def _complete(packets: Sequence[PacketCopy]) -> list[int]:
-    """Return the presentation times of the packets of one stream, in their order.
-
-    Over RTSP the first ones may be missing: they are extrapolated backwards.
-    """
-    first = packets[0]
-    step = max((p.duration for p in packets), default=0) or round(_USUAL_STEP_S / first.time_base)
-    known = [p.dts if p.pts is None else p.pts for p in packets]
-    stamps = [stamp for stamp in known if stamp is not None]
-    missing = next((k for k, stamp in enumerate(known) if stamp is not None), len(known))
-    last = (min(stamps) if stamps else 0) - (missing + 1) * step
-    out = []
-    for stamp in known:
-        last = last + step if stamp is None else stamp
-        out.append(last)
-    return out

@@ -14,12 +14,14 @@ import numpy as np
 
 from costream.core.errors import SourceError, UsageError, display_name
 from costream.core.records import Fault, Gap, Item, SourceInfo
-from costream.sources.base import Connection, SourceOptions, source, take
-from costream.sources.live.clock import SILENT, TOO_SLOW, LiveClock
+from costream.sources.base import Connection, SourceOptions, source
+from costream.sources.live.device_clock import SILENT, TOO_SLOW, DeviceClock
+from costream.sources.live.device_recording import AudioChunk, DeviceLoss
 from costream.sources.live.devices import WHERE
-from costream.sources.live.recorder import AudioChunk, DeviceLoss, MicrophoneRecorder
-from costream.sources.media.audio_decoder import Discontinuity
-from costream.sources.media.resample import AudioBlockCutter
+from costream.sources.live.microphone_recorder import MicrophoneRecorder
+from costream.sources.media.block_cutter import AudioBlockCutter
+from costream.sources.media.sound_clock import Discontinuity
+from costream.sources.waiting import take
 
 log = logging.getLogger("costream")
 
@@ -53,7 +55,7 @@ class MicrophoneSource:
                 what, hint = "a microphone has no pictures", "leave out the model that takes them"
             raise UsageError(what, where=self._uri, hint=hint)
         self._sound = self._options.sound
-        self._clock = LiveClock()
+        self._clock = DeviceClock()
         self._cutter: AudioBlockCutter | None = None
         self._dropped_s = 0.0
         self._stopped = False
@@ -94,7 +96,7 @@ class MicrophoneSource:
         """Start recording. Raises SourceError on failure, with installation help."""
         connecting = self._options.connecting
         age_s = 0.0 if connecting is None else connecting.age_s()
-        self._opened_s, self._clock = time.monotonic() - age_s, LiveClock(Fraction(age_s))
+        self._opened_s, self._clock = time.monotonic() - age_s, DeviceClock(Fraction(age_s))
         retries = -1 if connecting is None else connecting.retries
         recorder = self._recorder = MicrophoneRecorder(
             self._wanted,
@@ -170,7 +172,7 @@ class MicrophoneSource:
         opened_s = self._clock.next_s
         begins_s = first.arrived_s - first.frames / first.rate_hz - self._opened_s
         begins_s = max(begins_s, opened_s)
-        self._clock = LiveClock(Fraction(begins_s))
+        self._clock = DeviceClock(Fraction(begins_s))
         if self._absent:
             yield Gap(opened_s, begins_s, self._absent)
             self._absent = ""

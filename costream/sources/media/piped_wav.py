@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from costream.sources.media.container import Readable
+from costream.sources.media.input_file import Readable
 from costream.sources.media.samples import TAGS, UNKNOWN_BYTES
 
 _UNKNOWN = b"\xff\xff\xff\xff"

@@ -14,7 +14,7 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from costream.core.clock import TOLERANCE_S
-from costream.sources.media.packets import PacketReader
+from costream.sources.media.packet_decoder import PacketReader
 
 # Packets that are read before one is decoded. H.264 and HEVC reorder at most 16 frames: by then the
 # frame that is shown after it is known.

@@ -13,19 +13,13 @@ from av.container import InputContainer
 from costream.core.errors import SourceError, UsageError, display_name
 from costream.core.pyav import open_input
 from costream.core.records import RawAudioFormat
-from costream.sources.media.container import (
-    Readable,
-    audio_stream,
-    end_s,
-    length_is_guessed,
-    open_container,
-    stated_end_s,
-    time_base,
-    told_by_content,
-)
-from costream.sources.media.packets import CUT_OFF_S
+from costream.sources.media.container import open_container, told_by_content
+from costream.sources.media.input_file import Readable
+from costream.sources.media.packet_decoder import CUT_OFF_S
 from costream.sources.media.piped_wav import PipedWav, is_wav
 from costream.sources.media.samples import Samples, find_samples
+from costream.sources.media.streams import audio_stream
+from costream.sources.media.timing import end_s, length_is_guessed, stated_end_s, time_base
 
 # Formats whose header has the length a second time, which FFmpeg takes.
 _TWICE = ("aiff", "au")

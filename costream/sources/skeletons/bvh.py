@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from costream.core.errors import SourceError
-from costream.sources.skeletons.lines import decimal
-from costream.sources.skeletons.persons import Event, SkippedData, TruncatedRecording
+from costream.sources.skeletons.skeleton_recording import Event, SkippedData, TruncatedRecording
 from costream.sources.skeletons.take import Numbers, Take, frame_times, frames_of, split_subjects
+from costream.sources.skeletons.text_lines import decimal
 
 _MOST_BONES = 10_000
 _BAD_ROW = "malformed frame(s), left out"

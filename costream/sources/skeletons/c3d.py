@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from costream.core.errors import SourceError
-from costream.sources.skeletons.persons import Event, TruncatedRecording
+from costream.sources.skeletons.skeleton_recording import Event, TruncatedRecording
 from costream.sources.skeletons.take import Take, frame_times, frames_of, split_subjects
 
 _MOST = 1 << 31  # bytes of all markers

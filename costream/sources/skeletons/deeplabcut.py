@@ -9,10 +9,10 @@ import numpy as np
 
 from costream.core.errors import SourceError
 from costream.sources.file import first_of, require_rate
-from costream.sources.skeletons.lines import delimiter_of
-from costream.sources.skeletons.persons import Event, SkippedData
-from costream.sources.skeletons.table import number
+from costream.sources.skeletons.skeleton_recording import Event, SkippedData
+from costream.sources.skeletons.table_rows import number
 from costream.sources.skeletons.take import Numbers, Take, frames_of
+from costream.sources.skeletons.text_lines import delimiter_of
 
 LEVELS = ("scorer", "individuals", "bodyparts", "coords")
 _COORDS = ("x", "y", "z", "likelihood")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from costream.core.errors import SourceError
 from costream.core.layouts import MEDIAPIPE_33
 from costream.sources.file import require_rate
-from costream.sources.skeletons.persons import SkeletonRecording
+from costream.sources.skeletons.skeleton_recording import SkeletonRecording
 from costream.sources.skeletons.take import Take, frame_times, frames_of
 
 # Names of FreeMoCap's outputs, in folders output_data and output_data/raw_data.

@@ -8,15 +8,14 @@ import numpy as np
 
 from costream.core.errors import SourceError
 from costream.core.layouts import NTU_25
-from costream.sources.skeletons.lines import Lines
-from costream.sources.skeletons.persons import (
+from costream.sources.skeletons.person import Person, make_person
+from costream.sources.skeletons.skeleton_recording import (
     Event,
-    Person,
     PersonFrame,
     SkeletonRecording,
     TruncatedRecording,
-    make_person,
 )
+from costream.sources.skeletons.text_lines import Lines
 
 RATE_HZ = 30.0  # of the sensor
 # Kinect's tracking states of a joint (not tracked, inferred, tracked) as scores.

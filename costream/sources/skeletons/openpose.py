@@ -16,15 +16,14 @@ from costream.core.layouts import BODY_25, OPENPOSE_18, Layout
 from costream.sources.file import require_rate
 from costream.sources.skeletons.frame_files import frame_files
 from costream.sources.skeletons.joint_names import NAMES_BY_COUNT, find_joints
-from costream.sources.skeletons.persons import (
+from costream.sources.skeletons.person import Person, make_person
+from costream.sources.skeletons.skeleton_recording import (
     Event,
-    Person,
     PersonFrame,
     SkeletonRecording,
     SkippedData,
     TruncatedRecording,
     check_joints,
-    make_person,
 )
 from costream.sources.skeletons.take import arranged, joint_order
 

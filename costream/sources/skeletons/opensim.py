@@ -9,10 +9,10 @@ import numpy as np
 from costream.core.errors import SourceError
 from costream.sources.file import first_of, require_rate
 from costream.sources.skeletons.bvh import rotations
-from costream.sources.skeletons.lines import decimal
-from costream.sources.skeletons.persons import Event, SkippedData
-from costream.sources.skeletons.table import number
+from costream.sources.skeletons.skeleton_recording import Event, SkippedData
+from costream.sources.skeletons.table_rows import number
 from costream.sources.skeletons.take import Numbers, Take, frames_of, split_subjects
+from costream.sources.skeletons.text_lines import decimal
 
 _BAD_ROW = "malformed row(s), left out"
 

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 
 from costream.core.clock import parse_time
 from costream.core.errors import UsageError
-from costream.sources.skeletons.lines import decimal, is_valid
+from costream.sources.skeletons.text_lines import decimal, is_valid
 
 Row = list[str]
 

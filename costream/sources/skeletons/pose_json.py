@@ -16,19 +16,19 @@ from costream.core.errors import SourceError
 from costream.core.layouts import MEDIAPIPE_33, Layout
 from costream.sources.file import first_of, require_rate
 from costream.sources.numbering import numbered
-from costream.sources.skeletons.headings import Columns
+from costream.sources.skeletons.columns import Columns
 from costream.sources.skeletons.joint_names import NAMES_BY_COUNT
 from costream.sources.skeletons.openpose import read_kinetics
 from costream.sources.skeletons.order import is_grouped
-from costream.sources.skeletons.persons import (
+from costream.sources.skeletons.person import make_person
+from costream.sources.skeletons.skeleton_recording import (
     Event,
     PersonFrame,
     SkeletonRecording,
     SkippedData,
     TruncatedRecording,
-    make_person,
 )
-from costream.sources.skeletons.table import CALENDAR_S, SLOW_S
+from costream.sources.skeletons.table_clock import CALENDAR_S, SLOW_S
 from costream.sources.skeletons.take import Take, read_take
 
 _BAD_FRAME = "malformed frame(s), left out"

@@ -11,15 +11,12 @@ import numpy.typing as npt
 
 from costream.core.errors import SourceError
 from costream.core.layouts import BODY_15, Layout, joint_mapping
-from costream.sources.skeletons.headings import AXES, AxesOption, Columns, orientation
+from costream.sources.skeletons.axes_option import AxesOption
+from costream.sources.skeletons.columns import AXES, Columns
 from costream.sources.skeletons.joint_names import find_joints
-from costream.sources.skeletons.persons import (
-    Event,
-    Person,
-    PersonFrame,
-    SkeletonRecording,
-    make_person,
-)
+from costream.sources.skeletons.person import Person, make_person
+from costream.sources.skeletons.skeleton_recording import Event, PersonFrame, SkeletonRecording
+from costream.sources.skeletons.table_schema import orientation
 
 Numbers = npt.NDArray[np.float64]
 

@@ -13,14 +13,15 @@ import numpy.typing as npt
 from costream.core.errors import SourceError
 from costream.core.layouts import Layout, joint_mapping
 from costream.core.records import Fault
-from costream.sources.skeletons.headings import AXES, orientation
-from costream.sources.skeletons.persons import (
+from costream.sources.skeletons.columns import AXES
+from costream.sources.skeletons.person import Person
+from costream.sources.skeletons.skeleton_recording import (
     Event,
-    Person,
     PersonFrame,
     SkeletonRecording,
     TruncatedRecording,
 )
+from costream.sources.skeletons.table_schema import orientation
 
 Direction = tuple[int, int]  # an axis, and 1 or -1
 

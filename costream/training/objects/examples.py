@@ -26,7 +26,7 @@ from costream.models.eventful.vitdet import ViTDet
 from costream.models.images import IMAGENET_MEAN, Pixels
 from costream.nn.boxes import areas, clip_boxes
 from costream.sources.base import SourceOptions
-from costream.sources.registry import open_source
+from costream.sources.uris import open_source
 from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
 from costream.training.objects.augment import (
     Cutout,

@@ -14,7 +14,7 @@ from costream.core.records import SkeletonFrame, VideoFrame
 from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.pose import DetectedPerson, PoseTracker, PoseTrackers, quiet_stderr
 from costream.sources.base import SourceOptions
-from costream.sources.media.video import VideoSource
+from costream.sources.media.video_source import VideoSource
 from kit.paths import PACKS
 
 JOINT = {name: k for k, name in enumerate(MEDIAPIPE_33.joints)}

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from costream.core.errors import ModelError, SourceError
-from costream.sources.features.pickles import load_pickle
+from costream.sources.features.feature_pickles import load_pickle
 from costream.weights_io.foreign import read_foreign
 from kit.program import costream
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from costream.core.errors import UsageError
 from costream.labels.recording import UNSCORED
-from costream.sources.media.picture import fit
+from costream.sources.media.lazy_image import fit
 from weights.recipes.action.data import distort
 from weights.recipes.action.rendering.figure import LABELS
 from weights.recipes.action.rendering.scenes import LabelledClip, clips_before

@@ -1,0 +1,174 @@
+"""Audio source: sound of media files and byte streams, decoded with PyAV."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from fractions import Fraction
+
+import av
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+from av.stream import Discard
+
+from costream.core.errors import SourceError, display_name
+from costream.core.records import AudioBlock, Fault, Item, SourceInfo
+from costream.sources.base import SourceOptions, source
+from costream.sources.media.audio_decoder import AudioDecoder
+from costream.sources.media.block_cutter import AudioBlockCutter
+from costream.sources.media.media_source import MediaSource
+from costream.sources.media.sound_file import SoundFile, open_raw, open_sound
+from costream.sources.media.timing import HEADERLESS, has_time_stamps, origin, time_base
+
+# Decoding starts this long before the requested time: codecs and filters need to settle.
+SETTLE_S = 1.0
+# With less lead than this they have not settled; the file is then decoded from its beginning.
+SETTLED_S = 0.2
+
+
+@source("audio", kind="audio", order=3)
+class AudioSource(MediaSource[AudioDecoder]):
+    """Sound of a file in blocks of one model step; tolerates damaged files.
+
+    Time is the container's own clock, as in VideoSource. From the first time stamp on, samples are
+    counted; where stamps show missing samples there is silence (up to half a second) or a Gap,
+    after which the blocks restart. ``options.sound`` sets rate and block length; ValueError
+    without it. From a pipe, each block is yielded as soon as its samples have arrived, at some
+    cost.
+    """
+
+    _sound_file: SoundFile
+    _cutter: AudioBlockCutter | None = None
+    _first: av.AudioFrame | None = None
+
+    def _prepare(self) -> None:
+        if self._options.sound is None:
+            raise ValueError("options.sound is missing")
+        self._sound = self._options.sound
+        self._live = bool(self._head)  # from a pipe
+
+    @staticmethod
+    def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
+        """Return whether sound is requested of what may be media."""
+        return options.sound is not None and (bool(head) or path is None)
+
+    def open(self) -> SourceInfo:
+        """Open the file and decode its first samples; raises SourceError on failure."""
+        container, stream = self._open_container()
+        self._check_start(self._sound_file.duration_s)
+        # From here on use only the returned decoder: the container may have been reopened.
+        decoder, origin_s = self._go_to_start(container, stream)
+        if self._first is None:
+            raise self._no_samples()
+        self._check_end(float(decoder.start_s))
+        self._cutter = AudioBlockCutter(
+            self._first,
+            self._sound,
+            self._options,
+            self._where,
+            live=self._live,
+            time_s=decoder.start_s,
+            origin_s=origin_s,
+        )
+        return SourceInfo(
+            name=display_name(os.path.basename(self._uri)),
+            uri=self._where,
+            kind="audio",
+            duration_s=self._sound_file.duration_s,
+            rate_hz=self._sound.rate_hz / self._sound.block,
+            live=self._live,
+            assumed=self._sound_file.assumed,
+        )
+
+    def items(self) -> Iterator[Item]:
+        """Yield AudioBlock, Gap and Fault items; a fatal Fault if the rest is lost."""
+        for item in self._items():
+            if self._stopped or self._decoder is None:
+                return
+            if isinstance(item, AudioBlock):
+                yield from self._damage.report(item.time_s, True)
+            yield item
+
+    def _forget(self) -> None:
+        self._first = self._cutter = None
+
+    def _items(self) -> Iterator[Item]:
+        decoder, cutter, first = self._decoder, self._cutter, self._first
+        if decoder is None or cutter is None or first is None:
+            return
+        self._first = None
+        fatal = None
+        try:
+            yield from cutter.take(first, None)
+            for frame, jump in decoder.frames:
+                yield from cutter.take(frame, jump)
+                if cutter.ended:
+                    break
+            else:
+                fatal = decoder.fatal
+        except SourceError as error:  # the format changed to an unusable one
+            fatal = str(error)
+        yield from cutter.finish()
+        yield from self._damage.flush()
+        if remark := self._sound_file.remark():
+            yield Fault(decoder.clock.next_s, remark, count=0)
+        if fatal is not None:
+            yield Fault(decoder.clock.next_s, fatal, fatal=True)
+
+    def _open_container(self) -> tuple[InputContainer, AudioStream]:
+        self.close()
+        if self._options.raw is not None:
+            self._sound_file = open_raw(self._uri, self._file, self._options.raw)
+        else:
+            verify = self._options.tls_verify
+            self._sound_file = open_sound(self._uri, self._file, self._head, tls_verify=verify)
+        container, stream = self._sound_file.container, self._sound_file.stream
+        self._container = container
+        stream.codec_context.thread_count = 1
+        for other in container.streams:
+            if other is not stream:
+                other.discard = Discard.all  # not even read, if the format allows it
+        return container, stream
+
+    def _go_to_start(
+        self, container: InputContainer, stream: AudioStream
+    ) -> tuple[AudioDecoder, Fraction]:
+        """Decode the first samples, from well before the start; also return the stream's start.
+
+        If seeking fails, the file is decoded from its beginning: slow but exact.
+        """
+        start_s = self._options.start_s
+        if start_s > SETTLE_S and self._can_seek(container):
+            ticks = AudioDecoder(container, stream, self._damage, start_s).clock.ticks
+            began_s = (stream.start_time or 0) * time_base(stream) - origin(container, stream)
+            try:
+                container.seek(ticks(start_s - SETTLE_S), stream=stream)
+            except av.FFmpegError:
+                pass
+            else:
+                decoder = self._decode(container, stream)
+                if self._first is not None and decoder.start_s <= start_s - SETTLED_S:
+                    return decoder, began_s
+            container, stream = self._open_container()
+        decoder = self._decode(container, stream)
+        return decoder, decoder.start_s
+
+    def _decode(self, container: InputContainer, stream: AudioStream) -> AudioDecoder:
+        """Start decoding at the current position, up to the first samples."""
+        damage = self._replace_decoder()
+        stated_s = self._sound_file.stated_s
+        decoder = AudioDecoder(container, stream, damage, self._options.start_s, stated_s)
+        self._begin(decoder)
+        first = next(decoder.frames, None)
+        self._first = None if first is None else first[0]
+        return decoder
+
+    def _can_seek(self, container: InputContainer) -> bool:
+        name = container.format.name
+        plain = f"pcm_{name}" in av.codecs_available  # any byte leads to a sample
+        stamped = has_time_stamps(container) and name not in HEADERLESS
+        return self._file is None and (plain or stamped)
+
+    def _no_samples(self) -> SourceError:
+        what = "the sound cannot be decoded" if self._damage.total else "there are no samples in it"
+        return self._nothing("stopped before any sound was read", what)

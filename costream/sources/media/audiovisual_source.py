@@ -1,0 +1,87 @@
+"""Audiovisual source: video frames and audio blocks of a file in time order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from costream.core.clock import format_time
+from costream.core.errors import SourceError, reason_of
+from costream.core.records import AudioBlock, Fault, Gap, Item, SourceInfo
+from costream.sources.base import SourceOptions, source
+from costream.sources.file import FileSource
+from costream.sources.media.audio_source import AudioSource
+from costream.sources.media.video_source import VideoSource
+
+
+@source("audiovisual", kind="video", order=4)
+class AudioVisualSource(FileSource):
+    """Video file with each AudioBlock before the first frame at or after the block's end.
+
+    The video determines duration and gaps; missing sound, at all or for a while, does not end
+    the source. ``errors`` counts the errors of both so far.
+    """
+
+    def _prepare(self) -> None:
+        if self._options.beside is None:
+            raise ValueError("options.beside is missing")
+        self._video = VideoSource(self._uri, self._options)
+        self._sound = AudioSource(self._uri, replace(self._options, sound=self._options.beside))
+        self._has_sound = False
+
+    @staticmethod
+    def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
+        """Return whether sound beside the video is requested of a media file."""
+        return options.beside is not None and bool(head) and path is not None
+
+    @property
+    def errors(self) -> int:
+        """Number of errors found so far, in both."""
+        return self._video.errors + self._sound.errors
+
+    def open(self) -> SourceInfo:
+        """Open both; raises SourceError without video. ``silent``: why there is no sound."""
+        info = self._video.open()
+        try:
+            self._sound.open()
+        except SourceError as error:
+            self._sound.close()
+            return replace(info, silent=reason_of(error, self._uri))
+        self._has_sound = True
+        return replace(info, beside=True)
+
+    def items(self) -> Iterator[Item]:
+        """Yield the items of both. Gaps in the sound become Faults; its Faults are not fatal."""
+        blocks = self._sound.items() if self._has_sound else iter(())
+        block = next(blocks, None)
+        for item in self._video.items():
+            time_s = item.start_s if isinstance(item, Gap) else item.time_s
+            while block is not None and time_s is not None and _known_s(block) <= time_s:
+                yield _beside(block)
+                block = next(blocks, None)
+            yield item
+
+    def stop(self) -> None:
+        """End ``items`` soon; safe in a signal handler."""
+        self._video.stop()
+        self._sound.stop()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._video.close()
+        self._sound.close()
+
+
+def _known_s(item: Item) -> float:
+    """Return the time at which an item is available; 0 for one without a time."""
+    time_s = item.start_s if isinstance(item, Gap) else item.time_s
+    return 0.0 if time_s is None else time_s
+
+
+def _beside(item: Item) -> AudioBlock | Fault:
+    if isinstance(item, Gap):
+        return Fault(item.start_s, f"no sound until {format_time(item.end_s)} ({item.reason})")
+    if isinstance(item, Fault):
+        return replace(item, fatal=False)
+    assert isinstance(item, AudioBlock)
+    return item

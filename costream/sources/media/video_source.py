@@ -1,0 +1,213 @@
+"""Video source: frames of files and byte streams, decoded with PyAV."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import av
+from av.container import InputContainer
+from av.video.stream import VideoStream
+
+from costream.core.errors import SourceError, display_name
+from costream.core.records import Fault, Item, SourceInfo, VideoFrame
+from costream.sources.base import SAME_TIME_S, SourceOptions, source
+from costream.sources.media.container import open_container
+from costream.sources.media.hardware import acceleration, check_stream
+from costream.sources.media.lazy_image import Framer, Orientation, display_size
+from costream.sources.media.media_source import MediaSource
+from costream.sources.media.prefetch import Prefetcher
+from costream.sources.media.streams import told_choice, video_stream
+from costream.sources.media.timing import end_s, has_rate, has_time_stamps
+from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
+
+# Distances before the start to seek to; the second is for when the nearest keyframe fails.
+SEEK_BACK_S = (0.0, 10.0)
+# Frames that are decoded before they are asked for: at most so many, and so many bytes.
+AHEAD, AHEAD_BYTES = 16, 32 << 20
+_OTHER_SIZE = "the picture is {}x{} pixels large from here on"
+
+
+@source("video", kind="video", order=5)
+class VideoSource(MediaSource[VideoDecoder]):
+    """Frames of a video in time order; tolerates damaged files.
+
+    Time is the container's own clock, so a stream that starts late keeps its offset. Transport
+    and program streams, whose clock starts anywhere, count from their earliest stream instead,
+    as in players; otherwise ``--start`` would be meaningless there.
+
+    Frames are numbered from 0 at the first one yielded. ``motion`` is in pixels of the stored
+    frame, neither scaled nor rotated. ``errors`` counts the errors found so far: packets that
+    cannot be decoded and frames that the decoder flags.
+    """
+
+    _stream: VideoStream | None = None
+    _first: DecodedFrame | None = None
+    _second: DecodedFrame | None = None  # where that there is one was to be known
+    _ahead: Prefetcher[Item] | None = None
+
+    def _prepare(self) -> None:
+        self._framer = Framer(self._options)
+        self._rated = True
+
+    @staticmethod
+    def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
+        """Return whether these are data: what nothing else reads is taken to be a video."""
+        return bool(head) or path is None
+
+    def open(self) -> SourceInfo:
+        """Open the file and decode its first frame; raises SourceError on failure."""
+        self._rated = has_rate(self._uri, self._file, self._head)
+        container, stream = self._open_container()
+        duration_s = end_s(container, stream) if self._rated else None
+        told = () if self._options.stream else filter(None, [told_choice(container)])
+        self._check_start(duration_s)
+        # From here on use only the decoder's stream: the container may have been reopened.
+        first, decoder = self._go_to_start(container, stream)
+        self._check_end(first.time_s)
+        stream = decoder.stream
+        size = display_size(first.picture, stream.sample_aspect_ratio)
+        try:
+            self._frame(0, first).convert()
+        except (av.FFmpegError, ValueError) as error:
+            raise SourceError(
+                f"frames of the format {first.picture.format.name} cannot be converted ({error})",
+                where=self._where,
+            ) from error
+        return SourceInfo(
+            name=display_name(os.path.basename(self._uri)),
+            uri=self._where,
+            kind="video",
+            duration_s=duration_s,
+            rate_hz=decoder.rate_hz,
+            size=Orientation.of(first.picture).turn(size),
+            assumed=(*told, *self._assumed(decoder)),
+        )
+
+    def _assumed(self, decoder: VideoDecoder) -> tuple[str, ...]:
+        """Return what to tell of the frame rate; a single picture has none."""
+        if decoder.stamped:
+            return ("it has time stamps: --input-fps is not used",) * bool(self._options.input_hz)
+        self._second = next(decoder.frames, None)
+        if self._second is None or not decoder.assumes_rate:
+            return ()
+        rate = f"{decoder.rate_hz:g} frames a second assumed"
+        return (f"no time stamps: {rate}; --input-fps gives the rate",)
+
+    def items(self) -> Iterator[Item]:
+        """Yield VideoFrame items, Faults after errors, and a fatal one if the rest is lost."""
+        if not self._options.ahead or self._file is not None or self._first is None:
+            return self._read()  # a thread that waits for a pipe would not end
+        picture = self._first.picture
+        size = max(1, picture.width * picture.height * 3 // 2)  # of most formats
+        self._ahead = Prefetcher(self._read(), max(2, min(AHEAD, AHEAD_BYTES // size)))
+        return self._ahead
+
+    def close(self) -> None:
+        """Close the file. Items already yielded stay usable."""
+        if self._ahead is not None:  # its thread uses the decoder
+            self.stop()
+            self._ahead.close()
+            self._ahead = None
+        super().close()
+
+    def _read(self) -> Iterator[Item]:
+        decoder, options = self._decoder, self._options
+        if decoder is None:
+            return
+        i, sizes = 0, set[tuple[int, int] | None]()
+        end = float("inf") if options.end_s is None else options.end_s - SAME_TIME_S
+        for decoded in self._pictures():
+            if self._stopped or decoded.time_s >= end:
+                break
+            if decoded.time_s < options.start_s - SAME_TIME_S and options.start_s > 0:
+                continue
+            yield from self._damage.report(decoded.time_s, not decoded.picture.is_corrupt)
+            if i == 0:
+                decoder.begin_ticks(decoded.time_s)
+            frame = self._frame(i, decoded)
+            if frame.size not in sizes:
+                if sizes:  # each size once: some streams change it all the time
+                    yield Fault(frame.time_s, _OTHER_SIZE.format(*frame.size or (0, 0)), count=0)
+                sizes.add(frame.size)
+            yield frame
+            i += 1
+        yield from self._damage.flush()
+        if decoder.fatal is not None:
+            yield Fault(decoder.clock.last_s, decoder.fatal, fatal=True)
+
+    def _forget(self) -> None:
+        self._first = self._second = self._stream = None
+
+    def _open_container(self) -> tuple[InputContainer, VideoStream]:
+        self.close()
+        choice = self._options.decoder
+        container = open_container(
+            *(self._uri, self._file, self._head),
+            hardware=acceleration(choice),
+            tls_verify=self._options.tls_verify,
+        )
+        self._container = container
+        stream = self._stream = video_stream(container, self._uri, self._options.stream)
+        check_stream(stream, choice, self._uri)
+        self._framer.prepare(stream)
+        return container, stream
+
+    def _go_to_start(
+        self, container: InputContainer, stream: VideoStream
+    ) -> tuple[DecodedFrame, VideoDecoder]:
+        """Seek to the start or before it; return the first frame there, and its decoder.
+
+        In an intact file a seek lands on a keyframe at or before the start. If it does not, the
+        file is decoded from its beginning: slow but exact.
+        """
+        start_s = self._options.start_s
+        if start_s > 0 and self._can_seek(container):
+            for back_s in SEEK_BACK_S:
+                clock = VideoDecoder(container, stream, self._damage, start_s).clock
+                try:
+                    container.seek(clock.ticks(start_s - back_s), stream=stream)
+                except av.FFmpegError:
+                    break
+                decoder = self._decode(container, stream)
+                if self._first is not None and self._first.time_s <= start_s + SAME_TIME_S:
+                    return self._first, decoder
+            container, stream = self._open_container()
+        decoder = self._decode(container, stream)
+        if self._first is None:
+            raise self._nothing("stopped before a frame was read", "no frame can be decoded")
+        return self._first, decoder
+
+    def _can_seek(self, container: InputContainer) -> bool:
+        return self._file is None and has_time_stamps(container) and self._rated
+
+    def _decode(self, container: InputContainer, stream: VideoStream) -> VideoDecoder:
+        """Start decoding at the current position, up to the first frame."""
+        damage = self._replace_decoder()
+        # Motion vectors are of every frame.
+        sampled_hz = None if self._options.motion_vectors else self._options.sampled_hz
+        decoder = VideoDecoder(
+            container,
+            stream,
+            damage,
+            self._options.start_s,
+            sampled_hz=sampled_hz,
+            input_hz=self._options.input_hz,
+            rated=self._rated,
+        )
+        self._begin(decoder)
+        self._first = next(decoder.frames, None)
+        return decoder
+
+    def _pictures(self) -> Iterator[DecodedFrame]:
+        """Yield the first frames, which ``open`` has decoded, and then the others."""
+        if self._decoder is None or self._first is None:
+            return
+        pictures, begun = self._decoder.frames, [self._first, self._second]
+        self._first = self._second = None
+        yield from filter(None, begun)
+        yield from pictures
+
+    def _frame(self, i: int, decoded: DecodedFrame) -> VideoFrame:
+        aspect = self._stream.sample_aspect_ratio if self._stream is not None else None
+        return self._framer.frame(i, decoded, aspect)

@@ -1,0 +1,136 @@
+"""Line reader for files and pipes, and detection of text formats."""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from costream.sources.file import HEAD_BYTES, READ_BYTES
+from costream.sources.media.input_file import Readable
+from costream.sources.skeletons.frame_files import is_yolo_pose
+
+DELIMITERS = ",;\t"
+
+TextFormat = Literal["table", "deeplabcut", "json", "ntu", "bvh", "trc", "mot", "yolo"]
+# Texts that are read although some characters may not be UTF-8: names of people and places.
+_BY_SUFFIX: dict[str, TextFormat] = {
+    ".bvh": "bvh",
+    ".trc": "trc",
+    ".mot": "mot",
+    ".sto": "mot",
+}
+
+
+class Lines:
+    """Lines of a text in UTF-8, with or without a byte order mark.
+
+    A line is yielded as soon as its end has arrived, without waiting for more.
+    """
+
+    def __init__(self, file: Readable) -> None:
+        """``file``: its ``read`` returns some bytes, none at the end."""
+        self._file = file
+        self.unfinished = False  # the last line had no end: the text may be cut off
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the lines without their ends."""
+        rest, first = b"", True
+        while chunk := self._file.read(READ_BYTES):
+            *whole, rest = (rest + chunk).split(b"\n")
+            for line in whole:
+                yield _decoded(line, first)
+                first = False
+        if rest:
+            self.unfinished = True
+            yield _decoded(rest, first)
+
+
+def last_line(path: str) -> str:
+    """Return the last complete non-comment line of a file; "" if it is not near the end."""
+    with open(path, "rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - HEAD_BYTES))
+        whole = file.read().split(b"\n")[:-1]
+    return next((line for line in map(_text, reversed(whole)) if not is_comment(line)), "")
+
+
+def _decoded(line: bytes, first: bool) -> str:
+    return _text(line).removeprefix("\ufeff") if first else _text(line)
+
+
+def _text(line: bytes) -> str:
+    return line.removesuffix(b"\r").decode("utf-8", "replace")
+
+
+def is_text(head: bytes) -> bool:
+    """Return whether ``head`` is UTF-8 text (the last character may be incomplete)."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return all(c.isprintable() or c in "\t\r\n\ufeff" for c in text)
+
+
+def text_format(head: bytes, name: str = "") -> TextFormat | None:
+    """Return the likely skeleton format of a file that starts with ``head``, or None."""
+    line = first_line(head)
+    if line.replace(";", ",").replace("\t", ",").startswith("scorer,"):
+        return "deeplabcut"
+    name = name.lower()
+    if name.endswith((".csv", ".tsv")):
+        return "table"
+    if not is_text(head):
+        return next((kind for end, kind in _BY_SUFFIX.items() if name.endswith(end)), None)
+    if line.upper() == "HIERARCHY":
+        return "bvh"
+    if line.startswith("PathFileType"):
+        return "trc"
+    if name.endswith((".mot", ".sto")):
+        return "mot"
+    if line.startswith(("{", "[")):
+        return "json"
+    if line.isdecimal():
+        return "ntu"
+    if name.endswith(".txt") and is_yolo_pose(line):
+        return "yolo"
+    return "table" if max(map(line.count, DELIMITERS)) > 2 else None
+
+
+def first_line(head: bytes) -> str:
+    """Return the first line that is neither empty nor a comment."""
+    for line in head.decode("utf-8-sig", "replace").split("\n"):
+        if not is_comment(line):
+            return line.strip()
+    return ""
+
+
+def delimiter_of(line: str) -> str:
+    """Return the delimiter of a table's line; a comma beside others may be in the numbers."""
+    for delimiter in "\t;":
+        if line.count(delimiter) > 1 or (delimiter in line and "," not in line):
+            return delimiter
+    return ","
+
+
+def decimal(text: str) -> float:
+    """Return a number with a decimal point or comma; raises ValueError for other text."""
+    try:
+        return float(text)
+    except ValueError:
+        return float(text.replace(",", "."))
+
+
+def is_valid(read: Callable[[str], float], text: str) -> bool:
+    """Return whether ``read`` reads a text without ValueError."""
+    try:
+        read(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_comment(line: str) -> bool:
+    """Return whether a line is empty or starts with "#"."""
+    return not line.strip() or line.lstrip().startswith("#")
