@@ -28,7 +28,7 @@ def sound_steps_table(model: str, rounds: int = 60, threads: int = 1) -> Table:
     window; "max error" is the largest difference of a logit from float64 over the whole sound,
     relative to the largest logit.
     """
-    compile_blocks()
+    compile_blocks()  # as a stream of many hops does by itself
     with quiet_torch(threads), torch.inference_mode():
         torch.manual_seed(0)
         backbone = ContinualAudioNet().eval()
@@ -71,7 +71,7 @@ def compare(
         rows.append((way.name, *numbers, way.macs, errors.get(way.name)))
     notes = (
         f"{threads} thread(s), float32, one stream, {rounds} rounds in turns, random weights.",
-        "The continual hop is compiled loops, as after fast.compile_blocks() or 8,192 hops.",
+        "The temporal model is compiled, as after 8,192 hops of a stream.",
         f"A hop is {backbone.block / backbone.sample_rate_hz:g} s; spectrogram, backbone and"
         " temporal model. A window alone lacks the context before it, hence its error.",
     )

@@ -82,7 +82,7 @@ def compression_table(names: Sequence[str], rounds: int, threads: int) -> Table:
                 rows.append((name, step.size / 1e6, own / 1e6, *cells, size / 1e3, off))
     notes = [f"scores: of {sample}; a step is that of the whole model, of {_STEPS} a round"]
     if hops:
-        notes.append("steps of sound: compiled loops, as after 8,192 hops of a stream")
+        notes.append("steps of sound: the temporal model is compiled, as after 8,192 hops")
     if len(medians) > 1:
         notes.append(f"in files: {max(medians)} steps together, beside those of the first in files")
     notes.append("int8: all matrices, also those that 'models compress' leaves float16")

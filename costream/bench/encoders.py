@@ -84,7 +84,7 @@ def steps_table(
     ]
     if other is None:
         rows.insert(-1, (peer_name(), None, None, None, None, None, None))
-    step = "a CUDA graph." if given.is_cuda else "compiled loops, after fast.compile_blocks()."
+    step = "a CUDA graph." if given.is_cuda else "compiled if L=1, as after 8,192 steps."
     notes = (
         f"{threads} thread(s), {device}, {dtype}, {streams} stream(s), full window.",
         f"{rounds} rounds in turns.",

@@ -48,7 +48,8 @@ class AttentionState(State):
     values: Tensor  # v, the same
 
     def __post_init__(self) -> None:
-        self.loops: Any = None  # compiled steps of the block, made on first use, never copied
+        self.compiled: Any = None  # compiled step of the block, made on first use, never copied
+        self.single_steps = 0  # that could have been compiled ones
 
 
 class MultiheadAttention(nn.Module):

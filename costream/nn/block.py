@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.nn import fast
-from costream.nn.attention import MultiheadAttention
+from costream.nn.attention import AttentionState, MultiheadAttention
 from costream.nn.fast import gelu, layer_norm, linear
 
 if TYPE_CHECKING:
-    from costream.nn.encoder_kernels import BlockLoops
+    from costream.nn.encoder_kernels import BlockStep
 
 A = TypeVar("A", bound=MultiheadAttention, covariant=True)
 # gelu is the exact form, with erf
@@ -26,10 +26,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "none": torch.positive,
 }
-_COMPILED = (torch.relu, gelu)
+_COMPILED = (torch.relu, gelu)  # activations of compiled steps
 _LAYERS = ("linear1", "linear2", "norm1", "norm2")
-_LARGE = 1 << 22  # weights, from which on compiled steps save the second of loading in a minute
-_LEAST = 5  # of any size in compiled loops, see numba_kernels.PIXELS
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,6 @@ class EncoderBlock(nn.Module, Generic[A]):
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.norm_first, self.dropout = config.norm_first, config.dropout
         self.activate = ACTIVATIONS[config.activation]
-        self.is_large = (4 * width + 2 * config.feedforward) * width >= _LARGE
 
     def forward(self, x: Tensor, *options: Any) -> Tensor:
         """Return the rows of a window or clip [B, n, d] after the block.
@@ -111,52 +108,59 @@ class EncoderBlock(nn.Module, Generic[A]):
 
     def forward_step(self, x: Tensor, state: Any, turns: Tensor | None = None) -> Tensor:
         """Take one row [B, d] of every stream, return it after single-output attention, [B, d]."""
-        if turns is None and (loops := self.loops(x, state)) is not None:
-            return loops.step(x)
+        if turns is None and (compiled := self._compiled_step(x, state)) is not None:
+            return compiled(x)
         attention: Any = self.self_attn
         attended = attention.forward_step(self.before_attention(x), state, turns)
         return self.after_attention(x, attended)
 
-    def loops(self, x: Tensor, state: Any) -> BlockLoops | None:
-        """Return the compiled steps for a row ``x`` [1, d], or None; ``state`` keeps them.
+    def _compiled_step(self, x: Tensor, state: AttentionState) -> BlockStep | None:
+        """Return the compiled step for a row ``x`` [1, d], or None; ``state`` keeps it.
 
-        For inference of one stream, float32 on a CPU, with norms after ordinary layers.
+        It is for inference of one stream, float32 on a CPU, with norms after ordinary layers.
         """
-        if not (self.is_large or fast.compiled_blocks) or not fast.enabled or self.training:
+        if self.norm_first or self.training or self.activate not in _COMPILED:
             return None
-        if torch.compiler.is_compiling():
+        if len(x) != 1 or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return None
-        if len(x) != 1 or torch.is_grad_enabled() or type(x) is not Tensor or not fast.compiles(x):
+        if not fast.enabled() or type(x) is not Tensor or not fast.compiles(x):
             return None
-        own, attention = self._modules, cast(Any, self.self_attn)
-        parts = cast(Any, [attention._modules["out_proj"], *map(own.get, _LAYERS)])
-        weights = [*attention._parameters.values()]
-        for part in parts:
-            weights += part._parameters.values() if part is not None else ()
-        if state.loops is None or not state.loops.fits(weights):
-            state.loops = self._make_loops(getattr(state, "attention", state), weights)
-        fits = state.loops is not None and x.shape == (1, state.loops.width) and x.stride(1) == 1
-        return cast("BlockLoops", state.loops) if fits else None
+        state.single_steps += 1
+        if not fast.kernels_after(state.single_steps):
+            return None
+        attention = cast(Any, self.self_attn)
+        layers = (attention._modules["out_proj"], *map(self._modules.get, _LAYERS))
+        weights: list[Tensor | None] = [*attention._parameters.values()]
+        for layer in layers:
+            weights += layer._parameters.values() if layer is not None else ()
+        if state.compiled is None or not state.compiled.fits(weights):
+            state.compiled = self._compile_step(state, weights)
+        compiled: BlockStep | None = state.compiled
+        fits = compiled is not None and x.shape == (1, compiled.width) and x.stride(1) == 1
+        return compiled if fits else None
 
-    def _make_loops(self, state: Any, weights: list[Any]) -> BlockLoops | None:
-        own = cast(Any, self.self_attn)
-        if self.norm_first or own.packed is not None or len(weights) != 12:
-            return None  # ... or adapters, or not the layers of this class
-        numbers = [*weights, state.keys]
-        if not all(t is not None and fast.compiles(t) and t.is_contiguous() for t in numbers):
+    def _compile_step(
+        self, state: AttentionState, weights: Sequence[Tensor | None]
+    ) -> BlockStep | None:
+        """Return the compiled step, or None for adapters and for other layers than this class's."""
+        attention = cast(Any, self.self_attn)
+        found = [t for t in weights if t is not None and fast.compiles(t) and t.is_contiguous()]
+        if attention.packed is not None or len(weights) != 12 or len(found) != 12:
             return None
-        product, _, output, _, up, *_ = weights
-        least = min(*output.shape, len(up), own.window, own.head_dim)
-        if least < _LEAST or len(product) != 3 * output.shape[1] or self.activate not in _COMPILED:
-            return None  # the keys of SoftAttention are its queries
-        if state.keys.numel() != own.window * output.shape[1]:  # of another network
+        inner = found[2].shape[1]
+        if len(found[0]) != 3 * inner:  # the keys of SoftAttention are its queries
             return None
-        from costream.nn.encoder_kernels import BlockLoops
+        if not fast.compiles(state.keys) or state.keys.numel() != attention.window * inner:
+            return None  # a state of another network
+        from costream.nn.encoder_kernels import BlockSettings, BlockStep
 
-        relu, wide = self.activate is torch.relu, own.head_dim >= own.contiguous_from
-        rings = [getattr(state, name, state.keys) for name in ("keys", "values", "queries")]
-        sizes, eps = (own.head_dim, own.window, relu, wide), (self.norm1.eps, self.norm2.eps)
-        return BlockLoops(weights, rings, state.steps, sizes, eps)
+        settings = BlockSettings(
+            attention.window,
+            attention.head_dim >= attention.contiguous_from,
+            self.activate is torch.relu,
+            (self.norm1.eps, self.norm2.eps),
+        )
+        return BlockStep(found, state.keys, state.values, state.steps, settings)
 
     def before_attention(self, x: Tensor) -> Tensor:
         """Return the attention input for input rows ``x`` [..., d]."""

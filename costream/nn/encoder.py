@@ -34,9 +34,6 @@ class EncoderState(State):
 
     attention: AttentionState
 
-    def __post_init__(self) -> None:
-        self.loops: Any = None  # compiled step of the last block of a stack; see AttentionState
-
 
 @dataclass
 class StackState(EncoderState):
@@ -92,9 +89,6 @@ class Encoder(EncoderStack):
         if not isinstance(state, StackState):
             return self.normalise(self._blocks[0].forward_step(x, state.attention))
         first = self._blocks[0]
-        loops = first.loops(x, state.attention) if torch.get_num_threads() == 1 else None
-        if loops is not None and (slid := loops.slide(x, state.rows)) is not None:
-            return self._finish(*slid, None, state)
         fill = ring.advance(state.attention.steps, self.window)
         changed = first.self_attn.step_filled(first.before_attention(x), state.attention, fill)
         ring.write(state.rows.transpose(1, 2), fill.slot, x)
@@ -143,18 +137,11 @@ class Encoder(EncoderStack):
         newest = index.argmax(2).flatten()
         return torch.unflatten(self._finish(y, newest, filled.flatten(0, 1)), 0, index.shape[:2])
 
-    def _finish(
-        self, y: Tensor, newest: int | Tensor, mask: Tensor | None, state: StackState | None = None
-    ) -> Tensor:
-        """Pass rows [B, n, d] of the first block of a stack through the others, return [B, d].
-
-        ``state``: of one stream with a full window, for compiled steps.
-        """
+    def _finish(self, y: Tensor, newest: int | Tensor, mask: Tensor | None) -> Tensor:
+        """Pass rows [B, n, d] of the first block of a stack through the others, return [B, d]."""
         _, *middle, block = self._blocks
         for ordinary in middle:
             y = ordinary(y, mask)
-        if state is not None and (loops := block.loops(y[:, 0], state)) and y.is_contiguous():
-            return self.normalise(loops.newest(y, cast(int, newest)))
         seen = block.before_attention(y)
         attended = block.self_attn.attend_changed(seen, ring.read(seen, newest), mask)
         return self.normalise(block.after_attention(ring.read(y, newest), attended))

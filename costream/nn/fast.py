@@ -1,7 +1,7 @@
-"""Fast forms of layers and loops, and the switch between them and the readable forms.
+"""Fast forms of layers, and the choice between them and the readable forms.
 
-Fast forms leave out module calls, use cached views or are compiled. Each stands beside the readable
-form that states the equation. ``enabled`` chooses between them everywhere; see ``use_kernels``.
+A fast form leaves out module calls, uses cached views or is compiled (``encoder_kernels``). Next to
+it stands the readable form, which states the equation. ``use_kernels`` chooses between the two.
 
 Times are for one core. With one row of width 192, a linear layer takes 9 us and calling its module
 4 us more; a layer norm 3 us and 5 us more. A step has six such calls.
@@ -9,37 +9,66 @@ Times are for one core. With one row of width 192, a linear layer takes 9 us and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from costream.nn.numba_kernels import Depthwise, Product
+# Single steps of a stream after which compiled ones, which save about 0.1 ms each, would have saved
+# the time that loading them takes.
+STEPS_WORTH_LOADING = 1 << 13
 
-enabled = True
+
+class _Choice(threading.local):
+    fast = True
+
+
+_choice = _Choice()
+
+
+def enabled() -> bool:
+    """Return whether this thread computes by the fast forms."""
+    return _choice.fast
 
 
 @contextmanager
 def use_kernels(value: bool) -> Iterator[None]:
-    """Compute by the fast forms, or else by the readable ones, in all threads.
+    """Compute by the fast forms, or else by the readable ones, in this thread.
 
     The results agree up to rounding, and both continue any state.
     """
-    global enabled
-    before, enabled = enabled, value
+    before, _choice.fast = _choice.fast, value
     try:
         yield
     finally:
-        enabled = before
+        _choice.fast = before
+
+
+def compile_blocks() -> None:
+    """Load the compiled step of encoder blocks now; streams use it from their next step on.
+
+    Loading takes a second and 130 MB, the first time on a machine some seconds. Without this call
+    it begins, in another thread, when a stream has taken ``STEPS_WORTH_LOADING`` single steps.
+    """
+    import costream.nn.encoder_kernels  # noqa: F401
+
+
+def kernels_after(steps: int) -> bool:
+    """Return whether compiled steps are loaded; begin to load them for a stream's ``steps``."""
+    if hasattr(sys.modules.get("costream.nn.encoder_kernels"), "BlockStep"):
+        return True
+    if steps == STEPS_WORTH_LOADING:
+        threading.Thread(target=compile_blocks).start()
+    return False
 
 
 def linear(owner: nn.Module, name: str, x: Tensor) -> Tensor:
     """Return ``owner.name(x)`` for a Linear. Reading ``owner.name`` alone takes 1 us."""
-    if not enabled:
+    if not _choice.fast:
         return getattr(owner, name)(x)  # type: ignore[no-any-return]
     parameters = owner._modules[name]._parameters  # type: ignore[union-attr]
     if len(parameters) < 2:  # the weight has an adapter
@@ -48,14 +77,9 @@ def linear(owner: nn.Module, name: str, x: Tensor) -> Tensor:
     return F.linear(x, weight, bias)  # type: ignore[arg-type]
 
 
-def is_plain(x: Tensor) -> bool:
-    """Return whether a tensor is an array of NumPy too."""
-    return x.is_cpu and not x.requires_grad and x.dtype in (torch.float32, torch.float64)
-
-
 def layer_norm(owner: nn.Module, name: str, x: Tensor) -> Tensor:
     """Return ``owner.name(x)`` for a LayerNorm over the last dimension."""
-    if not enabled:
+    if not _choice.fast:
         return getattr(owner, name)(x)  # type: ignore[no-any-return]
     layer = owner._modules[name]
     weight, bias = layer._parameters.values()  # type: ignore[union-attr]
@@ -69,7 +93,7 @@ def gelu(x: Tensor) -> Tensor:
     own kernel, to which transposed tensors go, takes 2 us. ``x`` may be overwritten if no
     gradient is required.
     """
-    if not enabled or x.numel() > 8192 or x.numel() % 2 or not x.is_contiguous():
+    if not _choice.fast or x.numel() > 8192 or x.numel() % 2 or not x.is_contiguous():
         return F.gelu(x)
     if torch.is_grad_enabled():
         return F.gelu(x.view(2, -1).t()).t().view(x.shape)
@@ -77,95 +101,11 @@ def gelu(x: Tensor) -> Tensor:
     return x
 
 
-# Frames [B, H, W, C]: loops compiled for float32 on a CPU, otherwise PyTorch's.
+def has_numpy_view(x: Tensor) -> bool:
+    """Return whether a tensor can be read and written as a NumPy array."""
+    return x.is_cpu and not x.requires_grad and x.dtype in (torch.float32, torch.float64)
 
 
-_FEW = 1 << 16  # numbers; above this, several threads gain more than they cost
-
-
-def prefers_kernel(count: int) -> bool:
-    """Return whether a compiled loop over ``count`` numbers is used: it has one thread."""
-    return enabled and (count <= _FEW or torch.get_num_threads() == 1)
-
-
-def compiles(like: Tensor) -> bool:
-    """Return whether there are compiled loops for tensors like this one."""
-    return like.device.type == "cpu" and like.dtype == torch.float32
-
-
-def swish(frames: Tensor, gate: Sequence[Tensor]) -> None:
-    """Set frames [B, H, W, C] to the swish, x / (1 + exp(-x)), of their excitation.
-
-    ``gate``: of squeeze-and-excitation, weights [C, h], biases [h], weights [h, C] and biases
-    [C], or nothing.
-    """
-    if compiles(frames) and prefers_kernel(frames.numel()) and frames.is_contiguous():
-        from costream.nn.numba_kernels import swish
-
-        swish(frames, gate)
-        return
-    if gate:
-        hidden = torch.addmm(gate[1], frames.mean((1, 2)), gate[0]).relu_()
-        frames *= torch.addmm(gate[3], hidden, gate[2]).sigmoid_()[:, None, None]
-    F.silu(frames, inplace=True)
-
-
-def compile_depthwise(weight: Tensor, bias: Tensor, stride: int) -> Depthwise | None:
-    """Return a compiled convolution for this ``weight`` [C, 1, K, h, w], or None.
-
-    ``bias``: [C]. ``stride``: in pixels.
-    """
-    if not compiles(weight) or weight.shape[1] != 1 or weight.shape[3:] != (3, 3) or stride > 2:
-        return None
-    from costream.nn.numba_kernels import Depthwise
-    from costream.nn.simd import LANES
-
-    if len(weight) < LANES:
-        return None
-    return Depthwise(weight[:, 0].permute(1, 2, 3, 0), bias, stride)
-
-
-def compile_product(taps: Tensor, bias: Tensor) -> Product | None:
-    """Return a compiled ``Product`` with ``taps`` [rows, I, O] and ``bias`` [O], or None."""
-    if not compiles(taps):
-        return None
-    from costream.nn.numba_kernels import Product
-    from costream.nn.simd import LANES
-
-    return None if len(bias) < LANES else Product(taps, bias)
-
-
-compiled_blocks = False  # see ``compile_blocks``
-
-
-def compile_blocks() -> None:
-    """Make the steps of one stream through encoder blocks of any size compiled loops.
-
-    Hops of sound too. Loading Numba takes a second and 130 MB, and a block of width 192 saves the
-    second in 20,000 steps; hence the call. Large blocks do without it.
-    """
-    import costream.nn.encoder_kernels  # noqa: F401
-
-    global compiled_blocks
-    compiled_blocks = True
-
-
-LARGE = 1 << 15  # weights; smaller products never save the second that loading Numba takes
-
-
-# Memory retention of the C library's allocator.
-
-
-_MEBIBYTE = 1 << 20
-
-
-def keep_freed_memory() -> None:
-    """Make this process reuse the memory of freed tensors.
-
-    The GNU C library takes large blocks from the system and returns them when they are freed,
-    and the system clears every page again: where a step needs several tensors of a megabyte, this
-    was found to double its time. When the library frees a block, it sets the size up to which it
-    retains memory to the size of that block (32 MiB at most); so this function frees one. It has
-    no effect with other C libraries.
-    """
-    torch.empty(30 * _MEBIBYTE, dtype=torch.uint8)
+def compiles(x: Tensor) -> bool:
+    """Return whether there are compiled loops for the device and type of a tensor."""
+    return x.device.type == "cpu" and x.dtype == torch.float32

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from costream.nn.fast import compile_product
 
 PARTITIONS = ("in_out", "distance")
 COMPATIBLE = "continual-skeletons"
@@ -284,12 +281,6 @@ class FoldedProducts:
     bias: Tensor  # [O], or [V, O]
     beside: Tensor | None  # [C, O], the residual's convolution
     adds_input: bool
-
-    @cached_property
-    def compiled(self) -> Any:
-        """The compiled product, with the bias if it is [O], or None."""
-        bias = self.bias if self.bias.dim() == 1 else torch.zeros_like(self.bias[0])
-        return compile_product(self.weight[None], bias)
 
     def __call__(self, mixed: Tensor, x: Tensor) -> Tensor:
         """Return the ReLU [N, V, O] for mixed joints [N, P V, C] of frames ``x`` [N, V, C]."""

@@ -52,9 +52,9 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., n] for ``x`` [..., m]. A few float32 rows on a CPU are a compiled loop."""
         rows = x.numel() // self.in_features
-        if not fast.enabled or rows > _ROWS or not fast.compiles(x):
+        if not fast.enabled() or rows > _ROWS or not fast.compiles(x):
             return F.linear(x, dequantise(self.weight, self.scale, x.dtype), self.bias)
-        from costream.nn.numba_kernels import int8_product
+        from costream.nn.int8_kernel import int8_product
 
         out = x.new_empty(*x.shape[:-1], self.out_features)
         flat = x.detach().reshape(rows, self.in_features).contiguous()

@@ -250,7 +250,7 @@ class _Activation(NamedTuple):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the activation of numbers that are not used again."""
-        if fast.enabled and not torch.is_grad_enabled():
+        if fast.enabled() and not torch.is_grad_enabled():
             return self.in_place(x)
         return self.plain(x)  # type: ignore[no-any-return]
 
@@ -305,7 +305,7 @@ class _Merged(Part):
 
     def _folds(self) -> bool:
         """Return whether folded weights are used: in evaluation, without gradients."""
-        if torch.is_grad_enabled() or not fast.enabled:
+        if torch.is_grad_enabled() or not fast.enabled():
             return False
         return self.norm is None or not self.norm.training
 
@@ -404,7 +404,7 @@ class SqueezeGate(Part):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the scaled frames [B, C, T, H, W]; a single frame is overwritten."""
-        if x.shape[2] > 1 or torch.is_grad_enabled() or not fast.enabled:
+        if x.shape[2] > 1 or torch.is_grad_enabled() or not fast.enabled():
             return self.product(x, fold(lambda y, call: call(y), self.calls, x))  # type: ignore
         first, last = self.__dict__["linear"]
         sums, share = x.sum((2, 3, 4)), 1 / (x.shape[3] * x.shape[4])

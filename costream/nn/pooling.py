@@ -130,7 +130,7 @@ class TemporalMean(ContinualModule):
         check_shape(x.shape, state.newest.shape)
         if (recorded := recording()) is not None:
             return self._step_recorded(x, state, recorded)
-        if state.arrays is not None and fast.enabled and fast.is_plain(x):
+        if state.arrays is not None and fast.enabled() and fast.has_numpy_view(x):
             total = self.push(x.numpy(), state)
             return None if total is None else torch.from_numpy(total).to(x.dtype)
         time = state.tick()
@@ -357,7 +357,7 @@ class TemporalStatistics(ContinualModule):
     def push(self, x: Tensor, state: MeanState, wanted: bool = True) -> Tensor | None:
         """Take a feature [B, ..., C] of every stream; return means for ``describe`` if wanted."""
         held = state.arrays
-        if held is None or not fast.enabled or not fast.is_plain(x):
+        if held is None or not fast.enabled() or not fast.has_numpy_view(x):
             return self.mean.forward_step(_powers(x), state)
         check_shape(x.shape, held.numbers.shape)
         held.numbers[...] = x.numpy()
@@ -368,7 +368,7 @@ class TemporalStatistics(ContinualModule):
 
     def describe(self, means: Tensor, dtype: torch.dtype) -> Tensor:
         """Return means and deviations [B, ..., 2 C] of what ``push`` returned."""
-        if not fast.enabled or not fast.is_plain(means) or means.numel() > _FEW:
+        if not fast.enabled() or not fast.has_numpy_view(means) or means.numel() > _FEW:
             return _describe(means).to(dtype)
         rows: Any = means.numpy()
         mean, square = (rows[..., k] for k in _halves(rows.shape[-1]))

@@ -105,7 +105,7 @@ def prepare_torch(threads: int | None = 1) -> None:
         import numpy as np
         import torch
 
-        from costream.nn.fast import keep_freed_memory
+        from costream.nn.allocator import keep_freed_memory
 
     if threads is not None:
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
+import threading
 from functools import partial
 from typing import Any
 
@@ -21,9 +23,9 @@ from costream.nn.encoder_layers import to_int8
 from kit.encoders import build_encoder, step_through
 
 
-@pytest.fixture(autouse=True)
-def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast, "compiled_blocks", True)
+@pytest.fixture(autouse=True, scope="module")
+def compiled() -> None:
+    fast.compile_blocks()
 
 
 def readable(encoder: Any, x: Tensor, state: Any) -> Tensor:
@@ -31,10 +33,10 @@ def readable(encoder: Any, x: Tensor, state: Any) -> Tensor:
         return encoder.forward_step(x, state)  # type: ignore[no-any-return]
 
 
-def loops_of(encoder: Any, state: Any) -> list[Any]:
+def compiled_steps(encoder: Any, state: Any) -> list[Any]:
     if isinstance(encoder, DeepEncoder):
-        return [layer.loops for layer in state.layers]
-    return [state.attention.loops, *([state.loops] if encoder.depth > 1 else [])]
+        return [layer.compiled for layer in state.layers]
+    return [state.attention.compiled]
 
 
 @settings(max_examples=40, deadline=None)
@@ -83,38 +85,36 @@ def stepped(**options: Any) -> tuple[Any, Any]:
     state = encoder.init_state()
     for x in torch.randn(9, 1, 16):
         encoder.forward_step(x, state)
-    assert None not in loops_of(encoder, state)
+    assert None not in compiled_steps(encoder, state)
     return encoder, state
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_weights_that_change_or_move_are_used(depth: int) -> None:
-    encoder, state = stepped(depth=depth)
+def test_weights_that_change_or_move_are_used() -> None:
+    encoder, state = stepped()
     other, x = state.clone(), torch.randn(1, 16)
     layer = encoder.layers[-1]
     for change in (
         lambda: layer.linear1.weight.data.mul_(2),
         lambda: setattr(layer.linear1.weight, "data", torch.randn(24, 16)),
         lambda: setattr(layer.linear2, "bias", torch.nn.Parameter(torch.randn(16))),
-        lambda: encoder.load_state_dict(build_encoder(heads=2, depth=depth).state_dict()),
+        lambda: encoder.load_state_dict(build_encoder(heads=2).state_dict()),
         lambda: setattr(layer.linear1.weight, "data", torch.randn(16, 24).t()),  # not contiguous
         lambda: adapt(encoder, "lora", 2),
     ):
         change()
         out = encoder.forward_step(x, state)
         torch.testing.assert_close(out, readable(encoder, x, other), atol=3e-5, rtol=1e-4)
-    assert loops_of(encoder, state)[-1] is None
+    assert compiled_steps(encoder, state)[-1] is None
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_what_they_are_not_for(depth: int) -> None:
-    encoder, state = stepped(depth=depth)
+def test_what_they_are_not_for() -> None:
+    encoder, state = stepped()
     batch = encoder.init_state(2)
     encoder.forward_step(torch.randn(2, 16), batch)
     wide = copy.deepcopy(encoder).double()
     precise = wide.init_state()
     wide.forward_step(torch.randn(1, 16).double(), precise)
-    assert loops_of(encoder, batch) == loops_of(wide, precise) == [None] * depth
+    assert compiled_steps(encoder, batch) == compiled_steps(wide, precise) == [None]
     x = torch.randn(1, 32)[:, ::2]  # every other number
     expected = readable(encoder, x, state.clone())
     torch.testing.assert_close(encoder.forward_step(x, state), expected, atol=3e-5, rtol=1e-4)
@@ -124,22 +124,20 @@ def test_what_they_are_not_for(depth: int) -> None:
     with pytest.raises(RuntimeError):
         encoder.forward_step(torch.randn(1, 17), state)
     with pytest.raises(RuntimeError):
-        encoder.forward_step(torch.randn(1, 16), build_encoder(depth=depth, window=5).init_state())
+        encoder.forward_step(torch.randn(1, 16), build_encoder(window=5).init_state())
     deep: Any = partial(build_encoder, DeepEncoder, heads=2)
-    exact: Any = partial(build_encoder, heads=2, depth=depth)
+    exact: Any = partial(build_encoder, heads=2)
     for other in (
         *(to_int8(copy.deepcopy(encoder), 1), deep(attention="soft"), deep(rotary=True)),
         *(exact(norm_first=True), exact(qkv_bias=False), exact(activation="none")),
-        exact(heads=4),
     ):
         state = other.init_state()
         other.forward_step(torch.randn(1, 16), state)
-        assert set(loops_of(other, state)) == {None}
+        assert set(compiled_steps(other, state)) == {None}
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_a_number_that_is_none_stays_one_and_a_reset_forgets_it(depth: int) -> None:
-    encoder, state = stepped(depth=depth)
+def test_a_number_that_is_none_stays_one_and_a_reset_forgets_it() -> None:
+    encoder, state = stepped()
     assert encoder.forward_step(torch.full((1, 16), torch.nan), state).isnan().all()
     assert encoder.forward_step(torch.randn(1, 16), state).isnan().all()
     state.reset()
@@ -147,20 +145,21 @@ def test_a_number_that_is_none_stays_one_and_a_reset_forgets_it(depth: int) -> N
     torch.testing.assert_close(step_through(encoder, x, state), step_through(encoder, x))
 
 
-def test_large_blocks_are_compiled_and_others_when_that_is_wanted(
+def test_they_are_loaded_when_a_stream_has_taken_many_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fast, "compiled_blocks", False)
-    small, large = build_encoder(heads=2), build_encoder(heads=2)
-    large.layers[0].is_large = True
-    states = small.init_state(), large.init_state()
-    for encoder, state in zip((small, large), states, strict=True):
+    began, loaded = threading.Event(), sys.modules["costream.nn.encoder_kernels"]
+    monkeypatch.setattr(fast, "compile_blocks", began.set)
+    monkeypatch.setattr(fast, "STEPS_WORTH_LOADING", 4)
+    encoder = build_encoder(heads=2)
+    state = encoder.init_state()
+    monkeypatch.delitem(sys.modules, "costream.nn.encoder_kernels")
+    for _ in range(3):
         encoder.forward_step(torch.randn(1, 16), state)
-    assert states[0].attention.loops is None
-    assert states[1].attention.loops is not None
-    fast.compile_blocks()
-    small.forward_step(torch.randn(1, 16), states[0])
-    assert states[0].attention.loops is not None
-    sizes = {"embed_dim": 1024, "heads": 8, "feedforward": 1024}
-    with torch.device("meta"):
-        assert build_encoder(**sizes).layers[0].is_large
+    assert not began.is_set()
+    encoder.forward_step(torch.randn(1, 16), state)
+    assert began.wait(10)
+    assert state.attention.compiled is None
+    monkeypatch.setitem(sys.modules, "costream.nn.encoder_kernels", loaded)
+    encoder.forward_step(torch.randn(1, 16), state)
+    assert state.attention.compiled is not None

@@ -47,9 +47,9 @@ FORMS: dict[str, Callable[..., Any]] = {
 every_form = pytest.mark.parametrize("form", FORMS)
 
 
-@pytest.fixture(autouse=True)
-def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast, "compiled_blocks", True)
+@pytest.fixture(autouse=True, scope="module")
+def compiled() -> None:
+    fast.compile_blocks()
 
 
 def clip(batch: int, length: int) -> Tensor:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from threading import Thread
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -23,15 +21,11 @@ from costream.models.audio.mel import (
 )
 from costream.models.blas import matrix_product
 from costream.models.frontend import frontend
-from costream.nn import fast
 from costream.nn.convolution import TimeFrequencyConvolution
-from costream.nn.fast import compile_product, linear
+from costream.nn.fast import linear
 from costream.nn.folding import Foldable, Folded
 from costream.nn.graph import normalise, scale_and_shift
 from costream.nn.state import State, zeros
-
-if TYPE_CHECKING:
-    from costream.nn.numba_kernels import Product
 
 
 class FoldedAudio(Folded):
@@ -47,13 +41,6 @@ class FoldedAudio(Folded):
         self.scale = 1 / net.spread
         self.shift = -net.centre * self.scale
         self._matrices = [_matrix(*layer.folded()) for layer in self.layers]
-
-    @cached_property
-    def products(self) -> list[Product | None]:
-        """The compiled product of each layer, or None."""
-        sizes = [(layer.convolution.kernel[0], -1) for layer in self.layers]
-        taps = [torch.unflatten(m[:-1], 0, s) for m, s in zip(self._matrices, sizes, strict=True)]
-        return [compile_product(t, m[-1]) for t, m in zip(taps, self._matrices, strict=True)]
 
     def lay_out(
         self,
@@ -80,8 +67,8 @@ class LayerBuffers:
 
     Past and new frames, and the zero padding of the bands, are one block of memory; a hop copies
     its patches from there (im2col) and multiplies them by the weights. With a few frames at a
-    time, rearranging them would take as long as the product. ``matrix``: see ``_matrix``. A
-    compiled product reads the patches where they are. NumPy copies a few numbers in half the time.
+    time, rearranging them would take as long as the product. ``matrix``: see ``_matrix``. NumPy
+    copies a few numbers in half the time.
     """
 
     def __init__(self, layer: AudioLayer, matrix: Tensor, past: Tensor, frames: int) -> None:
@@ -98,8 +85,7 @@ class LayerBuffers:
         images = (streams, frames // over_time, convolution.bands(bands))
         patch = (k_time, k_band * width)
         strides = (stream, over_time * frame, over_bands * band, frame, one)
-        self._patches = block.as_strided((*images, *patch), strides)
-        self._read = self._patches.numpy()
+        self._patches = block.as_strided((*images, *patch), strides).numpy()
         rows = zeros(math.prod(images), len(matrix), like=past)
         rows[:, -1] = 1  # for the bias
         self._columns = rows[:, :-1].view(*images, *patch).numpy()
@@ -107,23 +93,14 @@ class LayerBuffers:
         self.images = out.view(*images, -1)
         self._multiply = matrix_product(rows, matrix, out)
         self._around = self.new if layer.residual else None
-        self._loop: Callable[[], None] | None = None
-
-    def bind(self, product: Product | None, out: Tensor) -> None:
-        """Use a compiled product in the steps from now on, all of which write into ``out``."""
-        if product is not None:
-            self._loop = product.bind(self._patches, out, self._around)
 
     def step(self, out: Tensor) -> None:
         """Write the layer's output for the frames in ``new`` into ``out`` [B, T', F', O]."""
-        if self._loop is not None and fast.prefers_kernel(out.numel()):
-            self._loop()
-        else:
-            np.copyto(self._columns, self._read)
-            self._multiply()
-            if self._around is not None:
-                self.images.add_(self._around)
-            torch.clamp_min(self.images, 0, out=out)
+        np.copyto(self._columns, self._patches)
+        self._multiply()
+        if self._around is not None:
+            self.images.add_(self._around)
+        torch.clamp_min(self.images, 0, out=out)
         if self._kept is not None:
             np.copyto(*self._kept)
 
@@ -156,7 +133,7 @@ class HopBuffers:
         self._arrays = self.rows.numpy(), features.numpy(), self.mean.numpy()
         self._newest = out[:, :, 0].numpy()
         self._hops, self._samples = (count.numpy() for count in counts)
-        self._size, self._compiled, self._taken = mel.size, False, 0
+        self._size = mel.size
 
     def step(self, x: Tensor) -> tuple[Tensor, int]:
         """Take the samples of a hop [B, N], return its log-mel frames [B, T, bands].
@@ -164,14 +141,6 @@ class HopBuffers:
         Also return the hop count of the youngest stream. The next call overwrites ``rows`` and
         ``mean``.
         """
-        self._taken += 1
-        if self._taken == HOPS_BEFORE_COMPILING and fast.compiles(x):
-            Thread(target=_compile).start()
-        if fast.compiled_blocks and not self._compiled:
-            self._compiled = True
-            self.mel.compile()
-            for (layer, out), product in zip(self._layers, self.folded.products, strict=True):
-                layer.bind(product, out)
         spectrogram = self.mel.step(x)
         torch.addcmul(self.folded.shift, spectrogram, self.folded.scale, out=self._first)
         for layer, out in self._layers:
@@ -186,13 +155,6 @@ class HopBuffers:
         return spectrogram, min(self._hops.tolist())
 
 
-def _compile() -> None:
-    """Load compiled loops, while hops go on; the first time compilation takes seconds."""
-    import costream.models.audio.mel_kernels  # noqa: F401
-
-    fast.compile_blocks()
-
-
 def _matrix(weight: Tensor, bias: Tensor) -> Tensor:
     """Return weight and bias as the matrix [K_time K_bands I + 1, O] that multiplies patches.
 
@@ -205,8 +167,6 @@ def _matrix(weight: Tensor, bias: Tensor) -> Tensor:
 # Strides of each layer in frames and bands; (1, 1): a residual layer. A hop becomes one frame.
 _STRIDES = ((2, 2), (1, 2), (1, 1), (2, 2), (1, 1), (2, 2), (1, 1))
 _HOP_FRAMES = 16
-# Single hops, half an hour of them: compiled ones would have saved their second of loading.
-HOPS_BEFORE_COMPILING = 1 << 13
 
 
 @dataclass

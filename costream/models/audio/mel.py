@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -11,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.models.blas import matrix_product
-from costream.nn import fast
 from costream.nn.state import State, zeros
 
 
@@ -211,25 +209,11 @@ class MelBuffers:
             self._power.flatten(0, 1), mel.matrix, self._bands.flatten(0, 1)
         )
         self._mel = mel
-        self._loop: Callable[[], None] | None = None
-
-    def compile(self) -> None:
-        """Use a compiled loop from now on, where there is one for these sizes."""
-        if fast.compiles(self.held):
-            from costream.models.audio.mel_kernels import log_mel_loop
-
-            mel = self._mel
-            options = mel.hann, mel.matrix, mel.offset, mel.power == 1
-            self._loop = log_mel_loop(self._windows, *options, self._bands)
 
     def step(self, x: Tensor) -> Tensor:
         """Take a block [B, size], return the log-mel frames [B, size / hop, bands] it completes."""
         mel = self._mel
         self._new.copy_(x)
-        if self._loop is not None and fast.prefers_kernel(self._padded.numel()):
-            self._loop()
-            self.held.copy_(self._newest)
-            return self._bands.clone()
         torch.mul(self._windows, mel.hann, out=self._framed)
         torch.fft.rfft(self._padded, out=self._bins)
         torch.mul(self._parts, self._parts, out=self._squares)

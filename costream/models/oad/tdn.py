@@ -290,7 +290,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
 
     def _fast(self) -> Any:
         """Return what steps are computed with: the folded network, or in training this one."""
-        readable = self.training or torch.is_grad_enabled() or not fast.enabled
+        readable = self.training or torch.is_grad_enabled() or not fast.enabled()
         return self if readable else self._folded or self.folded()
 
     def _maps(self, frames: Tensor, net: Any = None) -> Tensor:

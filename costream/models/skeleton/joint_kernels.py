@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.models.skeleton.normalise import SMALLEST, Array, BodyNormaliser
-from costream.nn.simd import F32, compiled, inline
+from costream.nn.compiled import F32, compiled, inline
 
 _SMALLEST = np.float32(SMALLEST)
 _ZERO, _ONE = np.float32(0), np.float32(1)

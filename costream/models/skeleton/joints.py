@@ -188,7 +188,7 @@ class JointStreams(nn.Module):
         wanted = len(state.before), self.joints, self.axes + 1
         if given.ndim != 4 or not given.shape[1] or (len(given), *given.shape[2:]) != wanted:
             raise ValueError(f"skeletons {list(given.shape)} are not those of the state")
-        if fast.enabled and self._loop is not None:
+        if fast.enabled() and self._loop is not None:
             if not state.arrays:
                 persons, frame = state.persons, state.frame
                 held = persons.owner, persons.away, frame.values, frame.counts

@@ -9,14 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from costream.models.blas import matrix_product
 from costream.models.skeleton.blocks import SkeletonLayers
 from costream.models.skeleton.temporal import FoldedBlock, FoldedConvolution, SkeletonBlockState
 from costream.nn import fast
@@ -26,9 +24,6 @@ from costream.nn.graph import FoldedGraphConvolution, scale_and_shift
 from costream.nn.pooling import MeanState
 from costream.nn.state import State, zeros
 from costream.nn.timing import ClockedState, Timing, check_shape, hide_unstarted, in_sequence
-
-if TYPE_CHECKING:
-    from costream.nn.numba_kernels import Product
 
 _PIECE = 128  # frames processed at once: bounds memory
 
@@ -204,7 +199,9 @@ class FoldedSkeleton(Folded):
         steps, empty, asleep = state.counters
         ages, counts = steps.tolist(), empty.tolist()
         numbers = x.flatten(3)
-        seen: Any = np.logical_or.reduce(numbers.numpy(), 3) if fast.is_plain(x) else numbers.any(3)
+        seen: Any = (
+            np.logical_or.reduce(numbers.numpy(), 3) if fast.has_numpy_view(x) else numbers.any(3)
+        )
         present: list[list[list[bool]]] = seen.tolist()  # stream, frame, person
         whole = all(all(map(all, frames)) for frames in present)
         if whole and not any(any(map(any, rows)) for rows in (counts, asleep.tolist())):
@@ -273,13 +270,12 @@ class StepPlan:
             self.frames = scale.new_empty(persons, bodies.batch_size // persons, joints, channels)
             self.rows = self.frames.flatten(0, 1)
         parts = self.frames, scale, shift
-        self.arrays = [part.numpy() for part in parts] if fast.is_plain(self.frames) else None
-        compiled = any(m.numel() >= fast.LARGE for block in blocks for m in block.matrices())
+        self.arrays = [part.numpy() for part in parts] if fast.has_numpy_view(self.frames) else None
         self._steps: list[tuple[Callable[[Tensor, int], Tensor | None], int, int]] = []
         for block, block_state in zip(blocks, bodies.blocks, strict=True):
             temporal, step = block.temporal, _ordinary(block, block_state)
             if isinstance(temporal, FoldedConvolution) and temporal.conv.kernel > 1:
-                step = BlockPlan(block, block_state, joints, compiled).step
+                step = BlockPlan(block, block_state, joints).step
             self._steps.append((step, block.timing.delay, block.timing.stride))
 
     def run(self, x: Tensor, time: int) -> Tensor | None:
@@ -287,7 +283,7 @@ class StepPlan:
 
         The output [N, V, O] is overwritten by the next step.
         """
-        if self.arrays is not None and fast.is_plain(x):
+        if self.arrays is not None and fast.has_numpy_view(x):
             frames, scale, shift = self.arrays
             np.multiply(x.numpy().swapaxes(0, 1)[self.own], scale, out=frames)
             frames += shift
@@ -309,14 +305,9 @@ def _ordinary(
 
 
 class BlockPlan:
-    """A block whose temporal unit is a convolution; see ``StepPlan``.
+    """A block whose temporal unit is a convolution; see ``StepPlan``."""
 
-    ``compiled``: by compiled products, where it can be.
-    """
-
-    def __init__(
-        self, block: FoldedBlock, block_state: SkeletonBlockState, joints: int, compiled: bool
-    ) -> None:
+    def __init__(self, block: FoldedBlock, block_state: SkeletonBlockState, joints: int) -> None:
         conv = cast(FoldedConvolution, block.temporal).conv
         memory = cast(ConvolutionState, block_state.temporal)
         frames = memory.frames
@@ -330,24 +321,19 @@ class BlockPlan:
             self.front, self.back = ring[:, :before], ring[:, -before:]
             self.y = frames.new_empty(count * joints, conv.out_width)
             self.frame = self.y.view(count, joints, -1)
-            self.images = [window.view(count, 1, joints, -1) for window in self.windows]
-            self.image = self.frame[:, None]
             spatial = block.spatial
             self.spatial: Callable[[Tensor, int], Any] = (
-                GraphPlan(spatial, count, joints, compiled, self.slots).step
+                GraphPlan(spatial, count, joints, self.slots).step
                 if type(spatial) is FoldedGraphConvolution
                 else lambda x, slot: self.slots[slot].copy_(spatial(x).flatten(0, 1))
             )
             self.residuals = block_state.residual.frames.unbind(1) if block_state.residual else ()
         self.matrix, self.bias, self.beside = conv.matrix, cast(Tensor, conv.bias), block.beside
-        product = cast(FoldedConvolution, block.temporal).product if compiled else None
-        self.product = product if product and product.suits(self.images[0]) else None
         self.delay, self.stride = block.timing.delay, block.timing.stride
         self.has_residual = block.delay is not None
         self.wait = block.delay.delay if block.delay is not None else 0
         states = [memory, *([block_state.residual] if block_state.residual else [])]
         self.clocks = [state.clock.numpy() for state in states]
-        self._products: dict[tuple[int, int], Callable[[], None]] = {}  # by slots
 
     def step(self, x: Tensor, time: int) -> Tensor | None:
         """Take frame number ``time`` [N, V, C], return [N, V, O] or None."""
@@ -362,27 +348,13 @@ class BlockPlan:
         late = time - self.delay
         if late < 0 or late % self.stride:
             return None
-        past, before = None, -1
+        torch.addmm(self.bias, self.windows[slot], self.matrix, out=self.y)
         if self.has_residual:  # without a delay it is the frame itself
-            before = (time - self.wait) // self.stride % slots if slots else -1
-            past = self.residuals[before] if slots else x
-        added = past if self.beside is None else None
-        if self.product is not None and fast.prefers_kernel(self.y.numel()):
-            last, product = added is past, self._products.get((slot, before))
-            if product is None:
-                other = None if added is None else added[:, None]
-                product = self.product.on(self.images[slot], self.image, other, last)
-                if added is not x:  # whose memory is another block's
-                    self._products[slot, before] = product
-            product()
-            if last:
-                return self.frame
-        else:
-            torch.addmm(self.bias, self.windows[slot], self.matrix, out=self.y)
-            if added is not None:
-                self.frame.add_(added)
-        if past is not None and self.beside is not None:
-            self.y.addmm_(past.reshape(-1, past.shape[2]), self.beside)
+            past = self.residuals[(time - self.wait) // self.stride % slots] if slots else x
+            if self.beside is None:
+                self.frame.add_(past)
+            else:
+                self.y.addmm_(past.reshape(-1, past.shape[2]), self.beside)
         return self.frame.relu_()
 
 
@@ -390,12 +362,7 @@ class GraphPlan:
     """A ``FoldedGraphConvolution`` with its buffers."""
 
     def __init__(
-        self,
-        fold: FoldedGraphConvolution,
-        count: int,
-        joints: int,
-        compiled: bool,
-        outs: Sequence[Tensor],
+        self, fold: FoldedGraphConvolution, count: int, joints: int, outs: Sequence[Tensor]
     ) -> None:
         self.products, products, self.outs = fold.products, fold.products, outs
         width = len(products.weight) * joints // len(fold.graph)
@@ -404,46 +371,14 @@ class GraphPlan:
         self.rows = self.mixed.view(count * joints, -1)
         self.y = fold.graph.new_empty(count * joints, products.weight.shape[1])
         self.bias = products.bias.repeat(count, 1) if products.bias.dim() == 2 else products.bias
-        product = products.compiled if compiled else None
-        self.product = product if product and product.suits(self.rows[None, None]) else None
-        self.given: Tensor | None = None  # the frame that the calls are for
-        self.mix: Callable[[], object] = list  # its joints
-        self.calls: dict[int, Callable[[], None]] = {}  # compiled products, by slots
 
     def step(self, x: Tensor, slot: int) -> None:
         """Write the output [N V, O] for a frame [N, V, C] into ``outs[slot]``."""
-        out = self.outs[slot]
-        if self.product is not None and fast.prefers_kernel(out.numel()):
-            if x is not self.given:
-                self._take(x)
-            self.mix()
-            if self.products.adds_input and self.bias.dim() == 2:
-                torch.add(x.view(-1, x.shape[2]), self.bias, out=self.y)
-            call = self.calls.get(slot)
-            if call is None:
-                call = self.calls[slot] = self._call(x, out, self.product)
-            call()
-            return
         torch.bmm(self.graph, x, out=self.mixed)
         torch.addmm(self.bias, self.rows, self.products.weight, out=self.y)
         if self.products.adds_input:
             self.y.add_(x.view(-1, x.shape[2]))
-        torch.clamp_min(self.y, 0, out=out)
-
-    def _take(self, x: Tensor) -> None:
-        """Take the memory of a frame, which most steps have in common."""
-        self.given, self.calls = x, {}
-        if len(x) == 1 and fast.is_plain(x):
-            self.mix = matrix_product(self.graph[0], x[0], self.mixed[0])
-        else:
-            self.mix = partial(torch.bmm, self.graph, x, out=self.mixed)
-
-    def _call(self, x: Tensor, out: Tensor, product: Product) -> Callable[[], None]:
-        other = self.bias if self.bias.dim() == 2 else None
-        if self.products.adds_input:
-            other = x.view(-1, x.shape[2]) if other is None else self.y
-        beside = None if other is None else other[None, None]
-        return product.on(self.rows[None, None], out[None, None], beside, True)
+        torch.clamp_min(self.y, 0, out=self.outs[slot])
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol, cast
 
 import torch
@@ -18,7 +17,6 @@ from costream.models.skeleton.blocks import (
     sides,
 )
 from costream.nn.convolution import ConvolutionState, TemporalConvolution
-from costream.nn.fast import compile_product
 from costream.nn.graph import fold_convolution, scale_and_shift
 from costream.nn.pooling import MaxState, TemporalMax
 from costream.nn.state import State
@@ -58,11 +56,6 @@ class FoldedConvolution:
         self.conv = continual_convolution(
             weight * scale[:, None, None], bias * scale + shift + more, unit.stride, unit.pads
         )
-
-    @cached_property
-    def product(self) -> Any:
-        """The compiled form of the convolution, or None."""
-        return compile_product(self.conv.matrix[None], cast(Tensor, self.conv.bias))
 
     def init_state(self, batch_size: int, joints: int) -> ConvolutionState:  # noqa: D102
         return self.conv.init_state(batch_size, joints)

@@ -239,7 +239,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, along: tuple[Tensor, Tensor] | None
     if along is None:
         return F.scaled_dot_product_attention(q, k, v)
     y, x = along
-    if q.is_cuda and fast.enabled and not torch.is_grad_enabled():
+    if q.is_cuda and fast.enabled() and not torch.is_grad_enabled():
         return attend_with_positions(q, k, v, y, x)
     bias = (y[..., None] + x[..., None, :]).flatten(3).to(q.dtype)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)

@@ -78,7 +78,7 @@ class ExactUpdate:
 
         ``width``: D.
         """
-        if not fast.enabled:
+        if not fast.enabled():
             return True
         corrected = 4 * (frame.tokens - tokens) * columns + 2 * tokens * frame.keys
         return corrected * width + OVERHEAD >= 2 * frame.tokens * frame.keys * width

@@ -157,7 +157,7 @@ class ContinualNystrom(NystromAttention, Foldable[FoldedProjection]):
     def project_row(self, x: Tensor, state: S) -> list[S]:
         """Project the new row [B, d] of each stream; otherwise as ``store_rows``."""
         weight, bias = self.projection()
-        if not fast.enabled or (len(x) > 1 and not self._in_step(state)):
+        if not fast.enabled() or (len(x) > 1 and not self._in_step(state)):
             return self.store_rows(F.linear(x, weight, bias), state)
         views = self.views(state)
         if bias is None:

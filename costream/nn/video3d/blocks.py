@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.nn.fast import swish
 from costream.nn.state import State
 from costream.nn.timing import Timing
 from costream.nn.video3d.convolution import FrameRing, FrameRingState, VolumeStep
@@ -184,7 +183,8 @@ class FoldedBottleneck:
             return None
         y = y.squeeze(1)
         if self.depthwise:
-            swish(y, self.squeeze)
+            _excite(y, self.squeeze)
+            F.silu(y, inplace=True)
         else:
             y.relu_()
         past = self.inputs.frame(state.inputs, time - self.half)
@@ -207,6 +207,17 @@ class FoldedBottleneck:
         self.a.product(x, slot)
         self.inner.push(slot, inner, rows)
         return None if late else self.b.over_time(inner, time)
+
+
+def _excite(frames: Tensor, weights: Sequence[Tensor]) -> None:
+    """Scale the channels of frames [B, H, W, C] by ``SqueezeExcitation.gate``, in place.
+
+    ``weights``: [C, h], [h], [h, C] and [C]; none: nothing is done.
+    """
+    if weights:
+        first, first_bias, second, second_bias = weights
+        hidden = torch.addmm(first_bias, frames.mean((1, 2)), first).relu_()
+        frames *= torch.addmm(second_bias, hidden, second).sigmoid_()[:, None, None]
 
 
 # Stem of 3D networks, over clips and frame by frame.
@@ -269,7 +280,7 @@ class FoldedStem:
         self, x: Tensor, state: FrameRingState, rows: Sequence[int], out: Tensor | None
     ) -> Tensor | None:
         if self.pixels is not None:
-            x = self.pixels.slide(x, self.ring.next_slot(state))
+            x = self.pixels.convolve(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         time = self.ring.push(x, state, rows)
         if time < self.timing.delay:
             return None

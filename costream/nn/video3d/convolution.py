@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.nn.fast import compile_depthwise, compile_product, prefers_kernel
 from costream.nn.graph import scale_and_shift
 from costream.nn.state import zeros
 from costream.nn.timing import ClockedState, check_shape
@@ -39,22 +38,14 @@ class VolumeStep:
         self.pixel_stride, self.sides = conv.stride[1], cast("tuple[int, ...]", conv.padding)[1:]
         self.kernel = cast("tuple[int, int, int]", conv.kernel_size)
         self.pointwise = self.kernel[1:] == (1, 1)
-        self._product = None
         # Only the forms of weights that are used. Taps: oldest first.
         if self.pointwise:
             taps = weight.flatten(2)  # [O, I, K]; stored as [K, C] if depthwise, else [K, I, O]
             self.taps = (taps[:, 0].T if self.groups > 1 else taps.permute(2, 1, 0)).contiguous()
-            if self.groups == 1 and self.kernel[0] == 1:
-                self._product = compile_product(self.taps, bias)
         elif self.kernel[0] == 1:
             self._flat = weight[:, :, 0].contiguous(memory_format=torch.channels_last)
-            if self.groups == 1 and self.pixel_stride > 1:
-                taps = self._flat.permute(2, 3, 1, 0).flatten(1, 2)  # [h, w I, O]
-                self._product = compile_product(taps, bias)
         else:
-            self._weight, self._depthwise = weight, None
-            if self.groups == len(weight) and self.sides == (1, 1):
-                self._depthwise = compile_depthwise(weight, bias, self.pixel_stride)
+            self._weight = weight
 
     @cached_property
     def turned(self) -> list[Tensor]:
@@ -81,10 +72,6 @@ class VolumeStep:
             out = x.new_empty(len(x), height, width, self.out_width)
         if self.pixel_stride > 1:
             x = x[:, :: self.pixel_stride, :: self.pixel_stride]
-        kernel = self._product
-        if kernel is not None and prefers_kernel(out.numel()) and kernel.suits(x):
-            kernel(x, out, other, relu)
-            return out
         rows = out.view(len(out), -1, self.out_width)
         torch.bmm(x.flatten(1, 2), self.taps.expand(len(x), -1, -1), out=rows)
         if relu:
@@ -104,20 +91,6 @@ class VolumeStep:
         stride, sides = self.pixel_stride, self.sides
         return F.conv2d(x, self._flat, self.bias, stride, sides, 1, self.groups)
 
-    def slide(self, x: Tensor, out: Tensor) -> Tensor:
-        """Return the result of ``convolve`` for a frame [B, H, W, I], in ``out`` if it suits."""
-        kernel, (down, right), step = self._product, self.sides, self.pixel_stride
-        if kernel is None or not prefers_kernel(out.numel()) or not kernel.suits(out):
-            return self.convolve(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        batch, height, width, channels = x.shape
-        padded = x.new_zeros(batch, height + 2 * down, width + 2 * right, channels)
-        padded[:, down : down + height, right : right + width] = x
-        whole, line, pixel, _ = padded.stride()
-        shape = (*out.shape[:3], self.kernel[2] * channels)
-        windows = padded.as_strided(shape, (whole, step * line, step * pixel, 1))
-        kernel(windows, out, None, False, line)
-        return out
-
     def over_time(self, state: FrameRingState, time: int) -> Tensor:
         """Return [B, 1, H', W', O] of the K frames of a ring up to frame ``time``.
 
@@ -129,9 +102,6 @@ class VolumeStep:
             frame = state.slots[0].permute(0, 3, 1, 2)
             return self.convolve(frame).permute(0, 2, 3, 1).unsqueeze(1)
         step, oldest = self.pixel_stride, (time + 1) % self.kernel[0]
-        kernel, count = self._depthwise, state.slots[0].numel() // step**2
-        if kernel is not None and kernel.suits(state.frames) and prefers_kernel(count):
-            return kernel(state.frames, oldest).unsqueeze(1)
         weight, strides, sides = self.turned[oldest - 1], (1, step, step), (0, *self.sides)
         out = F.conv3d(state.volume, weight, self.bias, strides, sides, 1, self.groups)
         return out.permute(0, 2, 3, 4, 1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from threading import Event
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,17 +9,14 @@ from hypothesis import strategies as st
 
 from costream.models import blas as products
 from costream.models.audio.audio_net import ContinualAudioNet
-from costream.nn import fast
-from costream.nn.numba_kernels import Product
-from costream.nn.simd import LANES
 from weights.recipes.audio.backbone import without_norms
 
 WIDTHS = (4, 6, 6, 8, 8, 10, 10)
 
 
-def build(norm: bool = False, pool: int = 4, more: int = 0) -> ContinualAudioNet:
+def build(norm: bool = False, pool: int = 4) -> ContinualAudioNet:
     torch.manual_seed(0)
-    net = ContinualAudioNet(5, [width + more for width in WIDTHS], 7 + more, pool, norm=norm)
+    net = ContinualAudioNet(5, WIDTHS, 7, pool, norm=norm)
     net.mel.fill(16_000, 50, 7800)
     net.centre.normal_(-3, 1)
     net.spread.uniform_(1, 3)
@@ -57,12 +52,11 @@ def test_any_chunks_give_the_whole(chunks, pool, made, gradients):
     torch.testing.assert_close(tokens, net(x), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("form", ["torch", "numpy", "compiled"])
+@pytest.mark.parametrize("form", ["torch", "numpy"])
 @torch.inference_mode()
 def test_steps_in_float32_over_a_minute(form, monkeypatch):
-    monkeypatch.setattr(fast, "compiled_blocks", form == "compiled")
     monkeypatch.setattr(products, "prefers_numpy", lambda: form == "numpy")
-    net, x = build(more=LANES), sound(240)
+    net, x = build(), sound(240)
     state = net.init_state()
     tokens = torch.stack([net.forward_step(x[:, k], state) for k in range(240)], 1)
     exact = net.double()(x.double())
@@ -81,45 +75,6 @@ def test_the_last_token_needs_no_more_than_the_receptive_field():
 
 def hops(net, x, state) -> torch.Tensor:
     return torch.stack([net.forward_step(hop, state) for hop in x.unbind(1)], 1)
-
-
-@torch.inference_mode()
-def test_compiled_products_take_over_streams_and_are_switched_off(monkeypatch):
-    monkeypatch.setattr(fast, "compiled_blocks", False)
-    net, x, used = build(more=LANES), sound(16, 2), []
-    bind = Product.bind
-
-    def recorded(*arguments):
-        loop = bind(*arguments)
-        return lambda: used.append(loop())
-
-    monkeypatch.setattr(Product, "bind", recorded)
-    state, out = net.init_state(2), []
-    for k in range(16):
-        fast.compiled_blocks = k >= 4
-        if k == 8:
-            state = state.clone()
-        with fast.use_kernels(k < 12):
-            out.append(net.forward_step(x[:, k], state))
-    assert len(used) == 8 * 8
-    exact = net.double()(x.double())
-    assert (torch.stack(out, 1) - exact).abs().max() < 1e-5 * exact.abs().max()
-    for layers in (build(), net):  # too narrow; in float64
-        hops(layers, x[:, :1].to(layers.centre), layers.init_state(2))
-    assert len(used) == 8 * 8
-
-
-@torch.inference_mode()
-def test_a_stream_of_many_single_hops_loads_the_compiled_products(monkeypatch):
-    began = Event()
-    monkeypatch.setattr(fast, "compiled_blocks", False)
-    monkeypatch.setattr(fast, "compile_blocks", began.set)
-    monkeypatch.setattr("costream.models.audio.audio_net.HOPS_BEFORE_COMPILING", 3)
-    net, state = build(), build().init_state()
-    for count in (2, 5):
-        assert not began.is_set()
-        hops(net, sound(count), state)
-    assert began.wait(60)
 
 
 @pytest.mark.parametrize("take", [ContinualAudioNet.forward_steps, hops])

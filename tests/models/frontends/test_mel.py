@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import librosa
 import numpy as np
 import pytest
@@ -59,22 +57,17 @@ def test_any_blocks_give_the_whole(blocks, sizes):
     st.lists(st.sampled_from([1, 1, 1, 3]), min_size=1, max_size=8),
     st.sampled_from([(500, 250, 250), (400, 160, 240), (64, 64, 0), (65, 13, 52)]),
     st.sampled_from([1, 2]),
-    st.sampled_from([0, 512, 128, 160]),
+    st.sampled_from([512, 640]),
 )
 @settings(max_examples=40, deadline=None)
-def test_blocks_laid_out_once_give_the_whole(counts, sizes, power, compiled):
-    """Also where others come between them, and in loops of single precision."""
+def test_blocks_laid_out_once_give_the_whole(counts, sizes, power, fft):
+    """Also where others come between them."""
     window, hop, lead = sizes
-    fft = max(window, compiled or 512)
-    exact = filled(window=window, hop=hop, lead=lead, power=power, fft=fft)
-    mel = copy.deepcopy(exact).float() if compiled else exact
+    mel = filled(window=window, hop=hop, lead=lead, power=power, fft=fft)
     size = 8 * hop
-    x = noise(sum(counts) * size, 3).to(mel.matrix)
+    x = noise(sum(counts) * size, 3)
     state, frames = mel.init_state(3), []
     room = MelBuffers(mel, state.held, size)
-    if compiled:
-        room.compile()
-        assert (room._loop is None) == (fft not in (128, 512))
     state.held = room.held
     for part in x.split([count * size for count in counts], 1):
         if part.shape[1] == size:
@@ -82,9 +75,7 @@ def test_blocks_laid_out_once_give_the_whole(counts, sizes, power, compiled):
             state.samples += size
         else:
             frames.append(mel.forward_steps(part, state))
-    off = (torch.cat(frames, 1) - exact(x.double())).abs()
-    assert off.max() < (1e-4 if compiled else 1e-12)
-    assert not compiled or off.mean() < 1e-6
+    torch.testing.assert_close(torch.cat(frames, 1), mel(x), rtol=0, atol=1e-12)
 
 
 def test_float32_blocks_give_the_whole_to_rounding():
