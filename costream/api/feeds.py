@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from costream.api.options import make_options
+from costream.api.keywords import make_options
 from costream.api.streams import LoadedModel, RecordIterator, checked, loaded
 from costream.core.errors import ExitCode, UsageError, clean
 from costream.core.records import Header, Record, Summary

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from costream.api.options import checked_path
+from costream.api.keywords import checked_path
 from costream.core.errors import SourceError, UsageError
 from costream.core.formatting import listed
 from costream.core.records import (

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
-from costream.api.options import make_options
+from costream.api.keywords import make_options
 from costream.api.results import REPLACE, Results
 from costream.api.streams import LoadedModel, RecordIterator, RecordQueue, checked, loaded
 from costream.core.errors import SourceError, UsageError

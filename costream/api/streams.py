@@ -10,7 +10,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from costream.api.options import checked_path, make_options
+from costream.api.keywords import checked_path, make_options
 from costream.core.errors import ExitCode, UsageError
 from costream.core.records import Header, Item, Record, Summary
 from costream.models.base import Model, ModelInfo

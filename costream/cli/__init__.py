@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from costream.cli.click_command import Command
 from costream.core.commit import code_version
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 class SuggestingGroup(click.Group):
     """A group that names similar commands for a misspelt one."""
+
+    command_class = Command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

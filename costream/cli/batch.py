@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costream.cli.options import run_command
+from costream.cli.run_command import run_command
 from costream.core.errors import ExitCode
 from costream.options.options import Options
 
@@ -11,28 +11,26 @@ from costream.options.options import Options
     "batch",
     "INPUT...",
     output={
-        "after": "quiet",
         "required": True,
         "metavar": "FOLDER",
-        "help": "Write results to this folder.",
+        "help": "Write results to this local or mounted folder.",
     },
-    overwrite={"after": "predictions", "help": "Process everything again."},
-    skip_existing={"after": "overwrite", "default": True},
+    overwrite={"help": "Process everything again."},
+    skip_existing={"default": True},
 )
 def command(options: Options, effective: list[str]) -> ExitCode:
     """Run a model over many files; repeat the command to resume.
 
     INPUT is a file, a folder (searched recursively), the URL of either in a store supported by
     fsspec (s3://, gs://, http://, zip://, ...), @LIST (a file of paths and URLs, one per line) or
-    '-' (such a list on stdin). Files that are not media, or not suitable for this model, are
-    skipped. Results in FOLDER mirror the folders of the inputs, with tables over all inputs
-    beside them: predictions.csv, timeline.csv, compute.csv, failures.csv and summary.json. FOLDER
-    is a local or mounted folder, not a URL.
+    '-' (such a list on stdin). Files that are not media, or that the model cannot read, are
+    skipped. The folders of the results mirror those of the inputs. Tables of all inputs are
+    written next to them: predictions.csv, timeline.csv, compute.csv, failures.csv, summary.json.
 
     \b
     costream batch recordings/ -o out
-    costream batch recordings/ -o out -m cooadtr -f json,csv --jobs 2 --exclude 'raw/*'
-    costream batch s3://bucket/recordings -o out --engine ray --ray-address FIRST:6379
+    costream batch recordings/ -o out -f json,csv --jobs 2 --exclude 'raw/*'
+    costream batch s3://bucket/x -o out --engine ray --ray-address FIRST:6379
     find /data -name '*.mp4' -newer last | costream batch - -o out
     """
     from costream.runtime.batch.command import batch

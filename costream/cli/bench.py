@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import click
 
 from costream.cli import SuggestingGroup
-from costream.cli.options import F, file_names, json_option, model_names
+from costream.cli.click_options import F, json_option, option
+from costream.cli.completers import file_names, model_names
 from costream.core.errors import UsageError
 from costream.models.spec import model_benches
-from costream.options.flags import seconds
+from costream.options.values import seconds
 from costream.sinks.atomic import write_file
 
 if TYPE_CHECKING:
@@ -163,8 +164,12 @@ def ops(as_json: bool) -> None:
 @_weights
 @_device
 @_dtype
-@click.option(
-    "--duration", callback=seconds, metavar="TIME", help="Part of the file to use.  [default: all]"
+@option(
+    "--duration",
+    parse=seconds,
+    envvar=None,
+    metavar="TIME",
+    help="Part of the file to use.  [default: all]",
 )
 @click.option("--rounds", type=_SIZE, default=3, show_default=True, help=_REPETITIONS)
 @_threads
@@ -320,8 +325,12 @@ def budget(
     metavar="FILE",
     help="Another network, besides the shipped and the cached ones; repeatable.",
 )
-@click.option(
-    "--duration", callback=seconds, metavar="TIME", help="Part of the input to use.  [default: all]"
+@option(
+    "--duration",
+    parse=seconds,
+    envvar=None,
+    metavar="TIME",
+    help="Part of the input to use.  [default: all]",
 )
 @_device
 @_threads

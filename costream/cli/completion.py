@@ -20,12 +20,13 @@ from click.shell_completion import (
     shell_complete,
 )
 
+from costream.cli.click_command import Command
 from costream.core.errors import CostreamError
 
 VARIABLE = "_COSTREAM_COMPLETE"
 
 
-@click.command(no_args_is_help=True)
+@click.command(cls=Command, no_args_is_help=True)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
     """Print the script that completes commands, options, models and formats with the Tab key.

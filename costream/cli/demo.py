@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from costream.cli.options import shared
+from costream.cli.click_command import Command
+from costream.cli.click_options import shared
 from costream.core.errors import ExitCode, UsageError
 from costream.core.settings import ColorMode
 from costream.weights_io.store import samples_folder, shipped_folder
@@ -67,7 +68,7 @@ DEMO_SAMPLES = (
 _REPORT = "report.html"
 
 
-@click.command()
+@click.command(cls=Command)
 @shared(
     "output",
     default="costream-demo",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costream.cli.options import run_command
+from costream.cli.run_command import run_command
 from costream.core.errors import ExitCode
 from costream.options.options import Options
 
@@ -11,14 +11,18 @@ from costream.options.options import Options
 def command(options: Options, effective: list[str]) -> ExitCode:
     """Detect actions in video, skeletons or features, or objects in video, step by step.
 
-    SOURCE is a video file; joints as a table (.csv), of motion capture (.c3d, .trc, .mot, .bvh),
-    Kinect (.skeleton) or pose estimators (.csv, .h5, .json, .pkl, or a folder of OpenPose
-    keypoints): see costream help skeletons; features (.npy, .npz, or a
-    THUMOS-style pickle; FILE.pickle#NAME selects one video of it); the http URL of a media file;
-    or '-' for stdin.
+    SOURCE is one of:
 
-    Results go to files with -o (or to one table of all segments: -o all.csv); without it a readable
-    timeline is printed. -f jsonl prints records for other programs.
+    \b
+    - a video file, or the http URL of one
+    - skeletons: a table (.csv), motion capture (.c3d, .trc, .mot, .bvh), Kinect
+      (.skeleton), pose estimators (.csv, .h5, .json, .pkl, or a folder of
+      OpenPose keypoints); see 'costream help skeletons'
+    - features: .npy, .npz or a THUMOS-style pickle (FILE.pickle#NAME: one video)
+    - '-' for stdin
+
+    Without -o a readable timeline is printed. With -o results go to files, or all segments to one
+    table (-o all.csv). -f jsonl prints records for other programs.
 
     \b
     costream detect clip.mp4
@@ -28,7 +32,7 @@ def command(options: Options, effective: list[str]) -> ExitCode:
     cat clip.ts | costream detect - -f jsonl | jq 'select(.type == "segment")'
     costream detect poses.csv -m costgcn --fps 30
     costream detect walk.c3d -m costgcn
-    costream detect street.mp4 -m eventful-vitdet --budget 60ms --track -o out -f jsonl,csv,mp4
+    costream detect street.mp4 -m eventful-vitdet --budget 60ms --track -o out
     """
     from costream.runtime.detect import detect
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import click
 
-from costream.cli.options import json_option
+from costream.cli.click_command import Command
+from costream.cli.click_options import json_option
 from costream.core.commit import code_version
 from costream.core.errors import ExitCode, SourceError, printable
 from costream.core.settings import PROJECT_FILE, user_config_path
@@ -52,7 +53,7 @@ class Finding:
     hint: str = ""
 
 
-@click.command()
+@click.command(cls=Command)
 @json_option
 def command(as_json: bool) -> int:
     """Check what works on this machine, and what to install for the rest.

@@ -7,75 +7,92 @@ from typing import Any
 
 import click
 
-from costream.cli.options import config_option, option, shared, verbosity_options
-from costream.options.flags import seconds
+from costream.cli.click_command import Command
+from costream.cli.click_options import option, shared, verbosity_options
+from costream.cli.settings_in_force import config_option
+from costream.core.errors import UsageError
+from costream.options.values import seconds
 
 
-def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
-    """Parse ``30,60,all`` as numbers, None for all; None if nothing is given."""
-    if value is None:
-        return None
+def _token_counts(value: str) -> tuple[int | None, ...]:
+    """Parse ``30,60,all`` as numbers, None for all."""
     parts = [part.strip().lower() for part in value.split(",")]
     if not all(part == "all" or (part.isascii() and part.isdigit()) for part in parts):
-        raise click.BadParameter(f"{value!r} is not a list of numbers or 'all'", ctx, param)
+        raise UsageError(f"{value!r} is not a list of numbers or 'all'")
     return tuple(None if part == "all" else int(part) for part in parts)
 
 
-@click.command(no_args_is_help=True)
-@option("-m", "--model", metavar="NAME|FILE", help="See 'costream models list'.")
+@click.command(cls=Command, no_args_is_help=True)
+@option("-m", "--model", heading="Model", metavar="NAME|FILE", help="See 'costream models list'.")
 @shared("weights", envvar="COSTREAM_WEIGHTS")
+@shared("device", "dtype", "threads")
+@option(
+    "--tokens",
+    heading="Model",
+    parse=_token_counts,
+    metavar="N,...|all",
+    help="Objects: tokens computed per frame; a row of results for each.  [default: all]",
+)
 @option(
     "--data",
+    heading="Data",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Recordings or images. Without --labels: a folder with one folder per class, or a table:"
+    help="Recordings or images. Without --labels: a folder with a folder per class, or a table:"
     " file,start,end,label; lines of text: text,label.",
 )
 @option(
     "--labels",
+    heading="Data",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Ground truth: timelines or annotations in any known format; boxes of objects.",
+    help="Ground truth: timelines or annotations in any supported format; boxes of objects.",
 )
 @option(
     "--results",
+    heading="Data",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Instead of a model: results of an earlier run (frame metrics need --scores).",
+    help="Results of an earlier run, instead of a model. Frame metrics need --scores.",
 )
 @option(
+    "--group", heading="Data", metavar="COLUMN", help="Column that groups examples (person, song)."
+)
+@shared("rate_hz", heading="Data", help="Steps of the model per second.")
+@shared("layout", heading="Data", metavar="NAME|FILE", help="Joint layout of skeletons.")
+@shared("columns", heading="Data", help="Columns of tables of joints.")
+@option(
     "--protocol",
+    heading="Metrics",
     type=click.Choice(["thumos14", "tvseries", "glue"]),
-    help="Score the classes and frames of this data set's standard protocol; glue: lines of text,"
+    help="Score the classes and frames of this data set's standard protocol. glue: lines of text,"
     " with windows of 0.5, 1 and 2 times their mean length.",
 )
 @option(
     "--tolerance",
-    callback=seconds,
+    heading="Metrics",
+    parse=seconds,
     metavar="TIME",
-    help="Also report frame metrics for labels that are up to this much off.",
+    help="Also report frame metrics that forgive errors of labels up to this time.",
 )
-@option(
-    "--tokens",
-    callback=_tokens,
-    metavar="N,...|all",
-    help="Objects: number of tokens computed per frame; one row for each.  [default: all]",
-)
-@option("--group", metavar="COLUMN", help="Column that groups examples (person, song).")
-@shared("rate_hz", help="Steps per second of the model.")
-@shared("layout", metavar="NAME|FILE", help="Joint layout of skeletons.")
-@shared("columns", help="Columns of tables of joints.")
 @option(
     "--joined",
+    heading="Metrics",
     type=click.IntRange(0),
     default=10,
-    help="Examples concatenated to a stream for frame metrics; 0: no frame metrics.",
+    help="Examples joined to one stream for frame metrics; 0: no frame metrics.",
 )
-@option("--seed", type=click.IntRange(0), default=0, help="Seed of the order in streams.")
-@shared("device", "dtype", "threads")
-@option("--json", "as_json", is_flag=True, default=False, help="Print JSON.")
+@option(
+    "--seed",
+    heading="Metrics",
+    type=click.IntRange(0),
+    default=0,
+    help="Seed of the order of examples in streams.",
+)
+@option("--json", "as_json", heading="Output", is_flag=True, default=False, help="Print JSON.")
 @option(
     "--png",
+    heading="Output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.png",
     help="Draw classes, reliability, and precision against cost.",
@@ -83,25 +100,27 @@ def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> An
 @verbosity_options
 @config_option()
 def command(tolerance: float | None, **values: Any) -> int:
-    """Evaluate a model on labelled recordings, run step by step as in 'detect' and 'listen'.
+    """Evaluate a model on labelled recordings, step by step as in 'detect' and 'listen'.
 
-    Whole recordings (--labels): average precision of frames, plain and calibrated, accuracy,
-    calibration error; F1 and average precision of the segments of the timeline; action starts;
-    latency of detection. 95 % intervals resample whole recordings, if there are six or more.
+    Complete recordings (--labels): average precision of frames, plain and calibrated, accuracy and
+    calibration error; F1 and average precision of segments; action starts; detection latency.
+    95 % intervals resample recordings, if there are six or more.
 
     Clips of one class each: top-1 and top-5 accuracy by the mean of their steps, their majority
-    vote and the last step, and of whole groups (songs); results per class, and confusions.
+    vote and the last step, also of groups (songs); results per class, and confusions.
 
-    Lines of text: the same of each line alone, and of lines one after the other.
+    Lines of text: the same for each line alone, and for lines one after the other.
 
     Objects (boxes as --labels): AP and AP50, and the cost per image.
 
     \b
-    costream evaluate -m cooadtr --data recordings/ --labels corrected/ --tolerance 1s
+    costream evaluate -m cooadtr --data videos/ --labels corrected/ --tolerance 1s
     costream evaluate --results out/ --labels truth/ --json
-    costream evaluate -m mine.safetensors --data test.pickle --labels gt.json --protocol thumos14
+    costream evaluate -m mine.safetensors --data test.pickle --labels gt.json \\
+        --protocol thumos14
     costream evaluate -m cotrans --data genres.csv --group song
-    costream evaluate -m eventful-vitdet --data clips/ --labels boxes.json --tokens 64,128,all
+    costream evaluate -m eventful-vitdet --data clips/ --labels boxes.json \\
+        --tokens 64,128,all
     """
     from costream.evaluation.command import evaluate
     from costream.evaluation.settings import EvaluateSettings

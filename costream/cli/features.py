@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from costream.cli.options import run_command
+from costream.cli.run_command import run_command
 from costream.core.errors import ExitCode
 from costream.options.options import Options
 
@@ -17,7 +17,7 @@ from costream.options.options import Options
         "type": click.Path(),
         "required": True,
         "metavar": "FILE.npz|FOLDER",
-        "help": "Output file; a folder for several sources.",
+        "help": "File to write; a folder for several sources.",
     },
     start_s={"help": "Start time."},
     duration_s={"help": "Length, instead of --end."},
@@ -25,11 +25,11 @@ from costream.options.options import Options
     overwrite={"help": "Replace existing files."},
 )
 def command(options: Options, effective: list[str]) -> ExitCode:
-    """Write the features that a model's frontend computes from video or audio; prints the files.
+    """Write the features that a model's frontend computes from video or audio; print the files.
 
-    An .npz holds one row per step, as 'rgb' and 'flow' for TSN and as 'features' for others, with
-    the 'times' of the rows in seconds and 'rate_hz'. Such a file can be used in place of a
-    recording everywhere, with any model whose rows have the same width.
+    An .npz holds one row per step ('rgb' and 'flow' for TSN, else 'features'), the 'times' of the
+    rows in seconds, and 'rate_hz'. It can be used instead of the recording everywhere, with any
+    model whose rows have the same width.
 
     \b
     costream features clip.mp4 -o clip.npz

@@ -13,6 +13,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from costream.cli.click_command import Command, option_rows
 from costream.core.errors import ExitCode, UsageError
 from costream.core.schema import comments
 
@@ -29,7 +30,7 @@ def _page_names(_: click.Context, __: click.Parameter, word: str) -> list[Comple
     return [CompletionItem(name) for name in pages() if name.startswith(word.lower())]
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("page", nargs=-1, shell_complete=_page_names)
 def command(page: tuple[str, ...]) -> None:
     """Show a page of the manual, or one of its sections; without PAGE the list of pages.
@@ -124,10 +125,13 @@ def _options(name: str) -> str:
         assert isinstance(found, click.Group)
         found = found.get_command(click.Context(found), part)
     assert found is not None
-    records = (p.get_help_record(click.Context(found)) for p in found.params)
-    return _table(
-        ("option", "meaning"), ((f"`{r[0]}`", " ".join(r[1].split())) for r in records if r)
-    )
+    tables = []
+    sections = option_rows(found, click.Context(found))
+    for heading, rows in sections.items():
+        cells = ((f"`{names}`", " ".join(text.split())) for names, text in rows)
+        title = "option" if len(sections) == 1 else heading
+        tables.append(_table((title, "meaning"), cells))
+    return "\n\n".join(tables)
 
 
 def _fields(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costream.cli.options import run_command
+from costream.cli.run_command import run_command
 from costream.core.errors import ExitCode
 from costream.options.options import Options
 
@@ -13,17 +13,17 @@ from costream.options.options import Options
     model={
         "default": "cotrans,cosounds",
         "metavar": "LIST",
-        "help": "Models on the same frontend.",
+        "help": "One model, or several with the same frontend.",
     },
 )
 def command(options: Options, effective: list[str]) -> ExitCode:
     """Recognise music genres and sounds, in steps of a quarter of a second.
 
-    SOURCE is a sound file, a video with sound, the http URL of either, '-' for stdin, or features
-    of the frontend; without one, --mic listens to the microphone until Ctrl-C or for --duration.
+    SOURCE is a sound file, a video with sound, the http URL of either, features of the frontend, or
+    '-' for stdin. Without SOURCE, --mic listens to the microphone until Ctrl-C or for --duration.
 
-    Results go to files with -o (or to one table of all segments: -o all.csv); without it a readable
-    timeline is printed. -f jsonl prints records for other programs.
+    Without -o a readable timeline is printed. With -o results go to files, or all segments to one
+    table (-o all.csv). -f jsonl prints records for other programs.
 
     \b
     costream listen --mic

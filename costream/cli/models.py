@@ -14,6 +14,9 @@ from typing import Any
 import click
 
 from costream.cli import SuggestingGroup
+from costream.cli.click_command import Command
+from costream.cli.click_options import json_option
+from costream.cli.completers import model_names
 from costream.cli.models_fetch import (
     fetch_command,
     import_command,
@@ -22,7 +25,7 @@ from costream.cli.models_fetch import (
     path_command,
     remove_command,
 )
-from costream.cli.options import check_weight_file, json_option, model_names, print_json
+from costream.cli.printing import check_weight_file, print_json
 from costream.core.errors import CostreamError, ExitCode, UsageError, printable, say
 from costream.core.formatting import counted, listed, print_path, saving, si
 from costream.models.catalogue import (
@@ -49,7 +52,7 @@ def _check_new(target: Path, *, overwrite: bool) -> None:
         raise UsageError("exists already", where=target, hint="use -o or --overwrite")
 
 
-@click.command("init", epilog=f"Architectures: {', '.join(architectures())}.")
+@click.command("init", cls=Command, epilog=f"Architectures: {', '.join(architectures())}.")
 @click.argument("architecture")
 @click.option(
     "-o",
@@ -126,7 +129,7 @@ def _settings(pairs: tuple[str, ...]) -> dict[str, Any]:
 # ``costream models list`` and ``show``: list the models, and print the card of one.
 
 
-@click.command("list")
+@click.command("list", cls=Command)
 @click.option("--all", "every", is_flag=True, help="Also models without weights here.")
 @click.option(
     "--time", "timed", is_flag=True, help="Measure a step of each on this machine (seconds each)."
@@ -217,7 +220,7 @@ def _print_wrapped(start: str, text: str, most: int | None = None) -> None:
     click.echo(printable("\n".join(lines) if lines else start.rstrip()))
 
 
-@click.command("show")
+@click.command("show", cls=Command)
 @click.argument("model", metavar="NAME|FILE", shell_complete=model_names)
 @click.option(
     "--weights", metavar="PATH", help="Weight file, or a folder that holds NAME.safetensors."
@@ -318,7 +321,7 @@ def _leaves(path: str, table: dict[str, Any]) -> Iterable[tuple[str, str]]:
 # ``costream models compress``: int8 weights.
 
 
-@click.command("compress")
+@click.command("compress", cls=Command)
 @click.argument("model", metavar="NAME|FILE", shell_complete=model_names)
 @click.option("--int8", is_flag=True, required=True, help="Weight matrices of eight bits.")
 @click.option(
@@ -360,7 +363,7 @@ def compress_command(model: str, int8: bool, output: Path | None, overwrite: boo
     print_path(target)
 
 
-@click.command("export")
+@click.command("export", cls=Command)
 @click.argument("model", metavar="NAME|FILE", shell_complete=model_names)
 @click.option(
     "-o",
@@ -400,7 +403,7 @@ def export_command(model: str, output: Path | None, whole: bool, overwrite: bool
 # ``costream models verify``: check that weight files work as their cards state.
 
 
-@click.command("verify")
+@click.command("verify", cls=Command)
 @click.argument("models", nargs=-1, metavar="[NAME|FILE]...", shell_complete=model_names)
 @json_option
 def verify_command(models: tuple[str, ...], as_json: bool) -> int:

@@ -12,14 +12,10 @@ from typing import IO
 
 import click
 
-from costream.cli.options import (
-    check_weight_file,
-    model_names,
-    option,
-    print_json,
-    print_table,
-    published_names,
-)
+from costream.cli.click_command import Command
+from costream.cli.click_options import option
+from costream.cli.completers import model_names, published_names
+from costream.cli.printing import check_weight_file, print_json, print_table
 from costream.core.errors import (
     ModelError,
     OutputError,
@@ -47,7 +43,7 @@ from costream.weights_io.published import FILE, NO_LICENCE, Published, read_publ
 from costream.weights_io.store import cache_folder, downloads_folder, published, shipped_folder
 
 
-@click.command("fetch")
+@click.command("fetch", cls=Command)
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=published_names)
 @click.option(
     "--accept-licence", "--accept-license", is_flag=True, help="Accept the licences without asking."
@@ -256,7 +252,7 @@ def _print_list(known: dict[str, Published], as_json: bool) -> None:
 # ``costream models path`` and ``remove``: print the paths of weights, and delete them.
 
 
-@click.command("path")
+@click.command("path", cls=Command)
 @click.argument("name", shell_complete=model_names)
 def path_command(name: str) -> None:
     """Print the file of the weights in use, or of a checkpoint that was fetched as a part."""
@@ -269,7 +265,7 @@ def path_command(name: str) -> None:
     print_path(download_of(part))
 
 
-@click.command("remove")
+@click.command("remove", cls=Command)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def remove_command(names: tuple[str, ...], yes: bool) -> None:
@@ -313,7 +309,7 @@ def _keys() -> str:
     return "\b\n" + "\n".join([head, *lines])
 
 
-@click.command("import", epilog=_keys())
+@click.command("import", cls=Command, epilog=_keys())
 @click.argument("checkpoints", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--as",

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
-from costream.cli.options import file_names, in_list
+from costream.cli.click_command import Command
+from costream.cli.completers import file_names, in_list
 from costream.core.errors import UsageError
 from costream.report.command import FORMATS, ReportOptions, parse_formats
 
 
-@click.command(no_args_is_help=True)
+@click.command(cls=Command, no_args_is_help=True)
 @click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "-o",

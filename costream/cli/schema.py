@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from costream.cli.click_command import Command
 from costream.core.errors import UsageError
 from costream.core.formatting import suggest_names
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", required=False)
 def command(name: str | None) -> None:
     """Print the JSON Schema (draft 2020-12) of a record type or of model cards.

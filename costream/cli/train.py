@@ -7,101 +7,130 @@ from typing import Any
 
 import click
 
-from costream.cli.options import (
-    check_weight_file,
-    config_option,
-    model_names,
-    option,
-    shared,
-    verbosity_options,
-)
+from costream.cli.click_command import Command
+from costream.cli.click_options import option, shared, verbosity_options
+from costream.cli.completers import model_names
+from costream.cli.printing import check_weight_file
+from costream.cli.settings_in_force import config_option
 from costream.core.errors import UsageError
 from costream.weights_io.file import SUFFIX
 
 
-@click.command(no_args_is_help=True)
+@click.command(cls=Command, no_args_is_help=True)
 @click.argument("model", metavar="MODEL", shell_complete=model_names)
 @option(
     "--data",
+    heading="Data",
     type=click.Path(path_type=Path),
     metavar="FOLDER|TABLE.csv",
-    help="A folder with one folder per class, or a table: file,start,end,label; with --labels the"
+    help="A folder with a folder per class, or a table: file,start,end,label. With --labels: the"
     " labelled recordings or images.",
 )
 @option(
     "--labels",
+    heading="Data",
     type=click.Path(path_type=Path),
     metavar="FOLDER|FILE",
-    help="Timelines of whole recordings, from detect, batch or other tools: time without a label"
-    " is background. For objects: boxes, as COCO JSON or YOLO text files.",
+    help="Timelines of complete recordings, from detect, batch or other tools; time without a label"
+    " is background. Objects: boxes as COCO JSON or YOLO text files.",
 )
+@option(
+    "--group",
+    heading="Data",
+    metavar="COLUMN",
+    help="Column of groups that are never split (person, song).",
+)
+@option(
+    "--validation",
+    heading="Data",
+    type=click.FloatRange(0, 0.5),
+    default=0.2,
+    metavar="SHARE",
+    help="Share of the examples of each class that is used for validation.",
+)
+@shared("rate_hz", heading="Data", help="Frame rate of recordings without time stamps.")
+@shared("layout", heading="Data", metavar="NAME|FILE", help="Joint layout of the recordings.")
+@shared("columns", heading="Data", help="Columns of tables of joints.")
+@option(
+    "--cache",
+    heading="Data",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Folder in which features of video and audio are cached.  [default: the user's cache]",
+)
+@option("--no-cache", heading="Data", is_flag=True, default=False, help="Do not cache features.")
 @shared(
     "weights",
+    heading="Training",
     envvar="COSTREAM_WEIGHTS",
-    help="Weights to start from, instead of MODEL's own.",
+    help="Weights to start from, instead of MODEL's.",
+)
+@option(
+    "--scratch/--no-scratch", heading="Training", default=False, help="Start from random weights."
+)
+@option(
+    "--fine-tune/--no-fine-tune",
+    heading="Training",
+    default=None,
+    help="Also train the frontend of video, sound and object models, which takes longer."
+    "  [default: on for objects]",
+)
+@option(
+    "--steps",
+    heading="Training",
+    type=click.IntRange(1),
+    help="Maximum number of training steps.  [default: by the number of examples]",
+)
+@option(
+    "--seed",
+    heading="Training",
+    type=click.IntRange(0),
+    default=0,
+    help="Seed of all random numbers.",
+)
+@shared("device", heading="Training", help="Where the model is trained.")
+@shared("threads", heading="Training", help="CPU threads.")
+@option(
+    "--adapter",
+    heading="Adapters and pruning",
+    type=click.Choice(["none", "lora", "splora"]),
+    default="none",
+    help="Train low-rank differences to frozen weights, which are also written as a file of their"
+    " own. splora can be pruned.",
+)
+@option(
+    "--rank",
+    heading="Adapters and pruning",
+    type=click.IntRange(1),
+    help="Rank of the adapter.  [default: 8]",
+)
+@option(
+    "--density",
+    heading="Adapters and pruning",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    metavar="SHARE",
+    help="Share of the network's weights to keep; training removes complete channels.",
+)
+@option(
+    "--compare",
+    heading="Adapters and pruning",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE.safetensors",
+    help="Weights trained in the same way without --density; the card reports what pruning loses.",
 )
 @option(
     "-o",
     "--output",
+    heading="Output",
     type=click.Path(path_type=Path),
     metavar="FILE.safetensors",
-    help="File of the new weights; card (.md) and report (.html) are written beside it."
+    help="Weight file to write, with its card (.md) and report (.html) next to it."
     "  [default: MODEL-own.safetensors]",
 )
-@option("--group", metavar="COLUMN", help="Column of groups that are never split (person, song).")
-@option(
-    "--validation",
-    type=click.FloatRange(0, 0.5),
-    default=0.2,
-    help="Share of the examples of each class used for validation.",
-)
-@option(
-    "--steps",
-    type=click.IntRange(1),
-    help="Maximum number of training steps.  [default: by the number of examples]",
-)
-@option("--scratch/--no-scratch", default=False, help="Start from random weights.")
-@option(
-    "--fine-tune/--no-fine-tune",
-    default=None,
-    help="Video, sound and object models: also train the frontend; takes some minutes more."
-    "  [default: objects yes, others no]",
-)
-@option(
-    "--adapter",
-    type=click.Choice(["none", "lora", "splora"]),
-    default="none",
-    help="Learn low-rank differences to frozen weights; a file of these alone is written beside"
-    " the result. splora can be pruned.",
-)
-@option("--rank", type=click.IntRange(1), help="Rank of the adapter.  [default: 8]")
-@option(
-    "--density",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=1.0,
-    help="Share of the network's weights that may stay: whole channels are removed in training.",
-)
-@option(
-    "--compare",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE.safetensors",
-    help="Weights of the same training without --density: the card says what pruning loses.",
-)
-@option("--seed", type=click.IntRange(0), default=0)
-@shared("rate_hz", help="Frame rate of recordings without times.")
-@shared("layout", metavar="NAME|FILE", help="Joint layout of the recordings.")
-@shared("columns", help="Columns of tables of joints.")
-@shared("device", help="Where it is trained.")
-@shared("threads", help=None)
-@option(
-    "--cache",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Cache folder for features of video and audio.  [default: in the user's cache]",
-)
-@option("--no-cache", is_flag=True, default=False, help="Do not cache features.")
 @option(
     "--overwrite/--no-overwrite",
+    heading="Output",
     default=False,
     help="Replace existing weights, and an unfinished training with other options or data.",
 )
@@ -117,19 +146,19 @@ def command(
 ) -> int:
     """Train MODEL on labelled actions, sounds or objects, in minutes on one core.
 
-    Training starts from MODEL's weights; its labels are replaced by those of the data. For video
-    and audio only the temporal part is trained by default. Classes named background, none or
-    nothing (audio: also silence, text: other) are one, which makes no segments. Some of the
-    recordings, never single frames, are held out for validation, and a verdict compares the result
-    on them with guessing and with the nearest class mean. The same seed gives the same weights.
-    Repeat the command to resume a training that was interrupted or killed.
+    Training starts from MODEL's weights and replaces its labels by those of the data. Of video and
+    audio models only the temporal part is trained by default. Classes named background, none or
+    nothing (audio: also silence, text: other) become one class that makes no segments. Some
+    recordings are held out for validation; the report compares the result on them with guessing
+    and with the nearest class mean. The same seed gives the same weights. If a training was
+    interrupted, repeat the command to resume it.
 
     \b
-    costream train cooadtr --data recordings/ --labels corrected/ -o mine.safetensors
+    costream train cooadtr --data videos/ --labels corrected/ -o mine.safetensors
     costream train costgcn --data moves/ -o moves.safetensors
-    costream train costgcn --data moves/ --adapter splora --density 0.3 -o small.safetensors
+    costream train costgcn --data moves/ --adapter splora --density 0.3
     costream train cotrans --data sounds/ -o sounds.safetensors
-    costream train eventful-vitdet --data pictures/ --labels boxes.json -o things.safetensors
+    costream train eventful-vitdet --data pictures/ --labels boxes.json
     costream detect new.mp4 -m mine.safetensors
     """
     if cache and no_cache:

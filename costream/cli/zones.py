@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import click
 
-from costream.cli.options import option
+from costream.cli.click_command import Command
+from costream.cli.click_options import F, option
 from costream.core.errors import ExitCode, SourceError, UsageError, display_name, printable
-from costream.core.places import KINDS, Place, check_places
+from costream.core.places import Kind, Place, check_places
 from costream.core.records import Fault, VideoFrame
-from costream.options.flags import parse_places, seconds
+from costream.options.values import parse_places, seconds
 
 
-def _places(ctx: click.Context, param: click.Parameter, value: Iterable[str]) -> tuple[Place, ...]:
-    kind = next(kind for kind in KINDS if kind == param.name)
-    return parse_places(kind, value)
+def _place(kind: Kind, help: str) -> Callable[[F], F]:
+    """Return the option of a kind of places."""
+    return option(
+        f"--{kind}",
+        multiple=True,
+        envvar=None,
+        parse=partial(parse_places, kind),
+        metavar="NAME='X,Y ...'",
+        help=help,
+    )
 
 
-_place = partial(option, multiple=True, envvar=None, callback=_places, metavar="NAME='X,Y ...'")
-
-
-@click.command(no_args_is_help=True)
+@click.command(cls=Command, no_args_is_help=True)
 @click.argument("source", metavar="VIDEO|URL")
-@_place("--zone", help="Draw this polygon. Repeatable.")
-@_place("--line", help="Draw this line. Repeatable.")
-@_place("--mask", help="Draw this polygon as a mask. Repeatable.")
-@option("--start", callback=seconds, metavar="TIME", help="Take the frame at this time.")
-@option("--timeout", default="10", callback=seconds, metavar="TIME", help="Wait so long for a URL.")
+@_place("zone", "Draw this polygon. Repeatable.")
+@_place("line", "Draw this line. Repeatable.")
+@_place("mask", "Draw this polygon as a mask. Repeatable.")
+@option("--start", parse=seconds, metavar="TIME", help="Take the frame at this time.")
+@option("--timeout", default="10", parse=seconds, metavar="TIME", help="Wait so long for a URL.")
 @option(
     *("-o", "--output"),
     default="zones.png",

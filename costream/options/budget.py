@@ -52,6 +52,10 @@ class Budget:
             raise ValueError
         return cls(text, amount, kind)
 
+    def __str__(self) -> str:
+        """Return the budget as the user wrote it."""
+        return self.text
+
     @property
     def unit(self) -> Unit:
         """The unit of ``target``."""
@@ -77,6 +81,10 @@ class BudgetFile:
         self._checked_s = time.monotonic()
         self._stamp = self._changed()
         self.budget = self._read()
+
+    def __str__(self) -> str:
+        """Return @ and the name of the file, as the user wrote it."""
+        return self.text
 
     def current(self) -> Budget:
         """Return the current budget; the previous one while the file holds no valid budget."""

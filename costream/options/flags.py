@@ -1,18 +1,12 @@
-"""Declarations of options: how a field of ``Options`` says what its option is."""
+"""Declarations of flags: how a field of a group of options describes its command-line option."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, get_type_hints
 
-import click
-
-from costream.core.clock import parse_time
-from costream.core.errors import UsageError
-from costream.core.places import Kind, Place, parse_place
-from costream.core.records import RawAudioFormat
+from costream.options.values import positive_seconds, seconds
 
 # The commands that have an option.
 LISTEN, READ, WATCH, BATCH = ("listen",), ("read",), ("watch",), ("batch",)
@@ -21,127 +15,115 @@ RUNS = (*FILES, "watch")
 VIDEO = ("detect", "batch", "watch")
 EVERY = (*RUNS, "features")
 OFFLINE = (*FILES, "features")
-_FASTEST_HZ = 1000  # steps a second
 
-_STREAM = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*)?")
-_RAW = re.compile(r"([a-z][a-z0-9]+):([0-9]+)(?::([0-9]+))?")
-
-
-def seconds(ctx: click.Context, param: click.Parameter, value: Any) -> float | None:
-    """Parse ``62``, ``5s``, ``1h30m``, ``1:02`` or ``HH:MM:SS.mmm`` as seconds."""
-    if value is None:
-        return None
-    try:
-        return parse_time(str(value))
-    except UsageError as error:
-        raise click.BadParameter(str(error), ctx, param) from error
-
-
-def positive(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    """Raise BadParameter for zero, negative and non-finite numbers."""
-    if value is not None and not 0 < value < float("inf"):
-        raise click.BadParameter(f"{value} is not a positive number", ctx, param)
-    return value
-
-
-def step_rate(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    """Raise BadParameter for what is no number of steps a second."""
-    if value is not None and value > _FASTEST_HZ:
-        raise click.BadParameter(f"{value:g} is more than {_FASTEST_HZ}", ctx, param)
-    return positive(ctx, param, value)
-
-
-def positive_seconds(ctx: click.Context, param: click.Parameter, value: Any) -> float | None:
-    """Parse a time above zero."""
-    limit_s = seconds(ctx, param, value)
-    if limit_s == 0:
-        raise click.BadParameter("must be greater than 0", ctx, param)
-    return limit_s
-
-
-def raw_format(
-    ctx: click.Context, param: click.Parameter, value: str | None
-) -> RawAudioFormat | None:
-    """Parse FORMAT:RATE[:CHANNELS]."""
-    if value is None:
-        return None
-    match = _RAW.fullmatch(value)
-    if match is None or not int(match[2]) or match[3] == "0":
-        raise click.BadParameter(f"{value!r} is not FORMAT:RATE[:CHANNELS]", ctx, param)
-    return RawAudioFormat(match[1], int(match[2]), int(match[3] or 1))
-
-
-def parse_stream(value: object, where: str = "--stream") -> str:
-    """Return which video stream is meant: its number, from 1, or its size."""
-    text = str(value).strip().lower()
-    if not _STREAM.fullmatch(text):
-        message = f"{value!r} is neither a number from 1 on nor a size such as 640x480"
-        raise UsageError(message, where=where)
-    return text
-
-
-def job_count(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
-    """Parse a number of workers; None stands for auto."""
-    if value == "auto":
-        return None
-    if not value.isdecimal() or int(value) < 1:
-        raise click.BadParameter(f"{value!r} is neither auto nor a positive integer", ctx, param)
-    return int(value)
-
-
-def parse_places(kind: Kind, texts: Iterable[str]) -> tuple[Place, ...]:
-    """Return the places of an option, each NAME=X,Y X,Y ..."""
-    return tuple(parse_place(text, kind, f"--{kind}") for text in texts)
+# Whether an option identifies the results of a batch. "if set": options that were added later,
+# so that folders of earlier versions can be resumed.
+Identity = Literal["always", "if set", "never"]
 
 
 @dataclass(frozen=True)
 class Flag:
-    """The declaration of a field's option."""
+    """The command-line option of a field. The field's type decides which values it takes."""
 
-    names: tuple[str, ...]  # as for click.Option
-    commands: tuple[str, ...]  # that have it
-    identity: bool  # changes results, see Options.identity
-    parse: Callable[[Any], Any] | None  # of the value that click read; raises UsageError
-    click: dict[str, Any]  # further arguments of click.Option
+    names: tuple[str, ...]  # "-o", "--output"; of a switch also "--live/--no-live"
+    help: str
+    commands: tuple[str, ...]  # that have it; (): those of the group
+    identity: Identity
+    default: Any  # of the command line
+    metavar: str | None
+    parse: Callable[[Any], Any] | None  # of the text; raises UsageError
+    minimum: int | None
+    path: Literal["file", "folder"] | None  # an existing path must be of this kind
+    variable: bool  # whether COSTREAM_<NAME> sets it
+    bare: str | None  # value of the option without one
+    counted: bool  # how often it occurs
+
+
+@dataclass(frozen=True)
+class Group:
+    """Base of the groups of options: frozen dataclasses of fields made by ``flag``."""
+
+    heading: ClassVar[str]  # in help
+    commands: ClassVar[tuple[str, ...]]  # that have the options which do not name their commands
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A field with a flag, as a command needs it."""
+
+    name: str
+    flag: Flag
+    hint: Any  # type of the field
+    heading: str
+    commands: tuple[str, ...]
+
+
+def declared_flags(options: type[Group]) -> Iterator[Declared]:
+    """Yield the flags of a class of options, group by group in the order of its bases."""
+    for group in options.__mro__:
+        if not issubclass(group, Group) or "heading" not in vars(group):
+            continue
+        hints = get_type_hints(group)
+        for each in fields(group):
+            flag = each.metadata["flag"]
+            commands = flag.commands or group.commands
+            yield Declared(each.name, flag, hints[each.name], group.heading, commands)
 
 
 def flag(
     names: str,
-    help: str | None = None,
+    help: str = "",
     *,
     default: Any = None,
     cli_default: Any = None,
-    on: tuple[str, ...] = RUNS,
-    identity: bool = True,
+    on: tuple[str, ...] = (),
+    identity: Identity = "always",
+    metavar: str | None = None,
     parse: Callable[[Any], Any] | None = None,
-    **arguments: Any,
+    minimum: int | None = None,
+    path: Literal["file", "folder"] | None = None,
+    variable: bool = True,
+    bare: str | None = None,
+    counted: bool = False,
 ) -> Any:
-    """Return a field with the declaration of its option, for the commands ``on``.
+    """Return a field with the declaration of its flag; the arguments are those of ``Flag``.
 
-    ``cli_default``: the default of the command line, where it differs from the field's.
+    ``on``: the commands that have it, if not all of the group. ``cli_default``: the default of the
+    command line where it differs from the field's.
     """
     shown = default if cli_default is None else cli_default
-    if shown not in (None, ()):
-        arguments["default"] = shown
-    declaration = Flag(tuple(names.split()), on, identity, parse, {**arguments, "help": help})
+    declaration = Flag(
+        names=tuple(names.split()),
+        help=help,
+        commands=on,
+        identity=identity,
+        default=shown,
+        metavar=metavar,
+        parse=parse,
+        minimum=minimum,
+        path=path,
+        variable=variable,
+        bare=bare,
+        counted=counted,
+    )
     return field(default=default, metadata={"flag": declaration})
 
 
 def time_flag(names: str, help: str, *, default: float | None = None, **arguments: Any) -> Any:
-    """Return a field in seconds."""
+    """Return a field in seconds; the option also takes times such as 1:30 and 5min."""
     shown = None if default is None else f"{default:g}"
-    time: dict[str, Any] = {"type": str, "callback": seconds, "metavar": "TIME"}
-    return flag(names, help, default=default, cli_default=shown, **{**time, **arguments})
+    arguments = {"metavar": "TIME", "parse": seconds, **arguments}
+    return flag(names, help, default=default, cli_default=shown, **arguments)
 
 
 def limit_flag(names: str, help: str, **arguments: Any) -> Any:
     """Return a field in seconds above 0."""
-    return time_flag(names, help, callback=positive_seconds, **arguments)
+    return time_flag(names, help, parse=positive_seconds, **arguments)
 
 
 def texts_flag(names: str, help: str, **arguments: Any) -> Any:
     """Return a field whose option may be repeated."""
-    return flag(names, help, default=(), multiple=True, **arguments)
+    return flag(names, help, default=(), **arguments)
 
 
 def switch_flag(names: str, help: str, **arguments: Any) -> Any:

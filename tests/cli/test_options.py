@@ -7,17 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 import pytest
 
 from costream.__main__ import main
-from costream.cli.options import run_command
+from costream.cli.run_command import run_command
 from costream.core.errors import ExitCode
 from costream.core.records import RawAudioFormat
 from costream.options.budget import Budget
-from costream.options.flags import EVERY, flag
+from costream.options.flags import EVERY, Group, declared_flags, flag
 from costream.options.options import Options
 from kit.paths import SAMPLES
 from kit.runs import refused, run
@@ -33,8 +33,15 @@ RUNNERS = {
 
 
 @dataclass(frozen=True)
-class MoreOptions(Options):
-    sparkle: int = flag("--sparkle", "Number of sparkles.", default=1, type=click.IntRange(1))
+class SparkleFlags(Group):
+    heading: ClassVar[str] = "Sparkles"
+    commands: ClassVar[tuple[str, ...]] = ("detect",)
+    sparkle: int = flag("--sparkle", "Number of sparkles.", default=1, minimum=1)
+
+
+@dataclass(frozen=True)
+class MoreOptions(SparkleFlags, Options):
+    """Options with a group that a test declares."""
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +85,7 @@ def test_a_new_option_is_one_declaration(folder: Path, monkeypatch: pytest.Monke
 
     shown = command.get_help(click.Context(command))
     assert "--sparkle" in shown
-    assert "Number of sparkles.  [default: 1; x>=1]" in " ".join(shown.split()).replace(" [", "  [")
+    assert "Sparkles: --sparkle N Number of sparkles. [default: 1]" in " ".join(shown.split())
     assert sparkle() == 1
     (folder / "costream.toml").write_text("sparkle = 2\n")
     assert sparkle() == 2
@@ -91,9 +98,10 @@ def test_a_new_option_is_one_declaration(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_every_field_has_one_declaration() -> None:
-    declared = {f.name: f.metadata["flag"] for f in fields(Options) if f.name != "sources"}
+    declared = list(declared_flags(Options))
+    assert {each.name for each in declared} == {f.name for f in fields(Options)} - {"sources"}
     names = Counter(
-        name for each in declared.values() for part in each.names for name in part.split("/")
+        name for each in declared for part in each.flag.names for name in part.split("/")
     )
     assert set(names.values()) == {1}
     for command in EVERY:
@@ -103,7 +111,7 @@ def test_every_field_has_one_declaration() -> None:
             (*p.opts, *p.secondary_opts) for p in options if p.name not in ("config", "help")
         )
         assert set(known.values()) == {1}
-        assert len(known) == sum(command in each.commands for each in declared.values())
+        assert len(known) == sum(command in each.commands for each in declared)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +125,7 @@ def test_every_field_has_one_declaration() -> None:
     ],
 )
 def test_defaults_of_the_command_line_are_those_of_the_fields(parse, command, args, changed):
-    assert parse(command, "x.mp4", *args) == Options(("x.mp4",), dtype="float32", **changed)
+    assert parse(command, "x.mp4", *args) == Options(sources=("x.mp4",), dtype="float32", **changed)
 
 
 def test_values_are_stored_parsed(parse):

@@ -28,7 +28,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 
 
 def feeds(*arguments: object, **options: Any) -> tuple[FeedSpec, ...]:
-    return read_feeds(Options(tuple(map(str, arguments)), **options))
+    return read_feeds(Options(sources=tuple(map(str, arguments)), **options))
 
 
 def listed(folder: Path, text: str, **more: Any) -> tuple[FeedSpec, ...]:

@@ -35,8 +35,8 @@ from costream.core.errors import UsageError, display_name
 from costream.core.places import KINDS, Kind, Place, check_places, parse_place
 from costream.core.settings import read_toml
 from costream.core.spelling import folded
-from costream.options.flags import parse_stream
 from costream.options.options import Options
+from costream.options.values import parse_stream
 from costream.runtime.alerts.actions import SECRET_VARIABLES
 from costream.runtime.alerts.alerts import KEYS, AlertOptions, read_options
 from costream.sinks.rotation import safe_name
