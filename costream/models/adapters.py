@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from costream.core.errors import ModelError
 from costream.models.build import new_network
-from costream.models.eventful.rcnn import BINS
+from costream.models.eventful.box_heads import BINS
 from costream.models.eventful.vitdet import ViTDet
 from costream.models.frontend import load_frontend
 from costream.nn.adapters.adapting import adapters, fuse, load_adapter

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from costream.core.records import OBJECT_DETECTION
 from costream.models.build import save_model
+from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.detector import ObjectModel
-from costream.models.eventful.rcnn import Detections
-from costream.models.eventful.vitdet import View, ViTDet
+from costream.models.eventful.feature_maps import View
+from costream.models.eventful.vitdet import ViTDet
 from costream.models.images import Pixels
 from costream.nn.eventful.gates import Operations
 from costream.weights_io.card import Card, Timeline

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from costream.core.errors import ModelError
 from costream.core.records import Box, VideoFrame
 from costream.models.base import StepResult
+from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.detector import ObjectModel, ObjectState
-from costream.models.eventful.rcnn import Detections
 from costream.models.images import Pixels
 from costream.nn.eventful.gates import Operations, TopTokens
 from costream.sources.base import SourceOptions

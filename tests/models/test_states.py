@@ -19,7 +19,8 @@ from costream.models.catalogue import load_model
 from costream.models.eventful.backbone import GatedBlocksState
 from costream.models.eventful.classifier import ActionState
 from costream.models.eventful.detector import ObjectState
-from costream.models.eventful.vitdet import ViewState, ViTDetState
+from costream.models.eventful.feature_maps import ViewState
+from costream.models.eventful.vitdet import ViTDetState
 from costream.models.eventful.yolos import Yolos
 from costream.models.frontend import load_frontend
 from costream.models.gated import TokenState

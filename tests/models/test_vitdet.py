@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from costream.models.eventful.rcnn import Detections, anchors, levels, pool, pyramid_anchors
+from costream.models.eventful.box_heads import Detections, levels, pool
+from costream.models.eventful.proposals import anchors, pyramid_anchors
 from costream.models.eventful.shuffle import ShuffleEmbedding
 from costream.models.eventful.vitdet import ViTDet
 from costream.models.images import Pixels

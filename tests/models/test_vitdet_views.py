@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from costream.models.eventful.vitdet import View
+from costream.models.eventful.feature_maps import View
 from costream.nn.eventful.gates import Operations, TopTokens
 from kit.eventful_nets import Given, video
 from kit.object_nets import random_network

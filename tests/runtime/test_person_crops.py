@@ -16,9 +16,9 @@ from costream.core.errors import ModelError, UsageError
 from costream.core.records import Alert, Box, Objects, Prediction, Segment, VideoFrame
 from costream.models.base import GatedModel, Model, StepResult
 from costream.models.catalogue import load_model
+from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.detector import ObjectModel
-from costream.models.eventful.rcnn import Detections
-from costream.models.eventful.vitdet import View
+from costream.models.eventful.feature_maps import View
 from costream.models.images import CentreCrop, Pixels
 from costream.models.persons import PersonsModel, with_persons
 from costream.models.streaming import StreamingModel

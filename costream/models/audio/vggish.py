@@ -23,6 +23,7 @@ from costream.models.frontend import frontend
 from costream.nn.state import State, zeros
 from costream.weights_io.foreign import ForeignCheckpoint
 from costream.weights_io.import_settings import ImportSettings
+from costream.weights_io.importer import frontend_importer
 from costream.weights_io.tensor_rules import ImportedFrontend, TensorRule, apply, linear, shape_of
 
 FRAMES, BANDS = 96, 64  # of the network's input
@@ -194,7 +195,6 @@ def _convolutions(widths: Sequence[int]) -> nn.Sequential:
     return nn.Sequential(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-KEYS = ("embedding",)
 FRAME_RATE_HZ = 100
 _MOST_FRAMES = 96  # of a window
 _CONVOLUTIONS = (0, 3, 6, 8, 11, 13)
@@ -209,6 +209,7 @@ def detect(tensors: Mapping[str, object]) -> bool:
     return _VECTORS in names or {"features.0.weight", "embeddings.0.weight"} <= names
 
 
+@frontend_importer("vggish", title="VGGish", detect=detect, keys=("embedding",))
 def read_frontend(
     parts: Sequence[ForeignCheckpoint], settings: ImportSettings, rate_hz: float
 ) -> ImportedFrontend:

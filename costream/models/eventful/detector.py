@@ -16,8 +16,8 @@ from torch import Tensor
 from costream.core.places import Place, covered
 from costream.core.records import Box, Data, PixelSize, VideoFrame
 from costream.models.base import StepResult
-from costream.models.eventful.rcnn import Detections
-from costream.models.eventful.vitdet import FrameDetector
+from costream.models.eventful.box_heads import Detections
+from costream.models.eventful.frame_detector import FrameDetector
 from costream.models.gated import GatedModelBase, TokenState, check_single_stream
 from costream.models.images import Pixels, Resized
 from costream.nn.boxes import clip_boxes

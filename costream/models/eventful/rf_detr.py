@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from costream.core.errors import ModelError
 from costream.core.records import OBJECT_DETECTION
 from costream.models.eventful.backbone import BackboneState, GatedBlocks, PositionEncoding
+from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.deformable import DeformableDecoder, FeatureProjector
 from costream.models.eventful.detector import Size
-from costream.models.eventful.rcnn import Detections
-from costream.models.eventful.yolos import COCO_CATEGORIES, CategoryDetector
+from costream.models.eventful.frame_detector import CategoryDetector
+from costream.models.eventful.yolos import COCO_CATEGORIES
 from costream.models.spec import register_model
 from costream.nn.boxes import corners_of
 from costream.nn.eventful.attention import TokenWindows, WindowAttention

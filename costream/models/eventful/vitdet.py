@@ -9,38 +9,32 @@ tensors are dropped, and the card says so.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from costream.core.errors import ModelError
 from costream.core.records import OBJECT_DETECTION
-from costream.models.eventful.backbone import BackboneState, SimplePyramid, ViTDetBackbone
-from costream.models.eventful.rcnn import (
-    NOTHING,
-    OBJECTNESS,
-    PREDICTED,
+from costream.models.eventful.backbone import BackboneState, ViTDetBackbone
+from costream.models.eventful.box_heads import BoxHeads, Detections
+from costream.models.eventful.feature_maps import View, ViewState, init_view_state, update_view
+from costream.models.eventful.frame_detector import FrameDetector, PatchEmbedding
+from costream.models.eventful.proposals import (
     SMALLEST,
-    BoxHeads,
-    Detections,
     ProposalNetwork,
     Proposals,
     pyramid_anchors,
 )
+from costream.models.eventful.pyramid import SimplePyramid
 from costream.models.eventful.shuffle import ShuffleEmbedding
 from costream.models.spec import register_model
-from costream.nn.boxes import ChannelNorm, MapLayout
 from costream.nn.eventful.block import VARIANTS
-from costream.nn.eventful.gates import Operations, Policy, StartPolicy, pass_tokens
-from costream.nn.state import State, zeros
+from costream.nn.eventful.gates import Operations, Policy
+from costream.nn.state import State
 from costream.weights_io.foreign import ForeignCheckpoint
 from costream.weights_io.import_settings import ImportSettings
 from costream.weights_io.importer import importer
@@ -55,109 +49,12 @@ from costream.weights_io.tensor_rules import (
 )
 
 
-class PatchEmbedding(nn.Module):
-    """One token of width ``dim`` for each square of ``patch`` x ``patch`` pixels.
-
-    ``stem``: channels of 3x3 convolutions before it, each of which halves the image; with them
-    a network can be trained on far fewer images (Xiao et al., "Early convolutions help
-    transformers see better", NeurIPS 2021).
-    """
-
-    def __init__(self, dim: int, patch: int, stem: Sequence[int] = ()) -> None:
-        super().__init__()
-        widths = (3, *stem)
-        side = patch >> len(stem)
-        if side << len(stem) != patch:
-            raise ValueError(f"{len(stem)} halvings do not divide patches of {patch} pixels")
-        self.stem = nn.Sequential(*(StemLayer(*pair) for pair in itertools.pairwise(widths)))
-        self.conv = nn.Conv2d(widths[-1], dim, side, side)
-
-    def forward(self, pictures: Tensor, operations: Operations | None = None) -> Tensor:
-        """Return tokens [B, h, w, D] for images [B, 3, H, W]."""
-        # Norms then read the channels of a place from contiguous memory.
-        x = pictures.contiguous(memory_format=torch.channels_last)
-        for layer in (*self.stem, self.conv):
-            x = layer(x)
-            if operations is not None:
-                operations.count_linear(x[:, 0].numel(), cast(nn.Conv2d, layer))
-        return x.permute(0, 2, 3, 1)
-
-
-class StemLayer(nn.Conv2d):
-    """A 3x3 convolution with stride 2 and without bias, a norm of its channels, GELU."""
-
-    def __init__(self, in_channels: int, out_channels: int) -> None:
-        super().__init__(in_channels, out_channels, 3, 2, 1, bias=False)
-        self.norm = ChannelNorm(out_channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return feature maps [B, out, H/2, W/2] for feature maps [B, in, H, W]."""
-        return F.gelu(self.norm(super().forward(x)))
-
-
 @dataclass
 class ViTDetState(State):
     """State of streams of frames of one size."""
 
     backbone: BackboneState
     view: ViewState | None  # None: feature maps are computed in full
-
-
-class FrameDetector(nn.Module, ABC):
-    """Base of networks that find objects in frames cut into patches.
-
-    ``patch``: side of a patch in pixels; ``classes``: number of classes.
-    """
-
-    patch: int
-    classes: int
-    embedding: PatchEmbedding | ShuffleEmbedding
-
-    @abstractmethod
-    def init_state(self, batch_size: int, height: int, width: int) -> Any:
-        """Return the initial state of streams of frames of this size, in pixels."""
-
-    @abstractmethod
-    def view_step(self, tokens: Tensor, state: Any, policy: Any, operations: Operations) -> Any:
-        """Take the tokens [B, h, w, D] of the next frame of every stream.
-
-        Return what ``detect`` takes. ``policy``: which tokens are computed.
-        """
-
-    @abstractmethod
-    def detect(
-        self, view: Any, size: tuple[int, int], operations: Operations | None = None
-    ) -> list[Detections]:
-        """Return the objects in images of this ``size``, height and width in pixels."""
-
-    @abstractmethod
-    def count_macs(self, height: int, width: int, updated: int | None = None) -> int:
-        """Return the cost of ``view_step`` for one stream of frames of this size, in tokens.
-
-        ``updated``: tokens that pass every gate; None: the stream begins.
-        """
-
-    def forward_step(
-        self, pictures: Tensor, state: Any, policy: Any, operations: Operations | None = None
-    ) -> list[Detections]:
-        """Take the next frame of every stream, [B, 3, H, W], return its objects.
-
-        ``policy``: which tokens are computed, see ``view_step``. ``operations``: counts the
-        operations.
-        """
-        operations = Operations() if operations is None else operations
-        view = self.view_step(self.embed(pictures, operations), state, policy, operations)
-        return self.detect(view, (pictures.shape[2], pictures.shape[3]), operations)
-
-    def embed(self, pictures: Tensor, operations: Operations | None = None) -> Tensor:
-        """Return tokens [B, h, w, D]. ValueError for sides that are not multiples of ``patch``."""
-        self.check_size(*pictures.shape[2:])
-        return cast(Tensor, self.embedding(pictures, operations))
-
-    def check_size(self, height: int, width: int) -> None:
-        """Raise ValueError unless these are multiples of ``patch``."""
-        if height % self.patch or width % self.patch:
-            raise ValueError(f"{width}x{height} pixels are not multiples of {self.patch}")
 
 
 @register_model(
@@ -324,97 +221,6 @@ class ViTDet(FrameDetector):
         layout = self.pyramid.layout(height, width)
         total += self.pyramid.count_macs(height, width, updated)
         return total + self.proposal_generator.count_macs(self.pyramid, layout, updated)
-
-
-# Feature maps and proposals of video, updated where tokens have changed.
-
-
-class View(NamedTuple):
-    """Feature maps and anchor predictions, before boxes are selected."""
-
-    maps: Sequence[Tensor]  # [B, C, H, W], the largest first
-    predicted: Sequence[tuple[Tensor, Tensor]]  # of the anchors of each: [B, n] and [B, n, 4]
-
-
-@dataclass
-class ViewState(State):
-    """State of the feature maps and predictions of every stream."""
-
-    reference: Tensor  # tokens when they last passed, [B, N, D]
-    narrow: Tensor  # input of the last convolutions of the feature maps, [B, places + 1, C]
-    rows: Tensor  # the feature maps
-    hidden: Tensor  # after the first convolution of the proposals
-    predicted: Tensor  # of the anchors of each place, [B, places, 5 ratios]
-
-
-def init_view_state(
-    pyramid: SimplePyramid,
-    proposals: ProposalNetwork,
-    batch_size: int,
-    height: int,
-    width: int,
-    like: Tensor,
-) -> ViewState:
-    """Return the initial state for streams of frames of this size, in tokens.
-
-    ``like``: a row [D].
-    """
-    places = pyramid.layout(height, width).places
-    widths = pyramid.channels, pyramid.channels, proposals.rpn_head.hidden
-    narrow, rows, hidden = (zeros(batch_size, places + 1, c, like=like) for c in widths)
-    reference = zeros(batch_size, height * width, len(like), like=like)
-    predicted = zeros(batch_size, places, PREDICTED, like=like)
-    return ViewState(reference, narrow, rows, hidden, predicted)
-
-
-@torch.no_grad()
-def update_view(
-    pyramid: SimplePyramid,
-    proposals: ProposalNetwork,
-    tokens: Tensor,
-    state: ViewState,
-    fresh: Sequence[bool],
-    policy: Policy,
-    operations: Operations,
-) -> View:
-    """Return feature maps and predictions, recomputed where they depend on tokens passing a gate.
-
-    ``tokens`` [B, h, w, D]. A last token gate, like those of the backbone: all later results are
-    those for the tokens as they last passed, except for rounding. ``fresh``: for each stream,
-    whether all its tokens are computed. ``operations``: counts the operations.
-    """
-    height, width = tokens.shape[1:3]
-    layout = pyramid.layout(height, width)
-    chosen = pass_tokens(tokens.flatten(1, 2), state.reference, fresh, policy, operations)
-    for stream, own in enumerate(chosen.tokens):
-        if fresh[stream] and len(own) < height * width:  # there is nothing elsewhere
-            for kept in (state.narrow, state.rows, state.hidden):
-                kept[stream] = 0
-        if not len(own):
-            continue
-        passed = torch.unflatten(state.reference[stream], 0, (height, width))
-        rows = state.rows[stream]
-        computed = pyramid.renew(passed, own, state.narrow[stream], rows, operations)
-        proposals.renew(
-            layout, rows, computed, state.hidden[stream], state.predicted[stream], operations
-        )
-    if isinstance(policy, StartPolicy):
-        seen = policy.start(height * width)
-        state.predicted[:, _hidden_places(layout, height, width, seen), :OBJECTNESS] = NOTHING
-    maps = [layout.part(state.rows, level) for level in range(len(layout.sizes))]
-    return View(maps, proposals.of_anchors(layout, state.predicted))
-
-
-def _hidden_places(layout: MapLayout, height: int, width: int, seen: Tensor) -> Tensor:
-    """Return which places of the feature maps see no token of ``seen``, bool [places]."""
-    grid = torch.zeros(height * width, device=seen.device).index_fill_(0, seen, 1.0)
-    pooled = (
-        F.adaptive_max_pool2d(grid.view(1, 1, height, width), size)
-        if size[0] <= height
-        else F.interpolate(grid.view(1, 1, height, width), size)
-        for size in layout.sizes
-    )
-    return torch.cat([part.flatten() for part in pooled]) == 0
 
 
 PAPER = "https://arxiv.org/abs/2203.16527"

@@ -9,7 +9,6 @@ Checkpoints are the model hub's files, with the names of the package ``transform
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -20,9 +19,9 @@ from torch import Tensor, nn
 from costream.core.errors import ModelError
 from costream.core.records import OBJECT_DETECTION, VideoFrame
 from costream.models.eventful.backbone import BackboneState, GatedBlocks, PositionEncoding
+from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.detector import ObjectModel, Size
-from costream.models.eventful.rcnn import Detections
-from costream.models.eventful.vitdet import FrameDetector, PatchEmbedding
+from costream.models.eventful.frame_detector import CategoryDetector
 from costream.models.images import Resized
 from costream.models.spec import register_model
 from costream.nn.boxes import corners_of
@@ -64,40 +63,6 @@ def _paper(name: str) -> dict[str, Any]:
         "frontend": "resized",
         "frontend_arguments": {"short": short, "long": long},
     }
-
-
-class CategoryDetector(FrameDetector, GatedBlocks):
-    """Base of detectors of whose output columns ``categories``, ascending, are the classes."""
-
-    categories: Tensor
-
-    def __init__(
-        self,
-        categories: Sequence[int],
-        dim: int,
-        patch: int,
-        score: float,
-        scene_cut: float | None,
-        refresh: int | None,
-    ) -> None:
-        """``score``: detections below are dropped. Others: see ``ViTDetBackbone``."""
-        super().__init__()
-        if not categories or list(categories) != sorted(set(categories)) or categories[0] < 0:
-            raise ValueError(f"categories {categories} do not ascend from 0")
-        self.classes = self.num_classes = len(categories)
-        self.dim, self.patch, self.score = dim, patch, score
-        self.scene_cut, self.refresh = scene_cut, refresh
-        self.embedding = PatchEmbedding(dim, patch)
-        self.register_buffer("categories", torch.tensor(list(categories)), persistent=False)
-
-    @abstractmethod
-    def encode(self, tokens: Tensor) -> Any:
-        """Return what ``detect`` takes, for the patches [B, h, w, D] of frames alone."""
-
-    def forward(self, pictures: Tensor) -> list[Detections]:
-        """Return the objects of each of the pictures [B, 3, H, W], processed independently."""
-        view = self.encode(self.embed(pictures))
-        return self.detect(view, (pictures.shape[2], pictures.shape[3]))
 
 
 @register_model(

@@ -12,7 +12,7 @@ from costream.models.audio.audio_net import ContinualAudioNet
 from costream.models.exporting.graph import StepGraph
 from costream.models.exporting.skeletons import window_mean
 from costream.models.images import CentreCrop
-from costream.models.oad.glimpse import Glimpse
+from costream.models.oad.image_context import ImageContext
 from costream.models.oad.tdn import TemporalDifferenceNet
 from costream.nn.shuffle import SLOPE, ShuffleUnit
 
@@ -123,7 +123,7 @@ def _picture(graph: StepGraph, net: Any) -> str:
     return graph.add("Concat", token, now, axis=1)
 
 
-def _glimpse(graph: StepGraph, net: Glimpse, picture: str, size: tuple[int, int]) -> str:
+def _glimpse(graph: StepGraph, net: ImageContext, picture: str, size: tuple[int, int]) -> str:
     """Add what a glimpse sees in a picture [1, 3, H, W], [1, G]."""
     mean, spread = (graph.constant(value) for value in net.normalisation())
     x = graph.add("Div", graph.add("Sub", picture, mean), spread)

@@ -21,6 +21,7 @@ from costream.core.label_sets import class_names
 from costream.models.oad import encoder_checkpoints as continual_inference
 from costream.models.oad.encoder_blocks import (
     EncoderBlockNames,
+    apply_stack_setting,
     block_rules,
     convert_to_deepcot,
     read_sizes,
@@ -351,7 +352,7 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
     layout = require_layout(foreign.tensors)
     if layout.deep:
         raise ModelError("a stack of DeepCoT", hint="import it with --as deepcot")
-    return read(foreign, settings, layout)
+    return apply_stack_setting(read(foreign, settings, layout), settings)
 
 
 def require_layout(tensors: Mapping[str, object]) -> SequentialLayout:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from costream.models.oad.encoder_blocks import (
     ENCODER_KEYS,
     EncoderBlockNames,
+    apply_stack_setting,
     convert_to_deepcot,
     encoder,
 )
@@ -54,7 +55,8 @@ def find_blocks_017(tensors: Mapping[str, object], at: str = "") -> list[Encoder
 def convert_017(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
     """Return the encoder; heads, window and activation are not in the file and must be given."""
     blocks = find_blocks_017(foreign.tensors)
-    return encoder(foreign.tensors, blocks, settings, final_norm=None, norm_first=False)
+    imported = encoder(foreign.tensors, blocks, settings, final_norm=None, norm_first=False)
+    return apply_stack_setting(imported, settings)
 
 
 def _single(at: str) -> EncoderBlockNames:
@@ -95,7 +97,7 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
     last = "norm.fn" if "norm.fn.weight" in foreign.tensors else None
     imported = encoder(foreign.tensors, blocks, settings, final_norm=last, norm_first=False)
     if not is_deep(foreign.tensors):
-        return imported
+        return apply_stack_setting(imported, settings)
     settings.check("stack", "deepcot")
     return convert_to_deepcot(imported, settings, trained=True)
 

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.models.frontend import frontend
-from costream.models.oad.glimpse import Glimpse
+from costream.models.oad.image_context import ImageContext
 from costream.nn import fast
 from costream.nn.folding import Foldable, Folded
 from costream.nn.graph import scale_and_shift
@@ -84,8 +84,8 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
     ``widths``: channels of the two stem layers (1/2 and 1/4 of the image), of the body (1/8),
     and of the places that are pooled; a token has twice the last. ``blocks``: depth of the body.
 
-    ``glimpse_width``: features of a ``Glimpse`` that are part of the token too. It looks at every
-    ``glimpse_every``-th frame, as what it tells does not change in the meantime.
+    ``glimpse_width``: features of an ``ImageContext`` that are appended to the token. They are
+    computed for every ``glimpse_every``-th frame, because they change slowly.
     """
 
     takes = "video"
@@ -107,7 +107,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
         self.box = (int(box[0]), int(box[1]))
         self.lags = tuple(int(lag) for lag in lags)
         self.token_width = 2 * last + glimpse_width
-        self.glimpse = Glimpse(glimpse_width) if glimpse_width else None
+        self.glimpse = ImageContext(glimpse_width) if glimpse_width else None
         self.glimpse_width, self.glimpse_every = glimpse_width, glimpse_every
         self.stem = nn.Sequential(_conv(3, first, 5, 2), _conv(first, stem, 3, 2))
         self.motion = nn.Conv2d(stem, motion_width, 1, bias=False)

@@ -5,21 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from costream.core.errors import ModelError
-from costream.models.oad.encoder_blocks import ENCODER_KEYS, EncoderBlockNames, encoder
+from costream.models.imported_card import imported_card
+from costream.models.oad.encoder_blocks import (
+    ENCODER_KEYS,
+    EncoderBlockNames,
+    apply_stack_setting,
+    encoder,
+)
+from costream.weights_io.card import Card
 from costream.weights_io.foreign import ForeignCheckpoint
 from costream.weights_io.import_settings import ImportSettings
 from costream.weights_io.importer import has_tensors, importer
 from costream.weights_io.tensor_rules import ImportedNetwork
 
+SUMMARY = "torch.nn.TransformerEncoder"
 KEYS = (*ENCODER_KEYS, "norm_first")
 
 
 @importer(
     "torch",
-    summary="torch.nn.TransformerEncoder",
+    summary=SUMMARY,
     detect=has_tensors("layers.0.self_attn.in_proj_weight", "layers.0.linear1.weight"),
     keys=KEYS,
     order=15,
@@ -38,11 +46,17 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
     ]
     last = "norm" if "norm.weight" in tensors else None
     norm_first = settings.require("norm_first", False)
-    return encoder(tensors, blocks, settings, final_norm=last, norm_first=norm_first)
+    imported = encoder(tensors, blocks, settings, final_norm=last, norm_first=norm_first)
+    return apply_stack_setting(imported, settings)
 
 
-def convert_module(module: nn.TransformerEncoder, window: int) -> ImportedNetwork:
-    """Return the encoder of a module in memory, which has its heads, activation and norm order.
+def import_module_encoder(
+    module: nn.TransformerEncoder, name: str, window: int, stack: str = "exact"
+) -> tuple[Card, dict[str, Tensor]]:
+    """Return card and tensors of a ``torch.nn.TransformerEncoder`` in memory.
+
+    Heads, activation and norm order are read from the module; ``window`` is its length in tokens.
+    ``stack``: "exact", or "deepcot" for a separate window in each block, see ``nn.deepcot``.
 
     Raises ModelError for an activation other than ReLU and exact GELU, and for a LayerNorm eps
     other than 1e-5.
@@ -53,14 +67,18 @@ def convert_module(module: nn.TransformerEncoder, window: int) -> ImportedNetwor
     for part in module.modules():
         if isinstance(part, nn.LayerNorm) and part.eps != 1e-5:
             raise ModelError(f"LayerNorm eps {part.eps}; only 1e-5 is supported")
-    config = {
+    settings = {
+        "stack": stack,
         "num_heads": str(layer.self_attn.num_heads),
         "window": str(window),
         "activation": _activation(layer),
         "norm_first": str(layer.norm_first).lower(),
     }
     tensors = {name: value.detach().float() for name, value in module.state_dict().items()}
-    return convert(ForeignCheckpoint(Path("module"), tensors, {}), ImportSettings(config, KEYS))
+    checkpoint = ForeignCheckpoint(Path("module"), tensors, {})
+    imported = convert(checkpoint, ImportSettings(settings, KEYS))
+    card = imported_card(name, imported, ImportSettings({}, ()), SUMMARY)
+    return card, {f"network.{key}": tensor for key, tensor in imported.tensors.items()}
 
 
 def _activation(layer: nn.TransformerEncoderLayer) -> str:

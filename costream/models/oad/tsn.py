@@ -28,7 +28,7 @@ from costream.models.oad.tdn import check_image
 from costream.nn.state import State, zeros
 from costream.weights_io.foreign import ForeignCheckpoint
 from costream.weights_io.import_settings import ImportSettings
-from costream.weights_io.importer import has_tensors
+from costream.weights_io.importer import frontend_importer, has_tensors
 from costream.weights_io.tensor_rules import (
     BATCH_NORM,
     COUNTER,
@@ -285,6 +285,9 @@ _FIRST = "backbone.conv1.conv.weight"
 detect = has_tensors(_FIRST, "backbone.layer1.0.conv3.conv.weight")  # a bottleneck ResNet
 
 
+@frontend_importer(
+    "tsn", title="TSN", detect=detect, keys=(), alone={"rate_hz": RATE_HZ, "paper": PAPER}
+)
 def read_frontend(
     parts: Sequence[ForeignCheckpoint], settings: ImportSettings, rate_hz: float
 ) -> ImportedFrontend:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from costream.evaluation.metrics.detection import DetectedBoxes, Truth, detection_scores
-from costream.models.eventful.rcnn import Detections, Proposals, pool
+from costream.models.eventful.box_heads import Detections, pool
+from costream.models.eventful.proposals import Proposals
 from costream.models.eventful.vitdet import ViTDet
 from costream.nn.boxes import areas, clip_boxes, pairwise_iou, suppress
 from costream.training.adapting import Adaptation

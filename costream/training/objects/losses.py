@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from costream.models.eventful.rcnn import WEIGHTS, pool, pyramid_anchors
+from costream.models.eventful.box_heads import WEIGHTS, pool
+from costream.models.eventful.proposals import pyramid_anchors
 from costream.models.eventful.vitdet import ViTDet
 from costream.nn.boxes import apply_deltas, box_deltas, clip_boxes, pairwise_iou
 

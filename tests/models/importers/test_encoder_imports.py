@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from costream.core.errors import ModelError
 from costream.models.build import build
-from costream.models.importing import import_module_encoder
+from costream.models.oad.torch_encoder import import_module_encoder
 from kit.foreign_actions import DIALECTS, classifier, encoder, window_logits
 
 D, FF, C, HEADS, N = 12, 20, 7, 3, 6

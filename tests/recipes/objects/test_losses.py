@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from costream.models.eventful.rcnn import pool, pyramid_anchors
+from costream.models.eventful.box_heads import pool
+from costream.models.eventful.proposals import pyramid_anchors
 from costream.models.eventful.vitdet import ViTDet
 from costream.training.objects.losses import UNSURE, detector_losses
 from kit.data_objects import SQUARE_NETWORK

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from costream.models.build import build, save_model
 from costream.models.oad.cooadtr import CoOadTR
-from costream.models.oad.glimpse import Glimpse
+from costream.models.oad.image_context import ImageContext
 from costream.models.oad.oadtr import OadTR
 from costream.models.oad.tdn import TemporalDifferenceNet
 from costream.training.card_text import card_text
@@ -315,7 +315,7 @@ def train_joint_frontend(
     samplers = _samplers([video.train, video.rendered, video.moving], classes)
     torch.manual_seed(seed)
     frontend = TemporalDifferenceNet(**FRONTEND)
-    teacher.begin(cast(Glimpse, frontend.glimpse))
+    teacher.begin(cast(ImageContext, frontend.glimpse))
     linear = nn.Linear(frontend.token_width, classes)
     guide = _temporal("cooadtr", classes)
     together = Schedule(size.joint_steps, batch=3, rate=3e-4)

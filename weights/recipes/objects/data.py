@@ -16,7 +16,7 @@ from torch import Tensor
 
 from costream.core.errors import UsageError
 from costream.core.records import PixelSize
-from costream.models.eventful.rcnn import Detections
+from costream.models.eventful.box_heads import Detections
 from costream.sources.media.lazy_image import fit
 from costream.training.objects.augment import Cutout, LabelledImage, channels_first, shown
 from weights.recipes.common import read_member

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from costream.core.records import PixelSize
 from costream.evaluation.metrics.detection import DetectedBoxes
-from costream.models.eventful.rcnn import Detections
+from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.vitdet import ViTDet
 from costream.models.images import Pixels
 from costream.nn.boxes import clip_boxes

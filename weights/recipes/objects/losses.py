@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from costream.models.eventful.rcnn import BINS, WEIGHTS, levels, pyramid_anchors
+from costream.models.eventful.box_heads import BINS, WEIGHTS, levels
+from costream.models.eventful.proposals import pyramid_anchors
 from costream.models.eventful.vitdet import ViTDet
 from costream.nn.boxes import apply_deltas, box_deltas, clip_boxes, pairwise_iou
 from costream.training.objects.losses import UNSURE

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.core.errors import UsageError
-from costream.models.eventful.rcnn import Detections
+from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.shuffle import ShuffleEmbedding
 from costream.models.images import Pixels
 from costream.nn.boxes import suppress

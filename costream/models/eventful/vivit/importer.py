@@ -96,6 +96,7 @@ def overlay(parts: Sequence[ForeignCheckpoint]) -> list[ForeignCheckpoint]:
     summary="ViViT, factorised encoder, of TAdaConv or of the Eventful Transformers",
     detect=detect,
     keys=("num_heads",),
+    merge=overlay,
     order=14,
 )
 def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:

@@ -7,7 +7,7 @@ it follows from the joint layout.
 from __future__ import annotations
 
 from costream.models.skeleton.dialects.importer import (
-    SKELETON_KEYS,
+    SKELETON_IMPORTER,
     Dialect,
     block_naming,
     convert_skeleton,
@@ -39,7 +39,7 @@ _DIALECT = Dialect(_theirs, "agcn", "https://arxiv.org/abs/1805.07694", graph="l
     "2s-agcn",
     summary="a stream of 2s-AGCN",
     detect=has_prefix("l1.gcn1."),
-    keys=SKELETON_KEYS,
+    **SKELETON_IMPORTER,
     order=9,
 )
 def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from costream.models.skeleton.dialects.importer import (
+    SKELETON_IMPORTER,
     SKELETON_KEYS,
     Dialect,
     Naming,
@@ -30,7 +31,7 @@ PAPER = "https://arxiv.org/abs/2203.11009"
     "continual-skeletons",
     summary="ST-GCN, AGCN or S-TR of continual-skeletons, regular or continual",
     detect=has_prefix("layers.layer1.gcn."),
-    keys=(*SKELETON_KEYS, "compat"),
+    **{**SKELETON_IMPORTER, "keys": (*SKELETON_KEYS, "compat")},
     order=7,
 )
 def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:

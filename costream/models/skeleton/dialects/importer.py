@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from costream.core.errors import ModelError
 from costream.core.layouts import LAYOUTS, Layout, find_layout
+from costream.models.skeleton.ensemble import combine
 from costream.models.skeleton.network import ATTENTION_FROM
 from costream.nn.graph import adjacency
 from costream.nn.timing import Timing, in_sequence
@@ -38,6 +40,13 @@ from costream.weights_io.tensor_rules import (
 
 _DATA_KEYS = ("layout", "stream", "padding", "window", "sliding", "persons", "axes", "normalise")
 SKELETON_KEYS = (*_DATA_KEYS, "num_classes")
+# Streams in the names of published files: a word of the name, or the entire name in pyskl.
+_STREAM_PATTERNS = {
+    "bone_motion": r"\bbone[- ]motion\b|^bm$",
+    "joint_motion": r"\bjoint[- ]motion\b|^jm$",
+    "bone": r"\bbone\b|^b$",
+    "joint": r"\bjoint\b|^j$",
+}
 _ARCHITECTURES = {"stgcn": "costgcn", "agcn": "coagcn", "str": "costr"}
 SUBSETS = 3  # of a joint's neighbours: itself, inwards, outwards
 BRANCHES = 6  # of ST-GCN++: four dilations, max pooling, 1x1
@@ -45,6 +54,23 @@ Naming = Callable[[str], str]  # our name, that of continual-skeletons -> theirs
 _CAMERA_HZ = 30.0  # of the published data, where clips were resampled
 _LAYOUT = "ntu-25"  # of the published networks with 25 joints
 _AXES = {"ntu-25": 3, "openpose-18": 2, "body-25": 2, "coco-17": 2}
+
+
+def stream_of_name(path: Path) -> dict[str, list[str]]:
+    """Return the setting ``stream`` if the name of a checkpoint contains one, else nothing."""
+    name = path.stem.lower().replace("_", "-")
+    for stream, pattern in _STREAM_PATTERNS.items():
+        if re.search(pattern, name):
+            return {"stream": [stream]}
+    return {}
+
+
+# What importers of skeleton networks declare besides their names and tensors.
+SKELETON_IMPORTER: dict[str, Any] = {
+    "keys": SKELETON_KEYS,
+    "of_file_name": stream_of_name,
+    "combine": combine,
+}
 
 
 @dataclass(frozen=True)

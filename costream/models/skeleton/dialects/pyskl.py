@@ -6,7 +6,7 @@ ST-GCN++ learns the whole graph and has temporal convolutions with several dilat
 from __future__ import annotations
 
 from costream.models.skeleton.dialects.importer import (
-    SKELETON_KEYS,
+    SKELETON_IMPORTER,
     Dialect,
     SkeletonPreprocessing,
     block_naming,
@@ -38,7 +38,7 @@ _BLOCK = {
     "pyskl",
     summary="ST-GCN or ST-GCN++ of pyskl",
     detect=has_prefix("backbone.gcn.0."),
-    keys=SKELETON_KEYS,
+    **SKELETON_IMPORTER,
     order=10,
 )
 def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:

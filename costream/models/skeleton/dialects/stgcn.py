@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from costream.models.skeleton.dialects.importer import (
-    SKELETON_KEYS,
+    SKELETON_IMPORTER,
     Dialect,
     SkeletonPreprocessing,
     block_naming,
@@ -55,7 +55,7 @@ _DIALECT = Dialect(
     "st-gcn",
     summary="original ST-GCN",
     detect=has_prefix("st_gcn_networks.0."),
-    keys=SKELETON_KEYS,
+    **SKELETON_IMPORTER,
     order=8,
 )
 def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:

@@ -15,7 +15,7 @@ SCALE = 1.5  # of the pictures before they are looked at
 _MEAN, _SPREAD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of ImageNet
 
 
-class Glimpse(ShuffleBackbone):
+class ImageContext(ShuffleBackbone):
     """Two stages of a pretrained ShuffleNet V2; maxima over the picture of ``width`` features.
 
     Small pictures are enlarged first: those that it has learnt from are larger.
