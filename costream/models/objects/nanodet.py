@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from costream.core.records import OBJECT_DETECTION
-from costream.models.eventful.rcnn import Detections
+from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.shuffle import GhostExchange
 from costream.models.spec import register_model
 from costream.nn.boxes import suppress
