@@ -104,6 +104,7 @@ def test_the_sdist_builds_the_same_wheel(wheel: Path, released: Path) -> None:
     assert {"weights/recipes/release.py", "weights/LICENSES.md", "CHANGELOG.md"} <= inside
 
 
+@pytest.mark.slow
 def test_an_installed_package_works(wheel: Path, tmp_path: Path) -> None:
     """In an environment of its own, with the dependencies of this one."""
     venv.create(tmp_path / "env", system_site_packages=True)

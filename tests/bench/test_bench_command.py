@@ -19,6 +19,7 @@ from kit.media import make_video
 from kit.program import ROOT, costream
 
 
+@pytest.mark.slow
 def test_ops_prints_every_table() -> None:
     plain = json.loads(CliRunner().invoke(command, ["ops", "--json"]).stdout)
     assert plain[0]["rows"][0]["published"] == 2445.6
@@ -90,6 +91,7 @@ def test_an_encoder_and_a_skeleton_network_at_once_are_a_usage_error() -> None:
 SAMPLE = ROOT / "samples" / "room.mp4"
 
 
+@pytest.mark.slow
 def test_stream_has_a_row_for_every_way() -> None:
     done = costream("bench", "stream", SAMPLE, "--duration", 4, "--rounds", 1, "--json")
     assert done.returncode == 0, done.stderr

@@ -165,6 +165,7 @@ def test_results_are_those_of_detect(tree, reference):
     assert {v for r in batched if "ms" in r for v in r["ms"].values()} == {None}
 
 
+@pytest.mark.slow
 def test_one_worker_gives_the_same_bytes(tree, reference, tmp_path):
     run("batch", tree, "-o", tmp_path / "out", "-f", FORMATS, "--jobs", 1, "-q", code=3)
     assert snapshot(tmp_path / "out") == snapshot(reference)
@@ -173,6 +174,7 @@ def test_one_worker_gives_the_same_bytes(tree, reference, tmp_path):
 # --- interrupted and repeated -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 @posix
 def test_killed_again_and_again_the_tree_is_the_same(tree, reference, tmp_path):
     out, chance, kills = tmp_path / "out", random.Random(11), 0
@@ -201,6 +203,7 @@ def start_long(clips: Path, out: Path) -> tuple[subprocess.Popen[bytes], Path]:
     return child, part
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_finalise_files(long_clips, tmp_path, number, code):
@@ -223,6 +226,7 @@ def test_signals_finalise_files(long_clips, tmp_path, number, code):
     assert [line.split("\t")[0] for line in again.stdout.splitlines()] == ["run"] * 4
 
 
+@pytest.mark.slow
 @posix
 def test_ctrl_c_reaches_workers_that_still_import_and_says_nothing(clips, tmp_path):
     for after_s in (0.0, 0.3):
@@ -259,6 +263,7 @@ def test_a_repetition_does_only_what_is_missing(finished, tmp_path):
     assert snapshot(out) == snapshot(before)
 
 
+@pytest.mark.slow
 def test_with_hash_a_touched_file_is_the_same(clips, tmp_path):
     out = tmp_path / "out"
     call = ("batch", clips, "-o", out, "--hash", "--jobs", 1)
@@ -276,6 +281,7 @@ def test_with_hash_a_touched_file_is_the_same(clips, tmp_path):
     assert snapshot(out).keys() == before.keys()
 
 
+@pytest.mark.slow
 def test_another_command_is_refused_and_overwrite_starts_anew(finished, tmp_path):
     folder, before = finished
     out = Path(shutil.copytree(before, tmp_path / "out"))
@@ -305,6 +311,7 @@ def test_files_of_others_are_not_overwritten(clips, tmp_path):
 # --- workers ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @posix
 def test_a_worker_that_crashes_costs_one_file(long_clips, tmp_path):
     out = tmp_path / "out"
@@ -320,6 +327,7 @@ def test_a_worker_that_crashes_costs_one_file(long_clips, tmp_path):
     assert not [name for name in snapshot(out) if "long" in name]
 
 
+@pytest.mark.slow
 def test_a_file_that_takes_too_long_is_given_up(long_clips, tmp_path):
     out = tmp_path / "out"
     run("batch", long_clips, "-o", out, "--jobs", 1, "--timeout-per-file", 2, code=3)
@@ -342,6 +350,7 @@ def test_two_batches_do_not_share_a_folder(long_clips, tmp_path):
     assert "another batch" in done.stderr
 
 
+@pytest.mark.slow
 def test_fail_fast_stops_and_the_repetition_goes_on(clips, tmp_path):
     out = tmp_path / "out"
     (clips / "bad.mp4").write_bytes(bytes(100_000))  # the largest comes first
@@ -378,6 +387,7 @@ def test_a_dry_run_changes_nothing(clips, tmp_path):
     refused(5, "cuda:99", "batch", clips, "-o", "out", "--dry-run", "--device", "cuda:99")
 
 
+@pytest.mark.slow
 @posix
 def test_a_reader_that_leaves_ends_the_list_quietly(tmp_path):
     for k in range(4000):
@@ -390,6 +400,7 @@ def test_a_reader_that_leaves_ends_the_list_quietly(tmp_path):
     assert stderr == b""
 
 
+@pytest.mark.slow
 def test_records_are_kept_for_the_tables_when_not_asked_for(clips, tmp_path):
     out = tmp_path / "out"
     run("batch", clips, "-o", out, "-f", "srt", "--predictions", "none", "--jobs", 1)
@@ -438,12 +449,14 @@ def test_bad_calls_get_one_line_and_their_code(tmp_path, args, code, says):
     refused(code, says, "batch", *args, "--quiet", cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_ends_the_batch_and_marks_nothing(clips, tmp_path):
     out = tmp_path / "out"
     refused(5, "cuda:99", "batch", clips, "-o", out, "--device", "cuda:99", "-q")
     run("batch", clips, "-o", out, "--device", "cpu", "--dry-run")
 
 
+@pytest.mark.slow
 def test_when_nothing_is_for_the_model_it_says_so(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("text")

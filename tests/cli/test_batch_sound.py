@@ -40,6 +40,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     return out, ran.returncode
 
 
+@pytest.mark.slow
 def test_what_became_of_each(done: tuple[Path, int]) -> None:
     out, code = done
     failures = {
@@ -60,6 +61,7 @@ def test_what_became_of_each(done: tuple[Path, int]) -> None:
     assert (summary["inputs"]["done"], code) == (4, 3)
 
 
+@pytest.mark.slow
 def test_what_was_heard(done: tuple[Path, int]) -> None:
     out, _ = done
     for name, steps in (("a.wav", 12), ("many.wav", 8), ("song.mp3", 8), ("talk.mp4", 8)):

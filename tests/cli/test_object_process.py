@@ -53,6 +53,7 @@ def test_records_on_a_pipe(weights: Path) -> None:
     assert all(s["count"] >= 1 for s in records(done.stdout, "segment"))
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough(weights: Path) -> None:
     child = start("detect", SAMPLE, "-m", weights, "-q", "-f", "jsonl")
     assert child.stdout is not None
@@ -64,6 +65,7 @@ def test_a_reader_that_has_seen_enough(weights: Path) -> None:
     assert [json.loads(line)["type"] for line in lines] == ["header", "objects"]
 
 
+@pytest.mark.slow
 def test_tables_of_a_file_and_of_a_batch(weights: Path, tmp_path: Path) -> None:
     options = ("-m", weights, "-f", "csv,jsonl", "--tokens", 9, "--end", 1)
     run("batch", SAMPLE, "-o", tmp_path, *options, "--jobs", 1, "-q")

@@ -185,6 +185,7 @@ def test_bytes_that_are_no_text_are_counted(tmp_path: Path) -> None:
     assert sum(item.count for item in items if isinstance(item, Fault)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_lines_are_told_as_they_come_until_ctrl_c(levels: Path) -> None:
     reading = start("read", "-", "-m", levels, "-f", "lines", stdin=subprocess.PIPE)
@@ -320,6 +321,7 @@ def test_scores_of_glue() -> None:
     assert scores["matthews"] == pytest.approx(matthews_corrcoef(true, said))
 
 
+@pytest.mark.slow
 def test_a_tokenizer_json_is_part_of_the_weights(folder: Path, tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="?"))

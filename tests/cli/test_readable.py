@@ -21,6 +21,7 @@ STREET = SAMPLES / "street.ogg"
 PART = ("--duration", "14")
 
 
+@pytest.mark.slow
 def test_the_table_is_text_without_escapes(tmp_path):
     shown = run("detect", ROOM, *PART, "-f", "table", "--color", "always").stdout
     assert "\x1b" not in shown
@@ -67,6 +68,7 @@ def test_written_files_are_named_on_stderr(tmp_path):
     assert run(*call, "csv", "--overwrite", "-q", cwd=tmp_path).stderr == ""
 
 
+@pytest.mark.slow
 def test_one_table_of_many_inputs(tmp_path):
     second, table = tmp_path / "again.mp4", tmp_path / "made" / "all.csv"
     shutil.copy(ROOM, second)
@@ -99,6 +101,7 @@ def test_one_table_of_many_inputs(tmp_path):
         costream.detect(ROOM, output=table)
 
 
+@pytest.mark.slow
 def test_only_some_labels(tmp_path):
     call = ("detect", ROOM, "--duration", "17", "--scores", "--only", "WALK, st*")
     header, *rest = records(run(*call, "-f", "jsonl").stdout)
@@ -166,6 +169,7 @@ def test_every_sound_is_of_a_kind():
         match_labels(["bicycle"], ("blues", "metal"))
 
 
+@pytest.mark.slow
 def test_only_some_objects(tmp_path: Path):
     call = ("detect", ROOM, "--duration", "0.5", "-m", "eventful-vitdet", "--threshold", "0.05")
     everything = records(run(*call, "-f", "jsonl").stdout, "objects")
@@ -194,6 +198,7 @@ def test_commands_that_fit_are_named(tmp_path):
     assert "2 skipped: only sound, and cooadtr takes no sound; try -m cosounds" in lines
 
 
+@pytest.mark.slow
 def test_half_precision_where_it_is_possible():
     call = ("detect", ROOM, "--duration", "12", "--dtype")
     half, single = (run(*call, dtype, "-f", "jsonl").stdout for dtype in ("float16", "float32"))
@@ -205,6 +210,7 @@ def test_half_precision_where_it_is_possible():
     refused(5, words, "detect", ROOM, "-m", "eventful-vitdet", "--dtype", "float16")
 
 
+@pytest.mark.slow
 def test_evaluate_says_why_frames_and_examples_disagree(tmp_path):
     parts = [(2, 4, "walk"), (20.2, 22.2, "clap"), (26.2, 28, "bend")]
     moves = SAMPLES / "moves.csv"

@@ -91,6 +91,7 @@ def test_video_with_the_pose_extra(weights: Path, tmp_path: Path) -> None:
     assert len(records(tmp_path / "room.mp4.jsonl", "compute")) == 30
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
 def test_ctrl_c_leaves_a_video_that_plays(weights: Path, tmp_path: Path) -> None:
     poses = tmp_path / "poses.csv"

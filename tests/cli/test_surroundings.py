@@ -169,6 +169,7 @@ def test_the_list_of_booleans_has_no_empty_one() -> None:
     refused(2, "Recognized values: 0, 1, ", "detect", ROOM, env={"COSTREAM_WAIT": "perhaps"})
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes")
 def test_names_that_the_locale_cannot_hold(tmp_path: Path) -> None:
     excerpt(ROOM, tmp_path / "a.mp4", 0, 1)

@@ -68,6 +68,7 @@ def clips(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_feeds_together_give_what_each_gives_alone(clips, tmp_path):
     """Different sizes and rates, so that every step has another set of feeds in it."""
     files = sorted(clips.iterdir())
@@ -87,6 +88,7 @@ def test_feeds_together_give_what_each_gives_alone(clips, tmp_path):
             assert one["scores"] == pytest.approx(other["scores"], abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "model", "files"),
     [
@@ -121,6 +123,7 @@ def test_each_feed_of_a_list_has_its_own_video_stream(clips, tmp_path):
         assert header["options"]["stream"] == stream
 
 
+@pytest.mark.slow
 def test_the_sound_of_a_pipe_is_not_taken_and_that_is_told_of(tmp_path):
     with ROOM.open("rb") as file:
         told = ("watch", "-", "-m", "cooadtr,cosounds", "-o", tmp_path)
@@ -141,6 +144,7 @@ def test_records_of_feeds_on_a_pipe_carry_their_names(clips):
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", header["began"])
 
 
+@pytest.mark.slow
 def test_a_terminal_is_told_what_lasts_to_the_end(clips, tmp_path):
     call = ("watch", clips / "b.mp4", "--realtime", "--speed", "20", "--on-late", "block")
     run(*call, "-o", tmp_path, "-q")
@@ -163,6 +167,7 @@ def test_only_streams_and_cameras_have_clips(clips, tmp_path, uri, model):
     refused(2, "only streams and cameras have clips", "watch", source, *options)
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_left_ends_it_well(clips):
     process = start("watch", clips / "a.mp4", "--realtime", "-q", "-o", "-")
     assert process.stdout.readline()
@@ -266,6 +271,7 @@ def test_ctrl_c_ends_it_at_once(moment, tmp_path):
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_a_kill_loses_nothing_but_the_last_second(clips, tmp_path):
     process = start("watch", clips / "a.mp4", clips / "b.mp4", "--realtime", "-o", tmp_path, "-q")
     a, b = tmp_path / "a.mp4.jsonl", tmp_path / "b.mp4.jsonl"
@@ -282,6 +288,7 @@ def test_a_kill_loses_nothing_but_the_last_second(clips, tmp_path):
     assert lines[-1]["complete"]
 
 
+@pytest.mark.slow
 def test_a_second_watch_is_refused_without_a_table_of_nothing(clips, tmp_path):
     told = ("watch", clips / "a.mp4", "--realtime", "-o", tmp_path)
     process = start(*told, "-q")
@@ -313,6 +320,7 @@ def test_a_restart_goes_on_where_it_was(clips, tmp_path):
     assert next(p["i"] for p in predictions if not p["warmup"]) == 63
 
 
+@pytest.mark.slow
 def test_a_crash_loop_goes_on_and_no_number_is_used_twice(clips, tmp_path):
     told = ("watch", clips / "a.mp4", "--realtime", "-o", tmp_path, "-q", "--state-dir", tmp_path)
     file = tmp_path / "a.mp4.jsonl"
@@ -330,6 +338,7 @@ def test_a_crash_loop_goes_on_and_no_number_is_used_twice(clips, tmp_path):
     assert len(of_type(lines, "gap")) == 2
 
 
+@pytest.mark.slow
 @needs_rtsp
 def test_clips_are_whole_and_in_time_after_a_restart(tmp_path):
     """Step times go on from an earlier watch, and so do those of the packets in clips."""

@@ -93,6 +93,7 @@ def test_shell_lines_run(line, folder):
     assert done.returncode == ExitCode.OK, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="the lines are those of a POSIX shell")
 def test_the_readme_runs_from_its_first_line_to_its_last(tmp_path: Path) -> None:
     """In a shell that has activated an environment; but for what is fetched and installed."""

@@ -106,6 +106,7 @@ print(used() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc 2.33"
 )

@@ -224,6 +224,7 @@ def test_wait_writes_no_predictions_before_the_window_is_full(model):
     assert summary.steps == 20
 
 
+@pytest.mark.slow
 def test_memory_is_flat(model, tmp_path):
     """The run over a long file keeps neither pictures nor records."""
     psutil = pytest.importorskip("psutil", reason="pip install psutil")

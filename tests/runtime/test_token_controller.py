@@ -52,6 +52,7 @@ def test_steps_stay_within_their_operations(tmp_path: Path) -> None:
     assert {cost.budget_macs for cost in found} == {target}
 
 
+@pytest.mark.slow
 def test_plenty_computes_all(clip: Path) -> None:
     assert {cost.tokens for cost in costs(clip, Budget.parse("1000TMAC"))} == {TOKENS}
 
@@ -63,6 +64,7 @@ def test_too_little_is_told_once(clip: Path, caplog: pytest.LogCaptureFixture) -
     assert caplog.text.count("the budget of 1kMAC even with a single token") == 1
 
 
+@pytest.mark.slow
 def test_a_file_changes_the_budget(
     clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +88,7 @@ def test_a_file_changes_the_budget(
     assert counts == [TOKENS] * 20 + [1] * 20
 
 
+@pytest.mark.slow
 def test_each_feed_of_a_watch_has_its_own(clip: Path) -> None:
     model = random_model()
     throttles = [TokenController(model, Budget.parse(text), 10.0) for text in ("1000TMAC", "1kMAC")]

@@ -404,6 +404,7 @@ def test_two_watches_do_not_keep_their_state_in_one_folder(
         StateDirectory(tmp_path / "file" / "state", model)
 
 
+@pytest.mark.slow
 def test_killed_while_it_saves_a_whole_state_is_there(
     tmp_path: Path, model: StreamingModel
 ) -> None:

@@ -91,6 +91,7 @@ def test_adapter_files_are_the_result_beside_their_base(skeletons, small, tmp_pa
         find_weights(f"{base}+none.safetensors")
 
 
+@pytest.mark.slow
 def test_a_base_with_an_adapter_is_shown_verified_and_compressed(skeletons, small, tmp_path):
     adapter = small.with_name("small-adapter.safetensors")
     name, made = f"{skeletons[0]}+{adapter}", tmp_path / "int8.safetensors"
@@ -210,6 +211,7 @@ def test_a_teacher_stays_what_the_network_was(tmp_path):
     assert torch.equal(teacher.tokens(clips), before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kit", [data_audio, data_video])
 def test_frontends_are_adapted_with_their_networks(tmp_path, kit, monkeypatch):
     base = kit.write_tiny_weights(tmp_path / "tiny.safetensors")

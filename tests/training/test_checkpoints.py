@@ -24,16 +24,8 @@ from kit.program import start
 from kit.runs import run
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        "sound",
-        *(
-            pytest.param(f, marks=pytest.mark.slow)
-            for f in ("objects", "video", "skeletons", "landmarks", "boxes")
-        ),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["sound", "objects", "video", "skeletons", "landmarks", "boxes"])
 def test_three_kills_change_nothing(family, tmp_path):
     boxes = ("--labels", tmp_path / "data.json")
     kind, steps, more = {

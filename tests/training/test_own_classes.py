@@ -100,6 +100,7 @@ def test_recordings_with_timelines_are_learnt(base, tmp_path):
     assert "10 user examples (background 4, bend 2, step 2, wave 2)" in read_card(output).trained_on
 
 
+@pytest.mark.slow
 def test_fine_tuning_keeps_the_licence_and_repeats_with_its_seed(base, data, tmp_path):
     digests = []
     for name in ("a", "b"):
@@ -204,6 +205,7 @@ def test_a_network_that_takes_features_alone_cannot_be_taught(data, tmp_path):
     assert "encoder cannot be trained on custom classes" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_interruption_says_how_to_go_on(base, data, tmp_path):
     path = tmp_path / "own.safetensors"
     unfinished = tmp_path / "own.safetensors.partial"

@@ -34,6 +34,7 @@ def trained(base, data, tmp_path_factory):
     return path, done
 
 
+@pytest.mark.slow
 def test_objects_of_eight_pictures_are_found_in_others(trained, tmp_path):
     labels = data_objects.write_pictures(tmp_path / "new", 12, seed=7)
     given = ("--data", tmp_path / "new", "--labels", labels, "--json")
@@ -41,6 +42,7 @@ def test_objects_of_eight_pictures_are_found_in_others(trained, tmp_path):
     assert json.loads(done.stdout)["budgets"][0]["AP50"] > 0.3
 
 
+@pytest.mark.slow
 def test_the_card_and_the_report_say_what_it_is(trained):
     path, done = trained
     assert done.stdout.startswith(f"{path}: lamp, leaf\nvalidation: AP50 ")
@@ -58,6 +60,7 @@ def test_the_card_and_the_report_say_what_it_is(trained):
         assert words in page
 
 
+@pytest.mark.slow
 def test_detect_finds_them_at_the_cost_of_what_changes(trained, tmp_path):
     """The weights run with gates, and what they find can be learnt from again."""
     picture, _ = data_objects.draw(0)
@@ -79,6 +82,7 @@ def test_detect_finds_them_at_the_cost_of_what_changes(trained, tmp_path):
     assert "started from things (Licence of the images)" in read_card(output).trained_on
 
 
+@pytest.mark.slow
 def test_what_the_weights_knew_is_compared_with(trained, data, tmp_path):
     output = tmp_path / "o.safetensors"
     given = ("--data", data[0], "--labels", data[1], "--steps", 3, "--cache", tmp_path / "cache")
@@ -92,6 +96,7 @@ def test_what_the_weights_knew_is_compared_with(trained, data, tmp_path):
     assert not any("embedding" in name or "backbone" in name for name in moved)
 
 
+@pytest.mark.slow
 def test_text_files_and_groups(base, data, tmp_path):
     labels = tmp_path / "labels"
     labels.mkdir()
@@ -115,6 +120,7 @@ def test_text_files_and_groups(base, data, tmp_path):
     assert "4 images with 8 boxes to train on, 4 images" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -133,6 +139,7 @@ def test_what_is_missing_or_too_much_is_one_line(given, said, base, data, tmp_pa
     assert said in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_pictures_that_cannot_be_read_are_named(base, tmp_path):
     labels = data_objects.write_pictures(tmp_path / "pictures", 3)
     broken = tmp_path / "pictures" / "001.png"
@@ -144,6 +151,7 @@ def test_pictures_that_cannot_be_read_are_named(base, tmp_path):
     assert not (tmp_path / "o.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_frames_that_are_not_there_are_named(base, tmp_path):
     video = tmp_path / "clip.mp4"
     make_video(video, 3, size=data_objects.SIZE, rate=10)
@@ -157,6 +165,7 @@ def test_frames_that_are_not_there_are_named(base, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_it_is_the_same_wherever_it_runs(base, data, tmp_path):
     """Kept features or not, and wherever the pictures are."""
     digests = []

@@ -26,6 +26,7 @@ print(prefers_numpy())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     {p["internal_api"] for p in threadpool_info() if p["user_api"] == "blas"} != {"openblas"},
     reason="needs a NumPy with OpenBLAS, as 'pip install numpy' gives on Linux and Windows",

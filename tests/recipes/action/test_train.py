@@ -43,6 +43,7 @@ def learn(clips, steps, seed=0):
     return frontend, head, linear
 
 
+@pytest.mark.slow
 def test_training_learns_and_repeats(clips):
     frontend, head, linear = learn(clips, 60)
     first, second = predict(frontend, [head, linear], clips)

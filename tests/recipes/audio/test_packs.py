@@ -53,6 +53,7 @@ def test_no_source_or_song_is_on_two_sides(clips):
     assert {c.part for c in clips} == {*PARTS}
 
 
+@pytest.mark.slow
 def test_another_fold_can_be_held_out(packs):
     for fold in ("2", "1"):
         clips = [c for c in read_clips(packs, 29, fold=fold) if c.set == "UrbanSound8K"]
@@ -78,6 +79,7 @@ def test_the_packs_are_read_whole(clips):
     assert all(0 < np.abs(c.wave).max() <= 1 for c in clips)
 
 
+@pytest.mark.slow
 def test_the_recipe_from_packs_to_weights(packs, tmp_path):
     steps = {"steps": 5, "head_steps": 3, "genre_steps": 3}
     size = SoundRecipeSize(**steps, batch=8, workers=1, streams=17, trees=2, noises=4)
