@@ -25,7 +25,7 @@ from kit.paths import ROOT
 # part -> the parts that it may import besides itself
 MAY = {
     "core": set(),
-    "nn": {"core"},  # its errors
+    "nn": set(),
     "draw": {"core"},
     "weights_io": {"core"},
     "sources": {"core"},

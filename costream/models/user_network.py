@@ -75,8 +75,11 @@ def user_plan(file: str, function: str) -> UserPlan:
 
     Raises ModelError for a file that was not run, and for other results.
     """
-    made = function_of(file, function)()
     where = f"{file}:{function}"
+    try:
+        made = function_of(file, function)()
+    except ConversionError as error:
+        raise ModelError(str(error), where=where) from error
     module, example, *more = made if isinstance(made, tuple) else (made, None)
     options = dict(more[0]) if more and isinstance(more[0], Mapping) else {}
     if not isinstance(module, nn.Module) or not isinstance(example, Tensor) or len(more) > 1:

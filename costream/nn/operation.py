@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from costream.core.errors import ModelError
 from costream.nn.parts import Part
 
 # What may be asked for where the exact continual form does not exist, or has a delay.
@@ -20,8 +19,16 @@ APPROXIMATIONS = {
 }
 
 
-class ConversionError(ModelError):
-    """A network cannot be continual; the message names the layer and what to change."""
+class ConversionError(Exception):
+    """A network cannot be made continual: where, why, and what to change.
+
+    Args:
+        what: what is wrong. ``where``: the layer. ``hint``: what to change.
+    """
+
+    def __init__(self, what: str, *, where: str | None = None, hint: str | None = None) -> None:
+        line = what if where is None else f"{where}: {what}"
+        super().__init__(line if hint is None else f"{line}; {hint}")
 
 
 def check_arguments(
