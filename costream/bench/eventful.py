@@ -21,7 +21,8 @@ from costream.nn import fast
 from costream.nn.cuda_graph import GraphedStep
 from costream.nn.eventful.attention import EmptyState
 from costream.nn.eventful.block import VARIANTS, EventfulBlock, use_bfloat16_products
-from costream.nn.eventful.gates import Operations, TopTokens
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.policies import TopTokens
 from costream.nn.state import State, zeros
 from costream.runtime.setup import has_fast_bfloat16
 

@@ -18,7 +18,8 @@ from costream.models.eventful.rf_detr import RfDetr
 from costream.models.eventful.yolos import Yolos
 from costream.models.spec import model_spec
 from costream.models.video.movinet.network import MoViNet
-from costream.nn.eventful.gates import Operations, TopTokens
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.policies import TopTokens
 from costream.nn.state import State
 
 COLUMNS = ("way", "median us", "p10 us", "x costream", "MACs", "state bytes")

@@ -19,7 +19,7 @@ from costream.bench.timing import quiet_torch
 from costream.core.tables import Cell, Table
 from costream.models.eventful.vivit.network import ViViT
 from costream.models.streaming import find_device, find_dtype
-from costream.nn.eventful.gates import Operations
+from costream.nn.eventful.counts import Operations
 
 VIEWS = 12  # per video: four in time, each with three in space
 DIM, DEPTH = 768, 12

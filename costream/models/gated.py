@@ -17,7 +17,7 @@ from costream.models.base import ModelHead, ModelInfo, StepResult
 from costream.models.compatibility import check_source
 from costream.models.streaming import find_device, find_dtype, synchronize
 from costream.nn.eventful.block import use_bfloat16_products
-from costream.nn.eventful.gates import OnlyTokens, PerGateTokens, RecordedPolicy, TopTokens
+from costream.nn.eventful.policies import OnlyTokens, PerGateTokens, RecordedPolicy, TopTokens
 from costream.nn.state import State
 from costream.weights_io.card import Card
 

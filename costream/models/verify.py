@@ -20,7 +20,7 @@ from costream.models.build import build, model_class
 from costream.models.compatibility import source_kind
 from costream.models.spec import is_gated
 from costream.models.streaming import StreamingModel
-from costream.nn.eventful.gates import TopShare
+from costream.nn.eventful.policies import TopShare
 from costream.weights_io.card import Card
 from costream.weights_io.file import Weights, read_weights
 

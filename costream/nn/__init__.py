@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from costream.nn.deepcot import DeepEncoder
     from costream.nn.encoder import Encoder
     from costream.nn.encoder_layers import to_deepcot, to_int8
-    from costream.nn.eventful.gates import AboveThreshold, TopShare, TopTokens
+    from costream.nn.eventful.policies import AboveThreshold, TopShare, TopTokens
     from costream.nn.eventful.transfer import policy_within, to_eventful
     from costream.nn.layers import (
         GRU,
@@ -65,7 +65,7 @@ _HOME = {
     "deepcot": "DeepEncoder",
     "encoder": "Encoder",
     "encoder_layers": "to_deepcot to_int8",
-    "eventful.gates": "AboveThreshold TopShare TopTokens",
+    "eventful.policies": "AboveThreshold TopShare TopTokens",
     "eventful.transfer": "policy_within to_eventful",
     "layers": "AvgPool1d AvgPool2d AvgPool3d Conv1d Conv2d Conv3d GRU LSTM"
     " MaxPool1d MaxPool2d MaxPool3d RNN Rows RunningMax RunningMean WindowedAttention",

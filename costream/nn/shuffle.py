@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.nn.eventful.gates import Operations
+from costream.nn.eventful.counts import Operations
 
 _FIRST = 24  # channels before the first stage, at stride 4
 SLOPE = 0.1  # of the leaky ReLUs, as in NanoDet

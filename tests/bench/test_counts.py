@@ -15,7 +15,8 @@ from costream.core.tables import Table
 from costream.models.eventful.backbone import ViTDetBackbone
 from costream.models.eventful.vivit.network import ViViT
 from costream.models.video.video3d.network import VideoNet
-from costream.nn.eventful.gates import Operations, TopTokens
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.policies import TopTokens
 from costream.nn.pooling import TemporalMean
 from costream.nn.timing import in_sequence
 from costream.nn.video3d.sizes import find_size

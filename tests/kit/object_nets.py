@@ -15,7 +15,7 @@ from costream.models.eventful.detector import ObjectModel
 from costream.models.eventful.feature_maps import View
 from costream.models.eventful.vitdet import ViTDet
 from costream.models.images import Pixels
-from costream.nn.eventful.gates import Operations
+from costream.nn.eventful.counts import Operations
 from costream.weights_io.card import Card, Timeline
 from kit.eventful_nets import randomise
 

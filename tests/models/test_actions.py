@@ -13,7 +13,8 @@ from costream.core.records import VideoFrame
 from costream.models.base import StepResult
 from costream.models.eventful.classifier import ActionModel
 from costream.models.images import Crops, temporal_views
-from costream.nn.eventful.gates import Operations, TopTokens
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.policies import TopTokens
 from kit.action_nets import LABELS, SIDE, action_card, small_model, small_vivit
 
 TOKENS, WINDOW = 10, 5

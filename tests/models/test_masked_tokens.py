@@ -12,13 +12,9 @@ from costream.models.eventful.vitdet import ViTDet
 from costream.models.eventful.yolos import Yolos
 from costream.nn.eventful.attention import RowAttention, TokenGrid
 from costream.nn.eventful.block import VARIANTS
-from costream.nn.eventful.gates import (
-    OnlyTokens,
-    Operations,
-    RecordedPolicy,
-    TopTokens,
-    pass_tokens,
-)
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.gates import pass_tokens
+from costream.nn.eventful.policies import OnlyTokens, RecordedPolicy, TopTokens
 from kit.eventful_nets import randomise
 from kit.object_nets import ARGUMENTS
 

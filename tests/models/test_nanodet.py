@@ -16,7 +16,7 @@ from costream.models.catalogue import load_model
 from costream.models.objects.nanodet import STRIDES, NanoDetPlus, boxes_at
 from costream.models.random_init import random_model
 from costream.models.verify import random_items, verify
-from costream.nn.eventful.gates import Operations
+from costream.nn.eventful.counts import Operations
 from costream.options.options import Options
 from costream.runtime.options import check_model_options
 from kit.paths import SAMPLES, WEIGHTS

@@ -18,7 +18,8 @@ from costream.models.base import StepResult
 from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.detector import ObjectModel, ObjectState
 from costream.models.images import Pixels
-from costream.nn.eventful.gates import Operations, TopTokens
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.policies import TopTokens
 from costream.sources.base import SourceOptions
 from costream.sources.media.lazy_image import fit
 from costream.sources.uris import open_source

@@ -16,7 +16,8 @@ from costream.models.eventful.yolos import COCO_CATEGORIES
 from costream.models.images import Resized
 from costream.models.importing import import_files
 from costream.models.random_init import random_model
-from costream.nn.eventful.gates import OnlyTokens, Operations, RecordedPolicy, TopTokens
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.policies import OnlyTokens, RecordedPolicy, TopTokens
 from kit.foreign_eventful import rf_detr
 from kit.paths import ROOT
 from kit.runs import records, run

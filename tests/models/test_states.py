@@ -40,8 +40,9 @@ from costream.models.video.video3d.network import WindowVideoNet
 from costream.models.with_audio import BesideState, HearingState
 from costream.nn.deepcot import DeepState
 from costream.nn.eventful.block import VARIANTS
-from costream.nn.eventful.gates import Operations, TopTokens
+from costream.nn.eventful.counts import Operations
 from costream.nn.eventful.own_attention import GatedRowsState
+from costream.nn.eventful.policies import TopTokens
 from costream.nn.eventful.transfer import EventfulState
 from costream.nn.state import State
 from costream.nn.timing import ClockedState

@@ -14,7 +14,8 @@ from costream.models.eventful.proposals import anchors, pyramid_anchors
 from costream.models.eventful.shuffle import ShuffleEmbedding
 from costream.models.eventful.vitdet import ViTDet
 from costream.models.images import Pixels
-from costream.nn.eventful.gates import Operations, TopTokens
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.policies import TopTokens
 from kit.eventful_nets import NEEDS, REFS, randomise, video
 
 SMALL: dict[str, Any] = {

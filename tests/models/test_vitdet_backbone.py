@@ -15,7 +15,8 @@ from torch import Tensor
 
 from costream.models.eventful.backbone import BackboneState, ViTDetBackbone
 from costream.nn.eventful.block import VARIANTS, use_bfloat16_products
-from costream.nn.eventful.gates import AboveThreshold, Operations, Policy, TopShare, TopTokens
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.policies import AboveThreshold, Policy, TopShare, TopTokens
 from kit.eventful_nets import NEEDS, REFS, Given, Recorded, small_backbone, video
 
 SIZE = (6, 8)

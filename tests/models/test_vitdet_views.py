@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from costream.models.eventful.feature_maps import View
-from costream.nn.eventful.gates import Operations, TopTokens
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.policies import TopTokens
 from kit.eventful_nets import Given, video
 from kit.object_nets import random_network
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from costream.models.eventful.vivit.network import ViViT, ViViTState
 from costream.nn.eventful.attention import RowAttention
 from costream.nn.eventful.block import VARIANTS, EventfulBlock
-from costream.nn.eventful.gates import Operations, Policy, TopTokens
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.policies import Policy, TopTokens
 from kit.action_nets import DenseViViT, clips, small_vivit
 from kit.eventful_nets import Recorded
 

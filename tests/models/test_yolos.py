@@ -17,7 +17,8 @@ from costream.models.eventful.yolos import COCO_CATEGORIES, SIZES, Yolos
 from costream.models.images import Resized
 from costream.models.importing import import_files
 from costream.models.random_init import random_model
-from costream.nn.eventful.gates import Operations, TopTokens
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.policies import TopTokens
 from kit.foreign_eventful import YOLOS_TABLE, yolos
 from kit.paths import ROOT
 from kit.runs import records, run

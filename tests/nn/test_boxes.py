@@ -11,20 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from costream.nn.boxes import (
-    MapLayout,
-    apply_deltas,
-    areas,
-    box_deltas,
-    clip_boxes,
-    convolve,
-    flatten_maps,
-    pairwise_iou,
-    places_affected,
-    roi_align,
-    suppress,
-)
-from costream.nn.eventful.gates import Operations
+from costream.nn.boxes import apply_deltas, areas, box_deltas, clip_boxes, pairwise_iou
+from costream.nn.eventful.counts import Operations
+from costream.nn.maps import MapLayout, convolve, flatten_maps, places_affected
+from costream.nn.roi_align import roi_align
+from costream.nn.suppression import suppress
 
 sides = st.integers(0, 12)
 corners = st.tuples(sides, sides, sides, sides)
@@ -75,7 +66,7 @@ def test_suppression_of_groups_of_all_sizes(monkeypatch: pytest.MonkeyPatch) -> 
     scores = torch.rand(400)
     expected = greedy(boxes, scores.tolist(), groups.tolist(), 0.3)
     for at_once in (1, 20_000, 1 << 19):
-        monkeypatch.setattr("costream.nn.boxes.PAIRS_AT_ONCE", at_once)
+        monkeypatch.setattr("costream.nn.suppression.PAIRS_AT_ONCE", at_once)
         assert suppress(boxes, scores, groups, 0.3).tolist() == expected
 
 
@@ -216,7 +207,7 @@ def test_boxes_in_maps_of_several_sizes(monkeypatch: pytest.MonkeyPatch) -> None
         for box, k in zip(boxes.tolist(), levels.tolist(), strict=True)
     ]
     for at_once in (1, 2000, 1 << 20):
-        monkeypatch.setattr("costream.nn.boxes.NUMBERS_AT_ONCE", at_once)
+        monkeypatch.setattr("costream.nn.roi_align.NUMBERS_AT_ONCE", at_once)
         given = roi_align(rows[0], layout, boxes, levels, scales)
         torch.testing.assert_close(given, torch.stack(expected), atol=1e-9, rtol=0)
 
@@ -289,7 +280,7 @@ def test_many_places_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
     maps = [torch.randn(1, 2, 20, 30)]
     layout, rows = listed(maps)
     changed = F.pad(torch.rand(600) < 0.3, (0, 1))
-    monkeypatch.setattr("costream.nn.boxes.NUMBERS_AT_ONCE", 1)
+    monkeypatch.setattr("costream.nn.maps.NUMBERS_AT_ONCE", 1)
     places, out = convolve(rows, layout, range(1), changed, layer, Operations())
     assert 64 < len(places) < 300
     torch.testing.assert_close(out, listed([layer(maps[0])])[1][places])

@@ -19,7 +19,8 @@ from costream.nn.cuda_graph import GraphedStep
 from costream.nn.deepcot import DeepEncoder
 from costream.nn.encoder import Encoder
 from costream.nn.eventful.attention import TokenGrid, attend_frame
-from costream.nn.eventful.gates import Operations, TopTokens
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.policies import TopTokens
 from costream.nn.eventful.positions import RelativePosition, attend_with_positions
 from costream.nn.ring import DeviceCounters, record
 

@@ -18,16 +18,10 @@ from costream.nn.eventful.attention import (
     attend_frame,
     attend_frame_windows,
 )
+from costream.nn.eventful.counts import Operations
 from costream.nn.eventful.exact_update import ExactState, ExactUpdate
-from costream.nn.eventful.gates import (
-    AboveThreshold,
-    ChosenTokens,
-    Operations,
-    TopShare,
-    TopTokens,
-    pass_difference,
-    pass_tokens,
-)
+from costream.nn.eventful.gates import ChosenTokens, pass_difference, pass_tokens
+from costream.nn.eventful.policies import AboveThreshold, TopShare, TopTokens
 from costream.nn.eventful.positions import RelativePosition
 from kit.eventful_nets import Given, randomise
 

@@ -21,8 +21,9 @@ from costream.nn import fast
 from costream.nn.attention import SingleOutputAttention
 from costream.nn.compiled import F32, compiled
 from costream.nn.eventful.attention import TokenGrid
+from costream.nn.eventful.counts import Operations
 from costream.nn.eventful.exact_update import ExactUpdate
-from costream.nn.eventful.gates import ChosenTokens, Operations
+from costream.nn.eventful.gates import ChosenTokens
 from costream.nn.fast import gelu, layer_norm, linear
 from costream.nn.nystrom.continual import RetroactiveNystrom, SingleOutputNystrom
 from costream.nn.position import RecyclingPositions, RotaryPositions

@@ -22,7 +22,7 @@ from costream.models.eventful.feature_maps import View
 from costream.models.images import CentreCrop, Pixels
 from costream.models.persons import PersonsModel, with_persons
 from costream.models.streaming import StreamingModel
-from costream.nn.eventful.gates import Operations
+from costream.nn.eventful.counts import Operations
 from costream.runtime.crops import MARGIN, SMOOTH_S, CropFinder
 from costream.runtime.persons import MOST, PersonRows
 from costream.ui.run.state import RunState

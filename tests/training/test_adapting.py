@@ -15,7 +15,7 @@ from costream.models.build import build
 from costream.models.catalogue import find_weights, load_model, read_model
 from costream.models.verify import random_items
 from costream.nn.adapters.adapting import adapt, adapters
-from costream.nn.eventful.gates import Operations
+from costream.nn.eventful.counts import Operations
 from costream.training.adapting import check_adapter, with_facts
 from costream.training.card_text import compression_lines
 from costream.training.command import train

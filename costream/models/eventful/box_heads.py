@@ -10,16 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.models.eventful.proposals import Proposals
-from costream.nn.boxes import (
-    NormedConv2d,
-    apply_deltas,
-    areas,
-    clip_boxes,
-    flatten_maps,
-    roi_align,
-    suppress,
-)
-from costream.nn.eventful.gates import Operations
+from costream.nn.boxes import apply_deltas, areas, clip_boxes
+from costream.nn.eventful.counts import Operations
+from costream.nn.maps import NormedConv2d, flatten_maps
+from costream.nn.roi_align import roi_align
+from costream.nn.suppression import suppress
 
 BINS = 7
 

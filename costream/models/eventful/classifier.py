@@ -18,7 +18,8 @@ from costream.models.base import StepResult
 from costream.models.eventful.vivit.network import ViViT, ViViTState
 from costream.models.gated import GatedModelBase, TokenState, check_single_stream
 from costream.models.images import Crops, temporal_views
-from costream.nn.eventful.gates import Operations, TopTokens
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.policies import TopTokens
 from costream.nn.state import zeros
 from costream.weights_io.card import Card
 

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.nn.boxes import ChannelNorm
-from costream.nn.eventful.gates import Operations
+from costream.nn.eventful.counts import Operations
+from costream.nn.maps import ChannelNorm
 
 _SIDE = 0.05  # of the boxes that tokens propose, as a part of the picture
 _EDGE = 0.01  # tokens whose centre is closer to the picture's edge propose nothing

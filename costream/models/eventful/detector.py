@@ -21,7 +21,7 @@ from costream.models.eventful.frame_detector import FrameDetector
 from costream.models.gated import GatedModelBase, TokenState, check_single_stream
 from costream.models.images import Pixels, Resized
 from costream.nn.boxes import clip_boxes
-from costream.nn.eventful.gates import Operations
+from costream.nn.eventful.counts import Operations
 from costream.nn.state import State, numbers_of, zeros
 from costream.weights_io.card import Card
 

@@ -17,8 +17,10 @@ from costream.models.eventful.proposals import (
     ProposalNetwork,
 )
 from costream.models.eventful.pyramid import SimplePyramid
-from costream.nn.boxes import MapLayout
-from costream.nn.eventful.gates import Operations, Policy, StartPolicy, pass_tokens
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.gates import pass_tokens
+from costream.nn.eventful.policies import Policy, StartPolicy
+from costream.nn.maps import MapLayout
 from costream.nn.state import State, zeros
 
 

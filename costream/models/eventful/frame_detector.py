@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from costream.models.eventful.backbone import GatedBlocks
 from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.shuffle import ShuffleEmbedding
-from costream.nn.boxes import ChannelNorm
-from costream.nn.eventful.gates import Operations
+from costream.nn.eventful.counts import Operations
+from costream.nn.maps import ChannelNorm
 
 
 class PatchEmbedding(nn.Module):

@@ -11,15 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.models.eventful.pyramid import SimplePyramid
-from costream.nn.boxes import (
-    MapLayout,
-    apply_deltas,
-    clip_boxes,
-    convolve,
-    places_affected,
-    suppress,
-)
-from costream.nn.eventful.gates import Operations
+from costream.nn.boxes import apply_deltas, clip_boxes
+from costream.nn.eventful.counts import Operations
+from costream.nn.maps import MapLayout, convolve, places_affected
+from costream.nn.suppression import suppress
 
 RATIOS = (0.5, 1.0, 2.0)  # height over width
 PREDICTED = 5 * len(RATIOS)  # a logit and four deltas for each anchor of a place

@@ -10,10 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.nn.boxes import ChannelNorm, MapLayout, convolve, layout_of, places_affected
-from costream.nn.eventful.gates import (
-    Operations,
-)
+from costream.nn.eventful.counts import Operations
+from costream.nn.maps import ChannelNorm, MapLayout, convolve, layout_of, places_affected
 
 _TOKENS_PER_SQUARE = 4  # selected tokens per square, assumed in estimates
 

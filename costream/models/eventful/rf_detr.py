@@ -27,7 +27,8 @@ from costream.models.spec import register_model
 from costream.nn.boxes import corners_of
 from costream.nn.eventful.attention import TokenWindows, WindowAttention
 from costream.nn.eventful.block import VARIANTS, EventfulBlock
-from costream.nn.eventful.gates import Operations, Policy, start_tokens
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.policies import Policy, start_tokens
 from costream.weights_io.foreign import ForeignCheckpoint
 from costream.weights_io.import_settings import ImportSettings
 from costream.weights_io.importer import importer

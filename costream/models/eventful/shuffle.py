@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.nn.boxes import ChannelNorm
-from costream.nn.eventful.gates import Operations
+from costream.nn.eventful.counts import Operations
+from costream.nn.maps import ChannelNorm
 from costream.nn.shuffle import ShuffleBackbone, convolved, depthwise, leaky
 
 _STAGES = 3  # their maps have strides 8, 16 and 32

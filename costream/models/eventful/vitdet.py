@@ -33,7 +33,8 @@ from costream.models.eventful.pyramid import SimplePyramid
 from costream.models.eventful.shuffle import ShuffleEmbedding
 from costream.models.spec import register_model
 from costream.nn.eventful.block import VARIANTS
-from costream.nn.eventful.gates import Operations, Policy
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.policies import Policy
 from costream.nn.state import State
 from costream.weights_io.foreign import ForeignCheckpoint
 from costream.weights_io.import_settings import ImportSettings

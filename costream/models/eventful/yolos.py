@@ -27,7 +27,9 @@ from costream.models.spec import register_model
 from costream.nn.boxes import corners_of
 from costream.nn.eventful.attention import TokenGrid, attend_rows, count_dense_attention
 from costream.nn.eventful.block import VARIANTS, EventfulBlock, GatedState, begin_buffer
-from costream.nn.eventful.gates import Operations, Policy, pass_tokens, start_tokens
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.gates import pass_tokens
+from costream.nn.eventful.policies import Policy, start_tokens
 from costream.nn.state import State, zeros
 from costream.weights_io.foreign import ForeignCheckpoint
 from costream.weights_io.import_settings import ImportSettings

@@ -18,7 +18,7 @@ from costream.models.eventful.detector import boxes_in_frame
 from costream.models.images import Pixels
 from costream.models.objects.nanodet import NanoDetPlus
 from costream.models.streaming import find_device, find_dtype, synchronize
-from costream.nn.eventful.gates import Operations
+from costream.nn.eventful.counts import Operations
 from costream.nn.state import State, zeros
 from costream.weights_io.card import Card
 

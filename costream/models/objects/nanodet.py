@@ -15,9 +15,9 @@ from costream.core.records import OBJECT_DETECTION
 from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.shuffle import GhostExchange
 from costream.models.spec import register_model
-from costream.nn.boxes import suppress
-from costream.nn.eventful.gates import Operations
+from costream.nn.eventful.counts import Operations
 from costream.nn.shuffle import ShuffleBackbone, convolved, depthwise, leaky
+from costream.nn.suppression import suppress
 
 STRIDES = (8, 16, 32, 64)
 BINS = 8  # distances to a side of a box, in strides: 0 to 7

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from costream.nn import fast
-from costream.nn.eventful.gates import ChosenTokens, Operations
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.gates import ChosenTokens
 from costream.nn.eventful.positions import RelativePosition, attend_with_positions
 from costream.nn.ring import recording
 from costream.nn.state import State, zeros

@@ -21,8 +21,10 @@ from costream.nn.eventful.attention import (
     count_dense_attention,
     count_windows,
 )
+from costream.nn.eventful.counts import Operations
 from costream.nn.eventful.exact_update import ExactUpdate, PaperUpdate
-from costream.nn.eventful.gates import ChosenTokens, Operations, Policy, pass_tokens
+from costream.nn.eventful.gates import ChosenTokens, pass_tokens
+from costream.nn.eventful.policies import Policy
 from costream.nn.eventful.positions import RelativePosition
 from costream.nn.state import State, zeros
 

@@ -31,7 +31,8 @@ from torch import Tensor
 
 from costream.nn import fast
 from costream.nn.eventful.attention import TokenGrid, count_dense_attention
-from costream.nn.eventful.gates import ChosenTokens, Operations, pass_difference
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.gates import ChosenTokens, pass_difference
 from costream.nn.eventful.positions import RelativePosition
 from costream.nn.state import State, zeros
 

@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from costream.nn.eventful.block import GatedState, begin_buffer
-from costream.nn.eventful.gates import Operations, Policy, pass_tokens
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.gates import pass_tokens
+from costream.nn.eventful.policies import Policy
 from costream.nn.operation import ConversionError
 from costream.nn.state import State, zeros
 

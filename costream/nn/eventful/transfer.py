@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from costream.nn.block import ACTIVATIONS
 from costream.nn.encoder_layers import EncoderLayer, find_layers, match
 from costream.nn.eventful.block import EventfulBlock, EventfulBlockState
-from costream.nn.eventful.gates import Operations, Policy, TopShare, TopTokens
+from costream.nn.eventful.counts import Operations
 from costream.nn.eventful.own_attention import GatedRows
+from costream.nn.eventful.policies import Policy, TopShare, TopTokens
 from costream.nn.operation import ConversionError
 from costream.nn.state import State, zeros
 

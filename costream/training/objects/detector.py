@@ -12,7 +12,8 @@ from costream.evaluation.metrics.detection import DetectedBoxes, Truth, detectio
 from costream.models.eventful.box_heads import Detections, pool
 from costream.models.eventful.proposals import Proposals
 from costream.models.eventful.vitdet import ViTDet
-from costream.nn.boxes import areas, clip_boxes, pairwise_iou, suppress
+from costream.nn.boxes import areas, clip_boxes, pairwise_iou
+from costream.nn.suppression import suppress
 from costream.training.adapting import Adaptation
 from costream.training.baselines import nearest_centroid
 from costream.training.objects.examples import Encoded, EncodedViews, Views

@@ -19,7 +19,7 @@ from costream.labels.boxes import read_boxes
 from costream.labels.examples import name_matcher
 from costream.models.build import build, new_network
 from costream.models.eventful.vitdet import ViTDet
-from costream.nn.eventful.gates import Operations
+from costream.nn.eventful.counts import Operations
 from costream.training.adapting import Adaptation, with_facts
 from costream.training.base import (
     EARLY_STOPPING_NOTE,

@@ -20,7 +20,7 @@ from costream.models.eventful.vitdet import ViTDet
 from costream.models.images import Pixels
 from costream.models.importing import import_files
 from costream.models.verify import verify
-from costream.nn.eventful.gates import TopTokens
+from costream.nn.eventful.policies import TopTokens
 from costream.weights_io.file import write_weights
 from kit.eventful_nets import NEEDS, REFS
 from kit.foreign_eventful import in_detectron2, small_vitdet

@@ -21,7 +21,7 @@ from costream.models.eventful.vivit.importer import detect
 from costream.models.eventful.vivit.network import ViViT
 from costream.models.importing import import_files
 from costream.models.verify import verify
-from costream.nn.eventful.gates import TopTokens
+from costream.nn.eventful.policies import TopTokens
 from costream.weights_io.file import write_weights
 from kit.action_nets import clips, small_vivit
 from kit.eventful_nets import NEEDS, REFS

@@ -21,7 +21,8 @@ from costream.evaluation.metrics.detection import (
 )
 from costream.models.eventful.vitdet import ViTDet
 from costream.models.images import Pixels
-from costream.nn.eventful.gates import Operations, TopTokens
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.policies import TopTokens
 from costream.sources.media.lazy_image import fit
 from costream.training.objects.augment import LabelledImage, channels_first
 from costream.training.objects.card import best_threshold, rounded_scores

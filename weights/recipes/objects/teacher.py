@@ -20,8 +20,8 @@ from costream.core.errors import UsageError
 from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.shuffle import ShuffleEmbedding
 from costream.models.images import Pixels
-from costream.nn.boxes import suppress
 from costream.nn.shuffle import SLOPE, ShuffleBackbone, depthwise
+from costream.nn.suppression import suppress
 from weights.recipes.common import teacher_file
 
 SIDE = 512  # longer side of the pictures it detects in

@@ -13,7 +13,8 @@ from costream.models.eventful.backbone import BackboneState, ViTDetBackbone
 from costream.models.eventful.vivit.temporal import TEMPORAL
 from costream.models.spec import register_model
 from costream.nn.eventful.block import VARIANTS
-from costream.nn.eventful.gates import Operations, Policy
+from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.policies import Policy
 from costream.nn.state import State
 
 

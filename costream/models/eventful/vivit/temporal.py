@@ -13,7 +13,7 @@ from costream.nn import ring
 from costream.nn.block import EncoderConfig
 from costream.nn.deepcot import DeepEncoder, DeepState
 from costream.nn.eventful.block import EventfulBlock
-from costream.nn.eventful.gates import Operations
+from costream.nn.eventful.counts import Operations
 from costream.nn.position import PositionState, RecyclingPositions
 from costream.nn.state import State, zeros
 
