@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from costream.core.errors import SourceError
-from costream.sources.skeletons.skeleton_recording import Event, SkippedData, TruncatedRecording
+from costream.sources.skeletons.skeleton_format import SkeletonInput, skeleton_format
+from costream.sources.skeletons.skeleton_recording import (
+    BAD_FRAME,
+    Event,
+    SkippedData,
+    TruncatedRecording,
+)
 from costream.sources.skeletons.take import Numbers, Take, frame_times, frames_of, split_subjects
-from costream.sources.skeletons.text_lines import decimal
+from costream.sources.skeletons.text_lines import decimal, parse_lines
 
 _MOST_BONES = 10_000
-_BAD_ROW = "malformed frame(s), left out"
 _CHANNELS = tuple(f"{axis}{kind}" for kind in ("position", "rotation") for axis in "XYZ")
 
 
@@ -27,13 +32,21 @@ class _Bone:
     channels: tuple[str, ...] = ()
 
 
-def read_bvh(lines: Iterable[str], rate_hz: float | None, where: str) -> Take:
+def is_bvh(source: SkeletonInput) -> bool:
+    """Return whether this is a BVH file; of one whose names are not UTF-8, by its suffix."""
+    if not source.is_text:
+        return source.has_suffix(".bvh")
+    return source.first_line.upper() == "HIERARCHY"
+
+
+@skeleton_format("bvh", sniff=is_bvh, order=4)
+def read_bvh(source: SkeletonInput) -> Take:
     """Return the take of a BVH file: the place of the joint at which each bone begins.
 
     A bone with position channels is placed by them, relative to its parent, instead of its
     offset. Raises SourceError if the hierarchy cannot be read.
     """
-    text = iter(lines)
+    text, where = iter(source.lines()), source.where
     try:
         bones = _hierarchy(text)
         count = int(next(text).split(":")[1])
@@ -44,14 +57,15 @@ def read_bvh(lines: Iterable[str], rate_hz: float | None, where: str) -> Take:
         raise SourceError("this BVH file ends before its motion", where=where) from None
     except (ValueError, IndexError) as error:
         raise SourceError(f"this BVH file is damaged ({error})", where=where) from None
-    rate = rate_hz or 1 / seconds
-    rows, bad = _rows(text, sum(len(bone.channels) for bone in bones))
+    rate = source.rate_hz or 1 / seconds
+    width = sum(len(bone.channels) for bone in bones)
+    rows, bad = parse_lines(text, lambda line: _channels(line, width))
     names, subjects = split_subjects([bone.name for bone in bones])
     if not rows:
         raise SourceError("this BVH file has no frames", where=where)
     places = _places(bones, np.array(rows))[:, None, next(iter(subjects.values()))]
     events: list[Event] = frames_of(places, frame_times(rate))
-    events[:0] = [SkippedData(_BAD_ROW)] * bad
+    events[:0] = [SkippedData(BAD_FRAME)] * bad
     if len(rows) + bad < count:
         events.append(TruncatedRecording(f"the file is cut off: it has {len(rows)} of {count}"))
     return Take(names, 3, events, rate, tilted=True)
@@ -61,10 +75,8 @@ def _hierarchy(text: Iterator[str]) -> list[_Bone]:
     """Read up to the line MOTION. Raises ValueError, IndexError or StopIteration."""
     bones: list[_Bone] = []
     above: list[int] = []
-    inside = -1  # a bone, -1: an end site
-    # The brace of a bone may stand on its own line or not.
-    lines = (re.sub(r"([{}])", r"\n\1\n", line).split("\n") for line in text)
-    for words in filter(None, map(str.split, itertools.chain.from_iterable(lines))):
+    inside = -1  # index of the bone being described, -1: an end site
+    for words in _words(text):
         key = words[0].upper()
         if key == "MOTION":
             break
@@ -77,14 +89,8 @@ def _hierarchy(text: Iterator[str]) -> list[_Bone]:
             above.append(inside)
         elif key == "}":
             above.pop()
-        elif key == "OFFSET" and inside >= 0:
-            x, y, z = map(decimal, words[1:4])
-            bones[inside].offset = (x, y, z)
-        elif key == "CHANNELS" and inside >= 0:
-            channels = tuple(words[2:])
-            if len(channels) != int(words[1]) or not set(channels) <= set(_CHANNELS):
-                raise ValueError(f"channels {' '.join(words[1:8])}")
-            bones[inside].channels = channels
+        elif inside >= 0:
+            _describe(bones[inside], key, words)
         if len(bones) > _MOST_BONES:
             raise ValueError(f"more than {_MOST_BONES} bones")
     else:
@@ -94,19 +100,30 @@ def _hierarchy(text: Iterator[str]) -> list[_Bone]:
     return bones
 
 
-def _rows(text: Iterator[str], width: int) -> tuple[list[list[float]], int]:
-    """Return the rows of ``width`` numbers, and how many could not be read."""
-    rows, bad = [], 0
-    for line in filter(str.strip, text):
-        try:
-            row = [decimal(cell) for cell in line.split()]
-        except ValueError:
-            row = []
-        if len(row) == width and np.isfinite(row).all():
-            rows.append(row)
-        else:
-            bad += 1
-    return rows, bad
+def _words(text: Iterator[str]) -> Iterator[list[str]]:
+    """Yield the words of the lines; the brace of a bone may stand on the line of its name."""
+    lines = (re.sub(r"([{}])", r"\n\1\n", line).split("\n") for line in text)
+    return filter(None, map(str.split, itertools.chain.from_iterable(lines)))
+
+
+def _describe(bone: _Bone, key: str, words: list[str]) -> None:
+    """Set the offset or the channels of a bone from a line; others are ignored."""
+    if key == "OFFSET":
+        x, y, z = map(decimal, words[1:4])
+        bone.offset = (x, y, z)
+    elif key == "CHANNELS":
+        channels = tuple(words[2:])
+        if len(channels) != int(words[1]) or not set(channels) <= set(_CHANNELS):
+            raise ValueError(f"channels {' '.join(words[1:8])}")
+        bone.channels = channels
+
+
+def _channels(line: str, width: int) -> list[float]:
+    """Return the numbers of a row; ValueError unless they are ``width`` finite ones."""
+    row = [decimal(cell) for cell in line.split()]
+    if len(row) != width or not np.isfinite(row).all():
+        raise ValueError("not the numbers of a frame")
+    return row
 
 
 def _places(bones: list[_Bone], rows: Numbers) -> Numbers:

@@ -3,29 +3,56 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from costream.core.errors import SourceError
 from costream.sources.file import first_of, require_rate
-from costream.sources.skeletons.skeleton_recording import Event, SkippedData
+from costream.sources.skeletons.skeleton_format import SkeletonInput, skeleton_format
+from costream.sources.skeletons.skeleton_recording import BAD_ROW, Event, SkippedData
 from costream.sources.skeletons.table_rows import number
 from costream.sources.skeletons.take import Numbers, Take, frames_of
-from costream.sources.skeletons.text_lines import delimiter_of
+from costream.sources.skeletons.text_lines import delimiter_of, parse_lines
 
 LEVELS = ("scorer", "individuals", "bodyparts", "coords")
 _COORDS = ("x", "y", "z", "likelihood")
-_BAD_ROW = "malformed row(s), left out"
 
 
-def read_deeplabcut(lines: Iterable[str], rate_hz: float | None, where: str) -> Take:
+def is_deeplabcut(source: SkeletonInput) -> bool:
+    """Return whether the first line is that of DeepLabCut's tables."""
+    return source.first_line.replace(";", ",").replace("\t", ",").startswith("scorer,")
+
+
+@skeleton_format("deeplabcut", sniff=is_deeplabcut, order=2)
+def read_deeplabcut(source: SkeletonInput) -> Take:
     """Return the take of a CSV of DeepLabCut, in pixels, y down; three axes of a triangulated one.
 
     The first column counts the frames; of labelled pictures the rows do. Raises SourceError if
     the headings are not DeepLabCut's, UsageError without a rate.
     """
-    text = iter(lines)
+    text, where = iter(source.lines()), source.where
+    levels, delimiter = _levels(text, where)
+    columns = list(zip(*(levels.get(n, ()) for n in LEVELS if n in levels), strict=False))
+    first = next((k for k, c in enumerate(levels["coords"]) if c in _COORDS), len(columns))
+    rate = require_rate(source.rate_hz, where)
+
+    def parse(line: str) -> tuple[str, list[float]]:
+        cells = next(csv.reader([line], delimiter=delimiter), [])
+        if len(cells) != len(columns):
+            raise ValueError("another number of cells")
+        return cells[0].strip(), [number(cell) for cell in cells[first:]]
+
+    rows, bad = parse_lines(text, parse)
+    if not rows:
+        raise SourceError("there are no rows in this DeepLabCut table", where=where)
+    times_s = [(int(frame) if frame.isdecimal() else k) / rate for k, (frame, _) in enumerate(rows)]
+    values = np.array([row for _, row in rows], float)
+    return columns_take(columns[first:], values, times_s, rate, bad, where)
+
+
+def _levels(text: Iterator[str], where: str) -> tuple[dict[str, list[str]], str]:
+    """Return the lines of headings by their level, and the delimiter of the table."""
     levels: dict[str, list[str]] = {}
     delimiter = ","
     for line in text:
@@ -41,24 +68,7 @@ def read_deeplabcut(lines: Iterable[str], rate_hz: float | None, where: str) -> 
             break
     if "coords" not in levels or "bodyparts" not in levels:
         raise SourceError("the headings of this DeepLabCut table are cut off", where=where)
-    columns = list(zip(*(levels.get(n, ()) for n in LEVELS if n in levels), strict=False))
-    first = next((k for k, c in enumerate(levels["coords"]) if c in _COORDS), len(columns))
-    rate = require_rate(rate_hz, where)
-    rows, times, bad = [], [], 0
-    for line in filter(str.strip, text):
-        cells = next(csv.reader([line], delimiter=delimiter), [])
-        try:
-            if len(cells) != len(columns):
-                raise ValueError("another number of cells")
-            rows.append([number(cell) for cell in cells[first:]])
-        except ValueError:
-            bad += 1
-        else:
-            frame = cells[0].strip()
-            times.append((int(frame) if frame.isdecimal() else len(rows) - 1) / rate)
-    if not rows:
-        raise SourceError("there are no rows in this DeepLabCut table", where=where)
-    return columns_take(columns[first:], np.array(rows, float), times, rate, bad, where)
+    return levels, delimiter
 
 
 def columns_take(
@@ -93,6 +103,6 @@ def columns_take(
     values = more[:, np.array(index)]
     has_scores = any(column[-1] == "likelihood" for column in columns)
     scores = values[..., -1] if has_scores else None
-    events: list[Event] = [SkippedData(_BAD_ROW)] * bad
+    events: list[Event] = [SkippedData(BAD_ROW)] * bad
     events += frames_of(values[..., :-1], times_s, scores, persons)
     return Take(tuple(parts), len(axes), events, rate_hz, tilted=True)

@@ -12,6 +12,7 @@ from costream.core import pickles
 from costream.core.errors import SourceError
 from costream.sources.file import first_of, require_rate
 from costream.sources.skeletons.deeplabcut import columns_take
+from costream.sources.skeletons.skeleton_format import SkeletonInput, skeleton_format
 from costream.sources.skeletons.take import Numbers, Take, frame_times, frames_of
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -19,11 +20,13 @@ _MOST = 1 << 31  # bytes of an array
 _DEEPLABCUT = 3, 4  # levels of a column: scorer, individual if there are several, part, coordinate
 
 
-def read_hdf5(file: Any, rate_hz: float | None, where: str) -> Take:
-    """Return the take of an HDF5 file; ``file``: open, can be sought.
+@skeleton_format("hdf5", sniff=lambda source: source.head.startswith(HDF5_MAGIC), order=1)
+def read_hdf5(source: SkeletonInput) -> Take:
+    """Return the take of an HDF5 file.
 
     Raises SourceError without h5py, or for a file of another kind, quoting what it holds.
     """
+    where = source.where
     try:
         import h5py
     except ImportError:
@@ -31,12 +34,12 @@ def read_hdf5(file: Any, rate_hz: float | None, where: str) -> Take:
             "this is an HDF5 file, which needs h5py", where=where, hint="pip install 'costream[h5]'"
         ) from None
     try:
-        with h5py.File(file, "r") as content:
+        with h5py.File(source.seekable(), "r") as content:
             if "tracks" in content and "node_names" in content:
-                return _sleap(content, require_rate(rate_hz, where), where)
+                return _sleap(content, require_rate(source.rate_hz, where), where)
             tables = list(_tables(content))
             if tables:
-                return _deeplabcut(tables[0], require_rate(rate_hz, where), where)
+                return _deeplabcut(tables[0], require_rate(source.rate_hz, where), where)
             raise SourceError(
                 f"this HDF5 file ({first_of(content)}) is neither an analysis of SLEAP, which has "
                 "tracks and node_names, nor a table of DeepLabCut",

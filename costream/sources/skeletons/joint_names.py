@@ -73,6 +73,11 @@ _PARTS = "shoulder|elbow|wrist|hand|hip|knee|ankle|foot|toe|toes|heel|eye|ear|th
 _GLUED = re.compile(rf"(l|r|left|right)({_PARTS})|({_PARTS})(left|right|l|r)")
 
 
+def pad_names(names: tuple[str, ...], count: int) -> tuple[str, ...]:
+    """Return names for ``count`` joints: those after the last name are not used."""
+    return names + tuple(f"further {k}" for k in range(len(names), count))
+
+
 def words_of(text: str) -> list[str]:
     """Return the words of a heading in lower case: "HandTipLeft.X" is hand, tip, left, x."""
     text = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", text)

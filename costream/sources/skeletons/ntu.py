@@ -9,26 +9,32 @@ import numpy as np
 from costream.core.errors import SourceError
 from costream.core.layouts import NTU_25
 from costream.sources.skeletons.person import Person, make_person
+from costream.sources.skeletons.skeleton_format import SkeletonInput, skeleton_format
 from costream.sources.skeletons.skeleton_recording import (
     Event,
     PersonFrame,
     SkeletonRecording,
     TruncatedRecording,
 )
-from costream.sources.skeletons.text_lines import Lines
 
 RATE_HZ = 30.0  # of the sensor
 # Kinect's tracking states of a joint (not tracked, inferred, tracked) as scores.
 SCORES = (0.0, 0.5, 1.0)
 
 
-def read_ntu(lines: Lines, rate_hz: float | None, where: str) -> SkeletonRecording:
+def is_ntu(source: SkeletonInput) -> bool:
+    """Return whether the first line is a number of frames."""
+    return source.is_text and source.first_line.isdecimal()
+
+
+@skeleton_format("ntu", sniff=is_ntu, order=7)
+def read_ntu(source: SkeletonInput) -> SkeletonRecording:
     """Open a ``.skeleton`` file: frames of bodies with an id, 25 joints each, metres, y up.
 
     Raises SourceError if it does not begin like one.
     """
-    text = iter(lines)
-    rate = rate_hz or RATE_HZ
+    text, where = iter(source.lines()), source.where
+    rate = source.rate_hz or RATE_HZ
     try:
         frames = int(next(text))
         duration_s = frames / rate

@@ -2,126 +2,80 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from costream.core.errors import SourceError, UsageError
-from costream.core.layouts import BODY_25, COCO_17, NTU_25, OPENPOSE_18, Layout
-from costream.sources.features.feature_pickles import load_pickle
-from costream.sources.file import require_rate
-from costream.sources.media.input_file import check_file
+from costream.core.layouts import Layout
+from costream.sources.features.feature_arrays import NUMPY_MAGIC, ZIP_MAGIC, clip_count, load_arrays
+from costream.sources.file import read_all, require_rate
 from costream.sources.skeletons.axes_option import AxesOption
 from costream.sources.skeletons.columns import AXES, Columns
 from costream.sources.skeletons.person import make_person
+from costream.sources.skeletons.skeleton_format import SkeletonInput, skeleton_format
 from costream.sources.skeletons.skeleton_recording import (
     Event,
     PersonFrame,
     SkeletonRecording,
-    check_joints,
+    TruncatedRecording,
 )
 from costream.sources.skeletons.table_schema import IMAGE_LAYOUTS, orientation
 
-# By numbers of joints and coordinates, for pickles, which name no layout: pyskl's data sets.
-_PYSKL = {
-    (17, 2): COCO_17,
-    (17, 3): COCO_17,
-    (18, 2): OPENPOSE_18,
-    (25, 2): BODY_25,
-    (25, 3): NTU_25,
-}
-_SURE = 0.01  # pyskl treats joints with a lower score as missing
 _SHAPES = "(N, C, T, V, M), (C, T, V, M), (M, T, V, C), (T, M, V, C), (T, V, C) or (T, V * C)"
 
 
-def pyskl_recordings(path: str) -> dict[str, Mapping[str, Any]]:
-    """Return the recordings of a pickle of pyskl, MMAction2 or MMPose by name, if it is one.
+def is_array_file(source: SkeletonInput) -> bool:
+    """Return whether this is a .npy or .npz file."""
+    return source.holds_arrays and source.head.startswith((NUMPY_MAGIC, ZIP_MAGIC))
 
-    Cached together with the pickle. Raises SourceError like ``load_pickle``.
+
+def is_array(source: SkeletonInput) -> bool:
+    """Return whether this is an array, and the options say that it holds joints."""
+    return is_array_file(source) and source.options.layout is not None
+
+
+def load_array(source: SkeletonInput) -> tuple[npt.NDArray[Any], list[Event]]:
+    """Return the array of a .npy file, or the only one of an archive.
+
+    Also returns the event at its end if the file is cut off, else none.
     """
-    check_file(path)
-    status = os.stat(path)
-    return _recordings(path, status.st_mtime_ns, status.st_size)
+    data = read_all(source.file) if source.path is None else None
+    content, complete = load_arrays(source.path or source.where, data)
+    if isinstance(content, dict):
+        if len(content) != 1:
+            names = ", ".join(list(content)[:4]) or "nothing"
+            raise SourceError(f"it holds {names}, not one array", where=source.where)
+        content = next(iter(content.values()))
+    end = [] if complete else [TruncatedRecording("the file is cut off after this frame")]
+    return content, [*end]
 
 
-@lru_cache(maxsize=1)
-def _recordings(path: str, _mtime_ns: int, _size: int) -> dict[str, Mapping[str, Any]]:
-    content = load_pickle(path)
-    if isinstance(content, Mapping) and isinstance(content.get("annotations"), list):
-        content = content["annotations"]
-    if isinstance(content, Mapping) and "keypoint" in content:
-        content = [content]
-    if not isinstance(content, list):
-        return {}
-    if content and all(isinstance(each, Mapping) and "keypoints" in each for each in content):
-        return {"poses": {"poses": content}}  # MMPose, a frame each
-    return {
-        str(entry.get("frame_dir", k)): entry
-        for k, entry in enumerate(content)
-        if isinstance(entry, Mapping) and isinstance(entry.get("keypoint"), np.ndarray)
-    }
+def _names(source: SkeletonInput) -> list[str]:
+    if source.path is None or not source.head.startswith(NUMPY_MAGIC):
+        return []
+    return list(map(str, range(clip_count(source.path))))
 
 
-def read_annotation(
-    entry: Mapping[str, Any], layout: Layout | None, rate_hz: float | None, where: str
-) -> SkeletonRecording:
-    """Open one recording of a pyskl pickle: keypoint [M, T, V, C], keypoint_score [M, T, V].
-
-    Two coordinates are pixels; with ``img_shape`` they become fractions of the image relative to
-    its centre, y up, as in Kinetics-skeleton. Raises SourceError if the shapes do not match.
-    """
-    places = entry["keypoint"]
-    if places.ndim != 4 or places.shape[3] not in (2, 3) or places.dtype.kind not in "iuf":
-        raise SourceError(f"keypoint has the shape {places.shape}, not (M, T, V, C)", where=where)
-    count = places.shape[2]
-    known = layout or _PYSKL.get((count, places.shape[3]))
-    if known is None:
-        raise SourceError(f"{count} joints are unknown", where=where, hint="give --layout NAME")
-    check_joints(count, known, where)
-    scores = entry.get("keypoint_score")
-    if scores is not None:
-        if getattr(scores, "shape", None) != places.shape[:3]:
-            raise SourceError("keypoint_score and keypoint differ in shape", where=where)
-        scores = np.where(scores > _SURE, scores, 0)
-    signs = orientation(known, places.shape[3])
-    size = _size(entry.get("img_shape")) if places.shape[3] == 2 else None
-    if size is None:
-        return _recording(places, scores, signs, known, rate_hz, where)
-    return _recording(places, scores, signs / size, known, rate_hz, where, size / 2)
-
-
-def _size(shape: object) -> npt.NDArray[np.float64] | None:
-    """Return width and height from ``img_shape`` (height, width); None if it is invalid."""
-    try:
-        size = np.array(shape, np.float64)
-    except (TypeError, ValueError):
-        return None
-    usable = size.shape == (2,) and np.isfinite(size).all() and (size > 0).all()
-    return size[::-1] if usable else None
-
-
-def read_array(
-    array: npt.NDArray[Any],
-    layout: Layout | None,
-    columns: Columns | None,
-    rate_hz: float | None,
-    where: str,
-    clip: int = 0,
-) -> SkeletonRecording:
-    """Open an array of one of the common shapes; ``clip``: index along N.
+@skeleton_format("array", sniff=is_array, order=1, names=_names)
+def read_array(source: SkeletonInput) -> SkeletonRecording:
+    """Open an array of one of the common shapes; the name of the recording is its index along N.
 
     The order of coordinates is x, y, z or x, y, or x, y, score for image layouts, unless
     --columns overrides it. Raises SourceError if the shape does not match the layout.
     """
+    array, end = load_array(source)
+    layout, where = source.layout, source.where
     if layout is None:
         raise UsageError("an array needs a joint layout", where=where, hint="give --layout NAME")
     if array.dtype.kind not in "iuf":
         raise SourceError("not an array of numbers", where=where)
+    name = source.name
+    clip = int(name) if name is not None and name.isdecimal() else 0
     people = _people(array, len(layout.joints), clip)
     if people is None:
         raise SourceError(
@@ -129,13 +83,16 @@ def read_array(
             f"joints of {layout.name}",
             where=where,
         )
-    roles, signs = _roles(people.shape[3], layout, columns, where)
+    roles, signs = _roles(people.shape[3], layout, source.columns, where)
     axes = [roles.index(axis) for axis in AXES if axis in roles]
     score = roles.index("score") if "score" in roles else None
     scores = None if score is None else people[..., score]
     signs = signs * orientation(layout, len(axes))
-    recording = _recording(people[..., axes], scores, signs, layout, rate_hz, where)
-    return replace(recording, option=AxesOption(more=() if score is None else ("score",)))
+    recording = array_recording(people[..., axes], scores, signs, layout, source.rate_hz, where)
+    events = itertools.chain(recording.events, end)
+    return replace(
+        recording, events=events, option=AxesOption(more=() if score is None else ("score",))
+    )
 
 
 def _people(array: npt.NDArray[Any], joints: int, clip: int) -> npt.NDArray[Any] | None:
@@ -180,7 +137,7 @@ def _roles(
     return [*AXES, "score"][:count], np.ones(min(count, 3))
 
 
-def _recording(
+def array_recording(
     places: npt.NDArray[Any],
     scores: npt.NDArray[Any] | None,
     signs: npt.NDArray[np.float64],

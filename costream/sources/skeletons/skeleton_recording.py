@@ -11,6 +11,10 @@ from costream.core.layouts import Layout
 from costream.sources.skeletons.axes_option import AxesOption
 from costream.sources.skeletons.person import Person
 
+# Left out of a recording, worded so that a count can precede it.
+BAD_ROW = "malformed row(s), left out"
+BAD_FRAME = "malformed frame(s), left out"
+
 
 @dataclass(frozen=True)
 class PersonFrame:

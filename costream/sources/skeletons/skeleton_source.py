@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from costream.core.errors import SourceError, display_name
-from costream.core.layouts import find_layout
+from costream.core.errors import SourceError
 from costream.core.records import Fault, Item, SkeletonFrame, SourceInfo
 from costream.sources.base import SAME_TIME_S, SourceOptions, before_start, source
 from costream.sources.features.feature_arrays import (
-    NUMPY_MAGIC,
-    ZIP_MAGIC,
-    clip_count,
-    has_arrays,
-    is_pickle,
-    load_arrays,
     split_video,
 )
-from costream.sources.file import HEAD_BYTES, FileSource, file_name, first_of, read_all
+from costream.sources.file import HEAD_BYTES, FileSource, file_name
 from costream.sources.media.decode_errors import DecodeErrors
 from costream.sources.media.input_file import check_file
-from costream.sources.skeletons.bvh import read_bvh
-from costream.sources.skeletons.c3d import read_c3d
 from costream.sources.skeletons.columns import AXES, parse_columns
-from costream.sources.skeletons.deeplabcut import read_deeplabcut
-from costream.sources.skeletons.frame_files import frame_files
-from costream.sources.skeletons.freemocap import is_freemocap, read_freemocap, table_take
-from costream.sources.skeletons.hdf5 import HDF5_MAGIC, read_hdf5
 from costream.sources.skeletons.missing_joints import Placeholders
-from costream.sources.skeletons.ntu import read_ntu
-from costream.sources.skeletons.openpose import read_frame_files
-from costream.sources.skeletons.opensim import read_mot, read_trc
 from costream.sources.skeletons.person_slots import Slots
-from costream.sources.skeletons.pose_json import read_pose_json, read_pose_list
-from costream.sources.skeletons.skeleton_arrays import pyskl_recordings, read_annotation, read_array
+from costream.sources.skeletons.skeleton_format import FORMATS, SkeletonInput, find_format
 from costream.sources.skeletons.skeleton_recording import (
     Event,
     PersonFrame,
@@ -49,18 +28,8 @@ from costream.sources.skeletons.skeleton_recording import (
     SkippedData,
     TruncatedRecording,
 )
-from costream.sources.skeletons.table import read_table
 from costream.sources.skeletons.take import Take, read_take
-from costream.sources.skeletons.text_lines import Lines, text_format
 from costream.sources.skeletons.upright import UprightRemark, turning_option, upright
-
-# Texts that are read as a whole.
-_TAKES: dict[str, Callable[[Iterable[str], float | None, str], Take]] = {
-    "bvh": read_bvh,
-    "deeplabcut": read_deeplabcut,
-    "mot": read_mot,
-    "trc": read_trc,
-}
 
 _LATE = "frame(s) out of time order, left out"
 _STRAY = "joint(s) far away from their person, taken as missing"
@@ -79,27 +48,20 @@ class SkeletonSource(FileSource):
     """
 
     _opened: Any = None
-    _recording: SkeletonRecording | None = None
+    array_recording: SkeletonRecording | None = None
 
     @staticmethod
     def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
         """Return whether these are skeletons; of arrays, a layout in the options says so."""
-        if path is not None and os.path.isdir(path):
-            return frame_files(path) is not None
-        if _is_binary(head, path):
-            return True
-        if not has_arrays(head, path):
-            return text_format(head, path or "") is not None
-        if path is not None and is_pickle(head, path):
-            return bool(pyskl_recordings(path))
-        return options.layout is not None or is_freemocap(path)
+        return find_format(SkeletonInput(head, path, options)) is not None
 
     @staticmethod
     def names(head: bytes, path: str) -> list[str]:
-        """Return the names of the recordings in a pickle, and the numbers of clips in an array."""
-        if is_pickle(head, path):
-            return list(pyskl_recordings(path))
-        return list(map(str, range(clip_count(path)))) if head.startswith(NUMPY_MAGIC) else []
+        """Return NAME of each of several recordings in a file, as its format knows them."""
+        source = SkeletonInput(head, path, SourceOptions())
+        formats = (FORMATS.get(name).info for name in FORMATS)
+        found = (info["names"](source) for info in formats if "names" in info)
+        return next(filter(None, found), [])
 
     def open(self) -> SourceInfo:
         """Open the recording and read its beginning.
@@ -116,7 +78,7 @@ class SkeletonSource(FileSource):
             raise
         if self._file is None:
             recording = upright(recording, fixed=self._fixed)
-        self._recording = recording
+        self.array_recording = recording
         return SourceInfo(
             name=file_name(self._uri),
             uri=self._where,
@@ -131,7 +93,7 @@ class SkeletonSource(FileSource):
 
     def items(self) -> Iterator[Item]:
         """Yield SkeletonFrame items, Faults after errors, a fatal one if the rest is lost."""
-        recording, options = self._recording, self._options
+        recording, options = self.array_recording, self._options
         if recording is None:
             return
         slots = Slots(max(1, options.persons))
@@ -170,14 +132,14 @@ class SkeletonSource(FileSource):
 
     def close(self) -> None:
         """Close the file. Frames already yielded stay usable."""
-        self._recording = None
+        self.array_recording = None
         if self._opened is not None:
             self._opened.close()
             self._opened = None
 
     def _events(self, recording: SkeletonRecording) -> Iterator[Event]:
         """Yield the events of the recording until it ends, is stopped or closed."""
-        while not self._stopped and self._recording is not None:
+        while not self._stopped and self.array_recording is not None:
             try:
                 event = next(recording.events, None)
             except SourceError as error:
@@ -194,54 +156,29 @@ class SkeletonSource(FileSource):
         return columns is not None and any(columns.get(axis) for axis in AXES)
 
     def _open(self) -> SkeletonRecording:
+        """Return the recording, read by the first format that recognises it."""
+        source = self._input()
+        found = find_format(source)
+        if found is None and source.path is None:  # a pipe whose first line is a short one
+            found = FORMATS.get("table")
+        if found is None:
+            raise SourceError("no skeleton format reads this", where=self._where)
+        assert found.target is not None
+        recording = found.target(source)
+        if isinstance(recording, Take):
+            return read_take(recording, source.layout, source.columns, self._where)
+        return recording
+
+    def _input(self) -> SkeletonInput:
         options, where = self._options, self._where
-        layout = find_layout(options.layout) if options.layout else None
-        columns = parse_columns(options.columns) if options.columns else None
-        rate_hz = options.frame_rate_hz
-        path, name = (self._uri, None) if self._file is not None else split_video(self._uri)
-        if self._file is None and os.path.isdir(path):
-            return read_frame_files(path, layout, rate_hz, where)
+        if self._file is not None:
+            file, head = self._open_file("")
+            return SkeletonInput(head, None, options, where=where, file=file)
+        path, name = split_video(self._uri)
+        if os.path.isdir(path):
+            return SkeletonInput(b"", path, options, where=where)
         file, head = self._open_file(path)
-        given = path if self._file is None else None
-        if _is_binary(head, given):
-            content = io.BytesIO(read_all(file)) if given is None else file
-            read = read_hdf5 if head.startswith(HDF5_MAGIC) else read_c3d
-            return read_take(read(content, rate_hz, where), layout, columns, where)
-        if head.startswith((NUMPY_MAGIC, ZIP_MAGIC)):
-            content, whole = load_arrays(path, None if self._file is None else read_all(file))
-            clip = int(name) if name is not None and name.isdecimal() else 0
-            array = _only(content, where)
-            if layout is None and is_freemocap(given):
-                return _cut(
-                    read_take(read_freemocap(array, rate_hz, where), None, columns, where), whole
-                )
-            return _cut(read_array(array, layout, columns, rate_hz, where, clip), whole)
-        format_ = text_format(head, path)
-        if format_ == "json":
-            text = read_all(file).decode("utf-8-sig", "replace")
-            return read_pose_json(text, layout, columns, rate_hz, where, options.persons)
-        if format_ in _TAKES:
-            take = _TAKES[format_](Lines(file), rate_hz, where)
-            return read_take(take, layout, columns, where)
-        if format_ == "yolo":
-            folder = os.path.dirname(where) or "."
-            raise SourceError(
-                "this is one frame of YOLO's keypoints",
-                where=where,
-                hint=f"give the folder of all frames: {folder}",
-            )
-        if format_ == "ntu":
-            return read_ntu(Lines(file), rate_hz, where)
-        if format_ == "table" or self._file is not None:
-            name = path if self._file is None else None
-            recording = read_table(Lines(file), layout, columns, rate_hz, where, name)
-            if layout is None and is_freemocap(given) and recording.axes == 3:
-                return read_take(table_take(recording), None, None, where)
-            return recording
-        entry = _entry(path, name)
-        if "poses" in entry:
-            return read_pose_list(entry["poses"], layout, columns, rate_hz, where)
-        return read_annotation(entry, layout, rate_hz, where)
+        return SkeletonInput(head, path, options, name=name, where=where, file=file)
 
     def _open_file(self, path: str) -> tuple[Any, bytes]:
         """Return the file to read from, and its first bytes."""
@@ -268,39 +205,3 @@ def _frame(
             joints[slot], scores[slot] = body.joints, body.scores
     numbers = tuple(slots.numbers)
     return SkeletonFrame(i, moment.time_s, joints, scores, recording.layout, persons=numbers)
-
-
-def _cut(recording: SkeletonRecording, whole: bool) -> SkeletonRecording:
-    if whole:
-        return recording
-    end = TruncatedRecording("the file is cut off after this frame")
-    return replace(recording, events=itertools.chain(recording.events, [end]))
-
-
-def _is_binary(head: bytes, path: str | None) -> bool:
-    """Return whether this is an HDF5 or C3D file; the latter is known by its name."""
-    return head.startswith(HDF5_MAGIC) or (path or "").lower().endswith(".c3d")
-
-
-def _only(content: Any, where: str) -> Any:
-    """Return the array of a file; of an archive its only one."""
-    if isinstance(content, dict):
-        if len(content) != 1:
-            names = ", ".join(list(content)[:4]) or "nothing"
-            raise SourceError(f"it holds {names}, not one array", where=where)
-        return next(iter(content.values()))
-    return content
-
-
-def _entry(path: str, name: str | None) -> Any:
-    """Return one recording of a pickle; raises SourceError if there is none of that name."""
-    found = pyskl_recordings(path)
-    if name is None and len(found) == 1:
-        return next(iter(found.values()))
-    with contextlib.suppress(KeyError):
-        return found[name or ""]
-    raise SourceError(
-        f"there is no recording {name!r} in it" if name else "it holds several recordings",
-        where=display_name(path),
-        hint=f"it has {first_of(found, 3)}" if found else None,
-    )

@@ -22,17 +22,20 @@ from costream.sources.skeletons.order import (
     is_grouped,
     times_of,
 )
+from costream.sources.skeletons.skeleton_format import SkeletonInput, skeleton_format
 from costream.sources.skeletons.skeleton_recording import SkeletonRecording, TruncatedRecording
 from costream.sources.skeletons.table_clock import SLOW_S, TableClock
 from costream.sources.skeletons.table_rows import CUT_OFF, RowReader
 from costream.sources.skeletons.table_schema import (
     IMAGE_LAYOUTS,
+    TableSchema,
     is_long,
     joint_column,
     make_schema,
     ordered_headings,
 )
 from costream.sources.skeletons.text_lines import (
+    DELIMITERS,
     Lines,
     delimiter_of,
     is_comment,
@@ -56,72 +59,98 @@ class _Table:
     spacing: float | None = None  # least difference between the first times or frame numbers
 
 
-def read_table(
-    lines: Lines,
-    layout: Layout | None,
-    columns: Columns | None,
-    rate_hz: float | None,
-    where: str,
-    path: str | None = None,
-) -> SkeletonRecording:
-    """Open a table; ``path``: the file it is read from, if any.
+def is_table(source: SkeletonInput) -> bool:
+    """Return whether this is a table by its suffix."""
+    return source.has_suffix(".csv", ".tsv")
+
+
+def looks_like_table(source: SkeletonInput) -> bool:
+    """Return whether the first line of a text has several delimiters."""
+    return source.is_text and max(map(source.first_line.count, DELIMITERS)) > 2
+
+
+@skeleton_format("csv", sniff=is_table, order=3)
+@skeleton_format("table", sniff=looks_like_table, order=9)
+def read_table(source: SkeletonInput) -> SkeletonRecording:
+    """Open a table of a file or a pipe.
 
     Raises SourceError or UsageError with the option that resolves an ambiguity.
     """
+    layout, columns, where = source.layout, source.columns, source.where
+    lines = source.lines()
     text = itertools.filterfalse(is_comment, lines)
-    first = next(text, None)
-    if first is None:
-        raise SourceError("this table is empty", where=where)
-    if "\0" in first or "\ufffd" in first[:2]:
-        raise SourceError("this is not UTF-8 text", where=where, hint="save it as UTF-8")
-    delimiter = delimiter_of(first)
-    head = _cells(first, delimiter)
+    delimiter, head = _first_row(text, where)
     headed = is_header(head)
     rows: Iterator[Row] = (_cells(line, delimiter) for line in text)
     begin = list(itertools.islice(rows, 1)) if headed else [head]
     if not begin:
         raise SourceError("the table has headings but no rows", where=where)
     headings = _headings(head, headed, layout, columns, where)
-    keys = _row_keys(headings)
-    table = _Table(headings, keys, itertools.chain(begin, rows))
-    if path is not None:
-        table = _of_file(table, path, delimiter, headed, where)
-    begin, joints = list(itertools.islice(table.rows, 1)), list(table.joints)
-    rows = itertools.chain(begin, table.rows)
-    if keys.joint >= 0:
-        begin, shown = _first_moment(rows, keys, where)
-        joints, rows = joints or shown, itertools.chain(begin, rows)
-        if path is None and len(joints) == 1:
-            raise SourceError(
-                f"its first frame has one joint only ({joints[0]})",
-                where=where,
-                hint="in a pipe the rows of a frame follow each other; a file may have any order",
-            )
-    plan = make_schema(headings, columns, layout, joints, head, where)
-    assumed = []
-    if plan.time < 0:
-        rate = require_rate(rate_hz, where, "its frames" if plan.frame >= 0 else "its rows")
-        if table.spacing is not None and table.spacing / rate > SLOW_S:
-            assumed.append(
-                f"frames are {table.spacing / rate:.3g} s apart, as {head[plan.frame].strip()!r} "
-                f"counts by {table.spacing:g} and --fps is {rate:g}"
-            )
+    table = _Table(headings, _row_keys(headings), itertools.chain(begin, rows))
+    if source.path is not None:
+        table = _of_file(table, source.path, delimiter, headed, where)
+    table, first = _with_joints(table, where)
+    plan = make_schema(headings, columns, layout, table.joints, head, where)
+    assumed = _check_times(table, plan, source.rate_hz, head, where)
 
     def clock() -> TableClock:
         heading = head[plan.time] if headed and plan.time >= 0 else "time"
-        return TableClock(plan, rate_hz, heading, where, table.spacing)
+        return TableClock(plan, source.rate_hz, heading, where, table.spacing)
 
-    events = RowReader(plan, clock(), rows, lines, whole=table.whole).events()
+    events = RowReader(plan, clock(), table.rows, lines, whole=table.whole).events()
     if table.cut_off:
         events = itertools.chain(events, [TruncatedRecording(CUT_OFF)])
     return SkeletonRecording(
         plan.layout,
         len(plan.signs),
-        rate_hz if plan.time < 0 else None,
-        clock().length_s(begin[0], table.last),
+        source.rate_hz if plan.time < 0 else None,
+        clock().length_s(first, table.last),
         events,
-        assumed=tuple(assumed),
+        assumed=assumed,
         option=axes_option(plan, head, columns) if headed else None,
+    )
+
+
+def _first_row(text: Iterator[str], where: str) -> tuple[str, Row]:
+    """Return the delimiter of a table, and the cells of its first row."""
+    first = next(text, None)
+    if first is None:
+        raise SourceError("this table is empty", where=where)
+    if "\0" in first or "\ufffd" in first[:2]:
+        raise SourceError("this is not UTF-8 text", where=where, hint="save it as UTF-8")
+    delimiter = delimiter_of(first)
+    return delimiter, _cells(first, delimiter)
+
+
+def _with_joints(table: _Table, where: str) -> tuple[_Table, Row]:
+    """Return a table with the joints that its first rows name, and the first of its rows."""
+    first = next(table.rows)
+    rows = itertools.chain([first], table.rows)
+    if table.keys.joint < 0:
+        return replace(table, rows=rows), first
+    begin, joints = _first_moment(rows, table.keys, where)
+    joints = list(table.joints) or joints
+    if not table.whole and len(joints) == 1:
+        raise SourceError(
+            f"its first frame has one joint only ({joints[0]})",
+            where=where,
+            hint="in a pipe the rows of a frame follow each other; a file may have any order",
+        )
+    return replace(table, joints=tuple(joints), rows=itertools.chain(begin, rows)), first
+
+
+def _check_times(
+    table: _Table, plan: TableSchema, rate_hz: float | None, head: Row, where: str
+) -> tuple[str, ...]:
+    """Return what is assumed of the times; raise UsageError if a rate is needed and missing."""
+    if plan.time >= 0:
+        return ()
+    rate = require_rate(rate_hz, where, "its frames" if plan.frame >= 0 else "its rows")
+    if table.spacing is None or table.spacing / rate <= SLOW_S:
+        return ()
+    return (
+        f"frames are {table.spacing / rate:.3g} s apart, as {head[plan.frame].strip()!r} "
+        f"counts by {table.spacing:g} and --fps is {rate:g}",
     )
 
 

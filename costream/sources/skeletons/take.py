@@ -15,7 +15,13 @@ from costream.sources.skeletons.axes_option import AxesOption
 from costream.sources.skeletons.columns import AXES, Columns
 from costream.sources.skeletons.joint_names import find_joints
 from costream.sources.skeletons.person import Person, make_person
-from costream.sources.skeletons.skeleton_recording import Event, PersonFrame, SkeletonRecording
+from costream.sources.skeletons.skeleton_recording import (
+    BAD_ROW,
+    Event,
+    PersonFrame,
+    SkeletonRecording,
+    SkippedData,
+)
 from costream.sources.skeletons.table_schema import orientation
 
 Numbers = npt.NDArray[np.float64]
@@ -80,6 +86,26 @@ def frames_of(
         )
         for t, time_s in zip(range(len(places)), times_s, strict=False)
     ]
+
+
+def marker_take(
+    labels: Sequence[str],
+    places: Numbers,
+    times_s: Iterable[float],
+    rate_hz: float | None,
+    *,
+    bad: int = 0,
+) -> Take:
+    """Return the take of markers [T, K, 3] of a laboratory, whose labels may name subjects.
+
+    A marker that a subject lacks is NaN. ``bad``: rows that could not be read.
+    """
+    names, subjects = split_subjects(labels)
+    padded = np.concatenate([places, np.full((len(places), 1, 3), np.nan)], 1)
+    by_subject = np.stack([padded[:, place] for place in subjects.values()], 1)
+    events: list[Event] = [SkippedData(BAD_ROW)] * bad
+    events += frames_of(by_subject, times_s, keys=list(subjects))
+    return Take(names, 3, events, rate_hz, tilted=True)
 
 
 def frame_times(rate_hz: float) -> Iterator[float]:

@@ -1,26 +1,18 @@
-"""Line reader for files and pipes, and detection of text formats."""
+"""Lines of text files and pipes."""
 
 from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Callable, Iterator
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from costream.sources.file import HEAD_BYTES, READ_BYTES
 from costream.sources.media.input_file import Readable
-from costream.sources.skeletons.frame_files import is_yolo_pose
 
 DELIMITERS = ",;\t"
 
-TextFormat = Literal["table", "deeplabcut", "json", "ntu", "bvh", "trc", "mot", "yolo"]
-# Texts that are read although some characters may not be UTF-8: names of people and places.
-_BY_SUFFIX: dict[str, TextFormat] = {
-    ".bvh": "bvh",
-    ".trc": "trc",
-    ".mot": "mot",
-    ".sto": "mot",
-}
+ParsedT = TypeVar("ParsedT")
 
 
 class Lines:
@@ -73,31 +65,6 @@ def is_text(head: bytes) -> bool:
     return all(c.isprintable() or c in "\t\r\n\ufeff" for c in text)
 
 
-def text_format(head: bytes, name: str = "") -> TextFormat | None:
-    """Return the likely skeleton format of a file that starts with ``head``, or None."""
-    line = first_line(head)
-    if line.replace(";", ",").replace("\t", ",").startswith("scorer,"):
-        return "deeplabcut"
-    name = name.lower()
-    if name.endswith((".csv", ".tsv")):
-        return "table"
-    if not is_text(head):
-        return next((kind for end, kind in _BY_SUFFIX.items() if name.endswith(end)), None)
-    if line.upper() == "HIERARCHY":
-        return "bvh"
-    if line.startswith("PathFileType"):
-        return "trc"
-    if name.endswith((".mot", ".sto")):
-        return "mot"
-    if line.startswith(("{", "[")):
-        return "json"
-    if line.isdecimal():
-        return "ntu"
-    if name.endswith(".txt") and is_yolo_pose(line):
-        return "yolo"
-    return "table" if max(map(line.count, DELIMITERS)) > 2 else None
-
-
 def first_line(head: bytes) -> str:
     """Return the first line that is neither empty nor a comment."""
     for line in head.decode("utf-8-sig", "replace").split("\n"):
@@ -129,6 +96,20 @@ def is_valid(read: Callable[[str], float], text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def parse_lines(lines: Iterable[str], parse: Callable[[str], ParsedT]) -> tuple[list[ParsedT], int]:
+    """Return what ``parse`` makes of each line that is not empty, and the number of bad lines.
+
+    A line is bad if ``parse`` raises ValueError or IndexError.
+    """
+    parsed, bad = [], 0
+    for line in filter(str.strip, lines):
+        try:
+            parsed.append(parse(line))
+        except (ValueError, IndexError):
+            bad += 1
+    return parsed, bad
 
 
 def is_comment(line: str) -> bool:

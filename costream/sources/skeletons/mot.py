@@ -2,82 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import numpy as np
 
 from costream.core.errors import SourceError
 from costream.sources.file import first_of, require_rate
 from costream.sources.skeletons.bvh import rotations
-from costream.sources.skeletons.skeleton_recording import Event, SkippedData
+from costream.sources.skeletons.skeleton_format import SkeletonInput, skeleton_format
+from costream.sources.skeletons.skeleton_recording import BAD_ROW, Event, SkippedData
 from costream.sources.skeletons.table_rows import number
-from costream.sources.skeletons.take import Numbers, Take, frames_of, split_subjects
-from costream.sources.skeletons.text_lines import decimal
-
-_BAD_ROW = "malformed row(s), left out"
-
-
-def read_trc(lines: Iterable[str], rate_hz: float | None, where: str) -> Take:
-    """Return the take of a TRC file: five lines of headings, then frame, time and x, y, z.
-
-    The frame numbers count if the rate is given, else the times. Raises SourceError if the
-    headings cannot be read.
-    """
-    text = iter(lines)
-    head = [line.split("\t") for line, _ in zip(text, range(5), strict=False)]
-    if len(head) < 5 or len(head[3]) < 3 or not head[3][0].strip().lower().startswith("frame"):
-        raise SourceError("the headings of this TRC file are cut off or damaged", where=where)
-    own_hz = _own_rate(head[1], head[2])
-    # A name stands above the first of its three columns.
-    starts = [k for k, name in enumerate(head[3]) if k > 1 and name.strip()]
-    names, subjects = split_subjects([head[3][k].strip() for k in starts])
-    width = starts[-1] + 3 if starts else 0
-    if not names:
-        raise SourceError("there are no markers in this TRC file", where=where)
-    rate = rate_hz or own_hz
-    times, places, bad = [], [], 0
-    for line in text:
-        if not line.strip():
-            continue
-        cells = [cell.strip() for cell in line.split("\t")]
-        try:
-            time_s = decimal(cells[1]) if not rate_hz else (float(cells[0]) - 1) / rate_hz
-            row = [number(cell) for cell in [*cells, *[""] * width][:width][2:]]
-        except (ValueError, IndexError):
-            bad += 1
-            continue
-        times.append(time_s)
-        places.append([row[k - 2 : k + 1] for k in starts])
-    if not times:
-        raise SourceError("there are no frames in this TRC file", where=where)
-    markers = _by_subject(np.array(places, float), subjects)
-    return Take(
-        names,
-        3,
-        [*[SkippedData(_BAD_ROW)] * bad, *frames_of(markers, times, keys=list(subjects))],
-        rate,
-        tilted=True,
-    )
-
-
-def _own_rate(names: list[str], values: list[str]) -> float | None:
-    for name, value in zip(names, values, strict=False):
-        if name.strip() == "DataRate":
-            try:
-                rate = decimal(value.strip())
-            except ValueError:
-                return None
-            return rate if 0 < rate < 1e6 else None
-    return None
-
-
-def _by_subject(places: Numbers, subjects: dict[str, list[int]]) -> Numbers:
-    """Return markers [T, K, C] as [T, M, V, C], NaN where a subject lacks one."""
-    more = np.concatenate([places, np.full((len(places), 1, places.shape[2]), np.nan)], 1)
-    return np.stack([more[:, place] for place in subjects.values()], 1)
-
-
-# Motions.
+from costream.sources.skeletons.take import Numbers, Take, frames_of
+from costream.sources.skeletons.text_lines import parse_lines
 
 # The skeleton on which the angles of a motion act: Rajagopal et al. (2016), unscaled; metres,
 # x forward, y up, z right. Only proportions matter. Of the left side z is negated.
@@ -91,14 +25,15 @@ _JOINTS = ("hips", "neck", "head")
 _SIDE = ("shoulder", "elbow", "wrist", "hip", "knee", "ankle")
 
 
-def read_mot(lines: Iterable[str], rate_hz: float | None, where: str) -> Take:
+@skeleton_format("mot", sniff=lambda source: source.has_suffix(".mot", ".sto"), order=5)
+def read_mot(source: SkeletonInput) -> Take:
     """Return the take of a MOT or STO file: lines up to ``endheader``, headings, rows.
 
     Places are read as they are (``torso_X``, ``torso_Y``, ``torso_Z``); the angles of OpenSim's
     full-body models move a skeleton of common proportions. Raises SourceError, quoting the columns,
     for others.
     """
-    text = iter(lines)
+    text, where = iter(source.lines()), source.where
     degrees = True
     for line in text:
         key, _, value = line.strip().partition("=")
@@ -109,14 +44,15 @@ def read_mot(lines: Iterable[str], rate_hz: float | None, where: str) -> Take:
     headings = next((line.split() for line in text if line.strip()), [])
     if len(headings) < 2 or headings[0].lower() != "time":
         raise SourceError("this file has no column time after endheader", where=where)
-    rows, bad = _table(text, len(headings))
-    if not len(rows):
+    parsed, bad = parse_lines(text, lambda line: _numbers(line, len(headings)))
+    if not parsed:
         raise SourceError("there are no rows in this file", where=where)
+    rows = np.array(parsed, float)
     headings = [_coordinate(heading) for heading in headings]
     values = dict(zip(headings, rows.T, strict=True))
     times = rows[:, 0]
-    if rate_hz:
-        times = np.arange(len(rows)) / require_rate(rate_hz, where)
+    if source.rate_hz:
+        times = np.arange(len(rows)) / require_rate(source.rate_hz, where)
     points = [
         h[:-2] for h in headings if h[-2:] == "_X" and {h[:-2] + "_Y", h[:-2] + "_Z"} <= set(values)
     ]
@@ -133,8 +69,8 @@ def read_mot(lines: Iterable[str], rate_hz: float | None, where: str) -> Take:
             where=where,
             hint=f"angles need {', '.join(_NEEDED)}; or give the markers: a .trc file",
         )
-    events: list[Event] = [SkippedData(_BAD_ROW)] * bad
-    return Take(names, 3, [*events, *frames_of(places[:, None], times.tolist())], rate_hz)
+    events: list[Event] = [SkippedData(BAD_ROW)] * bad
+    return Take(names, 3, [*events, *frames_of(places[:, None], times.tolist())], source.rate_hz)
 
 
 def _coordinate(heading: str) -> str:
@@ -144,18 +80,12 @@ def _coordinate(heading: str) -> str:
     return heading.removesuffix("/value").rpartition("/")[2]
 
 
-def _table(text: Iterator[str], width: int) -> tuple[Numbers, int]:
-    rows, bad = [], 0
-    for line in filter(str.strip, text):
-        try:
-            row = [number(cell) for cell in line.split()]
-        except ValueError:
-            row = []
-        if len(row) == width and np.isfinite(row[0]) and not np.isinf(row).any():
-            rows.append(row)
-        else:
-            bad += 1
-    return np.array(rows, float).reshape(len(rows), width), bad
+def _numbers(line: str, width: int) -> list[float]:
+    """Return the time and the values of a row; a value may be NaN. ValueError for other rows."""
+    row = [number(cell) for cell in line.split()]
+    if len(row) != width or not np.isfinite(row[0]) or np.isinf(row).any():
+        raise ValueError("not the numbers of a row")
+    return row
 
 
 def _posed(values: dict[str, Numbers], unit: float, count: int) -> Numbers:
