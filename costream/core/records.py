@@ -528,7 +528,7 @@ class SourceInfo:
     layout: str | None = None  # skeletons: name of the joint layout
     joints: Layout | None = None  # and the layout, if it may be none of the known ones
     axes: int | None = None  # skeletons: coordinates per joint, 2 or 3
-    beside: bool = False  # sound accompanies the video
+    extra_audio: bool = False  # sound accompanies the video
     silent: str | None = None  # why it does not, if known
     live: bool = False  # data arrive in real time: nothing may wait for more of them
     began_s: float | None = None  # live: time.time() at media time 0

@@ -77,7 +77,7 @@ def source_notes(frontend: Any, info: SourceInfo) -> dict[str, Any]:
     """Return entries for the run's header on how this source reaches the network."""
     if source_kind(frontend) == "skeleton" and info.kind == "video":
         return {"pose": f"MediaPipe {installed_version()}, its operations are not counted"}
-    if info.kind == "video" and extra_audio(frontend) is not None and not info.beside:
+    if info.kind == "video" and extra_audio(frontend) is not None and not info.extra_audio:
         why = info.silent or "only files and feeds provide it"
         return {"sound": f"none, its part of the tokens is zeros ({why})"}
     return {}

@@ -45,7 +45,7 @@ class BesideModel:
 
     def check(self, source: SourceInfo) -> dict[str, Any]:
         """Return entries for the header; ``sound`` says why there is none."""
-        if source.beside:
+        if source.extra_audio:
             return exactness(self._sound)
         return {"sound": f"none ({source.silent or 'only files and feeds have it'})"}
 

@@ -27,6 +27,7 @@ from costream.sinks.base import Sink
 from costream.sinks.registry import FORMATS, check_outputs, is_complete, make_sinks, paths_for
 from costream.sinks.tables import MergedTimeline, SegmentColumns
 from costream.sources.base import LiveSource, SourceOptions
+from costream.sources.live.devices import silence_portaudio
 from costream.sources.media.streams import media_streams
 from costream.sources.uris import expand, is_pipe, name_of, open_source, sniff
 from costream.ui.console import live_allowed, print_line, stderr_console, stdout_console
@@ -69,6 +70,7 @@ def detect(options: Options, effective: Sequence[str] = ()) -> ExitCode:
         model = load_checked(options)
         table = _table(plan, model, options)
         with ExitStack() as stack:
+            stack.enter_context(silence_portaudio(inputs))
             if table is not None:
                 stack.callback(table.finish)
             alerts = AlertRules.of(options, model) if options.on else None

@@ -78,12 +78,12 @@ class SourceOptions:
     columns: str | None = None  # skeletons: roles of the columns of a table; None = detect
     persons: int = 2  # skeletons: number of person slots per frame
     sound: AudioFormat | None = None  # read the sound of media in this format; None: the video
-    beside: AudioFormat | None = None  # also read the sound of video files, in this format
+    extra_audio: AudioFormat | None = None  # also read the sound of video, in this format
     channel: int | None = None  # audio channel, from 1; None: the mean of all
     sampled_hz: float | None = None  # video files: frames that no tick of this rate shows are not
     # decoded if no other refers to them; None: all are
     decoder: DecoderChoice = "software"  # of video; fast: in software, without loop filters
-    ahead: bool = False  # decode video files in a thread, some frames before they are asked for
+    prefetch: bool = False  # decode some frames of video files in advance, in a thread
     raw: RawAudioFormat | None = None  # read "-" and pipes as headerless samples
     text: Literal["line", "word"] | None = None  # read text, an item for each of these; None: no
     arrival: bool = False  # text: times are when it came, not the numbers of lines

@@ -122,7 +122,7 @@ class PipeSource:
         info = inner.open()
         connecting = self.options.connecting
         self._later_s = 0.0 if connecting is None else connecting.age_s()
-        if self.options.beside is not None and info.kind == "video":
+        if self.options.extra_audio is not None and info.kind == "video":
             return replace(info, silent="that of a pipe is not taken")
         return info
 

@@ -174,7 +174,7 @@ def test_a_file_has_the_timelines_of_both(clip: Path, tmp_path: Path) -> None:
 def test_objects_and_sounds_in_files(clip: Path, tmp_path: Path) -> None:
     model = with_sound(bright_model(), load_model("cosounds"))
     assert model.info.beside is not None
-    options = SourceOptions(box=model.info.box, beside=model.info.beside)
+    options = SourceOptions(box=model.info.box, extra_audio=model.info.beside)
     kept = RecordSink()
     sinks = make_sinks(("jsonl", "json", "csv", "srt"), tmp_path, "both")
     run(open_source(str(clip), options), model, [*sinks, kept])
@@ -219,10 +219,10 @@ def test_persons_in_pictures_and_the_sound_beside_them() -> None:
     model: Any = load_model("costgcn,cosounds")
     model.person.person_finder = lambda most: Finder(known)
     model.check = lambda source: {}  # needs MediaPipe for pictures
-    info = SourceInfo("two", "two", "video", 3.0, 15.0, beside=True)
+    info = SourceInfo("two", "two", "video", 3.0, 15.0, extra_audio=True)
     both, alone = RecordSink(), RecordSink()
     run(ItemSource(info, items), model, [both])
-    skeletons = replace(info, kind="skeleton", beside=False)
+    skeletons = replace(info, kind="skeleton", extra_audio=False)
     run(ItemSource(skeletons, known), load_model("costgcn"), [alone], follow_persons=True)
     given = both.of(Prediction)
     of_persons = [replace(p, model=None, pts=None) for p in given if p.person is not None]

@@ -21,7 +21,7 @@ SOUND = AudioFormat(16000, 4000)
 
 
 def read(path: Path, **options: float) -> Contents:
-    return contents(AudioVisualSource(str(path), SourceOptions(beside=SOUND, **options)))
+    return contents(AudioVisualSource(str(path), SourceOptions(extra_audio=SOUND, **options)))
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_sound_stands_before_the_frame_at_which_it_is_known(clip: Path) -> None:
     both = read(clip)
-    assert both.info.beside
+    assert both.info.extra_audio
     assert (len(both.frames), len(both.frames) + len(both.blocks)) == (50, len(both.items))
     expected = contents(AudioSource(str(clip), SourceOptions(sound=SOUND))).blocks
     assert len(both.blocks) >= len(expected) - 1  # the last may end behind the last picture
@@ -56,11 +56,11 @@ def test_ticks_have_the_sound_since_the_one_before(clip: Path) -> None:
 
 def test_missing_sound_is_no_error(tmp_path: Path) -> None:
     mute = read(make_video(tmp_path / "mute.mp4", 10))
-    assert not mute.info.beside
+    assert not mute.info.extra_audio
     assert mute.info.silent == "there is no sound in it, only video"
     assert len(mute.items) == 10
     short = read(make_video(tmp_path / "short.mp4", 50, audio_s=0.6))
-    assert short.info.beside
+    assert short.info.extra_audio
     assert (len(short.frames), len(short.blocks)) == (50, 3)
     with pytest.raises(SourceError, match="only sound"):
         read(make_audio(tmp_path / "a.mp3"))

@@ -84,7 +84,7 @@ def case(request: pytest.FixtureRequest, media: Path, tmp_path: Path) -> Iterato
         if what == "realtime mp4":
             return RealtimeSource(VideoSource(str(media / "plain.mp4"), options), FAST)
         if what == "silent mp4":
-            beside = replace(options, beside=AudioFormat(16000, BLOCK))
+            beside = replace(options, extra_audio=AudioFormat(16000, BLOCK))
             return open_source(str(media / "plain.mp4"), beside)
         if what == "realtime wav":
             return RealtimeSource(AudioSource(str(SOUNDS["wav"](tmp_path)), options), FAST)

@@ -507,7 +507,7 @@ def test_sound_that_ends_before_the_pictures_is_told(tmp_path: Path) -> None:
     how = ConnectionOptions(timeout_s=TIMEOUT_S)
     with serving(handler(content=path.read_bytes(), seconds=6.0)) as port:
         url = f"http://127.0.0.1:{port}/live.ts"
-        source = open_source(url, SourceOptions(connecting=how, beside=SOUND))
+        source = open_source(url, SourceOptions(connecting=how, extra_audio=SOUND))
         assert isinstance(source, FeedSource)
         with Reader(source) as reader:
             reader.until(lambda: reader.source.connection.reconnects)

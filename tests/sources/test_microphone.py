@@ -476,20 +476,19 @@ def test_nothing_there(poor_microphone: VirtualMicrophone) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's stderr")
-def test_a_microphone_given_up_does_not_let_the_others_make_noise() -> None:
+def test_a_program_silences_portaudio_while_it_reads_a_microphone() -> None:
     code = """
-        import ctypes, sys
+        import ctypes
         from costream.sources.live.devices import silence_portaudio
         say = ctypes.CDLL(None).perror
-        one, other = silence_portaudio(), silence_portaudio()
-        one.__enter__(), other.__enter__()
-        one.__exit__(None, None, None)
-        say(b"ALSA lib")
-        other.__exit__(None, None, None)
+        with silence_portaudio(["a.mp4", "Mic:USB"]):
+            say(b"ALSA lib")
+        with silence_portaudio(["a.mp4", "rtsp://mic"]):
+            say(b"no microphone")
         say(b"the end")
     """
     said = python("-c", textwrap.dedent(code)).stderr.splitlines()
-    assert [line.partition(":")[0] for line in said] == ["the end"]
+    assert [line.partition(":")[0] for line in said] == ["no microphone", "the end"]
 
 
 BLOCKED = """
@@ -560,4 +559,4 @@ def test_only_for_models_that_take_sound() -> None:
     with pytest.raises(UsageError, match="a model that takes sound"):
         MicrophoneSource("mic")
     with pytest.raises(UsageError, match="a microphone has no pictures; leave out the model"):
-        MicrophoneSource("mic", SourceOptions(beside=AudioFormat(16000, 4000)))
+        MicrophoneSource("mic", SourceOptions(extra_audio=AudioFormat(16000, 4000)))

@@ -14,7 +14,9 @@ from costream.core.errors import SourceError, UsageError
 from costream.core.layouts import BODY_15, BODY_25, COCO_17, NTU_25, OPENPOSE_18, Layout
 from costream.sources.base import SourceOptions
 from costream.sources.features.feature_source import FeatureSource
+from costream.sources.skeletons.skeleton_format import FORMATS, SkeletonInput, skeleton_format
 from costream.sources.skeletons.skeleton_source import SkeletonSource
+from costream.sources.skeletons.take import Take, frame_times, frames_of
 from costream.sources.uris import expand, open_source, sniff
 from kit.paths import REFS
 from kit.skeleton_files import clip, faults, frames, joints, kinetics, ntu, openpose, read
@@ -431,3 +433,25 @@ def test_cut_off_array(tmp_path: Path) -> None:
     assert [(f.fatal, f.message) for f in faults(items)] == [
         (True, "the file is cut off after this frame")
     ]
+
+
+# --- formats from outside ---------------------------------------------------------------------
+
+
+@FORMATS.temporarily()
+def test_a_format_is_one_function_with_a_decorator(tmp_path: Path) -> None:
+    path = tmp_path / "walk.stick"
+    path.write_text("STICK\n" + "".join(f"{k} {k + 1}\n" for k in range(3)))
+    assert sniff(str(path)) == "video"
+
+    @skeleton_format("stick", sniff=lambda source: source.first_line == "STICK")
+    def read_stick(source: SkeletonInput) -> Take:
+        rows = [list(map(float, line.split())) for line in source.lines() if line != "STICK"]
+        places = np.array(rows)[:, None, None, :] * np.ones((1, 1, 17, 1))
+        return Take(COCO_17.joints, 2, frames_of(places, frame_times(4.0)), 4.0)
+
+    assert sniff(str(path)) == "skeleton"
+    info, items = read(path)
+    assert (info.layout, info.axes, info.rate_hz) == ("coco-17", 2, 4.0)
+    assert [frame.time_s for frame in frames(items)] == [0.0, 0.25, 0.5]
+    assert frames(items)[1].joints[0, 0].tolist() == [1.0, -2.0]  # y up

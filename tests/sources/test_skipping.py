@@ -114,7 +114,7 @@ def test_damage(tmp_path: Path, counted: list[int]) -> None:
 
 def test_the_same_ahead(tmp_path: Path) -> None:
     path = rotten(make_video(tmp_path / "a.mp4", 100, b_frames=2, pattern=busy), 3)
-    one, two = read(path), read(path, ahead=True)
+    one, two = read(path), read(path, prefetch=True)
     assert one.info == two.info
     assert one.times == two.times
     assert one.errors == two.errors
@@ -125,7 +125,7 @@ def test_the_same_ahead(tmp_path: Path) -> None:
 
 def test_closed_in_the_middle(tmp_path: Path) -> None:
     """Its thread has ended; the frames that were read stay usable."""
-    source = VideoSource(str(make_video(tmp_path / "a.mp4", 500)), SourceOptions(ahead=True))
+    source = VideoSource(str(make_video(tmp_path / "a.mp4", 500)), SourceOptions(prefetch=True))
     source.open()
     items = source.items()
     frames = [next(items) for _ in range(3)]

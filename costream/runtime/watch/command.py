@@ -50,6 +50,7 @@ from costream.sinks.jsonl import JsonLines
 from costream.sinks.registry import check_outputs
 from costream.sinks.rotation import Rotation
 from costream.sources.base import ConnectionOptions, LiveSource, Source, SourceOptions
+from costream.sources.live.devices import silence_portaudio
 from costream.sources.live.feed_source import FeedSource
 from costream.sources.pipe import PipeSource
 from costream.sources.uris import open_source
@@ -94,6 +95,7 @@ def watch(options: Options, effective: Sequence[str] = ()) -> ExitCode:
             if folder not in (None, "-"):
                 check_outputs((), Path(str(folder)), "", overwrite=True)
         with ExitStack() as stack:
+            stack.enter_context(silence_portaudio(spec.uri for spec in specs))
             views = _views(options, stack)
             model = load_checked(options, shares=True)
             widen_strings()

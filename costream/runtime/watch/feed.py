@@ -98,7 +98,7 @@ class Feed:
         error: Exception | None = None
         try:
             info = self.source.open()
-            self._beside = info.beside
+            self._beside = info.extra_audio
             self.buffer.put(SourceOpened(info))
             busy_s = time.thread_time()
             for event in self._clock(self._count(self.source.items())):

@@ -44,7 +44,7 @@ FIRST = 3
 
 
 class SoundTaker(Protocol):
-    """Takes the sound of a connection whose pictures are read; see ``beside.SoundBeside``."""
+    """Takes the sound of a connection whose pictures are read; see ``PairedAudio``."""
 
     def begin(self, container: InputContainer, stream: AudioStream | None, missing: str) -> None:
         """Begin; ``stream``: None if there is no sound, ``missing``: why."""
@@ -77,19 +77,19 @@ class FeedConnection:
         stop: StopEvent,
         began_s: float,
         *,
-        beside: SoundTaker | None = None,
+        paired_audio: SoundTaker | None = None,
         recent: RecentPackets | None = None,
     ) -> None:
         """Connect or raise ConnectionFailedError. ``began_s``: the zero of the keeper's times.
 
-        ``beside``: gets the packets of sound, too. ``recent``: those of the connections before.
+        ``paired_audio``: also gets the packets of sound. ``recent``: earlier packets.
         """
         self._uri = uri
         self._connecting = connecting
         self._stop = stop
         self._began_s = began_s
         sound, decoder = options.sound is not None, options.decoder
-        self._sound, self._beside = sound, beside
+        self._sound, self._paired_audio = sound, paired_audio
         self.loss = ConnectionFailure(ENDED)
         self.recent = RecentPackets() if recent is None else recent
         self.container = open_feed(uri, connecting, decoder)
@@ -100,10 +100,10 @@ class FeedConnection:
             self.stream = choose_stream(self.container, options, uri)
             self.choice = "" if sound or options.stream else told_choice(self.container)
             heard, missing = sound_stream(self.container, self.stream)
-            kept = beside is not None or connecting.keeper is not None
+            kept = paired_audio is not None or connecting.keeper is not None
             discard_others(self.container, self.stream, heard if kept else None)
-            if beside is not None:
-                beside.begin(self.container, heard, missing)
+            if paired_audio is not None:
+                paired_audio.begin(self.container, heard, missing)
             if connecting.keeper is not None:
                 connecting.keeper.begin(self.container)
             self.recent.begin(self.container)
@@ -133,43 +133,55 @@ class FeedConnection:
 
     def packets(self) -> Iterator[Packet[Any] | None]:
         """Yield the packets of the stream from its first keyframe on; the last ones are empty."""
-        begun, before_s = False, time.monotonic()
-        asked_s, flushed_s = before_s, -math.inf
-        read_s = WAITED * address_of(self._uri, self._connecting).read_s
+        begun = False
         try:
-            for packet in self._demuxed():
-                if self._stop.is_set:
-                    return
-                now_s = time.monotonic()
-                self.waited_s += now_s - asked_s
-                if packet.size:
-                    self._record(packet)
-                    if now_s - self._alive_s > self._patience_s:
-                        self.loss = self._silence(now_s - self._alive_s, now_s - before_s)
-                        break
-                    before_s = now_s
-                if self._beside is not None and self._beside.takes(packet, self.waited_s):
-                    pass
-                elif packet.stream is self.stream:
-                    if not begun and (self._sound or packet.is_keyframe):
-                        begun, self.begun_s = True, now_s
-                    # A read that has timed out gives what was still in the parser (RTSP).
-                    flushed_s = now_s if now_s - asked_s >= read_s else flushed_s
-                    if packet.size and now_s - flushed_s >= FLUSH_S:
-                        self.arrived_s, self.sent_s = now_s, _sent_s(packet)
-                        self._came.append((packet.pts, now_s))
-                    if begun:
-                        self.recent.add(packet)
-                        yield packet
-                asked_s = time.monotonic()
+            for packet, now_s in self._received():
+                if not begun and (self._sound or packet.is_keyframe):
+                    begun, self.begun_s = True, now_s
+                if begun:
+                    self.recent.add(packet)
+                    yield packet
         except IndexError:  # PyAV, when a new stream appears
             self.loss = ConnectionFailure("the streams in it have changed")
         except av.FFmpegError as error:
             self.loss = reading_failure(error, self._uri, self._connecting.timeout_s)
+        if self._stop.is_set:
+            return
         if self.recent.repeating:
             self.loss = ConnectionFailure(REPEATED)
         if begun:
             yield None  # flush the decoder
+
+    def _received(self) -> Iterator[tuple[Packet[Any], float]]:
+        """Yield the packets of the stream, each with the ``time.monotonic()`` of its reading.
+
+        Packets of other streams go to ``paired_audio``. Ends where nothing could be decoded for
+        too long.
+        """
+        before_s = asked_s = time.monotonic()
+        flushed_s = -math.inf
+        read_s = WAITED * address_of(self._uri, self._connecting).read_s
+        for packet in self._demuxed():
+            if self._stop.is_set:
+                return
+            now_s = time.monotonic()
+            self.waited_s += now_s - asked_s
+            if packet.size:
+                self._record(packet)
+                if now_s - self._alive_s > self._patience_s:
+                    self.loss = self._silence(now_s - self._alive_s, now_s - before_s)
+                    return
+                before_s = now_s
+            paired = self._paired_audio
+            taken = paired is not None and paired.takes(packet, self.waited_s)
+            if packet.stream is self.stream and not taken:
+                # A read that has timed out gives what was still in the parser (RTSP).
+                flushed_s = now_s if now_s - asked_s >= read_s else flushed_s
+                if packet.size and now_s - flushed_s >= FLUSH_S:
+                    self.arrived_s, self.sent_s = now_s, _sent_s(packet)
+                    self._came.append((packet.pts, now_s))
+                yield packet, now_s
+            asked_s = time.monotonic()
 
     def _demuxed(self) -> Iterator[Packet[Any]]:
         """Return all packets; none of what is a single picture."""
@@ -191,8 +203,8 @@ class FeedConnection:
 
     def close(self) -> None:
         """Close the connection."""
-        if self._beside is not None:
-            self._beside.end()
+        if self._paired_audio is not None:
+            self._paired_audio.end()
         self.container.close()
 
     def _silence(self, silent_s: float, waited_s: float) -> ConnectionFailure:

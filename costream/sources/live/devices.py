@@ -7,8 +7,7 @@ import ctypes
 import functools
 import importlib
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,33 +128,24 @@ def _listed(devices: Sequence[InputDevice]) -> str:
     return ", ".join(f"{device.index} {device.name!r}" for device in devices)
 
 
-_silencing = 0  # blocks of silence_portaudio that are running, in any thread
-_guard = threading.Lock()
-
-
 @contextlib.contextmanager
-def silence_portaudio() -> Iterator[None]:
-    """Keep PortAudio and ALSA from printing while the block runs, in all threads.
+def silence_portaudio(uris: Iterable[str]) -> Iterator[None]:
+    """Keep PortAudio and ALSA from printing while the block runs, if a microphone is among sources.
 
-    When a device is lost or cannot be opened they print to the C library's ``stderr``, into the
-    live view, and have no option against it. Python's own stderr and descriptor 2 are unchanged.
-    Does nothing without glibc.
+    For programs, which decide about their own process: when a device is lost or cannot be opened,
+    these libraries print to the C library's ``stderr``, into the live view, and have no option
+    against it. Python's stderr and descriptor 2 are unchanged. Does nothing without glibc.
     """
-    found = _c_stderr()
+    found = _c_stderr() if any(uri.lower().partition(":")[0] == "mic" for uri in uris) else None
     if found is None:
         yield
         return
-    global _silencing
-    stderr, itself, nowhere = found
-    with _guard:
-        _silencing += 1
-        stderr.value = nowhere
+    stderr, original, nowhere = found
+    stderr.value = nowhere
     try:
         yield
     finally:
-        with _guard:
-            _silencing -= 1
-            stderr.value = nowhere if _silencing else itself
+        stderr.value = original
 
 
 @functools.cache

@@ -70,11 +70,7 @@ def opening_failure(
     if isinstance(error, (av.HTTPUnauthorizedError, av.HTTPForbiddenError)):
         return ConnectionFailure(SHA if asks_for_sha(uri) else LOGIN, refused=True)
     if isinstance(error, av.ProtocolNotFoundError):
-        scheme = scheme_of(uri) or ""
-        message = f"unknown protocol: {scheme}"
-        if scheme in OPTIONAL:
-            message = f"FFmpeg has no {scheme} here; read it from a pipe: {PIPE.format(scheme)}"
-        return ConnectionFailure(message, refused=True)
+        return _unknown_protocol(scheme_of(uri) or "")
     for kinds, message, refused in _ANSWERS:
         if isinstance(error, kinds):
             return ConnectionFailure(message, refused)
@@ -83,6 +79,18 @@ def opening_failure(
     if isinstance(error, av.FileNotFoundError) and scheme_of(uri) is None:
         others = ", only " + ", ".join(list_cameras()) if list_cameras() else ", and no other"
         return ConnectionFailure(f"there is no such camera{others}", refused=True)
+    return _other_opening_failure(error, uri)
+
+
+def _unknown_protocol(scheme: str) -> ConnectionFailure:
+    message = f"unknown protocol: {scheme}"
+    if scheme in OPTIONAL:
+        message = f"FFmpeg has no {scheme} here; read it from a pipe: {PIPE.format(scheme)}"
+    return ConnectionFailure(message, refused=True)
+
+
+def _other_opening_failure(error: Exception, uri: str) -> ConnectionFailure:
+    """Return why opening failed, of errors that FFmpeg does not tell apart well."""
     if isinstance(error, av.OSError) and error.errno == errno.EPROTONOSUPPORT:
         return ConnectionFailure(
             "the server does not send over this transport (tcp, udp): try the other"

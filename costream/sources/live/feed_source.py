@@ -92,7 +92,7 @@ class FeedSource:
         self._received_s: float | None = None
         self._choice = ""  # which of several video streams is taken, as it was said
         self._track: FeedTrack | None = None
-        self._beside: PairedAudio | None = None
+        self._paired_audio: PairedAudio | None = None
         self._link: FeedConnection | None = None
         self._recent = RecentPackets()
 
@@ -134,9 +134,9 @@ class FeedSource:
             self._track = VideoTrack(self._options, self._where, began_s)
         else:
             self._track = AudioTrack(self._options, self._where, began_s, sound)
-        beside = None if is_camera(self._uri) else self._options.beside
-        if beside is not None:
-            self._beside = PairedAudio(self._options, self._where, began_s, beside)
+        extra_audio = None if is_camera(self._uri) else self._options.extra_audio
+        if extra_audio is not None:
+            self._paired_audio = PairedAudio(self._options, self._where, began_s, extra_audio)
         return SourceInfo(
             name=feed_name(self._uri),
             uri=self._where,
@@ -145,7 +145,7 @@ class FeedSource:
             rate_hz=None,
             live=True,
             began_s=time.time() - age_s,
-            beside=beside is not None,
+            extra_audio=extra_audio is not None,
             silent="a camera has none" if is_camera(self._uri) else None,
         )
 
@@ -203,7 +203,7 @@ class FeedSource:
         try:
             link = FeedConnection(
                 *(self._uri, self._connecting, self._options, self._stop, track.began_s),
-                beside=self._beside,
+                paired_audio=self._paired_audio,
                 recent=self._recent,
             )
         except ConnectionFailedError as error:
@@ -218,8 +218,8 @@ class FeedSource:
                     self._received_s = link.arrived_s
                     if self._live_s is None:
                         self._arrive()
-                if self._beside is not None and isinstance(item, VideoFrame):
-                    yield from self._beside.take(item.time_s)
+                if self._paired_audio is not None and isinstance(item, VideoFrame):
+                    yield from self._paired_audio.take(item.time_s)
                 yield item
         except SourceError as error:  # its format is unusable
             return ConnectionFailure(str(error).removeprefix(f"{self._where}: "), refused=True)

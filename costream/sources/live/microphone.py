@@ -51,7 +51,7 @@ class MicrophoneSource:
         if self._options.sound is None:
             what = "a microphone needs a model that takes sound"
             hint = "name one, as in -m cosounds; costream listen has one"
-            if self._options.beside is not None:
+            if self._options.extra_audio is not None:
                 what, hint = "a microphone has no pictures", "leave out the model that takes them"
             raise UsageError(what, where=self._uri, hint=hint)
         self._sound = self._options.sound

@@ -18,7 +18,6 @@ from costream.sources.live.devices import (
     choose_device,
     input_devices,
     rescan_devices,
-    silence_portaudio,
 )
 
 log = logging.getLogger("costream")
@@ -75,17 +74,16 @@ class MicrophoneRecorder:
             self._thread.join(JOIN_S)
 
     def _run(self) -> None:
-        with silence_portaudio():
-            try:
-                recording = self._open(0)
-            except SourceError as error:
-                if not (self._waits and isinstance(error, AbsentDeviceError)):
-                    self.opened.put(error)
-                    return
-                recording = None
-                self.lost = str(error).removeprefix(f"{WHERE}: ").partition("; ")[0]
-            self.opened.put(None)
-            self._record(recording)
+        try:
+            recording = self._open(0)
+        except SourceError as error:
+            if not (self._waits and isinstance(error, AbsentDeviceError)):
+                self.opened.put(error)
+                return
+            recording = None
+            self.lost = str(error).removeprefix(f"{WHERE}: ").partition("; ")[0]
+        self.opened.put(None)
+        self._record(recording)
 
     def _record(self, recording: DeviceRecording | None) -> None:
         """Record for ever. None: the device is not there."""

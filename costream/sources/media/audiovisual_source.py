@@ -23,16 +23,18 @@ class AudioVisualSource(FileSource):
     """
 
     def _prepare(self) -> None:
-        if self._options.beside is None:
-            raise ValueError("options.beside is missing")
+        if self._options.extra_audio is None:
+            raise ValueError("options.extra_audio is missing")
         self._video = VideoSource(self._uri, self._options)
-        self._sound = AudioSource(self._uri, replace(self._options, sound=self._options.beside))
+        self._sound = AudioSource(
+            self._uri, replace(self._options, sound=self._options.extra_audio)
+        )
         self._has_sound = False
 
     @staticmethod
     def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
         """Return whether sound beside the video is requested of a media file."""
-        return options.beside is not None and bool(head) and path is not None
+        return options.extra_audio is not None and bool(head) and path is not None
 
     @property
     def errors(self) -> int:
@@ -48,7 +50,7 @@ class AudioVisualSource(FileSource):
             self._sound.close()
             return replace(info, silent=reason_of(error, self._uri))
         self._has_sound = True
-        return replace(info, beside=True)
+        return replace(info, extra_audio=True)
 
     def items(self) -> Iterator[Item]:
         """Yield the items of both. Gaps in the sound become Faults; its Faults are not fatal."""
@@ -57,7 +59,7 @@ class AudioVisualSource(FileSource):
         for item in self._video.items():
             time_s = item.start_s if isinstance(item, Gap) else item.time_s
             while block is not None and time_s is not None and _known_s(block) <= time_s:
-                yield _beside(block)
+                yield _not_fatal(block)
                 block = next(blocks, None)
             yield item
 
@@ -78,7 +80,7 @@ def _known_s(item: Item) -> float:
     return 0.0 if time_s is None else time_s
 
 
-def _beside(item: Item) -> AudioBlock | Fault:
+def _not_fatal(item: Item) -> AudioBlock | Fault:
     if isinstance(item, Gap):
         return Fault(item.start_s, f"no sound until {format_time(item.end_s)} ({item.reason})")
     if isinstance(item, Fault):

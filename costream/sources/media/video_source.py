@@ -24,7 +24,8 @@ from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
 # Distances before the start to seek to; the second is for when the nearest keyframe fails.
 SEEK_BACK_S = (0.0, 10.0)
 # Frames that are decoded before they are asked for: at most so many, and so many bytes.
-AHEAD, AHEAD_BYTES = 16, 32 << 20
+PREFETCH_FRAMES = 16
+PREFETCH_BYTES = 32 << 20
 _OTHER_SIZE = "the picture is {}x{} pixels large from here on"
 
 
@@ -44,7 +45,7 @@ class VideoSource(MediaSource[VideoDecoder]):
     _stream: VideoStream | None = None
     _first: DecodedFrame | None = None
     _second: DecodedFrame | None = None  # where that there is one was to be known
-    _ahead: Prefetcher[Item] | None = None
+    _prefetcher: Prefetcher[Item] | None = None
 
     def _prepare(self) -> None:
         self._framer = Framer(self._options)
@@ -96,19 +97,21 @@ class VideoSource(MediaSource[VideoDecoder]):
 
     def items(self) -> Iterator[Item]:
         """Yield VideoFrame items, Faults after errors, and a fatal one if the rest is lost."""
-        if not self._options.ahead or self._file is not None or self._first is None:
+        if not self._options.prefetch or self._file is not None or self._first is None:
             return self._read()  # a thread that waits for a pipe would not end
         picture = self._first.picture
         size = max(1, picture.width * picture.height * 3 // 2)  # of most formats
-        self._ahead = Prefetcher(self._read(), max(2, min(AHEAD, AHEAD_BYTES // size)))
-        return self._ahead
+        self._prefetcher = Prefetcher(
+            self._read(), max(2, min(PREFETCH_FRAMES, PREFETCH_BYTES // size))
+        )
+        return self._prefetcher
 
     def close(self) -> None:
         """Close the file. Items already yielded stay usable."""
-        if self._ahead is not None:  # its thread uses the decoder
+        if self._prefetcher is not None:  # its thread uses the decoder
             self.stop()
-            self._ahead.close()
-            self._ahead = None
+            self._prefetcher.close()
+            self._prefetcher = None
         super().close()
 
     def _read(self) -> Iterator[Item]:

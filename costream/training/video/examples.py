@@ -101,7 +101,7 @@ def stretch(examples: Sequence[Example]) -> Example:
 
 def options_of(frontend: Any) -> SourceOptions:
     """Return the options with which videos are read for a frontend."""
-    return SourceOptions(box=frontend.box, beside=extra_audio(frontend))
+    return SourceOptions(box=frontend.box, extra_audio=extra_audio(frontend))
 
 
 def frames_of(card: Card, frontend: Any, example: Example) -> Iterator[Tick | Gap]:
