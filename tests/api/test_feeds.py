@@ -20,6 +20,7 @@ def clip(tmp_path_factory):
     return excerpt(SAMPLES / "room.mp4", tmp_path_factory.mktemp("clip") / "a.mp4", 3.0, 8.0)
 
 
+@pytest.mark.slow
 def test_files_as_feeds_have_the_records_of_detect(clip, tmp_path):
     feeds = costream.watch([clip], realtime=True, speed=4, on_late="block", output=tmp_path)
     taken = list(feeds)

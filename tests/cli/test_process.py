@@ -163,7 +163,7 @@ def test_warnings_of_libraries_are_shown_to_programmers_only(tmp_path):
 
 
 @posix
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_hundred_stops_while_libraries_and_the_model_load():
     random, codes = Random(1), {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
     for number in [*codes] * 33:

@@ -65,7 +65,7 @@ class Camera:
 
 
 @needs_rtsp
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_hour_with_a_fault_a_minute(tmp_path: Path) -> None:
     log, faults = tmp_path / "log", dict[str, list[float]]()
     with ExitStack() as stack:

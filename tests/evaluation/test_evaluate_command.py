@@ -34,6 +34,7 @@ def by_hand(weights):
     return rows, np.array(labels)
 
 
+@pytest.mark.slow
 def test_metrics_are_those_of_scikit_learn(result, by_hand):
     metrics = pytest.importorskip("sklearn.metrics")
     rows, labels = by_hand

@@ -173,6 +173,7 @@ def test_what_is_wrong_is_told_by_file_and_line(scene, tmp_path):
         fit_boxes(read_boxes(scene / "data", scene / "boxes.json"), ("kite",))
 
 
+@pytest.mark.slow
 def test_the_command(scene, tmp_path):
     weights = write_model(tmp_path / "tiny.safetensors")
     arguments = ("-m", weights, "--data", scene / "data", "--labels", scene / "labels")

@@ -1,6 +1,6 @@
 """Hostile files: an exit code that says what is wrong and a short message, whatever they hold.
 
-``python -m pytest -m slow tests/fuzz`` runs 20,000 cases, or as many as COSTREAM_FUZZ_CASES says,
+``python -m pytest -m long tests/fuzz`` runs 20,000 cases, or as many as COSTREAM_FUZZ_CASES says,
 from the seed COSTREAM_FUZZ_SEED on. A failure names the category and the seed of each case.
 """
 
@@ -54,7 +54,7 @@ def test_what_fails_is_found(made: Hostile) -> None:
     assert "exit -6" in found[3]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("category", CATEGORIES)
 def test_many(category: str, made: Hostile) -> None:
     check(made, category, SEED, CASES // len(CATEGORIES))

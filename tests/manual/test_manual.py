@@ -11,7 +11,7 @@ import sys
 import venv
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 import pytest
@@ -68,7 +68,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("name", [n for n, text in DOCUMENTS.items() if blocks(text, "python")])
+def marked(value: str, page: str) -> Any:
+    """Return a parameter; it is slow but on the pages that one reads first."""
+    return value if page in ("README", "index") else pytest.param(value, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    "name", [marked(n, n) for n, text in DOCUMENTS.items() if blocks(text, "python")]
+)
 def test_python_runs(name, tmp_path):
     (tmp_path / "samples").symlink_to(ROOT / "samples")
     code = "\n".join([PREAMBLE, *blocks(DOCUMENTS[name], "python")])
@@ -76,15 +83,14 @@ def test_python_runs(name, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-EXAMPLES = dict.fromkeys(
-    line
-    for text in pages().values()
-    for line in lines(text)
-    if line.startswith(RUN) or (line.startswith("costream") and "samples/" in line)
-)
+EXAMPLES: dict[str, str] = {}  # each line, and the first page that has it
+for _name, _text in pages().items():
+    for _line in lines(_text):
+        if _line.startswith(RUN) or (_line.startswith("costream") and "samples/" in _line):
+            EXAMPLES.setdefault(_line, _name)
 
 
-@pytest.mark.parametrize("line", EXAMPLES)
+@pytest.mark.parametrize("line", [marked(*example) for example in EXAMPLES.items()])
 def test_shell_lines_run(line, folder):
     (arguments,) = calls(line)
     if "png" in line:

@@ -97,7 +97,7 @@ def test_the_published_sizes_are_those_of_the_paper(name: str, tmp_path: Path) -
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @torch.no_grad()
 @pytest.mark.parametrize("name", SIZES)
 def test_two_hundred_frames_of_every_published_size(name: str, tmp_path: Path) -> None:

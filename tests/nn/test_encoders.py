@@ -252,7 +252,7 @@ def test_float32_error_does_not_grow_with_the_logits(depth: int, scale: float) -
     torch.testing.assert_close(step_through(encoder, x[:1])[:, ends], truth[:1], **TOLERANCE)
 
 
-@pytest.mark.parametrize("steps", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [2_000, pytest.param(100_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("heads", [1, 2])  # of width 8, with compiled steps, and 4
 @pytest.mark.parametrize("depth", [1, 2])
 def test_many_steps_leave_no_trace(depth: int, heads: int, steps: int) -> None:

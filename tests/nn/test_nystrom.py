@@ -77,7 +77,7 @@ EVERY = [(n, m) for n in range(12, 65) for m in range(12, n + 1)]
 @pytest.mark.parametrize(
     "sizes",
     # Every remainder of n by m = 12 and of n = 64 by m; all pairs take some minutes.
-    [[(n, 12) for n in range(24, 36)], pytest.param(EVERY, marks=pytest.mark.slow)],
+    [[(n, 12) for n in range(24, 36)], pytest.param(EVERY, marks=pytest.mark.long)],
 )
 def test_every_remainder(kind: type, sizes: list[tuple[int, int]]) -> None:
     for n, m in sizes:
@@ -98,7 +98,7 @@ def test_float32_error_does_not_grow_with_the_logits(kind: type, fixed: bool, sc
 
 @pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize(
-    "kind", [SingleOutputNystrom, pytest.param(RetroactiveNystrom, marks=pytest.mark.slow)]
+    "kind", [SingleOutputNystrom, pytest.param(RetroactiveNystrom, marks=pytest.mark.long)]
 )
 def test_ten_thousand_steps_with_hard_logits_leave_no_trace(kind: type, fixed: bool) -> None:
     module = build(kind, 8, 2, 8, 3, 16.0, fixed=fixed).float()

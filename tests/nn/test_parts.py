@@ -95,7 +95,7 @@ def test_random_graphs(net, chunks, seed):
     _check_random(net, chunks, seed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=500)
 @given(net=networks, chunks=chunkings, seed=st.integers(0, 99))
 def test_five_hundred_random_graphs(net, chunks, seed):

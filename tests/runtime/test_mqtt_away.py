@@ -26,7 +26,7 @@ LINES = [f"l{k}=0.{k},0 0.{k},1" for k in range(2, 9)]
 
 @needs_broker
 @needs_rtsp
-@pytest.mark.parametrize("away_s", [2.0, pytest.param(60.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("away_s", [2.0, pytest.param(60.0, marks=pytest.mark.long)])
 def test_a_broker_that_is_away(
     away_s: float, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

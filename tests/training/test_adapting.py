@@ -116,7 +116,7 @@ def test_a_density_out_of_reach_is_told(skeletons, tmp_path, capsys):
     assert f"density {left:.2f} (0.001 is out of reach): " in compression_lines(card)[0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_interrupted_pruning_goes_on(skeletons, small, tmp_path, monkeypatch):
     """Masks are in the checkpoint: the result is that of an uninterrupted training."""
     path, note = tmp_path / "small.safetensors", TrainingCheckpoint.note

@@ -24,8 +24,16 @@ from kit.program import start
 from kit.runs import run
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["sound", "objects", "video", "skeletons", "landmarks", "boxes"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param("sound", marks=pytest.mark.slow),
+        *(
+            pytest.param(family, marks=pytest.mark.long)
+            for family in ("objects", "video", "skeletons", "landmarks", "boxes")
+        ),
+    ],
+)
 def test_three_kills_change_nothing(family, tmp_path):
     boxes = ("--labels", tmp_path / "data.json")
     kind, steps, more = {

@@ -83,7 +83,7 @@ def test_what_counts_as_best_has_fitted_landmarks(supply: TokenStreams) -> None:
     assert history[-1]["validation_accuracy"] > 0.8
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_own_sounds_with_fixed_landmarks(tmp_path) -> None:
     base = data_audio.write_tiny_weights(
         tmp_path / "tiny.safetensors",

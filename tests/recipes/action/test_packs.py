@@ -64,7 +64,7 @@ def test_both_rooms_and_all_labels_are_on_each_side(pack):
         assert told >= set(range(len(LABELS)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_whole_recipe(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(action, "ROUNDS", 1)
     videos = ("20200626_154313", "20200628_145326", "20200626_175151")

@@ -79,7 +79,7 @@ def test_the_packs_are_read_whole(clips):
     assert all(0 < np.abs(c.wave).max() <= 1 for c in clips)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_recipe_from_packs_to_weights(packs, tmp_path):
     steps = {"steps": 5, "head_steps": 3, "genre_steps": 3}
     size = SoundRecipeSize(**steps, batch=8, workers=1, streams=17, trees=2, noises=4)

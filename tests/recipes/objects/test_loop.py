@@ -96,7 +96,7 @@ def test_one_picture_is_learnt_by_heart(stem: float) -> None:
     assert pairwise_iou(found.boxes[:1], scene.boxes) > 0.6
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_course_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
     course, begun, lines = DetectorSchedule(4, batch=1), ViTDet(**NETWORK), []
     stopped, whole = (learner_of(copy.deepcopy(begun), course) for _ in range(2))

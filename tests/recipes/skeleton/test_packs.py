@@ -122,7 +122,7 @@ def test_the_shipped_weights_on_the_motions_of_the_recipe(name, floor, every):
     assert found["top1_background"] <= found["top1_all"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_the_recipe_makes_weights_that_run(packs, tmp_path, name):
     pytest.importorskip("sklearn")
