@@ -6,6 +6,7 @@ import os
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
@@ -182,10 +183,16 @@ def _run(
     files = make_sinks(formats, output, name, overwrite=options.overwrite)
     everything = [queue, *files, *sinks]
     handler = StopHandler()
-    run = SourceRun(opened, network, everything, options, handler, follow_persons=True)
     alerts = AlertRules.of(replace(options, quiet=True), network) if options.on else None
-    if alerts is not None:
-        run.listener = alerts.listener(name, run.recorder)
+    run = SourceRun(
+        opened,
+        network,
+        everything,
+        options,
+        handler,
+        follow_persons=True,
+        listener=None if alerts is None else partial(alerts.listener, name),
+    )
     return RecordStream(run, queue, alerts)
 
 

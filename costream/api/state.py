@@ -18,10 +18,10 @@ from costream.core.errors import SourceError
 from costream.core.layouts import find_layout
 from costream.core.records import Data, FeatureRow, SkeletonFrame, VideoFrame
 from costream.models.base import Model
-from costream.runtime.head_timelines import HeadTimeline, resume_smoothing, smoothed_scores
 from costream.runtime.pipeline import StreamRunner
+from costream.runtime.recorder import StreamRecorder
 from costream.runtime.saved_state import UnfitStateError, read_state, write_state
-from costream.runtime.writer import StreamRecorder
+from costream.runtime.timelines import HeadTimeline, resume_smoothing, smoothed_scores
 from costream.sources.values import ItemConverter
 
 _NETWORK, _CLOCK, _REST = "network.", "clock.", "rest"
@@ -36,17 +36,19 @@ def save_stream(
     rate_hz: float | None,
 ) -> None:
     """Write the state of a stream; its newest given time, and its rate. Raises OutputError."""
-    rows, people = runner.persons, recorder.people
+    rows, counters, timelines = runner.persons, recorder.counters, recorder.timelines
     state = runner.state if rows is None or rows.state is None else rows.state
     tensors = {_NETWORK + key: value for key, value in state.tensors().items()}
     position: dict[str, Any] = {
-        "next_step": recorder.first_step + recorder.steps,
-        "first_s": recorder.first_s,
-        "last_s": recorder.last_s,
-        "smoothed": smoothed_scores(recorder.timelines),
-        "segments": _segments(recorder.timelines),
+        "next_step": counters.next_step,
+        "first_s": counters.first_s,
+        "last_s": counters.last_s,
+        "smoothed": smoothed_scores(timelines.current),
+        "segments": _segments(timelines.current),
         "persons": {} if rows is None else rows.position,
-        "people": [[n, smoothed_scores(own), _segments(own)] for n, own in people.items()],
+        "people": [
+            [n, smoothed_scores(own), _segments(own)] for n, own in timelines.people.items()
+        ],
         "taken": converter.taken,
         "rest_s": None if converter.rest_s is None else float(converter.rest_s),
         "newest_s": newest_s,
@@ -82,19 +84,17 @@ class SavedStream:
         self, recorder: StreamRecorder, runner: StreamRunner, converter: ItemConverter
     ) -> None:
         """Set the state of a stream that has just been opened."""
-        position = self.position
-        if position["people"] and runner.persons is not None:
-            runner.persons.resume(position["persons"], self.tensors)
-        else:
-            runner.state.load_tensors(self.tensors)
-        recorder.first_step = position["next_step"]
-        recorder.first_s, recorder.last_s = position["first_s"], position["last_s"]
-        runner.answered = True  # as far as can be known
-        _resume(recorder.timelines, position["smoothed"], position["segments"])
-        if position["people"]:
-            recorder.meet([number for number, _, _ in position["people"]])
-            for number, smoothed, segments in position["people"]:
-                _resume(recorder.people[number], smoothed, segments)
+        position, timelines = self.position, recorder.timelines
+        runner.resume(self.tensors, position["persons"] if position["people"] else None)
+        _resume(timelines.current, position["smoothed"], position["segments"])
+        recorder.resume(
+            position["next_step"],
+            first_s=position["first_s"],
+            last_s=position["last_s"],
+            persons=[number for number, _, _ in position["people"]],
+        )
+        for number, smoothed, segments in position["people"]:
+            _resume(timelines.people[number], smoothed, segments)
         rest_s = position.get("rest_s")  # none in older states
         converter.go_on(position["taken"], position["last_s"] if rest_s is None else rest_s)
         converter.rest = None if self.rest is None else self.rest.numpy()

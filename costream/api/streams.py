@@ -18,8 +18,8 @@ from costream.models.persons import PersonsModel
 from costream.options.options import Options
 from costream.runtime.options import check_model_options, source_options
 from costream.runtime.pipeline import StreamRunner
+from costream.runtime.recorder import StreamRecorder
 from costream.runtime.stop import StopHandler
-from costream.runtime.writer import StreamRecorder
 from costream.sinks.base import Sink
 from costream.sources.array_values import as_array
 from costream.sources.values import ItemConverter, check_rate, make_converter

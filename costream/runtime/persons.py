@@ -15,6 +15,7 @@ from costream.core.records import Data, SkeletonFrame, VideoFrame
 from costream.models.base import Model, PersonFinder, PersonModel, StepResult
 from costream.models.persons import PersonsModel
 from costream.options.options import Options
+from costream.runtime.counters import add_costs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -240,8 +241,3 @@ def _together(whole: StepResult, people: StepResult | None) -> StepResult:
         skeletons=people.skeletons,
         people=people,
     )
-
-
-def add_costs(total: int | None, part: int | None) -> int | None:
-    """Return the sum of two costs, unknown if one is."""
-    return None if total is None or part is None else total + part

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,10 +19,13 @@ from costream.options.options import Options
 from costream.runtime.budget import TokenController
 from costream.runtime.masks import MaskPainter
 from costream.runtime.persons import PersonScores, person_rows
+from costream.runtime.recorder import StreamRecorder
 from costream.runtime.stop import StopHandler
-from costream.runtime.writer import StreamRecorder
 from costream.sinks.base import Sink
 from costream.sources.base import LiveSource, Source
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Takes the time and the scores of a step; see ``StreamRecorder.step``.
 StepListener = Callable[[float, PersonScores], None]
@@ -46,8 +50,9 @@ def run(
     BrokenPipeError when the reader of a sink's stream has closed it.
     """
     chosen, handler = options or Options(), stop or StopHandler()
-    running = SourceRun(source, model, sinks, chosen, handler, follow_persons=follow_persons)
-    running.listener = None if listener is None else listener(running.recorder)
+    running = SourceRun(
+        source, model, sinks, chosen, handler, follow_persons=follow_persons, listener=listener
+    )
     for _ in running.steps():
         pass
     return running.summary
@@ -60,10 +65,21 @@ class StreamRunner:
     """
 
     def __init__(
-        self, model: Model, recorder: StreamRecorder, info: SourceInfo, *, eager: bool = False
+        self,
+        model: Model,
+        recorder: StreamRecorder,
+        info: SourceInfo,
+        *,
+        eager: bool = False,
+        live: LiveSource | None = None,
+        listener: StepListener | None = None,
     ) -> None:
-        """``recorder`` is open. ``eager``: as for ``clock.Ticker``."""
-        self._model, self._recorder = model, recorder
+        """``recorder`` is open. ``eager``: as for ``clock.Ticker``.
+
+        ``live``: the source, if it may drop items. ``listener`` is called after each step.
+        """
+        self._model, self._recorder, self._live = model, recorder, live
+        self._listener = listener
         rate_hz, card = recorder.rate_hz, model.info.card
         self.clock: ItemClock | Resampler = (
             ItemClock()
@@ -73,9 +89,8 @@ class StreamRunner:
         self._chunk = 1 if info.live else model.info.chunk
         self._ticks: list[Tick] = []  # to be run together
         self._newest: Tick | None = None  # since the start or a gap ...
-        self.answered = False  # ... and whether there was an output
+        self._answered = False  # ... and whether there was an output
         self.state = model.init_state(1)
-        self.listener: StepListener | None = None  # called after each step
         self.persons = person_rows(model, recorder.options) if recorder.follows else None
         self._painter = MaskPainter(recorder.options.mask)
         self._controller = self._controlled()
@@ -84,8 +99,19 @@ class StreamRunner:
         self.begin()
 
     def begin(self) -> None:
-        """Let the next step begin now."""
+        """Measure the time that the next step waits for its data from now on."""
         self._waiting_since = self._now_s()
+
+    def resume(self, tensors: dict[str, Tensor], persons: Mapping[str, Any] | None) -> None:
+        """Continue from a saved state of the network; call it before the first item.
+
+        ``persons``: the position of ``PersonRows``, if the tensors are those of persons.
+        """
+        if persons is not None and self.persons is not None:
+            self.persons.resume(persons, tensors)
+        else:
+            self.state.load_tensors(tensors)
+        self._answered = True  # as far as can be known
 
     def push(self, item: Item) -> None:
         """Run the steps that an item completes. Raises like ``Sink.write``."""
@@ -95,17 +121,18 @@ class StreamRunner:
         """Run the last steps, and end the open segments."""
         self._take(self.clock.finish())
         self._run()
-        late = self._newest is not None and not self.answered
+        last_s = self._recorder.counters.last_s
+        late = self._newest is not None and not self._answered
         if late:
             self._complete()
-        self._recorder.flush(late=late)
+        self._recorder.flush(late=late, last_s=last_s)
 
     def _complete(self) -> None:
-        """Let the newest picture, row or pose stay, or silence follow, until the network answers.
+        """Repeat the newest picture, row or pose, or add silence, until the network has an output.
 
-        Data that are shorter than its delay would have no answer.
+        Data that are shorter than its delay would have none.
         """
-        newest, end_s = self._newest, self._recorder.last_s
+        newest = self._newest
         if newest is None or self._recorder.options.wait:
             return
         item = newest.item
@@ -115,9 +142,8 @@ class StreamRunner:
             time_s = newest.time_s + k / self._recorder.rate_hz
             self._ticks = [Tick(newest.i + k, time_s, item, False)]
             self._run()
-            if self.answered:
+            if self._answered:
                 break
-        self._recorder.last_s = end_s
 
     def _take(self, events: Iterable[TickItem]) -> None:
         for event in events:
@@ -130,7 +156,7 @@ class StreamRunner:
             self._run()
             if isinstance(event, Gap):
                 self._recorder.gap(event)
-                self._newest, self.answered = None, False
+                self._newest, self._answered = None, False
                 self.state.reset([0])
                 if self.persons is not None:
                     self.persons.reset()
@@ -138,14 +164,13 @@ class StreamRunner:
                 self._recorder.fault(event)
 
     def _run(self) -> None:
-        """Run the ticks that are there."""
+        """Run the ticks that were collected."""
         ticks, self._ticks = self._ticks, []
         if not ticks:
             return
         decode_s = (self._now_s() - self._waiting_since) / len(ticks)
         if self._controller is not None:
             self._controller.before(self.state)
-            self._recorder.budget = self._controller.step_budget
         items, persons = [tick.item for tick in ticks], self.persons
         if persons is None or isinstance(self._model, PersonsModel):
             results = self._model.steps(items, self.state)
@@ -156,11 +181,13 @@ class StreamRunner:
         else:
             results = [persons.step(item) for item in items]
         self._newest = ticks[-1]
+        budget = None if self._controller is None else self._controller.step_budget
+        dropped = 0 if self._live is None else self._live.dropped
         for tick, result in zip(ticks, results, strict=True):
-            scores = self._recorder.step(tick, result, decode_s)
-            self.answered |= bool(scores)
-            if self.listener is not None:
-                self.listener(tick.time_s, scores)
+            scores = self._recorder.step(tick, result, decode_s, dropped=dropped, budget=budget)
+            self._answered |= bool(scores)
+            if self._listener is not None:
+                self._listener(tick.time_s, scores)
         self.begin()
 
     def _controlled(self) -> TokenController | None:
@@ -193,11 +220,13 @@ class SourceRun:
         stop: StopHandler,
         *,
         follow_persons: bool = False,
+        listener: Callable[[StreamRecorder], StepListener] | None = None,
     ) -> None:
+        """The arguments of ``run``."""
         self.source, self.model, self.stop = source, model, stop
         self._live = source if isinstance(source, LiveSource) else None
         self.recorder = StreamRecorder(model, options, sinks, follow_persons=follow_persons)
-        self.listener: StepListener | None = None
+        self._listener = None if listener is None else listener(self.recorder)
         self.summary: Summary
 
     def steps(self) -> Generator[None, None, None]:
@@ -216,14 +245,13 @@ class SourceRun:
                     self.recorder.open(info)
                 except SourceError as error:  # it is not for this model
                     raise SourceError(str(error), where=info.uri) from error
-                runner = StreamRunner(self.model, self.recorder, info)
-                runner.listener = self.listener
+                runner = StreamRunner(
+                    self.model, self.recorder, info, live=self._live, listener=self._listener
+                )
                 yield
                 for item in self.source.items():
                     if self.stop.requested:
                         break
-                    if self._live is not None:
-                        self.recorder.dropped = self._live.dropped
                     runner.push(item)
                     yield
                 if self.stop.requested:
@@ -243,8 +271,8 @@ class SourceRun:
             finally:
                 self.summary = self._summary(exit_code, time.perf_counter() - began)
                 self.recorder.close(self.summary)
-        if self.recorder.steps == 0 and not self.stop.requested:
-            why = self.recorder.fatal
+        if self.recorder.counters.steps == 0 and not self.stop.requested:
+            why = self.recorder.counters.fatal
             raise SourceError(
                 f"nothing could be read{f' ({why})' if why else ''}",
                 where=info.uri,
@@ -254,14 +282,16 @@ class SourceRun:
     def _exit_code(self) -> ExitCode:
         if self.stop.exit_code is not None:
             return self.stop.exit_code
-        if self.recorder.steps == 0:
+        if self.recorder.counters.steps == 0:
             return ExitCode.INPUT
-        return ExitCode.PARTIAL if self.recorder.fatal else ExitCode.OK
+        return ExitCode.PARTIAL if self.recorder.counters.fatal else ExitCode.OK
 
     def _summary(self, exit_code: ExitCode, wall_s: float) -> Summary:
         live = self._live
-        if live is not None:
-            self.recorder.dropped = live.dropped
-        complete = exit_code is ExitCode.OK and not self.stop.requested
-        drift_ppm = None if live is None else live.drift_ppm
-        return self.recorder.summary(exit_code, wall_s, complete=complete, drift_ppm=drift_ppm)
+        return self.recorder.summary(
+            exit_code,
+            wall_s,
+            complete=exit_code is ExitCode.OK and not self.stop.requested,
+            dropped=0 if live is None else live.dropped,
+            drift_ppm=None if live is None else live.drift_ppm,
+        )

@@ -6,7 +6,6 @@ import csv
 import json
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from costream.core.errors import ModelError
 from costream.core.records import AudioBlock
 from costream.models.catalogue import load_model
 from costream.models.streaming import familiarity_of
-from costream.runtime.writer import StreamRecorder
+from costream.runtime.counters import is_unfamiliar
 from costream.weights_io.card import Card, Familiarity
 from costream.weights_io.file import read_weights, write_weights
 from kit.paths import SAMPLES
@@ -108,8 +107,6 @@ def test_tables_and_reports_tell_it(folder, tmp_path) -> None:
 
 
 def test_what_is_heard_says_nothing_of_what_is_seen() -> None:
-    recorder: Any = StreamRecorder.__new__(StreamRecorder)
-    recorder.unfamiliar = None
     seen, heard = (
         SimpleNamespace(
             head=SimpleNamespace(
@@ -131,9 +128,7 @@ def test_what_is_heard_says_nothing_of_what_is_seen() -> None:
         result = SimpleNamespace(
             familiarity=np.array([familiarity]), probabilities=np.array([event + other])
         )
-        recorder.unfamiliar = 0
-        recorder._judge_familiarity((result, entries))
-        assert recorder.unfamiliar == count
+        assert is_unfamiliar((result, entries)) == bool(count)
 
 
 @pytest.mark.parametrize("wrong", [{"scale": 0.0}, {"rest": "nobody"}])

@@ -21,10 +21,10 @@ from costream.models.streaming import StreamingModel
 from costream.options.options import Options
 from costream.runtime.alerts.alerts import AlertOptions
 from costream.runtime.alerts.rules import RuleLabels
-from costream.runtime.head_timelines import resume_smoothing
+from costream.runtime.recorder import StreamRecorder
+from costream.runtime.timelines import resume_smoothing
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.state_dir import Snapshot, StateDirectory
-from costream.runtime.writer import StreamRecorder
 from costream.weights_io.card import Card, Timeline
 from kit.streams import RecordSink
 
@@ -101,7 +101,7 @@ def test_a_watch_goes_on_with_them_bit_for_bit(shipped: StreamingModel, tmp_path
     assert saved is not None
     later = track_of(model)[0]
     later.gap(Gap(items[30].time_s, items[31].time_s, "not running"))
-    resume_smoothing(later.timelines, saved.smoothed)
+    resume_smoothing(later.timelines.current, saved.smoothed)
     rest = play(model, items[31:], later, saved.state)
     assert np.array_equal(rest, whole[31:])
     assert track_of(shipped)[0].smoothed() == ()
@@ -159,9 +159,9 @@ def test_alerts_and_status_go_by_the_thresholds_of_labels(shipped: StreamingMode
     def active_of(track: StreamRecorder, label: str, score: float) -> str | None:
         scores = np.array([1 - score if name == "background" else 0.0 for name in classes.labels])
         scores[classes.labels.index(label)] = score
-        smoother = track.timelines[0].segmenter.smoother
+        smoother = track.timelines.current[0].segmenter.smoother
         time_s = 0.0 if smoother.time_s is None else smoother.time_s + 0.125
-        track.timelines[0].segmenter.push(time_s, scores)
+        track.timelines.current[0].segmenter.push(time_s, scores)
         return track.active
 
     track, _ = track_of(with_card(shipped, timeline=replace(TIMELINE, smooth_s=0.0)))

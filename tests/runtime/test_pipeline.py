@@ -127,7 +127,7 @@ def test_scores_that_are_no_numbers_are_told(model):
         items[k] = replace(items[k], values=np.full(256, 1e38, np.float32))
     sink = RecordSink()
     summary = run(given(items), model, [sink])
-    message = "the network's scores are not numbers: it begins anew"
+    message = "the network's scores are NaN; the state of the stream was reset"
     assert sink.of(Fault) == [Fault(9 / 8, message), Fault(20 / 8, message)]
     assert summary.errors == 2
     assert summary.complete

@@ -14,10 +14,10 @@ from costream.core.clock import Tick
 from costream.core.records import FeatureRow, Gap, SourceInfo
 from costream.models.catalogue import load_model
 from costream.options.options import Options
+from costream.runtime.recorder import StreamRecorder
 from costream.runtime.watch import command
 from costream.runtime.watch.channel import FeedChannel
 from costream.runtime.watch.feed import Buffer, Feed, ReadyStep
-from costream.runtime.writer import StreamRecorder
 from kit.media import excerpt
 from kit.paths import SAMPLES
 from kit.runs import records
@@ -78,10 +78,10 @@ def test_gaps_never_overlap():
     """One that the source tells lies between the steps that others were dropped beside."""
     model, sink = load_model("cooadtr"), RecordSink()
     recorder = StreamRecorder(model, Options(), [sink])
-    recorder.open_sinks.append(sink)
-    recorder.begun = True
+    info = SourceInfo("x", "x", "video", None, None, live=True)
+    recorder.open(info)
     buffer = Buffer(9, 2.0, block=False, arrived=threading.Condition())
-    source = ItemSource(SourceInfo("x", "x", "video", None, None, live=True), [])
+    source = ItemSource(info, [])
     channel = FeedChannel(None, 0, Feed("x", source, iter, buffer), recorder)
 
     def step(time_s):

@@ -12,7 +12,7 @@ from costream.runtime.alerts.alerts import AlertOptions, Alerts, read_options
 from costream.runtime.alerts.rules import RuleLabels
 from costream.runtime.persons import PersonScores
 from costream.runtime.pipeline import StepListener
-from costream.runtime.writer import StreamRecorder
+from costream.runtime.recorder import StreamRecorder
 from costream.ui.console import print_line, stderr_console
 
 

@@ -7,6 +7,7 @@ import math
 import re
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 
 from costream.core.errors import CostreamError, ExitCode, SourceError
@@ -14,12 +15,12 @@ from costream.core.records import Fault, FeedState, Gap
 from costream.core.status import FeedStatus
 from costream.models.base import StepResult
 from costream.runtime.alerts.worker import LogLimiter
-from costream.runtime.head_timelines import resume_smoothing
 from costream.runtime.persons import PersonScores
+from costream.runtime.recorder import StreamRecorder
+from costream.runtime.timelines import resume_smoothing
 from costream.runtime.watch.feed import Feed, FeedEvent, Rate, ReadyStep, SourceEnded, SourceOpened
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.state_dir import SavedState, Snapshot
-from costream.runtime.writer import StreamRecorder
 from costream.sources.base import Connection
 
 log = logging.getLogger("costream")
@@ -90,8 +91,7 @@ class FeedChannel:
         ``began_s``, ``zero_s``: ``time.time()`` and ``time.monotonic()`` at 0 s of the source.
         """
         self._resumed, self._last_s, self._smoothed = True, saved.time_s, saved.smoothed
-        self.recorder.first_step = saved.next_step
-        self.recorder.begin(saved.newest)
+        self.recorder.resume(saved.next_step, newest_number=saved.newest)
         self.began_s, self._zero_s = began_s, zero_s
 
     def snapshot(self, ahead: int = 0) -> Snapshot | None:
@@ -99,10 +99,11 @@ class FeedChannel:
 
         ``ahead``: numbers to leave out, as steps may be taken after this.
         """
-        if self._last_s is None or not self.recorder.steps:
+        counters = self.recorder.counters
+        if self._last_s is None or not counters.steps:
             return None
-        next_step = self.recorder.first_step + self.recorder.steps + ahead
-        newest = self.recorder.newest + min(ahead, AHEAD)
+        next_step = counters.next_step + ahead
+        newest = counters.newest_number + min(ahead, AHEAD)
         times = (self.began_s, self.now_s, self._last_s)
         return Snapshot(next_step, *times, self.recorder.smoothed(), newest)
 
@@ -146,7 +147,7 @@ class FeedChannel:
             self._resumed = False
             self._gap(Gap(last_s, time_s, "not running"))
             if self._smoothed:
-                resume_smoothing(self.recorder.timelines, self._smoothed)
+                resume_smoothing(self.recorder.timelines.current, self._smoothed)
             return None
         spaced_s = SPACED * max(ready.apart_s, 1 / self.recorder.rate_hz) / part
         begins_s = max(last_s, self._gap_end_s)
@@ -167,10 +168,13 @@ class FeedChannel:
             self.recorder.gap(gap)
         return gap
 
-    def step(self, ready: ReadyStep, result: StepResult) -> PersonScores:
+    def step(
+        self, ready: ReadyStep, result: StepResult, budget: Mapping[str, float]
+    ) -> PersonScores:
         """Record the network's result; return the scores of ``StreamRecorder.step``."""
-        self.recorder.dropped = self.dropped
-        scores = self.recorder.step(ready.tick, result, ready.decode_s)
+        scores = self.recorder.step(
+            ready.tick, result, ready.decode_s, dropped=self.dropped, budget=budget
+        )
         spent_ms = 1e3 * (result.network_s + result.frontend_s)
         self._network_ms += (spent_ms - self._network_ms) * (0.05 if self._network_ms else 1.0)
         self._rate.add(time.monotonic())
@@ -193,7 +197,7 @@ class FeedChannel:
 
     def close(self, exit_code: ExitCode) -> None:
         """Finish the files. A connection that is down at the end is recorded as a gap."""
-        if not self.recorder.begun:
+        if not self.recorder.opened:
             return
         if not self.ended:
             connection = self.feed.connection
@@ -202,15 +206,20 @@ class FeedChannel:
                 reason = connection.message or "not connected yet"
                 self._gap(Gap(last_s, max(self.now_s, last_s), reason))
         self.recorder.flush()
-        self.recorder.dropped = self.dropped
         code = ExitCode.INPUT if self.lost else ExitCode.OK if self._complete else exit_code
-        wall_s, drift_ppm = time.monotonic() - self._opened_s, self.feed.drift_ppm
-        summary = self.recorder.summary(code, wall_s, complete=self._complete, drift_ppm=drift_ppm)
+        summary = self.recorder.summary(
+            code,
+            time.monotonic() - self._opened_s,
+            complete=self._complete,
+            dropped=self.dropped,
+            drift_ppm=self.feed.drift_ppm,
+        )
         self.recorder.close(summary)
 
     def status(self, now_s: float) -> FeedStatus:
         """Return the status of the feed."""
         recorder, connection = self.recorder, self.feed.connection
+        counters = recorder.counters
         age_s = None if self.feed.newest_s is None else now_s - self.feed.newest_s
         top, active = next(iter(recorder.top.values()), ()), recorder.active
         persons = recorder.persons
@@ -231,20 +240,20 @@ class FeedChannel:
             time_s=self._last_s,
             frames_hz=self.feed.rate.at(now_s),
             steps_hz=self._rate.at(now_s),
-            steps=recorder.steps,
-            lag_s=recorder.lag_s,
+            steps=counters.steps,
+            lag_s=counters.lag_s,
             dropped=self.dropped,
             reconnects=connection.reconnects,
-            gaps=recorder.gaps,
-            errors=recorder.errors,
+            gaps=counters.gaps,
+            errors=counters.errors,
             alerts=self.alerts,
             top=top,
             active=active if connection.state == "live" else None,
-            heads=recorder.heads if connection.state == "live" else {},
+            heads=recorder.active_by_head if connection.state == "live" else {},
             network_ms=self._network_ms,
-            macs=recorder.macs,
-            dense_macs=recorder.dense_macs,
-            seen=tuple(recorder.seen.values()),
+            macs=counters.macs,
+            dense_macs=counters.dense_macs,
+            seen=tuple(counters.seen.values()),
             persons=persons,
             level_db=None if recorder.meter is None else recorder.meter.db,
             places=() if recorder.presence is None else recorder.presence.counts(),
@@ -280,8 +289,7 @@ class FeedChannel:
             self.began_s = info.began_s
             self._zero_s = time.monotonic() - (time.time() - info.began_s)
         try:
-            self.recorder.open(info)
-            self.recorder.called = self.spec.name
+            self.recorder.open(info, self.spec.name)
             if self.recorder.model.info.beside is not None and info.silent is not None:
                 log.warning("%s: no sound: %s", self.spec.name, info.silent)
         except SourceError as error:

@@ -31,6 +31,7 @@ from costream.runtime.masks import MaskPainter
 from costream.runtime.memory import give_back, share_heap, widen_strings
 from costream.runtime.options import check_model_options, source_options
 from costream.runtime.persons import person_rows
+from costream.runtime.recorder import StreamRecorder
 from costream.runtime.setup import logging_to
 from costream.runtime.stop import StopHandler
 from costream.runtime.watch.channel import FeedChannel
@@ -42,7 +43,6 @@ from costream.runtime.watch.prometheus import Metrics
 from costream.runtime.watch.state_dir import SavedState, StateDirectory
 from costream.runtime.watch.status import StatusCollector, StatusFile
 from costream.runtime.watch.systemd import SystemdNotifier
-from costream.runtime.writer import StreamRecorder
 from costream.sinks.atomic import StreamOutput
 from costream.sinks.base import Sink
 from costream.sinks.journal import Journal
@@ -317,7 +317,7 @@ class WatchRun:
         status = self._overview.status(self._share.load, self._alerts.failed + lost)
         for channel, feed in zip(self._channels, status.feeds, strict=True):
             age_s = feed.away_s if feed.age_s is None else feed.age_s
-            if channel.recorder.begun and age_s is not None:
+            if channel.recorder.opened and age_s is not None:
                 for alert in self._alerts.state(feed.name, channel.now_s, feed.state, age_s):
                     self._loop.record_alert(channel, alert)
         for view in self._views:

@@ -118,8 +118,8 @@ class Loop:
             self._share.spent(time.perf_counter() - began_s, len(group))
             for (channel, ready), result in zip(group, results, strict=True):
                 part = {"budget_share": self._share.part} if self._share.limited else {}
-                channel.recorder.budget = self.rows.step_budget(channel.row) or part
-                scores = channel.step(ready, result)
+                budget = self.rows.step_budget(channel.row) or part
+                scores = channel.step(ready, result, budget)
                 if scores:
                     recorder = channel.recorder
                     about = (recorder.presence, recorder.scene(ready.tick.item), recorder.meter)
