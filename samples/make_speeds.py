@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from costream.runtime.setup import processor
+from costream.core.processor import processor
 
 SAMPLES = Path(__file__).resolve().parent
 STORED, README = SAMPLES / "speeds.json", SAMPLES.parent / "README.md"

@@ -17,8 +17,9 @@ from costream.core.status import WatchStatus
 from costream.options.options import Options
 from costream.runtime.options import check_model_options
 from costream.runtime.stop import StopHandler
-from costream.runtime.watch.command import WatchRun, WatchView, status_exports
+from costream.runtime.watch.command import status_exports
 from costream.runtime.watch.feed_list import read_feeds
+from costream.runtime.watch.watch_run import WatchRun, WatchView
 from costream.sinks.base import Sink
 from costream.sinks.journal import Journal
 from costream.sinks.rotation import Rotation

@@ -350,7 +350,7 @@ def load_model(
     they or the device cannot be used; UsageError for arguments of another type.
     """
     from costream.models import catalogue as registry
-    from costream.runtime.setup import prepare_torch
+    from costream.runtime.torch_setup import prepare_torch
 
     for given in (name, name if weights is None else weights):
         if not isinstance(given, str | os.PathLike):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from costream.bench.timing import quiet_torch, state_size
+from costream.core.processor import has_fast_bfloat16
 from costream.core.tables import Cell, Table
 from costream.models.eventful.backbone import ViTDetBackbone
 from costream.models.streaming import find_device, find_dtype, synchronize
@@ -24,7 +25,6 @@ from costream.nn.eventful.block import VARIANTS, EventfulBlock, use_bfloat16_pro
 from costream.nn.eventful.counts import Operations
 from costream.nn.eventful.policies import TopTokens
 from costream.nn.state import State, zeros
-from costream.runtime.setup import has_fast_bfloat16
 
 COLUMNS = ("way", "tokens", "median ms", "p10 ms", "x dense", "G operations", "state MB")
 TOKENS = (128, 256, 512, 882, 1323, 1676)

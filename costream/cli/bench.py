@@ -191,7 +191,7 @@ def stream(
     sniff(file)  # reports a wrong name before torch is imported
     from costream.bench.stream import frames_table, stream_table
     from costream.models.catalogue import load_model
-    from costream.runtime.setup import prepare_torch
+    from costream.runtime.torch_setup import prepare_torch
 
     prepare_torch(threads)
     loaded = load_model(model, weights=weights, device=device, dtype=dtype)
@@ -227,7 +227,7 @@ def streams(
     """Time steps of many streams together: what one costs, and how many a core can take."""
     from costream.bench.streams import streams_table
     from costream.models.catalogue import load_model
-    from costream.runtime.setup import prepare_torch
+    from costream.runtime.torch_setup import prepare_torch
 
     prepare_torch(threads)
     loaded = load_model(model, weights=weights, device=device)
@@ -258,7 +258,7 @@ def streams(
 def threads(models: tuple[str, ...], counts: tuple[int, ...], rounds: int, as_json: bool) -> None:
     """Time a step of each model with one thread and with more."""
     from costream.bench.threads import MODELS, threads_table
-    from costream.runtime.setup import prepare_torch
+    from costream.runtime.torch_setup import prepare_torch
 
     prepare_torch(None)
     show([threads_table(models or MODELS, counts, rounds)], as_json)
@@ -296,7 +296,7 @@ def budget(
     from costream.bench.budget import budget_table, budget_trace, draw
     from costream.models.base import GatedModel
     from costream.models.catalogue import load_model
-    from costream.runtime.setup import prepare_torch
+    from costream.runtime.torch_setup import prepare_torch
 
     prepare_torch(threads)
     loaded = load_model(model, weights=weights, device="cpu")
@@ -365,8 +365,8 @@ def zoo(
     sniff(file)  # reports a wrong name before torch is imported
     from costream.bench.zoo import ZooSettings, zoo_table
     from costream.evaluation.picture import draw_table
-    from costream.runtime.setup import prepare_torch
     from costream.runtime.stop import StopHandler
+    from costream.runtime.torch_setup import prepare_torch
 
     prepare_torch(threads)
     with StopHandler() as stop:
@@ -393,7 +393,7 @@ def compress(models: tuple[str, ...], rounds: int, threads: int, as_json: bool) 
     costream bench compress whole.safetensors small.safetensors
     """
     from costream.bench.compression import compression_table
-    from costream.runtime.setup import prepare_torch
+    from costream.runtime.torch_setup import prepare_torch
 
     prepare_torch(threads)
     show([compression_table(models, rounds, threads)], as_json)

@@ -170,9 +170,10 @@ def _run(
         console.print(Text(command, "bold"), soft_wrap=True)
         console.print(f"  knows        {sample.knows}")
         console.print(f"  knows not    {sample.knows_not}")
+    from costream.runtime.logs import logging_to
+    from costream.runtime.model_loading import load
     from costream.runtime.options import source_options
     from costream.runtime.pipeline import run
-    from costream.runtime.setup import load, logging_to
     from costream.sinks.registry import make_sinks
     from costream.sources.uris import open_source
 

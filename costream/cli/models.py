@@ -191,7 +191,7 @@ def _listed(entry: ModelEntry, timed: bool) -> tuple[str, str, str, str]:
 
 def _step_time(path: Path) -> str:
     from costream.models.verify import step_ms
-    from costream.runtime.setup import prepare_torch
+    from costream.runtime.torch_setup import prepare_torch
 
     prepare_torch()
     try:
@@ -350,7 +350,7 @@ def compress_command(model: str, int8: bool, output: Path | None, overwrite: boo
     check_weight_file(target)
     _check_new(target, overwrite=overwrite)
     from costream.evaluation.compression import compress
-    from costream.runtime.setup import prepare_torch
+    from costream.runtime.torch_setup import prepare_torch
 
     prepare_torch()
     facts = compress(model, target)
@@ -414,7 +414,7 @@ def verify_command(models: tuple[str, ...], as_json: bool) -> int:
     """
     from costream.evaluation.sample import reproduce
     from costream.models.verify import verify
-    from costream.runtime.setup import prepare_torch
+    from costream.runtime.torch_setup import prepare_torch
 
     prepare_torch()
     rows = []

@@ -419,7 +419,7 @@ def convert(
     """Write the weight file of checkpoints and describe it. Raises as ``import_files``."""
     from costream.models.build import build
     from costream.models.importing import import_files
-    from costream.runtime.setup import logging_to
+    from costream.runtime.logs import logging_to
     from costream.weights_io.file import write_weights
 
     with logging_to(1, "auto", None):

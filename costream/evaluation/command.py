@@ -13,7 +13,7 @@ from costream.evaluation.picture import draw
 from costream.evaluation.recordings import result_scores, watch_scores
 from costream.evaluation.settings import EvaluateSettings, card_of
 from costream.evaluation.tables import to_text
-from costream.runtime.setup import logging_to
+from costream.runtime.logs import logging_to
 from costream.runtime.stop import StopHandler
 
 

@@ -94,7 +94,7 @@ def card_of(settings: EvaluateSettings) -> Card:
 def load(settings: EvaluateSettings) -> Model:
     """Prepare PyTorch and return the loaded model. Raises ModelError."""
     from costream.models.catalogue import load_model
-    from costream.runtime.setup import prepare_torch
+    from costream.runtime.torch_setup import prepare_torch
 
     prepare_torch(settings.threads)
     return load_model(

@@ -18,8 +18,9 @@ from costream.core.records import Gap
 from costream.models.compatibility import check_flow, source_kind, source_notes
 from costream.models.streaming import StreamingModel
 from costream.options.options import Options
+from costream.runtime.logs import logging_to
+from costream.runtime.model_loading import load
 from costream.runtime.options import source_options
-from costream.runtime.setup import load, logging_to
 from costream.runtime.stop import StopHandler
 from costream.sinks.atomic import BinaryFile, exists_error
 from costream.sinks.registry import check_outputs

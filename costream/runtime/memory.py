@@ -1,4 +1,4 @@
-"""Memory of programs that run for weeks."""
+"""Memory of programs that run for weeks: garbage collection and the heap."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _M_ARENA_MAX = -8  # of glibc's malloc.h
-_PASSING = 50_000  # more than the table has room for once PyTorch has interned its names
 
 
 def share_heap() -> None:
-    """Let threads to come share the main heap, where that can be asked for (glibc).
+    """Make all threads started after this call use one heap (glibc only).
 
-    glibc gives threads up to eight heaps a core, and each keeps what it held at its fullest:
-    ``give_back`` has the end of the main heap alone returned. What MALLOC_ARENA_MAX says in the
-    environment goes first.
+    By default glibc creates up to eight heaps per core, and each keeps the memory it needed at its
+    peak: ``give_back`` returns the free end of the main heap only. The environment variable
+    MALLOC_ARENA_MAX takes precedence.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
@@ -26,10 +25,10 @@ def share_heap() -> None:
 
 
 def settle() -> None:
-    """Let what is there now live to the end, unseen by the garbage collector.
+    """Exempt all current objects from garbage collection (``gc.freeze``).
 
-    Python looks for cycles among all objects only once there are a quarter more of them, which is
-    hours after PyTorch has brought half a million. Without those it looks often, in little time.
+    Python collects the oldest generation only when it has grown by a quarter: with the half million
+    objects of PyTorch that takes hours. Without them, collections are frequent and short.
     """
     gc.freeze()
     gc.collect()
@@ -37,9 +36,9 @@ def settle() -> None:
 
 @contextmanager
 def settling() -> Iterator[None]:
-    """Look for no cycles while what is to ``settle`` is loaded.
+    """Turn garbage collection off in the block, and ``settle`` at its end.
 
-    To look through the objects of PyTorch, again and again as they come, takes 0.2 s.
+    For loading a model: collections during the import of PyTorch take 0.2 s in all.
     """
     gc.disable()
     try:
@@ -49,21 +48,11 @@ def settling() -> Iterator[None]:
         gc.enable()
 
 
-def widen_strings() -> None:
-    """Bring about now that CPython's table of interned strings is made anew, with twice the room.
-
-    It is once as many strings, such as parts of paths, came and went as it had room for: in the
-    middle of a watch, at the cost of some megabytes.
-    """
-    if sys.version_info[:2] != (3, 12):  # there they stay for ever
-        passing = [sys.intern(f"costream {k}") for k in range(_PASSING)]
-        del passing
-
-
 def give_back() -> None:
-    """Return what is free of the heap to the system, where that can be asked for (glibc).
+    """Return the free memory of the heap to the system (``malloc_trim``, glibc only).
 
-    glibc itself does so at the end of a heap only: what a backlog of frames took would stay.
+    By itself glibc returns the end of a heap only, so that the memory of a backlog of frames would
+    stay with the process.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:

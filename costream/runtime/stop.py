@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 
 from costream.core.errors import ExitCode
@@ -20,46 +20,26 @@ class Stopped(BaseException):
         self.exit_code = exit_code
 
 
-_loading = False
-
-
-@contextmanager
-def loading() -> Iterator[None]:
-    """Let a stop signal end the program at once while libraries or a model are loaded.
-
-    An exception raised in the middle of that may end in C++, which aborts, or in an extension
-    that prints it and goes on. Nothing needs to be finalised yet. Without effect outside of a
-    StopHandler.
-    """
-    global _loading
-    before, _loading = _loading, True
-    try:
-        yield
-    finally:
-        _loading = before
-
-
 class StopHandler:
-    """A stop event: a run polls it to learn that it should end.
+    """A stop event: a run polls ``requested`` to learn that it should end.
 
-    As a context manager it handles SIGINT, SIGTERM and SIGHUP: the first signal ends the run in
-    progress (``while_running``) or, when there is none, raises Stopped; the second, and any while
+    ``exit_code`` is the code to end with, None before a stop was requested. As a context manager it
+    handles SIGINT, SIGTERM and SIGHUP: the first signal ends the run in progress
+    (``while_running``) or, when there is none, raises Stopped; the second one, and any while
     ``loading``, exits at once.
     """
 
     def __init__(self) -> None:
         self.exit_code: ExitCode | None = None
+        self.requested = False  # a signal arrived, or ``request`` was called
+        self._loading = False
         self._running: Callable[[], None] | None = None
         self._previous: dict[int, object] = {}
-
-    @property
-    def requested(self) -> bool:
-        """Whether a signal arrived or ``request`` was called."""
-        return self.exit_code is not None
 
     def request(self, exit_code: ExitCode = ExitCode.SIGINT) -> None:
         """Ask the run in progress to end."""
         self.exit_code = exit_code
+        self.requested = True
         if self._running is not None:
             self._running()
 
@@ -72,6 +52,19 @@ class StopHandler:
         finally:
             self._running = None
 
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Make any signal exit at once while libraries or a model are loaded.
+
+        An exception raised there may end in C++, which aborts, or in an extension that prints it
+        and continues. No file needs to be finished yet.
+        """
+        before, self._loading = self._loading, True
+        try:
+            yield
+        finally:
+            self._loading = before
+
     def __enter__(self) -> StopHandler:
         for number in _signals():
             self._previous[number] = signal.signal(number, self._on_signal)
@@ -83,7 +76,7 @@ class StopHandler:
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         code = ExitCode.SIGINT if number == signal.SIGINT else ExitCode.SIGTERM
-        if self.requested or _loading:
+        if self.requested or self._loading:
             from costream.ui.console import restore_cursor  # imported already by the run
 
             restore_cursor(sys.stderr)
@@ -91,6 +84,15 @@ class StopHandler:
         self.request(code)
         if self._running is None:
             raise Stopped(code)
+
+
+def loading() -> AbstractContextManager[None]:
+    """Return ``StopHandler.loading`` of the object that handles SIGINT now; without one, nothing.
+
+    Only the program handles signals: this has no effect in a process that uses the API.
+    """
+    handler = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+    return handler.loading() if isinstance(handler, StopHandler) else nullcontext()
 
 
 def _signals() -> list[int]:

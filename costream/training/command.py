@@ -17,8 +17,9 @@ from costream.models.catalogue import read_whole
 from costream.models.compatibility import card_kind
 from costream.models.spec import is_gated
 from costream.models.streaming import find_device
-from costream.runtime.setup import logging_to, prepare_torch
+from costream.runtime.logs import logging_to
 from costream.runtime.stop import StopHandler
+from costream.runtime.torch_setup import prepare_torch
 from costream.training.adapting import adapter_card, check_adapter
 from costream.training.audio.trainer import AudioTrainer
 from costream.training.base import (

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from costream.core.errors import UsageError
-from costream.runtime.setup import has_fast_bfloat16
+from costream.core.processor import has_fast_bfloat16
 from costream.weights_io.file import write_whole
 
 log = logging.getLogger("costream")

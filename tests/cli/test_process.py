@@ -377,7 +377,7 @@ def test_a_bug_is_one_line_and_a_traceback_only_with_vv(tmp_path):
     script = (
         "import sys, costream.runtime.detect as d\n"
         "def broken(*_): raise RuntimeError('broken on purpose')\n"
-        "d.load = broken\n"
+        "d.load_checked = broken\n"
         "from costream.__main__ import main\n"
         f"sys.exit(main(['detect', {str(SAMPLE)!r}, *sys.argv[1:]]))\n"
     )

@@ -90,7 +90,7 @@ def test_one_table_of_many_inputs(tmp_path):
     assert [row["model"] for row in rows(table)] == ["cosounds"]
     refused(2, "-f srt -o FOLDER", "detect", ROOM, "-o", table.with_suffix(".srt"))
     refused(2, "a single file takes the format csv", "detect", ROOM, "-o", table, "-f", "srt")
-    hint = "-f srt: results of 2 sources make no single file; name a folder with -o, or use -f"
+    hint = "results of 2 sources cannot be written as one file; name a folder with -o, or use -f"
     refused(2, hint, "detect", ROOM, second, "-f", "srt")
     alone = run("detect", ROOM, *PART, "-f", "lines").stdout.splitlines()
     both = run("detect", ROOM, second, *PART, "-f", "lines").stdout.splitlines()

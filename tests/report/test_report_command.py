@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import pytest
 
 from costream.__main__ import main
-from costream.runtime.batch.work import RECORDS
+from costream.runtime.batch.job import RECORDS
 from kit.pages import Page
 from kit.program import ROOT, costream, python
 from kit.runs import run

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from costream.core.errors import UsageError
 from costream.options.options import Options
 from costream.runtime.alerts.actions import SECRET_VARIABLES
-from costream.runtime.watch.feed_list import FeedSpec, parse_url, read_feeds
+from costream.runtime.watch.feed_list import FeedSpec, read_feeds
+from costream.runtime.watch.feed_urls import parse_url
 from kit.media import make_video
 
 SECRET = "p@:/#?%41 ä"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from costream.runtime import setup
+from costream.core import processor
 from costream.runtime.batch import pool
 
 
@@ -43,7 +43,7 @@ def test_this_machine():
 def test_fast_bfloat16_is_read_off_the_processors_flags(
     text: str | None, fast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(setup, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(processor, "CPU_INFO", tmp_path / "cpuinfo")
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text)
-    assert setup.has_fast_bfloat16() is fast
+    assert processor.has_fast_bfloat16() is fast

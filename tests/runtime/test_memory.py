@@ -88,34 +88,6 @@ libc.fclose(ctypes.c_void_p(out))
 """
 
 
-PASS = """
-import ctypes, sys, torch
-from costream.runtime.memory import widen_strings
-class Info(ctypes.Structure):
-    _fields_ = [(f"_{k}", ctypes.c_size_t) for k in range(10)]
-def used():
-    return (info := libc.mallinfo2())._4 + info._7  # in maps of their own, and in the heap
-libc = ctypes.CDLL(None)
-libc.mallinfo2.restype = Info
-if sys.argv[1:]:
-    widen_strings()
-before = used()
-for k in range(100_000):
-    sys.intern(f"part {k}")
-print(used() - before)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc 2.33"
-)
-@pytest.mark.skipif(sys.version_info[:2] == (3, 12), reason="interned strings stay for ever")
-def test_strings_that_come_and_go_leave_nothing() -> None:
-    grown = [int(python("-c", PASS, *args).stdout) for args in ((), ("widen",))]
-    assert grown[1] < 300_000 < 1_000_000 < grown[0]
-
-
 @needs_glibc
 def test_threads_share_a_heap() -> None:
     counts = [python("-c", COUNT, *args).stdout.count("<heap nr=") for args in ((), ("share",))]

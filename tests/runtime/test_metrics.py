@@ -19,8 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.core.errors import UsageError
-from costream.runtime.watch import prometheus
-from costream.runtime.watch.prometheus import CONTENT_TYPE, Metrics, exposition, health
+from costream.runtime.watch import metrics_server
+from costream.runtime.watch.metrics_server import Metrics, health
+from costream.runtime.watch.prometheus import CONTENT_TYPE, exposition
 from kit.watched import feed, many, watch
 
 # --- the text format, version 0.0.4 ----------------------------------------------------------
@@ -235,8 +236,8 @@ def test_clients_that_hang_hold_up_neither_others_nor_the_end(metrics):
 
 
 def test_a_client_that_sends_now_and_then_is_let_go(metrics, monkeypatch):
-    assert prometheus.CLIENT_S == 5  # which is long for a test
-    monkeypatch.setattr(prometheus, "CLIENT_S", 0.5)
+    assert metrics_server.CLIENT_S == 5  # which is long for a test
+    monkeypatch.setattr(metrics_server, "CLIENT_S", 0.5)
     where = ("127.0.0.1", urlsplit(metrics.url).port)
     with socket.create_connection(where) as client:
         client.settimeout(0.1)
@@ -254,11 +255,11 @@ def test_more_clients_than_are_served_do_not_shut_others_out(metrics):
     metrics.show(watch(feed()))
     where = ("127.0.0.1", urlsplit(metrics.url).port)
     hung = []
-    for _ in range(3 * prometheus._MOST_CLIENTS):
+    for _ in range(3 * metrics_server._MOST_CLIENTS):
         hung.append(socket.create_connection(where, timeout=30))
         hung[-1].sendall(b"GET /metr")
     assert [get(metrics)[0] for _ in range(5)] == [200] * 5
-    assert threading.active_count() < 2 * prometheus._MOST_CLIENTS
+    assert threading.active_count() < 2 * metrics_server._MOST_CLIENTS
     for client in hung:
         client.close()
 
@@ -318,7 +319,7 @@ def test_one_feed_makes_no_steps(metrics, bad, said):
 
 
 def test_a_watch_that_stands_still_is_not_healthy(metrics, monkeypatch):
-    monkeypatch.setattr(prometheus, "STUCK_S", 0.0)
+    monkeypatch.setattr(metrics_server, "STUCK_S", 0.0)
     metrics.show(watch(feed()))
     code, _, text = get(metrics, "/healthz")
     assert code == 503

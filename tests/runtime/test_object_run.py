@@ -28,7 +28,7 @@ from costream.options.options import Options
 from costream.report.command import ReportBuilder
 from costream.report.digest import Digest
 from costream.runtime.pipeline import run
-from costream.runtime.watch.loop import FeedStates
+from costream.runtime.watch.feed_states import FeedStates
 from costream.sinks.atomic import AtomicFile
 from costream.sinks.registry import FORMATS, make_sinks, paths_for
 from costream.sinks.result_reader import read_results

@@ -14,8 +14,8 @@ import pytest
 from costream.core.errors import UsageError
 from costream.core.records import Alert
 from costream.core.status import FeedStatus, WatchStatus
-from costream.runtime.watch import status as module
-from costream.runtime.watch.status import StatusFile
+from costream.runtime.watch import status_file as module
+from costream.runtime.watch.status_file import StatusFile
 from kit.disk import full_disk
 from kit.watched import feed, many, watch
 

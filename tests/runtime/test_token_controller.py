@@ -17,7 +17,7 @@ from costream.options.budget import Budget, BudgetFile
 from costream.options.options import Options
 from costream.runtime.budget import TokenController
 from costream.runtime.pipeline import run
-from costream.runtime.watch.loop import FeedStates
+from costream.runtime.watch.feed_states import FeedStates
 from costream.sources.base import SourceOptions
 from costream.sources.uris import open_source
 from kit.media import make_video

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from costream.core.clock import Tick, resample
 from costream.core.records import Fault, FeatureRow, Gap, SourceInfo, VideoFrame
 from costream.runtime.watch import feed as feed_module
+from costream.runtime.watch.arrivals import SPAN_S, ArrivalDelays, Rate
+from costream.runtime.watch.buffer import Buffer, ReadyStep
 from costream.runtime.watch.channel import FeedChannel
-from costream.runtime.watch.feed import SPAN_S, ArrivalDelays, Buffer, Feed, Rate, ReadyStep
+from costream.runtime.watch.feed import Feed
 from costream.sources.base import Connection
 from kit.streams import ItemSource
 

@@ -16,8 +16,9 @@ from costream.models.catalogue import load_model
 from costream.options.options import Options
 from costream.runtime.recorder import StreamRecorder
 from costream.runtime.watch import command
+from costream.runtime.watch.buffer import Buffer, ReadyStep
 from costream.runtime.watch.channel import FeedChannel
-from costream.runtime.watch.feed import Buffer, Feed, ReadyStep
+from costream.runtime.watch.feed import Feed
 from kit.media import excerpt
 from kit.paths import SAMPLES
 from kit.runs import records

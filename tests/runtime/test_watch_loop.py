@@ -15,9 +15,10 @@ from costream.core.layouts import find_layout
 from costream.core.records import AudioBlock, FeatureRow, SkeletonFrame, VideoFrame
 from costream.models.catalogue import load_model
 from costream.runtime.watch import feed as feed_module
+from costream.runtime.watch.buffer import Buffer, ReadyStep
 from costream.runtime.watch.channel import SPACED
-from costream.runtime.watch.feed import Buffer, ReadyStep
-from costream.runtime.watch.loop import WINDOW_S, FeedStates, TimeShare
+from costream.runtime.watch.feed_states import FeedStates
+from costream.runtime.watch.time_share import WINDOW_S, TimeShare
 
 FEEDS = 5
 

@@ -21,7 +21,8 @@ import pytest
 from costream.core.clock import resample
 from costream.core.errors import UsageError
 from costream.core.records import AudioBlock, AudioFormat, Fault, Gap, VideoFrame
-from costream.runtime.watch.feed import Buffer, Feed, ReadyStep
+from costream.runtime.watch.buffer import Buffer, ReadyStep
+from costream.runtime.watch.feed import Feed
 from costream.sources.base import ConnectionOptions, SourceOptions
 from costream.sources.live import failures
 from costream.sources.live.backoff import REFUSED_FIRST_S, REFUSED_LONGEST_S

@@ -19,11 +19,12 @@ from typing import Any
 import torch
 
 from costream.core.errors import CostreamError, UsageError
+from costream.core.processor import processor
 from costream.core.records import OBJECT_DETECTION
 from costream.evaluation.sample import TOLERANCE, digest, measure
 from costream.labels.recording import BACKGROUND
 from costream.models.catalogue import load_model
-from costream.runtime.setup import prepare_torch, processor
+from costream.runtime.torch_setup import prepare_torch
 from costream.training.card_text import Table, card_text, sequence_table
 from costream.training.objects.card import detection_table
 from costream.weights_io.card import Card

@@ -19,15 +19,16 @@ from costream.models.identity import identify
 from costream.options.options import Options
 from costream.runtime.batch.folders import Outcome, failure
 from costream.runtime.batch.inputs import Inputs, collect
+from costream.runtime.batch.job import BatchJob, discard, record_path, remove_copies
 from costream.runtime.batch.journal import BatchJournal, JournalEntry
 from costream.runtime.batch.plan import BatchPlan, check_folder, identity, make_plan, remove_results
 from costream.runtime.batch.pool import Pool, Progress, auto_jobs
 from costream.runtime.batch.ray_engine import RayEngine, require_ray
+from costream.runtime.batch.run_input import preview
 from costream.runtime.batch.stores import fingerprint, is_url
 from costream.runtime.batch.tables import TABLES, MergedInput, MergedTables
-from costream.runtime.batch.work import BatchJob, discard, preview, record_path, remove_copies
+from costream.runtime.logs import logging_to
 from costream.runtime.options import check_options
-from costream.runtime.setup import logging_to
 from costream.runtime.stop import StopHandler
 from costream.sinks.parquet import require_parquet
 from costream.sinks.registry import check_outputs

@@ -70,28 +70,23 @@ class FolderWalk:
 
     def folder(self, path: str, relative: str = "") -> Iterator[FoundPath]:
         """Yield the files below a folder."""
-        known = self._known(path)
-        if known is None and relative and _identity(path) in self._above:
-            known = os.path.realpath(path)
-        if known is not None:
-            if known != path:
-                yield FoundPath(path, relative, _again("folder", known))
+        before = self._visit(path)
+        if before is None and relative and _identity(path) in self._above:
+            before = os.path.realpath(path)
+        if before is not None:
+            if before != path:
+                yield FoundPath(path, relative, _again("folder", before))
             return
         if not relative:
-            if self._output is not None and _identity(path) == self._output:
-                what = "the output folder cannot be an input folder"
-                raise UsageError(what, where=path, hint="name another one")
-            self._above = {_identity(str(parent)) for parent in Path(path).parents}
+            self._begin(path)
         try:
-            names = sorted(os.listdir(path))
+            names = sorted(name for name in os.listdir(path) if not name.startswith("."))
         except OSError as error:
             reason = f"the folder cannot be read ({error.strerror})"
             yield FoundPath(path, relative, Refusal("failed", reason, int(ExitCode.INPUT)))
             return
         for name in names:
             inner, inner_relative = os.path.join(path, name), f"{relative}/{name}".lstrip("/")
-            if name.startswith("."):
-                continue
             if not os.path.isdir(inner) or is_recording(inner):
                 yield from self.file(inner, inner_relative)
             elif self._patterns.enters(inner_relative) and not self._is_output(inner):
@@ -102,7 +97,14 @@ class FolderWalk:
         if self._patterns.takes(relative):
             yield FoundPath(path, relative, _unfit(path))
 
-    def _known(self, path: str) -> str | None:
+    def _begin(self, path: str) -> None:
+        """Check the folder that a search begins in. Raises UsageError for the output folder."""
+        if self._output is not None and _identity(path) == self._output:
+            what = "the output folder cannot be an input folder"
+            raise UsageError(what, where=path, hint="name another one")
+        self._above = {_identity(str(parent)) for parent in Path(path).parents}
+
+    def _visit(self, path: str) -> str | None:
         """Return the path under which this was visited before; remember it if it was not."""
         identity = _identity(path)
         if identity is None:

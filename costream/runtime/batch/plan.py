@@ -14,10 +14,10 @@ from costream.core.version import __version__
 from costream.models.identity import WeightsIdentity
 from costream.runtime.batch.folders import PRIVATE, Outcome, failure
 from costream.runtime.batch.inputs import Input
+from costream.runtime.batch.job import BatchJob, Task, result_paths
 from costream.runtime.batch.journal import MARK, BatchJournal, JournalEntry
 from costream.runtime.batch.stores import Fingerprint, fingerprint
 from costream.runtime.batch.tables import TABLES
-from costream.runtime.batch.work import BatchJob, Task, result_paths
 from costream.sinks.atomic import part_path
 
 

@@ -22,7 +22,8 @@ from typing import Any
 
 from costream.core.errors import CostreamError, ExitCode, ModelError
 from costream.runtime.batch.folders import Outcome, failure
-from costream.runtime.batch.work import TICK_S, BatchJob, Task, discard, load, process, too_late
+from costream.runtime.batch.job import TICK_S, BatchJob, Task, discard, too_late
+from costream.runtime.batch.run_input import load, process
 from costream.runtime.stop import StopHandler
 
 log = logging.getLogger("costream")

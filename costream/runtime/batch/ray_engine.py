@@ -12,7 +12,8 @@ from typing import Any
 
 from costream.core.errors import UsageError
 from costream.runtime.batch.folders import Outcome, failure
-from costream.runtime.batch.work import TICK_S, BatchJob, Task, discard, process, too_late
+from costream.runtime.batch.job import TICK_S, BatchJob, Task, discard, too_late
+from costream.runtime.batch.run_input import process
 
 _CONNECT_S = 10.0
 _RETRIES = 2  # per file, when its worker or machine is lost

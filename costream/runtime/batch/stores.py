@@ -15,7 +15,7 @@ import posixpath
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -336,12 +336,22 @@ def search_store(url: str, patterns: Patterns, *, is_folder: bool) -> Iterator[F
         reason = f"the folder cannot be read ({error.strerror or error})"
         yield FoundPath(url, "", Refusal("failed", reason, int(ExitCode.INPUT)))
         return
-    names = {name for name, _ in pairs}
-    outputs = {_folder(name, 2) for name in names if f"/{name}".endswith(f"/{PRIVATE}/batch.json")}
-    recordings = {_folder(name) for name in names if name.endswith(KEYPOINTS)}
+    recordings = {_folder(name) for name, _ in pairs if name.endswith(KEYPOINTS)}
     if "" in recordings:
         yield FoundPath(url, "")
-        return
+    else:
+        yield from _found(pairs, recordings, patterns)
+
+
+def _found(
+    pairs: Sequence[tuple[str, str]], recordings: Collection[str], patterns: Patterns
+) -> Iterator[FoundPath]:
+    """Yield the inputs among the files of a folder.
+
+    ``pairs``: relative name and URL of each file. ``recordings``: folders that are one input each.
+    """
+    names = {name for name, _ in pairs}
+    outputs = {_folder(name, 2) for name in names if f"/{name}".endswith(f"/{PRIVATE}/batch.json")}
     yielded: set[str] = set()
     for name, file in sorted(pairs, key=lambda pair: pair[0].split("/")):
         folders = parents(name)
@@ -349,16 +359,16 @@ def search_store(url: str, patterns: Patterns, *, is_folder: bool) -> Iterator[F
         if hidden or outputs & {"", *folders} or not all(map(patterns.enters, folders)):
             continue
         recording = next((folder for folder in folders if folder in recordings), None)
+        if not patterns.takes(name if recording is None else recording):
+            continue
         if recording is None:
-            if patterns.takes(name):
-                first = first_part(name)
-                yield FoundPath(file, name, part_refusal(first) if first in names else None)
+            first = first_part(name)
+            yield FoundPath(file, name, part_refusal(first) if first in names else None)
         elif recording not in yielded:
             yielded.add(recording)
-            if patterns.takes(recording):
-                head, colons, chain = file.partition("::")
-                above = _folder(head, name.count("/") - recording.count("/"))
-                yield FoundPath(f"{above}{colons}{chain}", recording)
+            head, colons, chain = file.partition("::")
+            above = _folder(head, name.count("/") - recording.count("/"))
+            yield FoundPath(f"{above}{colons}{chain}", recording)
 
 
 def _folder(name: str, up: int = 1) -> str:

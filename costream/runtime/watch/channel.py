@@ -18,7 +18,9 @@ from costream.runtime.alerts.worker import LogLimiter
 from costream.runtime.persons import PersonScores
 from costream.runtime.recorder import StreamRecorder
 from costream.runtime.timelines import resume_smoothing
-from costream.runtime.watch.feed import Feed, FeedEvent, Rate, ReadyStep, SourceEnded, SourceOpened
+from costream.runtime.watch.arrivals import Rate
+from costream.runtime.watch.buffer import FeedEvent, ReadyStep, SourceEnded, SourceOpened
+from costream.runtime.watch.feed import Feed
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.state_dir import SavedState, Snapshot
 from costream.sources.base import Connection

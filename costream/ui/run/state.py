@@ -49,9 +49,9 @@ class RunState:
         self.steps = 0
         self.head_states = {name: self._head_state(name) for name in heads_of(header)}
         self._heads = self.head_states  # of the stream as a whole
-        self._people: dict[int, HeadState] = {}  # persons with predictions of their own
+        self._people: dict[int, HeadState] = {}  # persons who have predictions
         self._here: list[int] = []  # those in this step
-        self._met_s = 0.0  # time of the newest step with persons
+        self._persons_s = 0.0  # time of the newest step with persons
         self.legend = Legend(Palette.of(header))
         self.label_width = max((cell_len(clean(label)) for label in header.labels), default=0)
         self.segments: deque[Segment] = deque(maxlen=8)
@@ -74,12 +74,7 @@ class RunState:
     def add(self, record: Record) -> None:
         """Add one record."""
         if isinstance(record, Prediction):
-            self._tick(record.time_s)
-            shown = self.head_states.get(record.model)
-            if record.person is not None:
-                shown = self._meet(record.person, record.model)
-            if shown is not None:
-                shown.predict(record, self.start_s or 0.0)
+            self._add_prediction(record)
         elif isinstance(record, Objects):
             self._tick(record.time_s)
             if self.object_state is not None:
@@ -88,25 +83,37 @@ class RunState:
             self._spend(record)
         elif isinstance(record, Segment):
             self.segments.append(record)
-            if (shown := self._shows(record)) is not None:
-                shown.add_segment(record)
+            if (state := self._state_of(record)) is not None:
+                state.add_segment(record)
         elif isinstance(record, Fault):
             self.errors += record.count
             if self._live:
                 self.lost = f"no data since {time.strftime('%H:%M:%S')}: {record.message}"
         elif isinstance(record, Gap):
-            for head_state in self.head_states.values():
-                head_state.interrupt()
-            if self.object_state is not None:
-                self.object_state.interrupt()
+            self._interrupt()
 
-    def _shows(self, segment: Segment) -> HeadState | None:
-        """Return the state of the head, or of the person, that a segment is of."""
+    def _add_prediction(self, record: Prediction) -> None:
+        self._tick(record.time_s)
+        state = self.head_states.get(record.model)
+        if record.person is not None:
+            state = self._person_state(record.person, record.model)
+        if state is not None:
+            state.predict(record, self.start_s or 0.0)
+
+    def _interrupt(self) -> None:
+        """End what is open at a gap."""
+        for head_state in self.head_states.values():
+            head_state.interrupt()
+        if self.object_state is not None:
+            self.object_state.interrupt()
+
+    def _state_of(self, segment: Segment) -> HeadState | None:
+        """Return the state of the head or of the person that a segment belongs to."""
         if segment.person is not None:
             return self._people.get(segment.person)
         return self.head_states.get(segment.model)
 
-    def _meet(self, person: int, head: str | None) -> HeadState:
+    def _person_state(self, person: int, head: str | None) -> HeadState:
         """Return the state of a person who has a prediction in this step."""
         self._here.append(person)
         self._heads = {name: one for name, one in self._heads.items() if name != head}
@@ -127,8 +134,8 @@ class RunState:
     def add_input(self, picture: Picture) -> None:
         """Add the input of the newest step: persons, objects or audio."""
         for segment in picture.pending:
-            if (shown := self._shows(segment)) is not None:
-                shown.add_pending(segment)
+            if (state := self._state_of(segment)) is not None:
+                state.add_pending(segment)
         if picture.skeleton is not None:
             self.figure = self._view.figure(picture.skeleton)
         if self.object_state is not None:
@@ -158,11 +165,11 @@ class RunState:
         self._tick(record.time_s)
         if self.object_state is not None:
             self.object_state.spend(record)
-        if self._here:  # the others have left
+        if self._here:  # all others have left
             self._people = {person: self._people[person] for person in self._here}
             self._show_people()
-            self._here, self._met_s = [], record.time_s
-        elif self._people and record.time_s - self._met_s > _GONE_S:
+            self._here, self._persons_s = [], record.time_s
+        elif self._people and record.time_s - self._persons_s > _GONE_S:
             self._people = {}
             self._show_people()
         for head_state in self.head_states.values():
@@ -177,10 +184,10 @@ class RunState:
         self.lag_s = record.lag_s
 
     def _show_people(self) -> None:
-        """Show the persons who are there, below what is of the stream as a whole."""
+        """Show the persons who are there, below the heads of the stream."""
         named = len(self._people) > 1 or bool(self._heads)
-        own = {f"person {n}" if named else None: one for n, one in self._people.items()}
-        self.head_states = {**self._heads, **own}
+        people = {f"person {n}" if named else None: one for n, one in self._people.items()}
+        self.head_states = {**self._heads, **people}
 
     def _tick(self, time_s: float) -> None:
         self.start_s = time_s if self.start_s is None else self.start_s

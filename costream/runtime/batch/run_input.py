@@ -1,4 +1,4 @@
-"""The unit of work: run one input, write its results, return its outcome.
+"""Running one input of a batch: write its results, return its outcome.
 
 Both engines run this, in local processes or on a Ray cluster.
 """
@@ -6,16 +6,13 @@ Both engines run this, in local processes or on a Ray cluster.
 from __future__ import annotations
 
 import errno
-import hashlib
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from costream.core.errors import (
@@ -33,100 +30,29 @@ from costream.core.records import (
     Header,
     Record,
     SourceInfo,
-    SourceKind,
     Summary,
     to_json,
 )
 from costream.core.user_code import run_code
-from costream.models.base import SHIPPED, Model
-from costream.options.options import Options
-from costream.runtime.batch.folders import PRIVATE, Outcome, Status, failure
+from costream.models.base import Model
+from costream.runtime.batch.folders import Outcome, Status, failure
+from costream.runtime.batch.job import RECORDS, BatchJob, Task, copy_folder, discard, result_paths
+from costream.runtime.batch.sniffing import MisfitError, is_still, why_skipped
 from costream.runtime.batch.stores import fetched, is_url
+from costream.runtime.model_loading import load as load_model
 from costream.runtime.options import source_options
 from costream.runtime.pipeline import run
-from costream.runtime.setup import load as load_model
 from costream.runtime.stop import StopHandler
-from costream.sinks.atomic import part_path
 from costream.sinks.base import Sink
 from costream.sinks.filters import DeterministicSink
-from costream.sinks.registry import make_sinks, paths_for
-from costream.sources.base import Source, SourceOptions
-from costream.sources.features.feature_arrays import split_video
-from costream.sources.media.remote import MEDIA_SUFFIXES
-from costream.sources.media.streams import media_streams
-from costream.sources.uris import open_source, sniff
+from costream.sinks.registry import make_sinks
+from costream.sources.base import Source
+from costream.sources.uris import open_source
 
 log = logging.getLogger("costream")
-RECORDS = f"{PRIVATE}/records"  # folder for records when "jsonl" is not an output format
-COPIES = f"{PRIVATE}/fetched"  # folder for temporary copies of inputs from stores
-TICK_S = 0.2  # interval at which an engine returns control and checks time limits
 _REPORT_S = 0.5
 # Error numbers that will affect every other file too.
 _FOR_ALL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
-
-
-@dataclass(frozen=True)
-class BatchJob:
-    """What all inputs of a batch share. Sent to every worker; holds no arrays."""
-
-    options: Options  # with absolute paths
-    weights_sha256: str  # of the weights that every worker must load
-    code: tuple[str, ...] = ()  # Python files of the user's that every worker runs first
-
-    @property
-    def folder(self) -> Path:
-        """The output folder."""
-        return Path(str(self.options.output))
-
-    @property
-    def formats(self) -> tuple[str, ...]:
-        """The formats of the results; never empty."""
-        return self.options.formats or ("jsonl",)
-
-
-@dataclass(frozen=True)
-class Task:
-    """One input."""
-
-    uri: str
-    name: str
-
-
-def too_late(task: Task, timeout_s: float) -> Outcome:
-    """Return the outcome of an input that took longer than allowed."""
-    return failure(task.name, f"took longer than {timeout_s:g} s")
-
-
-def record_path(work: BatchJob, name: str) -> Path:
-    """Return the file of an input's records, from which the tables are built."""
-    folder = work.folder
-    return paths_for("jsonl", folder if "jsonl" in work.formats else folder / RECORDS, name)[0]
-
-
-def result_paths(work: BatchJob, name: str) -> list[Path]:
-    """Return all files that an input's results may be in, including the records."""
-    folder = work.folder
-    asked = [path for format in work.formats for path in paths_for(format, folder, name)]
-    return list(dict.fromkeys([*asked, record_path(work, name)]))
-
-
-def discard(work: BatchJob, name: str) -> None:
-    """Remove an input's results, finished or not, and its copy."""
-    for path in result_paths(work, name):
-        for file in (path, part_path(path)):
-            with suppress(OSError):
-                file.unlink()
-    shutil.rmtree(_copy_folder(work, name), ignore_errors=True)
-
-
-def remove_copies(work: BatchJob) -> None:
-    """Remove copies of inputs from stores that killed workers left behind."""
-    shutil.rmtree(work.folder / COPIES, ignore_errors=True)
-
-
-def _copy_folder(work: BatchJob, name: str) -> Path:
-    own = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]  # a name may be long or contain "/"
-    return work.folder / COPIES / own
 
 
 @lru_cache(maxsize=1)
@@ -157,7 +83,7 @@ def process(
     ``on_progress`` is called with the media seconds so far. Results of a failed input are
     removed; those of an interrupted one are valid and have ``complete: false``.
     """
-    stop, copies = stop or StopHandler(), _copy_folder(work, task.name)
+    stop, copies = stop or StopHandler(), copy_folder(work, task.name)
     try:
         with fetched(task.uri, copies, lambda: stop.requested) as path:
             return _process(task, path, work, stop, _OutcomeSink(on_progress))
@@ -312,84 +238,3 @@ class _OutcomeSink:
         rest = 0 if self._damage is None else summary.errors - self._damage.count
         damage += f", and {rest} more" if rest else ""
         return Outcome(name, status, damage, summary.exit, self._kind, values, files)
-
-
-# Such a file that cannot be read is damaged.
-_ENDINGS = (*MEDIA_SUFFIXES, ".npy", ".npz", ".pickle", ".pkl", ".skeleton")
-_TABLES = (".csv", ".tsv")
-_HEAD_BYTES = 16
-_STILL = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"BM", b"II*\0", b"MM\0*")
-
-
-class MisfitError(SourceError):
-    """The input is valid, but of a kind that the model does not take."""
-
-
-def is_still(path: str) -> bool:
-    """Return whether a file is a single image; FFmpeg would read it as a one-frame video."""
-    head = _head(path)
-    return head.startswith(_STILL) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP")
-
-
-def why_skipped(uri: str, model: Model, options: SourceOptions) -> str | None:
-    """Return why an input that could not be opened is not for this model.
-
-    None when it should have been readable, which makes it a failure. Decided by its content; by
-    its name only when the content is not recognised.
-    """
-    path = split_video(uri)[0]
-    if not os.path.isfile(path):
-        return None
-    name = model.info.card.name
-    hears, shows = media_streams(path)
-    if hears and not shows and model.info.sound is None:
-        return f"only sound, and {name} takes no sound; try -m {SHIPPED['audio']}"
-    if shows and not hears and model.info.sound is not None:
-        return f"no sound in it, and {name} takes only sound; try -m {SHIPPED['video']}"
-    try:
-        kind = sniff(path, options)
-    except (SourceError, OSError):
-        kind = None
-    ending = os.path.splitext(path)[1].lower()
-    claims = ending in _ENDINGS or _has_media_head(path)
-    if ending in _TABLES:  # most tables do not hold joints
-        claims = kind == "skeleton" and takes(model, kind)
-    if not claims:
-        return "not a media file"
-    if kind is not None and not takes(model, kind):
-        other = f"; try -m {SHIPPED[kind]}" if kind in SHIPPED else ""
-        return f"{kind}, which {name} does not take{other}"
-    return None
-
-
-def takes(model: Model, kind: SourceKind) -> bool:
-    """Return whether a model takes sources of this kind at all."""
-    try:
-        model.check(SourceInfo(name="", uri="", kind=kind, duration_s=None, rate_hz=None))
-    except CostreamError:
-        return False
-    return True
-
-
-def _head(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(_HEAD_BYTES)
-    except OSError:
-        return b""
-
-
-def _has_media_head(path: str) -> bool:
-    head = _head(path)
-    if head[:4] in (b"RIFF", b"RIFX", b"RF64", b"FORM") and head[8:12] in (b"WAVE", b"AIFF"):
-        return True
-    return head[4:8] == b"ftyp" or head.startswith(
-        (
-            b"\x1aE\xdf\xa3",  # Matroska, WebM
-            b"FLV",
-            b"OggS",
-            b"fLaC",
-            b"\0\0\1\xba",  # MPEG program stream
-            b"0&\xb2u\x8ef\xcf\x11",  # ASF, WMV
-        )
-    )

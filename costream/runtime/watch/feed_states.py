@@ -1,0 +1,105 @@
+"""One network and its states for all feeds of a watch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from costream.core.places import Place
+from costream.core.records import Data
+from costream.models.base import GatedModel, Model, StepResult
+from costream.models.persons import PersonsModel
+from costream.runtime.budget import TokenController
+from costream.runtime.persons import PersonRows
+
+
+class FeedStates:
+    """One network and its state for ``count`` feeds.
+
+    Any subset of feeds can step together; the state of the others is not touched. A model whose
+    streams must step in sync has a separate state per feed, and steps them one after the other; a
+    model for one person has rows for the persons of each.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        count: int,
+        tokens: int | None = None,
+        throttles: Sequence[TokenController] | None = None,
+        masks: Sequence[frozenset[Place]] = (),
+        persons: Sequence[PersonRows] | None = None,
+    ) -> None:
+        """``tokens``: for a token-gated model, most tokens computed per frame; None: all.
+
+        ``throttles``: the controller of that number, for each row; ``masks``: those of each row;
+        ``persons``: those of each row, if they are followed.
+        """
+        self._model, self._count = model, count
+        self._throttles = throttles
+        alone = model.info.in_time
+        self._persons = persons
+        self._states: list[Any] = (
+            [model.init_state(1) for _ in range(count)] if alone else [model.init_state(count)]
+        )
+        if isinstance(model, GatedModel):
+            for row, state in enumerate(self._states):
+                state.tokens = tokens
+                state.masks = masks[row] if masks else frozenset()
+
+    def step(self, rows: Sequence[int], items: Sequence[Data]) -> list[StepResult]:
+        """Step these rows, in ascending order, with one item each; return their results."""
+        if self._persons is not None or self._model.info.in_time:
+            return [self._alone(row, item) for row, item in zip(rows, items, strict=True)]
+        state = self._states[0]
+        if len(rows) == self._count:
+            result = self._model.step(items, state)
+        else:
+            part = state.take(rows)
+            result = self._model.step(items, part)
+            state.put(rows, part)
+        return [result.row(k) for k in range(len(rows))]
+
+    def step_budget(self, row: int) -> dict[str, float]:
+        """Return the maximum cost of the newest step of this row, by field of Compute."""
+        return {} if self._throttles is None else self._throttles[row].step_budget
+
+    def begin(self, row: int, newest: int) -> None:
+        """Let the numbers of a feed's persons go on after this one."""
+        if self._persons is not None:
+            self._persons[row].begin(newest)
+
+    def reset(self, row: int) -> None:
+        """Reset the state of this feed."""
+        if self._persons is not None:
+            self._persons[row].reset()
+        state, rows = self._at(row)
+        state.reset(rows)
+
+    def take(self, row: int) -> Any:
+        """Return a copy of the network's state for this feed, as the state of one stream.
+
+        Of a feed of persons it is an initial state: after a restart they are told apart anew.
+        """
+        state, rows = self._at(row)
+        return state.take(rows)
+
+    def put(self, row: int, known: Any) -> None:
+        """Set the network's state for a feed to one that ``take`` returned."""
+        state, rows = self._at(row)
+        state.put(rows, known)
+
+    def _alone(self, row: int, item: Data) -> StepResult:
+        persons, throttles = self._persons, self._throttles
+        if persons is not None and not isinstance(self._model, PersonsModel):
+            return persons[row].step(item)
+        state = self._states[row]
+        if throttles is not None:
+            throttles[row].before(state)
+        result = self._model.step([item], state)
+        if throttles is not None:
+            throttles[row].after(result)
+        return result if persons is None else persons[row].step(item, result)
+
+    def _at(self, row: int) -> tuple[Any, list[int]]:
+        return (self._states[row], [0]) if self._model.info.in_time else (self._states[0], [row])
