@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import statistics
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias, cast
@@ -13,16 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from costream.bench.counts import OadSizes, continual_encoder_macs
-from costream.bench.timing import (
-    Contender,
-    measure,
-    peer_name,
-    quiet_torch,
-    state_size,
-    timing_cells,
-)
-from costream.core.tables import Cell, Table
+from costream.bench.peers import encoder_peer
+from costream.bench.timing import Contender, measure, quiet_torch, state_size, step_row
+from costream.core.tables import Table
 from costream.models.streaming import find_device, find_dtype
 from costream.nn.block import EncoderConfig
 from costream.nn.cuda_graph import GraphedStep
@@ -41,7 +33,6 @@ CONFIGS: tuple[EncoderConfig, ...] = (
     EncoderConfig(1024, 8, 1024, 2, 64),
 )
 COLUMNS = ("way", "median us", "p10 us", "x bound", "MACs", "state bytes", "max error")
-_PARTS = ("self_attn", "linear1", "linear2", "norm1", "norm2")
 
 
 def steps_table(
@@ -67,23 +58,12 @@ def steps_table(
         if given.is_cuda:
             makers.append(window_compiled)
         ways = [make(encoder, given[0]) for make in makers]
-        other, floor = peer(encoder, given[0]), bound(encoder, given[0])
-        everyone = [*ways, *([other] if other else []), floor]
+        other, floor = encoder_peer(encoder, given[0]), bound(encoder, given[0])
+        everyone = [way for way in (*ways, other, floor) if way is not None]
         errors = _errors([w for w in everyone if w is not floor], config, given)
         times = measure(everyone, list(given), rounds)
     base = statistics.median(times[floor.name])
-    rows: list[tuple[Cell, ...]] = [
-        (
-            way.name,
-            *timing_cells(times[way.name], base),
-            way.macs,
-            way.state_bytes(),
-            errors.get(way.name),
-        )
-        for way in everyone
-    ]
-    if other is None:
-        rows.insert(-1, (peer_name(), None, None, None, None, None, None))
+    rows = [step_row(way, times, base, errors) for way in (*ways, other, floor)]
     step = "a CUDA graph." if given.is_cuda else "compiled if L=1, as after 8,192 steps."
     notes = (
         f"{threads} thread(s), {device}, {dtype}, {streams} stream(s), full window.",
@@ -259,43 +239,3 @@ def bound(encoder: Encoder, x: Tensor) -> Contender:
 
     macs = sum(m.numel() for m in matrices)
     return Contender("bound: weights times one row", step, macs, int)
-
-
-def peer(encoder: Encoder, x: Tensor) -> Contender | None:
-    """Return the package's encoder with our weights; None if not installed or not supported."""
-    try:
-        import continual
-    except ImportError:
-        return None
-    config = encoder.config
-    if config.depth > 2:
-        return None  # the package only supports one and two blocks
-    activation = nn.GELU() if config.activation == "gelu" else nn.ReLU()
-    factory = continual.TransformerEncoderLayerFactory(
-        config.embed_dim,
-        config.num_heads,
-        config.feedforward,
-        0.0,
-        activation,
-        sequence_len=config.window,
-    )
-    model = continual.TransformerEncoder(factory, num_layers=config.depth).to(x).eval()
-    own = encoder.state_dict()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # it calls a deprecated function of torch
-        model.load_state_dict({key: own[_own_name(key)] for key in model.state_dict()})
-
-    def step(x: Tensor) -> Tensor:
-        out = model.forward_step(x)
-        return out if isinstance(out, Tensor) else x  # no output until its window is full
-
-    sizes = OadSizes(config.embed_dim, config.feedforward, config.window)
-    macs = continual_encoder_macs(config.depth, sizes)
-    return Contender(peer_name(), step, macs, lambda: state_size(model.buffers()))
-
-
-def _own_name(key: str) -> str:
-    """Translate ``layers.0.1.fn._ff_block.fn.linear1.bias`` to ``layers.0.linear1.bias``."""
-    parts = key.split(".")
-    start = next(k for k, part in enumerate(parts) if part in _PARTS)
-    return ".".join([*parts[:2], *(part for part in parts[start:] if part != "fn")])

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from costream.bench.timing import Contender, measure, quiet_torch, state_size, timing_cells
+from costream.bench.timing import Contender, measure, quiet_torch, state_size, step_row
 from costream.core.tables import Table
 from costream.models.audio.yamnet import BANDS, FRAMES, YamNet
 from costream.models.eventful.backbone import BackboneState
@@ -46,10 +46,7 @@ def published_steps_table(model: str, rounds: int = 10, threads: int = 1) -> Tab
             ways, inputs, note = object_ways(net.eval(), *PICTURES[kind])
         times = measure(ways, inputs, rounds)
     base = statistics.median(times[ways[0].name])
-    rows = tuple(
-        (way.name, *timing_cells(times[way.name], base), way.macs, way.state_bytes())
-        for way in ways
-    )
+    rows = tuple(step_row(way, times, base)[:-1] for way in ways)
     setting = f"{threads} thread(s), float32, one stream, {rounds} rounds in turns, random weights"
     return Table(model, COLUMNS, rows, (setting, note))
 

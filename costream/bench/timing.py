@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 from torch import Tensor, nn
 
+from costream.core.tables import Cell
 from costream.models.streaming import synchronize
 from costream.nn.allocator import keep_freed_memory
 
@@ -62,6 +63,23 @@ def timing_cells(times: Sequence[float], base: float) -> tuple[float, float, flo
     """Return median and first decile of times, and the ratio of the median to ``base``."""
     median = statistics.median(times)
     return round(median, 1), round(sorted(times)[len(times) // 10], 1), round(median / base, 2)
+
+
+def step_row(
+    way: Contender | None,
+    times: Mapping[str, Sequence[float]],
+    base: float,
+    errors: Mapping[str, float] | None = None,
+) -> tuple[Cell, ...]:
+    """Return name, median, p10, ratio to ``base``, multiply-accumulates, state bytes and error.
+
+    ``way``: None for the package continual-inference where it cannot be compared. ``errors``: by
+    name; the cell of a way without one is empty.
+    """
+    if way is None:
+        return (peer_name(), *[None] * 6)
+    error = None if errors is None else errors.get(way.name)
+    return (way.name, *timing_cells(times[way.name], base), way.macs, way.state_bytes(), error)
 
 
 @contextmanager

@@ -7,14 +7,8 @@ from functools import cache
 
 import torch
 
-from costream.bench.eventful import (
-    FixedTokens,
-    compare_ways,
-    dense,
-    gated,
-    moving_square,
-    whole_frames,
-)
+from costream.bench.eventful import compare_ways, dense, gated, moving_square, whole_frames
+from costream.bench.eventful_counts import FixedTokens
 from costream.bench.timing import quiet_torch
 from costream.core.tables import Cell, Table
 from costream.models.eventful.vivit.network import ViViT

@@ -9,8 +9,12 @@ from functools import cache
 import pytest
 import torch
 
-from costream.bench import counts, eventful, nystrom, skeletons, video3d, vivit
-from costream.bench.video3d import build_net
+from costream.bench import counts, vivit
+from costream.bench import eventful_counts as eventful
+from costream.bench import nystrom_counts as nystrom
+from costream.bench import skeleton_counts as skeleton
+from costream.bench import video_counts as video
+from costream.bench.video_counts import build_net
 from costream.core.tables import Table
 from costream.models.eventful.backbone import ViTDetBackbone
 from costream.models.eventful.vivit.network import ViViT
@@ -24,11 +28,11 @@ from kit.action_nets import clips, small_vivit
 
 VIDEO_NETWORKS = [
     name
-    for c in video3d.COUNTS
+    for c in video.COUNTS
     for name in (
         c.name,
         f"co{c.name}",
-        *(f"co{c.name}, mean of {pool}" for pool in video3d.POOLS),
+        *(f"co{c.name}, mean of {pool}" for pool in video.POOLS),
     )
 ]
 
@@ -38,26 +42,26 @@ VIDEO_NETWORKS = [
     [
         (counts.ops_table, counts.NETWORKS * len(counts.FEATURES)),
         (counts.audio_ops_table, [network.name for network in counts.AUDIO_NETWORKS]),
-        (skeletons.skeleton_ops_table, [count.name for count in skeletons.COUNTS]),
-        (video3d.video_ops_table, VIDEO_NETWORKS),
+        (skeleton.skeleton_ops_table, [count.name for count in skeleton.COUNTS]),
+        (video.video_ops_table, VIDEO_NETWORKS),
     ],
 )
 def test_a_table_has_every_network(
     make: Callable[[], Table], names: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(video3d, "build_net", published)
+    monkeypatch.setattr(video, "build_net", published)
     table = make()
     assert [row[0] for row in table.rows] == list(names)
     assert len(set(table.columns)) == len(table.columns)
     if make is counts.ops_table:
         for row in table.rows:
             assert row[3] is None or row[2] == pytest.approx(row[3], rel=0.01)
-    if make is video3d.video_ops_table:
+    if make is video.video_ops_table:
         rows = {row[0]: row for row in table.rows}
         for name, (field, _, delay) in EXTENDED.items():
             assert rows[f"co{name}, mean of 64"][5:] == (field, delay)
-    if make is skeletons.skeleton_ops_table:
-        assert [row[2] for row in table.rows] == [count.published for count in skeletons.COUNTS]
+    if make is skeleton.skeleton_ops_table:
+        assert [row[2] for row in table.rows] == [count.published for count in skeleton.COUNTS]
         assert all((row[-1] is None) == (not row[0].startswith("Co")) for row in table.rows)
 
 
@@ -131,33 +135,33 @@ EXACT_SKELETON = {"ST-GCN": 16.7281, "AGCN": 18.685, "S-TR": 16.142, "ST-GCN*": 
 EXACT_SKELETON |= {"CoST-GCN*": 0.1558, "CoAGCN*": 0.1722, "CoS-TR*": 0.1505, "CoST-GCN": 0.268}
 
 
-@pytest.mark.parametrize("count", skeletons.COUNTS, ids=lambda count: count.name)
+@pytest.mark.parametrize("count", skeleton.COUNTS, ids=lambda count: count.name)
 def test_counts_of_skeleton_networks_are_those_of_the_paper(
-    count: skeletons.PublishedSkeletonCount,
+    count: skeleton.PublishedSkeletonCount,
 ) -> None:
-    given = skeletons.published_skeleton_macs(count) / 1e9
+    given = skeleton.published_skeleton_macs(count) / 1e9
     assert given == pytest.approx(count.published, rel=0.02, abs=0.005)
     assert given == pytest.approx(EXACT_SKELETON.get(count.name, given), rel=0.008)
-    given = skeletons.published_skeleton_macs(count, skeletons.KINETICS) / 1e9
+    given = skeleton.published_skeleton_macs(count, skeleton.KINETICS) / 1e9
     for streams, published in ((1, count.kinetics), (2, count.two_streams)):
         assert published is None or streams * given == pytest.approx(published, abs=0.0061)
 
 
 def test_outputs_that_are_thrown_away_make_the_difference() -> None:
-    thrown = next(count for count in skeletons.COUNTS if count.name == "CoST-GCN")
-    kept = skeletons.PublishedSkeletonCount(
+    thrown = next(count for count in skeleton.COUNTS if count.name == "CoST-GCN")
+    kept = skeleton.PublishedSkeletonCount(
         thrown.name, thrown.kind, False, True, 0.22, discarded=False
     )
-    assert skeletons.published_skeleton_macs(kept) / 1e9 == pytest.approx(0.2235, rel=0.008)
+    assert skeleton.published_skeleton_macs(kept) / 1e9 == pytest.approx(0.2235, rel=0.008)
 
 
 def test_what_costream_spends() -> None:
-    own = {count.name: skeletons.skeleton_macs(count) for count in skeletons.COUNTS}
+    own = {count.name: skeleton.skeleton_macs(count) for count in skeleton.COUNTS}
     assert own["ST-GCN"] / 1e9 == pytest.approx(17.25, rel=0.001)
     classifier = 256 * 60
-    for count in skeletons.COUNTS:
+    for count in skeleton.COUNTS:
         if count.continual:
-            assert skeletons.skeleton_macs(count, 1) * 2 == pytest.approx(
+            assert skeleton.skeleton_macs(count, 1) * 2 == pytest.approx(
                 own[count.name] + classifier, abs=8
             )
             assert own[count.name] < own[count.name.removeprefix("Co")] / 60
@@ -169,18 +173,20 @@ def published(name: str) -> VideoNet:
         return build_net(name)
 
 
-@pytest.mark.parametrize("count", video3d.COUNTS, ids=lambda count: count.name)
-def test_counts_of_3d_networks_are_those_of_the_paper(count: video3d.PublishedVideoCount) -> None:
+@pytest.mark.parametrize("count", video.COUNTS, ids=lambda count: count.name)
+def test_counts_of_3d_networks_are_those_of_the_paper(
+    count: video.PublishedVideoCount,
+) -> None:
     size = find_size(count.name)
     assert size is not None
     net = published(count.name)
-    assert video3d.published_video_macs(net, size.frames) / 1e6 == pytest.approx(
+    assert video.published_video_macs(net, size.frames) / 1e6 == pytest.approx(
         count.clip, rel=1e-3 if count.step else 0.01
     )
     if count.step is not None:
-        assert video3d.published_video_macs(net, None) / 1e6 == pytest.approx(count.step, rel=1e-3)
-    assert net.count_clip_macs(size.frames) < video3d.published_video_macs(net, size.frames)
-    assert net.count_macs() < video3d.published_video_macs(net, None)
+        assert video.published_video_macs(net, None) / 1e6 == pytest.approx(count.step, rel=1e-3)
+    assert net.count_clip_macs(size.frames) < video.published_video_macs(net, size.frames)
+    assert net.count_macs() < video.published_video_macs(net, None)
 
 
 # rf, padding, delay; millions of parameters

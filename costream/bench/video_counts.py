@@ -1,0 +1,123 @@
+"""Operation counts of the 3D networks, as in the paper and as implemented here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from costream.core.tables import Cell, Table
+from costream.models.video.video3d.network import VideoNet
+from costream.nn.pooling import TemporalMean
+from costream.nn.timing import in_sequence
+from costream.nn.video3d.sizes import find_size
+
+_CLASSES = 400
+
+
+@dataclass(frozen=True)
+class PublishedVideoCount:
+    """A network of Hedegaard, Iosifidis (ECCV 2022) and its published counts, in millions."""
+
+    name: str
+    clip: float  # per clip
+    step: float | None  # per step of its continual form; None: it prints none
+
+
+COUNTS = (
+    PublishedVideoCount("x3d-xs", 640.0, None),
+    PublishedVideoCount("x3d-s", 2061.366, 166.565),
+    PublishedVideoCount("x3d-m", 4970.008, 325.456),
+    PublishedVideoCount("x3d-l", 19166.052, 1245.549),
+    PublishedVideoCount("slow", 54870.0, 6900.0),
+    PublishedVideoCount("i3d", 28610.0, 5680.0),
+)
+
+POOLS = (32, 64, 96)  # features whose mean is classified, instead of as many as a clip has
+
+
+def build_net(name: str) -> VideoNet:
+    """Return a network of ``SIZES`` with 400 classes and random weights; KeyError for others."""
+    size = find_size(name)
+    if size is None:
+        raise KeyError(name)
+    return VideoNet(_CLASSES, **size.arguments(), pool=size.features)
+
+
+def published_video_macs(net: VideoNet, frames: int | None) -> int:
+    """Return the multiply-accumulates of a clip, or (None) of a step, as the paper counts them.
+
+    Convolutions and fully connected layers with biases, 2 per number for batch norms, 1 for ReLU
+    and for the inputs of means and maxima; swish, sigmoid and sums are not counted. In a step,
+    norms and ReLUs count twice, and outputs that a stride discards count. A clip includes its
+    classifier, a step does not.
+    """
+    encoder, step = net.encoder, frames is None
+    times, frames = (2 if step else 1), frames or 1
+    stem, size = encoder.stem, -(-encoder.size // 2)
+    width = stem.width
+    if stem.separate:
+        total = frames * size**2 * stem.conv_xy.weight.numel()
+    else:
+        total = frames * size**2 * width  # max pooling
+    total += frames * size**2 * (stem.conv.weight.numel() + times * 3 * width)
+    size = size if stem.separate else -(-size // 2)
+    for number, block in enumerate(encoder.blocks):
+        if encoder.halving and number == encoder.halved:
+            total += frames * size**2 * block.a.in_channels
+            frames = frames if step else frames // 2
+        within, inner, out = -(-size // block.stride), block.a.out_channels, block.c.out_channels
+        total += frames * size**2 * (block.a.weight.numel() + times * 3 * inner)
+        norms = (2 if block.depthwise else 3) * inner + 3 * out
+        weights = block.b.weight.numel() + block.c.weight.numel()
+        if block.shortcut is not None:
+            weights, norms = weights + block.shortcut.weight.numel(), norms + 2 * out
+        total += frames * within**2 * (weights + times * norms)
+        if block.squeeze is not None:
+            total += sum(p.numel() for p in block.squeeze.parameters())
+            total += frames * within**2 * inner + times * block.squeeze.fc1.out_features
+        size = within
+    if encoder.conv is not None:
+        width = encoder.conv.out_channels
+        total += frames * size**2 * (encoder.conv.weight.numel() + times * 3 * width)
+        total += encoder.linear.weight.numel() + times * encoder.token_width
+    else:
+        width = encoder.token_width
+    total += frames * size**2 * width
+    return total if step else total + math.prod(net.classifier.weight.shape) + _CLASSES
+
+
+def video_ops_table() -> Table:
+    """Return the table of operation counts, in millions of multiply-accumulates."""
+    columns = ("network", "recounted", "published", "costream", "parameters", "rf", "delay")
+    rows: list[tuple[Cell, ...]] = []
+    for count in COUNTS:
+        size = find_size(count.name)
+        with torch.device("meta"):  # only sizes are needed
+            net = build_net(count.name)
+        frames = 0 if size is None else size.frames
+        weights = round(sum(p.numel() for p in net.parameters()) / 1e6, 3)
+        clip, step = published_video_macs(net, frames) / 1e6, published_video_macs(net, None) / 1e6
+        whole, own = net.count_clip_macs(frames) / 1e6, net.count_macs() / 1e6
+        clip_row = (round(clip, 3), count.clip, round(whole, 3), weights, frames, None)
+        step_row = (round(step, 3), count.step, round(own, 3), weights)
+        rows.append((count.name, *clip_row))
+        rows.append((f"co{count.name}", *step_row, net.receptive_field, net.delay))
+        for pool in POOLS:
+            wide = in_sequence(net.encoder.layer_timing, TemporalMean(pool))
+            places = (wide.receptive_field, wide.delay)
+            counts = (round(step, 3), None, round(own, 3), weights)
+            rows.append((f"co{count.name}, mean of {pool}", *counts, *places))
+    notes = (
+        f"A clip, or (co...) one step; {_CLASSES} classes. rf, delay: in frames; for a mean over",
+        "as many features as a clip has, or over as many as said, at the same cost.",
+        "Recounted: by costream, by the paper's rule: convolutions and layers with biases, 2 per",
+        "number for norms, 1 for ReLU and averaged values; in steps, norms and ReLU twice, and",
+        "outputs that a stride discards. Clips include their classifier, steps do not.",
+        "Published: as the paper prints it, x3d-xs, slow and i3d with two decimals of a billion.",
+        "costream: every product with a weight, including the classifier; for coi3d the mean of a",
+        "step with an output and one without.",
+    )
+    title = "Multiply-accumulates of 3D networks, in millions"
+    return Table(title, columns, tuple(rows), notes)
