@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from costream.core.errors import ModelError, UsageError
 from costream.core.formatting import suggest_names
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from costream.models.streaming import StreamingModel
     from costream.models.with_audio import HearingModel
     from costream.weights_io.card import Card
+
+    LoadedModel: TypeAlias = (
+        StreamingModel | ObjectModel | ActionModel | HearingModel | PersonsModel
+    )
 
 log = logging.getLogger("costream")
 
@@ -144,7 +149,7 @@ def load_model(
     weights: str | os.PathLike[str] | None = None,
     device: str = "auto",
     dtype: str = "float32",
-) -> StreamingModel | ObjectModel | ActionModel | HearingModel | PersonsModel:
+) -> LoadedModel:
     """Load a model, ready to step.
 
     ``name`` and ``weights`` as for ``find_weights``; several names, separated by commas, are models
@@ -155,34 +160,13 @@ def load_model(
     weights are missing, damaged, or do not fit the architecture on their card, or the device is
     missing.
     """
-    from costream.models.build import build, model_class
-    from costream.models.streaming import StreamingModel, find_device
+    from costream.models.streaming import find_device
 
     name = os.fspath(name)
     names = [part.strip() for part in name.split(",") if part.strip()]
     if len(names) > 1:
-        from costream.models.joint import combine_models
-        from costream.models.persons import with_persons
-        from costream.models.with_audio import BesideModel, with_sound
-
         _check_folder(weights)
-        models = [load_model(part, weights, device, dtype) for part in names]
-        sounds = [m for m in models if isinstance(m, StreamingModel) and m.info.sound is not None]
-        others = [model for model in models if model not in sounds]
-        if not others:
-            return combine_models(sounds)
-        sound = None if not sounds else sounds[0] if len(sounds) == 1 else combine_models(sounds)
-        if len(others) == 2 and sum(model.info.card.finds_objects for model in others) == 1:
-            detector, person = sorted(others, key=lambda model: not model.info.card.finds_objects)
-            return with_persons(detector if sound is None else with_sound(detector, sound), person)
-        if len(others) == 1 and sound is not None:
-            if others[0].info.persons == 1:
-                return with_persons(BesideModel(sound), others[0])
-            return with_sound(others[0], sound)
-        what = " and ".join(model.info.card.name for model in others)
-        hint = "run them one after another; models of sound may be added to one of pictures or"
-        hint += " skeletons, and a detector to one of pictures"
-        raise ModelError(f"{what} cannot be combined", where=name, hint=hint)
+        return _combined([load_model(part, weights, device, dtype) for part in names], name)
     path = find_weights(name, weights)
     find_device(device)  # report a wrong device before reading a large file
     if path.suffix == STEP_SUFFIX:
@@ -192,25 +176,59 @@ def load_model(
     stored = read_model(name, weights)
     if stored.card.untrained:
         log.warning("%s has random weights: its output is meaningless", stored.card.name)
+    return _runnable(stored, path, device, dtype)
+
+
+def _runnable(
+    stored: Weights, path: Path, device: str, dtype: str
+) -> StreamingModel | ObjectModel | ActionModel:
+    """Return the model of these weights. Raises ModelError, naming ``path``, if they do not fit."""
+    from costream.models.build import build, model_class
+
     try:
         network, frontend = build(stored.card, stored.tensors)
     except ModelError as error:
         raise ModelError(str(error), where=path) from error
-    made = model_class(stored.card)
-    digest = stored.sha256
-    model: StreamingModel | ObjectModel | ActionModel = made(
-        stored.card, network, frontend, weights_sha256=digest, device=device, dtype=dtype
+    model: StreamingModel | ObjectModel | ActionModel = model_class(stored.card)(
+        stored.card, network, frontend, weights_sha256=stored.sha256, device=device, dtype=dtype
     )
     try:
         state = model.init_state()
-        if stored.card.compression.get("pruned"):  # its widths are not said by its arguments
+        if stored.card.compression.get("pruned"):  # only a step shows whether its widths fit
             from costream.models.verify import random_items
 
             model.step(random_items(model, 1), state)  # type: ignore[arg-type]
-    except Exception as error:  # as when it is built
-        what = f"its card's arguments are of no use ({type(error).__name__}: {error})"
+    except Exception as error:  # a network with sizes from a file may raise anything
+        what = f"invalid arguments in the model card ({type(error).__name__}: {error})"
         raise ModelError(what, where=path) from error
     return model
+
+
+def _combined(
+    models: Sequence[LoadedModel], name: str
+) -> StreamingModel | HearingModel | PersonsModel:
+    """Return one model that steps all of these. Raises ModelError if they cannot be combined."""
+    from costream.models.joint import combine_models
+    from costream.models.persons import with_persons
+    from costream.models.streaming import StreamingModel
+    from costream.models.with_audio import BesideModel, with_sound
+
+    sounds = [m for m in models if isinstance(m, StreamingModel) and m.info.sound is not None]
+    others = [model for model in models if model not in sounds]
+    if not others:
+        return combine_models(sounds)
+    sound = combine_models(sounds) if len(sounds) > 1 else next(iter(sounds), None)
+    if len(others) == 2 and sum(model.info.card.finds_objects for model in others) == 1:
+        detector, person = sorted(others, key=lambda model: not model.info.card.finds_objects)
+        return with_persons(detector if sound is None else with_sound(detector, sound), person)
+    if len(others) == 1 and sound is not None:
+        if others[0].info.persons == 1:
+            return with_persons(BesideModel(sound), others[0])
+        return with_sound(others[0], sound)
+    what = " and ".join(model.info.card.name for model in others)
+    hint = "run them one after another; models of sound may be added to one of pictures or"
+    hint += " skeletons, and a detector to one of pictures"
+    raise ModelError(f"{what} cannot be combined", where=name, hint=hint)
 
 
 def read_model(name: str, weights: str | os.PathLike[str] | None = None) -> Weights:

@@ -169,7 +169,7 @@ class ViTDetBackbone(GatedBlocks):
         refresh: and after this number of frames; None: never.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the sizes of the network
         self,
         dim: int = 768,
         heads: int = 12,

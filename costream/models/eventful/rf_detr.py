@@ -94,7 +94,7 @@ class RfDetr(CategoryDetector):
         scene_cut, refresh: see ``ViTDetBackbone``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the sizes of the network
         self,
         categories: Sequence[int],
         dim: int = 384,
@@ -442,20 +442,11 @@ def _prepared(
     Tensors that are missing or misshapen stay as they are, for ``apply`` to report.
     """
     out = dict(tensors)
-
-    def has(name: str, *shape: int) -> bool:
-        return name in out and out[name].shape == shape
-
     for k in range(depth):
         block = f"{_BACKBONE}.encoder.layer.{k}"
-        for scale, layer in (("1", "attention.output.dense"), ("2", "mlp.fc2")):
-            factor = f"{block}.layer_scale{scale}.lambda1"
-            names = [f"{block}.{layer}.{end}" for end in ("weight", "bias")]
-            if has(factor, dim) and all(n in out and len(out[n]) == dim for n in names):
-                scales = out.pop(factor)
-                out[names[0]] = out[names[0]] * scales[:, None]
-                out[names[1]] = out[names[1]] * scales
-    if _TABLE in out and has(_CLASS, 1, 1, dim):
+        _scale(out, f"{block}.layer_scale1.lambda1", f"{block}.attention.output.dense", dim)
+        _scale(out, f"{block}.layer_scale2.lambda1", f"{block}.mlp.fc2", dim)
+    if _TABLE in out and _CLASS in out and out[_CLASS].shape == (1, 1, dim):
         out[_CLASS] = (out[_CLASS] + out[_TABLE][:, :1])[None]
         out[_TABLE] = out[_TABLE][:, 1:]
     for name in ("query_feat.weight", "refpoint_embed.weight"):
@@ -464,11 +455,24 @@ def _prepared(
     for k in range(layers):
         own = f"{_DECODER}.layers.{k}.self_attn"
         for end, shape in (("weight", (3 * channels, channels)), ("bias", (3 * channels,))):
-            if has(f"{own}.in_proj_{end}", *shape):
-                rows = out.pop(f"{own}.in_proj_{end}")
+            rows = out.get(f"{own}.in_proj_{end}")
+            if rows is not None and rows.shape == shape:
+                del out[f"{own}.in_proj_{end}"]
                 out[f"{own}.query_key.{end}"] = rows[: 2 * channels]
                 out[f"{own}.value.{end}"] = rows[2 * channels :]
     return out
+
+
+def _scale(tensors: dict[str, Tensor], factor: str, layer: str, dim: int) -> None:
+    """Multiply a layer's output by a factor [D] of the checkpoint, if both have this width."""
+    weight, bias = f"{layer}.weight", f"{layer}.bias"
+    scales = tensors.get(factor)
+    if scales is None or scales.shape != (dim,):
+        return
+    if all(name in tensors and len(tensors[name]) == dim for name in (weight, bias)):
+        del tensors[factor]
+        tensors[weight] = tensors[weight] * scales[:, None]
+        tensors[bias] = tensors[bias] * scales
 
 
 def _backbone(dim: int, depth: int, side: int) -> list[TensorRule]:

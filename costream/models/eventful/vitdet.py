@@ -98,7 +98,7 @@ class ViTDet(FrameDetector):
         first: see ``SimplePyramid``. ``anchor``: see ``pyramid_anchors``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the sizes of the network
         self,
         classes: int,
         dim: int = 768,

@@ -104,7 +104,7 @@ class Yolos(CategoryDetector):
         scene_cut, refresh: see ``ViTDetBackbone``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the sizes of the network
         self,
         categories: Sequence[int],
         dim: int = 192,

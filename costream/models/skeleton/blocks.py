@@ -143,7 +143,7 @@ class SkeletonBlock(ContinualModule):
         branched: the temporal unit is ST-GCN++'s. ``dropout``: after it, in training.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the sizes of the network
         self,
         in_width: int,
         out_width: int,

@@ -119,6 +119,68 @@ def _place(joint: Any, values: Any, turns: bool, out: Any) -> None:
             out[0], out[2] = x * out[0] + z * out[2], x * out[2] - z * out[0]
 
 
+@inline
+def _in_frame(  # noqa: PLR0913 - compiled code takes arrays, not objects
+    person: Any,
+    here: bool,
+    same: bool,
+    min_score: Any,
+    hold: bool,
+    turns: bool,
+    values: Any,
+    last: Any,
+    held: Any,
+    flags: Any,
+    now: Any,
+) -> None:
+    """Set a person's joints ``now`` in the frame of reference, held where they are missing.
+
+    ``flags``: whether each joint has a position, and whether it had one in the step before.
+    """
+    has, kept, axes = flags[0], flags[1], now.shape[1]
+    for v in range(len(now)):
+        kept[v] = held[v] > 0 and same
+        seen = here and person[v, axes] > min_score
+        has[v] = here and (not hold or seen or kept[v])
+        if seen:
+            _place(person[v], values, turns, now[v])
+        else:
+            for a in range(axes):
+                now[v, a] = last[v, a] if hold and has[v] else _ZERO
+
+
+@inline
+def _write_streams(
+    now: Any, last: Any, parents: Any, streams: Any, flags: Any, tokens: Any
+) -> None:
+    """Set the tokens [V, C] of a person: joints, bones and their motion."""
+    has, kept, axes = flags[0], flags[1], now.shape[1]
+    for v in range(len(now)):
+        u, token = parents[v], tokens[v]
+        moved, bone = has[v] and kept[v], has[v] and has[u]
+        turned = bone and kept[v] and kept[u]
+        for k in range(len(streams)):
+            for a in range(axes):
+                joint, parent = now[v, a], now[u, a]
+                if streams[k] == _BONE:
+                    joint = joint - parent if bone else _ZERO
+                elif streams[k] == _JOINT_MOTION:
+                    joint = joint - last[v, a] if moved else _ZERO
+                elif streams[k] == _BONE_MOTION:
+                    before = last[v, a] - last[u, a]
+                    joint = joint - parent - before if turned else _ZERO
+                token[k * axes + a] = joint
+
+
+@inline
+def _remember(now: Any, has: Any, last: Any, held: Any) -> None:
+    """Store the joints of this step, and which there are, for the next."""
+    for v in range(len(now)):
+        held[v] = _ONE if has[v] else _ZERO
+        for a in range(now.shape[1]):
+            last[v, a] = now[v, a]
+
+
 _F2, _F4, _INTS, _INT2 = F32[:, ::1], F32[:, :, :, ::1], numba.int64[::1], numba.int64[:, ::1]
 _STATE = (_INT2, _INT2, _F2, _F2, _F4, F32[:, :, ::1])
 _FRAME = (_INT2, _INTS, _INTS, F32[::1], _INTS, _INTS)
@@ -126,7 +188,7 @@ _ROOM = (_INTS, F32[::1], _F2, numba.boolean[:, ::1])
 
 
 @compiled(_F4, *_STATE, F32, *_FRAME, *_ROOM, _F4)
-def _joint_streams(
+def _joint_streams(  # noqa: PLR0913 - compiled code takes arrays, not objects
     given: Any,
     owners: Any,
     away: Any,
@@ -148,8 +210,8 @@ def _joint_streams(
     out: Any,
 ) -> None:
     bones, centre, patience, hold = sizes[0], sizes[1], sizes[2], sizes[3] > 0
-    _, persons, joints, axes = before.shape
-    slots, (has, kept) = given.shape[1], (flags[0], flags[1])
+    _, persons, _, axes = before.shape
+    slots = given.shape[1]
     for b in range(len(given)):
         if _choose(given[b], min_score, patience, owners[b], away[b], flags, slot):
             for a in range(axes + 3):
@@ -164,34 +226,10 @@ def _joint_streams(
         for p in range(persons):
             here, same = slot[p] >= 0 and ready, slot[p] < slots
             person, last, held = given[b, max(slot[p], 0) % slots], before[b, p], had[b, p]
-            for v in range(joints):  # in the frame of reference, held where they are missing
-                kept[v] = held[v] > 0 and same
-                seen = here and person[v, axes] > min_score
-                has[v] = here and (not hold or seen or kept[v])
-                if seen:
-                    _place(person[v], values[b], memory[2] > 0, now[v])
-                else:
-                    for a in range(axes):
-                        now[v, a] = last[v, a] if hold and has[v] else _ZERO
-            for v in range(joints):  # the streams
-                u, token = parents[v], out[b, p, v]
-                moved, bone = has[v] and kept[v], has[v] and has[u]
-                turned = bone and kept[v] and kept[u]
-                for k in range(len(streams)):
-                    for a in range(axes):
-                        joint, parent = now[v, a], now[u, a]
-                        if streams[k] == _BONE:
-                            joint = joint - parent if bone else _ZERO
-                        elif streams[k] == _JOINT_MOTION:
-                            joint = joint - last[v, a] if moved else _ZERO
-                        elif streams[k] == _BONE_MOTION:
-                            before_ = last[v, a] - last[u, a]
-                            joint = joint - parent - before_ if turned else _ZERO
-                        token[k * axes + a] = joint
-            for v in range(joints):  # for the next step
-                held[v] = _ONE if has[v] else _ZERO
-                for a in range(axes):
-                    last[v, a] = now[v, a]
+            turns = memory[2] > 0
+            _in_frame(person, here, same, min_score, hold, turns, values[b], last, held, flags, now)
+            _write_streams(now, last, parents, streams, flags, out[b, p])
+            _remember(now, flags[0], last, held)
 
 
 def joint_loop(

@@ -76,7 +76,7 @@ class JointStreams(nn.Module):
     takes = "skeleton"
     box = None
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the settings of a card
         self,
         layout: str,
         axes: int = 3,

@@ -143,7 +143,7 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
     Raises ValueError for inconsistent arguments.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the sizes of the network
         self,
         num_classes: int,
         joints: int,

@@ -152,7 +152,7 @@ class ViViT(nn.Module):
             changes most tokens all the time, without a scene cut.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the sizes of the network
         self,
         num_classes: int,
         dim: int = 768,

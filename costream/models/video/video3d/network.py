@@ -93,7 +93,7 @@ class VideoNet(ContinualModule):
 
     in_time = True  # one clock for all streams of a batch
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the sizes of the network
         self,
         num_classes: int,
         kind: str,
