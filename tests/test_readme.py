@@ -14,7 +14,7 @@ from kit.program import ROOT
 from kit.runs import run
 
 README = (ROOT / "README.md").read_text("utf-8")
-MODELS = (ROOT / "costream" / "manual" / "models.md").read_text("utf-8")
+WEIGHTS = (ROOT / "costream" / "manual" / "weights.md").read_text("utf-8")
 DETECT = (ROOT / "costream" / "manual" / "detect.md").read_text("utf-8")
 ROOM = ROOT / "samples" / "room.mp4"
 VENV = "python3 -m venv .venv && .venv/bin/pip install"
@@ -60,7 +60,7 @@ def test_every_weight_file_has_a_row_with_its_licence(path):
 
 
 def shown(name: str, held_out: str, score: str, rows: dict[str, Any]) -> str:
-    """A row of the table in models.md: the shipped weights beside simpler methods."""
+    """Return a row of the table in weights.md: the shipped weights and simpler methods."""
     single = [m for m in rows if m.startswith(("per-frame", "linear"))]
     assert len(single) == 1
     models = (name, *single, "tree ensemble", "majority")
@@ -72,7 +72,7 @@ def shown(name: str, held_out: str, score: str, rows: dict[str, Any]) -> str:
 def test_scores_of_video_are_those_of_the_card(name: str) -> None:
     rows = read_card(ROOT / "weights" / f"{name}.safetensors").metrics["test"]
     held_out = f"fir_action, {rows[name]['videos']} videos, six actions"
-    assert shown(name, held_out, "mAP", rows) in MODELS
+    assert shown(name, held_out, "mAP", rows) in WEIGHTS
 
 
 @pytest.mark.parametrize(("name", "parts"), [("cosounds", 4), ("cotrans", 2)])
@@ -80,7 +80,7 @@ def test_scores_of_clips_are_those_of_the_card(name: str, parts: int) -> None:
     metrics = read_card(ROOT / "weights" / f"{name}.safetensors").metrics
     assert len(metrics) == parts
     for part, rows in metrics.items():
-        assert shown(name, f"{part} ({rows[name]['sequences']} clips)", "top1", rows) in MODELS
+        assert shown(name, f"{part} ({rows[name]['sequences']} clips)", "top1", rows) in WEIGHTS
 
 
 def test_scores_of_motions_are_those_of_the_cards() -> None:
@@ -96,7 +96,7 @@ def test_scores_of_motions_are_those_of_the_cards() -> None:
         ]
         numbers = [f"{rows[name][key]:.3f}" if name in rows else "-" for name, key in cells]
         count = next(rows[name]["sequences"] for name in names if name in rows)
-        assert f"| {part} ({count}) | {' | '.join(numbers)} |" in MODELS
+        assert f"| {part} ({count}) | {' | '.join(numbers)} |" in WEIGHTS
 
 
 def test_the_shipped_model_takes_what_is_said() -> None:

@@ -27,7 +27,7 @@ KEYS = (*ENCODER_KEYS, "norm_first")
 
 @importer(
     "torch",
-    summary=SUMMARY,
+    summary="torch.nn.TransformerEncoder",
     detect=has_tensors("layers.0.self_attn.in_proj_weight", "layers.0.linear1.weight"),
     keys=KEYS,
     order=15,
