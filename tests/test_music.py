@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import costream
 from costream.core.music import NO_MUSIC, PAUSE_S, MusicPieces
 from costream.core.records import Head, Header, Segment, Summary
-from costream.report.digest import Digest
+from costream.report.run_summary import RunSummary
 from costream.ui.timeline import FinalTimeline
 from kit.paths import SAMPLES
 from kit.runs import records, rows, run
@@ -138,7 +138,7 @@ def test_records_keep_every_segment(
 
 
 def test_the_report_has_a_piece_a_row() -> None:
-    digest = Digest.of([HEADS, *BOTH, SUMMARY])
+    digest = RunSummary.of([HEADS, *BOTH, SUMMARY])
     assert [(s.label, s.start_s) for s in digest.segments if s.model == "cotrans"] == [
         ("rock", 2.0),
         ("jazz", 14.75),

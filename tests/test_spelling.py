@@ -16,8 +16,9 @@ from costream.core.label_sets import custom_labels
 from costream.core.places import parse_place
 from costream.core.settings import read_toml
 from costream.core.spelling import composed, folded, stored_path
-from costream.evaluation.recordings import paired
-from costream.labels.examples import name_matcher, read_classes
+from costream.evaluation.stored_results import paired
+from costream.labels.class_folders import read_classes
+from costream.labels.examples import name_matcher
 from costream.labels.media import Media
 from costream.labels.reading import read_recordings
 from costream.labels.recording import Recording

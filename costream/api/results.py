@@ -166,7 +166,7 @@ class Results:
 
     def to_html(self) -> str:
         """Return the page of the report, as ``costream report`` writes it."""
-        from costream.report.command import ReportBuilder
+        from costream.report.report_builder import ReportBuilder
 
         with tempfile.TemporaryDirectory() as folder:
             name = Path(self.header.source).name or "results"

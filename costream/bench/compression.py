@@ -15,7 +15,7 @@ from costream.bench.runtimes import ForeignStep, difference, foreign_steps
 from costream.bench.timing import quiet_torch, state_size, timing_cells
 from costream.core.errors import UsageError
 from costream.core.tables import Table
-from costream.evaluation.compression import scores
+from costream.evaluation.int8_compression import scores
 from costream.models.build import build, model_class
 from costream.models.catalogue import read_model
 from costream.models.int8 import to_int8

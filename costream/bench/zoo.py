@@ -14,9 +14,9 @@ from costream.bench.timing import state_size
 from costream.core.clock import Tick, resample, tick_per_item
 from costream.core.errors import ModelError, SourceError, UsageError
 from costream.core.tables import Cell, Table
+from costream.evaluation.evaluate_settings import EvaluateSettings
 from costream.evaluation.predictions import PredictionCollector
 from costream.evaluation.recordings import RecordingEvaluator
-from costream.evaluation.settings import EvaluateSettings
 from costream.labels.reading import read_recordings
 from costream.labels.recording import Recording
 from costream.models.base import Model

@@ -364,7 +364,7 @@ def zoo(
         raise UsageError("there is no such folder", where=Path(png).parent)
     sniff(file)  # reports a wrong name before torch is imported
     from costream.bench.zoo import ZooSettings, zoo_table
-    from costream.evaluation.picture import draw_table
+    from costream.evaluation.metric_charts import draw_table
     from costream.runtime.stop import StopHandler
     from costream.runtime.torch_setup import prepare_torch
 

@@ -123,6 +123,6 @@ def command(tolerance: float | None, **values: Any) -> int:
         --tokens 64,128,all
     """
     from costream.evaluation.command import evaluate
-    from costream.evaluation.settings import EvaluateSettings
+    from costream.evaluation.evaluate_settings import EvaluateSettings
 
     return int(evaluate(EvaluateSettings(tolerance_s=tolerance or 0.0, **values)))

@@ -349,7 +349,7 @@ def compress_command(model: str, int8: bool, output: Path | None, overwrite: boo
     target = output or Path(f"{card.name}-int8{SUFFIX}")
     check_weight_file(target)
     _check_new(target, overwrite=overwrite)
-    from costream.evaluation.compression import compress
+    from costream.evaluation.int8_compression import compress
     from costream.runtime.torch_setup import prepare_torch
 
     prepare_torch()

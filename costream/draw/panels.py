@@ -13,8 +13,8 @@ from costream.core.formatting import budget_text, clean, share_of_dense, share_t
 from costream.core.records import Compute, Gap, Head, Header, Objects, Prediction, Record, Scored
 from costream.draw.axis import PixelAxis
 from costream.draw.canvas import DARK, GREY, WHITE, Canvas, fill
+from costream.draw.lettering import fit_text, line_height, text_width, write
 from costream.draw.palette import BACKGROUND, Color, Paint, Palette
-from costream.draw.text import fit_text, line_height, text_width, write
 
 PANEL = 176  # height of a panel, pixels
 _EDGE = 16  # left and right of text

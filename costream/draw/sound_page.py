@@ -9,7 +9,7 @@ from PIL import Image
 from costream.core.records import AudioBlock, Picture
 from costream.draw.audio_meter import AudioMeter
 from costream.draw.canvas import DARK, GREY, WHITE, Canvas, fill
-from costream.draw.text import text_width, write
+from costream.draw.lettering import text_width, write
 
 WIDTH, HEIGHT = 960, 400
 SHOWN_S = 10.0  # length of the spectrogram

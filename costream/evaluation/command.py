@@ -7,12 +7,14 @@ from typing import Any
 
 from costream.core.errors import ExitCode, OutputError, printable
 from costream.core.records import plain
-from costream.evaluation.clips import clip_scores, window_scores
-from costream.evaluation.objects import object_scores
-from costream.evaluation.picture import draw
-from costream.evaluation.recordings import result_scores, watch_scores
-from costream.evaluation.settings import EvaluateSettings, card_of
-from costream.evaluation.tables import to_text
+from costream.evaluation.clips import clip_scores
+from costream.evaluation.evaluate_settings import EvaluateSettings, card_of
+from costream.evaluation.metric_charts import draw
+from costream.evaluation.metric_tables import to_text
+from costream.evaluation.object_metrics import object_scores
+from costream.evaluation.recordings import watch_scores
+from costream.evaluation.stored_results import result_scores
+from costream.evaluation.text_windows import window_scores
 from costream.runtime.logs import logging_to
 from costream.runtime.stop import StopHandler
 

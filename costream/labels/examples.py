@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from costream.core.errors import SourceError, UsageError
-from costream.core.spelling import composed, folded
-from costream.labels.collector import abbreviate, read_text
-from costream.labels.formats.csv_files import read_rows
-from costream.labels.recording import BACKGROUNDS, Label, Recording
-from costream.sources.uris import expand
+from costream.core.spelling import folded
+from costream.labels.collector import abbreviate
+from costream.labels.recording import BACKGROUNDS, Recording
 
 log = logging.getLogger("costream")
 
@@ -144,86 +141,3 @@ def split(
                 wanted[label] -= count
     train = [e for e in examples if e.group not in held]
     return train, [e for e in examples if e.group in held]
-
-
-def read_classes(data: Path) -> Iterator[Recording]:
-    """Yield the recordings in the folder of each class, in order of names.
-
-    Raises UsageError for a class without recordings, and for files next to the folders.
-    """
-    inside = [path for path in sorted(data.iterdir()) if not path.name.startswith(".")]
-    classes = [path for path in inside if path.is_dir()]
-    stray = [path.name for path in inside if not path.is_dir()]
-    if stray and classes:
-        raise UsageError(
-            f"files next to the class folders: {abbreviate(stray)}",
-            where=data,
-            hint="move each into the folder of its class",
-        )
-    for folder in classes:
-        files = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
-        if not files:
-            raise UsageError("a class without recordings", where=folder)
-        for file in files:
-            for source in _sources(file):
-                label = Label(0.0, None, composed(folder.name), source)
-                yield Recording(source, (label,), str(file), False, None)
-
-
-def _sources(file: Path) -> list[str]:
-    """Return the sources in a file, or in a folder of keypoints; UsageError for another folder.
-
-    What cannot be used is a source, too: reading it reports why.
-    """
-    try:
-        return expand(str(file))
-    except SourceError as error:
-        if not file.is_dir():
-            return [str(file)]
-        hint = "move its recordings into the folder of their class"
-        raise UsageError("a folder in that of a class", where=file, hint=hint) from error
-
-
-def read_lines(data: Path | None, group: str | None) -> list[Example]:
-    """Return the lines of a table with the columns text and label, or of files LABEL.txt.
-
-    The source of such an example is the line itself, and so is its group, unless a column
-    ``group`` says it. Raises UsageError that names file and line.
-    """
-    if data is None:
-        hint = "a table with the columns text and label, or a folder of files LABEL.txt"
-        raise UsageError("lines are needed", where="--data", hint=hint)
-    if data.is_dir():
-        return [
-            Example(text, composed(path.stem), 0.0, None, text, f"{path}, line {number}")
-            for path in sorted(data.glob("*.txt"))
-            for number, line in enumerate(read_text(path).splitlines(), 1)
-            if (text := line.strip())
-        ]
-    return list(_rows(data, group))
-
-
-def _rows(data: Path, group: str | None) -> Iterator[Example]:
-    names, rows = read_rows(data)
-    needed = [name.lower() for name in ("text", "label", group) if name is not None]
-    missing = [name for name in needed if name not in names]
-    if missing:
-        seen = f"its columns are {', '.join(names):.300}"
-        raise UsageError(f"has no column {', '.join(missing)}; {seen}", where=data)
-    empty, long = [], []
-    for line, row in rows:
-        cells = dict(zip(names, row, strict=False))
-        text, label = cells.get("text", ""), composed(cells.get("label", ""))
-        if len(row) > len(names):
-            long.append(str(line))
-        elif not (text and label):
-            empty.append(str(line))
-        else:
-            own = text if group is None else cells.get(group.lower(), "")
-            yield Example(text, label, 0.0, None, own, f"{data}, line {line}")
-    if empty:
-        raise UsageError(f"lines without text or label: {abbreviate(empty)}", where=data)
-    if long:
-        hint = "put text that holds the delimiter in quotes"
-        what = f"lines with more cells than columns: {abbreviate(long)}"
-        raise UsageError(what, where=data, hint=hint)

@@ -21,6 +21,7 @@ from costream.sources.uris import expand, open_source, sniff
 # Files that may contain several recordings and have to be opened.
 _ARRAYS = (".npy", ".pickle", ".pkl", ".p")
 _STREAM = "_rgb"  # of two feature files, VIDEO_rgb.npy and VIDEO_flow.npy, the one to open
+_ARRAY_SUFFIXES = (".npy", ".npz", ".pickle", ".pkl", ".p")  # their rate depends on the model
 
 
 @dataclass(frozen=True)
@@ -142,9 +143,6 @@ def _shared(one: PurePosixPath, other: PurePosixPath) -> int:
             break
         count += 1
     return count
-
-
-_ARRAY_SUFFIXES = (".npy", ".npz", ".pickle", ".pkl", ".p")  # their rate depends on the model
 
 
 def is_recording(source: str) -> bool:

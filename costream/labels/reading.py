@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
 from costream.core.errors import SourceError, UsageError
 from costream.core.spelling import folded, stored_path
-from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, abbreviate, checked
-from costream.labels.examples import read_classes
-from costream.labels.formats.arrays import BESIDE, read_arrays
+from costream.labels.class_folders import read_classes
+from costream.labels.collector import LabelCollector, LabelTrack, abbreviate, checked
 from costream.labels.formats.csv_files import COLUMNS, read_table
-from costream.labels.formats.elan import read_elan
-from costream.labels.formats.json_files import read_document, read_results
-from costream.labels.formats.text import read_rttm, read_subtitles, read_text_labels
+from costream.labels.label_files import read_files, recording_name
 from costream.labels.media import Media, length_s
 from costream.labels.recording import Recording
-from costream.sinks.registry import FORMATS
 from costream.sources.uris import expand
 
 log = logging.getLogger("costream")
+# A run writes its files at about the same time, and some file systems store times to 2 s.
+_SAME_S = 3.0
+_SAME_TIME_S = 2e-3  # rounding difference between formats with milliseconds
+_FOREVER_S = 1e12
+# From the most exact formats to those that round times or modify labels.
+_EXACT = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".eaf", ".vtt", ".srt", ".rttm")
+TracksByFile: TypeAlias = dict[Path, list[LabelTrack]]  # tracks of one recording by file
 
 
 def read_recordings(
@@ -178,15 +181,6 @@ def _split_part(labels: Path) -> tuple[Path, str | None]:
     return labels, None
 
 
-# A run writes its files at about the same time, and some file systems store times to 2 s.
-_SAME_S = 3.0
-_SAME_TIME_S = 2e-3  # rounding difference between formats with milliseconds
-_FOREVER_S = 1e12
-# From the most exact formats to those that round times or modify labels.
-_EXACT = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".eaf", ".vtt", ".srt", ".rttm")
-TracksByFile: TypeAlias = dict[Path, list[LabelTrack]]  # tracks of one recording by file
-
-
 def choose_tracks(name: str, tracks: TracksByFile, collector: LabelCollector) -> list[LabelTrack]:
     """Return the tracks of one of the files with labels of the recording ``name``.
 
@@ -230,94 +224,3 @@ def _rows(tracks: Sequence[LabelTrack]) -> list[tuple[float, float, str]]:
         for label in track.labels
     ]
     return sorted(rows, key=lambda row: (row[2], row[0], row[1]))
-
-
-LabelReader = Callable[[Path, LabelCollector], Iterator[LabelTrack]]
-READERS: dict[str, LabelReader] = {
-    ".jsonl": read_results,
-    ".json": read_document,
-    ".csv": read_table,
-    ".tsv": read_table,
-    ".txt": read_text_labels,
-    ".srt": read_subtitles,
-    ".vtt": read_subtitles,
-    ".rttm": read_rttm,
-    ".eaf": read_elan,
-    ".npz": read_arrays,
-    ".npy": read_arrays,
-    ".pickle": read_arrays,
-    ".pkl": read_arrays,
-}
-# Files of a run that are not timelines.
-_OTHERS = (
-    *("predictions.csv", "objects.csv", "compute.csv", "failures.csv", "summary.json"),
-    "coco.json",
-)
-_SUFFIXES = sorted((f".{s}" for f in FORMATS.values() for s in f.files), key=len, reverse=True)
-
-
-def read_files(labels: Path, collector: LabelCollector, group: str | None) -> list[LabelTrack]:
-    """Return the tracks of a label file, or of all files in a folder and below, in order of names.
-
-    Files in a folder without labels are skipped and reported. Raises UsageError when nothing is
-    left, or a single file contains no labels.
-    """
-    if not labels.exists():
-        raise UsageError("there is no such label file or folder", where=labels)
-    if not labels.is_dir():
-        return _of_part(_read(labels, collector, group), collector)
-    tracks: list[LabelTrack] = []
-    for path in _files(labels):
-        try:
-            tracks += _of_part(_read(path, collector, group), collector)
-        except NoLabelsError:
-            collector.unlabelled.append(path)
-        except UsageError as error:
-            collector.error_file(path, error)
-    if not tracks:
-        collector.raise_errors()
-        hint = (
-            "supported are tables (CSV, TSV), JSON, JSON lines, SRT, VTT, RTTM, ELAN, labels of"
-            " Audacity and Raven, and more: costream help train"
-        )
-        raise UsageError("it contains no labels", where=labels, hint=hint)
-    return tracks
-
-
-def recording_name(path: Path) -> str:
-    """Return the name of the recording from that of a label file, without the format's suffix."""
-    for suffix in _SUFFIXES:
-        if path.name.lower().endswith(suffix) and len(path.name) > len(suffix):
-            return path.name[: -len(suffix)]
-    return path.stem
-
-
-def _of_part(tracks: Iterator[LabelTrack], collector: LabelCollector) -> list[LabelTrack]:
-    """Return the tracks; if a part is requested, only those that distinguish parts."""
-    return [track for track in tracks if track.has_parts or collector.part is None]
-
-
-def _read(path: Path, collector: LabelCollector, group: str | None) -> Iterator[LabelTrack]:
-    reader = READERS.get(path.suffix.lower())
-    if reader is None:
-        hint = f"supported: {', '.join(READERS)}"
-        raise NoLabelsError("not a supported label file", where=path, hint=hint)
-    return read_table(path, collector, group) if reader is read_table else reader(path, collector)
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files that may contain labels."""
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith("."):
-            continue
-        if path.is_dir():
-            yield from _files(path)
-        elif path.suffix.lower() in READERS and not _is_other(path.name):
-            yield path
-
-
-def _is_other(name: str) -> bool:
-    """Return whether a file's name rules out labels; pickles of features may be very large."""
-    if name.endswith((".pickle", ".pkl")):
-        return "anno" not in name
-    return name == BESIDE or f".{name}".endswith(tuple(f".{other}" for other in _OTHERS))

@@ -10,9 +10,12 @@ import numpy as np
 from costream.core.formatting import si, three_digits
 from costream.core.records import STAGES
 from costream.draw.palette import Palette
-from costream.report.digest import DENSE, FIRST_STAGE, MACS, Array, Digest
+from costream.report.bins import Array
 from costream.report.markup import Html, join, name, tag
-from costream.report.timeline import TimeAxis, bands, round_up, swatch
+from costream.report.run_summary import DENSE, FIRST_STAGE, MACS, RunSummary
+from costream.report.swatches import swatch
+from costream.report.time_axis import TimeAxis, round_up
+from costream.report.timeline_strip import bands
 
 ROW = 54  # CSS pixels
 CHART = 120
@@ -20,44 +23,44 @@ MOST_ROWS = 12
 _WORTH = 0.25  # a label without segments is drawn only if its score reaches this
 
 
-def shown_labels(digest: Digest) -> list[str]:
+def shown_labels(summary: RunSummary) -> list[str]:
     """Return the labels that get a row, in the model's order, backgrounds last."""
-    curves = digest.curves
+    curves = summary.curves
     if curves is None:
         return []
     weights = {
-        label: (label in digest.stats, curves.total(column))
-        for label, column in digest.labels.items()
-        if label in digest.stats or curves.peak(column) >= _WORTH
+        label: (label in summary.stats, curves.total(column))
+        for label, column in summary.labels.items()
+        if label in summary.stats or curves.peak(column) >= _WORTH
     }
-    backgrounds = digest.heads.backgrounds()
+    backgrounds = summary.heads.backgrounds()
     best = sorted(weights, key=lambda label: weights[label], reverse=True)[:MOST_ROWS]
-    return sorted(best, key=lambda lb: (lb in backgrounds, digest.labels[lb]))
+    return sorted(best, key=lambda lb: (lb in backgrounds, summary.labels[lb]))
 
 
-def score_rows(digest: Digest, palette: Palette) -> list[Html]:
+def score_rows(summary: RunSummary, palette: Palette) -> list[Html]:
     """Return a row for each of ``shown_labels``: its score over time."""
-    axis = TimeAxis(*digest.span_s)
-    curves = digest.curves
+    axis = TimeAxis(*summary.span_s)
+    curves = summary.curves
     if curves is None:
         return []
     times = curves.times()
     rows = []
-    for label in shown_labels(digest):
-        paint, column = palette.paint(label), digest.labels[label]
+    for label in shown_labels(summary):
+        paint, column = palette.paint(label), summary.labels[label]
         means, tops = curves.means(column), curves.maxima(column)
         color = paint.color or "var(--grey)"
-        drawn = [_area(digest, axis, times, means, "mean", color)]
+        drawn = [_area(summary, axis, times, means, "mean", color)]
         if curves.most_in_a_bin() > 1:
-            drawn.insert(0, _area(digest, axis, times, tops, "most", color))
-        threshold = digest.heads.threshold(label)
+            drawn.insert(0, _area(summary, axis, times, tops, "most", color))
+        threshold = summary.heads.threshold(label)
         level = f"{100 * (1 - threshold):.1f}%" if threshold is not None else ""
         line = tag("line", x1="0", x2="100%", y1=level, y2=level, class_="threshold")
         inside = join(
             axis.grid(),
             tag("svg", drawn, viewBox="0 0 1000 100", preserveAspectRatio="none"),
             line if threshold is not None else None,
-            bands(digest, label, axis, paint),
+            bands(summary, label, axis, paint),
         )
         words = f"Score of {label} over time, at most {curves.peak(column):.2f}"
         chart = tag(
@@ -72,37 +75,37 @@ def track(label: Html, *content: Html) -> Html:
     return tag("div", tag("div", label, class_="name"), tag("div", content), class_="track")
 
 
-def cost_chart(digest: Digest) -> Html | None:
+def cost_chart(summary: RunSummary) -> Html | None:
     """Return operations per step over time, and the dense model's; None if they are constant."""
-    cost = digest.cost
+    cost = summary.cost
     if cost is None:
         return None
     macs, dense = cost.means(MACS), cost.means(DENSE)
     if max(np.ptp(macs), np.ptp(dense)) <= 0.02 * max(1.0, float(macs.max())):
         return None
     top = round_up(max(float(macs.max()), float(dense.max())))
-    axis = TimeAxis(*digest.span_s)
+    axis = TimeAxis(*summary.span_s)
     drawn = [
-        _area(digest, axis, cost.times(), dense / top, "dense", "none"),
-        _area(digest, axis, cost.times(), macs / top, "mean", "var(--accent)"),
+        _area(summary, axis, cost.times(), dense / top, "dense", "none"),
+        _area(summary, axis, cost.times(), macs / top, "mean", "var(--accent)"),
     ]
     words = f"Operations a step over time: {si(float(macs.mean()), 'MAC')} on average"
     return _chart(axis, drawn, si(top, "MAC"), words)
 
 
-def time_chart(digest: Digest) -> Html | None:
+def time_chart(summary: RunSummary) -> Html | None:
     """Return the milliseconds of each stage over time, stacked; None if they are unknown."""
-    cost = digest.cost
+    cost = summary.cost
     if cost is None:
         return None
-    axis = TimeAxis(*digest.span_s)
+    axis = TimeAxis(*summary.span_s)
     layers = np.cumsum([cost.means(FIRST_STAGE + k) for k in range(len(STAGES))], axis=0)
     if layers[-1].max() <= 0:  # a batch writes no times unless asked to
         return None
     # The first step is often a hundred times as slow; it would flatten all others.
     top = round_up(float(np.percentile(layers[-1], 99)))
     drawn = [
-        _area(digest, axis, cost.times(), layers[k] / top, f"stage{k}", f"var(--stage{k})")
+        _area(summary, axis, cost.times(), layers[k] / top, f"stage{k}", f"var(--stage{k})")
         for k in reversed(range(len(STAGES)))
     ]
     words = f"Milliseconds a step over time, up to {three_digits(top)}"
@@ -122,16 +125,16 @@ def _chart(axis: TimeAxis, drawn: Sequence[Html], top: str, words: str) -> Html:
 
 
 def _area(
-    digest: Digest, axis: TimeAxis, times: Array, values: Array, class_: str, color: str
+    summary: RunSummary, axis: TimeAxis, times: Array, values: Array, class_: str, color: str
 ) -> Html:
     """Return the area under values from 0 to 1, interrupted at gaps in the data."""
-    pieces = (_piece(axis, times[a:b], values[a:b]) for a, b in _between_gaps(digest, times))
+    pieces = (_piece(axis, times[a:b], values[a:b]) for a, b in _between_gaps(summary, times))
     return tag("path", d="".join(pieces), class_=class_, fill=color)
 
 
-def _between_gaps(digest: Digest, times: Array) -> list[tuple[int, int]]:
+def _between_gaps(summary: RunSummary, times: Array) -> list[tuple[int, int]]:
     # The middle of a gap: the bin at its start may hold steps from before it.
-    middles = [(g.start_s + g.end_s) / 2 for g in digest.gaps]
+    middles = [(g.start_s + g.end_s) / 2 for g in summary.gaps]
     cuts = [0, *np.searchsorted(times, middles).tolist(), len(times)]
     return [(a, b) for a, b in pairwise(sorted(cuts)) if b > a]
 

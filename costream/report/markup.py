@@ -11,15 +11,13 @@ from typing import TypeAlias
 _JOINERS = "\u200c\u200d"
 _VOID = {"img", "meta", "br", "link"}
 _SELF_CLOSING = {"rect", "path", "line", "circle", "use"}
+Child: TypeAlias = "str | Iterable[Html] | None"
 
 
 class Html(str):
     """Text that is markup."""
 
     __slots__ = ()
-
-
-Child: TypeAlias = "str | Iterable[Html] | None"
 
 
 def text(value: str) -> Html:

@@ -11,11 +11,12 @@ from pathlib import Path
 from costream.core.errors import SourceError
 from costream.core.formatting import counted, saving, short_time, si, times
 from costream.draw.palette import Palette
-from costream.report.digest import LabelStats
+from costream.report.html_tables import Cell, label_table, number, table
+from costream.report.label_stats import LabelStats
 from costream.report.markup import Html, folded, name, tag, unlisted
 from costream.report.section import Run, fact, status
-from costream.report.tables import Cell, label_table, number, table
-from costream.report.timeline import TimeAxis, small_strip, stretches
+from costream.report.time_axis import TimeAxis
+from costream.report.timeline_strip import small_strip, stretches
 
 MOST_FAILURES = 500
 _MOST_OPEN = 12  # labels, and inputs without results, that are shown at once
@@ -60,11 +61,11 @@ class ReportOverview:
 
     def add(self, run: Run, palette: Palette, href: str) -> None:
         """Add a run; ``href``: link to it."""
-        digest = run.digest
-        for label, entry in digest.stats.items():
+        summary = run.summary
+        for label, entry in summary.stats.items():
             self.stats.setdefault(label, LabelStats()).merge(entry)
             self.files[label] = self.files.get(label, 0) + 1
-        self.rows.append(_row(run, href, small_strip(digest, palette, self.most_blocks)))
+        self.rows.append(_row(run, href, small_strip(summary, palette, self.most_blocks)))
 
     def section(self, title: str, palette: Palette) -> Html:
         """Return the overview."""
@@ -144,26 +145,26 @@ def _cells(row: OverviewRow) -> Sequence[Cell]:
 
 
 def _row(run: Run, href: str, strip: Html) -> OverviewRow:
-    digest = run.digest
-    header, summary, costs = digest.header, digest.summary, digest.cost_json()
-    start_s, end_s = digest.span_s
-    word, sentence = status(digest)
+    summary = run.summary
+    header, final, costs = summary.header, summary.final, summary.cost_json()
+    start_s, end_s = summary.span_s
+    word, sentence = status(summary)
     axis = TimeAxis(start_s, end_s)
     return OverviewRow(
         title=run.title,
         href=href,
         model="" if header is None else header.model,
-        media_s=summary.media_s if summary is not None else end_s - start_s,
-        segments=digest.segment_count,
-        wall_s=summary.wall_s if summary is not None else 0.0,
+        media_s=final.media_s if final is not None else end_s - start_s,
+        segments=summary.segment_count,
+        wall_s=final.wall_s if final is not None else 0.0,
         macs=float(costs.get("macs") or 0),
         dense_macs=float(costs.get("dense_macs") or 0),
         word=word,
         sentence=sentence,
         strip=strip,
         stretches=tuple(
-            tuple((axis.share(a), axis.share(b), label) for a, b, label in stretches(digest, head))
-            for head in digest.heads.names
+            tuple((axis.share(a), axis.share(b), label) for a, b, label in stretches(summary, head))
+            for head in summary.heads.names
         ),
     )
 

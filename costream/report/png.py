@@ -15,10 +15,12 @@ from matplotlib.ticker import FuncFormatter
 from costream.core.formatting import clean, counted, saving, short_time, si
 from costream.core.records import STAGES
 from costream.draw.palette import Paint
+from costream.report.bins import Array
 from costream.report.curves import shown_labels
-from costream.report.digest import DENSE, FIRST_STAGE, MACS, Array, Digest
+from costream.report.run_summary import DENSE, FIRST_STAGE, MACS, RunSummary
 from costream.report.section import Run, status
-from costream.report.timeline import MOST_OUTLINED, TimeAxis, stretches
+from costream.report.time_axis import TimeAxis
+from costream.report.timeline_strip import MOST_OUTLINED, stretches
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,13 +63,13 @@ def draw(report: Report) -> bytes:
 
 def _run(run: Run, report: Report) -> Figure:
     """Draw the timeline, the scores and the cost of one run below each other."""
-    digest = run.digest
-    labels = shown_labels(digest)
-    heads = digest.heads.names
-    heights = [*(0.6 for _ in heads), *(0.5 for _ in labels), *([1.1] * (digest.cost is not None))]
+    summary = run.summary
+    labels = shown_labels(summary)
+    heads = summary.heads.names
+    heights = [*(0.6 for _ in heads), *(0.5 for _ in labels), *([1.1] * (summary.cost is not None))]
     figure, grid = _figure(heights, _title(run))
     grid = list(grid)
-    begin_s, end_s = digest.span_s
+    begin_s, end_s = summary.span_s
     for axes in grid:
         axes.set_xlim(begin_s, end_s)
         axes.set_xticks(TimeAxis(begin_s, end_s).ticks())
@@ -75,23 +77,23 @@ def _run(run: Run, report: Report) -> Figure:
     for axes in grid[:-1]:
         axes.tick_params(labelbottom=False, length=0)
     for head in heads:
-        _strip(grid.pop(0), digest, head, report)
+        _strip(grid.pop(0), summary, head, report)
     for label in labels:
         axes = grid.pop(0)
-        _curve(axes, digest, label, report.palette.paint(label))
+        _curve(axes, summary, label, report.palette.paint(label))
         _name(axes, clean(label)[:_LONGEST])
-    if digest.cost is not None:
-        _cost(grid.pop(0), digest)
+    if summary.cost is not None:
+        _cost(grid.pop(0), summary)
     return figure
 
 
-def _strip(axes: Axes, digest: Digest, head: str | None, report: Report) -> None:
+def _strip(axes: Axes, summary: RunSummary, head: str | None, report: Report) -> None:
     axes.set_facecolor(_GROUND)
-    begin_s, end_s = digest.span_s
-    outlined = digest.segment_count <= MOST_OUTLINED
-    for start_s, stop_s, label in stretches(digest, head):
+    begin_s, end_s = summary.span_s
+    outlined = summary.segment_count <= MOST_OUTLINED
+    for start_s, stop_s, label in stretches(summary, head):
         _block(axes, start_s, stop_s, label, report, (end_s - begin_s) / 140, outlined)
-    for gap in digest.gaps:
+    for gap in summary.gaps:
         axes.axvspan(gap.start_s, gap.end_s, facecolor="white", hatch="xxx", edgecolor=_GREY)
     _name(axes, "timeline" if head is None else clean(head)[:_LONGEST])
 
@@ -150,15 +152,15 @@ def _figure(heights: list[float], title: str) -> tuple[Figure, list[Axes]]:
 
 
 def _title(run: Run) -> str:
-    digest, costs = run.digest, run.digest.cost_json()
-    header = digest.header
+    summary, costs = run.summary, run.summary.cost_json()
+    header = summary.header
     parts = [clean(run.title)] + ([clean(header.model)] if header is not None else [])
     macs, dense = costs.get("macs_per_step") or 0, costs.get("dense_macs_per_step") or 0
     if macs:
         less = saving(macs, dense)
         parts.append(f"{si(macs, 'MAC')} a step" + (f", {less} than recomputed" if less else ""))
-    word, _ = status(digest)
-    return "   ".join([*parts, counted(digest.segment_count, "segment"), word])
+    word, _ = status(summary)
+    return "   ".join([*parts, counted(summary.segment_count, "segment"), word])
 
 
 def _fill(paint: Paint) -> dict[str, Any]:
@@ -197,20 +199,20 @@ def _name(axes: Axes, name: str) -> None:
     axes.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9, color=_INK)
 
 
-def _curve(axes: Axes, digest: Digest, label: str, paint: Paint) -> None:
-    assert digest.curves is not None  # shown_labels is empty otherwise
-    column, color = digest.labels[label], paint.color or _GREY
-    times, means = _broken(digest, digest.curves.times(), digest.curves.means(column))
+def _curve(axes: Axes, summary: RunSummary, label: str, paint: Paint) -> None:
+    assert summary.curves is not None  # shown_labels is empty otherwise
+    column, color = summary.labels[label], paint.color or _GREY
+    times, means = _broken(summary, summary.curves.times(), summary.curves.means(column))
     axes.set_ylim(0, 1.02)
     axes.fill_between(times, means, color=color, alpha=0.85, linewidth=0)
-    if digest.curves.most_in_a_bin() > 1:
-        times, tops = _broken(digest, digest.curves.times(), digest.curves.maxima(column))
+    if summary.curves.most_in_a_bin() > 1:
+        times, tops = _broken(summary, summary.curves.times(), summary.curves.maxima(column))
         axes.fill_between(times, tops, color=color, alpha=0.3, linewidth=0)
 
 
-def _cost(axes: Axes, digest: Digest) -> None:
+def _cost(axes: Axes, summary: RunSummary) -> None:
     """Draw the milliseconds of the stages, or the operations if no times were written."""
-    cost = digest.cost
+    cost = summary.cost
     assert cost is not None
     times = cost.times()
     layers = [cost.means(FIRST_STAGE + k) for k in range(len(STAGES))]
@@ -218,8 +220,8 @@ def _cost(axes: Axes, digest: Digest) -> None:
     if whole.max() > 0:
         below = np.zeros(len(times))
         for layer, color, stage in zip(layers, _STAGES, STAGES, strict=True):
-            at, bottom = _broken(digest, times, below)
-            _, top = _broken(digest, times, below + layer)
+            at, bottom = _broken(summary, times, below)
+            _, top = _broken(summary, times, below + layer)
             axes.fill_between(at, bottom, top, color=color, label=stage, linewidth=0)
             below = below + layer
         axes.set_ylim(0, 1.2 * float(np.percentile(whole, 99)) or None)
@@ -233,7 +235,7 @@ def _cost(axes: Axes, digest: Digest) -> None:
     axes.set_ylabel(unit, rotation=0, ha="right", va="center", fontsize=9, color=_INK, labelpad=22)
 
 
-def _broken(digest: Digest, times: Array, values: Array) -> tuple[Array, Array]:
+def _broken(summary: RunSummary, times: Array, values: Array) -> tuple[Array, Array]:
     """Return the curve, interrupted at each gap."""
-    places = np.searchsorted(times, [(gap.start_s + gap.end_s) / 2 for gap in digest.gaps])
+    places = np.searchsorted(times, [(gap.start_s + gap.end_s) / 2 for gap in summary.gaps])
     return np.insert(times, places, np.nan), np.insert(values, places, np.nan)

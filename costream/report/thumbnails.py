@@ -17,7 +17,7 @@ from av.video.reformatter import VideoReformatter
 from costream.core.errors import SourceError
 from costream.core.places import Place
 from costream.core.records import Header
-from costream.draw.objects import draw_places
+from costream.draw.box_overlay import draw_places
 from costream.sources.base import SAME_TIME_S
 from costream.sources.media.container import open_container
 from costream.sources.media.decode_errors import DecodeErrors

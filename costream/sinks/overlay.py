@@ -20,8 +20,8 @@ from costream.core.records import (
     finds_objects,
     heads_of,
 )
+from costream.draw.box_overlay import draw_boxes, draw_places, draw_tokens
 from costream.draw.canvas import Canvas, draw_figure
-from costream.draw.objects import draw_boxes, draw_places, draw_tokens
 from costream.draw.palette import Palette
 from costream.draw.panels import PANEL, CostPanel, HeadPanel, Panel, empty_page
 from costream.draw.skeleton import Figure, SkeletonView, figure_in_picture

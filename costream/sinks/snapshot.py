@@ -15,10 +15,10 @@ from PIL import Image
 from costream.core.errors import OutputError
 from costream.core.places import NO_NAME, Place
 from costream.core.records import Box, PixelSize
+from costream.draw.box_overlay import draw_boxes, draw_places
 from costream.draw.canvas import DARK, GREY, WHITE, Canvas, draw_line
-from costream.draw.objects import draw_boxes, draw_places
+from costream.draw.lettering import line_height, write
 from costream.draw.palette import Palette
-from costream.draw.text import line_height, write
 from costream.sinks.atomic import replace_file
 
 _QUALITY = 85

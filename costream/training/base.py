@@ -18,8 +18,8 @@ from costream.core.errors import ModelError, UsageError
 from costream.labels.examples import Example, normalise_label
 from costream.labels.recording import Label
 from costream.runtime.stop import Stopped
+from costream.training.checkpoint import TrainingCheckpoint
 from costream.training.feature_cache import FeatureCache
-from costream.training.optim import TrainingCheckpoint
 from costream.weights_io.card import Card
 from costream.weights_io.file import Weights
 
@@ -46,7 +46,7 @@ class TrainSettings:
     steps: int | None
     scratch: bool
     fine_tune: bool | None  # None: the trainer's default
-    adapter: str  # one of adapting.ADAPTERS
+    adapter: str  # "none", "lora" or "splora"
     rank: int
     density: float  # share of the weights that is left; 1: all
     compare: Path | None  # weights of the same training without a density
@@ -71,8 +71,8 @@ class TrainingData:
     identity: list[Any]  # of all examples, as JSON values
 
 
-class Student(NamedTuple):
-    """A network to be trained, its frontend and its card."""
+class TrainSetup(NamedTuple):
+    """A network before its training, its frontend and its card."""
 
     network: Any
     frontend: Any
@@ -127,17 +127,17 @@ class CustomClassTrainer(Protocol):
     def read(self, card: Card, settings: TrainSettings) -> TrainingData:
         """Return the examples. Raises UsageError, SourceError."""
 
-    def student(self, base: Weights, labels: tuple[str, ...], settings: TrainSettings) -> Student:
+    def setup(self, base: Weights, labels: tuple[str, ...], settings: TrainSettings) -> TrainSetup:
         """Return what is to be trained for these labels, from the base weights.
 
         With ``scratch`` only the architecture is taken from them.
         """
 
-    def fit(self, student: Student, data: TrainingData, workspace: Workspace) -> Any:
+    def fit(self, setup: TrainSetup, data: TrainingData, workspace: Workspace) -> Any:
         """Train the network; return the results, of a class of the trainer's own."""
 
     def describe(
-        self, student: Student, result: Any, data: TrainingData, workspace: Workspace
+        self, setup: TrainSetup, result: Any, data: TrainingData, workspace: Workspace
     ) -> TrainedModel:
         """Return the card with training data and metrics, texts, and the verdict."""
 

@@ -14,6 +14,7 @@ from torch import Tensor
 CENTROID = "nearest centroid of mean tokens"
 PROTOTYPES = "nearest centroid of boxes"
 SHARPNESS = 10.0  # scale of the softmax over cosines; does not affect the argmax
+_ITERATIONS = 200
 
 
 def nearest_centroid(
@@ -41,9 +42,6 @@ def _unit(rows: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.floating[Any]]:
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     out: npt.NDArray[np.floating[Any]] = rows / np.maximum(lengths, 1e-9)
     return out
-
-
-_ITERATIONS = 200
 
 
 def logistic_regression(

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from costream.evaluation.tables import interval_units, timeline_table
+from costream.evaluation.clip_tables import interval_units, timeline_table
 from costream.weights_io.card import Card
 
 Table = Callable[[dict[str, dict[str, Any]], Sequence[str]], list[str]]  # models, labels: lines
+_NAMES = {
+    "top1": "top-1 among the set's labels",
+    "top5": "top-5",
+    "top1_vote": "top-1 of votes",
+    "top1_last": "top-1 at the end",
+    "top1_all": "top-1 among all labels but the background",
+    "top1_background": "top-1, background competing",
+    "sequence_mAP": "mAP",
+    "mAP": "frame mAP",
+}
 
 
 def card_text(card: Card, table: Table) -> str:
@@ -75,18 +85,6 @@ def _sample(card: Card) -> list[str]:
     part = "" if sample["end_s"] is None else f", first {sample['end_s']:g} s"
     scores = ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in sample["metrics"].items())
     return [f"- On samples/{sample['file']}{part}, step by step: {scores} (models verify)"]
-
-
-_NAMES = {
-    "top1": "top-1 among the set's labels",
-    "top5": "top-5",
-    "top1_vote": "top-1 of votes",
-    "top1_last": "top-1 at the end",
-    "top1_all": "top-1 among all labels but the background",
-    "top1_background": "top-1, background competing",
-    "sequence_mAP": "mAP",
-    "mAP": "frame mAP",
-}
 
 
 def sequence_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> list[str]:

@@ -20,8 +20,8 @@ from costream.models.streaming import find_device
 from costream.runtime.logs import logging_to
 from costream.runtime.stop import StopHandler
 from costream.runtime.torch_setup import prepare_torch
-from costream.training.adapting import adapter_card, check_adapter
-from costream.training.audio.trainer import AudioTrainer
+from costream.training.adaptation import adapter_card, check_adapter
+from costream.training.audio.audio_trainer import AudioTrainer
 from costream.training.base import (
     CHECKPOINT_SUFFIXES,
     CustomClassTrainer,
@@ -34,11 +34,11 @@ from costream.training.base import (
 )
 from costream.training.card_text import compression_lines
 from costream.training.feature_cache import FeatureCache
-from costream.training.objects.trainer import ObjectTrainer
-from costream.training.skeleton.trainer import SkeletonTrainer
-from costream.training.text import TextTrainer
+from costream.training.objects.object_trainer import ObjectTrainer
+from costream.training.skeleton.skeleton_trainer import SkeletonTrainer
+from costream.training.text_trainer import TextTrainer
 from costream.training.verdict import COUNTED, share_text
-from costream.training.video.trainer import VideoTrainer, with_new_head
+from costream.training.video.video_trainer import VideoTrainer, with_new_head
 from costream.weights_io.card import Card
 from costream.weights_io.file import SUFFIX, write_weights
 
@@ -65,21 +65,21 @@ def train(settings: TrainSettings) -> ExitCode:
         settings = trainer.check(base.card, settings)
         check_adapter(settings, base.card.finds_objects)
         data = trainer.read(base.card, settings)
-        student = trainer.student(base, data.labels, settings)
+        setup = trainer.setup(base, data.labels, settings)
         partials = [
             training_checkpoint(settings, base, data.identity, end) for end in CHECKPOINT_SUFFIXES
         ]
         with log_resume_hint(partials):
-            cache = FeatureCache(settings.cache, student.card, student.encoder, settings.device)
-            for part in (student.network, student.frontend):
+            cache = FeatureCache(settings.cache, setup.card, setup.encoder, settings.device)
+            for part in (setup.network, setup.frontend):
                 part.to(device)
             workspace = Workspace(settings, base, cache, *partials)
-            result = trainer.fit(student, data, workspace)
+            result = trainer.fit(setup, data, workspace)
             cache.prune()
-            for part in (student.network, student.frontend):
+            for part in (setup.network, setup.frontend):
                 part.cpu()
-        trained = trainer.describe(student, result, data, workspace)
-        save_model(paths[0], trained.card, student.network, student.frontend)
+        trained = trainer.describe(setup, result, data, workspace)
+        save_model(paths[0], trained.card, setup.network, setup.frontend)
         if trained.adapter is not None:
             tensors, sha256 = trained.adapter
             card = adapter_card(trained.card, base.sha256, sha256)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from costream.labels.boxes import read_boxes
+from costream.labels.clips_with_boxes import read_boxes
 from kit.broker import Broker, Listener, needs_broker
 from kit.media import excerpt
 from kit.object_nets import LABELS, write_model

@@ -19,7 +19,7 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 import costream
 from costream.core.errors import SourceError
 from costream.core.records import Alert, Fault, Gap, Prediction, TextLine
-from costream.evaluation.clips import label_scores
+from costream.evaluation.text_windows import label_scores
 from costream.models.build import save_model
 from costream.models.catalogue import load_model
 from costream.models.random_init import random_model

@@ -12,7 +12,7 @@ from costream.core.audioset import kinds_among
 from costream.core.errors import UsageError
 from costream.core.hysteresis import match_labels
 from costream.core.label_sets import AUDIOSET_521
-from costream.evaluation.tables import to_text
+from costream.evaluation.metric_tables import to_text
 from kit.paths import SAMPLES
 from kit.runs import evaluate, records, refused, rows, run
 

@@ -27,7 +27,7 @@ from costream.core.records import (
     Summary,
 )
 from costream.draw.palette import BACKGROUND, Color, Palette
-from costream.evaluation.picture import draw
+from costream.evaluation.metric_charts import draw
 from costream.sinks.registry import make_sinks
 from costream.ui.run.view import LiveLayout
 from costream.ui.screen import Viewport

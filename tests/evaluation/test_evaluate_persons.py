@@ -10,8 +10,9 @@ import pytest
 
 from costream.core.records import Header, Prediction, Segment, Summary, dumps, to_json
 from costream.evaluation import recordings as evaluated
-from costream.evaluation.recordings import result_scores, watch_scores
-from costream.evaluation.settings import EvaluateSettings
+from costream.evaluation.evaluate_settings import EvaluateSettings
+from costream.evaluation.recordings import watch_scores
+from costream.evaluation.stored_results import result_scores
 from costream.labels.reading import read_recordings
 
 LABELS = ("none", "wave", "kick")

@@ -10,8 +10,8 @@ import torch
 
 from costream.core.errors import UsageError
 from costream.evaluation.clips import measure
-from costream.evaluation.settings import EvaluateSettings
-from costream.evaluation.tables import to_text
+from costream.evaluation.evaluate_settings import EvaluateSettings
+from costream.evaluation.metric_tables import to_text
 from costream.labels.examples import to_examples
 from costream.labels.reading import read_recordings
 from costream.models.catalogue import load_model

@@ -17,7 +17,6 @@ from sklearn.metrics import (
 )
 
 from costream.evaluation.metrics.bootstrap import bootstrap
-from costream.evaluation.metrics.calibration import calibration_error, reliability
 from costream.evaluation.metrics.frames import (
     Ranking,
     average_precisions,
@@ -26,6 +25,7 @@ from costream.evaluation.metrics.frames import (
     mean_average_precision,
     outside_boundaries,
 )
+from costream.evaluation.metrics.reliability import calibration_error, reliability
 from weights.recipes.action import loop as recipe
 
 

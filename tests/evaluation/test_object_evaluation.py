@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from costream.core.errors import SourceError, UsageError
-from costream.evaluation.objects import measure
-from costream.evaluation.picture import draw
-from costream.evaluation.settings import EvaluateSettings
-from costream.evaluation.tables import to_text
-from costream.labels.boxes import ClipWithBoxes, fit_boxes, read_boxes
+from costream.evaluation.evaluate_settings import EvaluateSettings
+from costream.evaluation.metric_charts import draw
+from costream.evaluation.metric_tables import to_text
+from costream.evaluation.object_metrics import measure
+from costream.labels.clips_with_boxes import ClipWithBoxes, fit_boxes, read_boxes
 from costream.runtime.stop import StopHandler
 from kit.media import make_video
 from kit.object_nets import LABELS, bright_model, write_model

@@ -13,7 +13,7 @@ from sklearn.metrics import average_precision_score
 
 from costream.core.errors import UsageError
 from costream.evaluation.protocols import PROTOCOLS
-from costream.evaluation.recordings import paired
+from costream.evaluation.stored_results import paired
 from costream.labels.reading import read_recordings
 from costream.labels.recording import Label
 from kit.data_packs import packs

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.core.records import Segment
+from costream.evaluation.clip_tables import interval_units
 from costream.evaluation.clips import group_scores, sequence_scores
-from costream.evaluation.metrics.sequences import (
+from costream.evaluation.metrics.sequence_metrics import (
     class_table,
     confused,
     fuse,
@@ -18,7 +19,6 @@ from costream.evaluation.metrics.sequences import (
     top1_by_rivals,
     top_k,
 )
-from costream.evaluation.tables import interval_units
 
 NAMES = ("walk", "wave", "bend", "kick")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from costream.core.records import Segment
 from costream.evaluation.metrics.detection import best_precision_beyond, ranked_precision, take_best
-from costream.evaluation.metrics.segments import (
+from costream.evaluation.metrics.segment_metrics import (
     Counts,
     Start,
     count,

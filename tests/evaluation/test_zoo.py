@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from costream.evaluation.picture import draw_table
+from costream.evaluation.metric_charts import draw_table
 from costream.models.catalogue import load_model
 from kit.program import ROOT, costream
 from kit.runs import run

@@ -16,7 +16,7 @@ from costream.core.records import OBJECT_DETECTION
 from costream.models.build import save_model
 from costream.models.eventful.vitdet import ViTDet
 from costream.models.images import Pixels
-from costream.training.objects.augment import LabelledImage
+from costream.training.objects.image_augment import LabelledImage
 from costream.weights_io.card import Card, Timeline
 
 KINDS = ("lamp", "leaf")  # red and green

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from costream.core.records import Record, Segment, to_json
+from costream.evaluation.evaluate_settings import EvaluateSettings
 from costream.evaluation.predictions import ModelPredictions
 from costream.evaluation.recordings import RecordingEvaluator
-from costream.evaluation.settings import EvaluateSettings
 from costream.labels.recording import Label, Recording
 
 NAMES = ("background", "walk", "sit")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from costream.core.errors import UsageError
-from costream.labels.boxes import fit_boxes, read_boxes
+from costream.labels.clips_with_boxes import fit_boxes, read_boxes
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ import pytest
 
 from costream.core.errors import UsageError
 from costream.labels.copies import join_copies
-from costream.labels.examples import Example, fit_labels, read_lines, split, to_examples
+from costream.labels.examples import Example, fit_labels, split, to_examples
 from costream.labels.reading import read_recordings
+from costream.labels.text_lines import read_lines
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from costream.core.records import (
 from costream.models.base import GatedModel
 from costream.models.catalogue import load_model
 from costream.models.with_audio import HearingModel, with_sound
-from costream.report.digest import Digest
+from costream.report.run_summary import RunSummary
 from costream.runtime.pipeline import run
 from costream.sinks.registry import make_sinks
 from costream.sinks.result_reader import read_results
@@ -165,7 +165,7 @@ def test_a_file_has_the_timelines_of_both(clip: Path, tmp_path: Path) -> None:
         for (label, score), (other, value) in zip(scores, expected, strict=False):
             assert label == other
             assert score == pytest.approx(value, abs=1e-4)
-    assert Digest.of(read_results(tmp_path / "both.mkv.jsonl")).heads.names == (
+    assert RunSummary.of(read_results(tmp_path / "both.mkv.jsonl")).heads.names == (
         "cooadtr",
         "cosounds",
     )

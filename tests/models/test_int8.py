@@ -10,7 +10,7 @@ from torch import nn
 
 import costream.nn as co
 from costream.core.errors import ModelError
-from costream.evaluation.compression import BOUND, compress
+from costream.evaluation.int8_compression import BOUND, compress
 from costream.models.build import build, save_model
 from costream.models.catalogue import load_model, read_whole
 from costream.models.int8 import to_float, to_int8

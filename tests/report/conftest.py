@@ -24,7 +24,7 @@ from costream.core.records import (
     StageTimes,
     Summary,
 )
-from costream.report.command import MOST_ON_A_PAGE
+from costream.report.report_builder import MOST_ON_A_PAGE
 from costream.sinks.journal import Journal
 from costream.sinks.registry import make_sinks
 from kit.paths import SAMPLES

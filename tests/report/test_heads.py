@@ -12,8 +12,8 @@ from costream.core.errors import ExitCode
 from costream.core.records import Compute, Head, Header, Prediction, Segment, StageTimes, Summary
 from costream.report.command import ReportOptions, make_report
 from costream.report.diff import compare
-from costream.report.digest import Digest
-from costream.report.timeline import describe, stretches
+from costream.report.run_summary import RunSummary
+from costream.report.timeline_strip import describe, stretches
 from costream.sinks.registry import make_sinks
 from costream.sinks.result_reader import read_results
 
@@ -73,7 +73,7 @@ def test_records_come_back(ending: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scores", [True, False])
 def test_each_head_is_gathered_by_itself(scores: bool, tmp_path: Path) -> None:
-    digest = Digest.of(read_results(write(tmp_path, scores=scores)), 8)
+    digest = RunSummary.of(read_results(write(tmp_path, scores=scores)), 8)
     assert (digest.steps, digest.warmup_steps, digest.segment_count) == (STEPS, 2, 3)
     assert digest.curves is not None
     means = {label: digest.curves.means(k).mean() for label, k in digest.labels.items()}
@@ -89,7 +89,7 @@ def test_each_head_is_gathered_by_itself(scores: bool, tmp_path: Path) -> None:
 
 
 def test_more_segments_than_are_kept_stay_with_their_head(tmp_path: Path) -> None:
-    digest = Digest(8, most_segments=0)
+    digest = RunSummary(8, most_segments=0)
     for content in read_results(write(tmp_path)):
         digest.add(content)
     for _ in range(100):  # so many that shares are drawn

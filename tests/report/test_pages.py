@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from costream.__main__ import main
 from costream.draw.palette import Palette
-from costream.report.command import MOST_ON_A_PAGE
-from costream.report.digest import Digest
 from costream.report.overview import ReportOverview
+from costream.report.report_builder import MOST_ON_A_PAGE
+from costream.report.run_summary import RunSummary
 from costream.report.section import Run
-from costream.report.timeline import outline
+from costream.report.timeline_strip import outline
 from costream.sinks.result_reader import runs
 from kit.pages import Page
 
@@ -77,7 +77,7 @@ def test_the_overview_of_a_thousand_runs_stays_short(result):
     labels = ("none", *(f"a label with a rather long name, number {k}" for k in range(30)))
     path = result(labels=labels, seconds=1200.0, segment_s=(0.5, 3.0), gap=(20.0, 31.5))
     (contents,) = (list(contents) for contents in runs(path))
-    digest, palette = Digest.of(contents), Palette()
+    digest, palette = RunSummary.of(contents), Palette()
     assert digest.segment_count > 500
     palette.add(labels, labels, labels[:1])
     overview = ReportOverview(most_blocks=20)

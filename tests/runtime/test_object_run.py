@@ -25,8 +25,8 @@ from costream.core.records import (
 )
 from costream.models.eventful.detector import ObjectModel
 from costream.options.options import Options
-from costream.report.command import ReportBuilder
-from costream.report.digest import Digest
+from costream.report.report_builder import ReportBuilder
+from costream.report.run_summary import RunSummary
 from costream.runtime.pipeline import run
 from costream.runtime.watch.feed_states import FeedStates
 from costream.sinks.atomic import AtomicFile
@@ -220,7 +220,7 @@ def test_every_format_and_a_report(clip: Path, tmp_path: Path) -> None:
             assert path.stat().st_size, path
     lines = [json.loads(line) for line in (tmp_path / "street.mp4.jsonl").open(encoding="utf-8")]
     digests = [
-        Digest.of(read_results(tmp_path / f"street.mp4.{kind}")) for kind in ("jsonl", "json")
+        RunSummary.of(read_results(tmp_path / f"street.mp4.{kind}")) for kind in ("jsonl", "json")
     ]
     for digest in digests:
         assert digest.steps == sum(line["type"] == "objects" for line in lines) == 12

@@ -30,7 +30,7 @@ from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.network import SkeletonNet
 from costream.models.streaming import StreamingModel
 from costream.options.options import Options
-from costream.report.digest import Digest
+from costream.report.run_summary import RunSummary
 from costream.runtime.pipeline import run
 from costream.sinks.registry import make_sinks, paths_for
 from costream.sinks.result_reader import read_results
@@ -187,7 +187,7 @@ def test_persons_in_files_and_views(tmp_path: Path) -> None:
     results = tmp_path / "a.jsonl"
     again = Results.read(results).segments
     assert [(s.label, s.person) for s in again] == [(s.label, s.person) for s in segments]
-    digest = Digest.of(read_results(results))
+    digest = RunSummary.of(read_results(results))
     assert digest.heads.names == ("person 1", "person 2")
     assert [s for _, s in digest.timeline("person 2")] == [
         replace(s, model="person 2") for s in again if s.person == 2

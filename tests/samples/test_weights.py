@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from costream.core.records import Segment
-from costream.evaluation.metrics.segments import match, overlap
+from costream.evaluation.metrics.segment_metrics import match, overlap
 from kit.data_packs import packs
 from kit.paths import SAMPLES
 from kit.runs import records, run

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from costream.core.records import IMAGE_SUFFIXES, Box, Objects, Picture, VideoFrame
-from costream.labels.boxes import read_boxes
+from costream.labels.clips_with_boxes import read_boxes
 from costream.sinks.base import PictureSink
 from costream.sinks.registry import is_complete, make_sinks
 

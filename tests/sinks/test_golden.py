@@ -15,7 +15,7 @@ import pytest
 
 from costream.core.places import Crossing, ZoneEvent
 from costream.core.records import SCHEMA, Level, Objects, Picture, VideoFrame
-from costream.report.digest import Digest
+from costream.report.run_summary import RunSummary
 from costream.sinks.base import PictureSink
 from costream.sinks.registry import FORMATS, make_sinks, paths_for
 from costream.sinks.result_reader import read_results
@@ -136,7 +136,7 @@ def test_places_and_levels_say_the_same_in_lines_and_document(
     for event in events:
         assert event in lines
         assert event in document
-    assert Digest.of(document).visits == Digest.of(lines).visits
+    assert RunSummary.of(document).visits == RunSummary.of(lines).visits
     written = json.loads((tmp_path / "run.json").read_text("utf-8"))
     assert [len(written[name]) for name in ("zones", "crossings", "levels")] == [2, 1, 1]
 

@@ -23,8 +23,8 @@ from costream.core.records import (
     StageTimes,
     VideoFrame,
 )
+from costream.draw.box_overlay import draw_boxes, draw_tokens, token_side
 from costream.draw.canvas import WHITE
-from costream.draw.objects import draw_boxes, draw_tokens, token_side
 from costream.draw.palette import Palette
 from costream.draw.panels import PANEL
 from kit.overlays import near, play

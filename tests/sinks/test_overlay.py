@@ -24,10 +24,10 @@ from costream.core.records import (
     VideoFrame,
 )
 from costream.draw.canvas import LEFT, RIGHT, WHITE
+from costream.draw.lettering import fit_text, line_height, plain_text, text_mask, text_width
 from costream.draw.palette import Palette, rgb_of
 from costream.draw.panels import PANEL
 from costream.draw.skeleton import SkeletonView, figure_in_picture
-from costream.draw.text import fit_text, line_height, plain_text, text_mask, text_width
 from costream.sinks.atomic import BinaryFile
 from costream.sinks.overlay import Overlay
 from costream.weights_io.card import Timeline

@@ -16,10 +16,11 @@ from costream.models.catalogue import find_weights, load_model, read_model
 from costream.models.verify import random_items
 from costream.nn.adapters.adapting import adapt, adapters
 from costream.nn.eventful.counts import Operations
-from costream.training.adapting import check_adapter, with_facts
+from costream.training.adaptation import check_adapter, with_facts
 from costream.training.card_text import compression_lines
+from costream.training.checkpoint import TrainingCheckpoint
 from costream.training.command import train
-from costream.training.optim import TrainingCheckpoint, freeze_batchnorm, remove_dropout
+from costream.training.optim import freeze_batchnorm, remove_dropout
 from costream.training.tokens.teacher import LABELS, Teacher
 from costream.weights_io.file import read_card, read_weights, write_weights
 from kit import data_audio, data_objects, data_skeleton, data_video

@@ -11,12 +11,7 @@ from costream.core.layouts import BODY_15
 from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.network import SkeletonNet
 from costream.training.baselines import SHARPNESS, nearest_centroid
-from costream.training.skeleton.augment import Augmenter
-from costream.training.skeleton.examples import StreamMaker
-from costream.training.skeleton.loop import SkeletonSupply, draw
-from costream.training.skeleton.motions import Motion, single
-from costream.training.skeleton.trainer import (
-    AS_THEY_ARE,
+from costream.training.skeleton.linear_probe import (
     BATCHES,
     DECAY,
     PROBE_STEPS,
@@ -24,6 +19,11 @@ from costream.training.skeleton.trainer import (
     disable_probe,
     fit_probe,
 )
+from costream.training.skeleton.motion_augment import Augmenter
+from costream.training.skeleton.motion_streams import StreamMaker
+from costream.training.skeleton.motions import Motion, single
+from costream.training.skeleton.skeleton_trainer import AS_THEY_ARE
+from costream.training.skeleton.skeleton_training import SkeletonSupply, draw
 from kit import data_skeleton
 
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.evaluation.metrics.calibration import calibration_error, reliability
+from costream.evaluation.metrics.reliability import calibration_error, reliability
 from costream.labels.recording import UNSCORED
-from costream.training import calibration
-from costream.training.calibration import (
+from costream.training import stream_calibration as calibration
+from costream.training.stream_calibration import (
     MIN_EXAMPLES,
     MIN_LABEL_EXAMPLES,
     StreamPredictions,

@@ -10,14 +10,9 @@ import pytest
 import torch
 
 from costream.core.errors import UsageError
-from costream.training.optim import (
-    LOSS,
-    EarlyStopping,
-    Optimizer,
-    RandomState,
-    Schedule,
-    TrainingCheckpoint,
-)
+from costream.training.checkpoint import RandomState, TrainingCheckpoint
+from costream.training.early_stopping import LOSS, EarlyStopping
+from costream.training.optim import Optimizer, Schedule
 from costream.weights_io.file import read_weights
 from kit import data_audio, data_objects, data_skeleton, data_video
 from kit.program import start

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from costream.models.catalogue import load_model
+from costream.training.checkpoint import TrainingCheckpoint
 from costream.training.command import train
-from costream.training.optim import TrainingCheckpoint
 from costream.training.tokens.landmarks import centres
 from costream.weights_io.file import read_card, read_weights
 from kit import data_audio, data_objects, data_skeleton, data_video

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from costream.models.oad.conystrom import CoNystrom
 from costream.training.optim import Schedule
 from costream.training.tokens import landmarks
 from costream.training.tokens.landmarks import LandmarkSchedule, centres
-from costream.training.tokens.streams import TokenStream, TokenStreams
-from costream.training.tokens.trainer import fit_streams
+from costream.training.tokens.token_streams import TokenStream, TokenStreams
+from costream.training.tokens.token_training import fit_streams
+from costream.training.training_loop import TrainingRun
 from costream.weights_io.file import read_weights
 from kit import data_audio
 from kit.runs import run
@@ -54,9 +56,9 @@ def test_as_many_centres_as_there_are_points_may_be_the_same() -> None:
 def test_blocks_are_fixed_one_after_another(depth: int, supply: TokenStreams) -> None:
     model, rng = network(depth), np.random.default_rng(0)
     before = [a.landmarks.clone() for a in model.encoder.attention]
-    fixing, seen = LandmarkSchedule(model, Schedule(8, 2)), []
+    fixing, seen = LandmarkSchedule(model, Schedule(8, 2), supply, rng), []
     for step in range(8):
-        fixing.begin(step, supply, rng)
+        fixing.begin(step, Mock())
         seen.append(sum(a.fixed for a in model.encoder.attention))
         assert fixing.over(step) == (seen[-1] == depth)
     assert seen == ([0] * 4 + [1] * 4 if depth == 1 else [0] * 4 + [1] * 2 + [2] * 2)
@@ -68,8 +70,8 @@ def test_blocks_are_fixed_one_after_another(depth: int, supply: TokenStreams) ->
 
 def test_other_networks_have_one_phase(supply: TokenStreams) -> None:
     model = CoNystrom(6, 2, **SIZES)
-    fixing = LandmarkSchedule(model, Schedule(4, 2))
-    fixing.begin(2, supply, np.random.default_rng(0))
+    fixing = LandmarkSchedule(model, Schedule(4, 2), supply, np.random.default_rng(0))
+    fixing.begin(2, Mock())
     assert fixing.over(0)
     assert not model.encoder.attention[0].fixed
 
@@ -77,7 +79,7 @@ def test_other_networks_have_one_phase(supply: TokenStreams) -> None:
 def test_what_counts_as_best_has_fitted_landmarks(supply: TokenStreams) -> None:
     model, rng = network(1), np.random.default_rng(0)
     validation = [supply.draw(40, rng)]
-    history = fit_streams(model, supply, Schedule(40, 4, rate=5e-3), 0, validation)
+    history = fit_streams(model, supply, Schedule(40, 4, rate=5e-3), TrainingRun(), validation)
     assert [row["step"] for row in history] == [40]
     assert model.encoder.attention[0].fixed
     assert history[-1]["validation_accuracy"] > 0.8

@@ -15,25 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costream.evaluation.metrics.detection import DetectedBoxes, Truth
-from costream.labels.boxes import ClipWithBoxes, ImageBoxes, read_boxes
+from costream.labels.clips_with_boxes import ClipWithBoxes, ImageBoxes, read_boxes
 from costream.models.eventful.vitdet import ViTDet
 from costream.models.images import Pixels
-from costream.training.adapting import Adaptation
+from costream.training.adaptation import Adaptation
+from costream.training.early_stopping import LOSS
 from costream.training.feature_cache import FeatureCache
-from costream.training.objects.augment import Cutout, TrainingView, cut, mirror, paste
-from costream.training.objects.card import DetectorResults, best_threshold, chosen
-from costream.training.objects.detector import detect_objects, figures, prototypes
-from costream.training.objects.examples import (
-    Album,
-    AnnotatedImage,
-    EncodedViews,
-    Views,
-    annotated_images,
-    divide,
-    filled,
-)
-from costream.training.objects.trainer import ObjectTrainer
-from costream.training.optim import LOSS
+from costream.training.objects.album import Album, AnnotatedImage, annotated_images, divide
+from costream.training.objects.detector_card import DetectorResults, best_threshold, chosen
+from costream.training.objects.detector_training import detect_objects, figures
+from costream.training.objects.image_augment import Cutout, TrainingView, cut, mirror, paste
+from costream.training.objects.image_views import EncodedViews, Views, filled
+from costream.training.objects.object_trainer import ObjectTrainer
+from costream.training.objects.prototypes import prototypes
 from costream.weights_io.card import Card, Timeline
 from costream.weights_io.file import Weights, read_weights
 from kit import data_objects
@@ -62,7 +56,7 @@ def test_labels_that_are_known_keep_their_rows(tmp_path: Path) -> None:
     weights = base(tmp_path, ("car", "Street lamp", "cat"))
     weights = replace(weights, card=replace(weights.card, costs={"macs": 1}, sample={"file": "x"}))
     fresh = train_settings(tmp_path / "o", seed=1)
-    network, _, card, _ = ObjectTrainer().student(weights, ("ant", "car", "street_lamp"), fresh)
+    network, _, card, _ = ObjectTrainer().setup(weights, ("ant", "car", "street_lamp"), fresh)
     stem = "network.roi_heads.box_predictor"
     scores = weights.tensors[f"{stem}.cls_score.weight"]
     deltas = weights.tensors[f"{stem}.bbox_pred.weight"].view(3, 4, -1)
@@ -88,7 +82,7 @@ def test_any_number_of_labels_is_begun_with(
     for known in (("a",), ("a", "b", "c")):
         weights = base(tmp_path, known, cascade=cascade)
         for scratch in (False, True):
-            network, *_ = ObjectTrainer().student(
+            network, *_ = ObjectTrainer().setup(
                 weights, labels, train_settings(tmp_path / "o", scratch=scratch)
             )
             own_scores, own_deltas = predictor(network)

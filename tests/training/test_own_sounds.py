@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from costream.models.catalogue import load_model
-from costream.training.audio.trainer import AudioTrainer
+from costream.training.audio.audio_trainer import AudioTrainer
 from costream.weights_io.card import Familiarity
 from costream.weights_io.file import read_card, read_weights
 from kit import data_audio
@@ -115,5 +115,5 @@ def test_what_was_fitted_to_other_labels_is_not_kept(base, tmp_path):
     known = replace(stored.card, familiarity=Familiarity(0.0, 1.0, rest=stored.card.labels[1]))
     settings = train_settings(tmp_path / "own.safetensors")
     trainer, start = AudioTrainer(), replace(stored, card=known)
-    assert trainer.student(start, ("silence", "saw"), settings).card.familiarity is None
-    assert trainer.student(start, known.labels, settings).card.familiarity == known.familiarity
+    assert trainer.setup(start, ("silence", "saw"), settings).card.familiarity is None
+    assert trainer.setup(start, known.labels, settings).card.familiarity == known.familiarity

@@ -15,7 +15,7 @@ from costream.models.catalogue import load_model
 from costream.sources.base import SourceOptions
 from costream.sources.uris import open_source
 from costream.training.feature_cache import FeatureCache
-from costream.training.video.examples import VideoReader
+from costream.training.video.video_reader import VideoReader
 from costream.weights_io.file import read_card, read_weights
 from kit import data_audio, data_video
 from kit.media import make_video

@@ -12,11 +12,11 @@ import pytest
 
 from costream.evaluation.clips import sequence_scores
 from costream.evaluation.metrics.detection import DetectedBoxes, Truth
-from costream.training.calibration import StreamPredictions, calibrate
-from costream.training.objects.card import rounded_scores
-from costream.training.report.classes import SequenceReport, sequence_report
-from costream.training.report.objects import DetectorReport, objects_report
-from costream.training.report.page import MOST_CONFUSED
+from costream.training.objects.detector_card import rounded_scores
+from costream.training.report.detector_report import DetectorReport, objects_report
+from costream.training.report.report_parts import MOST_CONFUSED
+from costream.training.report.sequence_report import SequenceReport, sequence_report
+from costream.training.stream_calibration import StreamPredictions, calibrate
 from costream.weights_io.card import Card, Timeline
 from kit.browser import browse, console, fit, needs_browser
 from kit.pages import Page

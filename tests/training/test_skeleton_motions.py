@@ -7,8 +7,8 @@ import pytest
 
 from costream.core.layouts import BODY_15
 from costream.labels.recording import UNSCORED
-from costream.training.skeleton.augment import Augmenter, Variety, retime, rotation
-from costream.training.skeleton.examples import RAMP, StreamMaker, importance
+from costream.training.skeleton.motion_augment import Augmenter, Variety, retime, rotation
+from costream.training.skeleton.motion_streams import RAMP, StreamMaker, importance
 from costream.training.skeleton.motions import Motion, batch, resample_joints, single
 from kit import data_skeleton
 

@@ -17,14 +17,15 @@ from costream.labels.examples import Example
 from costream.labels.recording import UNSCORED
 from costream.models.build import build
 from costream.models.oad.cooadtr import CoTrans
-from costream.training.audio.examples import AudioReader, EncodedAudio
-from costream.training.audio.trainer import AudioTrainer, linear, views
-from costream.training.base import Student
+from costream.training.audio.audio_reader import AudioReader, EncodedAudio
+from costream.training.audio.audio_trainer import AudioTrainer, linear, views
+from costream.training.base import TrainSetup
 from costream.training.command import trainer_of
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule
-from costream.training.tokens.streams import TokenStream, TokenStreams
-from costream.training.tokens.trainer import fit_streams, predict, standardise
+from costream.training.tokens.token_streams import TokenStream, TokenStreams
+from costream.training.tokens.token_training import fit_streams, predict, standardise
+from costream.training.training_loop import TrainingRun
 from costream.weights_io.file import read_weights
 from kit import data_audio
 from kit.data_training import train_settings
@@ -129,10 +130,10 @@ def test_one_recording_of_a_class_does_not_say_how_they_differ():
 
 def test_only_the_classifier_begins_anew(base, tmp_path):
     settings = train_settings(tmp_path / "own.safetensors")
-    student = AudioTrainer().student
+    setup = AudioTrainer().setup
     labels = ("silence", "x", "y", "z")  # as many as the model has, but others
     measured = {name: {"top1": 1.0} for name in ("metrics", "sample", "costs")}
-    network, _, card, _ = student(
+    network, _, card, _ = setup(
         replace(base, card=replace(base.card, **measured)), labels, settings
     )
     stored = base.tensors
@@ -141,9 +142,9 @@ def test_only_the_classifier_begins_anew(base, tmp_path):
         assert same is not name.startswith("head."), name
     assert (card.labels, card.background, card.arguments["num_classes"]) == (labels, "silence", 4)
     assert not any(getattr(card, name) for name in measured)  # they are of other weights
-    kept, *_ = student(base, base.card.labels, settings)
+    kept, *_ = setup(base, base.card.labels, settings)
     assert torch.equal(kept.head.weight, stored["network.head.weight"])
-    fresh, *_ = student(base, base.card.labels, replace(settings, scratch=True))
+    fresh, *_ = setup(base, base.card.labels, replace(settings, scratch=True))
     assert not torch.equal(fresh.head.weight, stored["network.head.weight"])
 
 
@@ -168,7 +169,9 @@ def test_training_ends_with_the_weights_that_did_best():
     for validation in (wrong, right):
         result = copy.deepcopy(network)
         schedule = Schedule(80, 4, rate=2e-3)
-        history = fit_streams(result, TokenStreams([[s] for s in right]), schedule, 0, validation)
+        history = fit_streams(
+            result, TokenStreams([[s] for s in right]), schedule, TrainingRun(), validation
+        )
         assert not result.training
         assert [row["step"] for row in history][:2] == [20, 40]
         assert history[-1]["loss"] < history[0]["loss"]
@@ -194,7 +197,7 @@ def test_what_cannot_be_taught_is_refused(base, tmp_path):
         AudioTrainer().check(base.card, train_settings(tmp_path / "own.safetensors", rate_hz=8.0))
     encoder = torch.nn.Linear(16, 4)
     with pytest.raises(ModelError, match="tiny cannot be trained on custom classes"):
-        AudioTrainer().fit(Student(encoder, None, base.card, encoder), None, Mock())
+        AudioTrainer().fit(TrainSetup(encoder, None, base.card, encoder), None, Mock())
     with pytest.raises(ModelError, match="tiny cannot be trained on custom classes"):
         trainer_of(replace(base.card, frontend=None))
 

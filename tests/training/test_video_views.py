@@ -17,12 +17,13 @@ from costream.labels.reading import read_recordings
 from costream.labels.recording import UNSCORED
 from costream.models.build import build
 from costream.models.catalogue import load_model
-from costream.training.audio.trainer import AudioTrainer
+from costream.training.audio.audio_trainer import AudioTrainer
 from costream.training.feature_cache import FeatureCache
-from costream.training.skeleton.trainer import SkeletonTrainer
+from costream.training.skeleton.skeleton_trainer import SkeletonTrainer
 from costream.training.video import pieces as video_pieces
-from costream.training.video.examples import PAUSE, VideoBranch, VideoReader, VideoView, labels_at
 from costream.training.video.pieces import STEPS, Piece, Pieces, read_pieces
+from costream.training.video.video_reader import VideoBranch, VideoReader, labels_at
+from costream.training.video.video_views import PAUSE, VideoView
 from costream.weights_io.file import read_weights
 from kit import data_video
 

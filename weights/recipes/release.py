@@ -26,7 +26,7 @@ from costream.labels.recording import BACKGROUND
 from costream.models.catalogue import load_model
 from costream.runtime.torch_setup import prepare_torch
 from costream.training.card_text import Table, card_text, sequence_table
-from costream.training.objects.card import detection_table
+from costream.training.objects.detector_card import detection_table
 from costream.weights_io.card import Card
 from costream.weights_io.file import SUFFIX, read_card, read_weights, write_weights
 from costream.weights_io.store import samples_folder, shipped_folder

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from costream.evaluation.metrics import Floats, Integers, Mask
 from costream.evaluation.metrics.bootstrap import Multiplicities, intervals
-from costream.evaluation.metrics.calibration import calibration_error, reliability
+from costream.evaluation.metrics.reliability import calibration_error, reliability
 from costream.evaluation.truth import EvaluatedRecording
 
 

@@ -20,6 +20,8 @@ from costream.nn.boxes import apply_deltas, box_deltas, clip_boxes, pairwise_iou
 _ANCHORS = 128  # sampled per image
 _SAMPLES = 24  # boxes sampled per image for the heads
 _STAGES = (0.5, 0.6, 0.7)  # least overlap of positive boxes in each stage of a cascade
+NOTHING, IGNORED = -1, -2
+UNSURE = -1  # label of boxes that may hold an object
 
 
 def detector_losses(
@@ -116,10 +118,6 @@ def head_loss(
     own = labels[something] if deltas.shape[1] > 1 else torch.zeros_like(something)
     error = F.l1_loss(deltas[something, own], goal, reduction="sum") / max(1, len(labels))
     return F.cross_entropy(logits, labels) + error
-
-
-NOTHING, IGNORED = -1, -2
-UNSURE = -1  # label of boxes that may hold an object
 
 
 class BoxSample(NamedTuple):

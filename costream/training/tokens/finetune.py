@@ -10,65 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from costream.models.adapters import WithFrontend
-from costream.training.adapting import Adaptation
-from costream.training.base import TrainSettings, Workspace
-from costream.training.optim import (
-    EarlyStopping,
-    Optimizer,
-    RandomState,
-    Schedule,
-    Stateful,
-    TrainingCheckpoint,
-    device_of,
-    freeze_batchnorm,
-    remove_dropout,
-)
-from costream.training.tokens.streams import TokenStream
+from costream.training.optim import Schedule, device_of, freeze_batchnorm, remove_dropout
 from costream.training.tokens.teacher import Teacher
-from costream.training.tokens.trainer import WINDOWS, figures, slides, stream_loss
-from costream.weights_io.card import Card
+from costream.training.tokens.token_streams import TokenStream
+from costream.training.tokens.token_training import WINDOWS, figures, slides, stream_loss
+from costream.training.training_loop import Stopping, TrainingLoop, TrainingRun
 
 VALIDATE_EVERY, PATIENCE = 10, 4  # least steps between validations; validations without gain
 CHECKS = 20  # validations at most
-
-
-def joint_schedule(settings: TrainSettings, steps: int, batch: int) -> Schedule:
-    """Return the schedule of a fine-tuning: ``steps`` of ``batch`` clips unless settings say more.
-
-    What is adapted or pruned learns faster and longer.
-    """
-    adapts, prunes = settings.adapter != "none", settings.density < 1
-    rate = 3e-3 if adapts else 1e-3 if prunes else 3e-4
-    more = steps * 3 // 2 if adapts or prunes else steps
-    return Schedule(settings.steps or more, batch, rate=rate, smoothing=0.1)
-
-
-def begin_adaptation(
-    network: nn.Module, frontend: nn.Module, settings: TrainSettings, steps: int, joint: Schedule
-) -> Adaptation:
-    """Return what adapts and prunes a network, or with ``fine_tune`` it and its frontend as one.
-
-    ``steps``: of the training of the network alone; ``joint``: of both.
-    """
-    if settings.fine_tune:
-        return Adaptation(WithFrontend(network, frontend), settings, joint.steps)
-    return Adaptation(network, settings, steps)
-
-
-def continued(
-    history: list[dict[str, float]], further: Sequence[dict[str, float]]
-) -> list[dict[str, float]]:
-    """Return a history with that of a training behind it, whose steps count on."""
-    before = history[-1]["step"] if history else 0
-    return history + [{**row, "step": before + row["step"]} for row in further]
-
-
-def is_trained(card: Card, workspace: Workspace) -> bool:
-    """Return whether what is to be pruned with its frontend knows these labels, so can teach."""
-    settings, known = workspace.settings, workspace.base.card.labels
-    prunes = bool(settings.fine_tune) and settings.density < 1 and not settings.scratch
-    return prunes and card.labels == known
 
 
 class ClipSource(Protocol):
@@ -83,26 +32,23 @@ def fine_tune(
     frontend: Any,
     supply: ClipSource,
     schedule: Schedule,
-    seed: int,
+    run: TrainingRun,
     validation: Sequence[TokenStream] = (),
-    partial: TrainingCheckpoint | None = None,
-    adaptation: Adaptation | None = None,
     products: AbstractContextManager[Any] | None = None,
 ) -> list[dict[str, float]]:
     """Train both, restore the weights that did best on ``validation``, and return the history.
 
     ``validation``: streams of what the frontend takes, [T, ...]. The initial weights are candidates
     too, so without gain nothing changes. If there are no such streams, the last weights remain.
-    BatchNorm statistics stay fixed. ``adaptation``: adapters and pruning of both, to be finished
-    after it; what is pruned has itself, whole, as ``Teacher``, from which it learns without
-    dropout, and keeps the last weights. ``products``: context of the frontend while it learns. For
-    the history see ``EarlyStopping``.
+    BatchNorm statistics stay fixed. A network that is pruned has itself, before it is pruned, as
+    ``Teacher``, from which it learns without dropout, and keeps the last weights. ``products``:
+    context of the frontend while it learns. For the history see ``EarlyStopping``.
     """
-    torch.manual_seed(seed)
-    rng, device = np.random.default_rng(seed), device_of(network)
+    torch.manual_seed(run.seed)
+    rng, device = np.random.default_rng(run.seed), device_of(network)
     both = nn.ModuleList([network, frontend])
-    counted = WINDOWS if slides(network) else None
-    prunes = adaptation is not None and adaptation.prunes
+    supervised = WINDOWS if slides(network) else None
+    prunes = run.adaptation is not None and run.adaptation.prunes
     teacher = Teacher(network, frontend) if prunes else None
     if prunes:
         remove_dropout(both)
@@ -111,8 +57,8 @@ def fine_tune(
     def validate() -> dict[str, float]:
         frontend.eval()
         rows = [frontend(stream.tokens[None].to(device))[0] for stream in validation]
-        seen = [TokenStream(x, s.labels) for x, s in zip(rows, validation, strict=True)]
-        found = figures(network, seen) if seen else {}
+        encoded = [TokenStream(x, s.labels) for x, s in zip(rows, validation, strict=True)]
+        found = figures(network, encoded) if encoded else {}
         freeze_batchnorm(frontend.train())
         return found
 
@@ -121,21 +67,8 @@ def fine_tune(
         with products or nullcontext():
             lesson = None if teacher is None else (teacher, teacher.tokens(clips).float())
             tokens: Tensor = frontend(clips).float()
-        return stream_loss(network, tokens, labels, schedule.smoothing, counted, rng, lesson)
+        return stream_loss(network, tokens, labels, schedule.smoothing, supervised, rng, lesson)
 
     every = max(VALIDATE_EVERY, schedule.steps // CHECKS)
-    stopping = EarlyStopping(validate, both.state_dict, schedule.steps, every, PATIENCE)
-    stopping.begin()
-    parts: dict[str, Stateful] = {"chance": RandomState(rng), "watch": stopping}
-    optimizer = Optimizer([both], schedule, "fine-tuning", partial, parts)
-    freeze_batchnorm(frontend)
-    for step in optimizer:
-        if adaptation is not None:
-            adaptation.begin(step, loss)
-        optimizer.step(loss())
-        if stopping.update(step + 1, optimizer.loss) and not prunes:
-            break
-    if stopping.best and not prunes:
-        both.load_state_dict(stopping.best)
-    both.eval()
-    return stopping.history
+    stopping = Stopping(validate, every, PATIENCE, initial=True, keep_best=not prunes)
+    return TrainingLoop(both, loss, schedule, rng, run, stopping, run.phases, fixed=frontend).fit()

@@ -7,6 +7,7 @@ its queries and keys, and training continues with them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -37,21 +38,31 @@ class LandmarkSchedule:
     by one at equal intervals, the first at once.
     """
 
-    def __init__(self, network: nn.Module, schedule: Schedule) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        schedule: Schedule,
+        supply: StreamSource,
+        rng: np.random.Generator,
+    ) -> None:
         self._network = network if isinstance(network, CoNystrom) else None
+        self._supply, self._rng = supply, rng
         self._batch, self._when = schedule.batch, list[int]()
         if self._network is not None and self._network.encoder.attention[0].fixed:
             count, rest = self._network.encoder.depth, schedule.steps * (1 - FIRST)
             self._when = [int(schedule.steps * FIRST + k * rest / count) for k in range(count)]
 
-    def begin(self, step: int, supply: StreamSource, rng: np.random.Generator) -> None:
-        """Prepare a step: select the landmarks it is trained with, and fit those that are due."""
+    def begin(self, step: int, loss: Callable[[], Tensor]) -> None:
+        """Prepare a step: select the landmarks it is trained with, and fit those that are due.
+
+        ``loss`` is not used.
+        """
         if self._network is None:
             return
         for block, when in enumerate(self._when):
             self._network.encoder.attention[block].fixed = step > when
             if step == when:
-                fit_landmarks(self._network, block, supply, rng, self._batch)
+                fit_landmarks(self._network, block, self._supply, self._rng, self._batch)
 
     def over(self, step: int) -> bool:
         """Return whether all landmarks are fitted at a step."""

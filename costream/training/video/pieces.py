@@ -14,8 +14,9 @@ from torch import Tensor
 from costream.core.records import Gap, VideoFrame
 from costream.labels.examples import Example
 from costream.labels.recording import UNSCORED
-from costream.training.tokens.streams import TokenStream
-from costream.training.video.examples import VideoView, by_recording, frames_of, labels_at, stretch
+from costream.training.tokens.token_streams import TokenStream
+from costream.training.video.video_reader import by_recording, frames_of, labels_at, stretch
+from costream.training.video.video_views import VideoView
 from costream.weights_io.card import Card
 
 STEPS = 48  # length of a piece

@@ -11,8 +11,8 @@ import torch
 from costream.evaluation.metrics.detection import DetectedBoxes, Truth
 from costream.models.eventful.vitdet import ViTDet
 from costream.training.card_text import card_text
-from costream.training.objects.augment import LabelledImage
-from costream.training.objects.card import detection_table
+from costream.training.objects.detector_card import detection_table
+from costream.training.objects.image_augment import LabelledImage
 from weights.recipes.objects.judge import detect_clip, detect_images, photographs, shown_boxes
 from weights.recipes.objects.labels import LABELS
 from weights.recipes.objects.train import FRONTEND, NETWORK, make_card

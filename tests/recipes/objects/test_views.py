@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.training.objects.augment import Cutout, LabelledImage
+from costream.training.objects.image_augment import Cutout, LabelledImage
 from costream.training.objects.losses import UNSURE
 from kit.data_objects import rectangle
 from weights.recipes.objects.bank import Bank, Scene, cutout_tensors, decode, encode

@@ -16,7 +16,8 @@ from costream.labels.recording import BACKGROUND
 from costream.models.build import save_model
 from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.network import SkeletonNet
-from costream.training.optim import Schedule, TrainingCheckpoint
+from costream.training.checkpoint import TrainingCheckpoint
+from costream.training.optim import Schedule
 from costream.training.skeleton.motions import Motion, single
 from costream.weights_io.card import Timeline
 from kit.data_skeleton import STANDING, act

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from costream.labels.recording import UNSCORED
-from costream.training.calibration import (
+from costream.training.stream_calibration import (
     StreamPredictions,
     at_temperature,
     calibrate,

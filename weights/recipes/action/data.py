@@ -29,7 +29,7 @@ from torch import Tensor
 
 from costream.core.errors import UsageError
 from costream.labels.recording import UNSCORED
-from costream.training.video.examples import warp
+from costream.training.video.video_views import warp
 from weights.recipes.action.rendering.figure import LABELS
 from weights.recipes.action.rendering.scenes import LabelledClip
 

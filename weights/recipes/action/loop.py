@@ -23,14 +23,8 @@ from costream.evaluation.metrics.frames import (
     outside_boundaries,
 )
 from costream.models.oad.tdn import TemporalDifferenceNet
-from costream.training.optim import (
-    Optimizer,
-    RandomState,
-    Schedule,
-    TrainingCheckpoint,
-    fastest_autocast,
-    freeze_batchnorm,
-)
+from costream.training.checkpoint import RandomState, TrainingCheckpoint
+from costream.training.optim import Optimizer, Schedule, fastest_autocast, freeze_batchnorm
 from weights.recipes.action.data import Drawn
 from weights.recipes.action.rendering.scenes import LabelledClip
 from weights.recipes.common import forest, soft_cross_entropy

@@ -32,7 +32,8 @@ from costream.models.oad.image_context import ImageContext
 from costream.models.oad.oadtr import OadTR
 from costream.models.oad.tdn import TemporalDifferenceNet
 from costream.training.card_text import card_text
-from costream.training.optim import Schedule, TrainingCheckpoint
+from costream.training.checkpoint import TrainingCheckpoint
+from costream.training.optim import Schedule
 from costream.weights_io.file import read_weights
 from weights.recipes.action.cards import (
     FRONTEND,

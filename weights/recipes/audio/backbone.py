@@ -14,15 +14,8 @@ from torch import Tensor, nn
 
 from costream.core.errors import UsageError
 from costream.models.audio.audio_net import ContinualAudioNet
-from costream.training.optim import (
-    Average,
-    Optimizer,
-    RandomState,
-    Schedule,
-    Stateful,
-    TrainingCheckpoint,
-    fastest_autocast,
-)
+from costream.training.checkpoint import RandomState, Stateful, TrainingCheckpoint
+from costream.training.optim import Average, Optimizer, Schedule, fastest_autocast
 from weights.recipes.audio.lessons import DistillationSet, LessonBank, make_mel
 from weights.recipes.audio.pieces import STEPS, louder, mask
 from weights.recipes.audio.teacher import CLASSES, WIDTH

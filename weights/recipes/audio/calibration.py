@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from costream.labels.recording import UNSCORED
-from costream.training.calibration import StreamPredictions, at_temperature, best_temperature
+from costream.training.stream_calibration import StreamPredictions, at_temperature, best_temperature
 from costream.weights_io.card import Card, Timeline
 from weights.recipes.action.loop import logits
 from weights.recipes.audio.data import (

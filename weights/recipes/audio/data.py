@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from costream.core.errors import UsageError
 from costream.labels.recording import SILENCE
-from costream.training.audio.examples import SAMPLE_RATE_HZ
+from costream.training.audio.audio_reader import SAMPLE_RATE_HZ
 from weights.recipes.common import read_member
 
 PACKS = ("env_sound", "sound2", "sound_unlabelled", "music_genre")

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from costream.core.errors import CostreamError, UsageError
 from costream.labels.recording import SILENCE
 from costream.models.audio.mel import LogMel
-from costream.training.audio.examples import SAMPLE_RATE_HZ
+from costream.training.audio.audio_reader import SAMPLE_RATE_HZ
 from costream.weights_io.file import write_whole
 from weights.recipes.audio.data import (
     MUSIC,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from costream.labels.recording import SILENCE
-from costream.training.audio.examples import SAMPLE_RATE_HZ, Wave, gain, quiet
+from costream.training.audio.audio_reader import SAMPLE_RATE_HZ, Wave, gain, quiet
 from weights.recipes.audio.data import NO_MUSIC, OTHER, SoundClip, genre_label
 
 BLOCK = 4000  # samples of a step

@@ -15,7 +15,7 @@ from costream.evaluation.clips import sequence_scores
 from costream.labels.recording import SILENCE
 from costream.models.audio.audio_net import ContinualAudioNet
 from costream.runtime.segments import Segmenter
-from costream.training.audio.examples import SAMPLE_RATE_HZ
+from costream.training.audio.audio_reader import SAMPLE_RATE_HZ
 from costream.weights_io.card import Timeline
 from weights.recipes.action.loop import logits
 from weights.recipes.audio.data import NO_MUSIC, OTHER, SPEECH, SoundClip

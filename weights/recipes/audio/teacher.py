@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from costream.core.errors import UsageError
-from costream.training.audio.examples import SAMPLE_RATE_HZ
+from costream.training.audio.audio_reader import SAMPLE_RATE_HZ
 from weights.recipes.common import teacher_file
 
 # Distillation targets from mn04, the teacher of the audio backbone.

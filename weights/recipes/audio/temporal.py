@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from costream.models.audio.audio_net import ContinualAudioNet
 from costream.models.oad.cooadtr import CoTrans
-from costream.training.audio.examples import gain
+from costream.training.audio.audio_reader import gain
 from costream.training.optim import Optimizer, Schedule
 from weights.recipes.action.loop import logits
 from weights.recipes.audio.adviser import Adviser

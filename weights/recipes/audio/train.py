@@ -40,7 +40,8 @@ from costream.models.build import build, save_model
 from costream.models.oad.cooadtr import CoTrans
 from costream.models.streaming import find_device
 from costream.training.card_text import card_text, sequence_table
-from costream.training.optim import Schedule, TrainingCheckpoint
+from costream.training.checkpoint import TrainingCheckpoint
+from costream.training.optim import Schedule
 from costream.weights_io.card import Card, Timeline
 from costream.weights_io.file import read_weights, write_whole
 from weights.recipes.audio.adviser import fit_adviser

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from costream.evaluation.metrics.detection import Truth
-from costream.training.objects.augment import Cutout
+from costream.training.objects.image_augment import Cutout
 
 CUTOUT = 96  # side of cut-outs, whose aspect is kept beside them
 _THREADS = 8  # that decode

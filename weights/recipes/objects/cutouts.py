@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from costream.nn.boxes import areas
-from costream.training.objects.augment import Cutout
+from costream.training.objects.image_augment import Cutout
 
 _DIFFERENT = 28  # levels of 255 by which pixels of an object differ from the background
 _CLEARLY = 75  # and some of its pixels: passing shadows do not

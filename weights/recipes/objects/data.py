@@ -18,7 +18,7 @@ from costream.core.errors import UsageError
 from costream.core.records import PixelSize
 from costream.models.eventful.box_heads import Detections
 from costream.sources.media.lazy_image import fit
-from costream.training.objects.augment import Cutout, LabelledImage, channels_first, shown
+from costream.training.objects.image_augment import Cutout, LabelledImage, channels_first, shown
 from weights.recipes.common import read_member
 from weights.recipes.objects.bank import Bank, Scene, cutout_tensors, encode
 from weights.recipes.objects.cutouts import (

@@ -24,8 +24,8 @@ from costream.models.images import Pixels
 from costream.nn.eventful.counts import Operations
 from costream.nn.eventful.policies import TopTokens
 from costream.sources.media.lazy_image import fit
-from costream.training.objects.augment import LabelledImage, channels_first
-from costream.training.objects.card import best_threshold, rounded_scores
+from costream.training.objects.detector_card import best_threshold, rounded_scores
+from costream.training.objects.image_augment import LabelledImage, channels_first
 from weights.recipes.objects.cutouts import background
 from weights.recipes.objects.data import (
     ANNOTATED_CLIPS,

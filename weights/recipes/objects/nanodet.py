@@ -23,7 +23,7 @@ from costream.models.images import Pixels
 from costream.models.int8 import SCALE
 from costream.models.objects.nanodet import NanoDetPlus
 from costream.training.card_text import card_text
-from costream.training.objects.card import detection_table, rounded_scores
+from costream.training.objects.detector_card import detection_table, rounded_scores
 from costream.weights_io.card import Card, Timeline
 from costream.weights_io.file import write_weights
 from weights.recipes.common import carry_out, parser, teacher_file

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from costream.nn.boxes import pairwise_iou
-from costream.training.objects.augment import LabelledImage, channels_first
+from costream.training.objects.image_augment import LabelledImage, channels_first
 from weights.recipes.common import read_member
 from weights.recipes.objects.labels import SURE, label_number
 

@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 from costream.models.build import save_model
 from costream.models.eventful.vitdet import ViTDet
 from costream.training.card_text import card_text
-from costream.training.objects.card import detection_table
+from costream.training.objects.detector_card import detection_table
 from costream.weights_io.card import Card, Timeline
 from weights.recipes.common import carry_out, parser
 from weights.recipes.objects.bank import Bank, Scene, encode

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from costream.evaluation.metrics.sequences import timeline_shares
+from costream.evaluation.metrics.sequence_metrics import timeline_shares
 from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.network import SkeletonNet
-from costream.training.skeleton.examples import rest
+from costream.training.skeleton.motion_streams import rest
 from costream.training.skeleton.motions import Motion
-from costream.training.skeleton.trainer import predict
+from costream.training.skeleton.skeleton_trainer import predict
 from costream.weights_io.card import Timeline
 from weights.recipes.skeleton.scoring import Rows, timeline_of
 

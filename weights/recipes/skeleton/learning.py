@@ -15,16 +15,9 @@ from torch import Tensor
 from costream.core.errors import UsageError
 from costream.models.build import build
 from costream.models.skeleton.network import SkeletonNet
-from costream.training.optim import (
-    Average,
-    Optimizer,
-    SavedState,
-    Schedule,
-    Stateful,
-    TrainingCheckpoint,
-    fastest_autocast,
-)
-from costream.training.skeleton.loop import loss
+from costream.training.checkpoint import SavedState, Stateful, TrainingCheckpoint
+from costream.training.optim import Average, Optimizer, Schedule, fastest_autocast
+from costream.training.skeleton.skeleton_training import loss
 from costream.weights_io.file import read_weights
 from weights.recipes.skeleton.clips import clip_logits
 from weights.recipes.skeleton.streams import MixedStreams, StreamBatch, StreamBatches

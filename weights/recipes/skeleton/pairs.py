@@ -26,11 +26,13 @@ from costream.models.build import save_model
 from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.network import SkeletonNet
 from costream.training.card_text import card_text, sequence_table
-from costream.training.optim import Schedule, TrainingCheckpoint
-from costream.training.skeleton.augment import Augmenter, Variety
-from costream.training.skeleton.examples import StreamMaker
-from costream.training.skeleton.loop import SkeletonSupply, train_network
+from costream.training.checkpoint import TrainingCheckpoint
+from costream.training.optim import Schedule
+from costream.training.skeleton.motion_augment import Augmenter, Variety
+from costream.training.skeleton.motion_streams import StreamMaker
 from costream.training.skeleton.motions import Joints, Motion
+from costream.training.skeleton.skeleton_training import SkeletonSupply, train_network
+from costream.training.training_loop import TrainingRun
 from costream.weights_io.card import Card
 from weights.recipes.common import TREES, carry_out, parser
 from weights.recipes.skeleton.calibration import calibrate
@@ -93,9 +95,8 @@ def make(packs: Path, size: PairsRecipeSize, seed: int, folder: Path, start: Pat
         partial = TrainingCheckpoint(folder / f"{title}.partial", identity, False)
         schedule = Schedule(steps, STREAMS, rate=rate, smoothing=0.1)
         supplies = [SkeletonSupply(maker, STREAMS)]
-        train_network(
-            *(network, frontend, supplies, schedule, STREAM_STEPS, seed, title), partial=partial
-        )
+        run = TrainingRun(seed, partial, title=title)
+        train_network(network, frontend, supplies, schedule, STREAM_STEPS, run)
 
     identity = {"recipe": NAME, "seed": seed, "start": start.name, **asdict(size)}
     learn(train, NAME, size.steps, 1e-2)

@@ -13,13 +13,18 @@ import torch
 
 from costream.core.records import Segment
 from costream.evaluation.clips import sequence_scores, stream_scores
-from costream.evaluation.metrics.sequences import fuse, timeline_shares, top1_by_rivals, top_k
+from costream.evaluation.metrics.sequence_metrics import (
+    fuse,
+    timeline_shares,
+    top1_by_rivals,
+    top_k,
+)
 from costream.labels.recording import BACKGROUND
 from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.network import SkeletonNet
 from costream.runtime.segments import Segmenter
 from costream.training.skeleton.motions import Motion, batch
-from costream.training.skeleton.trainer import predict
+from costream.training.skeleton.skeleton_trainer import predict
 from costream.weights_io.card import Timeline
 from weights.recipes.common import forest
 

@@ -33,7 +33,8 @@ from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.network import SkeletonNet
 from costream.models.streaming import find_device
 from costream.training.card_text import card_text, sequence_table
-from costream.training.optim import Schedule, TrainingCheckpoint, update_average
+from costream.training.checkpoint import TrainingCheckpoint
+from costream.training.optim import Schedule, update_average
 from costream.training.skeleton.motions import Motion
 from weights.recipes.common import TREES, carry_out, parser
 from weights.recipes.skeleton.calibration import calibrate

@@ -1,0 +1,306 @@
+"""Trainer of custom object classes from images with boxes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from costream.core.errors import UsageError
+from costream.evaluation.metrics.detection import DetectedBoxes
+from costream.labels.clips_with_boxes import read_boxes
+from costream.labels.examples import name_matcher
+from costream.models.build import build, new_network
+from costream.models.eventful.vitdet import ViTDet
+from costream.nn.eventful.counts import Operations
+from costream.training.adaptation import Adaptation, with_facts
+from costream.training.base import (
+    EARLY_STOPPING_NOTE,
+    TrainedModel,
+    TrainingData,
+    TrainSettings,
+    TrainSetup,
+    Workspace,
+    warn_of_unchecked,
+)
+from costream.training.baselines import PROTOTYPES
+from costream.training.card_text import card_text
+from costream.training.feature_cache import FeatureCache, example_key
+from costream.training.objects.album import (
+    Album,
+    AnnotatedImage,
+    annotated_images,
+    count_boxes,
+    divide,
+)
+from costream.training.objects.detector_card import (
+    DetectorResults,
+    chosen,
+    detection_table,
+    validation_scores,
+)
+from costream.training.objects.detector_training import (
+    PictureSupply,
+    TokenSupply,
+    detect_objects,
+    figures,
+    fit_detector,
+    heads_of,
+    to_truth,
+)
+from costream.training.objects.image_views import EncodedViews, Views
+from costream.training.objects.prototypes import prototypes
+from costream.training.optim import Schedule, device_of
+from costream.training.report.detector_report import DetectorReport, objects_report
+from costream.training.training_loop import TrainingRun
+from costream.training.verdict import Held, detection_verdict, group_text
+from costream.weights_io.card import Card
+from costream.weights_io.file import Weights
+
+log = logging.getLogger("costream")
+BATCH, TOKENS = 8, 8192  # maximum views of a step, and their tokens
+STEPS, PER_PICTURE, MOST = 450, 3, 900  # twice as many from scratch
+MOST_VALIDATED = 48  # maximum images of each validation during training
+COMPARED = 256  # maximum images that the class means are computed from
+
+
+_PREDICTOR = "roi_heads.box_predictor."
+
+
+class ObjectTrainer:
+    """Trainer of custom object classes; see ``CustomClassTrainer``."""
+
+    metric = ("AP50", "AP50", "images")
+    command = "detect"
+
+    def check(self, card: Card, settings: TrainSettings) -> TrainSettings:
+        """Return the settings with defaults: by default the whole network is trained.
+
+        UsageError for options that are missing or do not apply to images with boxes.
+        """
+        if settings.data is None or settings.labels is None:
+            lacking = "--data" if settings.data is None else "--labels"
+            hint = "--data names the images, --labels their boxes: COCO JSON or a folder of YOLO"
+            raise UsageError(
+                "training a detector needs images with boxes", where=lacking, hint=hint
+            )
+        unused = {"fps": settings.rate_hz, "layout": settings.layout, "columns": settings.columns}
+        for name, given in unused.items():
+            if given is not None:
+                raise UsageError("does not apply to images with boxes", where=f"--{name}")
+        return replace(settings, fine_tune=settings.scratch or settings.fine_tune is not False)
+
+    def read(self, card: Card, settings: TrainSettings) -> TrainingData:
+        """Return the annotated images, and warn of labels without validation boxes."""
+        clips = read_boxes(settings.data or Path(), settings.labels or Path(), settings.group)
+        stills = annotated_images(clips)
+        labels = tuple(sorted(count_boxes(stills)))
+        if not labels:
+            raise UsageError("no boxes found", where=settings.labels)
+        sides = divide(stills, settings.validation, settings.seed)
+        counts = [count_boxes(side) for side in sides]
+        counted = (
+            f"{len(s)} images with {c.total()} boxes" for s, c in zip(sides, counts, strict=True)
+        )
+        log.info("%s to train on, %s to validate with", *counted)
+        warn_of_unchecked(set(labels) - counts[1].keys(), settings)
+        return TrainingData(labels, *sides, list(map(_image_identity, stills)))
+
+    def setup(self, base: Weights, labels: tuple[str, ...], settings: TrainSettings) -> TrainSetup:
+        """Return what is to be trained for these labels.
+
+        The network takes all given weights but the classifier's, of which it takes the rows of the
+        labels known to the base. With ``scratch`` only the architecture is the same.
+        """
+        card = replace(
+            base.card,
+            name=settings.output.stem,
+            labels=labels,
+            arguments={**base.card.arguments, "classes": len(labels)},
+            timeline=replace(base.card.timeline, thresholds={}),
+            metrics={},
+            sample={},
+            costs={},
+            compression={},
+        )
+        torch.manual_seed(settings.seed)
+        fresh = new_network(card).state_dict()
+        if not settings.scratch:
+            stored = {k.removeprefix("network."): v.float() for k, v in base.tensors.items()}
+            called = name_matcher(base.card.labels)
+            known = [called(label) for label in labels]
+            rows = [None if name is None else base.card.labels.index(name) for name in known]
+            fresh = {
+                k: _rows(k, v, stored[k], rows) if _PREDICTOR in k else stored[k]
+                for k, v in fresh.items()
+            }
+        built, pixels = build(card, {f"network.{k}": v for k, v in fresh.items()})
+        network = cast(ViTDet, built)
+        backbone = nn.ModuleList([network.embedding, network.backbone])
+        return TrainSetup(network, pixels, card, backbone)
+
+    def fit(self, setup: TrainSetup, data: TrainingData, workspace: Workspace) -> DetectorResults:
+        """Train the whole network, or without ``fine_tune`` only what comes after its backbone.
+
+        In the latter case it learns from views which the backbone encodes once.
+        """
+        network, pixels, card, _ = setup
+        settings, seed = workspace.settings, workspace.settings.seed
+        albums = [Album(side, card.labels, pixels.box) for side in (data.training, data.validation)]
+        views = [Views(album, network, pixels, seed) for album in albums]
+        trained, checked = (EncodedViews(view, card, workspace.cache) for view in views)
+        others = _baselines(setup, trained, checked, workspace) if data.validation else {}
+        learning: nn.Module = network
+        supply: TokenSupply | PictureSupply
+        if settings.fine_tune:
+            supply = PictureSupply(trained.views)
+            # Encoded each time, without a cache: the backbone changes.
+            checked = EncodedViews(checked.views, card, FeatureCache(None, card, nn.ModuleList()))
+        else:
+            learning = heads_of(network)
+            supply = TokenSupply(trained)
+        steps = min(MOST, STEPS + PER_PICTURE * len(data.training))
+        steps *= 2 if settings.scratch else 1
+        width, height = trained.views.canvases[0]
+        batch = min(BATCH, max(1, TOKENS * network.patch**2 // (width * height)))
+        schedule = Schedule(settings.steps or steps, batch, rate=1e-3, decay=0.05)
+        numbers = _sample(len(data.validation), MOST_VALIDATED, seed)
+
+        def validate() -> dict[str, float]:
+            seen = [checked.seen(number) for number in numbers]
+            found = [detect_objects(network, picture) for picture in seen]
+            return figures(found, [to_truth(picture) for picture in seen], card.labels)
+
+        macs = partial(_count_macs, network, height, width)
+        adaptation = Adaptation(network, settings, schedule.steps, macs)
+        run = TrainingRun(seed, workspace.checkpoint, adaptation)
+        history = fit_detector(network, learning, supply, schedule, run, validate)
+        adaptation.finish()
+        network.requires_grad_(False)
+        seen = [checked.seen(number) for number in range(len(data.validation))]
+        groups = sorted({still.group for still in data.validation})
+        return DetectorResults(
+            {card.name: [detect_objects(network, picture) for picture in seen], **others},
+            [to_truth(picture) for picture in seen],
+            [groups.index(still.group) for still in data.validation],
+            history,
+            adaptation,
+        )
+
+    def describe(
+        self, setup: TrainSetup, result: DetectorResults, data: TrainingData, workspace: Workspace
+    ) -> TrainedModel:
+        """Return the card with training data and metrics, texts, and the verdict.
+
+        Thresholds are those chosen on the validation images.
+        """
+        card, settings, origin = setup.card, workspace.settings, workspace.origin
+        training, checks = data.training, data.validation
+        counts, checked = (count_boxes(side) for side in (training, checks))
+        listed = ", ".join(f"{label} {counts[label]}" for label in card.labels)
+        start = f"started from {origin}" if origin else "trained from scratch"
+        start += ", backbone frozen" if origin and not settings.fine_tune else ""
+        timeline = chosen(card, result) if checks else card.timeline
+        how = [EARLY_STOPPING_NOTE] if checks else []
+        how += ["The thresholds were chosen on them too."] if timeline != card.timeline else []
+        scores = validation_scores(card, result) if checks else {}
+        remedy = "add images" + ("" if settings.fine_tune else ", or use --fine-tune")
+        groups = group_text([still.group for still in checks], settings.group)
+        others = {name: s for name, s in scores.items() if name != card.name}
+        verdict = detection_verdict(
+            scores.get(card.name, {}), others, Held(len(checks), "image", groups, remedy)
+        )
+        card = replace(
+            card,
+            timeline=timeline,
+            description=f"Custom objects: {', '.join(card.labels)}.",
+            trained_on=f"{len(training)} user images with {counts.total()} boxes ({listed}),"
+            f" {start}; seed {settings.seed}.",
+            split=f"{len(training)} images to train, {len(checks)} to validate, by file or group."
+            + "".join(f" {sentence}" for sentence in how),
+            limits=f"Verdict: {verdict}. Fitted to the places and cameras of its images.",
+            licence="Licence of the images" + (f" and of {origin}" if origin else ""),
+            metrics={"validation": scores} if checks else {},
+        )
+        card = with_facts(card, result.adaptation.facts, settings.compare)
+        own = result.found[card.name]
+        report = DetectorReport(
+            *(card, workspace.file, counts, checked, result.history, own, result.truth),
+            verdict=verdict,
+            command=self.command,
+        )
+        text, page = card_text(card, detection_table), objects_report(report)
+        return TrainedModel(card, text, page, verdict, result.adaptation.adapter)
+
+
+@torch.no_grad()
+def _count_macs(network: ViTDet, height: int, width: int) -> int:
+    """Return the cost of a whole frame of this size, in pixels, up to the choice of boxes."""
+    operations = Operations()
+    network.embed(torch.zeros(1, 3, height, width, device=device_of(network)), operations)
+    rows, columns = (side // network.patch for side in (height, width))
+    return operations.total + network.count_macs(rows, columns)
+
+
+def _image_identity(still: AnnotatedImage) -> list[Any]:
+    """Return the identity of an annotated image as JSON values."""
+    marks = [still.marks.boxes.tolist(), list(still.marks.labels), still.marks.relative]
+    return [still.source, still.frame, still.group, example_key(still.example()), marks]
+
+
+def _baselines(
+    setup: TrainSetup, trained: EncodedViews, checked: EncodedViews, workspace: Workspace
+) -> dict[str, list[DetectedBoxes]]:
+    """Return the detections of the baselines by name: class means, and the base weights."""
+    network, _, card, _ = setup
+    base, settings = workspace.base, workspace.settings
+    if settings.scratch:
+        return {}
+    pictures = [checked.seen(number) for number in range(len(checked.views.album.stills))]
+    numbers = _sample(len(trained.views.album.stills), COMPARED, settings.seed)
+    known = [trained.seen(number) for number in numbers]
+    out = {PROTOTYPES: prototypes(network, known, pictures, len(card.labels))}
+    called = name_matcher(card.labels)
+    names = [called(label) for label in base.card.labels]
+    if any(names):
+        before = cast(ViTDet, build(base.card, base.tensors)[0]).to(device_of(network))
+        own = np.array([-1 if name is None else card.labels.index(name) for name in names])
+        found = [detect_objects(before, picture) for picture in pictures]
+        out[f"{base.card.name}, before"] = [_renumbered(one, own) for one in found]
+    return out
+
+
+def _sample(count: int, most: int, seed: int) -> list[int]:
+    """Return at most ``most`` numbers below ``count``, drawn by the seed, in order."""
+    drawn = np.random.default_rng(seed).permutation(count)[:most]
+    return sorted(int(number) for number in drawn)
+
+
+def _renumbered(found: DetectedBoxes, numbers: Any) -> DetectedBoxes:
+    """Return detections with mapped labels, without those whose new number is -1."""
+    labels = numbers[found.labels]
+    return DetectedBoxes(found.boxes[labels >= 0], found.scores[labels >= 0], labels[labels >= 0])
+
+
+def _rows(name: str, fresh: Tensor, stored: Tensor, rows: Sequence[int | None]) -> Tensor:
+    """Return classifier or delta weights for labels that were the ``rows`` of another model.
+
+    Scores of new labels keep the ``fresh`` weights, deltas start with the mean of the stored ones.
+    """
+    if "cls_score" in name:
+        out = fresh.clone()
+        out[-1] = stored[-1]  # of the background
+        for k, row in enumerate(rows):
+            out[k] = out[k] if row is None else stored[row]
+        return out
+    if len(stored) == len(fresh) == 4:  # deltas of a single class, or class-agnostic ones
+        return stored
+    each = torch.unflatten(stored, 0, (-1, 4))
+    return torch.cat([each.mean(0) if row is None else each[row] for row in rows])

@@ -1,0 +1,229 @@
+"""Trainer of custom classes from sequences: what video, audio and skeletons have in common."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from costream.core.errors import UsageError
+from costream.evaluation.clips import sequence_scores, without
+from costream.evaluation.metrics.sequence_metrics import fuse
+from costream.labels.copies import join_copies
+from costream.labels.examples import Example, split, to_examples
+from costream.labels.reading import read_recordings
+from costream.labels.recording import BACKGROUNDS
+from costream.models.build import build, new_network
+from costream.training.adaptation import CLASSIFIERS, Adaptation, with_facts
+from costream.training.base import (
+    EARLY_STOPPING_NOTE,
+    TrainedModel,
+    TrainingData,
+    TrainSettings,
+    TrainSetup,
+    Workspace,
+    background_first,
+    in_classes,
+    untrainable_error,
+    warn_of_unchecked,
+)
+from costream.training.card_text import card_text, sequence_table
+from costream.training.feature_cache import example_key
+from costream.training.open_examples import MIN_STEPS
+from costream.training.report.sequence_report import SequenceReport, sequence_report
+from costream.training.stream_calibration import StreamPredictions, at_temperature, calibrate
+from costream.training.verdict import MAJORITY, Held, classification_verdict, group_text
+from costream.weights_io.card import Card, Timeline
+from costream.weights_io.file import Weights
+
+log = logging.getLogger("costream")
+
+_CLASSIFIERS = tuple(f"network.{name}." for name in CLASSIFIERS)
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """Result of a training besides the weights.
+
+    ``predictions``: probabilities [T, K] of each validation example; ``streams``: those for
+    streams of concatenated examples; ``baselines``: ``predictions`` of the baselines, by name.
+    """
+
+    predictions: list[npt.NDArray[Any]] = field(default_factory=list)
+    streams: list[StreamPredictions] = field(default_factory=list)
+    baselines: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
+    history: list[dict[str, float]] = field(default_factory=list)  # see ``EarlyStopping``
+    adaptation: Adaptation | None = None
+
+
+class SequenceTrainer(ABC):
+    """Trainer of classes of recordings, or of parts of them; see ``CustomClassTrainer``."""
+
+    metric = ("top1", "top-1", "clips")
+    command = "detect"
+    backgrounds: ClassVar[tuple[str, ...]] = BACKGROUNDS  # names of classes that are no event
+    arguments: ClassVar[
+        Mapping[str, Any]
+    ] = {}  # of the trained network, where they differ from its card
+
+    def labels(self, found: set[str], card: Card) -> tuple[str, ...]:
+        """Return the labels to learn from those of the examples, the background first.
+
+        All classes that are called like the model's background, or are no event, are one.
+        """
+        own = () if card.background is None else (card.background,)
+        return background_first(found, (*own, *self.backgrounds))
+
+    @abstractmethod
+    def fit(self, setup: TrainSetup, data: TrainingData, workspace: Workspace) -> TrainResult:
+        """Train the network; return the results."""
+
+    def remedy(self, card: Card, settings: TrainSettings) -> str:
+        """Return what to do for a better result."""
+        return "record more clips"
+
+    def check(self, card: Card, settings: TrainSettings) -> TrainSettings:
+        """Return the settings with defaults.
+
+        Raises ModelError for a model that cannot be trained, UsageError for wrong options.
+        """
+        return replace(settings, fine_tune=bool(settings.fine_tune))
+
+    def read(self, card: Card, settings: TrainSettings) -> TrainingData:
+        """Return the examples, and warn of classes with too few.
+
+        Stretches of the background of fewer than ``MIN_STEPS`` steps are left out. UsageError for
+        unusable data or fewer than two classes.
+        """
+        recordings = read_recordings(settings.data, settings.labels, settings.group)
+        labels = self.labels({x.label for r in recordings for x in r.labels}, card)
+        examples = [
+            e
+            for e in in_classes(to_examples(recordings, labels[0]), labels)
+            if e.label != labels[0]
+            or e.end_s is None
+            or (e.end_s - e.start_s) * card.rate_hz >= MIN_STEPS
+        ]
+        present = {e.label for e in examples}
+        if len(present) < 2:
+            raise UsageError(
+                f"only one class ({present.pop()})" if present else "no examples are left",
+                where=settings.labels or settings.data,
+                hint="at least two classes are needed",
+            )
+        training, held_out = split(join_copies(examples), settings.validation, settings.seed)
+        warn_of_unchecked(present - {e.label for e in held_out}, settings)
+        log.info("%d examples to train on, %d to validate with", len(training), len(held_out))
+        rows = [[e.source, e.label, e.start_s, e.end_s, e.group, example_key(e)] for e in examples]
+        return TrainingData(labels, training, held_out, rows)
+
+    def setup(self, base: Weights, labels: tuple[str, ...], settings: TrainSettings) -> TrainSetup:
+        """Return what is to be trained for these labels, the first of which is the background.
+
+        The network takes all but the classifier from the given weights, or with ``scratch`` only
+        the architecture; the frontend is always that of the given weights.
+        """
+        card = replace(
+            base.card,
+            name=settings.output.stem,
+            labels=labels,
+            arguments={**base.card.arguments, **self.arguments, "num_classes": len(labels)},
+            background=labels[0],
+            # Settings chosen for other labels do not apply to these.
+            timeline=base.card.timeline if labels == base.card.labels else Timeline(),
+            temperature=1.0,
+            familiarity=base.card.familiarity if labels == base.card.labels else None,
+            metrics={},
+            sample={},
+            costs={},
+            compression={},
+        )
+        torch.manual_seed(settings.seed)
+        merged = {k: v for k, v in base.tensors.items() if k.startswith("frontend.")}
+        for key, fresh in new_network(card).state_dict().items():
+            name = f"network.{key}"
+            stored = None if settings.scratch else base.tensors.get(name)
+            # A stored classifier fits only its own labels.
+            kept = labels == base.card.labels or not name.startswith(_CLASSIFIERS)
+            fits = stored is not None and kept and stored.shape == fresh.shape
+            merged[name] = stored if stored is not None and fits else fresh
+        network, frontend = build(card, merged)
+        if frontend is None:
+            raise untrainable_error(base.card)
+        return TrainSetup(network, frontend, card, frontend)
+
+    def describe(
+        self, setup: TrainSetup, result: TrainResult, data: TrainingData, workspace: Workspace
+    ) -> TrainedModel:
+        """Return the card with training data and metrics, texts, and the verdict.
+
+        Temperature and timeline are those chosen on the validation streams.
+        """
+        card, settings, origin = setup.card, workspace.settings, workspace.origin
+        training, checks = data.training, data.validation
+        counts, checked = (Counter(e.label for e in side) for side in (training, checks))
+        how, chosen = ([EARLY_STOPPING_NOTE] if checks else []), None
+        if result.streams:
+            rate_hz = card.rate_hz / int(getattr(setup.network, "stride", 1))
+            streams = [result.streams]
+            chosen = calibrate(streams, card.labels, rate_hz, card.timeline, examples=checked)
+            card = replace(card, timeline=chosen.timeline, temperature=chosen.temperature)
+            how.append(chosen.how)
+        listed = ", ".join(f"{label} {counts[label]}" for label in card.labels if counts[label])
+        groups = f"by the column {settings.group!r}" if settings.group else "by file or group"
+        start = f"started from {origin}" if origin else "trained from scratch"
+        start += ", frontend fine-tuned" if settings.fine_tune else ""
+        scores, verdict = _validation(card, result, data, settings, self.remedy(card, settings))
+        card = replace(
+            card,
+            description=f"Custom classes: {', '.join(sorted(counts))}.",
+            trained_on=f"{len(training)} user examples ({listed}), {start}; seed {settings.seed}.",
+            split=f"{len(training)} examples to train, {len(checks)} to validate, {groups}."
+            + "".join(f" {sentence}" for sentence in how),
+            limits=f"Verdict: {verdict}. Fitted to the people, places and sensors of its examples.",
+            licence="Licence of the examples" + (f" and of {origin}" if origin else ""),
+            metrics={"validation": scores} if checks else {},
+        )
+        adaptation = result.adaptation
+        if adaptation is not None:
+            card = with_facts(card, adaptation.facts, settings.compare)
+        report = SequenceReport(
+            *(card, workspace.file, counts, checked, result.history, result.streams, chosen),
+            verdict=verdict,
+            command=self.command,
+        )
+        text = card_text(card, sequence_table)
+        adapter = None if adaptation is None else adaptation.adapter
+        return TrainedModel(card, text, sequence_report(report), verdict, adapter)
+
+
+def _validation(
+    card: Card, result: TrainResult, data: TrainingData, settings: TrainSettings, remedy: str
+) -> tuple[dict[str, Any], str]:
+    """Return the metrics of the network and the baselines, by name, and the verdict."""
+    checks: Sequence[Example] = data.validation
+    groups = [e.group for e in checks]
+    held = Held(len(checks), "clip", group_text(groups, settings.group), remedy)
+    if not checks:
+        return {}, classification_verdict(np.zeros(0, bool), {}, held)
+    labels = np.array([card.labels.index(e.label) for e in checks])
+    own = [at_temperature(p, card.temperature) for p in result.predictions]
+    answers = {card.name: own, **result.baselines}
+    if 0 not in labels:  # no example of the background
+        answers = {name: [without(p, 0) for p in rows] for name, rows in answers.items()}
+    right = {name: fuse(rows).argmax(1) == labels for name, rows in answers.items()}
+    guess = card.labels.index(Counter(e.label for e in data.training).most_common(1)[0][0])
+    right[MAJORITY] = labels == guess
+    scores: dict[str, Any] = {
+        name: {"sequences": len(checks), **sequence_scores(rows, labels, groups, card.labels)}
+        for name, rows in answers.items()
+    }
+    scores[MAJORITY] = {"top1": float(right[MAJORITY].mean())}
+    return scores, classification_verdict(right.pop(card.name), right, held)

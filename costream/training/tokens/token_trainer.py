@@ -1,0 +1,184 @@
+"""Trainer of networks on the tokens of a frontend: what video and sound have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy.typing as npt
+from torch import Tensor, nn
+
+from costream.models.adapters import WithFrontend
+from costream.training.adaptation import Adaptation
+from costream.training.base import (
+    TrainingData,
+    TrainSettings,
+    TrainSetup,
+    Workspace,
+    untrainable_error,
+)
+from costream.training.feature_cache import FeatureCache
+from costream.training.optim import Schedule
+from costream.training.sequence_trainer import SequenceTrainer, TrainResult
+from costream.training.tokens.finetune import ClipSource, fine_tune
+from costream.training.tokens.token_streams import TokenStream, TokenStreams
+from costream.training.tokens.token_training import fit_streams, predict_streams, standardise
+from costream.training.training_loop import TrainingRun
+
+Probabilities = list[npt.NDArray[Any]]  # [T, K] of each example
+
+
+@dataclass(frozen=True)
+class EncodedChecks:
+    """Validation examples as tokens of the frontend.
+
+    ``streams``: the examples concatenated at random; empty without examples. ``predict`` returns
+    a network's probabilities of each example.
+    """
+
+    streams: list[TokenStream]
+    predict: Callable[[nn.Module], Probabilities]
+
+
+@dataclass(frozen=True)
+class EncodedData:
+    """Examples as tokens of the frontend.
+
+    ``supply``: streams to train on. ``tokens`` [N, D]: of the training examples, unchanged;
+    ``standard`` [M, D]: those that the first layer of a new network standardises. ``baselines``
+    returns the probabilities of each validation example by each baseline.
+    """
+
+    supply: TokenStreams
+    tokens: Tensor
+    standard: Tensor
+    checks: EncodedChecks
+    baselines: Callable[[], dict[str, Probabilities]]
+
+
+@dataclass(frozen=True)
+class Clips:
+    """What a frontend takes, to train it together with the network.
+
+    ``products``: context of the frontend while it learns.
+    """
+
+    supply: ClipSource
+    checks: Sequence[TokenStream]
+    products: AbstractContextManager[Any] | None = None
+
+
+class TokenTrainer(SequenceTrainer):
+    """Trainer of a network on tokens that a frozen frontend has computed once.
+
+    With ``fine_tune`` the frontend is then trained together with the network.
+    """
+
+    joint: ClassVar[tuple[int, int]]  # steps of the joint training, and clips of each
+
+    @abstractmethod
+    def trains(self, network: nn.Module, frontend: Any) -> bool:
+        """Return whether this trainer supports the network and the frontend."""
+
+    @abstractmethod
+    def encode(self, setup: TrainSetup, data: TrainingData, workspace: Workspace) -> EncodedData:
+        """Return the examples as tokens. Raises SourceError, UsageError."""
+
+    @abstractmethod
+    def encode_checks(
+        self, setup: TrainSetup, data: TrainingData, seed: int, cache: FeatureCache
+    ) -> EncodedChecks:
+        """Return the validation examples as tokens."""
+
+    @abstractmethod
+    def schedule(self, network: nn.Module, examples: int, settings: TrainSettings) -> Schedule:
+        """Return the schedule of the training on tokens of this number of examples."""
+
+    @abstractmethod
+    def clips(self, setup: TrainSetup, data: TrainingData, seed: int, cache: FeatureCache) -> Clips:
+        """Return what the frontend takes."""
+
+    def fit(self, setup: TrainSetup, data: TrainingData, workspace: Workspace) -> TrainResult:
+        """Train the network, with ``fine_tune`` the frontend too, and return the results.
+
+        ModelError for a network or a frontend that this trainer does not support.
+        """
+        network, frontend, card, _ = setup
+        settings, seed = workspace.settings, workspace.settings.seed
+        if not self.trains(network, frontend):
+            raise untrainable_error(card)
+        frontend.eval().requires_grad_(settings.fine_tune)
+        encoded = self.encode(setup, data, workspace)
+        checks, examples = encoded.checks, len(data.training)
+        is_new = not any(name.startswith("network.") for name in workspace.base.tensors)
+        if settings.scratch or is_new:
+            standardise(network, encoded.standard)
+        schedule = self.schedule(network, examples, settings)
+        joint = joint_schedule(settings, *self.joint)
+        adaptation = begin_adaptation(network, frontend, settings, schedule.steps, joint)
+        history: list[dict[str, float]] = []
+        if not teaches_itself(setup, workspace):
+            run = TrainingRun(
+                seed, workspace.checkpoint, None if settings.fine_tune else adaptation
+            )
+            spread = encoded.tokens.std(0)
+            history = fit_streams(network, encoded.supply, schedule, run, checks.streams, spread)
+        baselines = encoded.baselines() if data.validation else {}
+        if settings.fine_tune:
+            clips = self.clips(setup, data, seed, workspace.cache)
+            run = TrainingRun(seed, workspace.frontend_checkpoint, adaptation, "fine-tuning")
+            further = fine_tune(
+                network, frontend, clips.supply, joint, run, clips.checks, clips.products
+            )
+            history = continued(history, further)
+        adaptation.finish()
+        if settings.fine_tune:  # the frontend computes other tokens now
+            checks = self.encode_checks(setup, data, seed, FeatureCache(None, card, frontend))
+        if not data.validation:
+            return TrainResult(history=history, adaptation=adaptation)
+        streams = predict_streams(network, checks.streams)
+        return TrainResult(checks.predict(network), streams, baselines, history, adaptation)
+
+
+def joint_schedule(settings: TrainSettings, steps: int, batch: int) -> Schedule:
+    """Return the schedule of a joint training: ``steps`` of ``batch`` clips unless settings differ.
+
+    A network that is adapted or pruned learns faster and longer.
+    """
+    adapts, prunes = settings.adapter != "none", settings.density < 1
+    rate = 3e-3 if adapts else 1e-3 if prunes else 3e-4
+    default = steps * 3 // 2 if adapts or prunes else steps
+    return Schedule(settings.steps or default, batch, rate=rate, smoothing=0.1)
+
+
+def begin_adaptation(
+    network: nn.Module, frontend: nn.Module, settings: TrainSettings, steps: int, joint: Schedule
+) -> Adaptation:
+    """Return the adapters and pruning of a network, or with ``fine_tune`` of its frontend too.
+
+    ``steps``: of the training of the network alone; ``joint``: of both.
+    """
+    if settings.fine_tune:
+        return Adaptation(WithFrontend(network, frontend), settings, joint.steps)
+    return Adaptation(network, settings, steps)
+
+
+def teaches_itself(setup: TrainSetup, workspace: Workspace) -> bool:
+    """Return whether the base weights have these labels and are pruned together with the frontend.
+
+    Then the network is not trained alone before: see ``Teacher``.
+    """
+    settings = workspace.settings
+    prunes = bool(settings.fine_tune) and settings.density < 1 and not settings.scratch
+    return prunes and setup.card.labels == workspace.base.card.labels
+
+
+def continued(
+    history: list[dict[str, float]], further: Sequence[dict[str, float]]
+) -> list[dict[str, float]]:
+    """Return a history followed by that of a later training, with its steps counted on."""
+    before = history[-1]["step"] if history else 0
+    return history + [{**row, "step": before + row["step"]} for row in further]
