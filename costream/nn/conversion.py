@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -284,63 +284,75 @@ class _Builder:
             self.values[node.args[0]] = first  # type: ignore[index]
 
     def _alone(self, node: fx.Node, arguments: Any = None) -> None:
-        """Take an operation that treats every frame alone."""
+        """Take an operation that treats every frame alone.
+
+        ``arguments``: in place of those of the node.
+        """
         make, inputs = self._call(node, arguments)
+        numbers = tuple(v.number for v in inputs)
         timed = [v for v in inputs if v.axis is not None]
-        call = make(self.root)
         if not timed:
-            number = self._add(make, tuple(v.number for v in inputs), timed=False)
-            values = (call(*[getattr(v, x) for v in inputs]) for x in ("short", "long", "frame"))
-            self.values[node] = TracedValue(number, *values)
+            self._take_constant(node, make, inputs)
             return
         shared = (min(v.frames[0] for v in timed), min(v.frames[1] for v in timed))
-        once = all(v.is_one for v in timed)
-        try:
-            short = call(*cut(inputs, "short", shared[0], 0, shared[0]))
-            long = call(*cut(inputs, "long", shared[1], 0, shared[1]))
-            frame = call(*cut(inputs, "long", shared[1], shared[1] - 1, 1))
-        except (RuntimeError, ValueError, IndexError, TypeError):
-            short = long = frame = None
-        numbers = tuple(v.number for v in inputs)
-        each = isinstance(short, tuple | list) and all(isinstance(x, Tensor) for x in short)
-        if short is not None and not each and not isinstance(short, Tensor):
-            number = self._add(make, numbers, timed=False)
-            self.values[node] = TracedValue(number, short, long, frame)
+        results = _results(make(self.root), inputs, shared)
+        several = isinstance(results.short, tuple | list) and _are_tensors(results.short)
+        if results.short is not None and not several and not isinstance(results.short, Tensor):
+            number = self._add(make, numbers, timed=False)  # such as a size
+            self.values[node] = TracedValue(number, *results)
             return
-        axes = [
-            find_axis(*xs, shared) if all(isinstance(x, Tensor) for x in xs) else None
-            for xs in (zip(short, long, frame, strict=False) if each else [(short, long, frame)])
-        ]
-        axis = axes[0] if axes else None
-        if axis is None or None in axes:
-            if not once:
-                table = self._table(node, shared[0])
-                if table is not None:
-                    raise ConversionError(
-                        f"{table} has a row for each frame of the clip, and a stream has no end",
-                        hint="leave it out, or add co.RecyclingPositions to rows before it",
-                    )
-                raise ConversionError(
-                    "it does not treat every frame alone",
-                    hint=advice(self._name(self._cause(node))),
-                )
+        axes = _axes(results, several, shared)
+        if axes is None:
+            if not all(v.is_one for v in timed):
+                raise self._mixes_frames(node, shared[0])
             self._in_head(node)
             return
-        timings = [None if v.axis is None else self.network.timing_of(v.number) for v in inputs]
-        if len({t for t in timings if t is not None}) > 1:
-            if any(v.axis.outer > 1 for v in timed if v.axis) or axis.outer > 1:
-                raise ConversionError("branches of unequal delay whose time is merged")
-            dims, out = [v.axis.dim if v.axis else 0 for v in inputs], axis.dim
-            number = self._add(lambda root: Join(make(root), timings, dims, out), numbers)
-            self._note(node, "waits for the slower branch")
-        else:
-            number = self._add(make, numbers)
-        value = TracedValue(
-            number, short, long, None, axis, shared, once=all(v.once for v in timed)
+        number = self._add_per_frame(node, make, inputs, axes[0])
+        once, each = all(v.once for v in timed), axes if several else ()
+        short, long = results.short, results.long
+        self.values[node] = TracedValue(
+            number, short, long, None, axes[0], shared, once=once, each=each
         )
-        if each:
-            value.each = tuple(axes)  # type: ignore[arg-type]
-        self.values[node] = value
+
+    def _take_constant(
+        self, node: fx.Node, make: Callable[[nn.Module], Call], inputs: Sequence[TracedValue]
+    ) -> None:
+        """Take an operation on values that do not depend on the clip."""
+        call = make(self.root)
+        number = self._add(make, tuple(v.number for v in inputs), timed=False)
+        values = (call(*[getattr(v, x) for v in inputs]) for x in ("short", "long", "frame"))
+        self.values[node] = TracedValue(number, *values)
+
+    def _mixes_frames(self, node: fx.Node, frames: int) -> ConversionError:
+        """Return the error for an operation that does not treat every frame alone."""
+        table = self._table(node, frames)
+        if table is not None:
+            return ConversionError(
+                f"{table} has a row for each frame of the clip, and a stream has no end",
+                hint="leave it out, or add co.RecyclingPositions to rows before it",
+            )
+        return ConversionError(
+            "it does not treat every frame alone", hint=advice(self._name(self._cause(node)))
+        )
+
+    def _add_per_frame(
+        self,
+        node: fx.Node,
+        make: Callable[[nn.Module], Call],
+        inputs: Sequence[TracedValue],
+        axis: TimeDimension,
+    ) -> int:
+        """Add a call on each frame; faster branches wait for the slowest. Return its number."""
+        numbers = tuple(v.number for v in inputs)
+        timings = [None if v.axis is None else self.network.timing_of(v.number) for v in inputs]
+        if len({t for t in timings if t is not None}) <= 1:
+            return self._add(make, numbers)
+        if any(v.axis.outer > 1 for v in inputs if v.axis) or axis.outer > 1:
+            raise ConversionError("branches of unequal delay whose time is merged")
+        dims, out = [v.axis.dim if v.axis else 0 for v in inputs], axis.dim
+        number = self._add(lambda root: Join(make(root), timings, dims, out), numbers)
+        self._note(node, "waits for the slower branch")
+        return number
 
     def _table(self, node: fx.Node, frames: int) -> str | None:
         """Return the name of parameters with a row for each frame that meet a clip, if any do."""
@@ -525,6 +537,44 @@ class _Builder:
         return difference(
             *(x if self.in_head else x.select(axis, -1) for x in (self.result, wanted))
         )
+
+
+class _Results(NamedTuple):
+    """Results of an operation; all None where it fails on cut clips."""
+
+    short: Any  # for the example
+    long: Any  # for twice as many frames
+    frame: Any  # for the last frame of those
+
+
+def _results(call: Call, inputs: Sequence[TracedValue], shared: tuple[int, int]) -> _Results:
+    """Return the results of a call for the first ``shared`` frames of both clips."""
+    few, many = shared
+    try:
+        return _Results(
+            call(*cut(inputs, "short", few, 0, few)),
+            call(*cut(inputs, "long", many, 0, many)),
+            call(*cut(inputs, "long", many, many - 1, 1)),
+        )
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return _Results(None, None, None)
+
+
+def _are_tensors(values: Iterable[Any]) -> bool:
+    return all(isinstance(x, Tensor) for x in values)
+
+
+def _axes(
+    results: _Results, several: bool, shared: tuple[int, int]
+) -> tuple[TimeDimension, ...] | None:
+    """Return where time is in the result, or in each of ``several``; None if frames are mixed."""
+    axes = []
+    for parts in zip(*results, strict=False) if several else [results]:
+        axis = find_axis(*parts, shared) if _are_tensors(parts) else None
+        if axis is None:
+            return None
+        axes.append(axis)
+    return tuple(axes) or None
 
 
 def _same(root: nn.Module) -> Call:

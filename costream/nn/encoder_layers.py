@@ -9,6 +9,7 @@ has to return what the layer returns.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -101,31 +102,40 @@ def find_layers(model: nn.Module) -> list[EncoderLayer]:
 
 
 def _describe(name: str, layer: nn.Module) -> EncoderLayer | None:
+    """Return the weights of a layer by what they are for, or None for another structure."""
     linears = [(n.rpartition(".")[2], m) for n, m in layer.named_modules() if type(m) is nn.Linear]
     norms = tuple(m for m in layer.modules() if isinstance(m, nn.LayerNorm))
-    by_letter = {
-        letter: m for letter in "qkv" for n, m in linears if n[:1] == letter and n != "qkv"
-    }
-    fused = [m for n, m in linears if n == "qkv"]
-    qkv = (*fused,) if fused else tuple(by_letter[c] for c in "qkv" if c in by_letter)
+    qkv, heads = _projections(linears), _count_heads(layer)
     rest = [m for _, m in linears if m not in qkv]
-    heads = [
-        getattr(m, a)
-        for m in layer.modules()
-        for a in _HEADS
-        if isinstance(getattr(m, a, None), int)
-    ]
-    if len(qkv) not in (1, 3) or len(rest) != 3 or len(norms) != 2 or not heads:
+    if len(qkv) not in (1, 3) or len(rest) != 3 or len(norms) != 2 or heads is None:
         return None
     out, up, down = rest
-    held = {id(p) for m in (*(m for _, m in linears), *norms) for p in m.parameters()}
-    scales = tuple(
-        p for p in layer.parameters() if id(p) not in held and p.shape == (out.out_features,)
-    )
     widths = (up.in_features, down.out_features, down.in_features)
     if widths != (out.out_features, out.out_features, up.out_features):  # gated, or another order
         return None
-    return EncoderLayer(name, layer, qkv, out, up, down, norms, heads[0], scales)
+    scales = _layer_scales(layer, [*(m for _, m in linears), *norms], out.out_features)
+    return EncoderLayer(name, layer, qkv, out, up, down, norms, heads, scales)
+
+
+def _projections(linears: Sequence[tuple[str, nn.Linear]]) -> tuple[nn.Linear, ...]:
+    """Return the layers named "qkv", or else the last ones whose names begin with q, k and v."""
+    fused = tuple(m for n, m in linears if n == "qkv")
+    if fused:
+        return fused
+    by_letter = {n[0]: m for n, m in linears if n[:1] in ("q", "k", "v")}
+    return tuple(by_letter[letter] for letter in "qkv" if letter in by_letter)
+
+
+def _count_heads(layer: nn.Module) -> int | None:
+    """Return the number of heads, an attribute of a module of the layer."""
+    found = (getattr(m, name, None) for m in layer.modules() for name in _HEADS)
+    return next((heads for heads in found if isinstance(heads, int)), None)
+
+
+def _layer_scales(layer: nn.Module, others: Iterable[nn.Module], width: int) -> tuple[Tensor, ...]:
+    """Return the vectors of ``width`` numbers that are no parameters of ``others``."""
+    held = {id(p) for m in others for p in m.parameters()}
+    return tuple(p for p in layer.parameters() if id(p) not in held and p.shape == (width,))
 
 
 def match(layer: EncoderLayer) -> tuple[dict[str, Any], int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -255,39 +255,62 @@ def _pad(op: Operation) -> Change | None:
     return Change(make)
 
 
+class _Indices(NamedTuple):
+    """The argument of ``clip[...]`` for the example and for a longer clip, without ellipses."""
+
+    short: tuple[Any, ...]
+    long: tuple[Any, ...]
+    time: int  # number of the index of time
+
+
+def _indices(op: Operation) -> _Indices | None:
+    """Return the indices of a clip, or None where none of them is of time or one is a tensor."""
+    short, long = (x if isinstance(x, tuple) else (x,) for x in (op.args[1], op.longer[1]))
+    if any(isinstance(i, Tensor) for i in short):
+        return None
+    missing = op.clip.dim() - sum(i is not None and i is not Ellipsis for i in short)
+    short, long = (_without_ellipsis(x, missing) for x in (short, long))
+    dims = [k for k, i in enumerate(short) if i is not None]
+    return _Indices(short, long, dims[op.axis]) if op.axis < len(dims) else None
+
+
+def _without_ellipsis(indices: tuple[Any, ...], missing: int) -> tuple[Any, ...]:
+    """Return indices with slices of ``missing`` whole dimensions in place of an ellipsis."""
+    at = next((k for k, i in enumerate(indices) if i is Ellipsis), None)
+    if at is None:
+        return indices
+    return (*indices[:at], *(slice(None),) * missing, *indices[at + 1 :])
+
+
+def _from_end(stop: int | None, frames: int) -> int:
+    """Return the end of a slice of ``frames`` frames, counted from their end: 0 or less."""
+    if stop is None:
+        return 0
+    return stop if stop < 0 else stop - frames
+
+
 def _index(op: Operation) -> Change | None:
     """Slices and indices: frames are left out from the beginning; the end comes in clips only."""
-    given = op.args[1] if isinstance(op.args[1], tuple) else (op.args[1],)
-    longer = op.longer[1] if isinstance(op.longer[1], tuple) else (op.longer[1],)
-    if any(isinstance(i, Tensor) for i in given):
+    indices = _indices(op)
+    if indices is None:
         return None
-    at = [k for k, i in enumerate(given) if i is Ellipsis]
-    if at:
-        missing = op.clip.dim() - sum(i is not None and i is not Ellipsis for i in given)
-        fill = (slice(None),) * missing
-        given = given[: at[0]] + fill + given[at[0] + 1 :]
-        longer = longer[: at[0]] + fill + longer[at[0] + 1 :]
-    places = [k for k, i in enumerate(given) if i is not None]
-    if op.axis >= len(places):
-        return None
-    k = places[op.axis]
-    item, far = given[k], longer[k]
+    k = indices.time
+    item, longer = indices.short[k], indices.long[k]
     if item == slice(None):
         return None
-    n, m = op.frames, op.longer[0].shape[op.axis]
+    frames, more = op.frames, op.longer[0].shape[op.axis]
     if isinstance(item, int):
-        if item == -1 or item - n == far - m == -1:
+        if item == -1 or item - frames == longer - more == -1:
             return Change(None, newest=True)
         raise ConversionError(f"it takes frame {item} of the clip", hint="take the newest, -1")
-    start, step = item.start or 0, item.step or 1
-    end = 0 if item.stop is None else item.stop if item.stop < 0 else item.stop - n
-    end_far = 0 if far.stop is None else far.stop if far.stop < 0 else far.stop - m
-    if start < 0 or step < 0 or start != (far.start or 0) or end != end_far:
+    start, step, end = item.start or 0, item.step or 1, _from_end(item.stop, frames)
+    grows = start == (longer.start or 0) and end == _from_end(longer.stop, more)
+    if start < 0 or step < 0 or not grows:
         raise ConversionError(
             f"it takes frames {item.start}:{item.stop} of the clip",
-            hint="a stream has no end and goes on: leave frames out from the beginning only",
+            hint="a stream has no end: leave out frames from the beginning only",
         )
-    rest = (*given[:k], slice(None), *given[k + 1 :])
+    others = (*indices.short[:k], slice(None), *indices.short[k + 1 :])
     axis = op.axis
 
     def make(root: nn.Module) -> Part:
@@ -295,8 +318,8 @@ def _index(op: Operation) -> Change | None:
         part.axis = axis
         return part
 
-    plain = all(i == slice(None) for i in rest)
-    return Change(make, then=not plain, index=None if plain else rest)
+    only_time = all(i == slice(None) for i in others)
+    return Change(make, then=not only_time, index=None if only_time else others)
 
 
 _POOL = "kernel_size stride padding"

@@ -1,91 +1,68 @@
-"""Labels of channels beside the values of a traced network: see ``channels``."""
+"""Labels of the channels in the values of a traced network: see ``channels``."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from costream.nn.adapters.atoms import Atoms
 from costream.nn.adapters.parameters import ParameterPlaces
 from costream.nn.tracing import title
 
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # Names of functions, methods and, in small letters, modules.
-_MOVES = {
-    *(
-        "view",
-        "reshape",
-        "flatten",
-        "unflatten",
-        "permute",
-        "transpose",
-        "t",
-        "movedim",
-        "swapaxes",
-    ),
-    *("unsqueeze", "squeeze", "expand", "expand_as", "contiguous", "flip", "roll"),
-    *("cat", "concat", "stack", "chunk", "split", "unbind", "narrow", "select", "getitem"),
-}
-_ELEMENTWISE = {
-    *("relu", "relu_", "relu6", "leaky_relu", "leakyrelu", "prelu", "elu", "selu", "gelu", "mish"),
-    *("silu", "silu_", "sigmoid", "logsigmoid", "tanh", "hardswish", "hardsigmoid", "hardtanh"),
-    *("softplus", "softsign", "dropout", "dropout1d", "dropout2d", "dropout3d", "identity"),
-    *("abs", "neg", "exp", "log", "sqrt", "rsqrt", "square", "pow", "clamp"),
-    *("float", "double", "to", "detach", "clone"),
-}
-_PAIRS = {
-    *("add", "add_", "iadd", "sub", "sub_", "isub", "mul", "mul_", "imul"),
-    *("truediv", "itruediv", "div", "maximum", "minimum"),
-}
-_OVER_SPACE = ("pool", "interpolate", "upsample", "pad", "temporalmean")
-_REDUCTIONS = {"mean", "amax", "amin", "sum", "var", "std", "max", "min", "softmax", "log_softmax"}
-_PRODUCTS = {"matmul", "bmm", "mm"}
+_MOVES = _names(
+    "view reshape flatten unflatten permute transpose t movedim swapaxes unsqueeze squeeze expand"
+    " expand_as contiguous flip roll cat concat stack chunk split unbind narrow select getitem"
+)
+_ELEMENTWISE = _names(
+    "relu relu_ relu6 leaky_relu leakyrelu prelu elu selu gelu mish silu silu_ sigmoid logsigmoid"
+    " tanh hardswish hardsigmoid hardtanh softplus softsign dropout dropout1d dropout2d dropout3d"
+    " identity abs neg exp log sqrt rsqrt square pow clamp float double to detach clone"
+)
+_PAIRS = _names("add add_ iadd sub sub_ isub mul mul_ imul truediv itruediv div maximum minimum")
+_OVER_SPACE = ("pool", "interpolate", "upsample", "pad", "temporalmean")  # parts of names
+_REDUCTIONS = frozenset(
+    ["mean", "amax", "amin", "sum", "var", "std", "max", "min", "softmax", "log_softmax"]
+)
+_PRODUCTS = frozenset(("matmul", "bmm", "mm"))
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_FUNCTIONS = (F.linear, torch.conv1d, torch.conv2d, torch.conv3d)
+_LAYERS = (nn.Linear, *_CONVOLUTIONS)
+_FUNCTIONS = (F.linear, torch.conv1d, torch.conv2d, torch.conv3d)  # the same, called
 
 
-class Atoms:
-    """Channels, numbered from 1, of which some are the same (a disjoint-set forest)."""
+class _Call(NamedTuple):
+    """An operation of the traced network whose labels are wanted."""
 
-    def __init__(self) -> None:
-        self.parents = [0]
-        self.fixed: dict[int, str] = {}  # representative -> reason
+    node: fx.Node
+    name: str  # of the function, the method or, in small letters, the module
+    module: Any  # None for functions and methods
+    inputs: list[Any]  # labels of its inputs
+    value: Any  # its result
 
-    def new(self, count: int) -> Tensor:
-        """Return the numbers of new channels."""
-        start = len(self.parents)
-        self.parents += range(start, start + count)
-        return torch.arange(start, start + count)
+    def is_layer(self, kind: type[nn.Module] | tuple[type[nn.Module], ...]) -> bool:
+        """Return whether it is a module of this kind."""
+        return isinstance(self.module, kind)
 
-    def find(self, label: int) -> int:
-        """Return the representative of a channel."""
-        while self.parents[label] != label:
-            self.parents[label] = label = self.parents[self.parents[label]]
-        return label
-
-    def unite(self, a: Tensor, b: Tensor) -> None:
-        """Make channels one wherever both labels, of one shape, are channels."""
-        pairs = torch.stack([a.flatten(), b.flatten()], 1)
-        for x, y in torch.unique(pairs[(pairs > 0).all(1) & (a != b).flatten()], dim=0).tolist():
-            x, y = self.find(x), self.find(y)
-            if x == y:
-                continue
-            self.parents[y] = x
-            if y in self.fixed:
-                self.fixed.setdefault(x, self.fixed.pop(y))
-
-    def fix(self, labels: Tensor, reason: str) -> None:
-        """Keep these channels."""
-        for label in torch.unique(labels).tolist():
-            if label:
-                self.fixed.setdefault(self.find(label), reason)
+    @property
+    def moves_numbers(self) -> bool:
+        """Whether the result has the numbers of the inputs, in other places."""
+        return self.name in ("flatten", "unflatten") or (
+            self.module is None and self.name in _MOVES
+        )
 
 
 class Labeller(fx.Interpreter):
-    """Runs a network, and beside every value holds its labels.
+    """Runs a network and computes the labels of every value, by ``RULES``.
 
     ``sides``: for each module, parameter and dimension the labels along it.
     """
@@ -109,59 +86,40 @@ class Labeller(fx.Interpreter):
         if node.op == "output":
             self._fix(node, "it is an output of the network")
             return None
-        name = title(node.target).lower()
-        self._place(node, name)
-        module = None
+        self._place(node, title(node.target).lower())
+        if isinstance(node.target, type) and isinstance(value, tuple):  # such as a named tuple
+            return tuple(self.labels.get(a) for a in node.args if isinstance(a, fx.Node))
+        call = self._described(node, value)
+        if node.target in _FUNCTIONS and (weight := self._weight(node)) is not None:
+            return self._function(node, weight, call.inputs[0], value)
+        if not any(map(_any, call.inputs)) and not call.is_layer(_LAYERS):
+            return _none(value)
+        for applies, rule in RULES:
+            if applies(call):
+                return rule(self, call)
+        if isinstance(value, Tensor) and not call.name.startswith("new_"):
+            self._fix(node, f"{call.name} takes them")
+        return _none(value)
+
+    def _described(self, node: fx.Node, value: Any) -> _Call:
+        name, module = title(node.target).lower(), None
         if node.op == "call_module":
             module = self.fetch_attr(str(node.target))
             name = type(module).__name__.lower().removeprefix("parametrized")
-        if isinstance(node.target, type) and isinstance(value, tuple):
-            return tuple(self.labels.get(a) for a in node.args if isinstance(a, fx.Node))
-        given = [self.labels[a] for a in node.all_input_nodes]
-        if node.target in _FUNCTIONS and (weight := self._weight(node)) is not None:
-            return self._function(node, weight, given[0], value)
-        if not any(_any(x) for x in given) and not isinstance(module, (nn.Linear, *_CONVOLUTIONS)):
-            return _none(value)
-        if isinstance(module, nn.Linear):
-            return self._linear(str(node.target), module, given[0], value)
-        if isinstance(module, _CONVOLUTIONS):
-            return self._convolution(str(node.target), module, given[0], value)
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            names = ("weight", "bias", "running_mean", "running_var")
-            return self._vectors(str(node.target), module, names, given[0])
-        if isinstance(module, nn.PReLU) and module.num_parameters > 1:
-            return self._vectors(str(node.target), module, ("weight",), given[0])
-        if name in ("flatten", "unflatten") or (module is None and name in _MOVES):
-            return self._move(node, module)
-        if name in _ELEMENTWISE:
-            return given[0]
-        if name in _PAIRS:
-            return self._meet(node, value)
-        if any(part in name for part in _OVER_SPACE):
-            return self._spread(given[0], value.shape, f"{name} over channels")
-        if name in _REDUCTIONS:
-            return self._reduce(node, name, module, given[0], value)
-        if name in _PRODUCTS or name == "einsum":
-            return self._product(node, name, value)
-        if name == "scaled_dot_product_attention":
-            return self._attention(*given[:3])
-        if name == "glu":
-            dim = module.dim if module is not None else self._argument(node, 1, "dim", -1)
-            first, second = given[0].chunk(2, dim)
-            self.atoms.unite(first, second)
-            return first
-        if isinstance(value, Tensor) and not name.startswith("new_"):
-            self._fix(node, f"{name} takes them")
-        return _none(value)
+        return _Call(node, name, module, [self.labels[a] for a in node.all_input_nodes], value)
 
     # Layers.
 
-    def _linear(self, path: str, layer: nn.Linear, labels: Tensor, value: Tensor) -> Tensor:
+    def linear(self, call: _Call) -> Tensor:
+        """A linear layer: its outputs are channels; its columns are the channels of its input."""
+        path, layer, labels, value = str(call.node.target), call.module, call.inputs[0], call.value
         if (columns := self._along(labels, labels.dim() - 1)) is not None:
             self._note(path, "weight", 1, columns)
         return self._rows(path, layer).expand(value.shape)
 
-    def _convolution(self, path: str, layer: Any, labels: Tensor, value: Tensor) -> Tensor:
+    def convolution(self, call: _Call) -> Tensor:
+        """A convolution: as a linear layer. In groups, channels of a group are removed together."""
+        path, layer, labels, value = str(call.node.target), call.module, call.inputs[0], call.value
         dim, groups = value.dim() - layer.weight.dim() + 1, layer.groups
         columns = self._along(labels, dim)
         known = (path, "weight", 0) in self.sides
@@ -190,13 +148,22 @@ class Labeller(fx.Interpreter):
                 self._note(path, "bias", 0, self.sides[path, "weight", 0])
         return self.sides[path, "weight", 0]
 
-    def _vectors(self, path: str, layer: nn.Module, names: Iterable[str], labels: Tensor) -> Tensor:
-        """Return the labels behind a layer with numbers for each channel, dimension 1."""
+    def batch_norm(self, call: _Call) -> Tensor:
+        """A batch norm: its parameters and statistics go with the channels, dimension 1."""
+        return self._vectors(call, ("weight", "bias", "running_mean", "running_var"))
+
+    def prelu(self, call: _Call) -> Tensor:
+        """A PReLU with a slope for each channel, dimension 1."""
+        return self._vectors(call, ("weight",))
+
+    def _vectors(self, call: _Call, names: Iterable[str]) -> Tensor:
+        """Return the labels after a layer with numbers for each channel, dimension 1."""
+        labels: Tensor = call.inputs[0]
         channels = self._along(labels, 1)
         if channels is not None:
             for name in names:
-                if getattr(layer, name) is not None:
-                    self._note(path, name, 0, channels)
+                if getattr(call.module, name) is not None:
+                    self._note(str(call.node.target), name, 0, channels)
         return labels
 
     def _weight(self, node: fx.Node) -> Tensor | None:
@@ -264,6 +231,26 @@ class Labeller(fx.Interpreter):
         elif name == "sum" and isinstance(dim := self._argument(node, 1, "dim", None), int):
             self.places[node] = list(given[0][0].unbind(dim))
 
+    def move(self, call: _Call) -> Any:
+        """A view, a slice, a concatenation, ...: the labels move as the numbers do."""
+        return self._move(call.node, call.module)
+
+    def elementwise(self, call: _Call) -> Any:
+        """An activation, dropout, ...: the labels stay."""
+        return call.inputs[0]
+
+    def pool(self, call: _Call) -> Tensor:
+        """Pooling, padding, interpolation: sizes change, but not over channels."""
+        return self._spread(call.inputs[0], call.value.shape, f"{call.name} over channels")
+
+    def glu(self, call: _Call) -> Tensor:
+        """A gated linear unit: the channels of both halves are removed together."""
+        module = call.module
+        dim = module.dim if module is not None else self._argument(call.node, 1, "dim", -1)
+        first, second = call.inputs[0].chunk(2, dim)
+        self.atoms.unite(first, second)
+        return first  # type: ignore[no-any-return]
+
     def _move(self, node: fx.Node, module: nn.Module | None, table: Any = None) -> Any:
         """Run an operation that only moves numbers on the labels, or on what is in a table."""
         if module is not None:
@@ -281,13 +268,14 @@ class Labeller(fx.Interpreter):
             return getattr(args[0], name)(*args[1:], **kwargs)
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
-    def _meet(self, node: fx.Node, value: Tensor) -> Tensor:
-        """Unite the channels of two or three values that are combined number by number."""
+    def combine(self, call: _Call) -> Tensor:
+        """Sums, products, ... of two values, number by number: their channels are united."""
+        node, value = call.node, call.value
         out = torch.zeros(value.shape, dtype=torch.int64)
         found = [x for a in node.all_input_nodes if isinstance(x := self.labels[a], Tensor)]
         for k, labels in enumerate(found):
             if _any(labels) and _is_spread(labels, [*found[:k], *found[k + 1 :]], value.shape):
-                self.atoms.fix(labels, "it meets several channels")
+                self.atoms.fix(labels, "it is combined with several channels")
             elif _any(labels):
                 labels = labels.expand(value.shape)
                 self.atoms.unite(out, labels)
@@ -299,7 +287,7 @@ class Labeller(fx.Interpreter):
         return out
 
     def _cover(self, node: fx.Node, shape: torch.Size, labels: Tensor, out: Tensor) -> None:
-        """Note a parameter beside channels; fix channels that meet what is none."""
+        """Note a parameter that is combined with channels; fix those combined with a constant."""
         behind = out.dim() - len(shape)
         uncovered = torch.where(labels.expand(out.shape) > 0, 0, out)
         wide = [d for d, n in enumerate(shape) if n > 1 and _varies(uncovered, behind + d)]
@@ -307,7 +295,7 @@ class Labeller(fx.Interpreter):
             return
         channels = self._along(out, behind + wide[0]) if len(wide) == 1 else None
         if channels is None or not self._note_vector(node, channels):
-            self.atoms.fix(uncovered, "they meet what is no channel")
+            self.atoms.fix(uncovered, "they are combined with numbers that are not channels")
 
     def _spread(self, labels: Tensor, shape: torch.Size, reason: str) -> Tensor:
         """Return the labels behind an operation that changes sizes, but not of channels."""
@@ -320,9 +308,9 @@ class Labeller(fx.Interpreter):
             labels = labels.narrow(dim, 0, 1)
         return labels.expand(shape)
 
-    def _reduce(
-        self, node: fx.Node, name: str, module: Any, labels: Tensor, value: Any
-    ) -> Tensor | None:
+    def reduce(self, call: _Call) -> Tensor | None:
+        """A sum, mean, maximum or softmax: over channels they are fixed, or, in a sum, united."""
+        node, name, module, (labels, *_), value = call
         dims = module.dim if module is not None else self._argument(node, 1, "dim", None)
         every = range(labels.dim()) if dims is None else dims if _several(dims) else (dims,)
         dims = sorted({int(d) % labels.dim() for d in every})
@@ -332,25 +320,14 @@ class Labeller(fx.Interpreter):
             self.atoms.fix(labels, f"{name} is over channels")
             return _none(value)  # type: ignore[no-any-return]
         if "softmax" in name:
-            return labels
+            return labels  # type: ignore[no-any-return]
         out = self._sum(labels, dims)
         return out if out.dim() == value.dim() else out.squeeze(tuple(dims))
 
-    def _product(self, node: fx.Node, name: str, value: Tensor) -> Tensor:
-        """Return the labels of a product of matrices: of all that meet in a sum, united."""
-        if name == "einsum":
-            equation = str(node.args[0]).replace(" ", "")
-            inputs, _, result = equation.partition("->")
-            terms, operands = inputs.split(","), list(node.all_input_nodes)
-        else:
-            operands = list(node.all_input_nodes)
-            ranks = [self.labels[a].dim() for a in operands]
-            batch = "abcdefgh"[: max(ranks) - 2]
-            terms = [
-                f"{batch[len(batch) - r + 2 :]}{m}"
-                for r, m in zip(ranks, ("xy", "yz"), strict=True)
-            ]
-            result = f"{batch}xz"
+    def product(self, call: _Call) -> Tensor:
+        """A product of matrices, or ``einsum``: channels that are summed over are united."""
+        node, name, value = call.node, call.name, call.value
+        operands, (terms, result) = list(node.all_input_nodes), self._equation(call)
         if "." in result or len(terms) != len(operands) or value.dim() != len(result):
             self._fix(node, f"{name} takes them")
             return torch.zeros(value.shape, dtype=torch.int64)
@@ -371,15 +348,27 @@ class Labeller(fx.Interpreter):
         out = self._sum(out, range(len(result), len(order)))
         return out.reshape(out.shape[: len(result)]).expand(value.shape)
 
-    def _attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Unite the channels of each head of queries, keys and values [..., n, e]."""
+    def _equation(self, call: _Call) -> tuple[list[str], str]:
+        """Return the letters of each operand's dimensions, and of the result's, as in einsum."""
+        if call.name == "einsum":
+            equation = str(call.node.args[0]).replace(" ", "")
+            inputs, _, result = equation.partition("->")
+            return inputs.split(","), result
+        ranks = [labels.dim() for labels in call.inputs]
+        batch = "abcdefgh"[: max(ranks) - 2]
+        pairs = zip(ranks, ("xy", "yz"), strict=True)
+        return [f"{batch[len(batch) - rank + 2 :]}{pair}" for rank, pair in pairs], f"{batch}xz"
+
+    def attention(self, call: _Call) -> Tensor:
+        """Attention: in each head channels of queries, keys, values [..., n, e] are united."""
+        q, k, v = call.inputs[:3]
         if any(_varies(x, x.dim() - 2) for x in (q, k, v)) or q.shape[:-2] != v.shape[:-2]:
             for x in (q, k, v):
-                self.atoms.fix(x, "attention whose heads are unlike")
+                self.atoms.fix(x, "attention whose heads differ")
             return torch.zeros(*q.shape[:-1], v.shape[-1], dtype=torch.int64)
         rows = torch.cat([x[..., :1, :] for x in (q, k, v)], -1)
         self.atoms.unite(rows, rows[..., :1].expand_as(rows))
-        return v[..., :1, :].expand(*q.shape[:-1], v.shape[-1])
+        return v[..., :1, :].expand(*q.shape[:-1], v.shape[-1])  # type: ignore[no-any-return]
 
     def _sum(self, labels: Tensor, dims: Iterable[int]) -> Tensor:
         """Return the labels, in these dimensions of size 1, of sums over them."""
@@ -455,3 +444,21 @@ def _any(labels: Any) -> bool:
 
 def _several(dims: Any) -> bool:
     return isinstance(dims, tuple | list)
+
+
+_Rule = Callable[[Labeller, _Call], Any]
+# The first rule that applies is used; operations without one fix the channels that they take.
+RULES: tuple[tuple[Callable[[_Call], bool], _Rule], ...] = (
+    (lambda call: call.is_layer(nn.Linear), Labeller.linear),
+    (lambda call: call.is_layer(_CONVOLUTIONS), Labeller.convolution),
+    (lambda call: call.is_layer(nn.modules.batchnorm._BatchNorm), Labeller.batch_norm),
+    (lambda call: call.is_layer(nn.PReLU) and call.module.num_parameters > 1, Labeller.prelu),
+    (lambda call: call.moves_numbers, Labeller.move),
+    (lambda call: call.name in _ELEMENTWISE, Labeller.elementwise),
+    (lambda call: call.name in _PAIRS, Labeller.combine),
+    (lambda call: any(part in call.name for part in _OVER_SPACE), Labeller.pool),
+    (lambda call: call.name in _REDUCTIONS, Labeller.reduce),
+    (lambda call: call.name in _PRODUCTS or call.name == "einsum", Labeller.product),
+    (lambda call: call.name == "scaled_dot_product_attention", Labeller.attention),
+    (lambda call: call.name == "glu", Labeller.glu),
+)
