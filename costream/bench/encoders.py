@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from costream.bench.peers import encoder_peer
 from costream.bench.timing import Contender, measure, quiet_torch, state_size, step_row
 from costream.core.tables import Table
-from costream.models.streaming import find_device, find_dtype
+from costream.models.devices import find_device, find_dtype
 from costream.nn.block import EncoderConfig
 from costream.nn.cuda_graph import GraphedStep
 from costream.nn.encoder import Encoder

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from costream.core.tables import Cell
-from costream.models.streaming import synchronize
+from costream.models.devices import synchronize
 from costream.nn.allocator import keep_freed_memory
 
 _BLOCK_S = 0.01  # approximate duration of the steps between two clock readings

@@ -21,8 +21,8 @@ from costream.bench.timing import (
     step_row,
 )
 from costream.core.tables import Table
+from costream.models.devices import find_device, find_dtype
 from costream.models.spec import model_spec
-from costream.models.streaming import find_device, find_dtype
 from costream.models.video.video3d.network import VideoNet
 from costream.nn.cuda_graph import GraphedStep
 

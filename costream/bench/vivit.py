@@ -11,8 +11,8 @@ from costream.bench.eventful import compare_ways, dense, gated, moving_square, w
 from costream.bench.eventful_counts import FixedTokens
 from costream.bench.timing import quiet_torch
 from costream.core.tables import Cell, Table
+from costream.models.devices import find_device, find_dtype
 from costream.models.eventful.vivit.network import ViViT
-from costream.models.streaming import find_device, find_dtype
 from costream.nn.eventful.counts import Operations
 
 VIEWS = 12  # per video: four in time, each with three in space

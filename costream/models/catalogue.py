@@ -160,7 +160,7 @@ def load_model(
     weights are missing, damaged, or do not fit the architecture on their card, or the device is
     missing.
     """
-    from costream.models.streaming import find_device
+    from costream.models.devices import find_device
 
     name = os.fspath(name)
     names = [part.strip() for part in name.split(",") if part.strip()]

@@ -15,7 +15,7 @@ from costream.core.places import Place
 from costream.core.records import Data, SourceInfo, VideoFrame
 from costream.models.base import ModelHead, ModelInfo, StepResult
 from costream.models.compatibility import check_source
-from costream.models.streaming import find_device, find_dtype, synchronize
+from costream.models.devices import find_device, find_dtype, synchronize
 from costream.nn.eventful.block import use_bfloat16_products
 from costream.nn.eventful.policies import OnlyTokens, PerGateTokens, RecordedPolicy, TopTokens
 from costream.nn.state import State

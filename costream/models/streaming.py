@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -32,21 +32,16 @@ from costream.models.compatibility import (
     source_kind,
     source_notes,
 )
+from costream.models.devices import find_device, find_dtype, synchronize
+from costream.models.head_scores import HeadScores, rows_with_nan
 from costream.models.oad.audiovisual import stack_audio_blocks
 from costream.models.skeleton.pose import BOX, PoseTracker, PoseTrackers
 from costream.nn.cuda_graph import GraphedStep
 from costream.nn.state import State, numbers_of
-from costream.weights_io.card import Card, Familiarity
+from costream.weights_io.card import Card
 
 CHUNK = 16  # items of a recording at once: four seconds of sound, two of video
 _TOKENS = 8  # at once: networks with windows take longer for more
-
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
 
 
 @dataclass
@@ -79,38 +74,43 @@ class ModelState(State):
             self.poses.reset(numbers)
 
 
-def familiarity_of(
-    card: Card,
-) -> Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]] | None:
-    """Return the function from logits [..., K] to how familiar the input is, 0 to 1 [...].
-
-    None if the card does not say how to tell; see ``weights_io.card.Familiarity``. It can be
-    pickled.
-    """
-    known = card.familiarity
-    if known is None:
-        return None
-    counted = np.isin(card.labels, [label for label in card.events if label != known.rest])
-    return partial(_familiar, np.flatnonzero(counted), known)
+def _check_skeletons(frontend: Any, network: Any) -> None:
+    """Raise ModelError if the sizes of skeletons differ, which tensors do not always show."""
+    for name in ("persons", "joints", "channels"):
+        output, taken = getattr(frontend, name, None), getattr(network, name, None)
+        if output != taken and isinstance(output, int) and isinstance(taken, int):
+            raise ModelError(f"the frontend outputs {output} {name}, the network takes {taken}")
 
 
-def _familiar(
-    counted: npt.NDArray[np.intp], known: Familiarity, logits: npt.NDArray[np.float32]
-) -> npt.NDArray[np.float32]:
-    with np.errstate(invalid="ignore"):  # logits that are no numbers
-        energy = np.logaddexp.reduce(logits.take(counted, -1), -1, np.float64)
-    half_odds = (energy - known.centre) * (0.5 / known.scale)
-    out: npt.NDArray[np.float32] = (0.5 + 0.5 * np.tanh(half_odds)).astype(np.float32)
-    return out
-
-
-def _rows_without_numbers(probabilities: npt.NDArray[np.float32]) -> list[int]:
-    """Return the rows [C] that are not numbers.
-
-    Values too large for the arithmetic would be remembered for a window, by recurrent networks for
-    ever, so the state of their streams is reset.
-    """
-    return [k for k, row in enumerate(np.isnan(probabilities)) if row.any()]
+def _model_info(
+    card: Card, network: Any, frontend: Any, weights_sha256: str, heads: Sequence[ModelHead]
+) -> ModelInfo:
+    """Return the properties of a model that follow from its modules."""
+    kind, extra = source_kind(frontend), extra_audio(frontend)
+    box: tuple[int, int] | None = None
+    if kind == "video":
+        box = (frontend.box[0], frontend.box[1])
+    elif kind == "skeleton":
+        box = BOX
+    in_chunks = kind == "video" and extra is None and hasattr(frontend, "forward_steps")
+    persons = int(frontend.persons) if kind == "skeleton" else None
+    single = ModelHead(card, weights_sha256, slice(None), by_person=persons == 1)
+    return ModelInfo(
+        card,
+        weights_sha256,
+        tuple(heads) or (single,),
+        stride=int(getattr(network, "stride", 1)),
+        delay=int(getattr(network, "delay", 0)),
+        box=box,
+        frames=int(getattr(frontend, "frames", 1)),
+        sound=AudioFormat(frontend.sample_rate_hz, frontend.block) if kind == "audio" else None,
+        beside=extra,
+        text=kind == "text",
+        chunk=CHUNK if kind in ("audio", "text") or in_chunks else 1,
+        persons=persons,
+        # A frontend or network with strides in time, or a pose tracker for each stream.
+        in_time=kind == "skeleton" or any(hasattr(p, "in_time") for p in (frontend, network)),
+    )
 
 
 class StreamingModel:
@@ -130,50 +130,26 @@ class StreamingModel:
         device: str = "cpu",
         dtype: str = "float32",
     ) -> None:
-        """Take over the modules.
-
-        Raises ModelError for an unavailable device or dtype, and for skeletons that the network
-        does not take.
+        """Move the modules to the device.
 
         ``heads``: the classifiers of a network with several, whose logits are concatenated.
+
+        Raises ModelError for a device or dtype that is not available, and if the frontend's
+        skeletons differ from those that the network takes.
         """
         self.device, self.dtype = find_device(device), find_dtype(dtype)
         if self.device.type == "mps" and self.dtype is torch.float64:
             raise ModelError("mps has no float64", hint="use --dtype float32")
-        kind, beside = source_kind(frontend), extra_audio(frontend)
-        if self.dtype.itemsize < 4 and (kind == "audio" or beside):
+        kind = source_kind(frontend)
+        if self.dtype.itemsize < 4 and (kind == "audio" or extra_audio(frontend)):
             raise ModelError(f"no spectrograms in {dtype}", hint="use --dtype float32")
-        for name in ("persons", "joints", "channels"):  # of skeletons; tensors do not depend on all
-            given, taken = getattr(frontend, name, None), getattr(network, name, None)
-            if given != taken and isinstance(given, int) and isinstance(taken, int):
-                raise ModelError(f"the frontend gives {given} {name}, the network takes {taken}")
+        _check_skeletons(frontend, network)
         self.network = self._place(network)
         # Preparing a few joints takes many small operations, which are slow on an accelerator.
-        placed = kind in ("video", "audio", "text")
-        self.frontend: Any = self._place(frontend) if placed else frontend
-        pose_box = BOX if kind == "skeleton" else None
-        together = kind == "video" and beside is None and hasattr(frontend, "forward_steps")
-        persons = int(frontend.persons) if kind == "skeleton" else None
-        alone = ModelHead(card, weights_sha256, slice(None), by_person=persons == 1)
-        self.info = ModelInfo(
-            card,
-            weights_sha256,
-            tuple(heads) or (alone,),
-            stride=int(getattr(network, "stride", 1)),
-            delay=int(getattr(network, "delay", 0)),
-            box=(frontend.box[0], frontend.box[1]) if kind == "video" else pose_box,
-            frames=int(getattr(frontend, "frames", 1)),
-            sound=AudioFormat(frontend.sample_rate_hz, frontend.block) if kind == "audio" else None,
-            beside=beside,
-            text=kind == "text",
-            chunk=CHUNK if kind in ("audio", "text") or together else 1,
-            persons=persons,
-            # With strides in time, or a pose tracker each.
-            in_time=kind == "skeleton" or any(hasattr(p, "in_time") for p in (frontend, network)),
-        )
-        cards = [head.card for head in self.info.heads]
-        self._scales = [(c.multilabel, torch.tensor(c.temperature, device="cpu")) for c in cards]
-        self._familiar = [familiarity_of(card) for card in cards]
+        on_device = kind in ("video", "audio", "text")
+        self.frontend: Any = self._place(frontend) if on_device else frontend
+        self.info = _model_info(card, network, frontend, weights_sha256, heads)
+        self.scores = HeadScores(self.info.heads)
 
     @property
     def input_width(self) -> int:
@@ -187,7 +163,7 @@ class StreamingModel:
 
     @cached_property
     def network_dense_macs(self) -> int:
-        """Multiply-accumulates of the same output when the network recomputes its whole window."""
+        """Multiply-accumulates of the same output when the network recomputes its window."""
         return int(self.network.dense_macs)
 
     @property
@@ -197,18 +173,18 @@ class StreamingModel:
 
     @cached_property
     def dense_macs(self) -> int:
-        """Multiply-accumulates of the same output when the whole window is recomputed.
+        """Multiply-accumulates of the same output when all of its window is recomputed.
 
-        So does a frontend with overlapping windows; most process each frame once in any case.
+        A frontend counts too where its windows overlap; most process each frame only once.
         """
         frontend = getattr(self.frontend, "dense_macs", None) or self._frontend_macs
         return int(frontend) + self.network_dense_macs
 
     def check(self, source: SourceInfo) -> dict[str, Any]:
-        """Raise SourceError if this source does not fit the model.
+        """Return entries for the run's header on how the source reaches the network.
 
-        Return entries for the run's header on how it reaches the network. Raises ModelError if the
-        model has no classifier (an imported encoder).
+        Raises SourceError if the source does not fit the model, ModelError if the model has no
+        classifier (an imported encoder).
         """
         check_source(self.info.card, self.frontend, source)
         return source_notes(self.frontend, source) | exactness(self)
@@ -226,12 +202,13 @@ class StreamingModel:
         skeleton frontend gets the persons that MediaPipe detects in frames. The probabilities
         are the softmax over all logits at the card's temperature, or the sigmoid of each where
         labels are independent; where no person is present, the background has probability 1.
+        Raises ValueError for items of several types.
         """
         began = time.perf_counter()
         if len({type(item) for item in items}) != 1:
             raise ValueError("all items of a step must be of one type")
         rows = [item.values for item in items if isinstance(item, FeatureRow)]
-        skeletons = self._find(items, state)
+        skeletons = self._skeletons(items, state)
         if rows:
             tokens = torch.from_numpy(stacked(rows)).to(self.device, self.dtype)
         else:
@@ -240,32 +217,34 @@ class StreamingModel:
         frontend_s = 0.0 if rows else time.perf_counter() - began
         skip = bool(rows) and self.frontend is not None  # feature rows bypass it
         spectra = tuple(self._spectra(state, 1)[:, 0]) if isinstance(items[0], AudioBlock) else None
-        return self._answer(tokens, state, frontend_s, skeletons, spectra, skip=skip)
+        return self._network_result(tokens, state, frontend_s, skeletons, spectra, skip=skip)
 
     @torch.inference_mode()
     def steps(self, items: Sequence[Data], state: ModelState) -> list[StepResult]:
         """Take T items of one stream, return the same results as T calls of ``step``.
 
-        Audio blocks and frames go through frontend and network together, others one by one.
+        Audio blocks and frames are computed in chunks, other items one by one.
         """
         kinds = {type(item) for item in items}
         if len(items) > 1 and self.info.chunk > 1 and kinds in ({VideoFrame}, {AudioBlock}):
-            return self._together(items, state)
+            return self._chunk(items, state)
         return [self.step([item], state) for item in items]
 
-    def _together(self, items: Sequence[Data], state: ModelState) -> list[StepResult]:
+    def _chunk(self, items: Sequence[Data], state: ModelState) -> list[StepResult]:
+        """Take several audio blocks or frames of one stream at once."""
         began, sound = time.perf_counter(), isinstance(items[0], AudioBlock)
-        given = torch.from_numpy(np.stack([self._prepare(item) for item in items])[None])
-        given = given.to(self.device, self.dtype if sound else given.dtype)
-        tokens = self.frontend.forward_steps(given, state.frontend).to(self.device, self.dtype)
+        prepared = torch.from_numpy(np.stack([self._prepare(item) for item in items])[None])
+        prepared = prepared.to(self.device, self.dtype if sound else prepared.dtype)
+        tokens = self.frontend.forward_steps(prepared, state.frontend).to(self.device, self.dtype)
         synchronize(self.device)
-        seen = time.perf_counter()
-        several = self.info.stride == 1 and hasattr(self.network, "forward_steps")
-        if not sound and (not several or self.device.type == "cuda"):  # where steps are graphs
-            return [self._answer(t, state, (seen - began) / len(items)) for t in tokens.unbind(1)]
+        encoded = time.perf_counter()
+        in_chunks = self.info.stride == 1 and hasattr(self.network, "forward_steps")
+        if not sound and (not in_chunks or self.device.type == "cuda"):  # there, steps are graphs
+            share_s = (encoded - began) / len(items)
+            return [self._network_result(t, state, share_s) for t in tokens.unbind(1)]
         parts = (tokens,) if sound else tokens.split(_TOKENS, 1)
         outs = [self.network.forward_steps(part, state.network) for part in parts]
-        results = self._results(torch.cat([o.logits[0] for o in outs]), state, (began, seen))
+        results = self._results(torch.cat([o.logits[0] for o in outs]), state, (began, encoded))
         if sound:
             spectra = self._spectra(state, len(items))[0]
             return [replace(r, spectra=(s,)) for r, s in zip(results, spectra, strict=True)]
@@ -283,14 +262,17 @@ class StreamingModel:
     ) -> list[StepResult]:
         """Return a result for each of the logits [T, K] of the newest T items of one stream.
 
-        ``times``: when the frontend began and ended. ``counts``: tokens of each item, or one.
+        ``times``: when the frontend began and ended. ``counts``: tokens of each item; default: 1.
         """
         counts = counts or [1] * len(logits)
-        probabilities, familiarity = self._probabilities(logits), self._familiarity(logits)
-        overflowed = _rows_without_numbers(probabilities)
-        began, seen = times
-        frontend_s = (seen - began) / len(counts)
-        network_s = (time.perf_counter() - seen) / len(counts)
+        probabilities, familiarity = (
+            self.scores.probabilities(logits),
+            self.scores.familiarity(logits),
+        )
+        overflowed = rows_with_nan(probabilities)
+        began, encoded = times
+        frontend_s = (encoded - began) / len(counts)
+        network_s = (time.perf_counter() - encoded) / len(counts)
         results, ago = [], sum(counts)
         for k, count in enumerate(counts):
             ago -= count
@@ -312,7 +294,7 @@ class StreamingModel:
             state.reset()
         return results
 
-    def _answer(
+    def _network_result(
         self,
         tokens: Tensor,
         state: ModelState,
@@ -322,21 +304,21 @@ class StreamingModel:
         *,
         skip: bool = False,
     ) -> StepResult:
-        """Take one token per stream, [B, ...]; ``skip``: the frontend had no part in them."""
+        """Step the network with one token per stream, [B, ...].
+
+        ``skip``: the tokens are feature rows, without the frontend's cost.
+        """
         began, count = time.perf_counter(), len(tokens)
         out = self._network_step(tokens, state)
         future = None if out is None else out.anticipation
-        probabilities = None if out is None else self._probabilities(out.logits)
-        familiarity = None if out is None else self._familiarity(out.logits)
-        if probabilities is not None and skeletons is not None and self.info.card.background:
-            present = tokens.flatten(1).any(1).tolist()
-            if not all(present):
-                alone = np.equal(self.info.card.labels, self.info.card.background)
-                probabilities[np.logical_not(present)] = alone
-        overflowed = () if probabilities is None else _rows_without_numbers(probabilities)
+        probabilities = None if out is None else self.scores.probabilities(out.logits)
+        familiarity = None if out is None else self.scores.familiarity(out.logits)
+        if probabilities is not None and skeletons is not None:
+            self._set_background(probabilities, tokens)
+        overflowed = () if probabilities is None else rows_with_nan(probabilities)
         if overflowed:
             state.reset(overflowed)
-        # The temperature was fitted for the present; anticipation has a classifier of its own.
+        # The temperature was fitted for the present; anticipation has another classifier.
         anticipation = None if future is None else future.float().softmax(-1).cpu().numpy()
         return StepResult(
             probabilities,
@@ -354,6 +336,14 @@ class StreamingModel:
             overflowed=tuple(k in overflowed for k in range(count)) if overflowed else None,
         )
 
+    def _set_background(self, probabilities: npt.NDArray[np.float32], tokens: Tensor) -> None:
+        """Give the background probability 1 in streams without a person, whose tokens are zeros."""
+        card = self.info.card
+        if card.background:
+            present = tokens.flatten(1).any(1).tolist()
+            if not all(present):
+                probabilities[np.logical_not(present)] = np.equal(card.labels, card.background)
+
     def _network_step(self, tokens: Tensor, state: ModelState) -> NetworkOutput | None:
         step: Callable[[Tensor, Any], NetworkOutput | None] = self.network.forward_step
         if self.device.type != "cuda" or not hasattr(self.network, "graph_key"):
@@ -369,32 +359,9 @@ class StreamingModel:
         )
         return spectra
 
-    def _probabilities(self, logits: Tensor) -> npt.NDArray[np.float32]:
-        """Return the softmax over the logits [..., K] of each head, at its temperature.
-
-        Of independent labels it is the sigmoid of each.
-        """
-        parts, several = [], len(self.info.heads) > 1
-        for head, (independent, scale) in zip(self.info.heads, self._scales, strict=True):
-            own = (logits[..., head.columns] if several else logits).float() / scale
-            parts.append(own.sigmoid() if independent else own.softmax(-1))
-        whole: Tensor = torch.cat(parts, -1) if several else parts[0]
-        return cast("npt.NDArray[np.float32]", whole.cpu().numpy())
-
-    def _familiarity(self, logits: Tensor) -> npt.NDArray[np.float32] | None:
-        """Return how familiar the input is to each head, [..., heads]; None if no card can tell."""
-        if not any(self._familiar):
-            return None
-        rows = logits.float().cpu().numpy()
-        if len(self._familiar) == 1 and self._familiar[0] is not None:
-            return self._familiar[0](rows)[..., None]
-        out = np.full((*rows.shape[:-1], len(self._familiar)), np.nan, np.float32)
-        for k, (head, familiar) in enumerate(zip(self.info.heads, self._familiar, strict=True)):
-            if familiar is not None:
-                out[..., k] = familiar(rows[..., head.columns])
-        return out
-
-    def _find(self, items: Sequence[Data], state: ModelState) -> tuple[SkeletonFrame, ...] | None:
+    def _skeletons(
+        self, items: Sequence[Data], state: ModelState
+    ) -> tuple[SkeletonFrame, ...] | None:
         """Return the skeletons among the items, or those detected in frames."""
         if source_kind(self.frontend) != "skeleton":
             return None
@@ -402,8 +369,7 @@ class StreamingModel:
         if not frames:
             return tuple(item for item in items if isinstance(item, SkeletonFrame)) or None
         if state.poses is None:
-            front = self.frontend
-            state.poses = PoseTrackers(len(items), front.persons, front.places)
+            state.poses = PoseTrackers(len(items), self.frontend.persons, self.frontend.places)
         return tuple(state.poses.find(frames))
 
     def person_finder(self, most: int) -> PoseTracker:
@@ -411,19 +377,22 @@ class StreamingModel:
         return PoseTracker(most, self.frontend.places)
 
     def see(self, items: Sequence[Data], state: ModelState) -> Tensor:
-        """Take one item per stream, no feature rows, and return their tokens [B, ...]."""
+        """Return the tokens [B, ...] of one item per stream, which are not feature rows.
+
+        Raises SourceError if the model has no frontend.
+        """
         if self.frontend is None:
             raise SourceError(f"{self.info.card.name} takes precomputed features")
-        given = torch.from_numpy(stacked([self._prepare(item) for item in items]))
+        prepared = torch.from_numpy(stacked([self._prepare(item) for item in items]))
         if self.frontend.takes == "video":
-            given = given.to(self.device)
+            prepared = prepared.to(self.device)
         elif self.frontend.takes == "audio":
-            given = given.to(self.device, self.dtype)
+            prepared = prepared.to(self.device, self.dtype)
         if self.info.beside is None:
-            tokens: Tensor = self.frontend.forward_step(given, state.frontend)
+            tokens: Tensor = self.frontend.forward_step(prepared, state.frontend)
         else:
             sound = [self._audio_blocks(item) for item in items]
-            tokens = self.frontend.forward_step(given, state.frontend, sound)
+            tokens = self.frontend.forward_step(prepared, state.frontend, sound)
         return tokens.to(self.device, self.dtype)
 
     def _audio_blocks(self, item: Data) -> Tensor:
@@ -432,13 +401,14 @@ class StreamingModel:
         return blocks.to(self.device, self.dtype)
 
     def _prepare(self, item: Data) -> npt.NDArray[Any]:
+        """Return the array of an item that the frontend takes."""
         if isinstance(item, AudioBlock):
             return item.samples
         if self.info.frames > 1 and isinstance(item, VideoFrame):
-            given: Any = (*item.earlier, item)
+            taken: Any = (*item.earlier, item)
         else:
-            given = item.rgb if isinstance(item, VideoFrame) else item
-        prepared: npt.NDArray[Any] = self.frontend.prepare(given)
+            taken = item.rgb if isinstance(item, VideoFrame) else item
+        prepared: npt.NDArray[Any] = self.frontend.prepare(taken)
         return prepared
 
     def _place(self, module: Any) -> Any:
@@ -447,51 +417,3 @@ class StreamingModel:
     @cached_property
     def _frontend_macs(self) -> int:
         return 0 if self.frontend is None else int(self.frontend.count_macs())
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until a device has finished its work, which is asynchronous on a GPU.
-
-    Without this its time would be attributed to the code that reads the result.
-    """
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
-
-
-def find_dtype(name: str, known: Collection[str] = DTYPES) -> torch.dtype:
-    """Return a type of weights. Raises ModelError for one that is not among ``known``."""
-    if name in DTYPES and name not in known:
-        hint = f"possible are {', '.join(known)}"
-        raise ModelError(f"this model cannot be computed in {name}", hint=hint)
-    if name not in known:
-        raise ModelError(f"unknown type {name!r}", hint=f"known are {', '.join(known)}")
-    return DTYPES[name]
-
-
-def find_device(name: str) -> torch.device:
-    """Return a device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-
-    Raises ModelError for one that is unknown or unavailable.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except (RuntimeError, TypeError) as error:
-        raise ModelError(
-            f"unknown device {name!r}", hint="use auto, cpu, cuda, cuda:N or mps"
-        ) from error
-    if device.type == "cpu":
-        return torch.device("cpu")
-    if device.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        there, have = (device.index or 0) < count, f"{count} CUDA devices here"
-    elif device.type == "mps":
-        there, have = torch.backends.mps.is_available(), "no Apple GPU here"
-    else:
-        there, have = False, "costream runs on cpu, cuda and mps"
-    if not there:
-        raise ModelError(f"device {name!r} is not available ({have})", hint="use the device cpu")
-    return device

@@ -15,8 +15,8 @@ from costream.core.formatting import counted
 from costream.models.build import save_model
 from costream.models.catalogue import read_whole
 from costream.models.compatibility import card_kind
+from costream.models.devices import find_device
 from costream.models.spec import is_gated
-from costream.models.streaming import find_device
 from costream.runtime.logs import logging_to
 from costream.runtime.stop import StopHandler
 from costream.runtime.torch_setup import prepare_torch

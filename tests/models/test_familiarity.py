@@ -13,7 +13,7 @@ import pytest
 from costream.core.errors import ModelError
 from costream.core.records import AudioBlock
 from costream.models.catalogue import load_model
-from costream.models.streaming import familiarity_of
+from costream.models.head_scores import familiarity_of
 from costream.runtime.counters import is_unfamiliar
 from costream.weights_io.card import Card, Familiarity
 from costream.weights_io.file import read_weights, write_weights

@@ -12,11 +12,12 @@ import torch
 from costream.core.errors import ModelError, SourceError
 from costream.core.records import Data, FeatureRow, SourceInfo, SourceKind, VideoFrame
 from costream.models.catalogue import load_model
+from costream.models.devices import find_device
 from costream.models.frontend import load_frontend
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.oad.miniroad import MiniRoad
 from costream.models.oad.oadtr import OadTR
-from costream.models.streaming import ModelState, StreamingModel, find_device
+from costream.models.streaming import ModelState, StreamingModel
 from costream.nn.block import EncoderConfig
 from costream.nn.encoder import Encoder
 from costream.weights_io.card import Card

@@ -145,7 +145,7 @@ def test_each_head_goes_by_its_own(shipped: StreamingModel) -> None:
     assert (first.temperature, first.smooth_s) == (2.0, 0.0)
     assert (second.temperature, second.smooth_s) == (1.0, 1.0)
     logits = torch.randn(1, len(joint.info.card.labels))
-    scores = joint._probabilities(logits)
+    scores = joint.scores.probabilities(logits)
     split = len(first.labels)
     np.testing.assert_array_equal(scores[:, :split], (logits[:, :split] / 2).softmax(-1).numpy())
     np.testing.assert_array_equal(scores[:, split:], logits[:, split:].softmax(-1).numpy())

@@ -14,10 +14,10 @@ from costream.core.errors import ModelError
 from costream.core.records import Data, SourceInfo, VideoFrame
 from costream.models.base import ModelHead, ModelInfo, StepResult
 from costream.models.compatibility import check_source
+from costream.models.devices import find_device, find_dtype, synchronize
 from costream.models.eventful.detector import boxes_in_frame
 from costream.models.images import Pixels
 from costream.models.objects.nanodet import NanoDetPlus
-from costream.models.streaming import find_device, find_dtype, synchronize
 from costream.nn.eventful.counts import Operations
 from costream.nn.state import State, zeros
 from costream.weights_io.card import Card

@@ -11,9 +11,10 @@ import torch
 
 from costream.core.records import Data, TextLine
 from costream.models.base import StepResult
+from costream.models.devices import synchronize
 from costream.models.oad.deepcot import DeepCoT
 from costream.models.spec import register_model
-from costream.models.streaming import ModelState, StreamingModel, synchronize
+from costream.models.streaming import ModelState, StreamingModel
 from costream.nn.block import EncoderConfig
 
 _AT_ONCE = 256  # tokens

@@ -37,8 +37,8 @@ from costream.core.errors import UsageError
 from costream.labels.recording import SILENCE
 from costream.models.audio.audio_net import ContinualAudioNet
 from costream.models.build import build, save_model
+from costream.models.devices import find_device
 from costream.models.oad.cooadtr import CoTrans
-from costream.models.streaming import find_device
 from costream.training.card_text import card_text, sequence_table
 from costream.training.checkpoint import TrainingCheckpoint
 from costream.training.optim import Schedule

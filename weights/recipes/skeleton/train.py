@@ -29,9 +29,9 @@ import torch
 from costream.core.layouts import BODY_15
 from costream.labels.recording import BACKGROUND
 from costream.models.build import save_model
+from costream.models.devices import find_device
 from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.network import SkeletonNet
-from costream.models.streaming import find_device
 from costream.training.card_text import card_text, sequence_table
 from costream.training.checkpoint import TrainingCheckpoint
 from costream.training.optim import Schedule, update_average

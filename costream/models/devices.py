@@ -1,0 +1,64 @@
+"""Devices and types of numbers by the names that users give."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+
+from costream.core.errors import ModelError
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has finished its work, which is asynchronous on a GPU.
+
+    Without this its time would be attributed to the code that reads the result.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def find_dtype(name: str, known: Collection[str] = DTYPES) -> torch.dtype:
+    """Return a type of weights. Raises ModelError for one that is not among ``known``."""
+    if name in DTYPES and name not in known:
+        hint = f"possible are {', '.join(known)}"
+        raise ModelError(f"this model cannot be computed in {name}", hint=hint)
+    if name not in known:
+        raise ModelError(f"unknown type {name!r}", hint=f"known are {', '.join(known)}")
+    return DTYPES[name]
+
+
+def find_device(name: str) -> torch.device:
+    """Return a device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
+
+    Raises ModelError for one that is unknown or unavailable.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise ModelError(
+            f"unknown device {name!r}", hint="use auto, cpu, cuda, cuda:N or mps"
+        ) from error
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        there, have = (device.index or 0) < count, f"{count} CUDA devices here"
+    elif device.type == "mps":
+        there, have = torch.backends.mps.is_available(), "no Apple GPU here"
+    else:
+        there, have = False, "costream runs on cpu, cuda and mps"
+    if not there:
+        raise ModelError(f"device {name!r} is not available ({have})", hint="use the device cpu")
+    return device
