@@ -337,7 +337,7 @@ class StreamingModel:
         )
 
     def _set_background(self, probabilities: npt.NDArray[np.float32], tokens: Tensor) -> None:
-        """Set the background to probability 1 in streams without a person, whose tokens are zeros."""
+        """Set the background to 1 in streams without a person, whose tokens are zeros."""
         card = self.info.card
         if card.background:
             present = tokens.flatten(1).any(1).tolist()
