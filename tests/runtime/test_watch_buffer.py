@@ -77,7 +77,7 @@ def test_late_steps_are_dropped_but_for_the_newest():
 
 def test_how_long_a_step_lasts_counts():
     buffer = make(size=10, lag_s=1.0)
-    buffer.step_s = 0.9
+    buffer.add_duration(0.9)
     now_s = time.monotonic()
     for i, age_s in enumerate((0.5, 0.3, 0.0)):
         buffer.put(step(i, now_s - age_s))
@@ -176,7 +176,7 @@ class Simulation:
             for ready in (e for e in self.buffer.take() if isinstance(e, ReadyStep)):
                 self.taken.append(ready)
                 self.lags.append(self.now_s - ready.since_s)
-                self.buffer.step_s = self._cost_s
+                self.buffer.add_duration(self._cost_s)
                 self._free_s = self.now_s + self._cost_s
 
 

@@ -45,8 +45,7 @@ class Buffer:
 
     It holds at most ``size`` steps. When it is full, ``put`` waits if ``block``, else the oldest
     step is dropped; so are steps that would be done more than ``lag_s`` after their ``since_s``,
-    except the newest. Other events (gaps, faults, the end) are always kept, in order. ``step_s``:
-    duration of a step, from taking it to its result.
+    except the newest. Other events (gaps, faults, the end) are always kept, in order.
     """
 
     def __init__(self, size: int, lag_s: float, *, block: bool, arrived: Condition) -> None:
@@ -57,7 +56,7 @@ class Buffer:
         self._steps = 0  # among the events
         self._closed = False
         self.late = self.crowded = 0  # dropped: the network was too slow, the buffer full
-        self.step_s = 0.0
+        self._step_s = self._newest_step_s = 0.0  # duration of a step
 
     @property
     def dropped(self) -> int:
@@ -104,15 +103,24 @@ class Buffer:
             self._arrived.notify_all()
         return taken
 
+    def add_duration(self, seconds: float) -> None:
+        """Take the duration of a step, from ``take`` to its result.
+
+        The shorter one of the newest two counts, so that after a single slow step not all that wait
+        are late.
+        """
+        self._step_s = min(seconds, self._newest_step_s or seconds)
+        self._newest_step_s = seconds
+
     def close(self) -> None:
-        """Make ``put`` never wait any more."""
+        """Make ``put`` return without waiting from now on."""
         with self._arrived:
             self._closed = True
             self._arrived.notify_all()
 
     def _is_late(self) -> bool:
         oldest = next(e for e in self._events if isinstance(e, ReadyStep))
-        return time.monotonic() + self.step_s - oldest.since_s > self._lag_s
+        return time.monotonic() + self._step_s - oldest.since_s > self._lag_s
 
     def _drop(self) -> None:
         """Drop the oldest step."""

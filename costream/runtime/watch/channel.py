@@ -6,12 +6,11 @@ import logging
 import math
 import re
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
 from costream.core.errors import CostreamError, ExitCode, SourceError
-from costream.core.records import Fault, FeedState, Gap
+from costream.core.records import Alert, Fault, FeedState, Gap
 from costream.core.status import FeedStatus
 from costream.models.base import StepResult
 from costream.runtime.alerts.worker import LogLimiter
@@ -28,13 +27,12 @@ from costream.sources.base import Connection
 log = logging.getLogger("costream")
 
 LOG_S = 60.0  # interval between messages about one thing
-STRIP_S = 180  # seconds of history in the strip of a feed
 # An open feed without data for this long beyond its usual pauses is reported as stalled.
 STALLED_S = 2.0
-JITTER = 1.25  # of the usual pauses
-AHEAD = 100  # numbers of persons and objects that are left out after a crash, at most
+JITTER = 1.25  # pauses may be longer than usual by this factor
+AHEAD = 100  # most numbers of persons and objects that are left out after a crash
 _NUMBERS = re.compile(r"[0-9.:]+")
-SPACED = 4.0  # steps further apart than so many usual ones follow a gap
+SPACED = 4.0  # steps further apart than this many usual intervals are separated by a gap
 
 
 class FeedChannel:
@@ -48,12 +46,10 @@ class FeedChannel:
         self.ended = False
         self._complete = False  # the source ended by itself
         self.lost = False  # given up, or unreadable
-        self._why = ""  # it was
-        self.skipped = 0  # steps left out because of the budget
-        self.thinned = 0  # steps left out because the machine is too slow
-        self.alerts = 0
-        self.strip: deque[str | None] = deque(maxlen=STRIP_S)
-        self._strips: dict[int, deque[str | None]] = {}  # of the persons who are there
+        self._why = ""  # it was lost
+        self._left_out_for_budget = 0  # steps
+        self._left_out_for_speed = 0  # steps, as the machine is too slow
+        self._alerts = 0
         self.began_s, self._zero_s = time.time(), time.monotonic()  # at 0 s
         self._resumed = False  # resumed from an earlier watch, before the first step
         self._smoothed: tuple[float, ...] = ()  # smoothing state of the earlier watch
@@ -77,9 +73,9 @@ class FeedChannel:
         """Dropped steps by reason."""
         buffer = self.feed.buffer
         return {
-            "this machine is too slow": buffer.late + self.feed.dropped + self.thinned,
+            "this machine is too slow": buffer.late + self.feed.dropped + self._left_out_for_speed,
             "too many came at once": buffer.crowded,
-            "left out to stay within the share of real time": self.skipped,
+            "left out to stay within the share of real time": self._left_out_for_budget,
         }
 
     @property
@@ -115,12 +111,12 @@ class FeedChannel:
         self.feed.stop()
 
     def handle(self, event: FeedEvent) -> Gap | None:
-        """Handle an event other than a step. A returned Gap resets the network's state."""
+        """Handle an event other than a step; return a gap at which the network must be reset."""
         if isinstance(event, SourceOpened):
             self._open(event)
         elif isinstance(event, Gap):
             self._smoothed = ()
-            if self._resumed and self._last_s is not None:  # it was not there when the watch began
+            if self._resumed and self._last_s is not None:  # no connection when the watch began
                 begin_s, self._resumed = min(self._last_s, event.start_s), False
                 event = replace(event, start_s=begin_s, reason=f"not running, {event.reason}")
             return self._gap(event)
@@ -158,12 +154,24 @@ class FeedChannel:
         reason = max(lost, key=lost.__getitem__)
         return self._gap(Gap(begins_s, time_s, f"{sum(lost.values())} steps dropped: {reason}"))
 
+    def leave_out(self, *, overloaded: bool) -> None:
+        """Count a step that is not run; ``overloaded``: as the machine, not the budget, demands."""
+        if overloaded:
+            self._left_out_for_speed += 1
+        else:
+            self._left_out_for_budget += 1
+
+    def record_alert(self, alert: Alert) -> None:
+        """Count and record an alert."""
+        self._alerts += 1
+        self.recorder.write(alert)
+
     def _limiter(self, message: str) -> LogLimiter:
-        """Return what limits the warnings that differ from this one in numbers only."""
+        """Return the limiter of all warnings that differ from this one in numbers only."""
         return self._warnings.setdefault(_NUMBERS.sub("", message), LogLimiter(LOG_S))
 
     def _gap(self, gap: Gap) -> Gap:
-        """Record a gap, from the end of the one before on; return it."""
+        """Record a gap, without what the gap before covers; return it."""
         gap = replace(gap, start_s=max(gap.start_s, min(self._gap_end_s, gap.end_s)))
         self._gap_end_s = max(self._gap_end_s, gap.end_s)
         if gap.end_s > gap.start_s:
@@ -183,9 +191,9 @@ class FeedChannel:
         return scores
 
     def log_delays(self, now_s: float, most_s: float) -> None:
-        """Log what the feed's network does: data that come late, or too many of them at once.
+        """Log steps that were dropped because too many came at once, and data that come late.
 
-        ``most_s``: the greatest lag that is usual.
+        ``most_s``: the longest delay that is not logged.
         """
         crowded, late_s = self.feed.buffer.crowded, self.feed.delays.least_s
         if crowded > self._logged and now_s - self._logged_s["crowded"] >= LOG_S:
@@ -223,13 +231,12 @@ class FeedChannel:
         recorder, connection = self.recorder, self.feed.connection
         counters = recorder.counters
         age_s = None if self.feed.newest_s is None else now_s - self.feed.newest_s
+        is_live = connection.state == "live"
         top, active = next(iter(recorder.top.values()), ()), recorder.active
         persons = recorder.persons
-        if persons is not None:
-            here = persons if connection.state == "live" else ()
-            strips = self._strips
-            persons = tuple(replace(p, strip=tuple(strips.get(p.number, ()))) for p in here)
-        if persons:  # what is surest of anybody
+        if persons is not None and not is_live:
+            persons = ()
+        if persons:  # the feed shows the label with the highest score of any person
             best = max(persons, key=lambda person: dict(person.top).get(person.active or "", 0.0))
             top, active = best.top, best.active
         return FeedStatus(
@@ -248,10 +255,10 @@ class FeedChannel:
             reconnects=connection.reconnects,
             gaps=counters.gaps,
             errors=counters.errors,
-            alerts=self.alerts,
+            alerts=self._alerts,
             top=top,
-            active=active if connection.state == "live" else None,
-            heads=recorder.active_by_head if connection.state == "live" else {},
+            active=active if is_live else None,
+            heads=recorder.active_by_head if is_live else {},
             network_ms=self._network_ms,
             macs=counters.macs,
             dense_macs=counters.dense_macs,
@@ -260,18 +267,6 @@ class FeedChannel:
             level_db=None if recorder.meter is None else recorder.meter.db,
             places=() if recorder.presence is None else recorder.presence.counts(),
         )
-
-    def add_second(self, status: FeedStatus) -> None:
-        """Add a cell to the strips of the feed and of the persons who are there."""
-        self.strip.append(status.active)
-        persons = status.persons or ()
-        new = (deque[str | None](maxlen=STRIP_S) for _ in persons)
-        known = self._strips
-        self._strips = {
-            p.number: known.get(p.number, one) for p, one in zip(persons, new, strict=True)
-        }
-        for person in persons:
-            self._strips[person.number].append(person.active)
 
     def _state(self, connection: Connection, age_s: float | None, now_s: float) -> FeedState:
         if self.lost:

@@ -48,9 +48,9 @@ def watch(options: Options, effective: Sequence[str] = ()) -> ExitCode:
             if folder not in (None, "-"):
                 check_outputs((), Path(str(folder)), "", overwrite=True)
         with ExitStack() as stack:
+            stack.enter_context(silence_portaudio(spec.uri for spec in specs))
             views = _views(options, stack)
             model = load_checked(options, shares=True)
-            stack.enter_context(silence_portaudio(spec.uri for spec in specs))
             run = WatchRun(options, specs, model, views, stop, _sinks)
             for _ in run.rounds():
                 pass

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from threading import Condition
 
 from costream.core.records import Alert, Gap
-from costream.models.base import Model
+from costream.models.base import Model, StepResult
 from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.stop import StopHandler
 from costream.runtime.watch.buffer import ReadyStep
@@ -37,7 +37,6 @@ class Loop:
         self.rows = rows
         self._model, self._channels = model, channels
         self._share, self._alerts, self._overview = share, alerts, overview
-        self._step_s: dict[int, float] = {}  # duration of the newest step, by row
         self._batch_wait_s = BATCH_WAIT / model.info.card.rate_hz if len(channels) > 1 else 0.0
 
     def rounds(
@@ -61,8 +60,7 @@ class Loop:
 
     def record_alert(self, channel: FeedChannel, alert: Alert) -> None:
         """Record an alert of a feed."""
-        channel.alerts += 1
-        channel.recorder.write(alert)
+        channel.record_alert(alert)
         self._overview.add_alert(channel.spec.name, alert)
 
     def drain(self) -> None:
@@ -93,20 +91,14 @@ class Loop:
 
     def _round(self) -> None:
         """Handle the next events of every feed, and run their steps as one batch."""
-        taken_s, tolerance_s = time.monotonic(), self._model.info.card.gap_tolerance_s
+        taken_s = time.monotonic()
         groups: dict[type, list[tuple[FeedChannel, ReadyStep]]] = {}
         for channel in self._channels:
             for event in channel.feed.buffer.take():
                 if not isinstance(event, ReadyStep):
                     self._reset(channel, channel.handle(event))
-                elif self._share.admit(channel.row):
-                    gap = channel.before(event, tolerance_s, self._share.least_part)
-                    self._reset(channel, gap)
+                elif self._admit(channel, event):
                     groups.setdefault(type(event.tick.item), []).append((channel, event))
-                elif self._share.overloaded:
-                    channel.thinned += 1
-                else:
-                    channel.skipped += 1
         for group in groups.values():
             began_s = time.perf_counter()
             results = self.rows.step(
@@ -114,19 +106,28 @@ class Loop:
             )
             self._share.spent(time.perf_counter() - began_s, len(group))
             for (channel, ready), result in zip(group, results, strict=True):
-                part = {"budget_share": self._share.part} if self._share.limited else {}
-                budget = self.rows.step_budget(channel.row) or part
-                scores = channel.step(ready, result, budget)
-                if scores:
-                    recorder = channel.recorder
-                    about = (recorder.presence, recorder.scene(ready.tick.item), recorder.meter)
-                    name, time_s = channel.spec.name, ready.tick.time_s
-                    for alert in self._alerts.push(name, time_s, scores, *about):
-                        self.record_alert(channel, alert)
-                # The shorter of two: a single slow step must not drop all that wait.
-                seconds, known_s = time.monotonic() - taken_s, self._step_s.get(channel.row, 0.0)
-                channel.feed.buffer.step_s = min(seconds, known_s or seconds)
-                self._step_s[channel.row] = seconds
+                self._record(channel, ready, result)
+                channel.feed.buffer.add_duration(time.monotonic() - taken_s)
+
+    def _admit(self, channel: FeedChannel, ready: ReadyStep) -> bool:
+        """Return whether a step is run; if so, prepare for it."""
+        if not self._share.admit(channel.row):
+            channel.leave_out(overloaded=self._share.overloaded)
+            return False
+        tolerance_s = self._model.info.card.gap_tolerance_s
+        self._reset(channel, channel.before(ready, tolerance_s, self._share.least_part))
+        return True
+
+    def _record(self, channel: FeedChannel, ready: ReadyStep, result: StepResult) -> None:
+        """Record the result of a step, and the alerts that it causes."""
+        part = {"budget_share": self._share.part} if self._share.limited else {}
+        scores = channel.step(ready, result, self.rows.step_budget(channel.row) or part)
+        if scores:
+            recorder = channel.recorder
+            about = (recorder.presence, recorder.scene(ready.tick.item), recorder.meter)
+            name, time_s = channel.spec.name, ready.tick.time_s
+            for alert in self._alerts.push(name, time_s, scores, *about):
+                self.record_alert(channel, alert)
 
     def _reset(self, channel: FeedChannel, gap: Gap | None) -> None:
         """Reset the network's state of a feed at a gap."""

@@ -17,19 +17,21 @@ from costream.core.status import WatchStatus
 from costream.models.base import ModelInfo
 from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.watch.channel import FeedChannel
+from costream.runtime.watch.strips import LabelStrips
 
 _ALERTS = 20
 
 
 class StatusCollector:
-    """Collects the status of a watch; adds one strip cell per second to each channel."""
+    """Collects the status of a watch, and keeps the history of labels and alerts for it."""
 
     def __init__(self, model: ModelInfo, channels: Sequence[FeedChannel], rules: Alerts) -> None:
         self._model, self._channels, self._rules = model.card.name, channels, rules
         events = (x for h in model.heads for x in h.card.labels if x != h.card.background)
         self._labels = tuple(events)
         self._began_s, self._start_s = time.time(), time.monotonic()
-        self._strip_s = self._start_s
+        self._strips = [LabelStrips() for _ in channels]
+        self._strip_s = self._start_s  # time up to which the strips have cells
         self._alerts: deque[tuple[str, Alert]] = deque(maxlen=_ALERTS)
 
     def add_alert(self, feed: str, alert: Alert) -> None:
@@ -41,16 +43,16 @@ class StatusCollector:
         now_s = time.monotonic()
         feeds = tuple(
             replace(
-                channel.status(now_s),
+                strips.of_persons(channel.status(now_s)),
                 rules=self._rules.holding(channel.spec.name),
                 held=self._rules.held(channel.spec.name),
             )
-            for channel in self._channels
+            for channel, strips in zip(self._channels, self._strips, strict=True)
         )
         while self._strip_s + 1.0 <= now_s:
             self._strip_s += 1.0
-            for channel, feed in zip(self._channels, feeds, strict=True):
-                channel.add_second(feed)
+            for strips, feed in zip(self._strips, feeds, strict=True):
+                strips.add_second(feed)
         return WatchStatus(
             version=code_version(),
             model=self._model,
@@ -62,7 +64,9 @@ class StatusCollector:
             load=load,
             memory_mb=_resident_mb(),
             failed_actions=failed_actions,
-            strips={channel.spec.name: tuple(channel.strip) for channel in self._channels},
+            strips={
+                feed.name: strips.labels for feed, strips in zip(feeds, self._strips, strict=True)
+            },
             labels=self._labels,
         )
 
