@@ -42,13 +42,13 @@ class CostModel:
         self._far: list[float] = []  # load factors of the newest consecutive outliers
 
     @property
-    def known(self) -> bool:
+    def has_measured(self) -> bool:
         """Whether any step has been measured."""
         return self._sums[0] > 0
 
     def observe(self, macs: float, ms: float) -> None:
         """Update the model with the measured cost of a step."""
-        if self.known:
+        if self.has_measured:
             ratio = ms / self._line(macs)
             off = math.log(ratio / self._busy)
             if abs(off) > _FAR:
@@ -60,8 +60,8 @@ class CostModel:
             else:
                 self._busy *= math.exp(_FOLLOW * off)
             self._far = []
-        calm = ms / self._busy
-        new = (1.0, macs, calm, macs * macs, macs * calm)
+        unloaded_ms = ms / self._busy
+        new = (1.0, macs, unloaded_ms, macs * macs, macs * unloaded_ms)
         self._sums = [_MEMORY * s + v for s, v in zip(self._sums, new, strict=True)]
 
     def ms(self, macs: float) -> float:
@@ -120,7 +120,7 @@ class BudgetController:
         """Update the cost model with the measured cost of a step.
 
         ``foreseen``: the predicted operations for its tokens; None where the step was computed
-        in full, which tells nothing about them.
+        in full.
         """
         self._times.observe(macs, ms)
         if foreseen is not None:
@@ -134,11 +134,11 @@ class BudgetController:
         return None if self.budget.unit == "macs" else self._cost(macs)
 
     def _cost(self, macs: Callable[[int], float]) -> Callable[[int], float] | None:
-        """Return a function from token count to cost in the budget's unit; None: not known yet."""
+        """Return a function from token count to cost in the budget's unit; None before a step."""
         share = statistics.median(self._counted) if self._counted else 1.0
         if self.budget.unit == "macs":
             return lambda count: share * macs(count)
-        if not self._times.known:
+        if not self._times.has_measured:
             return None
         return lambda count: self._times.ms(share * macs(count))
 

@@ -117,8 +117,8 @@ def is_unfamiliar(*parts: tuple[StepResult, Sequence[HeadTimeline]]) -> bool | N
     """Return whether the best event of a step is unfamiliar to every model that measures it.
 
     None if no model does. ``parts``: results, each with the timelines of the heads of its first
-    row. Models with different inputs are judged separately, as a familiar sound says nothing about
-    an unfamiliar picture: the step is unfamiliar if it is so to all models of one input.
+    row. Models with different inputs count separately: a familiar sound does not make an unfamiliar
+    picture familiar. The step is unfamiliar if it is so to all models of one input.
     """
     verdicts: dict[tuple[int, str | None], list[bool]] = {}
     measured = False

@@ -1,4 +1,4 @@
-"""Each tracked person's part of the picture, as the frames of a stream of their own."""
+"""Crops of the persons in a picture: one stream of frames for each person."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from costream.models.persons import PERSON
 from costream.runtime.tracking import MAX_BOXES, PATIENCE_S, ObjectTracker
 from costream.sources.media.lazy_image import LazyImage
 
-MARGIN = 1.5  # of the height of a crop, to that which its person needs
-SMOOTH_S = 0.3  # time constant of place and size of a crop
+MARGIN = 1.5  # height of a crop, relative to what its person needs
+SMOOTH_S = 0.3  # time constant of the movement of a crop
 
 
 @dataclass
 class _Crop:
-    """Where a person's crop is, in pixels of the source; the newest frame and box."""
+    """The place of a person's crop, in pixels of the source."""
 
     x: float  # of its middle
     y: float
@@ -31,7 +31,7 @@ class _Crop:
     seen_s: float
 
     def follow(self, x: float, y: float, height: float, time_s: float) -> None:
-        """Go towards where the person is now."""
+        """Move towards the current place of the person."""
         part = 1 - math.exp((self.seen_s - time_s) / SMOOTH_S)
         self.x += part * (x - self.x)
         self.y += part * (y - self.y)
@@ -42,15 +42,15 @@ class _Crop:
 class CropFinder:
     """Tracks the boxes of a detector's results, and cuts the persons out of the frames.
 
-    A crop has the shape of the model's picture and is ``MARGIN`` times as large as the person
-    needs, inside of the frame where that is large enough; it follows the person smoothly, and
-    stays where they were seen last. Implements ``persons.RowFinder``.
+    A crop has the aspect ratio of the model's input and is ``MARGIN`` times as large as the person
+    needs, within the frame if that is large enough. It follows the person smoothly, and stays where
+    they were last seen. Implements ``persons.RowFinder``.
     """
 
-    alone = False
+    keeps_row = False
 
     def __init__(self, box: PixelSize, threshold_of: Callable[[str], float]) -> None:
-        """``box``: of the model that sees persons. ``threshold_of``: score of boxes to track."""
+        """``box``: input size of the model. ``threshold_of``: least score of boxes by label."""
         self._box, self._threshold_of = box, threshold_of
         self._tracker = ObjectTracker()
         self._crops: dict[int, _Crop] = {}
@@ -60,19 +60,19 @@ class CropFinder:
 
     @property
     def known(self) -> Container[int]:
-        """Numbers of those who may still be there."""
+        """Numbers of all persons who may still be there."""
         return self._crops.keys()
 
     def begin(self, newest: int) -> None:
-        """Let numbers go on after this one."""
+        """Continue numbering after ``newest``."""
         self._tracker = ObjectTracker(newest=newest)
 
-    def find(self, item: Data, whole: StepResult | None) -> StepResult:
+    def find(self, item: Data, scene: StepResult | None) -> StepResult:
         """Return the result of the detector with numbers of the boxes."""
         assert isinstance(item, VideoFrame)
-        assert whole is not None
-        assert whole.objects is not None
-        self._frame, boxes = item, list(whole.objects[0])
+        assert scene is not None
+        assert scene.objects is not None
+        self._frame, boxes = item, list(scene.objects[0])
         sure = [k for k, box in enumerate(boxes) if box.score >= self._threshold_of(box.label)]
         sure = sure[:MAX_BOXES]
         tracked = self._tracker.update(item.time_s, [boxes[k] for k in sure])
@@ -85,14 +85,14 @@ class CropFinder:
         self._crops = {n: crop for n, crop in self._crops.items() if crop.seen_s >= limit_s}
         persons.sort(key=lambda box: (box.y1 - box.y2) * (box.x2 - box.x1))
         self.present = [box.id for box in persons if box.id is not None]
-        return replace(whole, objects=(tuple(boxes),))
+        return replace(scene, objects=(tuple(boxes),))
 
     def item(self, number: int) -> VideoFrame:
         """Return the crop of a person in the newest frame, and in the earlier ones of its step."""
         return self._cut(self._frame, self._crops[number])
 
     def close(self) -> None:
-        """Forget everybody; numbers go on."""
+        """Forget all persons, but not which numbers were used."""
         self._tracker.reset()
         self._crops = {}
 
@@ -125,7 +125,7 @@ class CropFinder:
 
 
 def _span(middle: float, length: float, limit: int) -> tuple[int, int]:
-    """Return begin and end of a side of a crop: inside of 0 to ``limit``, or all of that."""
-    whole = min(limit, max(1, round(length)))
-    begin = min(max(0, round(middle - whole / 2)), limit - whole)
-    return begin, begin + whole
+    """Return begin and end of a side of a crop, both from 0 to ``limit``."""
+    length_px = min(limit, max(1, round(length)))
+    begin = min(max(0, round(middle - length_px / 2)), limit - length_px)
+    return begin, begin + length_px

@@ -25,9 +25,9 @@ def make_header(
 ) -> Header:
     """Return the header of a run of ``model`` over a source.
 
-    ``notes``: what the model says of this source. ``timelines``: each classifier head and how its
-    timeline is drawn. ``rate_hz``: steps a second. ``only``: labels of the timeline, None: all.
-    ``persons``: the most who are followed, None: they are not.
+    ``notes``: entries of the model about this source. ``timelines``: each classifier head with its
+    timeline settings. ``rate_hz``: steps per second. ``only``: labels of the timeline; None: all.
+    ``persons``: most persons that are followed; None: persons are not followed.
     """
     card = model.info.card
     scale = card.rate_hz / rate_hz
@@ -67,9 +67,9 @@ def make_header(
     )
 
 
-def _hints(known: Iterable[Familiarity | None]) -> dict[str, str]:
-    """Return what to tell of unfamiliar input, where a card says so."""
-    hints = dict.fromkeys(each.hint for each in known if each is not None and each.hint)
+def _hints(cards: Iterable[Familiarity | None]) -> dict[str, str]:
+    """Return the hints of the cards for unfamiliar input."""
+    hints = dict.fromkeys(card.hint for card in cards if card is not None and card.hint)
     return {"unfamiliar": "; ".join(hints)} if hints else {}
 
 

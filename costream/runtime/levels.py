@@ -1,4 +1,4 @@
-"""Sound levels: how loud each step is, also A-weighted, and against what it was before."""
+"""Sound levels of each step: plain, A-weighted, and relative to the ambient level."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from costream.core.records import AudioBlock, Data, VideoFrame
 
 Samples = npt.NDArray[np.float32]
 SILENCE_DB = -96.0  # of full scale: the range of 16 bits; less is silence
-AMBIENT_S = 60.0  # over which the ambient level is taken ...
-AMBIENT_SHARE = 0.2  # ... as that below which this share of the time is
-FLOOR_DB = -60.0  # of full scale: no place counts as quieter
-YOUNG_S = 3.0  # before which there is no ambient level
-_MARGIN_S = 0.1  # around a block, for its filter
+AMBIENT_S = 60.0  # the ambient level is a quantile of the levels of this time ...
+AMBIENT_SHARE = 0.2  # ... with this share of the levels below it
+FLOOR_DB = -60.0  # of full scale: the least ambient level
+YOUNG_S = 3.0  # after the start, when there is no ambient level yet
+_MARGIN_S = 0.1  # of samples around a block, for its filter
 
 
 class LevelMeter:
     """Measures the sound of one stream, step by step, in dB of full scale plus ``full_scale_db``.
 
-    ``weighted``: A-weighting is wanted, too. None of the values is set before the first sound.
+    ``weighted``: also measure ``dba``. ``db``, ``dba``, ``above_db``: None before the first sound.
     """
 
     def __init__(self, full_scale_db: float = 0.0, *, weighted: bool = False) -> None:
@@ -61,24 +61,24 @@ class LevelMeter:
         self._begun_s = min(self._begun_s, time_s)
         while self._past and self._past[0][0] < time_s - AMBIENT_S:
             self._past.popleft()
-        known = time_s - self._begun_s >= YOUNG_S
+        is_old = time_s - self._begun_s >= YOUNG_S
         ambient = FLOOR_DB + self._full_scale_db
-        if known:
+        if is_old:
             ambient = max(ambient, np.quantile([db for _, db in self._past], AMBIENT_SHARE))
-        self.above_db = self.db - float(ambient) if known else None
+        self.above_db = self.db - float(ambient) if is_old else None
         self._past.append((time_s, self.db))
 
     def _decibels(self, samples: Samples) -> float:
-        power = float(np.var(samples, dtype=np.float64))  # an offset is no sound
+        power = float(np.var(samples, dtype=np.float64))  # without the offset
         db = 10 * math.log10(power) if power > 0 and math.isfinite(power) else SILENCE_DB
         return max(db, SILENCE_DB) + self._full_scale_db
 
     def _filtered(self, samples: Samples, rate_hz: int) -> Samples:
         margin = round(_MARGIN_S * rate_hz)
         after = samples[::-1][:margin]
-        whole = np.concatenate([self._before, samples, after])
-        spectrum = np.fft.rfft(whole) * a_weighting(len(whole), rate_hz)
-        filtered = np.fft.irfft(spectrum, len(whole))
+        extended = np.concatenate([self._before, samples, after])
+        spectrum = np.fft.rfft(extended) * a_weighting(len(extended), rate_hz)
+        filtered = np.fft.irfft(spectrum, len(extended))
         part: Samples = filtered[len(self._before) :][: len(samples)].astype(np.float32)
         return part
 

@@ -1,4 +1,4 @@
-"""Masks over pictures: what is under them is not seen by the model, nor shown."""
+"""Masks over pictures: the pixels under them are neither seen by the model nor shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MaskPainter:
         self._hidden: dict[tuple[PixelSize, PixelSize], npt.NDArray[np.bool_]] = {}
 
     def paint(self, item: Item) -> Item:
-        """Return the item; of a video frame, one whose pixels are painted when they are wanted."""
+        """Return the item; for a video frame a copy whose pixels are masked when they are read."""
         if not self.masks or not isinstance(item, VideoFrame):
             return item
         return self._frame(item)

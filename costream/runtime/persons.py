@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from costream.nn.state import State
 
-# Scores of a step [C], by number of the person; None: of a stream as a whole.
+# Scores of a step [C] by number of the person; None: of the stream.
 PersonScores: TypeAlias = Mapping["int | None", npt.NDArray[np.floating]]
 MOST = 8  # persons at one time
 GONE_S = 2.0  # a person who was not seen for this long has left
@@ -31,11 +31,11 @@ GONE_S = 2.0  # a person who was not seen for this long has left
 class RowFinder(Protocol):
     """Finds the persons in the steps of one stream.
 
-    ``present``: numbers of those who are seen in the newest step, who has a row first if there
-    are too many. ``known``: those who may still be there.
+    ``present``: numbers of the persons in the newest step, in the order in which they get rows if
+    there are too many. ``known``: numbers of all persons who may still be there.
     """
 
-    alone: bool  # whether one row goes on without anybody, so that each step has a result
+    keeps_row: bool  # whether one row remains while nobody is there, so that each step has a result
 
     @property
     def present(self) -> Sequence[int]: ...  # noqa: D102
@@ -44,39 +44,40 @@ class RowFinder(Protocol):
     def known(self) -> Container[int]: ...  # noqa: D102
 
     def begin(self, newest: int) -> None:
-        """Let numbers go on after this one; before the first step."""
+        """Continue numbering after ``newest``; call it before the first step."""
 
-    def find(self, item: Data, whole: StepResult | None) -> StepResult | None:
-        """Take the next item, and the result of the stream as a whole, if there is one.
+    def find(self, item: Data, scene: StepResult | None) -> StepResult | None:
+        """Find the persons in the next item.
 
-        Return that result, with what was found out about the persons.
+        ``scene``: the result of a model for the whole picture or its sound, if there is one.
+        Return that result, with the numbers of the persons in it.
         """
 
     def item(self, number: int) -> Data:
-        """Return what the network takes of a person of the newest step."""
+        """Return the network's input for a person of the newest step."""
 
     def close(self) -> None:
-        """Forget everybody; numbers go on."""
+        """Forget all persons, but not which numbers were used."""
 
 
 class SkeletonFinder:
-    """Persons of skeletons, or those whom a model's own finder finds in frames."""
+    """Finds persons in skeletons, or in frames with the finder of the model."""
 
-    alone = True
+    keeps_row = True
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._finder: PersonFinder | None = None  # in frames
-        self._before = 0  # numbers of an earlier watch
+        self._offset = 0  # the highest number of an earlier watch
         self.frame: SkeletonFrame  # the newest
         self.known: dict[int, int] = {}  # slots
         self.present: list[int] = []
 
     def begin(self, newest: int) -> None:
-        """Let numbers go on after this one."""
-        self._before = newest
+        """Continue numbering after ``newest``."""
+        self._offset = newest
 
-    def find(self, item: Data, whole: StepResult | None) -> StepResult | None:
+    def find(self, item: Data, scene: StepResult | None) -> StepResult | None:
         """Find the persons; see ``RowFinder``."""
         frame = item
         if isinstance(frame, VideoFrame):
@@ -86,12 +87,12 @@ class SkeletonFinder:
         assert isinstance(frame, SkeletonFrame)
         numbers = frame.persons or range(1, len(frame.joints) + 1)
         self.frame = frame
-        self.known = {n + self._before: slot for slot, n in enumerate(numbers) if n}
+        self.known = {n + self._offset: slot for slot, n in enumerate(numbers) if n}
         self.present = sorted(n for n, slot in self.known.items() if frame.scores[slot].any())
-        return whole
+        return scene
 
     def item(self, number: int) -> SkeletonFrame:
-        """Return the newest frame with this person alone, or with nobody."""
+        """Return the newest frame with only this person; with zeros if they are not in it."""
         frame, slot = self.frame, self.known.get(number)
         if slot is None:
             joints, scores = np.zeros_like(frame.joints[:1]), np.zeros_like(frame.scores[:1])
@@ -100,7 +101,7 @@ class SkeletonFinder:
         return SkeletonFrame(frame.i, frame.time_s, joints, scores, frame.layout)
 
     def close(self) -> None:
-        """Forget everybody."""
+        """Forget all persons."""
         if self._finder is not None:
             self._finder.close()
 
@@ -108,9 +109,10 @@ class SkeletonFinder:
 class PersonRows:
     """The state of a model for one person, with a row for each person who is there.
 
-    ``numbers``: of the persons, row by row. ``state``: of these rows; None without any. Where the
-    finder says so, there is a row from the first step on: without anybody the first one goes on.
-    Who comes between two outputs of a network with strides joins with the next.
+    ``numbers``: number of the person in each row. ``state``: the state of the rows; None without
+    rows. If the finder ``keeps_row``, there is a row from the first step on, and the row of the
+    last person remains when nobody is there. With a network that has strides, new persons join at
+    its next output.
     """
 
     def __init__(self, model: Model, finder: RowFinder | None = None) -> None:
@@ -122,12 +124,12 @@ class PersonRows:
         self._forget()
 
     def begin(self, newest: int) -> None:
-        """Let numbers go on after this one, of an earlier watch; before the first step."""
+        """Continue numbering after ``newest`` of an earlier watch; before the first step."""
         self._finder.begin(newest)
         self._newest = newest + 1
 
     def reset(self) -> None:
-        """Forget everybody, as at a gap."""
+        """Forget all persons, as at a gap."""
         self._finder.close()
         self._forget()
 
@@ -149,7 +151,7 @@ class PersonRows:
         }
 
     def resume(self, position: Mapping[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Go on from a position and the tensors of the state. Raises KeyError or ValueError."""
+        """Continue from a position and the tensors of the state. Raises KeyError or ValueError."""
         self.numbers, self._seen_s = list(position["numbers"]), list(position["seen_s"])
         self._steps, self._newest = position["steps"], position["newest"]
         anybody_s = position["anybody_s"]
@@ -157,14 +159,14 @@ class PersonRows:
         self.state = self._model.init_state(len(self.numbers))
         self.state.load_tensors(tensors)
 
-    def step(self, item: Data, whole: StepResult | None = None) -> StepResult:
+    def step(self, item: Data, scene: StepResult | None = None) -> StepResult:
         """Return the results of a step, a row for each person; ``item``: skeletons or a frame.
 
-        ``whole``: the result of the stream as a whole, if there is one: then the rows are its
-        ``people``, and the costs are those of both.
+        ``scene``: the result of a model for the whole picture or its sound, if there is one. Then
+        it is returned with the rows as its ``people`` and the costs of both.
         """
         began = time.perf_counter()
-        whole = self._finder.find(item, whole)
+        scene = self._finder.find(item, scene)
         self._change(item.time_s)
         found_s = time.perf_counter() - began
         rows = [self._finder.item(number) for number in self.numbers]
@@ -174,7 +176,7 @@ class PersonRows:
             people = replace(people, frontend_s=people.frontend_s + found_s)
             if isinstance(self._finder, SkeletonFinder):
                 people = replace(people, skeletons=(self._finder.frame,))
-        result = people if whole is None else _together(whole, people)
+        result = people if scene is None else _together(scene, people)
         assert result is not None
         return replace(
             result,
@@ -183,7 +185,7 @@ class PersonRows:
         )
 
     def _change(self, time_s: float) -> None:
-        """Let persons join and leave."""
+        """Add rows of new persons, and remove rows of persons who have left."""
         finder, present = self._finder, self._finder.present
         for row, number in enumerate(self.numbers):
             if number in present:
@@ -195,11 +197,11 @@ class PersonRows:
             for row, number in enumerate(self.numbers)
             if number in finder.known and time_s - self._seen_s[row] <= GONE_S
         ]
-        # A row that begins at another step of a stride would not be that of a fresh stream.
+        # A row that began at another step of a stride would differ from a new stream.
         may_join = self._steps % self._model.info.stride == 0
         new = [n for n in present if n not in self.numbers and may_join][: MOST - len(stay)]
-        if not stay and not new and finder.alone:
-            # Nobody is there: one row goes on, that of the one who left last.
+        if not stay and not new and finder.keeps_row:
+            # Nobody is there: the row of the person who left last remains.
             stay = sorted(range(len(self.numbers)), key=lambda row: self._seen_s[row])[-1:]
             new = [] if stay else [self._newest]
         if len(stay) < len(self.numbers) and self.state is not None:
@@ -226,18 +228,18 @@ def person_rows(model: Model, options: Options) -> PersonRows:
     return PersonRows(model.person, CropFinder(model.person.info.box, timeline.threshold_of))
 
 
-def _together(whole: StepResult, people: StepResult | None) -> StepResult:
-    """Return the result of a stream with that of its persons, and the costs of both."""
+def _together(scene: StepResult, people: StepResult | None) -> StepResult:
+    """Return the result of a stream with the result of its persons and the costs of both."""
     if people is None:
-        return whole
+        return scene
     return replace(
-        whole,
-        macs=whole.macs + people.macs,
-        dense_macs=whole.dense_macs + people.dense_macs,
-        frontend_s=whole.frontend_s + people.frontend_s,
-        network_s=whole.network_s + people.network_s,
-        network_macs=add_costs(whole.network_macs, people.network_macs),
-        network_dense_macs=add_costs(whole.network_dense_macs, people.network_dense_macs),
+        scene,
+        macs=scene.macs + people.macs,
+        dense_macs=scene.dense_macs + people.dense_macs,
+        frontend_s=scene.frontend_s + people.frontend_s,
+        network_s=scene.network_s + people.network_s,
+        network_macs=add_costs(scene.network_macs, people.network_macs),
+        network_dense_macs=add_costs(scene.network_dense_macs, people.network_dense_macs),
         skeletons=people.skeletons,
         people=people,
     )

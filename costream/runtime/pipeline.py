@@ -43,8 +43,9 @@ def run(
 ) -> Summary:
     """Step ``model`` over ``source`` until it ends or ``stop`` is set, and return the summary.
 
-    ``follow_persons``: as for ``StreamRecorder``; else such a model sees whoever is there longest.
-    ``listener``: makes of the recorder what is called after each step.
+    ``follow_persons``: as for ``StreamRecorder``; if False, a model for one person sees the person
+    who has been there longest. ``listener`` returns, for a recorder, a function to call after each
+    step.
     Every opened sink is closed with that summary, whatever happens. Raises SourceError
     when the source cannot be opened or holds no data, OutputError when a sink cannot write,
     BrokenPipeError when the reader of a sink's stream has closed it.
@@ -88,13 +89,14 @@ class StreamRunner:
         )
         self._chunk = 1 if info.live else model.info.chunk
         self._ticks: list[Tick] = []  # to be run together
-        self._newest: Tick | None = None  # since the start or a gap ...
-        self._answered = False  # ... and whether there was an output
+        # Since the start or the newest gap: the newest step, and whether there was an output.
+        self._newest: Tick | None = None
+        self._answered = False
         self.state = model.init_state(1)
         self.persons = person_rows(model, recorder.options) if recorder.follows else None
         self._painter = MaskPainter(recorder.options.mask)
         self._controller = self._controlled()
-        # Waiting for a live source is no work.
+        # Time spent waiting for a live source does not count.
         self._now_s = time.thread_time if info.live else time.perf_counter
         self.begin()
 
@@ -105,7 +107,7 @@ class StreamRunner:
     def resume(self, tensors: dict[str, Tensor], persons: Mapping[str, Any] | None) -> None:
         """Continue from a saved state of the network; call it before the first item.
 
-        ``persons``: the position of ``PersonRows``, if the tensors are those of persons.
+        ``persons``: the position of ``PersonRows``, if the tensors belong to persons.
         """
         if persons is not None and self.persons is not None:
             self.persons.resume(persons, tensors)
@@ -202,7 +204,7 @@ class StreamRunner:
 
 
 def _convert(item: Data) -> None:
-    """Convert and resize a frame: it counts as decoding, and its decoder's memory is free again."""
+    """Convert and resize a frame, as part of decoding; this frees the memory of the decoder."""
     if isinstance(item, VideoFrame):
         for frame in (*item.earlier, item):
             _ = frame.rgb
@@ -243,7 +245,7 @@ class SourceRun:
             try:
                 try:
                     self.recorder.open(info)
-                except SourceError as error:  # it is not for this model
+                except SourceError as error:  # the model does not take this source
                     raise SourceError(str(error), where=info.uri) from error
                 runner = StreamRunner(
                     self.model, self.recorder, info, live=self._live, listener=self._listener

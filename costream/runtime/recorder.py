@@ -71,9 +71,9 @@ class StreamRecorder:
         follow_persons: bool = False,
         needs: Collection[str] = (),
     ) -> None:
-        """``follow_persons``: one by one, if the model sees one person.
+        """``follow_persons``: follow persons one by one if the model is for one person.
 
-        Those beside a stream are followed in any case. ``needs``: what rules ask for: "places"
+        A ``PersonsModel`` follows them in any case. ``needs``: what alert rules ask for: "places"
         (``presence``), "dB" or "dBA" (``meter``).
 
         Raises UsageError for a label of ``options.only`` that no head of the model has.
@@ -164,12 +164,12 @@ class StreamRecorder:
     ) -> PersonScores:
         """Write the records for the model's result of a tick (B = 1, or a row for each person).
 
-        Where persons are followed beside a stream, their rows are those of ``result.people``.
+        For a ``PersonsModel`` the rows of the persons are in ``result.people``.
         ``decode_s``: time spent on reading the data. ``dropped``: steps left out so far.
         ``budget``: of the step, by field of Compute.
 
         Return the scores behind the timeline, [C] of all heads concatenated, by number of the
-        person (None: of a stream as a whole); empty when the step has no output.
+        person (None: of the stream); empty when the step has no output.
         """
         is_first = self.counters.first_s is None
         step = self.counters.add_step(tick, result, dropped)
@@ -242,7 +242,7 @@ class StreamRecorder:
         counters = self.counters
         if last_s is not None:
             counters.last_s = last_s
-        self._write_all(self._objects.finish(whole=not counters.gaps))
+        self._write_all(self._objects.finish(complete=not counters.gaps))
         if counters.first_s is None:
             return
         end_s, length_s = self._data_end_s, math.inf
@@ -334,7 +334,7 @@ class StreamRecorder:
         return last_s if ends_s is None or abs(last_s - ends_s) >= block_s else ends_s
 
     def _update_persons(self, numbers: Sequence[int], time_s: float) -> None:
-        """Begin timelines of new persons, and end those of persons who have left."""
+        """Begin timelines of new persons, and end the timelines of persons who have left."""
         for entry in self.timelines.update_persons(numbers, time_s - self._block_s):
             self._emit(entry, entry.segmenter.finish(time_s))
             self._person_tops.pop(entry.person, None)

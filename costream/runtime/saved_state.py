@@ -27,8 +27,8 @@ def write_state(
 ) -> None:
     """Write a state to ``path``, which is replaced atomically. Raises OutputError or OSError.
 
-    If not ``durable``, it is overwritten in memory, and the system writes it to disk now and then:
-    a kill in the middle leaves a damaged file, a power failure any.
+    If not ``durable``, the file is overwritten without waiting for the disk: the process being
+    killed meanwhile leaves a damaged file, a power failure any content.
     """
     from safetensors.torch import save
 
@@ -44,7 +44,7 @@ def write_state(
             open_file.write(data)
             open_file.truncate()
     except OSError:
-        path.unlink(missing_ok=True)  # what was overwritten in part is no state
+        path.unlink(missing_ok=True)  # a file that is overwritten in part is not valid
         raise
 
 
@@ -56,7 +56,7 @@ def read_state(path: Path, expected: Mapping[str, str]) -> tuple[dict[str, str],
     from safetensors import SafetensorError, safe_open
 
     if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
-        raise UnfitStateError("it is no file")
+        raise UnfitStateError("it is not a file")
     try:
         with safe_open(path, framework="pt") as file:
             metadata: dict[str, Any] = file.metadata() or {}

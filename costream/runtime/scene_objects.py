@@ -52,9 +52,9 @@ class SceneObjects:
             self._tracker.reset()
         return () if self.presence is None else self.presence.reset()
 
-    def finish(self, *, whole: bool) -> Sequence[Event]:
-        """Return the last records of zones and lines; ``whole``: see ``Presence.reset``."""
-        return () if self.presence is None else self.presence.reset(whole=whole)
+    def finish(self, *, complete: bool) -> Sequence[Event]:
+        """Return the last records of zones and lines; ``complete``: see ``Presence.reset``."""
+        return () if self.presence is None else self.presence.reset(complete=complete)
 
     def scene(self, item: Data) -> Scene | None:
         """Return the picture ``item`` of the newest step with its objects; None for other data."""

@@ -6,15 +6,15 @@ The rule, for one label at a time (the background label is ignored). Every label
 1. Labels open and close as in ``Hysteresis``.
 2. The same label again within ``min_gap_s`` of its last end continues the segment. Stretches of
    other labels in between are ignored when they are shorter than ``min_length_s``.
-3. Segments shorter than ``min_length_s`` after that are dropped, and with ``presence_s`` those in
-   which nothing was there for long: at none of their steps is there a ``LastingPresence``.
+3. Segments that are shorter than ``min_length_s`` after that are dropped. With ``presence_s``,
+   segments without a ``LastingPresence`` at any of their steps are dropped too.
 
 A segment is returned once nothing can change it any more: ``min_gap_s`` after its end, or as
 soon as another label has lasted ``min_length_s``.
 
-When the data end (``finish``), the label that is open lasts until their end, and counts if it would
-had the last step gone on: where there is something now, it need not have been there for long. If
-the data are shorter than ``min_length_s``, a label that lasts as long as they do is long enough.
+When the data end (``finish``), the open label lasts until their end. A presence at the last step
+then counts, however short it was. If the data are shorter than ``min_length_s``, a label that lasts
+as long as they do is long enough.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from costream.weights_io.card import Timeline
 
 @dataclass
 class _Piece:
-    """A stretch of one label. The tail holds the steps after its end, which may still join it."""
+    """A stretch of one label. The tail: the steps after its end, which may still become part."""
 
     label: int
     start_s: float
@@ -50,11 +50,11 @@ class _Piece:
     tail_most: int | None = None
     tail_present: bool = False
     open: bool = True
-    lead_s: float = 0.0  # at its start: what a first step is about, which is no sign that it lasts
+    lead_s: float = 0.0  # the part that the first step covers, which does not count as duration
     whole: bool = False  # it lasts from the start of the data to their end
 
     def add_tail(self, score: float, count: int | None, present: bool) -> None:
-        """Add a step to the tail, until it is known to belong to the piece."""
+        """Add a step after the end to the tail."""
         self.tail_total += score
         self.tail_steps += 1
         self.tail_most = _larger(self.tail_most, count)
@@ -84,10 +84,10 @@ class Segmenter:
 
     ``labels``: names of the classes, in the order of the probabilities. ``background``: the
     label that is not an event, or None. ``only``: as for ``Hysteresis``. ``ahead``: the data of
-    a step come before its time, as of a block of sound, whose time is that of its end. ``each``:
-    the steps are things of their own, such as lines of text, which may come at any distance: one
-    covers the time up to the next at most, and each counts as 1 / rate_hz for ``min_length_s``.
-    UsageError when ``timeline`` contradicts itself.
+    a step come before its time, as for a block of sound, whose time is that of its end. ``each``:
+    the steps are separate things, such as lines of text, at any distance. Then a step covers at
+    most the time up to the next one, and counts as 1 / rate_hz for ``min_length_s``.
+    Raises UsageError for settings that contradict each other.
     """
 
     def __init__(
@@ -112,11 +112,11 @@ class Segmenter:
         self._min_gap_s = timeline.min_gap_s
         self._step_s = 1.0 / rate_hz
         self._delay_s = delay_s
-        # The data of a step are around its time.
+        # The time that the data of a step cover before and after its time.
         self._lead_s, self._tail_s = (self._step_s, 0.0) if ahead else (0.0, self._step_s)
         self._covered_s: float | None = None  # end of the time covered so far
         self._began_s = -math.inf  # start of the data
-        self._data_s = math.inf  # end of those of the newest step
+        self._data_s = math.inf  # end of the data of the newest step
         # The last piece that is long enough, and a later one that is not long enough (yet).
         self._long: _Piece | None = None
         self._short: _Piece | None = None
@@ -151,7 +151,7 @@ class Segmenter:
 
     @property
     def counts(self) -> bool:
-        """Whether what is open counts already, see ``presence_s``."""
+        """Whether a segment is open that counts already, see ``presence_s``."""
         return self._open is not None and self._open.present
 
     @property
@@ -164,7 +164,10 @@ class Segmenter:
         return next((x for x in (self._short, self._long) if x and x.open), None)
 
     def cover(self, time_s: float) -> tuple[float, float]:
-        """Return start and end of what a step covers; for an idle segmenter all of a quiet step."""
+        """Return start and end of the time that a step covers.
+
+        For an idle segmenter, this is all to do for a step below all thresholds.
+        """
         self._data_s = time_s + self._tail_s
         covered_s = time_s if self._covered_s is None or self._each else self._covered_s
         back_s = self._delay_s
@@ -205,8 +208,8 @@ class Segmenter:
     ) -> list[Segment]:
         """Take the end of the data and return all segments that were not returned yet.
 
-        ``length_s``: of all data; a label that lasts as long as they do need not be longer.
-        ``late``: the only step came after the data, and is about all of them.
+        ``length_s``: length of all data; a label that lasts as long is long enough.
+        ``late``: the only step came after the data, and covers all of them.
         """
         piece = self._open
         if piece is not None:
@@ -218,7 +221,7 @@ class Segmenter:
         return self.flush()
 
     def pending(self, end_s: float) -> list[Segment]:
-        """Return what ``finish`` would return now, and go on."""
+        """Return what ``finish`` would return now, without any effect."""
         kept = self._long, self._short
         self._long, self._short = (None if piece is None else replace(piece) for piece in kept)
         out = self.finish(end_s)
@@ -241,7 +244,7 @@ class Segmenter:
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Go on from a snapshot. Raises KeyError or TypeError if it is none."""
+        """Continue from a snapshot. Raises KeyError or TypeError if it is not one."""
         self._covered_s = snapshot["covered_s"]
         self.presence.restore(snapshot.get("presence"))
         pieces = [snapshot[name] for name in ("long", "short")]
@@ -256,7 +259,7 @@ class Segmenter:
         count: int | None,
         present: bool,
     ) -> list[Segment]:
-        """Assign the step [start_s, end_s) to ``label`` and return what became final by that."""
+        """Assign the step [start_s, end_s) to ``label``; return the segments that became final."""
         for piece in (self._long, self._short):
             if piece is not None and piece.label != label:
                 piece.open = False
@@ -317,7 +320,7 @@ class IndependentSegmenter:
     """Turns the steps of one stream into segments of labels that do not exclude one another.
 
     Segments of different labels may overlap. Those of a label are computed by ``Segmenter`` from
-    its scores alone. Arguments as there; labels that are not among ``only`` have none.
+    its scores alone. Arguments as there; labels that are not among ``only`` have no segments.
     """
 
     counts = True  # as of ``Segmenter``
@@ -377,7 +380,7 @@ class IndependentSegmenter:
         return {"labels": [each.snapshot() for each in self._segmenters.values()]}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Go on from a snapshot. Raises KeyError, TypeError or ValueError if it is none."""
+        """Continue from a snapshot. Raises KeyError, TypeError or ValueError if it is not one."""
         for each, part in zip(self._segmenters.values(), snapshot["labels"], strict=True):
             each.restore(part)
 
@@ -394,10 +397,10 @@ class IndependentSegmenter:
 
 
 class PresenceSegmenter(IndependentSegmenter):
-    """Turns detected objects into segments: one lasts while an object of its label is seen.
+    """Turns detected objects into segments, each as long as an object of its label is seen.
 
-    The score of a label is that of its most confident object; the ``count`` of a segment is the
-    largest number of objects at or above the threshold in one step.
+    The score of a label is the score of its most confident object. The ``count`` of a segment is
+    the largest number of objects at or above the threshold in one step.
     """
 
     def push_boxes(self, time_s: float, boxes: Sequence[Box]) -> list[Segment]:

@@ -1,4 +1,4 @@
-"""Threads of a network, and tokens: as many as asked for, unless another number is faster."""
+"""Numbers of threads and tokens: those of the options, unless another number is faster."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from costream.models.verify import random_items
 
 log = logging.getLogger("costream")
 
-_ITEMS = 8  # of noise, which the steps take in turn
+_ITEMS = 8  # number of items of noise, taken in turn
 _ROUNDS, _BLOCK_S = 3, 0.01
 
 
 def set_threads(model: Model, most: int) -> None:
-    """Let torch use ``most`` threads, or one if some steps of noise are faster with one.
+    """Set the threads of torch to ``most``, or to one if that is faster on steps of noise.
 
     ``most``: two or more. Models of several streams, such as pictures with sound, get ``most``.
     """
@@ -38,24 +38,24 @@ def set_threads(model: Model, most: int) -> None:
 
 
 def set_tokens(model: Model, tokens: int) -> None:
-    """Let a token-gated model on a GPU compute all tokens if ``tokens`` of them take no less time.
+    """Make a token-gated model on a GPU compute all tokens unless ``tokens`` of them are faster.
 
-    There, gates can take longer than they save. On a processor fewer tokens are faster.
+    On a GPU the gates can take longer than they save. On a CPU fewer tokens are always faster.
     """
     if not isinstance(model, GatedModelBase) or model.device.type == "cpu":
         return
-    some_s, all_s = token_times(model, tokens)
-    model.all_tokens = all_s <= some_s
+    part_s, all_s = token_times(model, tokens)
+    model.all_tokens = all_s <= part_s
     if model.all_tokens:
-        ms = f"{1e3 * all_s:.2f} and {1e3 * some_s:.2f} ms"
+        ms = f"{1e3 * all_s:.2f} and {1e3 * part_s:.2f} ms"
         log.info("all tokens are faster here than --tokens %d (%s): all are computed", tokens, ms)
 
 
 def token_times(model: Model, tokens: int) -> tuple[float, float]:
     """Return the seconds per output of one stream with ``tokens`` tokens, and with all.
 
-    Medians of some turns, after one in which operations are prepared. The picture, of noise, stays
-    the same, as another might be taken for a cut.
+    Medians of several turns, after one in which operations are prepared. The picture of noise stays
+    the same, as a different one might count as a cut.
     """
     picture, steps = _noise(model)[0], _ITEMS * model.info.stride
     ways = [(model.init_state(1), count, list[float]()) for count in (tokens, None)]
@@ -67,8 +67,8 @@ def token_times(model: Model, tokens: int) -> tuple[float, float]:
                 model.step([picture], state)
             if number:
                 found.append((time.perf_counter() - began) / _ITEMS)
-    some, every = (statistics.median(found) for _, _, found in ways)
-    return some, every
+    part_s, all_s = (statistics.median(found) for _, _, found in ways)
+    return part_s, all_s
 
 
 def step_times(

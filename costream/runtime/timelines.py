@@ -44,8 +44,8 @@ class StreamTimelines:
     """The timelines of one stream, of which persons join and leave.
 
     Heads of the stream have one timeline each; heads by person, where persons are followed, have
-    one for each person. ``stream``: the timelines of the stream. ``people``: those of each person,
-    by number, in the order of the rows of the results. ``rows``: all of them.
+    one for each person. ``stream``: the timelines of the stream. ``people``: lists of timelines by
+    number of the person, in the order of the rows of the results. ``rows``: all timelines.
 
     ``only``: the labels that may open a segment; None: all.
     """

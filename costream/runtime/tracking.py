@@ -19,9 +19,9 @@ import numpy.typing as npt
 from costream.core.clock import SLACK_S
 from costream.core.records import Box
 
-_HISTORY_S = 0.6  # of the places that a line is fitted to
-_PRIOR = 0.01  # squared seconds: how sure it is at first that an object stands
-_SPREAD = 0.35  # of an object's size (root of its area): so far it may get a second, if unseen
+_HISTORY_S = 0.6  # of the centres that a line is fitted to
+_PRIOR = 0.01  # squared seconds: weight of the assumption that a new object stands still
+_SPREAD = 0.35  # how far an unseen object may move per second, relative to the root of its area
 MAX_BOXES = 100  # per step
 PATIENCE_S = 1.5  # how long an object may be out of sight and keep its id
 
@@ -30,7 +30,7 @@ Corners = npt.NDArray[np.floating]  # x1, y1, x2, y2
 
 @dataclass
 class _Object:
-    """An object: its last box, where its centre was of late, and the velocity of that."""
+    """An object: its last box, the recent places of its centre, and its velocity."""
 
     id: int
     label: str
@@ -50,7 +50,7 @@ class _Object:
         return x, y, x, y
 
     def spread(self, time_s: float, before_s: float) -> float:
-        """Return the pixels by which it may be elsewhere; ``before_s``: the step before."""
+        """Return how many pixels it may have moved unseen; ``before_s``: time of the last step."""
         unseen_s = (time_s if len(self.history) == 1 else before_s) - self.seen_s
         if unseen_s <= 0:
             return 0.0
@@ -76,7 +76,7 @@ class ObjectTracker:
     ``overlap``: the least intersection over union of a box with its object's predicted box.
     ``patience_s``: how long an object may be out of sight and keep its id; steps that are further
     apart forget none of those that the step before has shown. ``newest``: the last id
-    of an earlier stream, after which these go on.
+    of an earlier stream, after which numbering continues.
 
     The ids do not depend on the order of the boxes; new boxes get ids by descending score.
     """
@@ -97,7 +97,7 @@ class ObjectTracker:
     def update(self, time_s: float, boxes: Sequence[Box]) -> tuple[Box, ...]:
         """Return the boxes with ids, in the same order; ``time_s`` must increase between calls."""
         limit_s = min(time_s - self._patience_s, self._before_s) - SLACK_S
-        self._objects = [known for known in self._objects if known.seen_s >= limit_s]
+        self._objects = [obj for obj in self._objects if obj.seen_s >= limit_s]
         order = sorted(range(len(boxes)), key=lambda k: _rank(boxes[k]))
         ranked = [boxes[k] for k in order]
         corners = corners_of(ranked)
@@ -118,23 +118,23 @@ class ObjectTracker:
         """Match boxes to known objects, by index of the box; ``corners``: [n, 4]."""
         if not self._objects:
             return {}
-        predicted = np.stack([known.corners for known in self._objects])
-        predicted += np.array([known.shift(time_s) for known in self._objects])
+        predicted = np.stack([obj.corners for obj in self._objects])
+        predicted += np.array([obj.shift(time_s) for obj in self._objects])
         shared = pairwise_iou(predicted, corners)
         for row, one in enumerate(self._objects):
             if spread := one.spread(time_s, self._before_s):
                 larger = spread * np.array([-1, -1, 1, 1])
                 shared[row] = pairwise_iou(predicted[row, None] + larger, corners + larger)[0]
-        labels = np.array([known.label for known in self._objects])
+        labels = np.array([obj.label for obj in self._objects])
         shared[labels[:, None] != np.array([box.label for box in boxes])] = -1
         which, of = np.nonzero(shared >= self._overlap)
         free = set(which.tolist())
         matches: dict[int, _Object] = {}
         for pair in np.argsort(-shared[which, of], kind="stable"):
-            known, box = int(which[pair]), int(of[pair])
-            if known in free and box not in matches:
-                free.remove(known)
-                matches[box] = self._objects[known]
+            row, box = int(which[pair]), int(of[pair])
+            if row in free and box not in matches:
+                free.remove(row)
+                matches[box] = self._objects[row]
         return matches
 
 
