@@ -184,7 +184,7 @@ def test_who_is_in_a_zone_in_all_of_short_data_has_visited_it() -> None:
         presence = Presence((HALL,))
         for k, boxes in enumerate(frames):
             presence.update(k / 10, boxes, SIZE)
-        return [e.event for e in presence.reset(whole=True) if isinstance(e, ZoneEvent)]
+        return [e.event for e in presence.reset(complete=True) if isinstance(e, ZoneEvent)]
 
     there, away = [standing(500, 300, 1)], [standing(900, 300, 1)]
     assert visits([there]) == ["enter", "leave"]  # a picture
