@@ -26,7 +26,8 @@ from costream.runtime.alerts.rules import RuleLabels
 from costream.runtime.alerts.snapshots import AlertPicture, Scene
 from costream.runtime.watch import mqtt
 from costream.runtime.watch.feed_list import FeedSpec
-from costream.runtime.watch.mqtt import MqttPublisher, descriptions, topic_part
+from costream.runtime.watch.home_assistant import descriptions, states_of, topic_part
+from costream.runtime.watch.mqtt import MqttPublisher
 from costream.weights_io.card import Card
 from kit.broker import Broker, Listener, needs_broker
 from kit.runs import records, wait_until
@@ -194,7 +195,7 @@ def test_hostile_labels_are_text_in_states() -> None:
     persons = (PersonStatus(1, label, ((label, 0.9),)),)
     counts = (PlaceCount("a/b+#", "zone", label, 1, 1, 0),)
     status = feed(HOSTILE, active=label, heads={"a/#": label}, persons=persons, places=counts)
-    states = mqtt._states(status)
+    states = states_of(status)
     assert set(states) == {"available", "label", "label/a%2F%23", "persons", "zone/a%2Fb%2B%23"}
     for text in (states["label"], states["label/a%2F%23"], states["persons"]):
         assert "pa55" not in text

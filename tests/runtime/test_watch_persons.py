@@ -21,7 +21,7 @@ from costream.runtime.alerts.evaluator import RuleEvaluator
 from costream.runtime.alerts.rules import RuleLabels, parse_rule
 from costream.runtime.persons import GONE_S, PersonRows
 from costream.runtime.watch.feed_list import FeedSpec
-from costream.runtime.watch.mqtt import descriptions
+from costream.runtime.watch.home_assistant import descriptions
 from costream.sources.base import SourceOptions
 from costream.sources.uris import open_source
 from costream.ui.screen import Viewport

@@ -14,30 +14,31 @@ The descriptions for Home Assistant are below ``homeassistant/`` ("MQTT discover
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 import re
 import ssl
 import sys
 import threading
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
-from costream.core.commit import code_version
-from costream.core.errors import UsageError, clean
-from costream.core.places import Crossing, PlaceCount, ZoneEvent
+from costream.core.errors import UsageError
+from costream.core.places import Crossing, ZoneEvent
 from costream.core.records import Header, Record, Segment, Summary, dumps, to_json
-from costream.core.status import FeedStatus, WatchStatus
-from costream.core.urls import redact
+from costream.core.status import WatchStatus
 from costream.models.base import ModelInfo
 from costream.runtime.alerts.actions import SECRET_VARIABLES, AlertEvent
 from costream.runtime.alerts.worker import LogLimiter
 from costream.runtime.watch.feed_list import FeedSpec
+from costream.runtime.watch.home_assistant import (
+    described_state,
+    descriptions,
+    states_of,
+    topic_part,
+)
 
 USER, PASSWORD = "COSTREAM_MQTT_USER", "COSTREAM_MQTT_PASSWORD"
 QUEUE = 1000  # alerts and events that wait for the broker
@@ -47,7 +48,6 @@ RETRY_S = (1, 30)  # between attempts to connect, growing
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 _PREFIX = "costream"
 _DISCOVERY = "homeassistant"
-_LONGEST = 255  # characters of a state of Home Assistant
 _NO_TOPIC = re.compile(r"[+#\x00-\x1f]|^\$|^/|//|/$|^$")
 log = logging.getLogger("costream")
 
@@ -116,7 +116,7 @@ class MqttPublisher:
     def show(self, status: WatchStatus) -> None:
         """Publish the states that have changed."""
         for feed in status.feeds:
-            for topic, value in _states(feed).items():
+            for topic, value in states_of(feed).items():
                 self._state(f"{topic_part(feed.name)}/{topic}", value)
 
     def do(self, event: AlertEvent) -> None:
@@ -261,152 +261,3 @@ def _parsed(url: str) -> tuple[Any, str, int, str]:
     if _NO_TOPIC.search(prefix):
         raise UsageError(f"{prefix!r} cannot begin a topic", where="--mqtt", hint=hint)
     return parts, host, port or _PORTS[parts.scheme], prefix
-
-
-def topic_part(text: str) -> str:
-    """Return a name as one level of a topic: percent-encoded, so that none means another."""
-    return quote(text.encode("utf-8", "surrogateescape"), safe=" ()@=,;!'")
-
-
-def _slug(text: str) -> str:
-    """Return a name for ids of Home Assistant; different names have different ones."""
-    slug = re.sub(r"[^A-Za-z0-9-]+", "_", text)[:40]
-    return (
-        slug
-        if slug == text
-        else f"{slug}_{hashlib.sha1(text.encode('utf-8', 'replace')).hexdigest()[:8]}"
-    )
-
-
-def described_state(payload: str | bytes, prefix: str) -> str | None:
-    """Return the topic, below ``prefix``, of the state that a description of a watch is about.
-
-    None if it is of anything else than a watch with this prefix.
-    """
-    try:
-        given = json.loads(payload)
-        topics = [each["topic"] for each in given["availability"]]
-        state = str(given.get("state_topic") or given["image_topic"])
-        ours = given["origin"]["name"] == "costream" and f"{prefix}/status" in topics
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return state.removeprefix(f"{prefix}/") if ours else None
-
-
-def shown(text: str) -> str:
-    """Return a text as a state: on one line, without credentials, as long as a state may be."""
-    return clean(redact(text))[:_LONGEST]
-
-
-def _states(feed: FeedStatus) -> dict[str, str]:
-    """Return the states of a feed by topic."""
-    live = feed.state == "live"
-    states = {"available": "online" if live else "offline"}
-    if live:
-        states["label"] = shown(feed.active or "none")
-        for name, label in feed.heads.items():
-            states[f"label/{topic_part(name)}"] = shown(label or "none")
-        if feed.level_db is not None:
-            states["level"] = f"{feed.level_db:.0f}"
-        if feed.persons is not None:
-            actions = {str(p.number): shown(p.active or "none") for p in feed.persons}
-            states["persons"] = json.dumps({"now": len(actions), "actions": actions})
-    by_place: defaultdict[tuple[str, str], list[PlaceCount]] = defaultdict(list)
-    for count in feed.places:
-        by_place[count.kind, count.place].append(count)
-    for (kind, place), counts in by_place.items():
-        names = ("now", "ins", "outs") if kind == "zone" else ("ins", "outs")
-        sums = {name: sum(getattr(count, name) for count in counts) for name in names}
-        labels = {count.label: count.now if kind == "zone" else count.ins for count in counts}
-        each = {"labels": labels, "ins_of": {count.label: count.ins for count in counts}}
-        states[f"{kind}/{topic_part(place)}"] = json.dumps(sums | each)
-    for number, holds in enumerate(feed.rules.values(), 1):
-        states[f"rule/{number}"] = "ON" if holds else "OFF"
-    return states
-
-
-def descriptions(
-    feeds: Iterable[FeedSpec],
-    prefix: str,
-    model: str,
-    *,
-    heads: Sequence[str] = (),
-    sound: bool = False,
-    persons: bool = False,
-    pictures: bool = True,
-) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Yield the topics and payloads that describe the feeds to Home Assistant.
-
-    ``heads``: names of several models; ``sound``: there are levels; ``persons``: told apart;
-    ``pictures``: alerts have snapshots.
-    """
-    watch = _slug(prefix)
-    for feed in feeds:
-        node, base = f"{watch}_{_slug(feed.name)}", f"{prefix}/{topic_part(feed.name)}"
-        common: dict[str, Any] = {
-            "availability": [{"topic": f"{prefix}/status"}, {"topic": f"{base}/available"}],
-            "availability_mode": "all",
-            "device": {
-                "identifiers": [node],
-                "name": shown(feed.name),
-                "manufacturer": "costream",
-                "model": model,
-                "sw_version": code_version(),
-            },
-            "origin": {"name": "costream", "sw_version": code_version()},
-        }
-        entities: list[tuple[str, str, dict[str, Any]]] = [
-            ("sensor", "label", {"name": "Label", "state_topic": f"{base}/label"}),
-        ]
-        if pictures and feed.alerts.on:
-            snapshot = {
-                "name": "Snapshot",
-                "image_topic": f"{base}/snapshot",
-                "content_type": "image/jpeg",
-                "availability": [{"topic": f"{prefix}/status"}],
-            }
-            entities.append(("image", "snapshot", snapshot))
-        for name in heads:
-            entity = {"name": f"Label {name}", "state_topic": f"{base}/label/{topic_part(name)}"}
-            entities.append(("sensor", f"label_{_slug(name)}", entity))
-        if sound:
-            level = {
-                "name": "Sound level",
-                "state_topic": f"{base}/level",
-                "device_class": "sound_pressure",
-                "unit_of_measurement": "dB",
-                "state_class": "measurement",
-            }
-            entities.append(("sensor", "level", level))
-        if persons:
-            people = {
-                "name": "Persons",
-                "state_topic": f"{base}/persons",
-                "value_template": "{{ value_json.now }}",
-                "json_attributes_topic": f"{base}/persons",
-                "state_class": "measurement",
-            }
-            entities.append(("sensor", "persons", people))
-        for place in feed.places:
-            topic = f"{base}/{place.kind}/{topic_part(place.name)}"
-            counts: dict[str, tuple[str, str]] = {
-                "zone": ("now", "measurement"),
-                "line": ("ins", "total_increasing"),
-            }
-            if place.kind not in counts:
-                continue
-            value, state_class = counts[place.kind]
-            entity = {
-                "name": shown(place.name),
-                "state_topic": topic,
-                "value_template": f"{{{{ value_json.{value} }}}}",
-                "json_attributes_topic": topic,
-                "state_class": state_class,
-            }
-            entities.append(("sensor", f"{place.kind}_{_slug(place.name)}", entity))
-        for number, text in enumerate(dict.fromkeys(rule.text for rule in feed.alerts.on), 1):
-            entity = {"name": shown(text), "state_topic": f"{base}/rule/{number}"}
-            entities.append(("binary_sensor", f"rule_{_slug(text)}", entity))
-        for component, name, own in entities:
-            unique = {"unique_id": f"{node}_{name}"}
-            yield f"{component}/{node}/{name}", {**common, **unique, **own}
