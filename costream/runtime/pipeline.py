@@ -234,7 +234,7 @@ class SourceRun:
     def steps(self) -> Generator[None, None, None]:
         """Run to the end, pausing after each item of the source; ``summary`` is set at the end.
 
-        Ends early, and properly, when the iterator is closed.
+        Closing the iterator ends the run early; files are finished all the same.
         """
         began = time.perf_counter()
         with ExitStack() as stack:

@@ -157,7 +157,7 @@ def test_mistakes_are_told(levels: Path, tmp_path: Path) -> None:
     refused(4, "no such file", "read", tmp_path / "none.txt", "-m", levels)
     (tmp_path / "a.txt").write_text("words\n")
     refused(2, "Missing option '-m'", "read", tmp_path / "a.txt")
-    refused(2, "rules about labels only", "read", tmp_path / "a.txt", "-m", levels, "--on", "lost")
+    refused(2, "only rules about labels", "read", tmp_path / "a.txt", "-m", levels, "--on", "lost")
     refused(4, "takes video, not text", "read", tmp_path / "a.txt", "-m", "cooadtr")
     refused(4, "takes text, not video", "detect", "samples/room.mp4", "-m", levels)
     (tmp_path / "bad.csv").write_text("text,label\nonly this,\n")

@@ -256,9 +256,9 @@ def test_ffmpeg_reads_them(password: str, guarded: Any, tmp_path: Path) -> None:
         ),
         (
             "[[feed]]\nurl = '0'\nname = 'a b'\n[[feed]]\nurl = '1'\nname = '_A_b'",
-            "feed 2: name '_A_b' gives clips the names of those of ",
+            "feed 2: name '_A_b' would name clips like those of ",
         ),
-        ("[[feed]]\nurl = 'mic'\nchannel = 0", "feed 1: channel 0 is not a whole number from 1 on"),
+        ("[[feed]]\nurl = 'mic'\nchannel = 0", "feed 1: channel 0 is not an integer of at least 1"),
         ("[[feed]]\nurl = 'mic'\nchannel = true", "feed 1: channel True is not a whole number"),
         ("[[feed]]\nurl = 'mic'\ntls-verify = 'yes'", "tls-verify 'yes' is neither true nor false"),
         (

@@ -260,7 +260,7 @@ def test_what_rules_about_places_mean(text: str, fields: dict[str, Any]) -> None
         ("in door", "a label"),
         ("person in door until 0.5", "'for' or 'every'"),
         ("car crosses gate for 5s", "'every'"),
-        ("count(person) >= 0", "a whole number from 1 on"),
+        ("count(person) >= 0", "an integer of at least 1"),
         ("count(person in) >= 3", "the name of a zone"),
         ("count(person) >= 2.5", "a whole number"),
     ],

@@ -29,11 +29,11 @@ from costream.runtime.alerts.snapshots import AlertPicture
 from costream.sinks.atomic import check_folder
 
 COMMAND_TIMEOUT_S = 30.0
-NAMES = ("feed", "label", "score", "time", "clip", "rule", "snapshot")  # AlertEvent.values
+NAMES = ("feed", "label", "score", "time", "clip", "rule", "snapshot")  # of AlertEvent.values
 _PLACE = re.compile("{(" + "|".join(NAMES) + ")}")
 _LIKE_PLACE = re.compile("(?<![$])({[a-z_]+})")  # ${home} is a shell's
-SECRET_VARIABLES: set[str] = set()  # names of those with passwords, which no program inherits
-_BLANK = re.compile(r"[\x00-\x20\x7f]")  # which no request may have in its path
+SECRET_VARIABLES: set[str] = set()  # environment variables with passwords: not for programs
+_BLANK = re.compile(r"[\x00-\x20\x7f]")  # not allowed in the path of a request
 POST_TIMEOUT_S = 10.0  # per socket operation of an attempt
 PAUSES_S = (1.0, 3.0)  # before the second and the third attempt
 
@@ -79,7 +79,7 @@ class AlertEvent:
 
 
 class SaveSnapshot:
-    """The action that writes the snapshots of alerts, so that failures are counted and told."""
+    """Writes the snapshots of alerts, as an action: failures are counted and logged."""
 
     name = "snapshots"
     wants_clip = False
@@ -99,7 +99,7 @@ class AppendLine:
     wants_clip = False
 
     def __init__(self, path: str) -> None:
-        """Missing folders are created at the first write. UsageError where none can be written."""
+        """Folders are created at the first write. Raises UsageError if that is not possible."""
         self._path = Path(path)
         there = self._path.exists()
         if not path or (there and (self._path.is_dir() or not os.access(self._path, os.W_OK))):
@@ -141,7 +141,7 @@ class RunCommand:
     """
 
     def __init__(self, command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> None:
-        """UsageError if ``command`` cannot be split, or for an unknown program or placeholder."""
+        """Raise UsageError if ``command`` cannot be split, or its program does not exist."""
         try:
             self._arguments = shlex.split(command)
         except ValueError as error:
@@ -151,7 +151,7 @@ class RunCommand:
         unknown = [place for place in _LIKE_PLACE.findall(command) if not _PLACE.match(place)]
         if unknown:
             known = " ".join(f"{{{name}}}" for name in NAMES)
-            hint = f"known are {known}; a space keeps what is none: {unknown[0][:-1]} }}"
+            hint = f"known are {known}; to write braces, add a space: {unknown[0][:-1]} }}"
             raise UsageError(f"there is no placeholder {unknown[0]}", where=command, hint=hint)
         if shutil.which(self._arguments[0]) is None:
             raise UsageError(
@@ -167,7 +167,7 @@ class RunCommand:
         self._cancelled = False
 
     def do(self, event: AlertEvent) -> None:
-        """Run the program to its end, or to ``cancel``. OutputError: it fails or takes too long."""
+        """Run the program until it ends, or ``cancel``. Raises OutputError if it fails."""
         try:
             process = self._start(event)
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument

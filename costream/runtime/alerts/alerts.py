@@ -36,7 +36,7 @@ from costream.sources.live.clip_buffer import PacketRing
 from costream.sources.live.clip_file import SUFFIX
 
 log = logging.getLogger("costream")
-# An alert that fires up to this long after its event still gets its whole clip.
+# An alert that fires up to this long after its event still gets a complete clip.
 _LATE_S = 5.0
 _NAMES = 1000
 CLIPS = "5,5"  # value of a bare --clips
@@ -66,8 +66,8 @@ class Alerts:
     ) -> None:
         """``clips``: the folder for clips; None: no feed may ask for them.
 
-        ``snapshots``: the folder for pictures; None: they are not written. ``actions``: those of
-        all feeds, besides their own.
+        ``snapshots``: the folder for pictures; None: they are not written. ``actions``: further
+        actions for the alerts of all feeds.
         """
         self._folder, self._snapshots = clips, snapshots
         writing = [SaveSnapshot()] if snapshots is not None else []
@@ -83,9 +83,9 @@ class Alerts:
         classes: RuleLabels,
         places: Mapping[str, str] | None = None,
     ) -> None:
-        """Add a feed. UsageError when a rule does not fit the labels, or clips have no folder.
+        """Add a feed. Raises UsageError if a rule does not fit the labels, or clips have no folder.
 
-        ``places``: kinds of its zones and lines by name; None: it can have none.
+        ``places``: kinds of its zones and lines by name; None: the model finds no objects.
 
         Actions that several feeds share run one after the other.
         """
@@ -114,14 +114,14 @@ class Alerts:
         scene: Scene | None = None,
         meter: LevelMeter | None = None,
     ) -> list[Alert]:
-        """Take a step of a feed (``scores``: of all heads); return alerts to record.
+        """Take a step of a feed; return the alerts to record.
 
-        ``presence``: what is in its zones, for rules about places; ``scene``: for snapshots;
-        ``meter``: how loud it is.
+        ``scores``: of all heads. ``presence``: objects in zones, for rules about places. ``scene``:
+        for snapshots. ``meter``: the level of sound.
         """
         to = self._feeds[feed]
-        given = (time_s, scores, presence, meter)
-        alerts = [alert for evaluator in to.evaluators for alert in evaluator.push(*given)]
+        step = (time_s, scores, presence, meter)
+        alerts = [alert for evaluator in to.evaluators for alert in evaluator.push(*step)]
         return [self._take(feed, alert, alert.time_s, scene) for alert in alerts]
 
     def holding(self, feed: str) -> dict[str, bool]:
@@ -177,7 +177,7 @@ class Alerts:
                 log.warning("%s: %s: %s (every TIME in the rule)", name, rule.text, what)
 
     def _take(self, feed: str, alert: Alert, at_s: float, scene: Scene | None = None) -> Alert:
-        """Start the clip and actions for an alert about time ``at_s``; return it as recorded."""
+        """Start the clip and actions of an alert for time ``at_s``; return the alert to record."""
         to = self._feeds[feed]
         now = datetime.now(timezone.utc)
         snapshot = self._snapshot(feed, now, alert.label, scene)
@@ -201,7 +201,7 @@ class Alerts:
     def _snapshot(
         self, feed: str, now: datetime, label: str, scene: Scene | None
     ) -> AlertPicture | None:
-        """Return the snapshot of an alert; None without a picture, or if nobody wants it."""
+        """Return the snapshot of an alert; None without a picture, or if no action uses it."""
         if scene is None or not self._common:
             return None
         folder = self._snapshots
@@ -259,7 +259,7 @@ class AlertOptions:
     def actions(self, where: Callable[[str], str] = "--{}".format) -> dict[tuple[str, str], Action]:
         """Return new actions by key; equal keys of two feeds mean the same action.
 
-        UsageError for a mistake in one; ``where(key)`` is what it calls it.
+        Raises UsageError for a mistake in one, with ``where(key)`` as its name.
         """
         kinds: dict[str, Callable[[str], Action]]
         kinds = {"run": RunCommand, "post": PostJson, "append": AppendLine}
@@ -281,18 +281,18 @@ def read_options(
 ) -> AlertOptions:
     """Return the options under the KEYS of ``values``; other keys, and None, are ignored.
 
-    ``values`` holds the values of the command line or of a table in a TOML file, ``where(key)`` is
-    what messages call one of them. Raises UsageError for mistakes; nothing is run or opened.
+    ``values`` holds the values of the command line or of a table in a TOML file. ``where(key)``
+    returns the name of a value in messages. Raises UsageError for mistakes; runs and opens nothing.
     """
     rules = tuple(parse_rule(text, where("on")) for text in _texts(values, "on", where))
     run, post, append = (_texts(values, key, where) for key in ("run", "post", "append"))
     options = AlertOptions(rules, run, post, append, _span(values.get("clips"), where("clips")))
     options.actions(where)
-    given = [key for key in KEYS if getattr(options, key)]
-    if given and not options.on:
+    named = [key for key in KEYS if getattr(options, key)]
+    if named and not options.on:
         raise UsageError(
             "actions or clips need a rule",
-            where=where(given[0]),
+            where=where(named[0]),
             hint="add one, as in: --on 'fall>=0.8 for 2s'",
         )
     return options

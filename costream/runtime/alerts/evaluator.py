@@ -28,7 +28,7 @@ from costream.runtime.levels import LevelMeter
 from costream.runtime.persons import PersonScores
 from costream.runtime.presence import Presence
 
-PULSE_S = 2.0  # for which the condition of a crossing counts as holding
+PULSE_S = 2.0  # after a crossing, the condition of its rule holds for this long
 _AWAY: tuple[FeedState, ...] = ("waiting", "lost")
 
 
@@ -38,13 +38,13 @@ class _Watched:
 
     since_s: float | None = None  # None: it does not hold
     armed: bool = True
-    counts: bool = True  # since then somebody has been there for long enough, at one step
-    held_s: float | None = None  # since_s for which the pause of the rule has held it back
+    counts: bool = True  # presence has lasted long enough at one step since then
+    held_s: float | None = None  # since_s of the alert that the pause of the rule holds back
 
 
 @dataclass
 class _Person:
-    """What a rule knows of a person, or of a stream as a whole."""
+    """The state of a rule for one person, or for the stream."""
 
     watched: tuple[_Watched, ...]  # of each target
     presence: tuple[LastingPresence, ...]  # of each head whose labels wait for it
@@ -54,7 +54,7 @@ class _Person:
 class RuleEvaluator:
     """Evaluates one rule on one feed; a pure function of the feed's data so far.
 
-    Times are those of the feed and never decrease.
+    Times are on the clock of the feed and never decrease.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class RuleEvaluator:
         self._targets = named if rule.kind == "label" else ()
         self._lasting = classes.lasting
         self._label = None if rule.label == ANY or not named else named[0].label
-        self._told: set[int] = set()  # objects in the zone for which it has fired
-        self._waiting: dict[int, float] = {}  # those that are held back: start of their visits
+        self._fired_for: set[int] = set()  # objects in the zone for which it has fired
+        self._waiting: dict[int, float] = {}  # objects held back: start of their visits
         self.holding = False  # whether its condition holds now; of crossings: for PULSE_S
         self._persons: dict[int | None, _Person] = {}
         self._away = _Watched()
@@ -90,11 +90,11 @@ class RuleEvaluator:
     ) -> list[Alert]:
         """Take one step and return the alerts that fire.
 
-        ``presence``: what is in the zones since this step, for rules about places; ``meter``: how
-        loud it is, for those about sounds.
+        ``presence``: the objects in zones, for rules about places. ``meter``: the level of sound,
+        for rules about it.
 
-        Of several labels of one person that could fire in one step only the best does, as ``every``
-        applies to the whole rule; with ``every 0`` all do.
+        If several labels of one person could fire in one step, only the best one does, as
+        ``every`` applies to the rule; with ``every 0`` all do.
         """
         if presence is not None and self.rule.kind in PLACED:
             return self._in_places(time_s, presence)
@@ -102,8 +102,8 @@ class RuleEvaluator:
             return [] if meter is None else self._heard(time_s, meter)
         if not self._targets or not scores:
             return []
-        known = self._persons
-        self._persons = {number: known.get(number) or self._person() for number in scores}
+        before = self._persons
+        self._persons = {number: before.get(number) or self._person() for number in scores}
         alerts: list[Alert] = []
         for number, probabilities in scores.items():
             alerts += self._seen(time_s, number, probabilities)
@@ -153,7 +153,7 @@ class RuleEvaluator:
             watched.since_s, watched.armed = None, True
         for presence in (each for person in self._persons.values() for each in person.presence):
             presence.reset()
-        self._told.clear()
+        self._fired_for.clear()
         if self.rule.kind not in ("gap", "lost"):
             self.holding = False
 
@@ -226,17 +226,17 @@ class RuleEvaluator:
                 else []
             )
         visits = presence.visits(rule.place, self._label)
-        self._told &= visits.keys()
+        self._fired_for &= visits.keys()
         self._waiting = {n: held_s for n, held_s in self._waiting.items() if n in visits}
         alerts, self.holding = [], False
         for number, visit in visits.items():
-            watched = _Watched(visit.since_s, number not in self._told and visit.out_s is None)
+            watched = _Watched(visit.since_s, number not in self._fired_for and visit.out_s is None)
             watched.held_s = self._waiting.get(number)
             self.holding = self.holding or self._lasts(watched, time_s)
             if self._holds(watched, time_s):
                 alerts += self._fire(watched, time_s, visit.label, visit.score, id=number)
                 if not watched.armed:
-                    self._told.add(number)
+                    self._fired_for.add(number)
                 if watched.held_s is not None:
                     self._waiting[number] = watched.held_s
         return alerts
@@ -245,7 +245,7 @@ class RuleEvaluator:
         return watched.armed and self._lasts(watched, time_s)
 
     def _lasts(self, watched: _Watched, time_s: float) -> bool:
-        """Return whether a condition has held for long enough, may it fire again or not."""
+        """Return whether a condition has held for long enough, whether or not it may fire again."""
         since_s = watched.since_s
         lasts = since_s is not None and time_s - since_s >= self.rule.for_s - SLACK_S
         return lasts and watched.counts
@@ -278,7 +278,7 @@ class RuleEvaluator:
 
 
 def _check_place(rule: Rule, places: Mapping[str, str] | None) -> None:
-    """Raise UsageError unless there is the zone or line of a rule."""
+    """Raise UsageError if the zone or line of a rule does not exist."""
     where, wanted = f"{rule.where} {rule.text!r}", "line" if rule.kind == "crosses" else "zone"
     if places is None:
         raise UsageError("the model does not detect objects, which have places", where=where)

@@ -17,31 +17,34 @@ from costream.ui.console import print_line, stderr_console
 
 
 class AlertRules:
-    """The rules of ``--on``, evaluated anew for each source."""
+    """The rules of ``--on``, evaluated separately for each source."""
 
-    def __init__(self, options: Options, given: AlertOptions, classes: RuleLabels) -> None:
-        self._options, self._given, self._classes = options, given, classes
+    def __init__(self, options: Options, alerts: AlertOptions, classes: RuleLabels) -> None:
+        self._options, self._alert_options, self._classes = options, alerts, classes
         self._alerts = Alerts()
 
     @classmethod
     def of(cls, options: Options, model: Model) -> AlertRules:
-        """Return the rules of the options. UsageError for those that do not fit the model."""
-        given = read_options(
+        """Return the rules of the options. Raises UsageError if one does not fit the model."""
+        alerts = read_options(
             {key: getattr(options, key) for key in ("on", "run", "post", "append")}
         )
-        for rule in given.on:
+        for rule in alerts.on:
             if rule.kind != "label":
-                what = f"{rule.text!r}: rules about labels only"
+                what = f"{rule.text!r}: only rules about labels apply here"
                 raise UsageError(what, where="--on", hint="as in 'error>=0.8 for 3s'")
         heads = model.info.heads
         classes = RuleLabels.of((head.card, options.timeline(head.card)) for head in heads)
-        rules = cls(options, given, classes)
-        rules._alerts.add("", given, classes)  # checks the labels before anything is read
+        rules = cls(options, alerts, classes)
+        rules._alerts.add("", alerts, classes)  # checks the labels before anything is read
         return rules
 
     def listener(self, name: str, recorder: StreamRecorder) -> StepListener:
-        """Return what is called after each step of a source: it records, tells and acts."""
-        self._alerts.add(name, self._given, self._classes)
+        """Return the function to call after each step of a source.
+
+        It evaluates the rules, records and prints alerts, and starts their actions.
+        """
+        self._alerts.add(name, self._alert_options, self._classes)
         return partial(self._step, name, recorder)
 
     def close(self) -> None:

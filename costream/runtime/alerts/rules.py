@@ -16,11 +16,11 @@ A rule is one line::
   ``*`` is any label but the background, as if the rule were written once for each.
 * It fires once the label's probability, smoothed as for the timeline, has been at least ``P``
   (default: the label's segment threshold) at every step for ``TIME`` (default 0: at the first
-  one) and, at one of them, presence has lasted as the card wants, see ``LastingPresence``.
+  one) and, at one of them, presence has lasted for the card's ``presence_s`` (``LastingPresence``).
 * It fires again only after the probability fell below ``P2`` (default: 0.6 of ``P``) or after a
   gap in the data, and at most once per ``every`` (default 30 s) on one feed. An alert suppressed
-  by ``every`` fires when that time is over, if its condition still holds. Where persons are told
-  apart, all this is so for each of them.
+  by ``every`` fires when that time is over, if its condition still holds. Where persons are
+  followed, all this applies to each person separately.
 * ``in`` fires once an object of the label has been in the zone for ``TIME``, for each object once;
   ``not in`` once no such object has been there for ``TIME``, and again after one was; ``count``
   once so many are there at once. ``crosses`` fires for each object that crosses the line; there the
@@ -74,17 +74,17 @@ class Rule:
     for_s: float = 0.0
     until: float | None = None  # probability; None: LOW times the threshold
     every_s: float = EVERY_S
-    place: str = ""  # zone or line; "" for a count in the whole picture
+    place: str = ""  # zone or line; "" for a count in the picture
     absent: bool = False  # "not in"
     direction: str | None = None  # of "crosses": in or out; None: either
     number: int = 0  # of "count"
     level: float = 0.0  # of "level"
     unit: Literal["dB", "dBA"] = "dB"
-    where: str = field(default="--on", compare=False)  # it was given, for messages
+    where: str = field(default="--on", compare=False)  # the option or file it is in, for messages
 
     @property
     def needs(self) -> str:
-        """What a stream has to measure for it: "places", "dB" or "dBA"; '' if nothing."""
+        """What the recorder has to measure for it: "places", "dB" or "dBA"; "" if nothing."""
         if self.kind in PLACED:
             return "places"
         return self.unit if self.kind in HEARD else ""
@@ -92,7 +92,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class LastingHead:
-    """A head whose labels count once somebody has been there for a while."""
+    """A head whose labels count once presence has lasted for ``presence_s``."""
 
     begin: int  # of its columns in the probabilities of a step
     labels: tuple[str, ...]
@@ -106,8 +106,8 @@ class LastingHead:
 
     def waits(self, index: int) -> bool:
         """Return whether the label of this column is one of its events."""
-        own = index - self.begin
-        return 0 <= own < len(self.labels) and self.labels[own] != self.background
+        number = index - self.begin
+        return 0 <= number < len(self.labels) and self.labels[number] != self.background
 
     def presence(self) -> LastingPresence:
         """Return the presence of a stream before its first step."""
@@ -125,7 +125,7 @@ class RuleLabels:
 
     @classmethod
     def of(cls, heads: Iterable[tuple[Card, Timeline]]) -> RuleLabels:
-        """Return the labels of these heads, each given with its timeline in this run."""
+        """Return the labels of heads, each a card with its timeline in this run."""
         labels: list[str] = []
         thresholds: list[float] = []
         background: set[int] = set()
@@ -151,7 +151,7 @@ class RuleTarget:
 
 
 def parse_rule(text: str, where: str = "--on") -> Rule:
-    """Parse a rule. UsageError names ``where`` it was given, and the column of a mistake."""
+    """Parse a rule. Raises UsageError, which names ``where`` the rule is and the column."""
     return replace(_Parser(text, where).rule(), where=where)
 
 
@@ -272,7 +272,7 @@ class _Parser:
         strict = self._advance().text == ">"
         token = self._take("word", None, "a number, as in 10")
         if not token.text.isdecimal() or not 0 < int(token.text) + strict <= _MOST:
-            raise self._error(token, "a whole number from 1 on")
+            raise self._error(token, "an integer of at least 1")
         rule = Rule(self._text, "count", label, place=zone, number=int(token.text) + strict)
         return self._ended(rule, "for")
 

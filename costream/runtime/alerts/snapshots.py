@@ -13,12 +13,12 @@ from costream.sinks.atomic import replace_file
 from costream.sinks.snapshot import jpeg_of
 
 SUFFIX = ".jpg"
-BOX = (1280, 720)  # a picture is at most as large
+BOX = (1280, 720)  # largest size of a picture
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What a step saw: its frame, the objects in it, and the places of its feed."""
+    """The picture of a step: its frame, the objects in it, and the places of its feed."""
 
     frame: VideoFrame
     boxes: tuple[Box, ...]
@@ -26,7 +26,7 @@ class Scene:
 
 
 class AlertPicture:
-    """A scene as JPEG. It is drawn once, by the first thread that wants it.
+    """A scene as JPEG. It is drawn once, by the first thread that calls ``jpeg``.
 
     ``path``: where it is written; None: nowhere.
     """
@@ -36,10 +36,10 @@ class AlertPicture:
         self._scene: Scene | None = scene
         self._lock = threading.Lock()  # guards the rest
         self._jpeg = b""
-        self._problem: str | None = None  # that it could not be written
+        self._problem: str | None = None  # why it could not be written
 
     def jpeg(self) -> bytes:
-        """Return the picture, after it has been written. Never raises for the writing."""
+        """Return the picture, after writing its file. Does not raise if that fails."""
         with self._lock:
             scene, self._scene = self._scene, None
             if scene is not None:
@@ -51,7 +51,7 @@ class AlertPicture:
             return self._jpeg
 
     def save(self) -> None:
-        """Write the file, if that has not been done. OutputError when it could not be written."""
+        """Write the file, unless that was done. Raises OutputError if it could not be written."""
         self.jpeg()
         if self._problem is not None:
             raise OutputError(f"cannot be written ({self._problem})", where=self.path)

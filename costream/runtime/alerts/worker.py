@@ -17,7 +17,7 @@ LOG_INTERVAL_S = 30.0  # least time between two messages about the same problem
 
 
 class LogLimiter:
-    """Rate-limited warnings: the first of many, then at intervals one with the number left out."""
+    """Rate-limited warnings: the first at once, then one per interval with the number left out."""
 
     def __init__(self, every_s: float = LOG_INTERVAL_S) -> None:
         self._every_s = every_s
@@ -116,7 +116,7 @@ class ActionWorker:
         while (event := self._next()) is not None:
             try:
                 if event.snapshot is not None:
-                    event.snapshot.jpeg()  # the file is there before anybody hears of it
+                    event.snapshot.jpeg()  # writes the file before the action runs
                 self.action.do(event)
             except OutputError as error:
                 self.failed += 1

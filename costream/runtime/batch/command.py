@@ -41,7 +41,7 @@ _MOST_REASONS = 4  # for skipping inputs, shown at the end
 
 
 def _check_any_exists(inputs: Inputs) -> None:
-    """Raise SourceError if no input exists: a folder made for them would be in the way."""
+    """Raise SourceError if no input exists, before a folder is created."""
     uris = [item.uri for item in inputs.items]
     if uris and not any(is_url(uri) or os.path.lexists(split_video(uri)[0]) for uri in uris):
         where = listed([item.name for item in inputs.items])
@@ -226,7 +226,7 @@ class _Batch:
         codes = {o.exit for o in outcomes if o.status in ("failed", "partial")}
         done = any(o.status == "done" for o in outcomes)
         if not codes and not done and complete:
-            log.error("none of the inputs fits this model" if plan.inputs else "no files found")
+            log.error("no input fits this model" if plan.inputs else "no files found")
             return ExitCode.INPUT
         if not codes:
             return ExitCode.OK
@@ -251,7 +251,7 @@ class _Batch:
 
 
 class FatalError(CostreamError):
-    """An error that would stop every other input too: a full disk, a model without classes."""
+    """An error that concerns every input: a full disk, a model without classes."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.reason)

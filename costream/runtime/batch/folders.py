@@ -164,7 +164,7 @@ def _again(what: str, first: str) -> Refusal:
 
 
 def _unfit(path: str) -> Refusal | None:
-    """Return a refusal for parts of another input, and for pipes and devices.
+    """Return a refusal for parts of another input, and for pipes and devices; else None.
 
     Reading a pipe or a device may block for ever.
     """
@@ -194,7 +194,7 @@ def further_parts(path: str) -> list[str]:
 
 
 def part_refusal(first: str) -> Refusal:
-    """Return why a part of features is not an input of its own."""
+    """Return why a part of features is not a separate input."""
     return Refusal("skipped", f"read together with {os.path.basename(first)}")
 
 
@@ -229,7 +229,7 @@ class Outcome:
     kind: str | None = None  # "video", ...; None when not opened
     summary: dict[str, Any] = field(default_factory=dict)  # the summary record
     files: dict[str, int] = field(default_factory=dict)  # path below the output folder: bytes
-    fatal: bool = False  # would hit every input (model, full disk): the whole run must end
+    fatal: bool = False  # it concerns every input (model, full disk), so the batch must end
 
 
 def failure(name: str, reason: str) -> Outcome:

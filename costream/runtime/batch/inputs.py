@@ -47,7 +47,7 @@ class Input:
 
 @dataclass
 class Inputs:
-    """The inputs that the arguments stand for."""
+    """The inputs that the arguments name."""
 
     root: str  # the folder that is mirrored, absolute; for URLs as in ``place``
     items: list[Input] = field(default_factory=list)
@@ -173,7 +173,7 @@ _SUFFIXES = tuple(suffix for format in FORMATS.values() for suffix in format.fil
 class ResultNames:
     """Assigns each input a name under which its files, in any format, are unique.
 
-    The name is the input's path below the root. Where its files would clash with those of another
+    The name is the input's path below the root. Where its files would clash with files of another
     input, with a folder or with a table over all inputs, ``~2`` is appended.
     """
 

@@ -147,7 +147,7 @@ def identity(
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Return a short description of each difference, ``[]`` when there is none."""
+    """Return a short description of each difference between two identities."""
     flat_old, flat_new = _flat(old), _flat(new)
     return [
         f"{key} {_short(flat_old.get(key))}, now {_short(flat_new.get(key))}"

@@ -274,9 +274,9 @@ def _take(duplicate: Any) -> InheritedFile:
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Let processes that are started here begin with stop signals blocked.
+    """Start processes in this block with stop signals blocked.
 
-    Ctrl-C reaches the whole group, and would be a traceback of each worker's imports.
+    Ctrl-C reaches all processes of the group, and would print a traceback of each worker's imports.
     """
     if sys.platform == "win32":
         yield
@@ -293,9 +293,9 @@ def _signals_blocked() -> Iterator[None]:
 def serve(pipe: Connection, work: BatchJob, lock: InheritedFile) -> None:
     """Run tasks until the other end of ``pipe`` is closed, then exit at once.
 
-    ``lock`` is only kept open.
+    ``lock`` is kept open only.
     """
-    # Only the command handles signals and sends "stop"; Ctrl-C reaches the whole group.
+    # Only the command handles signals and sends "stop"; Ctrl-C reaches all processes of the group.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     log.addHandler(_ToCommand(pipe))

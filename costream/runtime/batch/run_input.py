@@ -81,7 +81,7 @@ def process(
     """Run the model over one input and return its outcome; never raises for bad input.
 
     ``on_progress`` is called with the media seconds so far. Results of a failed input are
-    removed; those of an interrupted one are valid and have ``complete: false``.
+    removed; results of an interrupted one are valid and have ``complete: false``.
     """
     stop, copies = stop or StopHandler(), copy_folder(work, task.name)
     try:
@@ -115,7 +115,7 @@ def _process(
 
 
 def preview(task: Task, work: BatchJob) -> Outcome | None:
-    """Return the outcome of an input that cannot be opened or does not fit; None if it can be run.
+    """Return the outcome of an input that cannot be run; None if it can.
 
     An input from a store is not fetched for it. ModelError as ``load``.
     """
@@ -131,7 +131,7 @@ def preview(task: Task, work: BatchJob) -> Outcome | None:
 
 
 def _source(path: str, work: BatchJob, url: str | None) -> Source:
-    """Return the source of an input. MisfitError for a picture; other errors as its opening."""
+    """Return the source of an input. Raises MisfitError for an image; errors of ``open_source``."""
     model = load(work)
     if is_still(path):
         raise MisfitError("a single image")
@@ -178,7 +178,7 @@ def _explained(error: Exception, name: str, path: str, work: BatchJob) -> Outcom
 class _CheckedSource:
     """A source wrapper that distinguishes inputs that do not fit the model from damaged ones.
 
-    ``url``: what the records of the local copy of an input from a store name.
+    ``url``: of an input from a store: its name in the records of the local copy.
     """
 
     def __init__(self, source: Source, model: Model, url: str | None) -> None:

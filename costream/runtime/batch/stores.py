@@ -112,7 +112,7 @@ def is_folder(url: str) -> bool:
 def list_files(url: str) -> list[str]:
     """Return the URLs of all files below a folder. OSError when a folder cannot be listed.
 
-    The query of a folder on a server, as a key of access, is that of all that is below it.
+    The query of a folder on a server, such as an access key, is used for all files below it.
     """
     server = _protocols(url)[0] in _SERVERS
     url, query = _split_query(url) if server else (url, "")
@@ -190,10 +190,10 @@ def fetch(url: str, folder: Path, stopped: Callable[[], bool] = lambda: False) -
     target.mkdir(parents=True, exist_ok=True)
     fs, _ = _opened(url)
     for file in files:
-        own = name if file is files[0] and not many else safe(posixpath.basename(file.path))
+        local = name if file is files[0] and not many else safe(posixpath.basename(file.path))
         with _plain_errors():
-            fs.get_file(file.path, str(target / own), callback=progress)
-        size = (target / own).stat().st_size
+            fs.get_file(file.path, str(target / local), callback=progress)
+        size = (target / local).stat().st_size
         if file.size and size != file.size:
             raise OSError(f"{size} of {file.size} bytes received")
     return str(folder / name)
@@ -232,7 +232,7 @@ def _protocols(url: str) -> list[str]:
 def _opened(url: str, query: str = "") -> tuple[Any, str]:
     """Return fsspec's file system for a URL, and the path in it.
 
-    ``query``: of all requests to a server, beside that of the URL.
+    ``query``: added to all requests to a server, in addition to the query of the URL.
     """
     import fsspec
 
@@ -241,7 +241,7 @@ def _opened(url: str, query: str = "") -> tuple[Any, str]:
     if servers:
         import aiohttp
 
-        # Not fsspec's five minutes for a whole file; proxies as in the environment.
+        # Instead of fsspec's five minutes for a file; proxies as in the environment.
         limit = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENT_S)
         client = {"timeout": limit, "trust_env": True}
         all_of_it = {"client_kwargs": client} | ({"params": query.lstrip("?")} if query else {})

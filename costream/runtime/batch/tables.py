@@ -75,7 +75,7 @@ class MergedTables:
         self._skipped: dict[str, int] = {}
         self._sums = dict.fromkeys(("steps", "segments", "errors", "macs", "dense_macs"), 0)
         self._media_s = 0.0
-        self._unfamiliar_s: float | None = None  # None: no model can tell
+        self._unfamiliar_s: float | None = None  # None: no model measures familiarity
         self._labels: dict[str, list[float]] = {}  # label: number, seconds
 
     def open(self) -> None:
@@ -214,7 +214,7 @@ class _ObjectRows:
 
 
 class _PredictionRows:
-    """Predictions as rows; the columns are those of the first one, as in each input's table."""
+    """Predictions as rows, with the columns of the first one, as in each input's table."""
 
     def __init__(self, rows: CsvRows | ParquetRows) -> None:
         self._rows = rows
@@ -228,8 +228,9 @@ class _PredictionRows:
             heads = header.get("heads")
             labels = {head["model"]: head["labels"] for head in heads} if heads else None
             persons = header.get("persons") is not None
-            given = (header["labels"], labels, top, future, scores)
-            columns = PredictionColumns(*given, persons=persons)
+            columns = PredictionColumns(
+                header["labels"], labels, top, future, scores, persons=persons
+            )
             self._open(columns)
         fixed = [record[key] for key in PREDICTION_COLUMNS[:6]]
         named = record.get("model"), record.get("person")

@@ -27,7 +27,7 @@ from costream.sources.base import Connection
 log = logging.getLogger("costream")
 
 LOG_S = 60.0  # interval between messages about one thing
-# An open feed without data for this long beyond its usual pauses is reported as stalled.
+# An open feed without data for this long, in addition to its usual pauses, is stalled.
 STALLED_S = 2.0
 JITTER = 1.25  # pauses may be longer than usual by this factor
 AHEAD = 100  # most numbers of persons and objects that are left out after a crash
@@ -45,7 +45,7 @@ class FeedChannel:
         self.spec, self.row, self.feed, self.recorder = spec, row, feed, recorder
         self.ended = False
         self._complete = False  # the source ended by itself
-        self.lost = False  # given up, or unreadable
+        self.lost = False  # it was given up, or cannot be read
         self._why = ""  # it was lost
         self._left_out_for_budget = 0  # steps
         self._left_out_for_speed = 0  # steps, as the machine is too slow

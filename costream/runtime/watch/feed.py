@@ -27,8 +27,8 @@ FIRST_PAUSE_S = 6.0  # ... and assumed to be as long as this
 class Feed:
     """Reads ``source`` in a thread and puts its items, on the model's clock, into ``buffer``.
 
-    Times are those of the source. A thread that is stuck in a library is abandoned when the program
-    ends.
+    Times are on the clock of the source. A thread that is stuck in a library is abandoned when the
+    program ends.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class Feed:
         *,
         sporadic: bool = False,
     ) -> None:
-        """``sporadic``: data come when something happens, and silence is no stall."""
+        """``sporadic``: the source is event-driven, and no data for a while is not a stall."""
         self.source, self.buffer = source, buffer
         self._live = source if isinstance(source, LiveSource) else None
         self.rate = Rate()  # of received items
         self.newest_s: float | None = None  # time.monotonic() at which the newest data arrived
         self.delays = ArrivalDelays()
         self._sporadic = sporadic
-        self._beside = False  # there is sound beside the pictures
+        self._has_extra_audio = False  # sound comes with the pictures
         self._begun_s: float | None = None  # time.monotonic() of the first item since a gap
         self._apart_s = (0.0, 0.0)  # media time between the last three items
         self._item_s = self._tick_s = math.nan  # media time of the newest item and tick
@@ -73,9 +73,9 @@ class Feed:
         return 0 if self._live is None else self._live.dropped
 
     def pause_s(self, now_s: float) -> float:
-        """Return the longest time between arrivals of data that is usual for this feed.
+        """Return the longest usual time between arrivals of data.
 
-        Frames are rare in some, others send bursts (HLS); how long those are is not known at first.
+        Some feeds have few frames, others send bursts (HLS), whose length is not known at first.
         """
         if self._sporadic:
             return math.inf
@@ -101,7 +101,7 @@ class Feed:
         error: Exception | None = None
         try:
             info = self.source.open()
-            self._beside = info.extra_audio
+            self._has_extra_audio = info.extra_audio
             self.buffer.put(SourceOpened(info))
             busy_s = time.thread_time()
             for event in self._clock(self._count(self.source.items())):
@@ -125,7 +125,7 @@ class Feed:
             if isinstance(item, Gap):
                 self._begun_s = None
             elif not isinstance(item, Fault) and not (
-                self._beside and isinstance(item, AudioBlock)
+                self._has_extra_audio and isinstance(item, AudioBlock)
             ):
                 now_s, received_s = time.monotonic(), self.connection.received_s
                 self.newest_s = now_s if received_s is None else received_s

@@ -58,7 +58,7 @@ _SHARED = (
     *KINDS,
     *KEYS,
 )
-_OWN = ("name", "url", *_SHARED)
+_KEYS = ("name", "url", *_SHARED)
 _STEM_BYTES = 70  # so that a number after it is still in the names of clips
 _RESERVED = '/\\:*?"<>|'
 _LONGEST_NAME = 100
@@ -69,7 +69,7 @@ _NO_FILE_NAME = re.compile(
 
 @dataclass(frozen=True)
 class FeedSpec:
-    """A feed to watch, with its own settings (None: as for all feeds)."""
+    """A feed to watch and its settings; None: the setting for all feeds."""
 
     name: str  # unique; its files are named after it
     uri: str = field(repr=False)  # with password
@@ -100,14 +100,14 @@ def read_feeds(options: Options) -> tuple[FeedSpec, ...]:
             continue
         other = taken.setdefault(_in_files(name), entry)
         if other is not entry:
-            used = folded(name) == folded(str(other.name()))
-            what = "is already used by" if used else "gives clips the names of those of"
+            same = folded(name) == folded(str(other.name()))
+            what = "is already used by" if same else "would name clips like those of"
             raise entry.error("name", f"{name!r} {what} {other.where}")
     return tuple(entry.spec(taken) for entry in entries)
 
 
 def _in_files(name: str) -> str:
-    """Return what the names of a feed's files begin with, where case does not count."""
+    """Return the beginning of the names of a feed's files, in lower case."""
     return folded(safe_name(name))
 
 
@@ -128,7 +128,7 @@ def _entries(argument: str, flags: Mapping[str, Any]) -> Iterator[_Entry]:
     _check(shared, _SHARED, str(path), path.parent)
     for number, table in enumerate(tables, 1):
         where = f"{path}, feed {number}"
-        _check(table, _OWN, where, path.parent)
+        _check(table, _KEYS, where, path.parent)
         yield _Entry(where, ChainMap(table, shared, dict(flags)))
     if any("password" in t or has_password(str(t.get("url"))) for t in (shared, *tables)):
         warn_of_readers(path)
@@ -144,11 +144,11 @@ def _why_not(name: str) -> str:
     return "it begins or ends with a dot or a space" if name else "it is empty"
 
 
-def _check(table: dict[str, Any], known: Sequence[str], where: str, folder: Path) -> None:
+def _check(table: dict[str, Any], allowed: Sequence[str], where: str, folder: Path) -> None:
     """Raise UsageError for an unknown key; make "password-file" relative to ``folder``."""
     for key in table:
-        if key not in known:
-            hint = f"known are {', '.join(known)}"
+        if key not in allowed:
+            hint = f"known are {', '.join(allowed)}"
             raise UsageError(f"unknown setting {key!r}", where=where, hint=hint)
     if isinstance(file := table.get("password-file"), str):
         table["password-file"] = str(folder / Path(file).expanduser())
@@ -156,20 +156,20 @@ def _check(table: dict[str, Any], known: Sequence[str], where: str, folder: Path
 
 @dataclass(frozen=True)
 class _Entry:
-    """The settings of a feed: its own, those of its file, those of the command line."""
+    """The settings of a feed, from its table, its file and the command line, in this order."""
 
     where: str  # for messages
     settings: ChainMap[str, Any]
 
     def name(self) -> str | None:
-        """Return the given name, or None. UsageError when it is not valid in a file name."""
+        """Return the name in the settings, or None. Raises UsageError if it is not a file name."""
         name = self._text("name")
         if name is not None and _NO_FILE_NAME.search(name):
             raise self.error("name", f"{name!r} cannot be used as a file name: {_why_not(name)}")
         return name
 
     def spec(self, taken: dict[str, _Entry]) -> FeedSpec:
-        """Return the feed, under a name that none in ``taken`` has in files, and add that name."""
+        """Return the feed under a name that is not in ``taken``, and add that name."""
         uri, name = self._uri(), self.name()
         if name is None:
             name = stem = name_of(uri)
@@ -183,19 +183,28 @@ class _Entry:
         if transport != text:
             raise self.error("transport", f"{text!r} is neither tcp nor udp")
         if channel is not None and (type(channel) is not int or channel < 1):
-            raise self.error("channel", f"{channel!r} is not a whole number from 1 on")
+            raise self.error("channel", f"{channel!r} is not an integer of at least 1")
         verify = self.settings.get("tls-verify")
         if verify is not None and not isinstance(verify, bool):
             raise self.error("tls-verify", f"{verify!r} is neither true nor false")
         alerts = read_options(self.settings, self._of_key)
         places = tuple(place for kind in KINDS for place in self._places(kind))
         check_places(places, self.where)
-        timeout_s = self._timeout_s()
-        own = (channel, self._stream(), transport, timeout_s, verify)
-        return FeedSpec(name, uri, display_name(uri), alerts, *own, places)
+        return FeedSpec(
+            name=name,
+            uri=uri,
+            shown=display_name(uri),
+            alerts=alerts,
+            channel=channel,
+            stream=self._stream(),
+            transport=transport,
+            timeout_s=self._timeout_s(),
+            tls_verify=verify,
+            places=places,
+        )
 
     def _places(self, kind: Kind) -> tuple[Place, ...]:
-        """Return the zones, lines or masks: those of the command line are parsed already."""
+        """Return the zones, lines or masks."""
         value = self.settings.get(kind) or ()
         values = (value,) if isinstance(value, str) else value
         if not isinstance(values, (list, tuple)) or not all(
@@ -212,22 +221,22 @@ class _Entry:
         return UsageError(f"{key} {what}", where=self.where)
 
     def _of_key(self, key: str) -> str:
-        """Return what messages call a setting: by its option, or by its list and key."""
-        own = any(key in table for table in self.settings.maps[:-1])
-        return f"{self.where}: {key}" if own else f"--{key}"
+        """Return the name of a setting in messages: its option, or its file and key."""
+        in_file = any(key in table for table in self.settings.maps[:-1])
+        return f"{self.where}: {key}" if in_file else f"--{key}"
 
     def _uri(self) -> str:
         """Return the URL with user and password; a source that is not a URL unchanged."""
         text = self._text("url")
         if not text:
             raise self.error("url", "is missing")
-        whole = text.startswith("${")
-        if whole:
+        is_variable = text.startswith("${")
+        if is_variable:
             text = fill(text)
-        own, user = self.settings.maps[0], self._text("user")
-        url = parse_url(text, variables=not whole)
+        table, user = self.settings.maps[0], self._text("user")
+        url = parse_url(text, variables=not is_variable)
         if url is None:
-            if own.keys() & {"user", *_PASSWORDS}:
+            if table.keys() & {"user", *_PASSWORDS}:
                 raise UsageError("only a URL can have a user and a password", where=self.where)
             return text
         self._check_host(url)
@@ -235,9 +244,9 @@ class _Entry:
             if ":" in user:  # the password would begin there
                 raise self.error("user", "must not contain a colon")
             url = url.having(user, None)
-        elif user and "user" in own:
+        elif user and "user" in table:
             raise self.error("user", "is in the URL already")
-        if url.user is None and own.keys() & {*_PASSWORDS}:
+        if url.user is None and table.keys() & {*_PASSWORDS}:
             raise UsageError("has a password, but no user", where=self.where)
         if url.user is not None and url.password is None:
             url = url.having(None, self._password())

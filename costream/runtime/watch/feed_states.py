@@ -16,9 +16,9 @@ from costream.runtime.persons import PersonRows
 class FeedStates:
     """One network and its state for ``count`` feeds.
 
-    Any subset of feeds can step together; the state of the others is not touched. A model whose
-    streams must step in sync has a separate state per feed, and steps them one after the other; a
-    model for one person has rows for the persons of each.
+    Any subset of feeds can step together; the states of the others do not change. A model whose
+    streams must step in sync has a separate state for each feed, and steps them one after the
+    other. A model for one person has rows for the persons of each feed.
     """
 
     def __init__(
@@ -32,15 +32,15 @@ class FeedStates:
     ) -> None:
         """``tokens``: for a token-gated model, most tokens computed per frame; None: all.
 
-        ``throttles``: the controller of that number, for each row; ``masks``: those of each row;
-        ``persons``: those of each row, if they are followed.
+        For each row: ``throttles``: the controller of its tokens. ``masks``: its masks.
+        ``persons``: the rows of its persons, if they are followed.
         """
         self._model, self._count = model, count
         self._throttles = throttles
-        alone = model.info.in_time
+        in_sync = model.info.in_time
         self._persons = persons
         self._states: list[Any] = (
-            [model.init_state(1) for _ in range(count)] if alone else [model.init_state(count)]
+            [model.init_state(1) for _ in range(count)] if in_sync else [model.init_state(count)]
         )
         if isinstance(model, GatedModel):
             for row, state in enumerate(self._states):
@@ -50,7 +50,7 @@ class FeedStates:
     def step(self, rows: Sequence[int], items: Sequence[Data]) -> list[StepResult]:
         """Step these rows, in ascending order, with one item each; return their results."""
         if self._persons is not None or self._model.info.in_time:
-            return [self._alone(row, item) for row, item in zip(rows, items, strict=True)]
+            return [self._step_one(row, item) for row, item in zip(rows, items, strict=True)]
         state = self._states[0]
         if len(rows) == self._count:
             result = self._model.step(items, state)
@@ -65,7 +65,7 @@ class FeedStates:
         return {} if self._throttles is None else self._throttles[row].step_budget
 
     def begin(self, row: int, newest: int) -> None:
-        """Let the numbers of a feed's persons go on after this one."""
+        """Continue numbering the persons of a feed after ``newest``."""
         if self._persons is not None:
             self._persons[row].begin(newest)
 
@@ -79,17 +79,17 @@ class FeedStates:
     def take(self, row: int) -> Any:
         """Return a copy of the network's state for this feed, as the state of one stream.
 
-        Of a feed of persons it is an initial state: after a restart they are told apart anew.
+        Where persons are followed it is an initial state: they get new numbers after a restart.
         """
         state, rows = self._at(row)
         return state.take(rows)
 
-    def put(self, row: int, known: Any) -> None:
+    def put(self, row: int, saved: Any) -> None:
         """Set the network's state for a feed to one that ``take`` returned."""
         state, rows = self._at(row)
-        state.put(rows, known)
+        state.put(rows, saved)
 
-    def _alone(self, row: int, item: Data) -> StepResult:
+    def _step_one(self, row: int, item: Data) -> StepResult:
         persons, throttles = self._persons, self._throttles
         if persons is not None and not isinstance(self._model, PersonsModel):
             return persons[row].step(item)

@@ -39,7 +39,7 @@ class Url(NamedTuple):
         return f"{self.scheme}{user}{self.host}{self.rest}"
 
     def having(self, user: str | None, password: str | None) -> Url:
-        """Return a copy with this user and password, given unencoded; None: unchanged."""
+        """Return a copy with this user and password, which are not encoded; None: unchanged."""
         return self._replace(
             user=self.user if user is None else quote(user, safe=""),
             password=self.password if password is None else quote(password, safe=""),

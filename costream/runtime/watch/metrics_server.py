@@ -27,7 +27,7 @@ STUCK_S = 5.0  # the main loop is stuck when it shows no status for this long
 CLIENT_S = 5.0  # time limit for a client's request
 _POLL_S = 0.2  # interval at which the server checks whether to end
 _MOST_CLIENTS = 64  # simultaneous
-_MOST_WAITING = 1024  # to be accepted; one that comes when these are there tries again after 1 s
+_MOST_WAITING = 1024  # to be accepted; further clients try again after 1 s
 log = logging.getLogger("costream")
 
 
@@ -35,7 +35,7 @@ class Metrics:
     """Serves ``/metrics`` and ``/healthz`` at ``address``: PORT (on loopback) or HOST:PORT.
 
     The port is bound at once, so that a problem with it is a UsageError before the model is
-    loaded. Requests are answered in their own threads and never wait for the watch.
+    loaded. Each request is answered in a thread, and never waits for the watch.
     """
 
     def __init__(self, address: str) -> None:
@@ -139,7 +139,7 @@ class _Server(ThreadingHTTPServer):
                 self._clients.pop(request, None)
 
     def service_actions(self) -> None:
-        """Disconnect clients whose time is over, however often they send something."""
+        """Disconnect clients whose time is over, also if they keep sending."""
         begun_s = time.monotonic() - CLIENT_S
         with self._lock:
             late = [client for client, start_s in self._clients.items() if start_s < begun_s]

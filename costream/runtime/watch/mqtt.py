@@ -43,7 +43,7 @@ from costream.runtime.watch.home_assistant import (
 USER, PASSWORD = "COSTREAM_MQTT_USER", "COSTREAM_MQTT_PASSWORD"
 QUEUE = 1000  # alerts and events that wait for the broker
 KEEP_ALIVE_S = 30
-CLOSE_S = 1.5  # most time to say goodbye
+CLOSE_S = 1.5  # time limit for disconnecting
 RETRY_S = (1, 30)  # between attempts to connect, growing
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 _PREFIX = "costream"
@@ -53,7 +53,7 @@ log = logging.getLogger("costream")
 
 
 class MqttPublisher:
-    """Publishes to one broker, from a thread of its own; no method ever waits for it.
+    """Publishes to one broker from a separate thread; no method waits for the broker.
 
     It is a view of the watch (``show``), an action of every alert (``do``), and makes a sink for
     the records of each feed.
@@ -62,7 +62,7 @@ class MqttPublisher:
     wants_clip = False
 
     def __init__(self, url: str) -> None:
-        """UsageError when ``url`` is not one of a broker, or paho-mqtt is not installed."""
+        """Raise UsageError if ``url`` is not the URL of a broker, or paho-mqtt is not installed."""
         try:
             from paho.mqtt import client as mqtt
             from paho.mqtt.enums import CallbackAPIVersion
@@ -71,17 +71,17 @@ class MqttPublisher:
             raise UsageError("needs the extra mqtt", where="--mqtt", hint=hint) from error
         parts, host, port, self._prefix = _parsed(url)
         self.name = f"MQTT to {host}:{port}"
-        self.dropped = 0  # alerts and events for which there was no room
+        self.dropped = 0  # alerts and events that came while the queue was full
         self._done = int(mqtt.MQTT_ERR_SUCCESS), int(mqtt.MQTT_ERR_NO_CONN)
         self._feeds: Sequence[FeedSpec] = ()
         self._about: dict[str, Any] = {}  # for ``descriptions``
         self._states: dict[str, str | bytes] = {}  # by topic
         self._sent: dict[str, str | bytes] = {}  # since the connection was made
         self._described: dict[str, str] = {}  # descriptions by topic
-        self._lock = threading.RLock()  # guards the two
+        self._lock = threading.RLock()  # guards _states and _sent
         self._connected = self._closed = False
         self._drops, self._troubles = LogLimiter(), LogLimiter()
-        self._trouble = ""  # why there is no connection, as told last
+        self._trouble = ""  # why there is no connection, in the last message
         client = self._client = mqtt.Client(CallbackAPIVersion.VERSION2)
         client.max_queued_messages_set(QUEUE)
         client.reconnect_delay_set(*RETRY_S)
@@ -101,16 +101,14 @@ class MqttPublisher:
     def begin(self, feeds: Sequence[FeedSpec], model: ModelInfo) -> None:
         """Connect, and describe these feeds whenever there is a connection."""
         several = len(model.heads) > 1
-        self._feeds, self._about = (
-            feeds,
-            {
-                "model": model.card.name,
-                "heads": [head.card.name for head in model.heads] if several else [],
-                "sound": bool(model.sound or model.beside),
-                "persons": model.follows,
-                "pictures": model.box is not None,
-            },
-        )
+        self._feeds = feeds
+        self._about = {
+            "model": model.card.name,
+            "heads": [head.card.name for head in model.heads] if several else [],
+            "sound": bool(model.sound or model.beside),
+            "persons": model.follows,
+            "pictures": model.box is not None,
+        }
         self._client.loop_start()
 
     def show(self, status: WatchStatus) -> None:
@@ -138,7 +136,7 @@ class MqttPublisher:
         self._publish(f"{topic_part(feed)}/event", text)
 
     def close(self) -> None:
-        """Say that the watch has ended, and disconnect; what waits is dropped. May be repeated."""
+        """Publish that the watch has ended, and disconnect. May be called again."""
         if self._closed:
             return
         self._closed = True
@@ -170,7 +168,7 @@ class MqttPublisher:
 
     def _on_connect(self, client: Any, _: Any, __: Any, reason: Any, ___: Any) -> None:
         if reason.is_failure:
-            self._tell(f"refused: {str(reason).lower()}")
+            self._log_trouble(f"refused: {str(reason).lower()}")
             return
         if self._trouble:
             log.warning("%s: connected again", self.name)
@@ -188,13 +186,13 @@ class MqttPublisher:
                 self._state(topic, value)
 
     def _on_message(self, client: Any, _: Any, message: Any) -> None:
-        """Remove what is gone since an earlier watch; keep what another one removes of this."""
+        """Remove descriptions of an earlier watch; restore descriptions that were removed."""
         topic, closed = str(message.topic), self._closed
         if text := self._described.get(topic):
             if not message.payload and not closed:
                 client.publish(topic, text, retain=True)
             return
-        if closed or not message.retain:  # it is sent now, so somebody is there who means it
+        if closed or not message.retain:  # it was sent just now, by a program that is running
             return
         if (gone := described_state(message.payload, self._prefix)) is not None:
             client.publish(topic, b"", retain=True)
@@ -207,17 +205,17 @@ class MqttPublisher:
         )
 
     def _on_disconnect(self, _: Any, __: Any, ___: Any, reason: Any, ____: Any) -> None:
-        was, self._connected = self._connected, False
-        if was and not self._closed:
-            self._tell(f"the connection was lost ({str(reason).lower()})")
+        was_connected, self._connected = self._connected, False
+        if was_connected and not self._closed:
+            self._log_trouble(f"the connection was lost ({str(reason).lower()})")
 
     def _on_connect_fail(self, *_: Any) -> None:
         error = sys.exc_info()[1]
         reason = getattr(error, "verify_message", "") or getattr(error, "strerror", "") or error
-        self._tell(str(reason).lower())
+        self._log_trouble(str(reason).lower())
 
-    def _tell(self, trouble: str) -> None:
-        """Log why there is no connection: once, and at intervals, as it is tried again."""
+    def _log_trouble(self, trouble: str) -> None:
+        """Log why there is no connection: at once, then at intervals while it is tried again."""
         self._connected = False
         if self._closed:
             return

@@ -22,7 +22,7 @@ from costream.weights_io.file import SUFFIX
 
 log = logging.getLogger("costream")
 
-SAME_S = 1.0  # a clock that is behind by less was only corrected
+SAME_S = 1.0  # a clock that is behind by less was only adjusted
 
 
 @dataclass(frozen=True)
@@ -45,24 +45,25 @@ class SavedState(Snapshot):
     state: Any = field(repr=False)  # of one stream, as from ``model.init_state(1)``
 
     def away_s(self, clock_s: float) -> float | None:
-        """Return how long ago it was saved by the clock of this machine, ``time.time()``.
+        """Return how long ago it was saved; ``clock_s``: ``time.time()``.
 
-        None: that is behind, as after a power failure where nothing keeps the time.
+        None: the clock is behind the saved state, as after a power failure on a machine without a
+        battery for its clock.
         """
         away_s = clock_s - self.saved_s
         return max(0.0, away_s) if away_s > -SAME_S else None
 
     def began_at(self, clock_s: float) -> float:
-        """Return ``began_s`` by the clock of this machine as it is set now, ``time.time()``.
+        """Return ``began_s`` on the clock of this machine as it is set now; ``clock_s``: its time.
 
-        Times never go back: at 0 s it is what it was, unless the clock has been set.
+        It is unchanged unless the clock was set, and such that times never go back.
         """
         began_s = self.saved_s - self.now_s
         began_s = self.began_s if abs(began_s - self.began_s) < SAME_S else began_s
         return min(began_s, clock_s - self.now_s)
 
     def age_s(self, clock_s: float) -> float:
-        """Return how old the newest step is; infinite if unknown. A lost feed is saved, too."""
+        """Return how old the newest step is; infinite if unknown."""
         away_s = self.away_s(clock_s)
         return math.inf if away_s is None else away_s + self.now_s - self.time_s
 
@@ -71,8 +72,8 @@ class StateDirectory:
     """Two files per feed in ``folder``: the newer valid one counts.
 
     ``NAME.safetensors`` is replaced atomically and durable, ``.NAME.recent.safetensors`` is
-    overwritten more often (see ``write_state``). A file is valid while the weights and the source,
-    its login apart, are the same. An invalid or damaged one is moved to ``....aside``.
+    overwritten more often (see ``write_state``). A file is valid for the same weights and the same
+    source, whatever its login. An invalid or damaged one is moved to ``....aside``.
 
     Raises UsageError when the folder cannot be written or another watch uses it.
     """
@@ -93,16 +94,16 @@ class StateDirectory:
         self._failing: set[Path] = set()  # files that could not be written
 
     def restore(self, spec: FeedSpec) -> SavedState | None:
-        """Return the newest saved state of a feed, bit for bit; None when there is no valid one.
+        """Return the newest saved state of a feed, bit for bit; None if no file is valid.
 
-        Invalid files are moved aside with a warning. Which of two is newer the feed's clock says:
-        that of this machine may have been set meanwhile.
+        Invalid files are moved aside with a warning. The newer of two is found by the feed's clock,
+        as the clock of this machine may have been set meanwhile.
         """
         found = [self._valid(path, spec) for path in self._paths(spec.name)]
         saved = max(filter(None, found), key=lambda saved: saved.now_s, default=None)
         if saved is not None and saved.away_s(time.time()) is None:
             what = "the clock of this machine is behind the saved state"
-            then = "times go on from there, and the network begins anew"
+            then = "times continue from the saved one, and the state of the network is reset"
             log.warning("%s: %s: %s", spec.name, what, then)
         return saved
 
@@ -115,7 +116,7 @@ class StateDirectory:
             reason = error.strerror or type(error).__name__
         except UnfitStateError as error:
             reason = str(error)
-        except Exception as error:  # whatever is in the file, the watch begins
+        except Exception as error:  # the watch begins whatever the file holds
             reason = f"it is damaged ({type(error).__name__})"
         aside = path.with_name(f"{path.name}.aside")
         try:
@@ -160,7 +161,7 @@ class StateDirectory:
         path = self._paths(name)[0 if durable else 1]
         try:
             write_state(path, metadata, state.tensors(), durable=durable)
-        except Exception as error:  # any error is logged, and the watch goes on
+        except Exception as error:  # any error is logged, and the watch continues
             if not self._failing:
                 log.warning("the state of the feeds cannot be saved: %s", error)
             self._failing.add(path)
@@ -180,8 +181,13 @@ class StateDirectory:
         fits = len(smoothed) in (0, 1 + len(self._model.info.card.labels))
         if not fits or not all(map(math.isfinite, smoothed)):
             raise UnfitStateError("it is damaged")
-        whole = math.isfinite(began_s + saved_s + now_s)
-        if not whole or not time_s >= 0 or now_s < time_s - SAME_S or min(next_step, newest) < 0:
+        is_finite = math.isfinite(began_s + saved_s + now_s)
+        if (
+            not is_finite
+            or not time_s >= 0
+            or now_s < time_s - SAME_S
+            or min(next_step, newest) < 0
+        ):
             raise UnfitStateError("it is damaged")
         state = self._model.init_state(1)
         try:

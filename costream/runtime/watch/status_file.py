@@ -84,9 +84,9 @@ def _check(path: Path) -> None:
 
 
 def status_json(status: WatchStatus, *, running: bool) -> dict[str, Any]:
-    """Return the status as one object; its fields are those of WatchStatus and FeedStatus.
+    """Return the status as one JSON object, with the fields of WatchStatus and FeedStatus.
 
-    In addition: ``type``, ``schema``, the process (``pid``), whether the watch still runs, and
+    It also has ``type``, ``schema``, the process (``pid``), whether the watch still runs, and
     the feed of each alert.
     """
     head = {"type": "status", "schema": SCHEMA, "running": running, "pid": os.getpid()}

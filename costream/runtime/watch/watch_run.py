@@ -51,16 +51,16 @@ log = logging.getLogger("costream")
 
 VIEW_S = 0.25  # interval between status updates
 SAVE_S = 1.0  # interval between savings of the network's state
-DURABLE_S = 10.0  # interval between those that survive a power failure; they wear a disk
-TIDY_S = 60.0  # interval between times at which free memory is given back
-AHEAD = 1000  # step numbers that are left out after a crash, since some of them may be used
+DURABLE_S = 10.0  # interval between savings that survive a power failure; they wear out a disk
+TIDY_S = 60.0  # interval between returns of free memory to the system
+AHEAD = 1000  # step numbers that are left out after a crash, as some may be used already
 RESUME_S = 60.0  # a saved state is used for a restart within this time
 BUFFER_STEPS = 64  # most steps of a feed that wait for the network before the feed waits
-BURST_S = 12.0  # a burst of data this long is kept whole ...
-BURST_FRAMES = 256  # ... if it has no more frames
-BURST_LINES = 10_000  # of text
+BURST_S = 12.0  # no step is dropped of a burst that is at most this long ...
+BURST_FRAMES = 256  # ... and has at most this many frames
+BURST_LINES = 10_000  # the same, for lines of text
 STOP_S = 1.0  # time for all feeds to end; one that hangs in a library is abandoned
-# Hosts and ports, as they are often named without the rest of their URL.
+# Hosts and ports, as people often type them instead of a URL.
 _HOST = re.compile(
     r"(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[\w.-]+\.(?:local|lan|home)|[\w.-]+(?=:[0-9]))"
     r"(?::[0-9]{1,5})?(?:/.*)?"
@@ -114,7 +114,7 @@ class WatchRun:
     def rounds(self) -> Generator[None, None, None]:
         """Watch to the end, pausing after each round of steps; every file is finished.
 
-        Ends early, and properly, when the iterator is closed.
+        Closing the iterator ends the watch early; files are finished all the same.
         """
         for row, saved in enumerate(self._saved):
             if saved is not None:
@@ -143,7 +143,7 @@ class WatchRun:
             self._finish(self.exit_code)
 
     def _restored(self, spec: FeedSpec) -> SavedState | None:
-        """Return what an earlier watch saved of a feed, if it did."""
+        """Return the state of a feed that an earlier watch saved, if there is one."""
         return None if self._state_directory is None else self._state_directory.restore(spec)
 
     def _channel(self, row: int, spec: FeedSpec) -> FeedChannel:
