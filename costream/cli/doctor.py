@@ -24,7 +24,6 @@ from costream.core.settings import PROJECT_FILE, user_config_path
 EXTRAS = {
     "mqtt": ("paho-mqtt", "paho", "messages to an MQTT broker"),
     "mic": ("sounddevice", "sounddevice", "microphone"),
-    "pose": ("mediapipe", "mediapipe", "skeletons from video, Python up to 3.12"),
     "flow": ("opencv-python-headless", "cv2", "optical flow"),
     "report": ("matplotlib", "matplotlib", "plots as PNG"),
     "parquet": ("pyarrow", "pyarrow", "Parquet tables"),

@@ -28,6 +28,7 @@ from costream.cli.models_fetch import (
 from costream.cli.printing import check_weight_file, print_json
 from costream.core.errors import CostreamError, ExitCode, UsageError, printable, say
 from costream.core.formatting import counted, listed, print_path, saving, si
+from costream.core.records import POSE_ESTIMATION
 from costream.models.catalogue import (
     ModelEntry,
     find_weights,
@@ -277,8 +278,11 @@ def _summary(card: Card) -> Iterator[tuple[str, str]]:
     yield from (
         (name, text) for name, text in (("limits", card.limits), ("licence", card.licence)) if text
     )
-    takes = "features" if card.frontend is None else _TAKES.get(card.frontend, "video")
-    yield "takes", f"{takes}, {card.rate_hz:g} steps a second"
+    if card.task == POSE_ESTIMATION:
+        yield "takes", "crops of video, one a person, for models of skeletons"
+    else:
+        takes = "features" if card.frontend is None else _TAKES.get(card.frontend, "video")
+        yield "takes", f"{takes}, {card.rate_hz:g} steps a second"
     macs, dense_macs = card.costs.get("macs"), card.costs.get("dense_macs", 0)
     if macs:
         less = saving(macs, dense_macs)

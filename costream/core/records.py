@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "costream/1"
 OBJECT_DETECTION = "object detection"  # task of models that output Objects, not Prediction
+POSE_ESTIMATION = "pose estimation"  # task of networks that find joints for other models
 AUDIO_TAGGING = "audio tagging"  # of models whose labels do not exclude one another
 THRESHOLD = 0.5  # default probability that opens a segment
 LATEST_S = 1e12

@@ -59,7 +59,7 @@ def figure_in_picture(skeleton: SkeletonFrame) -> Figure | None:
 def _flat(skeleton: SkeletonFrame) -> tuple[Points, tuple[float, float]]:
     """Return two coordinates of each joint, and the signs that turn them right and down."""
     if skeleton.places is not None:
-        # In 3D, MediaPipe puts the hips of all persons at the same place. The aspect ratio of
+        # In 3D, the hips of all persons in a video are at the same place. The aspect ratio of
         # the image is unknown here; 4:3 is close enough.
         return skeleton.places, (4 / 3, 1.0)
     # In 3D, x points to the camera's left (Kinect), in an image to the right.

@@ -20,7 +20,7 @@ from costream.core.errors import CostreamError, ModelError
 from costream.core.records import Objects, Prediction, Record
 from costream.evaluation.predictions import CostCollector
 from costream.models.base import Model
-from costream.models.catalogue import load_model
+from costream.models.catalogue import load_model, read_model
 from costream.options.options import Options
 from costream.runtime.options import source_options
 from costream.runtime.pipeline import run
@@ -115,10 +115,10 @@ def reproduce(weights: str | Path, folder: Path | None = None) -> dict[str, Any]
     sample is not in the folder (default: ``samples_folder``); None for a card without a sample.
     Raises ModelError if the metrics differ or cannot be measured.
     """
-    model = load_model(str(weights), device="cpu")
-    sample = model.info.card.sample
+    sample = read_model(str(weights)).card.sample
     if not sample:
         return None
+    model = load_model(str(weights), device="cpu")
     try:
         path = (folder or samples_folder()) / sample["file"]
         reason = _unlike(path, sample["sha256"])

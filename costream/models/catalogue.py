@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from costream.core.errors import ModelError, UsageError
 from costream.core.formatting import suggest_names
-from costream.core.records import AUDIO_TAGGING, OBJECT_DETECTION
+from costream.core.records import AUDIO_TAGGING, OBJECT_DETECTION, POSE_ESTIMATION
 from costream.core.spelling import stored_path
 from costream.models.spec import model_summaries
 from costream.weights_io.file import STEP_SUFFIX, SUFFIX, Weights, read_card, read_weights
@@ -60,6 +60,8 @@ def kind_of(task: str, frontend: str | None = None) -> str:
         return "Sounds"
     if frontend == "joints" or task.startswith("skeleton"):
         return "Actions of persons, from skeletons or video"
+    if task == POSE_ESTIMATION:
+        return "Joints of persons in video, for models of skeletons"
     return "Features" if task in ("features", "encoder") else "Actions in video"
 
 

@@ -10,7 +10,6 @@ from costream.core.records import AudioFormat, SourceInfo, SourceKind
 from costream.models.base import shipped_for
 from costream.models.frontend import frontend_class
 from costream.models.oad.tsn import load_opencv
-from costream.models.skeleton.pose import installed_version, load_mediapipe
 from costream.weights_io.card import Card
 
 
@@ -35,8 +34,8 @@ def extra_audio(frontend: Any) -> AudioFormat | None:
 def check_source(card: Card, frontend: Any, info: SourceInfo) -> None:
     """Raise SourceError if a source does not fit the model.
 
-    Video fits a skeleton model if pose estimation is installed, and the tokens of a frontend may
-    come as features, unless they are whole images. Raises ModelError if the model has no
+    Video fits a skeleton model, as joints are found in it, and the tokens of a frontend may come
+    as features, unless they are whole images. Raises ModelError if the model has no
     classifier.
     """
     if frontend is not None:
@@ -48,7 +47,6 @@ def check_source(card: Card, frontend: Any, info: SourceInfo) -> None:
         _check_width(card, info.width)
     elif wanted == "skeleton" and info.kind == "video":
         frontend.check(MEDIAPIPE_33, frontend.axes, card.name)
-        load_mediapipe(card.name)
     elif wanted == "skeleton" and info.kind == "skeleton":
         _check_skeleton(card, frontend, info)
     elif wanted == info.kind == "video":
@@ -76,7 +74,7 @@ def check_flow(card: Card, frontend: Any) -> None:
 def source_notes(frontend: Any, info: SourceInfo) -> dict[str, Any]:
     """Return entries for the run's header on how this source reaches the network."""
     if source_kind(frontend) == "skeleton" and info.kind == "video":
-        return {"pose": f"MediaPipe {installed_version()}, its operations are not counted"}
+        return {"pose": "BlazePose on persons of NanoDet-Plus, operations not counted"}
     if info.kind == "video" and extra_audio(frontend) is not None and not info.extra_audio:
         why = info.silent or "only files and feeds provide it"
         return {"sound": f"none, its part of the tokens is zeros ({why})"}

@@ -8,7 +8,7 @@ from typing import Any
 
 from costream.core.errors import ModelError
 from costream.core.label_sets import KNOWN, Labels, custom_labels, read_labels
-from costream.core.records import AUDIO_TAGGING, OBJECT_DETECTION
+from costream.core.records import AUDIO_TAGGING, OBJECT_DETECTION, POSE_ESTIMATION
 from costream.nn.video3d.sizes import TASK
 from costream.weights_io.card import Card
 from costream.weights_io.import_settings import ImportSettings
@@ -56,7 +56,8 @@ def imported_card(
             if settings.get(key) is not None:
                 raise ModelError(f"--config {key}: not applicable, this encoder has no classifier")
         # An encoder is used from Python; a rate of 0 means unknown.
-        return Card(task="encoder", labels=(), rate_hz=settings.get("rate_hz") or 0.0, **common)
+        task = POSE_ESTIMATION if imported.task == POSE_ESTIMATION else "encoder"
+        return Card(task=task, labels=(), rate_hz=settings.get("rate_hz") or 0.0, **common)
     labels = _labels(imported, settings)
     background = settings.get("background") or labels.background
     if background is not None and background not in labels.names:

@@ -35,7 +35,7 @@ from costream.models.compatibility import (
 from costream.models.devices import find_device, find_dtype, synchronize
 from costream.models.head_scores import HeadScores, rows_with_nan
 from costream.models.oad.audiovisual import stack_audio_blocks
-from costream.models.skeleton.pose import BOX, PoseTracker, PoseTrackers
+from costream.models.pose.tracker import BOX, PoseTracker, PoseTrackers
 from costream.nn.cuda_graph import GraphedStep
 from costream.nn.state import State, numbers_of
 from costream.weights_io.card import Card
@@ -199,7 +199,7 @@ class StreamingModel:
         """Take one item per stream, all of the same type, return the newest output.
 
         Feature rows go straight to the network, frames and skeletons through the frontend; a
-        skeleton frontend gets the persons that MediaPipe detects in frames. The probabilities
+        skeleton frontend gets the persons that a pose estimator finds in frames. The probabilities
         are the softmax over all logits at the card's temperature, or the sigmoid of each where
         labels are independent; where no person is present, the background has probability 1.
         Raises ValueError for items of several types.

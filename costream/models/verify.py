@@ -14,7 +14,15 @@ import torch
 from torch import nn
 
 from costream.core.errors import ModelError
-from costream.core.records import AudioBlock, Data, FeatureRow, SkeletonFrame, TextLine, VideoFrame
+from costream.core.records import (
+    POSE_ESTIMATION,
+    AudioBlock,
+    Data,
+    FeatureRow,
+    SkeletonFrame,
+    TextLine,
+    VideoFrame,
+)
 from costream.models.base import Model
 from costream.models.build import build, model_class
 from costream.models.compatibility import source_kind
@@ -25,6 +33,7 @@ from costream.weights_io.card import Card
 from costream.weights_io.file import Weights, read_weights
 
 _BEST = 10  # labels
+CROP = 256  # side of the crops of a pose estimator, in pixels
 _TIMED = 9  # steps
 # Functions of the time in seconds, [N].
 KNOWN_SOUNDS: dict[str, Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]] = {
@@ -53,6 +62,8 @@ def verify(name: str | Path, stored: Weights | None = None) -> str:
         elif stored.card.finds_objects:
             model = model_class(stored.card)(stored.card, network, frontend)
             _compare(*(_boxes(model, random_items(model, 1)) for _ in range(2)))
+        elif stored.card.task == POSE_ESTIMATION:
+            _compare(*(_points(network.eval()) for _ in range(2)))
         elif stored.card.labels:
             model = model_class(stored.card)(stored.card, network, frontend)
             _check_classifier(model)
@@ -180,6 +191,13 @@ def _check_detector(network: Any, card: Card) -> None:
         found = [network.forward_step(x, state, TopShare(0.25))[0] for x in pictures]
         runs.append(torch.cat([f.boxes.flatten() for f in found]).numpy())
     _compare(*runs)
+
+
+@torch.inference_mode()
+def _points(network: nn.Module) -> Rows:
+    """Return what a network finds in noise of the size of its crops."""
+    crop = torch.rand(1, 3, CROP, CROP, generator=torch.Generator().manual_seed(0))
+    return np.concatenate([part.flatten().numpy() for part in network(crop)])
 
 
 def _boxes(model: Model, items: Sequence[Data]) -> Rows:

@@ -26,14 +26,17 @@ def card_text(card: Card, table: Table) -> str:
     arguments = ", ".join(
         f"{k} {v}" for k, v in {**card.arguments, **card.frontend_arguments}.items()
     )
+    labels = f"; labels: {', '.join(card.labels)}" if card.labels else ""
+    frontend = f" on frontend {card.frontend}" if card.frontend else ""
+    rate = f"{card.rate_hz:g} steps a second; paper" if card.rate_hz else "Paper"
     lines = [
         f"# {card.name}",
         "",
         card.description,
         "",
-        f"- Task: {card.task}; labels: {', '.join(card.labels)}",
-        f"- Architecture: {card.architecture} on frontend {card.frontend} ({arguments})",
-        f"- {card.rate_hz:g} steps a second; paper: {card.paper}",
+        f"- Task: {card.task}{labels}",
+        f"- Architecture: {card.architecture}{frontend} ({arguments})",
+        f"- {rate}: {card.paper}",
         *_costs(card),
         *(f"- {line}" for line in compression_lines(card)),
         f"- Trained on: {card.trained_on}",

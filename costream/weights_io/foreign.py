@@ -1,7 +1,7 @@
 """Readers of foreign checkpoint files: named tensors, without executing anything in the file.
 
-Supported are torch files (zip and old), safetensors, .npz, HDF5 of Keras, and plain pickles of
-NumPy arrays.
+Supported are torch files (zip and old), safetensors, .npz, HDF5 of Keras, TFLite, and plain pickles
+of NumPy arrays.
 Containers that training scripts put around the weights are removed; the arguments in an ``args``
 entry are kept.
 
@@ -27,6 +27,7 @@ from torch import Tensor
 from costream.core import pickles
 from costream.core.errors import ModelError
 from costream.weights_io.file import FORMAT, read_header
+from costream.weights_io.tflite_file import read_tflite
 from costream.weights_io.torch_file import MAGIC, Namespace, checkpoint_name, read_old, read_zip
 
 _WRAPPERS = ("model", "state_dict", "model_state_dict", "model_state", "blobs")
@@ -81,6 +82,8 @@ def _load(path: Path) -> Any:
             return _load_safetensors(path)
         if start[:8] == _HDF5:
             return _load_hdf5(path)
+        if start[4:8] == b"TFL3":
+            return read_tflite(path.read_bytes())
         if start[:1] == b"\x80":
             with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as m:
                 if start == MAGIC:
@@ -142,9 +145,6 @@ def _foreign(path: Path, start: bytes) -> ModelError:
     if head.startswith((b"<!doctype html", b"<html")):
         what = "an HTML page, not a checkpoint"
         hint = "the page of the download was saved in its place: download the file itself"
-    elif start[4:8] == b"TFL3":
-        what = "a TFLite network, which is not read"
-        hint = "import the same network from a PyTorch or Keras file"
     elif start[:2] == b"\x1f\x8b":
         what = "a gzip archive, such as TensorFlow's bundles, which are not read"
         hint = "import a PyTorch file of the same network"

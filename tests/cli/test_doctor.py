@@ -29,7 +29,7 @@ def test_json_names_what_matters(capsys):
         "model cooadtr",
     ):
         assert findings[name]["ok"] is True, findings[name]
-    for extra in ("mic", "pose", "torchaudio"):
+    for extra in ("mic", "flow", "torchaudio"):
         assert findings[extra]["ok"] in (True, None)
         if findings[extra]["ok"] is None:
             assert "pip install" in findings[extra]["hint"]

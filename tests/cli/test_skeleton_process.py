@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import signal
@@ -22,7 +21,6 @@ from kit.program import start
 from kit.runs import lines_in, records, refused, run, wait_until
 
 SAMPLE = SAMPLES / "room.mp4"
-HAS_POSE = importlib.util.find_spec("mediapipe") is not None
 
 
 @pytest.fixture(scope="module")
@@ -70,25 +68,20 @@ def test_a_table_to_records_and_annotated_video(weights: Path, tmp_path: Path) -
     run("detect", poses, "-m", weights, "-f", "mp4", code=2)
 
 
-@pytest.mark.skipif(HAS_POSE, reason="the pose extra is installed")
-def test_video_without_the_pose_extra_is_one_clear_line(weights: Path, tmp_path: Path) -> None:
-    words = "room.mp4: tiny takes skeletons, not video; pip install 'costream[pose]'"
-    refused(4, words, "detect", SAMPLE, "-m", weights, "-o", tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(("option", "value"), [("--layout", "ntu-25"), ("--columns", "x,y,z")])
 def test_options_of_tables_without_a_table(option: str, value: str) -> None:
     refused(2, f"{option}: no input has joints", "detect", SAMPLE, option, value)
 
 
-@pytest.mark.skipif(not HAS_POSE, reason="pip install 'costream[pose]'")
-def test_video_with_the_pose_extra(weights: Path, tmp_path: Path) -> None:
-    done = run("detect", SAMPLE, "-m", weights, "-o", tmp_path, "-q", "--duration", "2")
+def test_joints_are_found_in_video(weights: Path, tmp_path: Path) -> None:
+    options = ("-o", tmp_path, "-q", "--start", 5, "--duration", 1)
+    done = run("detect", SAMPLE, "-m", weights, *options)
     assert done.stderr == ""
-    (header,) = records(tmp_path / "room.mp4.jsonl", "header")
-    assert "MediaPipe" in header["options"]["pose"]
-    assert len(records(tmp_path / "room.mp4.jsonl", "compute")) == 30
+    path = tmp_path / "room.mp4.jsonl"
+    (header,) = records(path, "header")
+    assert "BlazePose" in header["options"]["pose"]
+    assert len(records(path, "compute")) == 15
+    assert {row["person"] for row in records(path, "prediction")} == {1}
 
 
 @pytest.mark.slow

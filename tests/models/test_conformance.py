@@ -121,7 +121,8 @@ def joint(dtype: str = "float32") -> Any:
 ANY_TIME = ("cooadtr, tdn", "movinet", "nanodet")  # of video: streams may start at different times
 SILENT = ("features", "encoder", "deepcot-encoder")  # no classifier
 # That of a user's file: tests/models/importers/test_user_network.py.
-BUILT = [name for name in architectures() if name != "user-network"]
+# Joints of persons are found for other models: tests/models/test_pose.py.
+BUILT = [name for name in architectures() if name not in ("user-network", "blazepose")]
 MODELS = {name: partial(build, name) for name in BUILT if name not in SILENT}
 MODELS |= {
     "cooadtr, tdn": partial(build, "cooadtr", frontend="tdn", **VIDEO),
@@ -209,7 +210,7 @@ def test_only_sources_of_its_kind_are_taken(name: str) -> None:
     refused = {"features", "skeleton", "video", "audio", "text"} - {kind}
     if hasattr(model.frontend, "token_width"):  # its tokens may come as features
         refused -= {"features"}
-    if kind == "skeleton":  # detected in video, where MediaPipe is installed
+    if kind == "skeleton":  # joints are found in video
         refused -= {"video"}
     for other in refused:
         with pytest.raises(SourceError, match=f"{model.info.card.name} takes .*, not"):

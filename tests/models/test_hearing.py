@@ -218,7 +218,6 @@ def test_persons_in_pictures_and_the_sound_beside_them() -> None:
     items = sorted([*frames, *blocks], key=lambda item: (item.time_s, isinstance(item, VideoFrame)))
     model: Any = load_model("costgcn,cosounds")
     model.person.person_finder = lambda most: Finder(known)
-    model.check = lambda source: {}  # needs MediaPipe for pictures
     info = SourceInfo("two", "two", "video", 3.0, 15.0, extra_audio=True)
     both, alone = RecordSink(), RecordSink()
     run(ItemSource(info, items), model, [both])

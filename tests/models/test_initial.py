@@ -26,7 +26,8 @@ def digest(**how: Any) -> str:
 def test_every_architecture_can_be_begun_with() -> None:
     names = initial_models()
     begun = {model_spec(name).architecture or name for name in names}
-    assert begun | {"user-network"} == set(architectures())  # which a function of a file builds
+    # Two are not: a function of a file builds the one, the other finds joints for models.
+    assert begun | {"user-network", "blazepose"} == set(architectures())
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from costream.core.records import FeatureRow, SkeletonFrame, SourceInfo, SourceK
 from costream.models import streaming
 from costream.models.build import build
 from costream.models.compatibility import source_notes
-from costream.models.skeleton import pose
+from costream.models.pose import tracker as pose
 from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.network import SkeletonNet
 from costream.models.streaming import StreamingModel
@@ -177,22 +176,6 @@ def test_other_items_are_refused() -> None:
     row = FeatureRow(0, 0.0, np.zeros(4, np.float32))
     with pytest.raises(ValueError, match="of one type"):
         model.step([*frames(1), row], model.init_state(2))
-
-
-def test_video_without_the_pose_extra_says_what_to_install(monkeypatch: Any) -> None:
-    monkeypatch.setattr(pose, "installed_version", lambda: None)
-    with pytest.raises(SourceError, match=r"skeletons, not video; pip install 'costream\[pose\]'"):
-        made().check(info("video"))
-    monkeypatch.setattr(sys, "version_info", (3, 13, 1))
-    with pytest.raises(SourceError, match=r"with Python 3\.10 to 3\.12 \(this is 3\.13\)"):
-        made().check(info("video"))
-
-
-def test_video_with_a_broken_mediapipe_says_so(monkeypatch: Any) -> None:
-    monkeypatch.setattr(pose, "installed_version", lambda: "0.10.21")
-    monkeypatch.setitem(sys.modules, "mediapipe", None)
-    with pytest.raises(SourceError, match=r"MediaPipe 0\.10\.21 cannot be used \(.*mediapipe"):
-        made().check(info("video"))
 
 
 def test_persons_of_a_video_go_through_the_frontend(monkeypatch: Any) -> None:

@@ -449,7 +449,7 @@ def test_no_figure_where_there_is_no_room_or_no_braille() -> None:
 
 
 def test_persons_in_a_picture_stand_where_they_are_seen() -> None:
-    """In space MediaPipe gives each person around its own hips."""
+    """In space each person of a video is around its own hips."""
     places = np.zeros((2, 33, 2), np.float32)
     places[0], places[1] = (0.1, 0.5), (0.9, 0.5)
     arrays = np.zeros((2, 33, 3), np.float32), np.ones((2, 33), np.float32)

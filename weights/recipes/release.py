@@ -136,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_torch()
     shipped = sorted(shipped_folder().glob(f"*{SUFFIX}"))
     try:
-        for path in options.weights or shipped:
+        for path in options.weights or [path for path in shipped if read_card(path).labels]:
             card = complete(path)
             print(path, card.costs, card.sample["metrics"])
     except CostreamError as error:

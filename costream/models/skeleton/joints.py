@@ -128,7 +128,7 @@ class JointStreams(nn.Module):
         if axes < self.axes:
             raise SourceError(
                 f"the skeletons have {axes} axes, but {model} takes {self.axes}",
-                hint="it needs 3D positions: use a depth camera's or MediaPipe's world joints,"
+                hint="it needs 3D positions: use a video, a depth camera's or MediaPipe's joints,"
                 " or a model for joints in pictures: -m costgcn-2d",
             )
         if axes > self.axes and self.normalise != "body":

@@ -12,8 +12,8 @@ from costream.core.clock import Tick, TickItem, resample
 from costream.core.errors import UsageError
 from costream.core.records import SkeletonFrame, VideoFrame
 from costream.labels.examples import Example
+from costream.models.pose.tracker import PoseTrackers
 from costream.models.skeleton.joints import JointStreams
-from costream.models.skeleton.pose import PoseTrackers
 from costream.sources.base import SourceOptions
 from costream.training.open_examples import MIN_STEPS, open_example
 from costream.training.skeleton.motions import Motion
@@ -28,7 +28,7 @@ def read_motions(
 ) -> list[Motion]:
     """Return the examples at the card's rate, as frames from the frontend's ``prepare``.
 
-    In videos MediaPipe detects persons. UsageError, naming file or line, for an example that is
+    In videos persons are found. UsageError, naming file or line, for an example that is
     too short, or shows nobody and is not of the background (the card's first label); SourceError
     if it cannot be read or does not fit the model.
     """

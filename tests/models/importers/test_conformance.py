@@ -227,7 +227,9 @@ def refusal(run: Run, name: str, content: object, **changes: str | None) -> str:
 
 
 def test_every_importer_has_a_case() -> None:
-    assert list(dict.fromkeys(name.split(",")[0] for name in CASES)) == list(IMPORTERS)
+    """But for what is read from a graph, not from named tensors: tests/models/test_pose.py."""
+    named = [name for name in IMPORTERS if name != "blazepose"]
+    assert list(dict.fromkeys(name.split(",")[0] for name in CASES)) == named
 
 
 @EVERY

@@ -1,0 +1,1 @@
+"""Joints of persons in pictures: BlazePose on the persons whom a detector finds."""

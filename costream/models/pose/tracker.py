@@ -1,0 +1,103 @@
+"""Persons of a stream of frames as skeletons, each with a number and in a slot of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from costream.core.layouts import MEDIAPIPE_33
+from costream.core.records import SkeletonFrame, VideoFrame
+from costream.models.pose.estimator import DetectedPerson, Numbers, PoseEstimator
+
+BOX = (640, 480)  # frames are fitted into this; a person of a third of it is still detected well
+KEEP_S = 1.0  # a person who was not detected for this long has left the slot
+
+
+class PoseTracker:
+    """Detects up to ``persons`` persons in the frames of one stream, each in a slot of its own.
+
+    ``places``: None for joints in metres, or the unit of their places in the picture: "unit", 0 to
+    1 along both sides, or "height", that of the picture.
+    """
+
+    def __init__(self, persons: int = 1, places: str | None = None) -> None:
+        self._persons, self._places = persons, places
+        self._estimator: PoseEstimator | None = None  # before the first frame
+        self._last: list[tuple[float, Numbers] | None] = [None] * persons  # time and place
+        self._numbers = [0] * persons  # of the persons in the slots
+        self._newest = 0
+
+    def find(self, frame: VideoFrame) -> SkeletonFrame:
+        """Return the persons in a frame as a SkeletonFrame of layout mediapipe-33.
+
+        Joints have three axes, in metres, the hips at the origin; or are places, x and y from the
+        upper left corner on, y negative. Scores are how likely a joint is visible. Persons are
+        numbered from 1 on, in order of appearance. ModelError if the estimator's weights are
+        missing.
+        """
+        persons = self._detect(frame)
+        shape = (self._persons, len(MEDIAPIPE_33.joints))
+        joints, places = np.zeros((*shape, 3), np.float32), np.zeros((*shape, 2), np.float32)
+        scores = np.zeros(shape, np.float32)
+        for slot, person in self._assign(persons, frame.time_s):
+            joints[slot], scores[slot] = person.joints, person.scores
+            places[slot] = person.places
+            self._last[slot] = (frame.time_s, person.middle)
+        if self._places is not None:
+            height, width, _ = frame.rgb.shape
+            wide = width / height if self._places == "height" else 1.0
+            joints = places * np.array((wide, -1), np.float32)
+        about = (frame.i, frame.time_s, joints, scores, MEDIAPIPE_33)
+        return SkeletonFrame(*about, places=places, persons=tuple(self._numbers))
+
+    def close(self) -> None:
+        """Forget everybody; the next frame starts afresh, but for the numbers of persons."""
+        self._last, self._numbers = [None] * self._persons, [0] * self._persons
+        if self._estimator is not None:
+            self._estimator.reset()
+
+    def _detect(self, frame: VideoFrame) -> list[DetectedPerson]:
+        if self._estimator is None:
+            self._estimator = PoseEstimator(self._persons)
+        return self._estimator.find(frame.rgb, frame.time_s)
+
+    def _assign(
+        self, persons: Sequence[DetectedPerson], time_s: float
+    ) -> Iterator[tuple[int, DetectedPerson]]:
+        """Yield a slot for each person: that of the nearest known person, else a free one."""
+        slots = dict(enumerate(self._last))
+        known = {
+            slot: last[1] for slot, last in slots.items() if last and time_s - last[0] <= KEEP_S
+        }
+        left = list(range(len(persons)))
+        while left and known:
+            k, slot = min(
+                ((k, slot) for k in left for slot in known),
+                key=lambda pair: float(np.linalg.norm(persons[pair[0]].middle - known[pair[1]])),
+            )
+            yield slot, persons[k]
+            left.remove(k)
+            del known[slot], slots[slot]
+        free = [slot for slot in slots if slot not in known]
+        for slot, k in zip(free, left, strict=False):
+            self._newest += 1
+            self._numbers[slot] = self._newest
+            yield slot, persons[k]
+
+
+class PoseTrackers:
+    """The trackers of a batch of streams, created at the first frame."""
+
+    def __init__(self, batch_size: int, persons: int, places: str | None = None) -> None:
+        self._trackers = [PoseTracker(persons, places) for _ in range(batch_size)]
+
+    def find(self, frames: Sequence[VideoFrame]) -> list[SkeletonFrame]:
+        """Return the persons in one frame of every stream."""
+        pairs = zip(self._trackers, frames, strict=True)
+        return [tracker.find(frame) for tracker, frame in pairs]
+
+    def reset(self, rows: Sequence[int]) -> None:
+        """Reset the trackers of these streams."""
+        for row in rows:
+            self._trackers[row].close()

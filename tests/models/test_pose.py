@@ -1,0 +1,221 @@
+"""Joints of persons in video: slots and numbers, crops, and the original network's numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from costream.core.errors import ModelError
+from costream.core.layouts import MEDIAPIPE_33
+from costream.core.records import SkeletonFrame, VideoFrame
+from costream.models.build import build
+from costream.models.catalogue import load_model
+from costream.models.importing import import_files
+from costream.models.pose.estimator import Crop, PoseEstimator, cut, in_picture
+from costream.models.pose.tracker import DetectedPerson, PoseTracker, PoseTrackers
+from costream.models.skeleton.joints import JointStreams
+from costream.models.verify import verify
+from costream.sources.base import SourceOptions
+from costream.sources.media.video_source import VideoSource
+from costream.weights_io.file import read_weights
+from kit.paths import SAMPLES, WEIGHTS
+
+JOINT = {name: k for k, name in enumerate(MEDIAPIPE_33.joints)}
+
+
+def frame(i: int, time_s: float | None = None) -> VideoFrame:
+    rgb = np.zeros((8, 8, 3), np.uint8)
+    return VideoFrame(i, i / 10 if time_s is None else time_s, i, lambda: rgb)
+
+
+def person(x: float, y: float = 0.5, mark: float = 1.0) -> DetectedPerson:
+    places = np.full((33, 2), (x, y), np.float32)
+    return DetectedPerson(np.full((33, 3), mark, np.float32), np.ones(33, np.float32), places)
+
+
+class Scripted(PoseTracker):
+    """Finds what it is told to."""
+
+    def __init__(
+        self, persons: int, found: list[list[DetectedPerson]], places: str | None = None
+    ) -> None:
+        super().__init__(persons, places)
+        self._script = found
+
+    def _detect(self, frame: VideoFrame) -> list[DetectedPerson]:
+        return self._script[frame.i]
+
+
+def marks(skeleton: SkeletonFrame) -> list[float]:
+    """Who is in which slot; 0: nobody."""
+    return [float(m) for m in skeleton.joints[:, 0, 0]]
+
+
+def test_persons_keep_their_slots_whatever_their_order() -> None:
+    left, right = person(0.2, mark=1), person(0.8, mark=2)
+    script = [[left, right], [right, left], [right], [person(0.75, mark=2)], [left, right]]
+    tracker = Scripted(2, script)
+    got = [marks(tracker.find(frame(i))) for i in range(5)]
+    assert got == [[1, 2], [1, 2], [0, 2], [0, 2], [1, 2]]
+
+
+def test_a_slot_is_free_a_second_after_somebody_left() -> None:
+    script = [[person(0.2, mark=1)], [person(0.9, mark=2)], [person(0.9, mark=2)]]
+    tracker = Scripted(2, script)
+    tracker.find(frame(0, 0.0))
+    assert marks(tracker.find(frame(1, 0.5))) == [2, 0]  # the nearest, if only one is there
+    tracker = Scripted(2, script)
+    tracker.find(frame(0, 0.0))
+    assert marks(tracker.find(frame(2, 5.0))) == [2, 0]
+
+
+def test_more_persons_than_slots() -> None:
+    tracker = Scripted(2, [[person(0.1 * k, mark=k + 1) for k in range(4)], []])
+    first = tracker.find(frame(0))
+    assert marks(first) == [1, 2]
+    assert first.places is not None
+    assert first.places[1, 5].tolist() == pytest.approx([0.1, 0.5])
+    nobody = tracker.find(frame(1))
+    assert not nobody.scores.any()
+    assert not nobody.joints.any()
+    assert nobody.layout is MEDIAPIPE_33
+
+
+def test_joints_in_the_picture_for_networks_with_two_axes() -> None:
+    """As pyskl has them: -1 to 1 from left to right and from top to bottom, at any shape."""
+    front = JointStreams("coco-17", 2, 2, normalise="pyskl", missing="zero", score="mean")
+    assert front.places == "unit"
+    front.check(MEDIAPIPE_33, 2)
+    tracker = Scripted(2, [[person(0.75, 0.25)], []], places="unit")
+    state = front.init_state()
+    tokens, nobody = (
+        front.forward_step(torch.from_numpy(front.prepare(tracker.find(frame(i))))[None], state)
+        for i in range(2)
+    )
+    assert tokens[0, 0].tolist() == [pytest.approx([0.5, -0.5, 1.0])] * 17
+    assert not tokens[0, 1].any()
+    assert not nobody.any()
+
+
+def test_joints_in_the_picture_have_its_proportions() -> None:
+    """Two steps to the right and two down are equally far, and persons are where they stand."""
+    assert JointStreams("coco-17", 3).places is None
+    assert JointStreams("coco-17", 2).places == "height"
+    wide = VideoFrame(0, 0.0, 0, lambda: np.zeros((40, 80, 3), np.uint8))
+    both = [person(0.25, 0.5), person(0.5, 1.0)]
+    found = Scripted(2, [both], places="height").find(wide)
+    assert found.joints[:, 0].tolist() == [[0.5, -0.5], [1.0, -1.0]]
+    assert found.places is not None
+    assert found.places[:, 0].tolist() == [[0.25, 0.5], [0.5, 1.0]]
+
+
+ORIGINAL = Path(__file__).parent / "references" / "blazepose.npz"
+
+
+@pytest.mark.parametrize(("name", "version"), [("pose", "lite"), ("pose-full", "full")])
+def test_landmarks_are_those_of_the_original_network(name: str, version: str) -> None:
+    """Of the TFLite file in its interpreter, for squares of noise, within 1e-3 of the crop."""
+    stored = read_weights(WEIGHTS / f"{name}.safetensors")
+    network: Any = build(stored.card, stored.tensors)[0].eval()
+    rows = np.random.default_rng(60).random((8, 8, 3)).astype(np.float32)
+    crop = torch.from_numpy(rows.repeat(32, 0).repeat(32, 1)).permute(2, 0, 1)
+    with torch.inference_mode():
+        found = network(crop[None].expand(2, -1, -1, -1))
+    expected = dict(np.load(ORIGINAL))
+    places = torch.from_numpy(expected[f"{version}_places"]).view(39, 5)
+    space = torch.from_numpy(expected[f"{version}_space"]).view(39, 3)
+    for row in range(2):
+        torch.testing.assert_close(found.places[row], places[:, :3], rtol=0, atol=256e-3)
+        torch.testing.assert_close(found.visible[row], places[:, 3].sigmoid(), rtol=0, atol=1e-3)
+        torch.testing.assert_close(found.space[row], space, rtol=0, atol=1e-3)
+        assert float(found.present[row]) == pytest.approx(
+            expected[f"{version}_present"][0], abs=1e-3
+        )
+
+
+def test_a_crop_is_the_square_that_it_says_turned_and_black_outside() -> None:
+    """A picture whose red grows to the right, and whose green grows downwards."""
+    y, x = torch.meshgrid(torch.arange(100), torch.arange(120), indexing="ij")
+    frame = torch.stack([x, y, 200 + 0 * x]).to(torch.uint8)[None]
+    straight, turned, beside = cut(
+        frame, [Crop(60, 50, 40, 0.0), Crop(60, 50, 40, math.pi / 2), Crop(0, 0, 40, 0.0)]
+    )
+    top, side = 255 * straight[:, 0, 128], 255 * turned[:, 0, 128]
+    assert top[:2].tolist() == pytest.approx([59.6, 29.6], abs=0.2)
+    assert side[:2].tolist() == pytest.approx([79.4, 49.6], abs=0.2)  # up is to the right there
+    assert beside[:, :120, :120].max() == 0
+    assert float(255 * beside[2, 200, 200]) == pytest.approx(200)
+
+
+def test_places_in_a_crop_are_places_in_the_picture() -> None:
+    points = torch.tensor([[128.0, 128.0], [128.0, 0.0]])
+    assert in_picture(points, Crop(60, 50, 40, 0.0)).tolist() == [[60, 50], [60, 30]]
+    turned = in_picture(points, Crop(60, 50, 40, math.pi / 2))
+    torch.testing.assert_close(turned, torch.tensor([[60.0, 50.0], [80.0, 50.0]]))
+
+
+def frames(name: str, start_s: float, end_s: float, every: int = 1) -> list[VideoFrame]:
+    options = SourceOptions(start_s=start_s, end_s=end_s, box=(640, 480))
+    source = VideoSource(str(SAMPLES / name), options)
+    source.open()
+    out = [item for item in source.items() if isinstance(item, VideoFrame) and item.i % every == 0]
+    for item in out:
+        assert item.rgb.size
+    source.close()
+    return out
+
+
+def test_a_person_in_a_video() -> None:
+    """Somebody who stands in a rendered room."""
+    tracker = PoseTracker()
+    found = [tracker.find(f) for f in frames("room.mp4", 5.0, 6.0, every=5)]
+    assert len(found) >= 4
+    for skeleton in found:
+        assert skeleton.joints.shape == (1, 33, 3)
+        assert skeleton.persons == (1,)
+        joint = {name: skeleton.joints[0, k] for name, k in JOINT.items()}
+        assert skeleton.scores[0, JOINT["left shoulder"]] > 0.9
+        assert joint["nose"][1] > joint["left shoulder"][1] > joint["left hip"][1]  # y is up
+        assert 0.15 < np.linalg.norm(joint["right shoulder"] - joint["left shoulder"]) < 0.5
+        assert skeleton.places is not None
+        place = {name: skeleton.places[0, k] for name, k in JOINT.items()}
+        assert 0 < place["nose"][1] < place["left hip"][1] < 1  # in the picture y is down
+
+
+def test_the_detector_looks_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, looks = frames("room.mp4", 5.0, 6.0), []
+    estimator = PoseEstimator(2)
+    look = estimator._unknown
+    monkeypatch.setattr(
+        estimator, "_unknown", lambda frame, known: looks.append(1) or look(frame, known)
+    )
+    persons = [estimator.find(f.rgb, f.time_s) for f in shown]
+    assert [len(found) for found in persons] == [1] * len(shown)
+    assert len(looks) == 2
+    for one, other in itertools.pairwise(persons):
+        assert np.abs(one[0].middle - other[0].middle).max() < 0.05
+
+
+def test_nobody_is_there_after_a_reset_of_the_stream() -> None:
+    trackers = PoseTrackers(1, 2)
+    (someone,) = trackers.find(frames("room.mp4", 5.0, 5.1)[:1])
+    assert (someone.scores.max(1) > 0.9).sum() == 1
+    trackers.reset([0])
+    blank = VideoFrame(0, 6.0, 0, lambda: np.full((240, 320, 3), 90, np.uint8))
+    assert not trackers.find([blank])[0].scores.any()
+
+
+def test_weights_of_a_pose_estimator_are_no_model_by_themselves(tmp_path: Path) -> None:
+    assert verify(WEIGHTS / "pose.safetensors")
+    with pytest.raises(ModelError, match="pose finds joints for other models"):
+        load_model("pose", WEIGHTS / "pose.safetensors")
+    damaged = tmp_path / "x.tflite"
+    damaged.write_bytes(b"\x1c\0\0\0TFL3" + bytes(40))
+    with pytest.raises(ModelError, match=r"x\.tflite: (damaged|the tensor names)"):
+        import_files([damaged], "x", {})
