@@ -12,7 +12,7 @@ SILENCE_DB = -96.0  # the range of 16 bits; less is silence
 _HOLD_S = 1.5  # how long the highest peak stays marked
 Samples = npt.NDArray[np.float32]
 # The quiet end of the scale is a low percentile of the visible values, the loud end a high one;
-# a steady sound would fill the whole scale with its noise, so the scale spans at least 30 dB.
+# the scale spans at least 30 dB, as the noise of a steady sound would otherwise fill it.
 _QUIET, _LOUD = 0.2, 0.995
 _LEAST_SPAN = 3 * math.log(10)  # ln of power
 
@@ -20,7 +20,7 @@ _LEAST_SPAN = 3 * math.log(10)  # ln of power
 class AudioMeter:
     """Audio meter of one run, in constant memory. ``step_s``: seconds per step.
 
-    ``columns``: those of the spectrogram that are kept, ``columns_hz`` a second if there are
+    ``columns``: number of spectrogram columns to keep, ``columns_hz`` a second if there are
     enough frames. Adding a step takes microseconds; new spectrograms are processed on demand.
     """
 
@@ -59,7 +59,7 @@ class AudioMeter:
         float32 [height or less, width or less], 0 quiet to 1 loud, high frequencies first.
         """
         while self._new:
-            self._work_up(self._new.popleft())
+            self._add_columns(self._new.popleft())
         shown = np.array(list(self._columns)[-width:])
         shown = np.nan_to_num(shown, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
         edges = np.linspace(0, shown.shape[1], min(height, shown.shape[1]) + 1).astype(np.intp)
@@ -70,7 +70,7 @@ class AudioMeter:
         out: Samples = np.clip(scaled, 0, 1).astype(np.float32).T[::-1]
         return out
 
-    def _work_up(self, spectrum: Samples) -> None:
+    def _add_columns(self, spectrum: Samples) -> None:
         frames, bands = spectrum.shape
         if self._columns and len(self._columns[0]) != bands:
             self._columns.clear()

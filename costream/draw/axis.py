@@ -8,7 +8,7 @@ _SCROLL_S = 60.0  # shown if the length is unknown
 
 
 class PixelAxis:
-    """Time from left to right: a whole run, or the last minute if its length is unknown.
+    """Time from left to right: the complete run, or the last minute if its length is unknown.
 
     ``length_s``: length of the run; None: unknown.
     """

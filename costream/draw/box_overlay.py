@@ -24,7 +24,7 @@ def draw_tokens(
 ) -> None:
     """Tint the updated tokens, bool [h, w], slightly, and outline the areas that they form.
 
-    The model's input had the size ``seen``, padded on the right and at the bottom to whole
+    The model's input had the size ``seen``, padded on the right and at the bottom to complete
     tokens; it is shown with the size ``page`` in the upper left corner of ``canvas``.
     """
     side = token_side(updated, seen)

@@ -73,7 +73,7 @@ class Palette:
     def add(
         self, labels: Iterable[str], shown: Iterable[str], backgrounds: Container[str | None]
     ) -> None:
-        """Assign paints to the labels in ``shown``; ``labels`` is the model's whole list."""
+        """Assign paints to the labels in ``shown``; ``labels``: all labels of the model."""
         events = dict.fromkeys(label for label in labels if label not in backgrounds)
         places = {label: k for k, label in enumerate(events)}
         for label in shown:

@@ -92,7 +92,7 @@ class HeadPanel:
         number = f"{score:.2f}"
         begin, end = _EDGE + names + 12, right - text_width("0.00", _TEXT) - 10
         if end - begin >= 24:
-            # The background says little, so its bar is thin.
+            # The background is not an event, so its bar is thin.
             thick = 3 if paint == BACKGROUND else _ROW - 9
             top = (line_height(_TEXT) - thick) / 2
             fill(rows, begin, top, end - begin, thick, _TRACK)
@@ -206,7 +206,7 @@ def write_clock(panel: Canvas, clock: str) -> int:
 
 
 def draw_legend(panel: Canvas, entries: Iterable[tuple[str, Paint]]) -> None:
-    """Draw squares in the colours of labels beside their names, as many as fit."""
+    """Draw a square in the colour of each label and its name, as many as fit."""
     x, write_here = _EDGE, partial(write, panel, y=_LEGEND_TOP, size=_SMALL)
     square = _SMALL - 2
     top = _LEGEND_TOP + (line_height(_SMALL) - square) // 2

@@ -38,13 +38,13 @@ class SoundPage:
 
     def pages(self, count: int) -> list[Canvas]:
         """Return ``count`` pages that scroll through the newest step, the last one to its end."""
-        whole, most = self._spectrogram(), WIDTH * self._step_s / SHOWN_S
+        spectrogram, most = self._spectrogram(), WIDTH * self._step_s / SHOWN_S
         meter = np.full((_METER, WIDTH, 3), DARK, np.uint8)
         self._draw_level(meter)
         pages = []
         for k in range(1, count + 1):
             begin = round(most * k / count)
-            pages.append(np.concatenate([whole[:, begin : begin + WIDTH], meter]))
+            pages.append(np.concatenate([spectrogram[:, begin : begin + WIDTH], meter]))
         return pages
 
     def _spectrogram(self) -> Canvas:

@@ -79,17 +79,17 @@ def timeline_table(title: str, rows: Sequence[tuple[str, dict[str, float]]]) -> 
 
 
 def _shown(result: dict[str, Any]) -> list[Table]:
-    told = result.get("timeline")
-    return [] if told is None else [timeline_table("share of the examples", [("all", told)])]
+    shares = result.get("timeline")
+    return [] if shares is None else [timeline_table("share of the examples", [("all", shares)])]
 
 
 def _unseen(result: dict[str, Any]) -> str:
-    """Return why the timeline shows less than top-1 promises, if it shows much less; else ""."""
-    top1, told = result["sequences"]["top1"], result.get("timeline")
-    if told is None or not top1 - told["right"] > _DISAGREE:
+    """Return why the timeline shows much less than top-1 promises; "" if it does not."""
+    top1, shares = result["sequences"]["top1"], result.get("timeline")
+    if shares is None or not top1 - shares["right"] > _DISAGREE:
         return ""
     name, with_it = result["background"], result["sequences"].get("top1_background", top1)
-    start = f"The timeline shows the right label of {told['right']:.3f} of the examples only:"
+    start = f"The timeline shows the right label of {shares['right']:.3f} of the examples only:"
     if top1 - with_it > _DISAGREE / 2:
         return (
             f"{start} top-1 ({top1:.3f}) is among the other classes, and '{name}' wins often"
@@ -113,7 +113,7 @@ def _disagreement(result: dict[str, Any]) -> str:
         return f"{start}{competes} A lower --threshold opens segments where it wins."
     return (
         f"{start}an example is judged by all its steps together, a frame by one alone, and at the"
-        " start of an example the network still remembers the one before."
+        " start of an example the network still remembers the previous one."
         + (f" Besides, {competes}" if name is not None else "")
     )
 

@@ -86,7 +86,7 @@ def measure(
     labels = np.array([names.index(label) for label in truth])
     nothing = None if background is None else names.index(background)
     rivals = top1_by_rivals(fuse(predictions, "mean"), labels, nothing)
-    told = timeline_shares([each.segments for each in found], truth, background)
+    timeline = timeline_shares([each.segments for each in found], truth, background)
     left_out = background is not None and background not in truth
     if left_out:
         # No example is of the background: classify among the actions only.
@@ -103,7 +103,7 @@ def measure(
             **sequence_scores(predictions, labels, [e.group for e in examples], names),
             **rivals,
         },
-        "timeline": told,
+        "timeline": timeline,
     }
     groups = group_scores(predictions, labels, [e.group for e in examples])
     if groups is not None:

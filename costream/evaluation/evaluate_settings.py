@@ -62,9 +62,9 @@ class EvaluateSettings:
         if self.model is not None and "," in self.model:
             raise UsageError(f"{self.model} names several models", hint="name one of them")
         of_rows = self.protocol if self.protocol != GLUE else None
-        for name, given in (("--protocol", of_rows), ("--tolerance", self.tolerance_s)):
-            if given and self.labels is None:
-                raise UsageError("applies to whole recordings: give their --labels", where=name)
+        for name, value in (("--protocol", of_rows), ("--tolerance", self.tolerance_s)):
+            if value and self.labels is None:
+                raise UsageError("applies to complete recordings: give their --labels", where=name)
         if self.protocol == GLUE and (self.labels is not None or self.png is not None):
             where = "--labels" if self.labels is not None else "--png"
             raise UsageError(f"does not apply to --protocol {GLUE}", where=where)

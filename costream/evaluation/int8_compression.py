@@ -1,4 +1,4 @@
-"""Weight files with int8 matrices, and how much their scores differ from those of the weights."""
+"""Weight files with int8 matrices, and the difference of their scores from the original."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _ALONE_S = 12.0  # of the sample, for one matrix after another
 
 
 def compress(name: str, output: Path) -> dict[str, Any]:
-    """Write a model with int8 weight matrices; return what its card then says of it.
+    """Write a model with int8 weight matrices; return the facts for its card.
 
     ``name``: as for ``find_weights``. The largest difference of a score is measured on the card's
     sample, if it is here, otherwise on noise. Where it is above ``BOUND``, the matrices that change
-    a score most by themselves stay float16, one after another until it is not. Raises ModelError
+    a score most stay float16, one after another until it is not. Raises ModelError
     for a model of objects, one without labels, and one that is int8 already; OutputError.
     """
     stored = read_model(name)
@@ -64,7 +64,7 @@ def compress(name: str, output: Path) -> dict[str, Any]:
 
 
 def _within_bound(
-    whole: Mapping[str, Tensor],
+    original: Mapping[str, Tensor],
     small: Mapping[str, Tensor],
     difference: Callable[[dict[str, Tensor], float | None], float],
 ) -> tuple[dict[str, Tensor], float]:
@@ -73,12 +73,12 @@ def _within_bound(
     Also return their ``difference``, which is at most ``BOUND``, or that without any int8 tensor.
     """
     bar = partial(tqdm, file=sys.stderr, disable=None, leave=False)  # on a terminal
-    each = bar(sorted(matrices(whole)), "measuring")
-    alone = {key: difference({**whole, **_entry(small, key)}, _ALONE_S) for key in each}
+    each = bar(sorted(matrices(original)), "measuring")
+    alone = {key: difference({**original, **_entry(small, key)}, _ALONE_S) for key in each}
     tensors, found = dict(small), 0.0
     for key in bar(iter(sorted(alone, key=alone.__getitem__, reverse=True)), "left float16"):
         del tensors[key + SCALE]
-        tensors[key] = whole[key].half()
+        tensors[key] = original[key].half()
         found = difference(tensors, None)
         if found <= BOUND:
             break

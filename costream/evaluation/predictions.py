@@ -48,7 +48,7 @@ class ModelPredictions:
     segments: tuple[Segment, ...]
     step_s: float  # from one output to the next
     delay_s: float
-    rows: int  # steps of the whole recording, including those without output
+    rows: int  # steps of the complete recording, including steps without output
     part: tuple[float, float] = (0.0, math.inf)  # start and end of what was processed, seconds
 
     @property
@@ -89,7 +89,7 @@ class CostCollector:
 class PredictionCollector(CostCollector):
     """A sink that collects the records of a run or of stored results.
 
-    Predictions without all scores are ignored. Of several persons, the one who is there longest
+    Predictions without all scores are ignored. Of several persons, the one who is present longest
     counts.
     """
 
@@ -126,7 +126,7 @@ class PredictionCollector(CostCollector):
     def predictions(self, person: int | None = None) -> ModelPredictions:
         """Return the collected predictions. ValueError before a header was received.
 
-        ``person``: those of the person with this number; None: of whoever is there longest.
+        ``person``: number of the person; None: the person who is present longest.
         """
         if self.header is None:
             raise ValueError("no header")
@@ -222,7 +222,7 @@ def _moved(item: Data | Gap, shift: float, number: int) -> Data | Gap:
 def run_alone(
     model: Model, example: Example, options: SourceOptions, rate_hz: float | None, stop: StopHandler
 ) -> ModelPredictions:
-    """Return the predictions for one example as a stream of its own.
+    """Return the predictions for one example as a separate stream.
 
     SourceError, naming the example, if it cannot be read or ends before the first output.
     """
@@ -243,9 +243,10 @@ def run_into(
     *,
     follow_persons: bool = False,
 ) -> None:
-    """Run the model over a source as ``detect`` does. ``follow_persons``: each by themselves.
+    """Run the model over a source as ``detect`` does.
 
-    SourceError if it cannot be read or ends before the first output.
+    ``follow_persons``: process each person separately. SourceError if the source cannot be read
+    or ends before the first output.
     """
     options = Options(rate_hz=rate_hz, scores=True)
     run(source, model, [collector], options=options, stop=stop, follow_persons=follow_persons)
@@ -275,7 +276,7 @@ def run_concatenated(
 
 
 def _open(example: Example, options: SourceOptions) -> Source:
-    own = replace(options, start_s=example.start_s, end_s=example.end_s)
+    part = replace(options, start_s=example.start_s, end_s=example.end_s)
     if options.text is not None:  # the line itself
-        return MemorySource([example.source], own, name=example.where)
-    return open_source(example.source, own)
+        return MemorySource([example.source], part, name=example.where)
+    return open_source(example.source, part)

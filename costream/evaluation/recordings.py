@@ -1,4 +1,4 @@
-"""Metrics of a model on whole recordings, processed as streams."""
+"""Metrics of a model on complete recordings, processed as streams."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ OfPerson = Callable[[int | None], ModelPredictions]  # of a person by number, or
 
 
 def by_person(recording: Recording, of: OfPerson, *, told_apart: bool) -> Iterator[Pair]:
-    """Yield a recording with its predictions, or with those of each person whom its labels number.
+    """Yield a recording with its predictions, or once for each person number in its labels.
 
-    Labels without a number are about everybody. ``told_apart``: the predictions have numbers.
+    Labels without a number apply to everybody. ``told_apart``: the predictions have numbers.
     """
     numbers = sorted({one.person for one in recording.labels if one.person is not None})
     if not numbers or not told_apart:
         yield recording, of(None)
         return
     for number in numbers:
-        own = tuple(one for one in recording.labels if one.person in (None, number))
-        yield replace(recording, source=f"{recording.source} ({number})", labels=own), of(number)
+        labels = tuple(one for one in recording.labels if one.person in (None, number))
+        yield replace(recording, source=f"{recording.source} ({number})", labels=labels), of(number)
 
 
 def watch_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any]:
@@ -69,8 +69,8 @@ def watch_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any
 
     def watched(recording: Recording) -> PredictionCollector:
         collector, source = PredictionCollector(), open_source(recording.source, options)
-        given = model, source, settings.rate_hz, stop
-        run_into(collector, *given, follow_persons=several(recording))
+        arguments = model, source, settings.rate_hz, stop
+        run_into(collector, *arguments, follow_persons=several(recording))
         return collector
 
     for recording, collector in readable(recordings, watched, "recording", settings.data, stop):
@@ -100,7 +100,7 @@ class RecordingEvaluator:
         background: str | None,
         model: str,
     ) -> None:
-        """``labels``: of the scores. UsageError if they differ from those of the protocol."""
+        """``labels``: of the scores. UsageError if they differ from the labels of the protocol."""
         self._tolerance_s = settings.tolerance_s
         self._protocol: Protocol | None = None
         self._columns = list(range(len(labels)))

@@ -47,8 +47,8 @@ def measure(model: Model, path: Path, truth: SampleTruth, end_s: float | None = 
     """Run a model over a sample, as ``detect`` and ``listen`` do, and score every step.
 
     A step refers to the time ``delay_s`` before it. For an object detector the probability of a
-    label is the best score of its boxes; without a box at the threshold there is no object. Boxes
-    of labels that ``truth`` never names, such as furniture, do not count.
+    label is the best score of its boxes; if no box reaches the threshold, no object is predicted.
+    Boxes of labels that ``truth`` never names, such as furniture, do not count.
 
     Raises the errors of a run.
     """
@@ -143,7 +143,7 @@ def reproduce(weights: str | Path, folder: Path | None = None) -> dict[str, Any]
 
 
 def _unlike(path: Path, sha256: str) -> str | None:
-    """Return why a sample is not that of a card; None if it is."""
+    """Return why a file is not the sample of a card; None if it is."""
     if not path.is_file():
         return f"{path.name} is not here"
     return None if digest(path) == sha256 else f"{path.name} differs from the card's sample"

@@ -80,7 +80,7 @@ def paired(
     """Yield each recording with its predictions, and warn of those without a counterpart.
 
     ``predictions``: by the recording's name relative to the folder of results. A recording is
-    matched by its whole path, its name, the video in its file, or these without suffix; the first
+    matched by its path, its name, the video in its file, or these without suffix; the first
     that matches exactly one result counts.
     """
     alike: dict[str, list[str]] = {}
@@ -88,16 +88,16 @@ def paired(
         for alias in dict.fromkeys(_aliases(name)):
             alike.setdefault(alias, []).append(name)
     left = set(predictions)
-    lonely: list[str] = []
+    unmatched: list[str] = []
     for recording in recordings:
         fitting = (alike[a] for a in _aliases(recording.source) if a in alike)
         found = next((names[0] for names in fitting if len(names) == 1), None)
         if found is None:
-            lonely.append(recording.source)
+            unmatched.append(recording.source)
         else:
             left.discard(found)
             yield recording, predictions[found]
-    for what, missing in (("no results of", lonely), ("no labels of", sorted(left))):
+    for what, missing in (("no results of", unmatched), ("no labels of", sorted(left))):
         if missing:
             log.warning("%s %s: left out", what, shortened(missing, 5))
 
@@ -126,10 +126,10 @@ def _results(folder: Path) -> Iterator[tuple[str, PredictionCollector]]:
         except NotAResultError:
             continue
         place = path.relative_to(folder).parent if folder.is_dir() else Path()
-        own = (place / recording_name(path)).as_posix()
+        name = (place / recording_name(path)).as_posix()
         for collector in collectors:  # several: runs written to one pipe
             source = "" if collector.header is None else collector.header.source
-            yield own if len(collectors) == 1 else source, collector
+            yield name if len(collectors) == 1 else source, collector
 
 
 def _collect(contents: Iterable[Any], path: Path) -> PredictionCollector:

@@ -31,9 +31,9 @@ def window_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, An
     """Return scores and costs on lines with windows of 0.5, 1 and 2 times their mean length.
 
     The protocol of DeepCoT (Carreto Picon et al., 2025) for GLUE: each line alone, its label read
-    after the last token. The scores are those of GLUE: accuracy, F1 (here the mean over the labels
-    of the lines) and Matthews' correlation. Raises UsageError for a network that does not read
-    text, ModelError for one whose weights fit a single window.
+    after the last token. The scores are the ones of GLUE: accuracy, F1 (here the mean over the
+    labels of the lines) and Matthews' correlation. Raises UsageError for a network that does not
+    read text, ModelError for one whose weights fit a single window.
     """
     from costream.models.build import build, model_class
     from costream.models.catalogue import read_model
@@ -41,10 +41,10 @@ def window_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, An
     stored = read_model(str(settings.model), settings.weights)
     if card_kind(stored.card) != "text":
         raise UsageError("is for text", where="--protocol glue", hint="thumos14 is for features")
-    given, card = read_lines(settings.data, settings.group), stored.card
-    lines = fit_labels(given, card.labels, card.background)
-    whole: Any = load(settings)
-    tokens = [len(whole.frontend.prepare(TextLine(0, 0.0, line.source))) for line in lines]
+    examples, card = read_lines(settings.data, settings.group), stored.card
+    lines = fit_labels(examples, card.labels, card.background)
+    loaded: Any = load(settings)
+    tokens = [len(loaded.frontend.prepare(TextLine(0, 0.0, line.source))) for line in lines]
     mean, rows = sum(tokens) / len(tokens), []
     for factor in WINDOWS:
         window = max(1, round(factor * mean))
@@ -77,13 +77,17 @@ def label_scores(counts: npt.NDArray[np.int64]) -> dict[str, float]:
     The mean is over classes that occur. The correlation of several classes: Gorodkin, "Comparing
     two K-category assignments by a K-category correlation coefficient" (2004); 0 without any.
     """
-    true, said, right = counts.sum(1).astype(float), counts.sum(0).astype(float), counts.diagonal()
+    true, predicted, right = (
+        counts.sum(1).astype(float),
+        counts.sum(0).astype(float),
+        counts.diagonal(),
+    )
     total = true.sum()
     there = true > 0
-    spread = (total**2 - (said**2).sum()) * (total**2 - (true**2).sum())
-    together = right.sum() * total - (true * said).sum()
+    spread = (total**2 - (predicted**2).sum()) * (total**2 - (true**2).sum())
+    together = right.sum() * total - (true * predicted).sum()
     return {
         "accuracy": float(right.sum() / total),
-        "f1": float((2 * right[there] / (true + said)[there]).mean()),
+        "f1": float((2 * right[there] / (true + predicted)[there]).mean()),
         "matthews": float(together / spread**0.5) if spread > 0 else 0.0,
     }

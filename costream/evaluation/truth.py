@@ -86,19 +86,19 @@ def align_truth(
 ) -> EvaluatedRecording:
     """Return the ground truth at the outputs of a model.
 
-    ``recording``: fitted to ``names``, see ``fit_truth``. Unlabelled time is not scored: that of
-    labels not in ``names``, unless another one is true as well; that of ``ignored`` labels; and
-    that outside the labels of a recording which is not labelled as a whole. True segments are cut
+    ``recording``: fitted to ``names``, see ``fit_truth``. These times are not scored: labels that
+    are not in ``names``, unless another one is true as well; ``ignored`` labels; and the rest of a
+    recording that is not labelled completely. True segments are cut
     to the part that was processed.
     """
-    own = tuple(one for one in recording.labels if one.label in names)
+    known = tuple(one for one in recording.labels if one.label in names)
     other = [one for one in recording.labels if one.label not in names]
     at = predictions.middles()
-    fitted = replace(recording, labels=own)
+    fitted = replace(recording, labels=known)
     labels = frame_labels(fitted, at, names, background)
     positive = frame_targets(fitted, at, names, background)
     here = np.zeros(len(at), bool)
-    for one in own:
+    for one in known:
         here |= _inside(one, at)
     for one in other:
         inside = _inside(one, at)
@@ -114,7 +114,7 @@ def align_truth(
             one.label,
             1.0,
         )
-        for one in own
+        for one in known
         if one.label != background
     )
     return EvaluatedRecording(
@@ -124,7 +124,7 @@ def align_truth(
         labels,
         positive,
         tuple(s for s in segments if s.end_s > s.start_s),
-        tuple(_unknown(recording, own, other, end_s)),
+        tuple(_unknown(recording, known, other, end_s)),
     )
 
 
@@ -139,13 +139,13 @@ def _end(recording: Recording, predictions: ModelPredictions) -> float:
 
 
 def _unknown(
-    recording: Recording, own: Sequence[Label], other: Sequence[Label], end_s: float
+    recording: Recording, known: Sequence[Label], other: Sequence[Label], end_s: float
 ) -> list[Stretch]:
     """Return the unlabelled time as non-overlapping intervals."""
     if recording.whole:
         marks = [(one.start_s, end_s if one.end_s is None else one.end_s) for one in other]
-        return _without(_joined(marks), own, end_s)
-    return _without([(-math.inf, math.inf)], own, end_s)
+        return _without(_joined(marks), known, end_s)
+    return _without([(-math.inf, math.inf)], known, end_s)
 
 
 def _joined(stretches: Sequence[Stretch]) -> list[Stretch]:

@@ -50,4 +50,4 @@ def _sources(file: Path) -> list[str]:
         if not file.is_dir():
             return [str(file)]
         hint = "move its recordings into the folder of their class"
-        raise UsageError("a folder in that of a class", where=file, hint=hint) from error
+        raise UsageError("a folder inside the folder of a class", where=file, hint=hint) from error

@@ -1,13 +1,13 @@
 """Images and clips with ground-truth boxes: YOLO text files or COCO JSON.
 
-YOLO: one text file per image, in a folder that mirrors that of the images, see ``yolo``; class
-names are in ``classes.txt`` or ``obj.names`` in that folder or above. Each frame of a clip has a
-file, in a folder named after the clip (any folder for a single clip); the trailing digits of its
-name are the frame number, from 0.
+YOLO: one text file per image, in a folder that mirrors the image folder, see ``formats.yolo``;
+class names are in ``classes.txt`` or ``obj.names`` in that folder or above. Each frame of a clip
+has a file, in a folder named after the clip (any folder for a single clip); the trailing digits of
+its name are the frame number, from 0.
 
-COCO: see ``coco``; a file or a folder of files. A clip is a video file or a sequence of images.
-Images without a clip are frames of the video that the file is named after, or of the only video,
-numbered by their names as above.
+COCO: see ``formats.coco_boxes``; a file or a folder of files. A clip is a video file or a sequence
+of images. Images without a clip are frames of the video that the file is named after, or of the
+only video, numbered by their names as above.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ def fit_boxes(clips: Sequence[ClipWithBoxes], names: Sequence[str]) -> list[Clip
 
     Logs a warning about the latter. Raises UsageError when none of the labels is known.
     """
-    called = name_matcher(names)
+    match = name_matcher(names)
     lacking: Counter[str] = Counter()
     known = 0
 
     def fit(marks: ImageBoxes) -> ImageBoxes:
         nonlocal known
-        fitted = [called(label) for label in marks.labels]
+        fitted = [match(label) for label in marks.labels]
         lacking.update(m for m, f in zip(marks.labels, fitted, strict=True) if f is None)
         rows = [k for k, name in enumerate(fitted) if name is not None]
         known += len(rows)
@@ -109,9 +109,9 @@ def fit_boxes(clips: Sequence[ClipWithBoxes], names: Sequence[str]) -> list[Clip
     out = [replace(c, frames={k: fit(m) for k, m in c.frames.items()}) for c in clips]
     counts = ", ".join(f"{label} ({count})" for label, count in lacking.most_common(8))
     if not known:
-        raise UsageError(f"the model knows none of the labels: {counts or 'there are no objects'}")
+        raise UsageError(f"the model has none of the labels: {counts or 'no boxes'}")
     if lacking:
-        log.warning("labels that the model does not know, left out: %s", counts)
+        log.warning("labels that the model does not have, left out: %s", counts)
     return out
 
 
@@ -131,11 +131,11 @@ def _yolo(data: Path, files: Sequence[Path], labels: Path, empty: list[str]) -> 
     for path in files:
         place = path.relative_to(data) if data.is_dir() else Path(path.name)
         if path.suffix.lower() in IMAGE_SUFFIXES:
-            own = (labels / place).with_suffix(".txt")
+            text_file = (labels / place).with_suffix(".txt")
             # By convention, an image without a file contains no objects.
-            found = read_lines(own, names) if own.is_file() else Rectangles()
+            found = read_lines(text_file, names) if text_file.is_file() else Rectangles()
             clips.append(
-                (ClipWithBoxes((str(path),), {0: _marks(found, True, empty)}), own.is_file())
+                (ClipWithBoxes((str(path),), {0: _marks(found, True, empty)}), text_file.is_file())
             )
             continue
         folders = [labels / place, (labels / place).with_suffix("")]

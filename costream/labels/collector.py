@@ -59,8 +59,8 @@ class LabelCollector:
         if part is None or self.part is None:
             return self.part is None
         self._parts[part] = None
-        given, asked = folded(part), folded(self.part)
-        wanted = _SUBSETS.get(given, given) == _SUBSETS.get(asked, asked)
+        found, requested = folded(part), folded(self.part)
+        wanted = _SUBSETS.get(found, found) == _SUBSETS.get(requested, requested)
         self._taken = self._taken or wanted
         return wanted
 
@@ -108,7 +108,7 @@ class LabelCollector:
         self._errors.append((path, f"{spot}: {what}"))
 
     def error_file(self, path: Path, error: UsageError) -> None:
-        """Record that a whole file is unusable; ``raise_errors`` raises it."""
+        """Record that a file is unusable; ``raise_errors`` raises it."""
         text = str(error)
         for prefix in (f"{path}: ", f"{path}, "):
             text = text.removeprefix(prefix)
@@ -209,13 +209,13 @@ def read_text(path: Path) -> str:
         what, hint = "is not text in UTF-8", "save it as UTF-8"
         if b"\0" in data:  # as in media, and in no text of one byte a character
             what = "is a recording or other data, not a text with labels"
-            hint = "the labels of a recording are given with --labels FILE"
+            hint = "name the labels of a recording with --labels FILE"
         raise UsageError(what, where=path, hint=hint) from error
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def whole(text: str) -> int:
-    """Return a whole number of JSON; ValueError for one of more than 64 bits."""
+def integer(text: str) -> int:
+    """Return an integer of JSON; ValueError for more than 64 bits."""
     number = int(text)
     if abs(number) >= 1 << 63:
         raise ValueError(f"a number of more than 64 bits: {text:.20}...")

@@ -18,8 +18,8 @@ log = logging.getLogger("costream")
 def join_copies(examples: Sequence[Example]) -> list[Example]:
     """Return the examples with the same group for all copies of a recording.
 
-    Copies are links to one file, and files of equal content; a split would otherwise have one of
-    them on each side. A warning names them.
+    Copies are links to one file, and files of equal content. With one group they are on the same
+    side of a split. A warning names them.
     """
     of_content: dict[bytes, list[str]] = {}
     for source in _of_equal_size(dict.fromkeys(e.source for e in examples)):
@@ -40,9 +40,9 @@ def join_copies(examples: Sequence[Example]) -> list[Example]:
         return group
 
     for sources in copies:
-        own = [group for source in sources for group in groups[source]]
-        for group in own[1:]:
-            first[find(group)] = find(own[0])
+        joined = [group for source in sources for group in groups[source]]
+        for group in joined[1:]:
+            first[find(group)] = find(joined[0])
     return [replace(example, group=find(example.group)) for example in examples]
 
 

@@ -67,19 +67,17 @@ def fit_labels(
 
     Raises UsageError for labels that match none of the names.
     """
-    called = name_matcher(names, background)
-    fitted = _fitted(((example.label, example.where) for example in examples), called)
+    match = name_matcher(names, background)
+    fitted = _fitted(((example.label, example.where) for example in examples), match)
     return [replace(example, label=fitted[example.label]) for example in examples]
 
 
-def _fitted(
-    found: Iterable[tuple[str, str]], called: Callable[[str], str | None]
-) -> dict[str, str]:
+def _fitted(found: Iterable[tuple[str, str]], match: Callable[[str], str | None]) -> dict[str, str]:
     """Return the name of each label; UsageError with the place of an unknown one."""
     fitted: dict[str, str] = {}
     unknown: dict[str, str] = {}
     for label, where in found:
-        name = called(label)
+        name = match(label)
         if name is None:
             unknown.setdefault(label, where)
         else:
@@ -99,8 +97,8 @@ def name_matcher(
 ) -> Callable[[str], str | None]:
     """Return a function that maps a label to the equal or equally spelled one of ``names``.
 
-    Case and the word separator (space, "_" or "-") are ignored if a label is not among the names as
-    it is. Without a name of their own, all BACKGROUNDS are the ``background``, if there is one.
+    An exact match takes precedence; otherwise case and the word separator (space, "_" or "-") are
+    ignored. BACKGROUNDS that are not among the names map to the ``background``, if there is one.
     """
     alike = {} if background is None else dict.fromkeys(BACKGROUNDS, background)
     alike |= {normalise_label(name): name for name in reversed(names)}

@@ -11,7 +11,7 @@ from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError
 from costream.labels.formats.costream_results import read_results
 from costream.labels.formats.csv_files import read_table
 from costream.labels.formats.elan_tiers import read_elan
-from costream.labels.formats.frame_arrays import BESIDE, read_arrays
+from costream.labels.formats.frame_arrays import SETTINGS_FILE, read_arrays
 from costream.labels.formats.json_files import read_document
 from costream.labels.formats.subtitle_files import read_subtitles
 from costream.labels.formats.text_tables import read_rttm, read_text_labels
@@ -49,7 +49,7 @@ def read_files(labels: Path, collector: LabelCollector, group: str | None) -> li
     left, or a single file contains no labels.
     """
     if not labels.exists():
-        raise UsageError("there is no such label file or folder", where=labels)
+        raise UsageError("no such label file or folder", where=labels)
     if not labels.is_dir():
         return _of_part(_read(labels, collector, group), collector)
     tracks: list[LabelTrack] = []
@@ -71,7 +71,7 @@ def read_files(labels: Path, collector: LabelCollector, group: str | None) -> li
 
 
 def recording_name(path: Path) -> str:
-    """Return the name of the recording from that of a label file, without the format's suffix."""
+    """Return the name of the recording from the name of a label file, without the suffix."""
     for suffix in _SUFFIXES:
         if path.name.lower().endswith(suffix) and len(path.name) > len(suffix):
             return path.name[: -len(suffix)]
@@ -106,4 +106,4 @@ def _is_other(name: str) -> bool:
     """Return whether a file's name rules out labels; pickles of features may be very large."""
     if name.endswith((".pickle", ".pkl")):
         return "anno" not in name
-    return name == BESIDE or f".{name}".endswith(tuple(f".{other}" for other in _OTHERS))
+    return name == SETTINGS_FILE or f".{name}".endswith(tuple(f".{other}" for other in _OTHERS))

@@ -51,7 +51,7 @@ class Media:
     def __init__(self, data: Path, unlabelled: Container[Path] = ()) -> None:
         """List the recordings except the absolute paths ``unlabelled``; UsageError without data."""
         if not data.exists() and split_video(str(data))[1] is None:
-            raise UsageError("there is no such file or folder", where=data)
+            raise UsageError("no such file or folder", where=data)
         self.data = data
         self.found: list[Medium] = []
         self.paths: set[Path] = set()  # absolute, of the files they are in

@@ -69,9 +69,9 @@ def read_recordings(
 
 def _data(data: Path | None, group: str | None) -> list[Recording]:
     if data is None:
-        raise UsageError("neither data nor labels are given", where="--data")
+        raise UsageError("neither data nor labels", where="--data")
     if not data.exists():
-        raise UsageError("there is no such file or folder", where=data)
+        raise UsageError("no such file or folder", where=data)
     if data.is_dir() and group is not None:
         raise UsageError("--group names a column of a table", where=data, hint="give a table")
     recordings = list(read_classes(data)) if data.is_dir() else _listed(data, group)
@@ -172,7 +172,7 @@ def _recording(source: str, track: LabelTrack) -> Recording:
 
 
 def _split_part(labels: Path) -> tuple[Path, str | None]:
-    """Split LABELS#PART; both may contain "#". A file with the whole name takes precedence."""
+    """Split LABELS#PART; both may contain "#". An existing file of this name takes precedence."""
     labels = Path(text := stored_path(str(labels)))
     at = -1
     while not Path(text).exists() and (at := text.find("#", at + 1)) >= 0:
@@ -193,7 +193,7 @@ def choose_tracks(name: str, tracks: TracksByFile, collector: LabelCollector) ->
         newest, second = paths[:2]
         if newest.stat().st_mtime - second.stat().st_mtime < _SAME_S:
             what = f"the labels of {name} differ from {second}, and neither file is newer"
-            collector.error(newest, "whole file", f"{what}; remove one of them")
+            collector.error(newest, "all labels", f"{what}; remove one of them")
         collector.warn("labels differ between files, the newest is used", str(newest))
     return tracks[paths[0]]
 

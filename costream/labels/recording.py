@@ -24,7 +24,7 @@ class Label:
     end_s: float | None  # None: to the end of the recording
     label: str
     where: str  # file and line, for messages
-    person: int | None = None  # number of the person whom it is about; None: not told
+    person: int | None = None  # number of the person it applies to; None: unknown
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ log = logging.getLogger("costream")
 def read_lines(data: Path | None, group: str | None) -> list[Example]:
     """Return the lines of a table with the columns text and label, or of files LABEL.txt.
 
-    The source of such an example is the line itself, and so is its group, unless a column
-    ``group`` says it. Raises UsageError that names file and line.
+    The source of such an example is the line itself, and so is its group, unless there is a column
+    ``group``. Raises UsageError that names file and line.
     """
     if data is None:
         hint = "a table with the columns text and label, or a folder of files LABEL.txt"
@@ -50,8 +50,8 @@ def _rows(data: Path, group: str | None) -> Iterator[Example]:
         elif not (text and label):
             empty.append(str(line))
         else:
-            own = text if group is None else cells.get(group.lower(), "")
-            yield Example(text, label, 0.0, None, own, f"{data}, line {line}")
+            group_name = text if group is None else cells.get(group.lower(), "")
+            yield Example(text, label, 0.0, None, group_name, f"{data}, line {line}")
     if empty:
         raise UsageError(f"lines without text or label: {abbreviate(empty)}", where=data)
     if long:

@@ -31,32 +31,32 @@ def make_report(options: ReportOptions) -> ExitCode:
         hint = "pip install 'costream[report]', or leave png out of --format"
         raise UsageError("a PNG needs matplotlib, which is not installed", where="-f", hint=hint)
     page = paths.get("html")
-    beside = None if page is None else Pages(page, overwrite=options.overwrite)
-    with ReportBuilder(options.results, thumbnails=options.thumbnails, beside=beside) as maker:
-        _read(maker, quiet=options.quiet)
+    pages = None if page is None else Pages(page, overwrite=options.overwrite)
+    with ReportBuilder(options.results, thumbnails=options.thumbnails, pages=pages) as builder:
+        _read(builder, quiet=options.quiet)
         for format, path in paths.items():
             if path is None:
-                maker.write(StreamOutput(sys.stdout))
+                builder.write(StreamOutput(sys.stdout))
             elif format == "html":
-                maker.write(AtomicFile(path, overwrite=options.overwrite))
+                builder.write(AtomicFile(path, overwrite=options.overwrite))
             else:
                 from costream.report.png import draw
 
-                write_file(path, draw(maker.report))
+                write_file(path, draw(builder.report))
     for path in paths.values():
         if path is not None:
             formatting.print_path(path)
-    return ExitCode.PARTIAL if maker.report.failed else ExitCode.OK
+    return ExitCode.PARTIAL if builder.report.failed else ExitCode.OK
 
 
-def _read(maker: ReportBuilder, *, quiet: bool) -> None:
+def _read(builder: ReportBuilder, *, quiet: bool) -> None:
     silent = True if quiet else None  # None: no bar if stderr is not a terminal
     with tqdm(unit="file", file=sys.stderr, disable=silent, leave=False) as bar:
-        for done, total in maker.read():
+        for done, total in builder.read():
             bar.total = total
             bar.update(done - bar.n)
-    lines = [] if quiet else [f"skipped: {line}" for line in maker.report.skipped]
-    for line in [*lines, *map(str, maker.report.failed)]:
+    lines = [] if quiet else [f"skipped: {line}" for line in builder.report.skipped]
+    for line in [*lines, *map(str, builder.report.failed)]:
         say(f"costream: {line}")
 
 
@@ -65,7 +65,7 @@ class ReportOptions:
     """Validated options of the command line."""
 
     results: tuple[Path, ...]
-    output: str | None  # a file, "-" for stdout, None: beside the results
+    output: str | None  # a file, "-" for stdout, None: in the folder of the results
     formats: tuple[str, ...]
     thumbnails: bool
     overwrite: bool

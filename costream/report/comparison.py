@@ -184,7 +184,7 @@ def _predictions(contents: Iterable[Content], summary: RunSummary) -> Iterator[S
 
 
 def _covered_by_both(comparison: Comparison) -> list[tuple[float, float]]:
-    """Return the intervals that both runs cover, and note those of one (more than a step long)."""
+    """Return the intervals that both runs cover; store those longer than a step of only one."""
     a, b, both = comparison.a, comparison.b, []
     for pair in align_runs(_covered(a), _covered(b)):
         interval = (pair.start_s, pair.end_s)
@@ -208,16 +208,16 @@ def _segments(
     summary: RunSummary, head: str | None, within: Iterable[tuple[float, float]]
 ) -> list[Stretch[str]]:
     """Return the parts of the segments of a head that are within some intervals, by time."""
-    own = [
+    parts = [
         (max(s.start_s, a), min(s.end_s, b), s.label)
         for a, b in within
         for _, s in summary.timeline(head)
     ]
-    return [Stretch(*part) for part in sorted(own) if part[1] > part[0]]
+    return [Stretch(*part) for part in sorted(parts) if part[1] > part[0]]
 
 
 def _heads_of_both(a: RunSummary, b: RunSummary) -> list[tuple[str | None, str | None]]:
-    """Return the pairs of heads to compare: those of the same model, else all heads as one."""
+    """Return the pairs of heads to compare: heads of the same model, else all heads as one."""
     named_a, named_b = _by_model(a), _by_model(b)
     pairs = [(head, named_b[model]) for model, head in named_a.items() if model in named_b]
     return pairs or [(None, None)]
@@ -244,8 +244,8 @@ def _add(comparison: Comparison, pair: Pair[_Step]) -> None:
 
 def _best(step: _Step, heads: Iterable[str | None]) -> str:
     """Return the best label of each of the heads (None: of all)."""
-    own = (p for head in heads for p in step if head is None or p.model == head)
-    return " + ".join(p.top[0][0] for p in own)
+    predictions = (p for head in heads for p in step if head is None or p.model == head)
+    return " + ".join(p.top[0][0] for p in predictions)
 
 
 def _scores(step: _Step, summary: RunSummary) -> dict[str, float]:

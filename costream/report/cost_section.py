@@ -77,8 +77,8 @@ def _stages(costs: dict[str, Any]) -> Html | None:
         title = tag("span", square if stage != "step" else None, shown, class_="label")
         values = [_ms(figures.get(key)) for key in ("mean", "p50", "p90", "p99", "max")]
         seconds = total.get(stage)
-        whole = short_time(seconds) if isinstance(seconds, (int, float)) else "–"
-        rows.append([title, *(number(value) for value in values), number(whole)])
+        total_text = short_time(seconds) if isinstance(seconds, (int, float)) else "–"
+        rows.append([title, *(number(value) for value in values), number(total_text)])
     columns = ("ms a step", "mean", "median", "90 %", "99 %", "max", "total")
     return table(columns, rows, numbers=range(1, 7))
 

@@ -59,7 +59,7 @@ def _comparisons(
 ) -> Iterator[Comparison]:
     """Yield one comparison per run; errors are printed and collected.
 
-    ``skipped``: gets those of what is no result.
+    ``skipped`` collects the errors of files that are not results.
     """
     for name, a, b in pairs:
         try:

@@ -11,7 +11,7 @@ from costream.core.records import Head, Header, Segment, has_overlaps
 class Heads:
     """The heads of a run, and display names of labels: with the head's name if two share one.
 
-    Persons who have predictions of their own are heads, too, if there are several.
+    Persons with separate predictions are heads, too, if there are several.
     Segments of objects overlap, so there each label with segments is treated as a head.
     """
 
@@ -74,8 +74,8 @@ class Heads:
         value: object = None
         timeline = None if self._header is None else self._header.options.get("timeline")
         if label in self._owners:
-            head, own = self._owners[label]
-            value = head.threshold_of(own)
+            head, name = self._owners[label]
+            value = head.threshold_of(name)
         elif isinstance(timeline, dict):
             thresholds = timeline.get("thresholds")
             own_value = thresholds.get(label) if isinstance(thresholds, dict) else None

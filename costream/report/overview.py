@@ -170,7 +170,7 @@ def _row(run: Run, href: str, strip: Html) -> OverviewRow:
 
 
 def read_failures(folder: Path) -> list[MissingResult]:
-    """Return the inputs that a batch has recorded as failed; none if there is no such table."""
+    """Return the inputs that a batch has recorded as failed; empty without such a table."""
     try:
         with (folder / "failures.csv").open(encoding="utf-8", newline="") as file:
             rows = list(islice(csv.DictReader(file), 100_000))
@@ -191,5 +191,5 @@ class Report:
     overview: ReportOverview = field(default_factory=ReportOverview)
     palette: Palette = field(default_factory=Palette)
     only: Run | None = None  # the run, when there is just one
-    skipped: list[str] = field(default_factory=list)  # files that are no results
+    skipped: list[str] = field(default_factory=list)  # files that are not results
     failed: list[SourceError] = field(default_factory=list)  # results that cannot be read

@@ -99,7 +99,7 @@ def _strip(axes: Axes, summary: RunSummary, head: str | None, report: Report) ->
 
 
 def _overview(report: Report) -> Figure:
-    """Draw the timelines of the files below each other, each over its whole width."""
+    """Draw the timelines of the files below each other, each scaled to the full width."""
     rows = report.overview.rows[:MOST_FILES]
     count = len(report.overview.rows)
     title = f"{clean(report.title)}: {counted(count, 'run')}"
@@ -216,15 +216,15 @@ def _cost(axes: Axes, summary: RunSummary) -> None:
     assert cost is not None
     times = cost.times()
     layers = [cost.means(FIRST_STAGE + k) for k in range(len(STAGES))]
-    whole = np.sum(layers, axis=0)
-    if whole.max() > 0:
+    total = np.sum(layers, axis=0)
+    if total.max() > 0:
         below = np.zeros(len(times))
         for layer, color, stage in zip(layers, _STAGES, STAGES, strict=True):
             at, bottom = _broken(summary, times, below)
             _, top = _broken(summary, times, below + layer)
             axes.fill_between(at, bottom, top, color=color, label=stage, linewidth=0)
             below = below + layer
-        axes.set_ylim(0, 1.2 * float(np.percentile(whole, 99)) or None)
+        axes.set_ylim(0, 1.2 * float(np.percentile(total, 99)) or None)
         unit = "ms a step"
     else:
         axes.plot(times, cost.means(DENSE) / 1e6, color=_GREY, linestyle="--", label="dense")

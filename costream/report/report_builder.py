@@ -22,7 +22,7 @@ from costream.report.thumbnails import Thumbnails, find_media, take
 from costream.sinks.atomic import TextOutput
 from costream.sinks.result_reader import NotAResultError, runs
 
-# With more runs than this, each has its own page: the overview must still open.
+# With more runs than this, each has a separate page, so that the overview still opens.
 MOST_ON_A_PAGE = 60
 # The more runs are on a page, the fewer bins each has.
 _BINS = ((1, 1200), (10, 600), (50, 300), (200, 160))
@@ -41,12 +41,12 @@ class ReportBuilder:
     """
 
     def __init__(
-        self, results: Sequence[Path], *, thumbnails: bool = True, beside: Pages | None = None
+        self, results: Sequence[Path], *, thumbnails: bool = True, pages: Pages | None = None
     ) -> None:
-        """``beside``: the pages of many runs; None: all runs are on one page."""
+        """``pages``: the pages of many runs; None: all runs are on one page."""
         self._results = results
         self._thumbnails = thumbnails
-        self._beside = beside
+        self._pages = pages
         self._several = False  # pages
         self._pictures = 0
         self._body = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed by __exit__
@@ -67,17 +67,17 @@ class ReportBuilder:
         if the pages of an earlier report must not be replaced.
         """
         files = [f for argument in self._results for f in self._find(argument)]
-        self._several = self._beside is not None and len(files) > MOST_ON_A_PAGE
-        if self._beside is not None and self._several:
-            self._beside.check()
+        self._several = self._pages is not None and len(files) > MOST_ON_A_PAGE
+        if self._pages is not None and self._several:
+            self._pages.check()
         blocks = max(8, _MOST_BLOCKS_ALL // max(1, len(files)))
         self.report.overview.most_blocks = min(blocks, self.report.overview.most_blocks)
         one_file = len(self._results) == 1 and not self._results[0].is_dir()
         for k, file in enumerate(files, 1):
             for run in self._runs(file, len(files)):
                 href = f"#{run.anchor}"
-                if self._beside is not None and self._several:
-                    href = self._beside.href(run)
+                if self._pages is not None and self._several:
+                    href = self._pages.href(run)
                 self.report.overview.add(run, self.report.palette, href)
                 if one_file and len(self.report.overview.rows) == 1:
                     self.report.only = run
@@ -104,8 +104,8 @@ class ReportBuilder:
             out.write(text)
         out.write(page_foot())
         out.finish()
-        if self._beside is not None:
-            self._beside.remove_earlier()
+        if self._pages is not None:
+            self._pages.remove_earlier()
 
     def _find(self, argument: Path) -> list[ResultFile]:
         files = find_results(argument)
@@ -153,8 +153,8 @@ class ReportBuilder:
             most = min(most, _MOST_PICTURES_ALL - self._pictures)
         first = summary.segments[: max(0, most)]
         options = {} if summary.header is None else summary.header.options
-        given, moments = options.get("input_fps"), sorted({s.start_s for s in first})
-        input_hz = given if isinstance(given, (int, float)) and given > 0 else None
+        input_fps, moments = options.get("input_fps"), sorted({s.start_s for s in first})
+        input_hz = input_fps if isinstance(input_fps, (int, float)) and input_fps > 0 else None
         stream = options.get("stream")
         taken = take(
             *(media, moments, places_of(options)),
@@ -168,8 +168,8 @@ class ReportBuilder:
         return taken
 
     def _put(self, run: Run, *, alone: bool) -> None:
-        if self._beside is not None and self._several:
-            self._beside.put(run, self.report.palette)
+        if self._pages is not None and self._several:
+            self._pages.put(run, self.report.palette)
             return
         self._body.write(section(run, self.report.palette, alone=alone) + Html("\n"))
 

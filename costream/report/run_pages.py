@@ -18,7 +18,7 @@ _OURS = re.compile(r"r\d+\.html")
 
 
 class Pages:
-    """Separate pages for the runs of a long report, in ``report_files`` beside ``report.html``."""
+    """Separate pages for the runs of a long report, in ``report_files`` next to ``report.html``."""
 
     def __init__(self, report: Path, *, overwrite: bool) -> None:
         """``report``: the page that links to them."""

@@ -71,7 +71,7 @@ class RunSummary:
 
     @classmethod
     def of(cls, contents: Iterable[Content], most_bins: int = 1200) -> RunSummary:
-        """Return the summary of ``contents``, those of one run: music by pieces."""
+        """Return the summary of the records of one run, with segments of music joined to pieces."""
         summary, pieces = cls(most_bins), MusicPieces()
         for content in contents:
             if isinstance(content, Header):
@@ -134,7 +134,7 @@ class RunSummary:
 
     def _prediction(self, record: Prediction) -> None:
         if record.person is not None and record.i == self._last_step:
-            return  # the curves are those of the first person
+            return  # the curves show the first person
         more = record.model is not None and record.i == self._last_step  # of another head
         self._last_step = record.i
         self.steps += not more

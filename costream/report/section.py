@@ -72,9 +72,9 @@ def facts(summary: RunSummary) -> Html:
         cards.append(fact("Speed", f"{times(final.x_realtime)} real time", took))
     macs, dense = costs.get("macs_per_step"), costs.get("dense_macs_per_step")
     if macs and dense:
-        anew = "computing everything" if summary.finds_objects else "recomputing the window"
+        alternative = "computing everything" if summary.finds_objects else "recomputing the window"
         less = saving(macs, dense)
-        text = f"{less or 'as much'} {'than' if less else 'as'} {anew}"
+        text = f"{less or 'as much'} {'than' if less else 'as'} {alternative}"
         text += f" ({si(dense, 'MAC')})" if less else ""
         alone = "" if final is None else network_saving(final)
         text += f"; network alone {alone}" if alone else ""
@@ -164,9 +164,9 @@ def _how_drawn(summary: RunSummary) -> str:
             "their highest score."
         )
     if len(summary.heads.names) > 1 and summary.header is not None and summary.header.persons:
-        sentences.append("The scores are those of the first person.")
+        sentences.append("The scores belong to the first person.")
     if summary.finds_objects:
-        sentences.append("The score is that of the label's best object, 0 without an object.")
+        sentences.append("The score is the one of the label's best object, 0 without an object.")
     elif not summary.all_scores:
         sentences.append(
             "If a label is not among the best of a step, its score was not written and is "
@@ -271,10 +271,10 @@ def _alerts(summary: RunSummary) -> Html | None:
 
 
 def _unfamiliar(summary: RunSummary) -> Html | None:
-    told = None
+    line = None
     if summary.header is not None and summary.final is not None:
-        told = unfamiliar_line(summary.header, summary.final)
-    return None if told is None else tag("section", tag("h3", "Unfamiliar input"), note(f"{told}."))
+        line = unfamiliar_line(summary.header, summary.final)
+    return None if line is None else tag("section", tag("h3", "Unfamiliar input"), note(f"{line}."))
 
 
 def _troubles(summary: RunSummary) -> Html | None:

@@ -42,9 +42,9 @@ class Thumbnails:
 
 
 def find_media(header: Header | None, result: Path) -> Path | str:
-    """Return the source video of results, or a sentence that says why there is none.
+    """Return the source video of results, or a sentence that explains why it is missing.
 
-    It is searched under the name that the results give, and beside the results.
+    It is searched by the name in the results, and in the folder of the results.
     """
     if header is None:
         return "The results do not say what they were made from, so there are no pictures."
@@ -58,7 +58,7 @@ def find_media(header: Header | None, result: Path) -> Path | str:
                 return path
         except (OSError, ValueError):
             continue
-    return f"The source ({header.source}) is not there any more, so there are no pictures."
+    return f"The source ({header.source}) no longer exists, so there are no pictures."
 
 
 def take(

@@ -127,8 +127,8 @@ def describe(summary: RunSummary, head: str | None, most: int = 20) -> str:
         f"{s.label} {short_time(s.start_s)} to {short_time(s.end_s)}"
         for _, s in islice(summary.timeline(head), most)
     ]
-    own = (s.count for label, s in summary.stats.items() if summary.heads.owns(head, label))
-    count = sum(own)
+    counts = (s.count for label, s in summary.stats.items() if summary.heads.owns(head, label))
+    count = sum(counts)
     more = [f"and {count - len(parts)} more"] if count > len(parts) and parts else []
     begin = f"Timeline{'' if head is None else f' of {head}'}: {counted(count, 'segment')}"
     return f"{begin}: {', '.join(parts + more)}" if parts else begin

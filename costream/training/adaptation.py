@@ -26,25 +26,29 @@ from costream.weights_io.card import Card
 from costream.weights_io.file import read_card
 
 log = logging.getLogger("costream")
-BEGIN, END, TIMES = 0.1, 0.5, 16  # shares of the steps between which is pruned; how many times
+BEGIN, END, TIMES = (
+    0.1,
+    0.5,
+    16,
+)  # shares of the steps between which channels are pruned; number of times
 OBSERVED = 4  # batches behind the scores of each time
 # Ends of the names of classifier layers; the last two are of detectors.
 CLASSIFIERS = ("head", "skip", "anticipation_head", "fc", "reading", "cls_score", "bbox_pred")
 
 
 class Adaptation:
-    """What ``--adapter`` and ``--density`` do to a network while it is trained.
+    """Adapters and pruning of a network during its training: ``--adapter`` and ``--density``.
 
-    With neither of them it does nothing. Otherwise the network has adapters from now on; call
-    ``begin`` before each step, and ``finish`` once at the end. All of its state is in the network.
+    Without both options it does nothing. Otherwise the network has adapters from now on; call
+    ``begin`` before each step, and ``finish`` once at the end. All state is in the network.
 
     Args:
-        network: with the weights it starts from; its classifiers are learnt whole. Or one
+        network: with its initial weights; its classifiers are trained completely. Also a
             ``WithFrontend``.
         settings: of the training. ``steps``: of the training at most.
-        macs: the network's own cost of a step; default: its ``count_macs``.
+        macs: returns the multiply-accumulates of a step; default: ``network.count_macs``.
 
-    Raises UsageError for a network that has no channel to remove.
+    Raises UsageError for a network without removable channels.
     """
 
     def __init__(
@@ -77,7 +81,7 @@ class Adaptation:
         return self._density < 1
 
     def begin(self, step: int, loss: Callable[[], Tensor]) -> None:
-        """Mask channels if it is time to. ``loss``: that of the network for a new batch."""
+        """Mask channels if they are due at this step. ``loss``: returns the loss of a new batch."""
         if step not in self._when:
             return
         pruner = self._pruning()
@@ -87,11 +91,11 @@ class Adaptation:
         pruner.prune(gradual(times, len(self._when), self._density))
 
     def over(self, step: int) -> bool:
-        """Return whether nothing is masked after this step."""
+        """Return whether no more channels are masked after this step."""
         return not self._when or step >= self._when[-1]
 
     def finish(self) -> None:
-        """Make the network an ordinary one without what is masked; note ``facts``."""
+        """Remove the masked channels, merge the adapters into the weights, and set ``facts``."""
         if self._kind == "none" and not self.prunes:
             return
         self.facts = {"adapter": self._kind, "learnt": count_learnt(self._network)}
@@ -128,13 +132,13 @@ class Adaptation:
 
 
 def check_adapter(settings: TrainSettings, objects: bool = False) -> None:
-    """Raise UsageError for ``--adapter`` and ``--density`` that do not go together, or with others.
+    """Raise UsageError if ``--adapter`` or ``--density`` contradict each other or other options.
 
     ``settings``: after their defaults are filled in. ``objects``: of a detector.
     """
     changed = settings.adapter != "none" or settings.density < 1
     if objects and changed and not settings.fine_tune:
-        raise UsageError("what is adapted or pruned is the whole network", where="--no-fine-tune")
+        raise UsageError("adapters and pruning apply to all of the network", where="--no-fine-tune")
     if settings.adapter == "lora" and settings.density < 1:
         raise UsageError(
             "LoRA has no masks", where="--density", hint="use --adapter splora, or none"
@@ -142,11 +146,11 @@ def check_adapter(settings: TrainSettings, objects: bool = False) -> None:
     if settings.adapter != "none" and settings.scratch:
         raise UsageError("an adapter needs trained weights to start from", where="--adapter")
     if settings.compare is not None and settings.density == 1:
-        raise UsageError("only a training with --density is compared", where="--compare")
+        raise UsageError("applies to trainings with --density only", where="--compare")
 
 
 def with_facts(card: Card, facts: dict[str, Any], compare: Path | None) -> Card:
-    """Return a card that says what was learnt and removed, and what that cost.
+    """Return a card with the numbers of trained weights, removed channels and operations.
 
     ``compare``: weights of the same training without ``--density``, whose accuracy on the
     validation examples the card's is compared with. UsageError if they are of another training.
@@ -154,22 +158,22 @@ def with_facts(card: Card, facts: dict[str, Any], compare: Path | None) -> Card:
     if not facts:
         return card
     measure = "AP50" if card.finds_objects else "top1"
-    own = card.metrics.get("validation", {}).get(card.name, {}).get(measure)
+    score = card.metrics.get("validation", {}).get(card.name, {}).get(measure)
     if compare is not None:
         other = read_card(compare)
         scores = other.metrics.get("validation", {}).get(other.name, {})
-        alike = (other.trained_on, other.labels) == (card.trained_on, card.labels)
-        if not alike or own is None or measure not in scores or other.compression:
+        is_same_training = (other.trained_on, other.labels) == (card.trained_on, card.labels)
+        if not is_same_training or score is None or measure not in scores or other.compression:
             raise UsageError(
                 "not the same training without --density: other examples, labels, seed or start",
                 where=compare,
             )
-        facts = {**facts, "validation_loss": round(scores[measure] - own, 4)}
+        facts = {**facts, "validation_loss": round(scores[measure] - score, 4)}
     return replace(card, compression=facts)
 
 
 def adapter_card(card: Card, base_sha256: str, sha256: str) -> Card:
-    """Return the card of an adapter file beside weights with this card.
+    """Return the card of the adapter file of weights with this card.
 
     ``base_sha256``: digest of the base weights; ``sha256``: of those that are frozen.
     """

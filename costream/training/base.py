@@ -63,7 +63,7 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Labels to learn, and the examples (of a class of the trainer's own) on each side."""
+    """Labels to learn, and training and validation examples of a class that the trainer defines."""
 
     labels: tuple[str, ...]
     training: Sequence[Any]
@@ -115,7 +115,7 @@ class TrainedModel(NamedTuple):
 class CustomClassTrainer(Protocol):
     """Trainer of custom classes for one kind of example."""
 
-    metric: tuple[str, str, str]  # that is printed: key in the card, name, and of what it is
+    metric: tuple[str, str, str]  # printed: key in the card, name, unit counted
     command: str  # that runs the trained model
 
     def check(self, card: Card, settings: TrainSettings) -> TrainSettings:
@@ -128,13 +128,13 @@ class CustomClassTrainer(Protocol):
         """Return the examples. Raises UsageError, SourceError."""
 
     def setup(self, base: Weights, labels: tuple[str, ...], settings: TrainSettings) -> TrainSetup:
-        """Return what is to be trained for these labels, from the base weights.
+        """Return the network to train for these labels, with the base weights.
 
-        With ``scratch`` only the architecture is taken from them.
+        With ``scratch`` only their architecture is used.
         """
 
     def fit(self, setup: TrainSetup, data: TrainingData, workspace: Workspace) -> Any:
-        """Train the network; return the results, of a class of the trainer's own."""
+        """Train the network and return the results, of a class that the trainer defines."""
 
     def describe(
         self, setup: TrainSetup, result: Any, data: TrainingData, workspace: Workspace
@@ -147,8 +147,8 @@ def training_checkpoint(
 ) -> TrainingCheckpoint:
     """Return the checkpoint of this training, OUTPUT with the suffix ``end``.
 
-    It is another training when any option that changes the result, the initial weights, or one of
-    the ``examples`` (JSON values) has changed.
+    The checkpoint cannot be resumed after a change of an option that affects the result, of the
+    initial weights, or of one of the ``examples`` (JSON values).
     """
     names: tuple[str, ...] = ("validation", "steps", "scratch", "seed", "fine_tune", "rate_hz")
     names += ("layout", "columns")
@@ -178,36 +178,36 @@ def log_resume_hint(partials: Sequence[TrainingCheckpoint]) -> Iterator[None]:
     try:
         yield
     except Stopped:
-        there = [str(p.path) for p in partials if p.path.exists()]
-        way = f"resumes from {' and '.join(there)}" if there else "starts over"
-        log.error("stopped; the same command %s", way)
+        existing = [str(p.path) for p in partials if p.path.exists()]
+        outcome = f"resumes from {' and '.join(existing)}" if existing else "starts over"
+        log.error("stopped; the same command %s", outcome)
         raise
 
 
 def background_first(found: set[str], names: Sequence[str]) -> tuple[str, ...]:
     """Return labels, the background first: all of ``names`` that are found, as one label.
 
-    It is called by the first of them; if none is found, it is added. Raises UsageError for others
-    that differ only in case or word separators: results could not tell them apart.
+    It has the first of these names; if none is found, it is added. Raises UsageError for other
+    labels that differ only in case or word separators.
     """
-    called = list(dict.fromkeys(map(normalise_label, names)))
-    same = [label for label in sorted(found) if normalise_label(label) in called]
-    same.sort(key=lambda label: called.index(normalise_label(label)))
+    normalised = list(dict.fromkeys(map(normalise_label, names)))
+    same = [label for label in sorted(found) if normalise_label(label) in normalised]
+    same.sort(key=lambda label: normalised.index(normalise_label(label)))
     if same:
         level = logging.INFO if len(same) == 1 else logging.WARNING
         log.log(level, "background, which makes no segments: %s", ", ".join(map(repr, same)))
     events = sorted(found - {*same})
-    spelled = Counter(map(normalise_label, events))
-    if alike := [repr(label) for label in events if spelled[normalise_label(label)] > 1]:
+    counts = Counter(map(normalise_label, events))
+    if duplicates := [repr(label) for label in events if counts[normalise_label(label)] > 1]:
         raise UsageError(
-            f"classes that differ only in case or word separators: {', '.join(alike)}",
+            f"classes that differ only in case or word separators: {', '.join(duplicates)}",
             hint="give them one name, or names that differ",
         )
     return ((same or names)[0], *events)
 
 
 def in_classes(items: Iterable[Labelled], labels: Sequence[str]) -> list[Labelled]:
-    """Return the items; the label of those of no class is that of the background, the first."""
+    """Return the items, with the background, the first label, for labels not in ``labels``."""
     return [x if x.label in labels else replace(x, label=labels[0]) for x in items]
 
 

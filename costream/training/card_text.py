@@ -57,7 +57,7 @@ def _costs(card: Card) -> list[str]:
     macs, dense = costs["macs"] / 1e6, costs["dense_macs"] / 1e6
     computed = f"{macs:.1f} MMAC"
     if macs < 0.95 * dense:
-        computed += f" of the {dense:.1f} that computing everything anew takes"
+        computed += f" of the {dense:.1f} that recomputing everything takes"
     return [f"- A step: {computed}; about {costs['ms']:.2g} ms ({costs['machine']})"]
 
 
@@ -104,9 +104,9 @@ def sequence_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> 
         lines.append(f"| {model} | {' | '.join(_cell(scores.get(n)) for n in names)} |")
     low, high = first["top1_95"]
     lines += ["", f"Top-1: 95 % interval over {interval_units(first)} {low:.3f} to {high:.3f}."]
-    told = [(model, m["timeline"]) for model, m in models.items() if "timeline" in m]
-    if told:
-        shown = timeline_table("the timeline of a sequence shows", told)
+    timelines = [(model, m["timeline"]) for model, m in models.items() if "timeline" in m]
+    if timelines:
+        shown = timeline_table("the timeline of a sequence shows", timelines)
         lines += ["", f"| {' | '.join(shown.columns)} |", "|---" * len(shown.columns) + "|"]
         rows = ([str(name), *map(_cell, cells)] for name, *cells in shown.rows)
         lines += [f"| {' | '.join(row)} |" for row in rows]

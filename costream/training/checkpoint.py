@@ -45,7 +45,7 @@ class RandomState:
         self._rng = rng
 
     def state(self) -> SavedState:
-        """Return the states of the generators, also of that of a GPU in use."""
+        """Return the states of the generators, including the one of a GPU in use."""
         states = {"torch": torch.get_rng_state()}
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             states["cuda"] = torch.cuda.get_rng_state()
@@ -109,9 +109,9 @@ class TrainingCheckpoint:
         tensors: dict[str, Tensor] = {}
         values: dict[str, Any] = {}
         for name, part in parts.items():
-            own, values[name] = part.state()
+            state_tensors, values[name] = part.state()
             # Tensors may share memory (weights and the best ones so far), which the format forbids.
-            copies = {k: v.detach().to("cpu", copy=True) for k, v in own.items()}
+            copies = {k: v.detach().to("cpu", copy=True) for k, v in state_tensors.items()}
             tensors |= {f"{name}/{k}": v.contiguous() for k, v in copies.items()}
         state = json.dumps({"steps": steps, "parts": values})
         write_whole(self._path, [save(tensors, {"identity": self._digest, "state": state})])

@@ -51,8 +51,8 @@ def train(settings: TrainSettings) -> ExitCode:
     """
     with StopHandler(), logging_to(settings.verbosity, "auto", None):
         paths = [settings.output.with_suffix(end) for end in (".safetensors", ".md", ".html")]
-        beside = [adapter_path(paths[0])] if settings.adapter != "none" else []
-        for path in (*paths, *beside):
+        adapters = [adapter_path(paths[0])] if settings.adapter != "none" else []
+        for path in (*paths, *adapters):
             if path.exists() and not settings.overwrite:
                 raise UsageError("already exists", where=path, hint="--overwrite replaces it")
         prepare_torch(settings.threads)
@@ -109,7 +109,7 @@ def trainer_of(card: Card) -> CustomClassTrainer:
 
 
 def adapter_path(path: Path) -> Path:
-    """Return the path of the adapter file beside trained weights."""
+    """Return the path of the adapter file of trained weights."""
     return path.with_name(f"{path.name.removesuffix(SUFFIX)}-adapter{SUFFIX}")
 
 
@@ -126,10 +126,10 @@ def _print_summary(
     }
     if card.name in values:
         others = [f"{name} {value}" for name, value in values.items() if name != card.name]
-        beside = f" ({', '.join(others)})" if others else ""
+        compared = f" ({', '.join(others)})" if others else ""
         counts = key == "top1" and checks < COUNTED
         over = f" {unit}" if counts else f" over {counted(checks, unit[:-1])}"
-        print(f"validation: {title} {values[card.name]}{over}{beside}")
+        print(f"validation: {title} {values[card.name]}{over}{compared}")
     for line in compression_lines(card):
         print(line)
     if trained.adapter is not None:

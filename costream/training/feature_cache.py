@@ -29,7 +29,7 @@ _SUFFIX = ".features"
 
 
 def features_folder() -> Path:
-    """Return the folder of cached features, beside that of weights in the user's cache."""
+    """Return the folder of cached features in the user's cache."""
     return cache_folder().with_name("features")
 
 

@@ -43,9 +43,9 @@ def check_examples(
         raise failed[0]
     if failed:
         listed = listed_errors([str(error) for error in failed])
-        told = f"{len(failed)} recordings cannot be used: {listed}"
-        unread = any(isinstance(error, SourceError) for error in failed)
-        raise SourceError(told) if unread else UsageError(told)
+        message = f"{len(failed)} recordings cannot be used: {listed}"
+        unreadable = any(isinstance(error, SourceError) for error in failed)
+        raise SourceError(message) if unreadable else UsageError(message)
 
 
 @contextmanager
@@ -59,8 +59,8 @@ def open_example(
     """
     start_s, end_s = example.start_s, example.end_s
     # The rate is that of features, which are refused below.
-    own = replace(options, start_s=start_s, end_s=end_s, rate_hz=card.rate_hz)
-    source = open_source(example.source, own)
+    part = replace(options, start_s=start_s, end_s=end_s, rate_hz=card.rate_hz)
+    source = open_source(example.source, part)
     try:
         info = source.open()
         if info.kind == "features":
@@ -81,7 +81,7 @@ def open_example(
 
 @cache
 def _tell(where: str, line: str) -> None:
-    """Say once what was assumed of a recording, however many examples it has."""
+    """Log once what was assumed about a recording, however many examples it has."""
     log.warning("%s: %s", where, line)
 
 

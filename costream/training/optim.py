@@ -43,7 +43,7 @@ def adamw(module: nn.Module, rate: float, decay: float) -> torch.optim.AdamW:
 
 @torch.no_grad()
 def update_average(average: dict[str, Tensor], network: nn.Module, share: float) -> None:
-    """Move averaged weights by ``share`` towards those of a network, in place."""
+    """Move averaged weights by ``share`` towards the weights of a network, in place."""
     for name, value in network.state_dict().items():
         if value.dtype.is_floating_point:
             average[name].lerp_(value, share)
@@ -78,8 +78,8 @@ class Optimizer:
     """AdamW under a one-cycle schedule: iterate over its steps and call ``step`` in each.
 
     With a ``partial``, training resumes from that checkpoint and updates it; ``parts`` are further
-    state that changes from step to step. With ``schedule.seconds`` a step is a place in that time,
-    in which as many gradient steps are taken as it has room for.
+    state that changes from step to step. With ``schedule.seconds`` the steps are spread evenly over
+    that time, and as many gradient steps are taken as there is time for.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ class Optimizer:
         self._modules.eval()
 
     def _places(self, first: int) -> Iterator[int]:
-        """Yield the steps at whose time it is, from ``first`` on."""
+        """Yield each step at its time, from ``first`` on."""
         began_s = time.monotonic() - self._seconds * first / self._steps
         place = first
         while place < self._steps:
-            self._cycle.last_epoch = place - 1  # the next gradient step goes on to ``place``
+            self._cycle.last_epoch = place - 1  # the next gradient step advances it to ``place``
             yield place
             place = int(self._steps * (time.monotonic() - began_s) / self._seconds)
 
@@ -139,7 +139,7 @@ class Optimizer:
         self.apply(loss)
 
     def apply(self, loss: Tensor) -> None:
-        """Take one gradient step with the gradients of ``loss``, which the parameters have."""
+        """Take one step with the gradients of ``loss`` that the parameters hold."""
         nn.utils.clip_grad_norm_(self._modules.parameters(), 1.0)
         self._optimizer.step()
         self._cycle.step()
@@ -184,14 +184,14 @@ def fastest_autocast() -> torch.autocast:
 
 
 def freeze_batchnorm(module: nn.Module) -> None:
-    """Fix the BatchNorm statistics of a module, so that it trains on as it will be used."""
+    """Fix the BatchNorm statistics of a module, so that it is trained as it will be used."""
     for part in module.modules():
         if isinstance(part, (nn.BatchNorm1d, nn.BatchNorm2d)):
             part.eval()
 
 
 def remove_dropout(module: nn.Module) -> None:
-    """Make a module drop nothing in training, in place."""
+    """Disable the dropout of a module, in place."""
     for part in module.modules():
         name = "p" if isinstance(part, nn.Dropout) else "dropout"
         if isinstance(getattr(part, name, None), float):

@@ -1,4 +1,4 @@
-"""Trainer of custom classes from sequences: what video, audio and skeletons have in common."""
+"""Trainer of custom classes from sequences: the common part of video, audio and skeletons."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ _CLASSIFIERS = tuple(f"network.{name}." for name in CLASSIFIERS)
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Result of a training besides the weights.
+    """Results of a training, except the weights.
 
-    ``predictions``: probabilities [T, K] of each validation example; ``streams``: those for
+    ``predictions``: probabilities [T, K] of each validation example; ``streams``: predictions for
     streams of concatenated examples; ``baselines``: ``predictions`` of the baselines, by name.
     """
 
@@ -68,7 +68,7 @@ class SequenceTrainer(ABC):
 
     metric = ("top1", "top-1", "clips")
     command = "detect"
-    backgrounds: ClassVar[tuple[str, ...]] = BACKGROUNDS  # names of classes that are no event
+    backgrounds: ClassVar[tuple[str, ...]] = BACKGROUNDS  # names of classes that are not events
     arguments: ClassVar[
         Mapping[str, Any]
     ] = {}  # of the trained network, where they differ from its card
@@ -76,10 +76,10 @@ class SequenceTrainer(ABC):
     def labels(self, found: set[str], card: Card) -> tuple[str, ...]:
         """Return the labels to learn from those of the examples, the background first.
 
-        All classes that are called like the model's background, or are no event, are one.
+        Classes named like the model's background or like one of ``backgrounds`` become one.
         """
-        own = () if card.background is None else (card.background,)
-        return background_first(found, (*own, *self.backgrounds))
+        backgrounds = () if card.background is None else (card.background,)
+        return background_first(found, (*backgrounds, *self.backgrounds))
 
     @abstractmethod
     def fit(self, setup: TrainSetup, data: TrainingData, workspace: Workspace) -> TrainResult:
@@ -99,7 +99,7 @@ class SequenceTrainer(ABC):
     def read(self, card: Card, settings: TrainSettings) -> TrainingData:
         """Return the examples, and warn of classes with too few.
 
-        Stretches of the background of fewer than ``MIN_STEPS`` steps are left out. UsageError for
+        Background of fewer than ``MIN_STEPS`` steps is left out. UsageError for
         unusable data or fewer than two classes.
         """
         recordings = read_recordings(settings.data, settings.labels, settings.group)
@@ -125,10 +125,10 @@ class SequenceTrainer(ABC):
         return TrainingData(labels, training, held_out, rows)
 
     def setup(self, base: Weights, labels: tuple[str, ...], settings: TrainSettings) -> TrainSetup:
-        """Return what is to be trained for these labels, the first of which is the background.
+        """Return the network to train for these labels, the first of which is the background.
 
-        The network takes all but the classifier from the given weights, or with ``scratch`` only
-        the architecture; the frontend is always that of the given weights.
+        The network starts from the base weights, except its classifier; with ``scratch`` only the
+        architecture is used. The frontend always has the base weights.
         """
         card = replace(
             base.card,
@@ -150,7 +150,7 @@ class SequenceTrainer(ABC):
         for key, fresh in new_network(card).state_dict().items():
             name = f"network.{key}"
             stored = None if settings.scratch else base.tensors.get(name)
-            # A stored classifier fits only its own labels.
+            # A stored classifier fits only the labels it was trained on.
             kept = labels == base.card.labels or not name.startswith(_CLASSIFIERS)
             fits = stored is not None and kept and stored.shape == fresh.shape
             merged[name] = stored if stored is not None and fits else fresh
@@ -164,7 +164,7 @@ class SequenceTrainer(ABC):
     ) -> TrainedModel:
         """Return the card with training data and metrics, texts, and the verdict.
 
-        Temperature and timeline are those chosen on the validation streams.
+        Temperature and timeline are chosen on the validation streams.
         """
         card, settings, origin = setup.card, workspace.settings, workspace.origin
         training, checks = data.training, data.validation
@@ -214,8 +214,8 @@ def _validation(
     if not checks:
         return {}, classification_verdict(np.zeros(0, bool), {}, held)
     labels = np.array([card.labels.index(e.label) for e in checks])
-    own = [at_temperature(p, card.temperature) for p in result.predictions]
-    answers = {card.name: own, **result.baselines}
+    calibrated = [at_temperature(p, card.temperature) for p in result.predictions]
+    answers = {card.name: calibrated, **result.baselines}
     if 0 not in labels:  # no example of the background
         answers = {name: [without(p, 0) for p in rows] for name, rows in answers.items()}
     right = {name: fuse(rows).argmax(1) == labels for name, rows in answers.items()}

@@ -9,7 +9,7 @@ that it was not trained on:
    grid, while the F1 of segments rises. Settings without gain are left unchanged.
 
 Choices from few examples do not generalise, so with few of them the temperature stays 1, and a
-label with few of them has no threshold of its own.
+label with few of them has no separate threshold.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ def count_segments(
     total = Counts()
     for stream in streams:
         known = stream.labels != UNSCORED
-        given = [
+        predicted = [
             s
             for s in segments(stream.probabilities, timeline, labels, rate_hz)
             if known[round(s.start_s * rate_hz) : round(s.end_s * rate_hz)].mean() >= 0.5
         ]
-        total += count(given, true_segments(stream.labels, labels, rate_hz), overlap)
+        total += count(predicted, true_segments(stream.labels, labels, rate_hz), overlap)
     return total
 
 
@@ -127,14 +127,14 @@ def calibrate(
     ``start``: initial settings. ``examples``: number of distinct examples of each label in the
     streams; default: their true segments. ``least_threshold``: of any label.
 
-    The F1 of segments is never below that of ``start`` at temperature 1.
+    The F1 of segments is never below the F1 with ``start`` at temperature 1.
     """
     counts = _segments(groups, labels, rate_hz) if examples is None else examples
     events = sum(counts.get(label, 0) for label in labels[1:])
-    own = [
+    frequent = [
         k for k in labels[1:] if events >= MIN_EXAMPLES and counts.get(k, 0) >= MIN_LABEL_EXAMPLES
     ]
-    changes = list(_changes(own, rate_hz, least_threshold))
+    changes = list(_changes(frequent, rate_hz, least_threshold))
     about = (labels, rate_hz, overlap)
     before = segment_f1(groups, start, *about)
     temperature = best_temperature(groups) if events >= MIN_EXAMPLES else 1.0
@@ -205,21 +205,21 @@ def _climb(
 ) -> tuple[float, Timeline]:
     """Return the best F1 that such changes lead to, and its timeline."""
     best, timeline = segment_f1(groups, start, labels, rate_hz, overlap), start
-    vain = 0  # tries since the last gain
+    failed = 0  # tries since the last gain
     for change in islice(cycle(changes), _ROUNDS * len(changes)):
-        changed, vain = change(timeline), vain + 1
+        changed, failed = change(timeline), failed + 1
         f1 = segment_f1(groups, changed, labels, rate_hz, overlap) if changed != timeline else best
         if f1 > best + _GAIN:
-            best, timeline, vain = f1, changed, 0
-        elif vain == len(changes):
+            best, timeline, failed = f1, changed, 0
+        elif failed == len(changes):
             break
     return best, timeline
 
 
 def _changes(
-    own: Sequence[str], rate_hz: float, least_threshold: float
+    frequent: Sequence[str], rate_hz: float, least_threshold: float
 ) -> Iterator[Callable[[Timeline], Timeline]]:
-    """Yield the changes to try, one setting after the other; only ``own`` labels get thresholds."""
+    """Yield the changes to try, setting by setting; ``frequent``: labels that get thresholds."""
     thresholds = [threshold for threshold in _THRESHOLDS if threshold >= least_threshold]
     for threshold in thresholds:
         yield partial(_opened, threshold=threshold)
@@ -231,7 +231,7 @@ def _changes(
         yield partial(replace, min_gap_s=time_s)
     for steps in _SMOOTH_STEPS:
         yield partial(replace, smooth_s=steps / rate_hz)
-    for label in own:
+    for label in frequent:
         for threshold in thresholds:
             yield partial(_own, label=label, threshold=threshold)
 
@@ -267,8 +267,8 @@ def _how(temperature: float, timeline: Timeline, f1: tuple[float, float], events
             f"{events} examples are too few for a temperature and per-label thresholds."
         )
     elif timeline.thresholds:
-        own = ", ".join(f"{label} {value:g}" for label, value in timeline.thresholds.items())
-        sentences.append(f"Per-label thresholds: {own}; all others {timeline.threshold:g}.")
+        listed = ", ".join(f"{label} {value:g}" for label, value in timeline.thresholds.items())
+        sentences.append(f"Per-label thresholds: {listed}; all others {timeline.threshold:g}.")
     return " ".join(sentences)
 
 

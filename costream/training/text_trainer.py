@@ -64,7 +64,7 @@ class WordReader(nn.Module):
         return out
 
     def forward_steps(self, x: Tensor, state: Any) -> OadOutput:
-        """Return the same, going on from a state."""
+        """Return the same, continuing from a state."""
         network: Any = self.network
         out: OadOutput = network.forward_steps(self.frontend(x.long()), state)
         return out
@@ -115,10 +115,10 @@ class TextTrainer(SequenceTrainer):
         if not isinstance(network, TokenClassifier):
             raise untrainable_error(card)
         rng = np.random.default_rng(settings.seed)
-        made = [
+        wordless_lines = [
             Example(text, card.labels[0], 0.0, None, "", "") for text in wordless(WORDLESS, rng)
         ]
-        training = [tokens_of(frontend, line, card) for line in (*data.training, *made)]
+        training = [tokens_of(frontend, line, card) for line in (*data.training, *wordless_lines)]
         checks = [tokens_of(frontend, line, card) for line in data.validation]
         validation = [stream_of(checks, LINES, rng) for _ in range(CHECKS if checks else 0)]
         enough = min(MOST, STEPS + PER_LINE * len(training)) * (2 if settings.scratch else 1)
@@ -184,9 +184,9 @@ def tokens_of(frontend: Any, line: Example, card: Card) -> TokenStream:
 
 
 def stream_of(lines: Sequence[TokenStream], count: int, rng: np.random.Generator) -> TokenStream:
-    """Return whole lines one after the other, with a label where one ends.
+    """Return complete lines one after the other, with a label at the end of each.
 
-    As in ``TokenStreams``, the next line often has the label of the one before.
+    As in ``TokenStreams``, the next line often has the same label.
     """
     by_label: dict[int, list[TokenStream]] = {}
     for line in lines:

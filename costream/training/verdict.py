@@ -14,7 +14,7 @@ from costream.core.formatting import counted
 from costream.training.baselines import CENTROID, PROTOTYPES
 
 MAJORITY = "majority"
-FEWEST = 8  # validation examples; fewer say nothing
+FEWEST = 8  # validation examples; with fewer no result is significant
 SURE = 0.1  # largest probability of a better result by chance (one-sided sign test)
 GOOD = 0.9  # share of right answers that needs no better baseline
 COUNTED = 100  # below so many examples, shares are written as counts
@@ -38,9 +38,9 @@ class Held:
         return counted(self.count, self.noun) + self.groups
 
 
-def share_text(right: int, whole: int) -> str:
-    """Return a share as a count where the whole is small: "4 of 4", "97.5 %"."""
-    return f"{right} of {whole}" if whole < COUNTED else f"{100 * right / whole:.1f} %"
+def share_text(right: int, total: int) -> str:
+    """Return a share, as a count if ``total`` is small: "4 of 4", "97.5 %"."""
+    return f"{right} of {total}" if total < COUNTED else f"{100 * right / total:.1f} %"
 
 
 def group_text(groups: Sequence[str], column: str | None) -> str:
@@ -57,18 +57,18 @@ def classification_verdict(
     """Return the verdict on a classifier; ``right``: which examples [N] it got right.
 
     It is compared with guessing, then with the best other baseline. A sign test on the examples
-    that only one of two got right says whether a lead may be chance.
+    that only one of the two got right estimates whether the difference may be chance.
     """
-    few = _too_few(held, f", {share_text(int(right.sum()), len(right))} right")
-    if few:
-        return few
+    too_few = _too_few(held, f", {share_text(int(right.sum()), len(right))} right")
+    if too_few:
+        return too_few
     others = {name: rows for name, rows in baselines.items() if name != MAJORITY}
     best = max(others, key=lambda name: int(others[name].sum()), default=MAJORITY)
     for name in dict.fromkeys((MAJORITY, best)):
         other, hits = baselines[name], (int(right.sum()), int(baselines[name].sum()))
         compared = f"{_NAMES.get(name, f'the baseline {name!r}')} ({_against(*hits, held)})"
         if hits[0] == hits[1] >= GOOD * held.count and name != MAJORITY:
-            return f"as good as {compared}: the classes are easy to tell apart"
+            return f"as good as {compared}: the classes are easy to distinguish"
         if hits[0] <= hits[1]:
             return f"no better than {compared}: {held.remedy}"
         ahead, differing = int((right & ~other).sum()), int((right != other).sum())
@@ -82,9 +82,9 @@ def detection_verdict(
     own: Mapping[str, Any], baselines: Mapping[str, Mapping[str, Any]], held: Held
 ) -> str:
     """Return the verdict on a detector by its AP50, whose interval is ``AP50_95`` if known."""
-    few = _too_few(held, "")
-    if few or own["AP50"] is None:
-        return few or "not validated: there are no objects in the validation images"
+    too_few = _too_few(held, "")
+    if too_few or own["AP50"] is None:
+        return too_few or "not validated: there are no objects in the validation images"
     scores = {name: s["AP50"] for name, s in baselines.items() if s["AP50"] is not None}
     if not scores:
         return f"AP50 {own['AP50']:.2f} on {held}; there is no baseline to compare with"
@@ -99,16 +99,16 @@ def detection_verdict(
 
 
 def _too_few(held: Held, right: str) -> str:
-    """Return the verdict on fewer examples than can tell; empty if they can."""
+    """Return the verdict for too few examples; empty if there are enough."""
     remedy = f"add {held.noun}s, or hold out more with --validation"
     if not held.count:
         return f"not validated, no {held.noun}s were held out: {remedy}"
     if held.count < FEWEST:
-        return f"too few {held.noun}s to tell ({held.count}{right}): {remedy}"
+        return f"too few {held.noun}s for a significant result ({held.count}{right}): {remedy}"
     return ""
 
 
-def _against(own: int, other: int, held: Held) -> str:
+def _against(first: int, second: int, held: Held) -> str:
     if held.count < COUNTED:
-        return f"{own} against {other} of {held}"
-    return f"{own / held.count:.2f} against {other / held.count:.2f}, {held}"
+        return f"{first} against {second} of {held}"
+    return f"{first / held.count:.2f} against {second / held.count:.2f}, {held}"

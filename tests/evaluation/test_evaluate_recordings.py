@@ -158,14 +158,17 @@ def test_tables_for_people(results, recordings):
         (("--results", "nowhere", "--labels", "x"), "no such file or folder of results"),
         (
             ("-m", "cooadtr", "--data", ".", "--labels", "nowhere"),
-            "there is no such label file or folder",
+            "no such label file or folder",
         ),
         (
             ("-m", "cooadtr", "--data", SAMPLES / "room.mp4"),
-            "room.mp4: is a recording or other data, not a text with labels; the labels of a"
-            " recording are given with --labels FILE",
+            "room.mp4: is a recording or other data, not a text with labels; name the labels"
+            " of a recording with --labels FILE",
         ),
-        (("-m", "cooadtr", "--data", SAMPLES / "band.ogg"), "are given with --labels FILE"),
+        (
+            ("-m", "cooadtr", "--data", SAMPLES / "band.ogg"),
+            "name the labels of a recording with --labels FILE",
+        ),
     ],
 )
 def test_wrong_options_are_told_before_anything_runs(arguments, told, tmp_path):

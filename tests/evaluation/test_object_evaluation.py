@@ -169,7 +169,7 @@ def test_what_is_wrong_is_told_by_file_and_line(scene, tmp_path):
     (tmp_path / "boxes.json").write_text('{"images": 3}', "utf-8")
     with pytest.raises(UsageError, match="not a COCO JSON file"):
         read_boxes(tmp_path / "data", tmp_path / "boxes.json")
-    with pytest.raises(UsageError, match="the model knows none of the labels: car"):
+    with pytest.raises(UsageError, match="the model has none of the labels: car"):
         fit_boxes(read_boxes(scene / "data", scene / "boxes.json"), ("kite",))
 
 

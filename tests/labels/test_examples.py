@@ -137,7 +137,9 @@ def test_bad_folders(data):
     with pytest.raises(UsageError, match="jump: a class without recordings"):
         read_examples(data)
     (data / "jump" / "high").mkdir()
-    with pytest.raises(UsageError, match="high: a folder in that of a class; move its recordings"):
+    with pytest.raises(
+        UsageError, match="high: a folder inside the folder of a class; move its recordings"
+    ):
         read_examples(data)
     (data / "jump" / "high").rmdir()
     with pytest.raises(UsageError, match="no such file or folder"):

@@ -55,7 +55,7 @@ def test_the_page_says_what_the_run_was_and_stands_alone(result):
         "complete 1 gap, 3 errors",
         "11.5 s: no data for 11.500 s",
         "1 packet could not be decoded",
-        "The source (clips/gone.mp4) is not there any more",
+        "The source (clips/gone.mp4) no longer exists",
     ):
         assert expected in said
     assert page.count("script") == 0

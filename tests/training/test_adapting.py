@@ -251,7 +251,7 @@ def test_frontends_are_adapted_with_their_networks(tmp_path, kit, monkeypatch):
     [
         ({"adapter": "lora", "density": 0.5}, "LoRA has no masks"),
         ({"adapter": "splora", "scratch": True}, "needs trained weights"),
-        ({"compare": "file"}, "only a training with --density"),
+        ({"compare": "file"}, "applies to trainings with --density"),
     ],
 )
 def test_what_does_not_go_together(tmp_path, options, message):

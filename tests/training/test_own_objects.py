@@ -47,8 +47,13 @@ def test_the_card_and_the_report_say_what_it_is(trained):
     path, done = trained
     assert done.stdout.startswith(f"{path}: lamp, leaf\nvalidation: AP50 ")
     card = read_card(path)
-    assert "\nverdict: too few images to tell (2): add images, or hold out more" in done.stdout
-    assert card.limits.startswith("Verdict: too few images to tell (2): add images, or hold out")
+    assert (
+        "\nverdict: too few images for a significant result (2): add images, or hold out more"
+        in done.stdout
+    )
+    assert card.limits.startswith(
+        "Verdict: too few images for a significant result (2): add images, or hold out"
+    )
     assert (card.name, card.labels) == ("things", data_objects.KINDS)
     assert "8 user images with 16 boxes (lamp 8, leaf 8), trained from scratch" in card.trained_on
     assert card.metrics["validation"]["things"]["pictures"] == 2

@@ -40,7 +40,7 @@ def trained(base, data, tmp_path_factory):
 
 def test_five_examples_of_a_class_are_learnt(trained, tmp_path):
     told = trained[1].stdout.splitlines()
-    assert told[2].startswith("verdict: too few clips to tell (3, ")
+    assert told[2].startswith("verdict: too few clips for a significant result (3, ")
     assert told[2].endswith(" of 3 right): add clips, or hold out more with --validation")
     assert told[4] == f"next: costream listen FILE -m {trained[0]}"
     new = data_audio.write_folder(tmp_path, 4, first_seed=1000)

@@ -52,7 +52,7 @@ def test_five_clips_of_a_class_are_learnt(base, classes, tmp_path):
     path = tmp_path / "own.safetensors"
     call = ("train", base, "--data", classes, "-o", path, "--scratch", "--steps", 60)
     told = run(*call, "--no-cache").stdout
-    assert "verdict: too few clips to tell (3, " in told
+    assert "verdict: too few clips for a significant result (3, " in told
     assert "100.0 %" not in path.with_suffix(".html").read_text("utf-8")
     assert read_card(path).labels == ("background", *data_video.WAYS)
     assert "12 user examples (blink 4, grow 4, slide 4)" in read_card(path).trained_on

@@ -29,7 +29,7 @@ def hits(right: int, count: int, first: int = 0) -> npt.NDArray[np.bool_]:
 @pytest.mark.parametrize(
     ("own", "centroid", "majority", "count", "verdict"),
     [
-        (4, 4, 1, 4, f"too few clips to tell (4, 4 of 4 right): add clips{MORE}"),
+        (4, 4, 1, 4, f"too few clips for a significant result (4, 4 of 4 right): add clips{MORE}"),
         (0, 0, 0, 0, f"not validated, no clips were held out: add clips{MORE}"),
         (
             *(4, 8, 4, 16),
@@ -91,7 +91,12 @@ def test_examples_and_shares_in_words() -> None:
 @pytest.mark.parametrize(
     ("own", "others", "count", "verdict"),
     [
-        ({"AP50": 0.9}, {PROTOTYPES: 0.1}, 3, f"too few images to tell (3): add images{MORE}"),
+        (
+            {"AP50": 0.9},
+            {PROTOTYPES: 0.1},
+            3,
+            f"too few images for a significant result (3): add images{MORE}",
+        ),
         (
             {"AP50": 0.4},
             {PROTOTYPES: 0.1, "base, before": 0.45},

@@ -1,7 +1,7 @@
 """Bootstrap confidence intervals of metrics.
 
 Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), section 13.3. Recordings (or
-groups of them) are resampled, never frames: those of one recording are correlated.
+groups of them) are resampled, not frames: the frames of one recording are correlated.
 """
 
 from __future__ import annotations

@@ -148,22 +148,22 @@ def precision_interval(
 def _ranked(
     found: Sequence[DetectedBoxes], truth: Sequence[Truth], label: int, threshold: float
 ) -> tuple[Mask, Integers, Integers]:
-    """Return a class's detections [n] by falling score: whether right, and their image numbers.
+    """Return which detections [n] of a class are right, by falling score, and their image numbers.
 
-    And the number of its true objects in each image.
+    Also return the number of true objects in each image.
     """
     scores: list[Floats] = [np.zeros(0)]
     right = [np.zeros(0, dtype=bool)]
     pictures = [np.zeros(0, np.int64)]
     totals = []
-    for number, (said, true) in enumerate(zip(found, truth, strict=True)):
-        own = np.flatnonzero(said.labels == label)
-        own = own[np.argsort(-said.scores[own], kind="stable")][:_MOST]
+    for number, (detected, true) in enumerate(zip(found, truth, strict=True)):
+        rows = np.flatnonzero(detected.labels == label)
+        rows = rows[np.argsort(-detected.scores[rows], kind="stable")][:_MOST]
         boxes = true.boxes[true.labels == label]
         totals.append(len(boxes))
-        scores.append(said.scores[own])
-        right.append(match(said.boxes[own], boxes, threshold))
-        pictures.append(np.full(len(own), number))
+        scores.append(detected.scores[rows])
+        right.append(match(detected.boxes[rows], boxes, threshold))
+        pictures.append(np.full(len(rows), number))
     order = np.argsort(-np.concatenate(scores), kind="stable")
     return np.concatenate(right)[order], np.concatenate(pictures)[order], np.array(totals, int)
 
@@ -201,12 +201,12 @@ def box_confusion(
     classes = len(thresholds)
     counts = np.zeros((classes + 1, classes + 1), np.int64)
     least = np.asarray(thresholds)
-    for said, true in zip(found, truth, strict=True):
-        sure = np.flatnonzero(said.scores >= least[said.labels])
-        sure = sure[np.argsort(-said.scores[sure], kind="stable")]
-        takes = taken(pairwise_iou(said.boxes[sure], true.boxes), _SHARED)
+    for detected, true in zip(found, truth, strict=True):
+        rows = np.flatnonzero(detected.scores >= least[detected.labels])
+        rows = rows[np.argsort(-detected.scores[rows], kind="stable")]
+        matches = taken(pairwise_iou(detected.boxes[rows], true.boxes), _SHARED)
         labels = np.full(len(true.labels), classes)
-        labels[takes[takes >= 0]] = said.labels[sure[takes >= 0]]
+        labels[matches[matches >= 0]] = detected.labels[rows[matches >= 0]]
         np.add.at(counts, (true.labels, labels), 1)
-        np.add.at(counts[classes], said.labels[sure[takes < 0]], 1)
+        np.add.at(counts[classes], detected.labels[rows[matches < 0]], 1)
     return counts

@@ -37,9 +37,9 @@ def frame_scores(
     out |= frames.means("")
     if tolerance_s > 0:
         near = [_near(one, round(tolerance_s / one.predictions.step_s)) for one in judged]
-        calm = [_calm(one, round(tolerance_s / one.predictions.step_s)) for one in judged]
+        unchanged = [_unchanged(one, round(tolerance_s / one.predictions.step_s)) for one in judged]
         out["tolerance_s"] = tolerance_s
-        out |= _Frames(judged, names, background, right=near, scored=calm).means("_tolerant")
+        out |= _Frames(judged, names, background, right=near, scored=unchanged).means("_tolerant")
     bins = reliability(frames.scores, frames.labels)
     counts = confusion(frames.best, frames.labels, len(names))
     return {
@@ -120,15 +120,15 @@ class _Frames:
         """Return the metrics of each label that is true or predicted in some frame."""
         out: dict[str, dict[str, Any]] = {}
         for k, (name, ranking) in enumerate(zip(self.names, self.rankings, strict=True)):
-            true, said = int(self._positive[:, k].sum()), int(counts[:, k].sum())
+            true, predicted = int(self._positive[:, k].sum()), int(counts[:, k].sum())
             hits = int((self._positive[:, k] & (self.best == k)).sum())
-            if true or said:
+            if true or predicted:
                 out[name] = {
                     "frames": true,
                     "average_precision": ranking.precision(1.0),
                     "calibrated_average_precision": ranking.precision(),
                     "recall": hits / true if true else None,
-                    "precision": hits / said if said else None,
+                    "precision": hits / predicted if predicted else None,
                 }
         return out
 
@@ -147,12 +147,12 @@ def _near(judged: EvaluatedRecording, steps: int) -> Mask:
     return out
 
 
-def _calm(judged: EvaluatedRecording, steps: int) -> Mask:
+def _unchanged(judged: EvaluatedRecording, steps: int) -> Mask:
     """Return which frames [T] are more than ``steps`` steps from a change of the true labels."""
     state = np.column_stack([judged.labels >= 0, judged.positive])
     _, kinds = np.unique(state, axis=0, return_inverse=True)
-    calm: Mask = outside_boundaries(kinds.reshape(-1), steps) >= 0
-    return calm
+    unchanged: Mask = outside_boundaries(kinds.reshape(-1), steps) >= 0
+    return unchanged
 
 
 def average_precisions(

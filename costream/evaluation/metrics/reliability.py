@@ -30,22 +30,22 @@ def reliability(
 ) -> list[Bin]:
     """Return equal-width bins of the largest probability of each frame of scores [T, K].
 
-    Frames with a negative label [T] do not count, and none does if scores are no probabilities.
+    Frames with a negative label [T] do not count; none counts if scores are not probabilities.
     """
     known = np.asarray(labels) >= 0
     if not ((np.asarray(scores) >= -_ROUNDED) & (np.asarray(scores) <= 1 + _ROUNDED)).all():
         known[:] = False
     scores, labels = np.asarray(scores)[known], np.asarray(labels)[known]
-    sure = scores.max(1) if len(scores) else np.zeros(0)
+    confidences = scores.max(1) if len(scores) else np.zeros(0)
     right = scores.argmax(1) == labels if len(scores) else np.zeros(0, bool)
     # Bins are closed above; 0, and values rounded to slightly above 1, go to the outermost bins.
-    places = np.clip(np.ceil(sure * bins).astype(int) - 1, 0, bins - 1)
+    places = np.clip(np.ceil(confidences * bins).astype(int) - 1, 0, bins - 1)
     out = []
     for k in range(bins):
-        own = places == k
-        count = int(own.sum())
-        confidence = float(sure[own].mean()) if count else None
-        accuracy = float(right[own].mean()) if count else None
+        inside = places == k
+        count = int(inside.sum())
+        confidence = float(confidences[inside].mean()) if count else None
+        accuracy = float(right[inside].mean()) if count else None
         out.append(Bin(k / bins, (k + 1) / bins, count, confidence, accuracy))
     return out
 

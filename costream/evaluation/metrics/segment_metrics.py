@@ -1,6 +1,6 @@
 """Segment metrics of timelines: F1 and average precision.
 
-``tIoU`` is the intersection over union of two time intervals. F1 scores the timeline as a whole
+``tIoU`` is the intersection over union of two time intervals. F1 scores the complete timeline
 (as Lea et al., "Temporal Convolutional Networks", CVPR 2017, but with the best pairs first);
 average precision scores the ranking of its segments (as THUMOS14 and ActivityNet).
 """
@@ -94,7 +94,7 @@ def segment_precision(
 
     By falling score, each takes the true one of its recording that it overlaps most, if the tIoU
     is ``least`` or more and none before took it. Interpolated at every recall, as in
-    ActivityNet's own evaluation.
+    the evaluation code of ActivityNet.
     """
     return best_precision_beyond(*_ranked(predicted, truth, label, overlap, least))
 
@@ -110,12 +110,12 @@ def _ranked(
     scores, right = [np.zeros(0)], [np.zeros(0, bool)]
     total = 0
     for events, true in zip(predicted, truth, strict=True):
-        own = sorted((s for s in events if s.label == label), key=lambda s: -s.score)
-        there = [t for t in true if t.label == label]
-        total += len(there)
-        shared = np.array([[likeness(s, t) for t in there] for s in own])
-        scores.append(np.array([s.score for s in own]))
-        right.append(take_best(shared.reshape(len(own), len(there)), least))
+        candidates = sorted((s for s in events if s.label == label), key=lambda s: -s.score)
+        targets = [t for t in true if t.label == label]
+        total += len(targets)
+        shared = np.array([[likeness(s, t) for t in targets] for s in candidates])
+        scores.append(np.array([s.score for s in candidates]))
+        right.append(take_best(shared.reshape(len(candidates), len(targets)), least))
     order = np.argsort(-np.concatenate(scores), kind="stable")
     return np.concatenate(right)[order], total
 
@@ -217,12 +217,12 @@ def segment_scores(judged: Sequence[EvaluatedRecording], labels: Sequence[str]) 
     ranked = all(np.isfinite(s.score) for own_segments in predicted for s in own_segments)
     classes: dict[str, dict[str, Any]] = {}
     for label in labels:
-        own, true = _only(predicted, label), _only(truth, label)
-        if any(own) or any(true):
+        of_label, true = _only(predicted, label), _only(truth, label)
+        if any(of_label) or any(true):
             classes[label] = {
                 "segments": sum(map(len, true)),
-                "predicted": sum(map(len, own)),
-                "f1": {str(t): _f1(own, true, t) for t in OVERLAPS},
+                "predicted": sum(map(len, of_label)),
+                "f1": {str(t): _f1(of_label, true, t) for t in OVERLAPS},
                 "average_precision": {
                     str(t): segment_precision(predicted, truth, label, t) if ranked else None
                     for t in OVERLAPS
@@ -246,19 +246,19 @@ def start_scores(
 ) -> dict[str, Any]:
     """Return the point-level mAP of action starts at each tolerance, and of each true label.
 
-    Starts are those of the best labels of the steps, or without step scores those of the
-    timeline. ``labels``: all, in the order of the scores.
+    Starts come from the best labels of the steps, or from the timeline if there are no step
+    scores. ``labels``: all, in the order of the scores.
     """
     stepwise = all(len(one.predictions.times) for one in judged)
     predicted = [_starts(one, labels, background, stepwise) for one in judged]
     truth = [starts_of_segments(one.segments) for one in judged]
     classes = {}
     for label in labels:
-        own, true = (
+        found, true = (
             [[s for s in each if s.label == label] for each in x] for x in (predicted, truth)
         )
         if any(true):
-            each = {str(t): start_precision(own, true, label, t) for t in TOLERANCES_S}
+            each = {str(t): start_precision(found, true, label, t) for t in TOLERANCES_S}
             classes[label] = each
     return {
         "of": "steps" if stepwise else "timeline",
@@ -311,8 +311,8 @@ def _f1_limits(
     groups: dict[str, list[Counts]] = {}
     for one, own_segments in zip(judged, predicted, strict=True):
         before = groups.get(one.group, [Counts()] * len(OVERLAPS))
-        own = [count(own_segments, one.segments, least) for least in OVERLAPS]
-        groups[one.group] = [a + b for a, b in zip(before, own, strict=True)]
+        added = [count(own_segments, one.segments, least) for least in OVERLAPS]
+        groups[one.group] = [a + b for a, b in zip(before, added, strict=True)]
     table = np.array(
         [[(c.found, c.false, c.missed) for c in counts] for counts in groups.values()]
     )  # [groups, tIoU, 3]

@@ -1,4 +1,4 @@
-"""Metrics of whole sequences of one class each. NumPy only.
+"""Metrics of sequences of one class each. NumPy only.
 
 Probabilities are [T, K], one row per step; a sequence's scores are the mean of its rows, their
 votes or the last one. Scores of N sequences are [N, K], labels int [N].
@@ -47,7 +47,7 @@ def pool(probabilities: Sequence[Floats], groups: Sequence[str]) -> dict[str, Fl
 def top_k(scores: Floats, labels: Integers, k: int = 1) -> float:
     """Return the share of sequences whose label is among the k best, NaN without sequences.
 
-    Of equal scores, those of lower class numbers rank first.
+    Equal scores rank by class number.
     """
     if not len(labels):
         return float("nan")
@@ -60,17 +60,17 @@ def top1_by_rivals(
 ) -> dict[str, float]:
     """Return top-1 by the classes that compete, the same in evaluations and cards.
 
-    ``top1_own``: those of the sequences only; ``top1_all``: all but the ``background``, unless
+    ``top1_own``: the classes of the sequences; ``top1_all``: all but the ``background``, unless
     some sequence is of it; ``top1_background``: all, the background too, if there is one.
     """
     rows = np.asarray(scores, np.float64)
-    own = np.zeros(rows.shape[1], bool)
-    own[np.unique(labels)] = True
-    events = np.ones_like(own)
+    occurring = np.zeros(rows.shape[1], bool)
+    occurring[np.unique(labels)] = True
+    events = np.ones_like(occurring)
     if background is not None:
-        events[background] = own[background]
+        events[background] = occurring[background]
     out = {
-        "top1_own": top_k(np.where(own, rows, -1.0), labels),
+        "top1_own": top_k(np.where(occurring, rows, -1.0), labels),
         "top1_all": top_k(np.where(events, rows, -1.0), labels),
     }
     return out if background is None else out | {"top1_background": top_k(rows, labels)}
@@ -109,12 +109,12 @@ def class_table(
     ranked = average_precisions(scores, labels)
     out: dict[str, dict[str, Any]] = {}
     for k, name in enumerate(names):
-        true, said, right = int(counts[k].sum()), int(counts[:, k].sum()), int(counts[k, k])
-        if true or said:
+        true, predicted, right = int(counts[k].sum()), int(counts[:, k].sum()), int(counts[k, k])
+        if true or predicted:
             out[name] = {
                 "sequences": true,
                 "recall": _share(right, true),
-                "precision": _share(right, said),
+                "precision": _share(right, predicted),
                 "average_precision": round(float(ranked[k]), 4) if true else None,
             }
     return out
@@ -129,5 +129,5 @@ def confused(scores: Floats, labels: Integers, names: Sequence[str]) -> list[tup
     return [(names[i], names[j], int(counts[i, j])) for i, j in pairs]
 
 
-def _share(part: int, whole: int) -> float | None:
-    return round(part / whole, 4) if whole else None
+def _share(part: int, total: int) -> float | None:
+    return round(part / total, 4) if total else None

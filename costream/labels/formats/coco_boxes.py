@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from costream.core.errors import UsageError
-from costream.labels.collector import read_text, whole
+from costream.labels.collector import integer, read_text
 from costream.labels.formats.rectangles import Rectangles, finite, frame_number
 
 log = logging.getLogger("costream")
@@ -33,7 +33,7 @@ class CocoClip:
 
     video: str  # the name of the clip; "": none
     images: list[Image]
-    group: str  # unit that a split keeps together; "": not given
+    group: str  # unit that a split keeps together; "": unknown
 
 
 def read_coco(path: Path, *, video: str | None = None, group: str | None = None) -> list[CocoClip]:
@@ -44,7 +44,7 @@ def read_coco(path: Path, *, video: str | None = None, group: str | None = None)
     error and its place.
     """
     try:
-        document = json.loads(read_text(path), parse_int=whole)
+        document = json.loads(read_text(path), parse_int=integer)
         clips: dict[Any, Any] = {("clip", v["id"]): v for v in document.get("videos", ())}
         found = _boxes(document, path)
         streams: dict[Any, list[tuple[Image, Any]]] = {}

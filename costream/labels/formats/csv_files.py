@@ -40,9 +40,9 @@ def read_table(
     """Yield the tracks of a table; without a column of recordings it is about one.
 
     ``group`` names the column of groups that are never split, by default "group". In a table with
-    a column "file", unlabelled time is unknown. Numbers in a column "person" tell persons of one
-    recording apart. ``files``: such a column is required. Raises
-    UsageError for missing or unknown columns.
+    a column "file", unlabelled time is unknown. Numbers in a column "person" distinguish
+    persons of one recording. ``files``: a column "file" is required. Raises UsageError for missing
+    or unknown columns.
     """
     names, rows = read_rows(path)
     _check_columns(path, names, group, files=files)
@@ -51,12 +51,12 @@ def read_table(
     found: dict[tuple[str, str], list[Label]] = {} if of else {("", ""): []}
     for line, row in rows:
         cells = dict(zip(names, row, strict=False))
-        name, own = cells.get(of, ""), cells.get(group.lower() if group else "group", "")
+        name, group_name = cells.get(of, ""), cells.get(group.lower() if group else "group", "")
         if len(row) > len(names) or (of and not name):
             what = "more cells than columns" if len(row) > len(names) else "no file"
             collector.error(path, f"line {line}", what)
             continue
-        labels = found.setdefault((name, own) if of else ("", ""), [])
+        labels = found.setdefault((name, group_name) if of else ("", ""), [])
         if collector.wants(cells.get("model") or None):
             times = cells.get(start) or 0.0, cells.get(end)
             label, cut = cells.get("label", ""), of != _FILE
@@ -64,13 +64,13 @@ def read_table(
             number = cells.get(_PERSON, "") if group != _PERSON else ""
             person = int(number) if number.isdecimal() else None
             labels += [replace(one, person=person) for one in read]
-    for (name, own), labels in found.items():
+    for (name, group_name), labels in found.items():
         yield LabelTrack(
             path,
             (name,) if of else (),
             tuple(labels),
             whole=of != _FILE,
-            group=own or None,
+            group=group_name or None,
             single=not of,
             has_parts="model" in names,
         )
@@ -90,7 +90,7 @@ def read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     try:
         for delimiter in ",;\t":
             read = partial(csv.reader, skipinitialspace=True, delimiter=delimiter)
-            # Not strict: "start";"end" is no error of a table with commas, but none at all.
+            # Not strict: with commas, "start";"end" is not a table, and not an error either.
             names = [name.strip().lower() for name in next(read(io.StringIO(text)), [])]
             if not {"label", "text", _FILE}.isdisjoint(names):
                 break
@@ -105,7 +105,7 @@ def read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
 def _cells(row: list[str]) -> list[str]:
     """Return the cells of a row without the empty ones that spreadsheets append.
 
-    Nor with the ' before what would be a formula: see ``sinks/tables.py``.
+    The ' before what would be a formula is removed too: see ``sinks/tables.py``.
     """
     cells = [_FORMULA.sub("", cell.strip()) for cell in row]
     while cells and not cells[-1]:
@@ -114,8 +114,8 @@ def _cells(row: list[str]) -> list[str]:
 
 
 def _is_joints(names: Sequence[str]) -> bool:
-    """Return whether headings are those of a table of joints: places, and no label."""
-    # Without a column that labels have, it is not known what separates the names.
+    """Return whether headings belong to a table of joints: coordinates, and no label."""
+    # Without a column of labels the separator of the names is unknown.
     headings = [read_heading(name) for name in re.split("[,;\t]", ",".join(names))]
     places = sum(heading.role in AXES and bool(heading.joint) for heading in headings)
     return "label" not in names and (places > len(headings) / 2 or is_long(headings))
@@ -123,11 +123,11 @@ def _is_joints(names: Sequence[str]) -> bool:
 
 def _check_columns(path: Path, names: Sequence[str], group: str | None, *, files: bool) -> None:
     many = files or _FILE in names or _NAME in names
-    own = [group.lower()] if group else []
+    group_column = [group.lower()] if group else []
     needed = [_FILE, "label"] if files else ["label"] if many else [_STARTS[0], _ENDS[0], "label"]
     alike = {_STARTS[1]: _STARTS[0], _ENDS[1]: _ENDS[0]}
     there = {*names, *(alike.get(name, name) for name in names)}
-    lacking = [name for name in (*needed, *own) if name not in there]
+    lacking = [name for name in (*needed, *group_column) if name not in there]
     if lacking == [_STARTS[0], _ENDS[0]] and "text" in names and not files:
         raise NoLabelsError("a table of texts with labels, not of recordings", where=path)
     if lacking and not files and "label" not in names:
@@ -148,7 +148,18 @@ def _check_columns(path: Path, names: Sequence[str], group: str | None, *, files
             where=f"{path}, line 1",
             hint=f"the first line names the columns: {', '.join(columns)}",
         )
-    known = {_FILE, _NAME, *_STARTS, *_ENDS, "label", "group", "model", _PERSON, *_UNUSED, *own}
+    known = {
+        _FILE,
+        _NAME,
+        *_STARTS,
+        *_ENDS,
+        "label",
+        "group",
+        "model",
+        _PERSON,
+        *_UNUSED,
+        *group_column,
+    }
     unknown = [name for name in names if name and name not in known]
     times = [name for name in unknown if name.startswith(_TIMES)]
     if times:

@@ -23,14 +23,14 @@ from costream.labels.recording import Label
 from costream.sources.features.feature_arrays import load_arrays
 from costream.sources.features.feature_pickles import load_pickle
 
-BESIDE = "frames.json"  # {"rate_hz": ..., "names": [...]}
+SETTINGS_FILE = "frames.json"  # {"rate_hz": ..., "names": [...]}
 _SETS = {len(labels.names): labels for labels in (THUMOS14, TVSERIES)}
 
 
 def read_arrays(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]:
     """Yield the timeline of each video in the file.
 
-    Rows of 22 and 31 classes without names are those of THUMOS14 and TVSeries; THUMOS14 has 4 rows
+    Without names, 22 classes are taken for THUMOS14, 31 for TVSeries; THUMOS14 has 4 rows
     per second. Raises NoLabelsError for arrays of other data, UsageError when the rate or the names
     are unknown, or there are fewer names than classes.
     """
@@ -101,25 +101,25 @@ def _of_videos(content: Any) -> dict[str, Any]:
 def _is_labels(array: Any) -> bool:
     if not isinstance(array, np.ndarray) or array.ndim not in (1, 2):
         return False
-    whole = np.issubdtype(array.dtype, np.integer) or array.dtype == np.bool_
+    is_integer = np.issubdtype(array.dtype, np.integer) or array.dtype == np.bool_
     if array.ndim == 1:
-        return whole
+        return is_integer
     # Feature arrays may be large; usually the first row suffices to reject them.
     return all(bool(np.isin(rows, (0, 1)).all()) for rows in (array[:1], array))
 
 
 def _about(path: Path, entry: dict[str, Any], array: npt.NDArray[Any]) -> tuple[list[str], float]:
     """Return the class names and the rows per second."""
-    beside = path.with_name(BESIDE)
-    if not {"names", "rate_hz"} <= set(entry) and beside.is_file():
+    settings = path.with_name(SETTINGS_FILE)
+    if not {"names", "rate_hz"} <= set(entry) and settings.is_file():
         try:
-            entry = {**json.loads(read_text(beside)), **entry}
+            entry = {**json.loads(read_text(settings)), **entry}
         except (ValueError, TypeError) as error:
-            raise UsageError(f"cannot be read as JSON ({error})", where=beside) from error
+            raise UsageError(f"cannot be read as JSON ({error})", where=settings) from error
     known = _SETS.get(array.shape[1]) if array.ndim == 2 else None
     names = entry.get("names", None if known is None else known.names)
     rate = entry.get("rate_hz", None if known is None else known.rate_hz)
-    hint = f'write {BESIDE} into its folder: {{"rate_hz": 4, "names": ["...", ...]}}'
+    hint = f'write {SETTINGS_FILE} into its folder: {{"rate_hz": 4, "names": ["...", ...]}}'
     if not isinstance(names, (list, tuple, np.ndarray)):
         raise UsageError("the class names are unknown", where=path, hint=hint)
     try:

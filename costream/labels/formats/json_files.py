@@ -11,7 +11,7 @@ from typing import Any
 
 from costream.core.errors import UsageError
 from costream.core.label_sets import THUMOS14
-from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, read_text, whole
+from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, integer, read_text
 from costream.labels.formats.costream_results import read_results
 from costream.labels.formats.frame_arrays import stretches
 from costream.labels.recording import Label
@@ -45,7 +45,7 @@ def read_document(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]
 def load(path: Path) -> dict[str, Any]:
     """Return the members of a JSON object; UsageError for invalid JSON or other documents."""
     try:
-        document = json.loads(read_text(path), parse_int=whole)
+        document = json.loads(read_text(path), parse_int=integer)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"cannot be read as JSON ({error})", where=path) from error
     if not isinstance(document, dict):
@@ -113,10 +113,10 @@ def _actions(
 
 
 def _class_names(path: Path, videos: Mapping[str, Any]) -> dict[str, str]:
-    """Return class names by number, from CLASSES next to the file or those of THUMOS14."""
-    beside = path.with_name(CLASSES)
-    if beside.is_file():
-        rows = (line.split(None, 1) for line in read_text(beside).split("\n"))
+    """Return class names by number, from CLASSES next to the file, or of THUMOS14."""
+    class_list = path.with_name(CLASSES)
+    if class_list.is_file():
+        rows = (line.split(None, 1) for line in read_text(class_list).split("\n"))
         return {row[0]: row[1].strip() for row in rows if len(row) == 2}
     if all(map(_THUMOS.fullmatch, videos)):
         return {str(k): name for k, name in enumerate(THUMOS14.names[:-1]) if k}

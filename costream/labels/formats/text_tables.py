@@ -63,7 +63,7 @@ def _raven(path: Path, lines: list[str], collector: LabelCollector) -> Iterator[
         spot = f"line {number}"
         start, end = cells.get(_BEGIN, ""), cells.get(_END, "no time")
         if cells.get(_OFFSET, "").strip():
-            # Begin and end are relative to the first of several files, the offset to its own.
+            # Begin and end are relative to the first of several files, the offset to this file.
             try:
                 length_s = seconds(end) - seconds(start)
                 start, end = cells[_OFFSET], str(seconds(cells[_OFFSET]) + length_s)

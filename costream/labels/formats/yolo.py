@@ -21,7 +21,7 @@ def find_names(folder: Path) -> Path | None:
 
 
 def class_names(folder: Path) -> list[str]:
-    """Return the class names; UsageError if there is no file of them."""
+    """Return the class names; UsageError without a file of class names."""
     path = find_names(folder)
     if path is None:
         raise UsageError(

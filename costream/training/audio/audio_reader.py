@@ -104,7 +104,7 @@ class AudioReader:
     def blocks(self, examples: Sequence[Example]) -> list[EncodedAudio]:
         """Return the samples of the examples as what the frontend takes, rows [T, block].
 
-        If they exceed the memory limit, those of a random sample of the examples. Raises as
+        Above the memory limit, only a random sample of the examples is returned. Raises as
         ``read`` does.
         """
         found, left = list[EncodedAudio](), MOST_BYTES

@@ -114,8 +114,8 @@ class Album:
 
     @cached_property
     def likely(self) -> npt.NDArray[np.float64]:
-        """Sampling probability of each image; those of rare classes are drawn more often."""
-        return shown([[k in own for k in range(self._total)] for own in self.classes])
+        """Sampling probability of each image; images of rare classes are drawn more often."""
+        return shown([[k in classes for k in range(self._total)] for classes in self.classes])
 
     def draw(self, rng: np.random.Generator) -> LabelledImage:
         """Return a random image, larger than a network's input."""
@@ -134,9 +134,9 @@ class Album:
         kept = self._kept.get((still.source, still.frame, size))
         if kept is None:
             kept = self._read(still.source, {still.frame}, (size,))[still.frame, size]
-        pixels, whole = kept
+        pixels, original = kept
         height, width = pixels.shape[1:]
-        shares = still.marks.pixels(whole) / np.tile(whole, 2)
+        shares = still.marks.pixels(original) / np.tile(original, 2)
         boxes = torch.from_numpy(shares * np.tile((width, height), 2)).float().view(-1, 4)
         boxes = clip_boxes(boxes, height, width)
         there = areas(boxes) > 0

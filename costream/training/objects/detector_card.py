@@ -40,20 +40,20 @@ class DetectorResults:
 def chosen(card: Card, results: DetectorResults) -> Timeline:
     """Return the timeline with the thresholds of best F1 on the validation images.
 
-    The common threshold needs ``ENOUGH`` objects, that of a label as many of its own.
+    The common threshold needs ``ENOUGH`` objects, that of a label as many with this label.
     """
-    own = results.found[card.name]
+    detected = results.found[card.name]
     objects = sum(len(one.labels) for one in results.truth)
-    if objects < ENOUGH or not any(len(one.scores) for one in own):
+    if objects < ENOUGH or not any(len(one.scores) for one in detected):
         return card.timeline
     thresholds = {}
     for number, label in enumerate(card.labels):
-        found = [DetectedBoxes(*(part[one.labels == number] for part in one)) for one in own]
+        found = [DetectedBoxes(*(part[one.labels == number] for part in one)) for one in detected]
         truth = [Truth(*(part[one.labels == number] for part in one)) for one in results.truth]
         enough = sum(len(one.labels) for one in truth) >= ENOUGH
         if enough and any(len(one.scores) for one in found):
             thresholds[label] = round(best_threshold(found, truth), 2)
-    threshold = round(best_threshold(own, results.truth), 2)
+    threshold = round(best_threshold(detected, results.truth), 2)
     return replace(card.timeline, threshold=threshold, low=None, thresholds=thresholds)
 
 
@@ -72,14 +72,14 @@ def best_threshold(found: Sequence[DetectedBoxes], truth: Sequence[Truth]) -> fl
     """Return the lowest score threshold whose F1 is within ``_NEAR`` of the best.
 
     Boxes are correct from an overlap of a half on. Where F1 hardly depends on the threshold, a low
-    one loses fewest objects that differ from those in the images here.
+    one misses the fewest objects that look different from those in these images.
     """
     scores, right = [], []
     for detected, true in zip(found, truth, strict=True):
         for number in np.unique(detected.labels):
-            own = detected.labels == number
-            scores.append(detected.scores[own])
-            right.append(match(detected.boxes[own], true.boxes[true.labels == number], 0.5))
+            of_label = detected.labels == number
+            scores.append(detected.scores[of_label])
+            right.append(match(detected.boxes[of_label], true.boxes[true.labels == number], 0.5))
     ranked = np.argsort(-np.concatenate(scores))
     hits = np.concatenate(right)[ranked].cumsum()
     total = sum(len(t.labels) for t in truth)
@@ -108,10 +108,11 @@ def detection_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) ->
             text = f"AP50 of {model}: 95 % interval over images {low:.3f} to {high:.3f}."
             lines += ["", text]
         if "shown" in scores:
-            own = scores["shown"]
+            shown = scores["shown"]
             text = (
-                f"Boxes of {model} from {own['threshold']} on: precision {own['precision']:.3f},"
-                f" recall {own['recall']:.3f}, {own['false']:.3f} false boxes an image."
+                f"Boxes of {model} from {shown['threshold']} on:"
+                f" precision {shown['precision']:.3f},"
+                f" recall {shown['recall']:.3f}, {shown['false']:.3f} false boxes an image."
             )
             lines += ["", text]
     return lines

@@ -104,15 +104,15 @@ def detect_objects(network: ViTDet, picture: Encoded) -> DetectedBoxes:
     """Return a network's detections in an encoded image, clipped to its edges."""
     height, width = (side * network.patch for side in picture.tokens.shape[:2])
     tokens = picture.tokens.to(device_of(network))
-    (said,) = network.detect(network.view(tokens[None]), (height, width))
-    return to_found(said, picture.size)
+    (detections,) = network.detect(network.view(tokens[None]), (height, width))
+    return to_found(detections, picture.size)
 
 
-def to_found(said: Detections, size: Tensor) -> DetectedBoxes:
+def to_found(detections: Detections, size: Tensor) -> DetectedBoxes:
     """Return detections without those outside the image; ``size``: its height and width."""
-    boxes = clip_boxes(said.boxes, *size.tolist())
-    there = areas(boxes) > 0
-    found = (boxes[there], said.scores[there], said.labels[there])
+    boxes = clip_boxes(detections.boxes, *size.tolist())
+    is_inside = areas(boxes) > 0
+    found = (boxes[is_inside], detections.scores[is_inside], detections.labels[is_inside])
     return DetectedBoxes(*(part.cpu().numpy() for part in found))
 
 

@@ -28,7 +28,7 @@ class LabelledImage:
     pixels: Tensor  # uint8 [3, H, W], red, green, blue
     boxes: Tensor  # [n, 4], pixels
     labels: Tensor  # int64 [n], into the labels
-    steady: bool = False  # of a camera whose frames are always seen whole
+    steady: bool = False  # of a camera whose frames are always seen completely
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ def cut(scene: LabelledImage, width: int, height: int, rng: np.random.Generator)
     pixels[:, y : y + new_h, x : x + new_w] = part
     boxes = scene.boxes - torch.tensor([left, top, left, top])
     ratio = torch.tensor([new_w / crop_w, new_h / crop_h] * 2)
-    whole = boxes * ratio
-    inside = clip_boxes(whole, new_h, new_w)
-    seen = areas(inside) > _VISIBLE * areas(whole)
+    complete = boxes * ratio
+    inside = clip_boxes(complete, new_h, new_w)
+    seen = areas(inside) > _VISIBLE * areas(complete)
     seen &= (inside[:, 2:] - inside[:, :2]).amin(1) > _SHORTEST
     return TrainingView(pixels, inside[seen] + torch.tensor([x, y, x, y]), scene.labels[seen])
 
@@ -181,9 +181,9 @@ def paste(
         return None
     y = int(rng.integers(-side // 4, picture.shape[1] - 3 * side // 4 + 1))
     x = int(rng.integers(-side // 4, picture.shape[2] - 3 * side // 4 + 1))
-    whole = [int(columns.min()) + x, int(rows.min()) + y]
-    whole += [int(columns.max()) + 1 + x, int(rows.max()) + 1 + y]
-    box = torch.tensor(whole, dtype=torch.float32)
+    corners = [int(columns.min()) + x, int(rows.min()) + y]
+    corners += [int(columns.max()) + 1 + x, int(rows.max()) + 1 + y]
+    box = torch.tensor(corners, dtype=torch.float32)
     limits = torch.tensor([picture.shape[2], picture.shape[1]] * 2, dtype=torch.float32)
     inside = torch.minimum(box.clamp(min=0), limits)
     if areas(inside) < 0.5 * areas(box):

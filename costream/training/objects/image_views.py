@@ -53,7 +53,7 @@ class Views:
     def __init__(self, album: Album, network: ViTDet, pixels: Pixels, seed: int) -> None:
         self.album, self.network, self.pixels, self.seed = album, network, pixels, seed
         width, height = pixels.box
-        # All views of a batch share one size; the first is that of the whole box.
+        # All views of a batch share one size; the first is the size of the full box.
         self.canvases: list[PixelSize] = [
             (width + -width % pixels.patch, height + -height % pixels.patch),
             *((_even(s * width, pixels.patch), _even(s * height, pixels.patch)) for s in _SMALLER),
@@ -115,7 +115,7 @@ class EncodedViews:
 
     def __init__(self, views: Views, card: Card, cache: FeatureCache) -> None:
         self.views, self._cache = views, cache
-        # Settings of the backbone that its weights do not determine.
+        # Settings of the backbone that do not follow from its weights.
         self._shape = {k: v for k, v in card.arguments.items() if k != "classes"}
 
     def view(self, number: int, view: int) -> Encoded:
@@ -140,8 +140,8 @@ class EncodedViews:
         still = self.views.album.stills[number]
         classes = self.views.album.classes[number].tolist()
         marks = [still.marks.boxes.tolist(), still.marks.relative, classes]
-        own = [self._shape, self.views.canvases[0], marks, view, self.views.seed]
-        return join_keys(example_key(still.example()), own)
+        settings = [self._shape, self.views.canvases[0], marks, view, self.views.seed]
+        return join_keys(example_key(still.example()), settings)
 
 
 def _even(pixels: float, patch: int) -> int:

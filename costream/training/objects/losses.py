@@ -34,24 +34,24 @@ def detector_losses(
     """Return the losses of proposals and of the heads for encoded tokens [B, h, w, D].
 
     ``size``: height and width of the images in pixels. ``truth`` [m, 4] and ``labels`` int64 [m]
-    of each image; what is in boxes labelled UNSURE counts neither as an object nor as nothing. In
+    of each image; boxes labelled UNSURE count neither as objects nor as background. In
     a cascade each stage learns from the boxes of the one before, and the feature
     maps from the mean of the stages (Cai, Vasconcelos, "Cascade R-CNN", CVPR 2018).
     """
     maps = network.pyramid(tokens)
     predicted = network.proposal_generator.predict(maps)
     anchors = pyramid_anchors(maps, network.strides, network.anchor)
-    unsure = [boxes[own == UNSURE] for boxes, own in zip(truth, labels, strict=True)]
-    truth = [boxes[own != UNSURE] for boxes, own in zip(truth, labels, strict=True)]
-    labels = [own[own != UNSURE] for own in labels]
+    unsure = [boxes[classes == UNSURE] for boxes, classes in zip(truth, labels, strict=True)]
+    truth = [boxes[classes != UNSURE] for boxes, classes in zip(truth, labels, strict=True)]
+    labels = [classes[classes != UNSURE] for classes in labels]
     proposing = proposal_loss(predicted, anchors, truth, unsure)
     heads = network.roi_heads
     with torch.no_grad():
         detached = [(a.detach(), b.detach()) for a, b in predicted]
         proposals = network.proposal_generator.choose(detached, anchors, size)
         samples = [
-            sample_boxes(p.boxes, boxes, own, heads.classes, _SAMPLES, other)
-            for p, boxes, own, other in zip(proposals, truth, labels, unsure, strict=True)
+            sample_boxes(p.boxes, boxes, classes, heads.classes, _SAMPLES, other)
+            for p, boxes, classes, other in zip(proposals, truth, labels, unsure, strict=True)
         ]
     telling, stages = tokens.new_zeros(()), heads.stages()
     for stage, (head, predictor) in enumerate(stages):
@@ -109,14 +109,14 @@ def head_loss(
 
     Cross entropy, and the absolute error of the deltas (of the true class, if deltas are per
     class); both divided by the number of boxes. ``logits`` [n, K + 1], ``deltas`` [n, K or 1, 4];
-    ``stage``: of a cascade, each with its own delta weights.
+    ``stage``: of a cascade; each has different delta weights.
     """
     labels = torch.cat([s.labels for s in samples])
     something = (labels < logits.shape[1] - 1).nonzero().flatten()
     boxes = torch.cat([s.boxes for s in samples])[something]
     goal = box_deltas(boxes, torch.cat([s.targets for s in samples]), WEIGHTS[stage])
-    own = labels[something] if deltas.shape[1] > 1 else torch.zeros_like(something)
-    error = F.l1_loss(deltas[something, own], goal, reduction="sum") / max(1, len(labels))
+    columns = labels[something] if deltas.shape[1] > 1 else torch.zeros_like(something)
+    error = F.l1_loss(deltas[something, columns], goal, reduction="sum") / max(1, len(labels))
     return F.cross_entropy(logits, labels) + error
 
 
@@ -193,7 +193,7 @@ def assign(boxes: Tensor, truth: Tensor, labels: Tensor, classes: int, overlap: 
     """
     boxes = boxes[((boxes[:, 2:] - boxes[:, :2]) > 0).all(1)]
     matched = match(pairwise_iou(boxes, truth), overlap, overlap)
-    something, nothing = ((matched >= 0) == said for said in (True, False))
+    something, nothing = ((matched >= 0) == is_object for is_object in (True, False))
     return _sample(
         boxes, truth, labels, classes, matched, *(x.nonzero()[:, 0] for x in (something, nothing))
     )
@@ -209,7 +209,7 @@ def _sample(
     nothing: Tensor,
 ) -> BoxSample:
     """Return the boxes at these indices, the positive ones first."""
-    said = labels.new_full((len(something) + len(nothing),), classes)
-    said[: len(something)] = labels[matched[something]]
+    targets = labels.new_full((len(something) + len(nothing),), classes)
+    targets[: len(something)] = labels[matched[something]]
     chosen = torch.cat([something, nothing])
-    return BoxSample(boxes[chosen], said, truth[matched[something]])
+    return BoxSample(boxes[chosen], targets, truth[matched[something]])

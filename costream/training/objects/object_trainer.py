@@ -81,7 +81,7 @@ class ObjectTrainer:
     command = "detect"
 
     def check(self, card: Card, settings: TrainSettings) -> TrainSettings:
-        """Return the settings with defaults: by default the whole network is trained.
+        """Return the settings with defaults: by default all of the network is trained.
 
         UsageError for options that are missing or do not apply to images with boxes.
         """
@@ -92,8 +92,8 @@ class ObjectTrainer:
                 "training a detector needs images with boxes", where=lacking, hint=hint
             )
         unused = {"fps": settings.rate_hz, "layout": settings.layout, "columns": settings.columns}
-        for name, given in unused.items():
-            if given is not None:
+        for name, value in unused.items():
+            if value is not None:
                 raise UsageError("does not apply to images with boxes", where=f"--{name}")
         return replace(settings, fine_tune=settings.scratch or settings.fine_tune is not False)
 
@@ -114,10 +114,10 @@ class ObjectTrainer:
         return TrainingData(labels, *sides, list(map(_image_identity, stills)))
 
     def setup(self, base: Weights, labels: tuple[str, ...], settings: TrainSettings) -> TrainSetup:
-        """Return what is to be trained for these labels.
+        """Return the network to train for these labels.
 
-        The network takes all given weights but the classifier's, of which it takes the rows of the
-        labels known to the base. With ``scratch`` only the architecture is the same.
+        The network starts from the base weights; the classifier only for labels that the base model
+        has too. With ``scratch`` only the architecture is the same.
         """
         card = replace(
             base.card,
@@ -147,9 +147,9 @@ class ObjectTrainer:
         return TrainSetup(network, pixels, card, backbone)
 
     def fit(self, setup: TrainSetup, data: TrainingData, workspace: Workspace) -> DetectorResults:
-        """Train the whole network, or without ``fine_tune`` only what comes after its backbone.
+        """Train the network, or without ``fine_tune`` only the layers after its backbone.
 
-        In the latter case it learns from views which the backbone encodes once.
+        In the latter case the backbone encodes each view once.
         """
         network, pixels, card, _ = setup
         settings, seed = workspace.settings, workspace.settings.seed
@@ -199,7 +199,7 @@ class ObjectTrainer:
     ) -> TrainedModel:
         """Return the card with training data and metrics, texts, and the verdict.
 
-        Thresholds are those chosen on the validation images.
+        Thresholds are chosen on the validation images.
         """
         card, settings, origin = setup.card, workspace.settings, workspace.origin
         training, checks = data.training, data.validation
@@ -230,9 +230,9 @@ class ObjectTrainer:
             metrics={"validation": scores} if checks else {},
         )
         card = with_facts(card, result.adaptation.facts, settings.compare)
-        own = result.found[card.name]
+        found = result.found[card.name]
         report = DetectorReport(
-            *(card, workspace.file, counts, checked, result.history, own, result.truth),
+            *(card, workspace.file, counts, checked, result.history, found, result.truth),
             verdict=verdict,
             command=self.command,
         )
@@ -242,7 +242,7 @@ class ObjectTrainer:
 
 @torch.no_grad()
 def _count_macs(network: ViTDet, height: int, width: int) -> int:
-    """Return the cost of a whole frame of this size, in pixels, up to the choice of boxes."""
+    """Return the MACs of a frame of this size in pixels, up to the choice of boxes."""
     operations = Operations()
     network.embed(torch.zeros(1, 3, height, width, device=device_of(network)), operations)
     rows, columns = (side // network.patch for side in (height, width))
@@ -271,9 +271,9 @@ def _baselines(
     names = [called(label) for label in base.card.labels]
     if any(names):
         before = cast(ViTDet, build(base.card, base.tensors)[0]).to(device_of(network))
-        own = np.array([-1 if name is None else card.labels.index(name) for name in names])
+        new_numbers = np.array([-1 if name is None else card.labels.index(name) for name in names])
         found = [detect_objects(before, picture) for picture in pictures]
-        out[f"{base.card.name}, before"] = [_renumbered(one, own) for one in found]
+        out[f"{base.card.name}, before"] = [_renumbered(one, new_numbers) for one in found]
     return out
 
 

@@ -31,21 +31,21 @@ def prototypes(
 ) -> list[DetectedBoxes]:
     """Return detections in images by the class means of the boxes in training images.
 
-    Proposals are those of the network; box features are those of its first box head.
+    Proposals come from the network, box features from its first box head.
     """
-    rows, said, device = [], [], device_of(network)
+    rows, targets, device = [], [], device_of(network)
     for picture in (encoded.to(device) for encoded in trained):
         maps, proposed = _propose(network, picture)
         shared = pairwise_iou(proposed.boxes, picture.boxes).sum(1)
         nothing = proposed.boxes[shared < _APART][:_NOTHING]
         rows.append(_features(network, maps, torch.cat([picture.boxes, nothing])))
-        said += [*picture.labels.tolist(), *[classes] * len(nothing)]
-    known = torch.cat(rows).cpu().numpy()
+        targets += [*picture.labels.tolist(), *[classes] * len(nothing)]
+    features = torch.cat(rows).cpu().numpy()
     found = []
     for picture in (encoded.to(device) for encoded in checked):
         maps, proposed = _propose(network, picture)
-        asked = _features(network, maps, proposed.boxes).cpu().numpy()
-        probabilities = nearest_centroid(known, said, asked, classes + 1)
+        proposal_features = _features(network, maps, proposed.boxes).cpu().numpy()
+        probabilities = nearest_centroid(features, targets, proposal_features, classes + 1)
         shares = torch.from_numpy(np.concatenate(probabilities))[:, :classes].to(device)
         scores, labels = (shares * proposed.objectness.sigmoid()[:, None]).max(1)
         best = suppress(proposed.boxes, scores, labels, network.roi_heads.overlap)

@@ -96,8 +96,8 @@ def confusion_table(counts: npt.NDArray[np.int64], labels: Sequence[str]) -> Htm
     columns = ["True class, predicted as", *(str(k + 1) for k in range(len(labels)))]
     rows: list[list[Cell]] = []
     for k, (label, row) in enumerate(zip(labels, counts.tolist(), strict=True)):
-        whole = max(1, sum(row))
-        shades: list[Cell] = [_shaded(value, value / whole, k == j) for j, value in enumerate(row)]
+        total = max(1, sum(row))
+        shades: list[Cell] = [_shaded(value, value / total, k == j) for j, value in enumerate(row)]
         rows.append([join(tag("span", f"{k + 1} ", class_="dim"), name(label)), *shades])
     return table(columns, rows, numbers=range(1, len(labels) + 1))
 

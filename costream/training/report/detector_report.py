@@ -31,7 +31,7 @@ class DetectorReport(TrainingReport):
     """Contents of the report.
 
     ``trained``, ``checked``: boxes of each label. ``found`` and ``truth``: detections and ground
-    truth of the validation images; empty without such.
+    truth of the validation images; empty without validation.
     """
 
     found: Sequence[DetectedBoxes] = ()
@@ -67,13 +67,15 @@ def _facts(report: DetectorReport) -> Html:
         ("Boxes", f"{trained + checked:,}", f"{trained:,} to train, {checked:,} to validate"),
     ]
     if report.validation:
-        own = report.validation[report.card.name]
-        if "AP50_95" in own:
-            low, high = own["AP50_95"]
+        scores = report.validation[report.card.name]
+        if "AP50_95" in scores:
+            low, high = scores["AP50_95"]
             more = f"95 % interval over files {low:.2f} to {high:.2f}"
         else:
-            more = f"over {own['pictures']} images"
-        cards.insert(0, ("AP50", f"{own['AP50']:.2f}" if own["AP50"] is not None else "–", more))
+            more = f"over {scores['pictures']} images"
+        cards.insert(
+            0, ("AP50", f"{scores['AP50']:.2f}" if scores["AP50"] is not None else "–", more)
+        )
     return facts(cards, report.verdict)
 
 

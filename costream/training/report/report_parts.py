@@ -104,9 +104,9 @@ def bar(value: float | None, paint: Paint) -> Cell:
     return "–" if value is None else share_bar(value, paint, f"{value:.2f}")
 
 
-def share(right: int, whole: int, paint: Paint) -> Cell:
+def share(right: int, total: int, paint: Paint) -> Cell:
     """Return a cell with a share as a bar, in numbers where they are small; a dash for 0 of 0."""
-    return share_bar(right / whole, paint, share_text(right, whole)) if whole else "–"
+    return share_bar(right / total, paint, share_text(right, total)) if total else "–"
 
 
 def data(card: Card) -> Html:

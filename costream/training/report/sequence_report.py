@@ -36,7 +36,7 @@ class SequenceReport(TrainingReport):
     """Contents of the report; the "validation" metrics are of sequences.
 
     ``streams``: predictions on validation streams, with ground truth; ``calibration``: chosen on
-    them, None without such.
+    them; None without streams.
     """
 
     streams: Sequence[StreamPredictions] = ()
@@ -69,10 +69,10 @@ def _facts(report: SequenceReport) -> Html:
         ("Examples", f"{trained + checked:,}", f"{trained:,} to train, {checked:,} to validate"),
     ]
     if report.validation:
-        own = report.validation[report.card.name]
-        low, high = own["top1_95"]
-        over = f"95 % interval over {interval_units(own)} {low:.2f} to {high:.2f}"
-        right = share_text(round(own["top1"] * own["sequences"]), own["sequences"])
+        scores = report.validation[report.card.name]
+        low, high = scores["top1_95"]
+        over = f"95 % interval over {interval_units(scores)} {low:.2f} to {high:.2f}"
+        right = share_text(round(scores["top1"] * scores["sequences"]), scores["sequences"])
         cards.insert(0, ("Top-1", right, over))
     if report.calibration is not None:
         before, after = report.calibration.f1
@@ -81,8 +81,8 @@ def _facts(report: SequenceReport) -> Html:
 
 
 def _classes(report: SequenceReport) -> Html:
-    labels, own = report.card.labels, report.validation.get(report.card.name, {})
-    classes, counts = own.get("classes", {}), np.array(own.get("confusion", []), int)
+    labels, scores = report.card.labels, report.validation.get(report.card.name, {})
+    classes, counts = scores.get("classes", {}), np.array(scores.get("confusion", []), int)
     counts = counts.reshape(-1, len(labels)) if counts.size else np.zeros((len(labels),) * 2, int)
     rows: list[Sequence[Cell]] = []
     for k, label in enumerate(labels):

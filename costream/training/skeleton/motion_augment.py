@@ -29,8 +29,8 @@ class Variety:
 class Augmenter:
     """Random augmentation of motions in a layout, with 2 or 3 axes (y up).
 
-    ``mirrored`` maps labels to those of the mirrored action, None if there is none; left and
-    right joints are exchanged along.
+    ``mirrored`` maps labels to the label of the mirrored action, None without such an action; left
+    and right joints are exchanged.
     """
 
     def __init__(

@@ -67,8 +67,8 @@ class StreamMaker:
         )
 
     def _motion(self, rng: np.random.Generator) -> tuple[Joints, int]:
-        own = self._by_class[self._classes[int(rng.integers(len(self._classes)))]]
-        motion = own[int(rng.integers(len(own)))]
+        motions = self._by_class[self._classes[int(rng.integers(len(self._classes)))]]
+        motion = motions[int(rng.integers(len(motions)))]
         joints, label = self._augment(motion.joints, motion.label, rng)
         if rng.random() < 0.3:  # streams begin anywhere, and trackers detect people late
             joints = joints[int(rng.integers(1 + len(joints) // 3)) :]

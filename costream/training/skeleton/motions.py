@@ -35,9 +35,9 @@ def single(positions: npt.NDArray[np.floating]) -> Joints:
 
 
 def resample_joints(joints: Joints, times: npt.NDArray[np.floating]) -> Joints:
-    """Return a motion resampled at ``times`` [N], in units of its own frames.
+    """Return a motion resampled at ``times`` [N], in units of its frames.
 
-    Joints seen in both neighbouring frames are interpolated; others are those of the nearer one.
+    Joints seen in both neighbouring frames are interpolated; others are copied from the nearer one.
     """
     last = len(joints) - 1
     low = np.clip(np.floor(times).astype(int), 0, last)

@@ -41,7 +41,7 @@ STREAMS = 12  # in a batch
 STEPS, PER_EXAMPLE, MOST = 120, 6, 400  # of fine-tuning; three times as many from scratch
 EQUAL = 10  # examples per class at which network and linear probe have equal weight
 CHECKS, CHECK_STEPS = 8, 256  # streams to choose a timeline on, and their length
-# Custom examples come from one place and few people: heading and side may tell classes apart.
+# Custom examples come from one place and few people: heading and side may distinguish classes.
 VARIETY = Variety(mirror=0.0)
 AS_THEY_ARE = Variety(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -56,7 +56,7 @@ class SkeletonTrainer(SequenceTrainer):
 
         UsageError for --fine-tune.
         """
-        refuse_fine_tuning(card, settings, "skeleton networks are always trained as a whole")
+        refuse_fine_tuning(card, settings, "skeleton networks are always trained completely")
         if card.arguments.get("padding") != "causal":
             raise untrainable_error(card)
         return super().check(card, settings)

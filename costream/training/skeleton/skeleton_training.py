@@ -42,7 +42,7 @@ def train_network(
     """Train ``network`` on streams of ``steps`` steps, keep averaged weights, return the history.
 
     The frontend prepares the streams step by step, as in a run. Every step is supervised, the
-    first ones of a motion with less weight. ``fixed_statistics``: those of BatchNorm are frozen,
+    first ones of a motion with less weight. ``fixed_statistics``: freeze the BatchNorm statistics,
     for fine-tuning. With ``validate``, which validates the averaged network, the best averages are
     kept; see ``EarlyStopping``.
     """

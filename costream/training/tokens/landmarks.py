@@ -1,8 +1,8 @@
 """Fixed landmarks of Nyström attention, fitted block by block during training.
 
 Carreto Picon et al., Continual Low-Rank Scaled Dot-product Attention (2024), train in two phases:
-first with landmarks of the window; then those of one block after another are fixed to centres of
-its queries and keys, and training continues with them.
+first with landmarks of the window; then the landmarks of one block after another are fixed to
+centres of its queries and keys, and training continues with them.
 """
 
 from __future__ import annotations

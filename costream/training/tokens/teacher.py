@@ -1,7 +1,7 @@
-"""Knowledge distillation: a network that is pruned learns what it said before it was.
+"""Knowledge distillation: a pruned network learns the outputs that it had before.
 
-Few recordings do not teach a narrower network of pictures what it lost; what the whole one says of
-them, at every step, says much more of it than their labels.
+The labels of a few recordings are not enough to recover what pruning removed; the outputs of the
+original network at every step contain much more information.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ LABELS, SCORES, TOKENS = 0.3, 2.0, 3.0  # weights of the parts of the loss
 
 
 class Teacher:
-    """A network and its frontend as they are now, which do not learn.
+    """Frozen copies of a network and its frontend.
 
-    The loss for a batch is ``LABELS`` times that of its labels, ``SCORES`` times the divergence of
+    The loss of a batch is ``LABELS`` times that of its labels, ``SCORES`` times the divergence of
     the network's scores from the teacher's (Hinton, Vinyals, Dean, "Distilling the knowledge in a
     neural network", 2015), and ``TOKENS`` times the squared difference of tokens behind the
     network's first layer, relative to their variance (as of hidden layers by Romero et al.,
@@ -34,25 +34,30 @@ class Teacher:
 
     @torch.no_grad()
     def tokens(self, clips: Tensor) -> Tensor:
-        """Return the teacher's tokens for clips of what the frontend takes."""
+        """Return the teacher's tokens for inputs of the frontend."""
         tokens: Tensor = self.frontend(clips)
         return tokens
 
     def loss(
-        self, network: Any, own: tuple[Tensor, Tensor], tokens: Tensor, given: Any, labels: Tensor
+        self,
+        network: Any,
+        outputs: tuple[Tensor, Tensor],
+        tokens: Tensor,
+        arguments: Any,
+        labels: Tensor,
     ) -> Tensor:
         """Return the loss of a network.
 
-        ``own``: its tokens and logits; ``tokens``: the teacher's; ``given``: what the network took
-        beside tokens; ``labels``: the loss of the labels.
+        ``outputs``: its tokens and logits; ``tokens``: the teacher's; ``arguments``: other
+        arguments of the network; ``labels``: the loss of the labels.
         """
         with torch.no_grad():
-            said = self.network(tokens, *given).logits.log_softmax(-1)
+            target = self.network(tokens, *arguments).logits.log_softmax(-1)
             first = _first(self.network, tokens)
-        logits = own[1].log_softmax(-1)
-        scores = F.kl_div(logits, said, reduction="none", log_target=True).sum(-1).mean()
-        apart = F.mse_loss(_first(network, own[0]), first) / first.var().clamp(min=1e-6)
-        return LABELS * labels + SCORES * scores + TOKENS * apart
+        logits = outputs[1].log_softmax(-1)
+        scores = F.kl_div(logits, target, reduction="none", log_target=True).sum(-1).mean()
+        distance = F.mse_loss(_first(network, outputs[0]), first) / first.var().clamp(min=1e-6)
+        return LABELS * labels + SCORES * scores + TOKENS * distance
 
 
 def _first(network: Any, tokens: Tensor) -> Tensor:

@@ -62,8 +62,8 @@ class TokenStreams:
 
     def _piece(self, label: int, most: int, rng: np.random.Generator) -> TokenStream:
         """Return a piece around a random step of this class, with random ends."""
-        own = self._by_class[label]
-        views = own[int(rng.integers(len(own)))]
+        recordings = self._by_class[label]
+        views = recordings[int(rng.integers(len(recordings)))]
         view = views[int(rng.integers(len(views)))]
         places = np.flatnonzero(view.labels == label)
         place = int(places[int(rng.integers(len(places)))])
@@ -82,7 +82,7 @@ def differences(classes: Iterable[tuple[int, Sequence[Sequence[TokenStream]]]]) 
 
     N standard normal numbers times the rows are normal with the covariance, pooled over classes,
     of the views' mean tokens about their class mean. Training on examples shifted in this way
-    approximates a linear discriminant of whole recordings (Fisher, 1936), which is hard to beat
+    approximates a linear discriminant of recordings (Fisher, 1936), which is hard to beat
     with few examples. None if no class has two recordings.
     """
     rows, freedom = [], 0
@@ -93,7 +93,7 @@ def differences(classes: Iterable[tuple[int, Sequence[Sequence[TokenStream]]]]) 
             torch.stack([v.tokens[torch.from_numpy(v.labels == label)].mean(0) for v in views])
             for views in recordings
         ]
-        centre = torch.stack([own.mean(0) for own in means]).mean(0)
-        rows += [(own - centre) / len(own) ** 0.5 for own in means]
+        centre = torch.stack([of_recording.mean(0) for of_recording in means]).mean(0)
+        rows += [(of_recording - centre) / len(of_recording) ** 0.5 for of_recording in means]
         freedom += len(means) - 1
     return torch.cat(rows) / freedom**0.5 if rows else None

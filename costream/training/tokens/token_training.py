@@ -26,7 +26,7 @@ from costream.training.tokens.token_streams import TokenStream
 from costream.training.training_loop import Stopping, TrainingLoop, TrainingRun
 
 STREAM_STEPS = (16, 128)  # minimum and maximum, so that windows are not always full
-WINDOWS = 8  # supervised steps of a stream if each needs its own window
+WINDOWS = 8  # supervised steps of a stream if each needs a separate window
 VALIDATE_EVERY, PATIENCE = 20, 6  # steps between validations; validations without improvement
 NOISE = 1.0  # relative to the standard deviation of tokens
 COMING = 0.5  # loss weight of anticipated labels (OadTR, Wang et al., ICCV 2021)
@@ -39,7 +39,7 @@ def classifies_tokens(network: nn.Module) -> bool:
 
 
 def slides(network: nn.Module) -> bool:
-    """Return whether each step has its own window in training, which makes steps costly."""
+    """Return whether each step has a separate window in training, which makes steps expensive."""
     if isinstance(network, OadTR):
         return True
     encoder = getattr(network, "encoder", None)
@@ -106,8 +106,8 @@ def stream_loss(
         total = total + COMING * cross_entropy(out.anticipation, ahead, smoothing)
     if lesson is None:
         return total
-    teacher, known = lesson
-    return teacher.loss(network, (tokens, out.logits), known, (offset, counted), total)
+    teacher, teacher_tokens = lesson
+    return teacher.loss(network, (tokens, out.logits), teacher_tokens, (offset, counted), total)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:

@@ -68,8 +68,8 @@ class Pieces:
         """Return a batch: frames float32 [B, T, 3, H, W], 0 to 255, and labels int64 [B, T]."""
         frames, labels = [], []
         for _ in range(count):
-            own = self._having[int(rng.integers(len(self._having)))]
-            piece = own[int(rng.integers(len(own)))]
+            pieces = self._having[int(rng.integers(len(self._having)))]
+            piece = pieces[int(rng.integers(len(pieces)))]
             piece = piece.filled(int(rng.integers(STEPS - len(piece.labels) + 1)), self._still)
             view = VideoView(rng, self._box, self._device)
             frames.append(view.show(torch.from_numpy(piece.frames).to(self._device)))
@@ -88,9 +88,9 @@ def read_pieces(
     rng = np.random.default_rng(seed)
     kept: list[Piece] = []
     seen = 0
-    for own in by_recording(examples).values():
-        some = [examples[k] for k in own]
-        for piece in _pieces(card, frontend, some, labels):
+    for indices in by_recording(examples).values():
+        selected = [examples[k] for k in indices]
+        for piece in _pieces(card, frontend, selected, labels):
             if (piece.labels == UNSCORED).all():
                 continue
             seen += 1

@@ -41,7 +41,7 @@ class EncodedVideo:
 
     ``tokens``: [T, D] of the unchanged recording, then of its views. ``times``: seconds of each
     step [T], NaN in the still frames before and after a view. ``examples``: those in it, and
-    ``places``: their indices in the given list.
+    ``places``: their indices in the list passed to ``read``.
     """
 
     examples: tuple[Example, ...]
@@ -68,7 +68,7 @@ class EncodedVideo:
 def labels_at(
     examples: Sequence[Example], times: Times, labels: Sequence[str], still: int
 ) -> npt.NDArray[np.int64]:
-    """Return the label at each time [T]: that of the latest example there, UNSCORED without one.
+    """Return the label of the latest example at each time [T], UNSCORED without one.
 
     It is ``still`` where a time is NaN.
     """
@@ -135,12 +135,12 @@ class VideoReader:
         """
         places = by_recording(examples).values()
         bar = tqdm(places, "watching", file=sys.stderr, disable=None, leave=False)
-        return [self._read([examples[k] for k in own], tuple(own)) for own in bar]
+        return [self._read([examples[k] for k in indices], tuple(indices)) for indices in bar]
 
     def _read(self, examples: list[Example], places: tuple[int, ...]) -> EncodedVideo:
-        whole = stretch(examples)
-        key = join_keys(example_key(whole), [self._seed, self._views])
-        parts = self._cache.make(key, lambda: self._encode(whole))
+        part = stretch(examples)
+        key = join_keys(example_key(part), [self._seed, self._views])
+        parts = self._cache.make(key, lambda: self._encode(part))
         times = tuple(x.numpy() for x in parts[1::2])
         for example in examples:
             if example.start_s > times[0][-1] + 1 / self._card.rate_hz:

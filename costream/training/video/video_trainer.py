@@ -37,7 +37,7 @@ from costream.weights_io.file import Weights
 
 VIEWS, CHECKED_VIEWS = 4, 1  # augmented views of each recording
 VARIED = 4.0  # relative to the differences within a class; harmful from scratch
-STREAMS = 8  # in a batch; half as many if each step has its own window
+STREAMS = 8  # in a batch; half as many if each step has a separate window
 STEPS, PER_EXAMPLE, MOST = 600, 12, 1200
 CHECKS = 8  # streams to validate with
 # Joint training of frontend and network
@@ -49,9 +49,9 @@ HEAD = {"embed_dim": 192, "num_heads": 4, "feedforward": 384, "window": 32}
 
 
 def with_new_head(base: Weights) -> Weights:
-    """Return the base weights of a network that can serve as a frontend: that, and no network.
+    """Return base weights in which a classifier of videos is the frontend of a new network.
 
-    Its classifier is replaced by a ``cooadtr`` without weights; other base weights stay.
+    The network is a ``cooadtr`` without weights. Other base weights are returned unchanged.
     """
     kind = base.card.architecture
     if kind not in architectures() or not hasattr(MODELS.load(kind), "as_frontend"):
@@ -176,7 +176,7 @@ def validation_streams(
 def answers(network: nn.Module, recordings: Sequence[EncodedVideo]) -> list[npt.NDArray[Any]]:
     """Return the probabilities [T, K] of every example, in reading order.
 
-    They are those of a stream that begins with the example's recording.
+    The stream begins with the example's recording.
     """
     probabilities = predict(network, [encoded.tokens[0] for encoded in recordings])
     by_source = {
