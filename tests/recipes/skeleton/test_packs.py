@@ -18,7 +18,7 @@ from weights.recipes.skeleton.pictures import read_films
 from weights.recipes.skeleton.scoring import SkeletonWeights, score
 from weights.recipes.skeleton.sets import MIRRORED, SETS, labels_of
 from weights.recipes.skeleton.sets import read_set as read_pack
-from weights.recipes.skeleton.train import MODELS, SkeletonRecipeSize, make
+from weights.recipes.skeleton.train import MODELS, SkeletonOptions, SkeletonRecipeSize, make
 
 FILES = {name: f"skel_{name}.npz" for name in SETS}
 
@@ -127,9 +127,9 @@ def test_the_shipped_weights_on_the_motions_of_the_recipe(name, floor, every):
 def test_the_recipe_makes_weights_that_run(packs, tmp_path, name):
     pytest.importorskip("sklearn")
     size = SkeletonRecipeSize(steps=2, last=1, streams=2, every=32, trees=2)
-    learnt = make(packs, size, 0, tmp_path, name=name, learn_only=True)
+    learnt = make(packs, size, 0, tmp_path, SkeletonOptions(name=name, learn_only=True))
     assert learnt == tmp_path / f"{name}-last.partial"
-    path = make(packs, size, 0, tmp_path, name=name)
+    path = make(packs, size, 0, tmp_path, SkeletonOptions(name=name))
     card = load_model(str(path)).info.card
     assert card.name == name
     assert card.background == card.labels[0] == "background"
@@ -139,7 +139,7 @@ def test_the_recipe_makes_weights_that_run(packs, tmp_path, name):
     text = path.with_suffix(".md").read_text("utf-8")
     assert "Research use only" in text
     assert "| tree ensemble |" in text
-    path = make(packs, size, 0, tmp_path / "again", path, name=name, share=0.0)
+    path = make(packs, size, 0, tmp_path / "again", SkeletonOptions(path, name=name, share=0.0))
     first, again = (read_weights(tmp_path / f / f"{name}.safetensors") for f in ("", "again"))
     bias = "network.fc.bias"  # the background's is chosen anew
     assert again.tensors.pop(bias)[1:].equal(first.tensors.pop(bias)[1:])

@@ -19,6 +19,7 @@ from costream.models.skeleton.network import SkeletonNet
 from costream.training.checkpoint import TrainingCheckpoint
 from costream.training.optim import Schedule
 from costream.training.skeleton.motions import Motion, single
+from costream.training.training_loop import TrainingRun
 from costream.weights_io.card import Timeline
 from kit.data_skeleton import STANDING, act
 from weights.recipes.skeleton import learning, pictures
@@ -216,7 +217,15 @@ def test_a_timed_training_is_over_in_time_and_goes_on_from_its_end(tmp_path):
     for network in (one, other):
         partial, began = TrainingCheckpoint(tmp_path / "a.partial", {}, False), time.monotonic()
         schedule = Schedule(40, 2, seconds=2.0)
-        learn(network, streams, pictures.picture_tokens, schedule, 16, 0, "a", partial, teacher)
+        learn(
+            network,
+            streams,
+            pictures.picture_tokens,
+            schedule,
+            16,
+            TrainingRun(0, partial),
+            teacher,
+        )
         took.append(time.monotonic() - began)
     assert 2 <= took[0] < 10
     assert took[1] < 2
@@ -236,7 +245,7 @@ def test_recorded_updates_are_the_ordinary_ones(monkeypatch, taught):
         streams = StreamBatches(motions(), LABELS, MIRRORED, device="cuda")
         learn(
             *(network.cuda(), streams, lambda batch, _: body_tokens(batch.joints, batch.seen)),
-            *(Schedule(12, 4), 16, 0, "a", None, teacher),
+            *(Schedule(12, 4), 16, TrainingRun(), teacher),
         )
         learnt.append(network.state_dict())
     for key, value in learnt[0].items():

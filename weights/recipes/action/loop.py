@@ -23,8 +23,9 @@ from costream.evaluation.metrics.frames import (
     outside_boundaries,
 )
 from costream.models.oad.tdn import TemporalDifferenceNet
-from costream.training.checkpoint import RandomState, TrainingCheckpoint
+from costream.training.checkpoint import RandomState
 from costream.training.optim import Optimizer, Schedule, fastest_autocast, freeze_batchnorm
+from costream.training.training_loop import TrainingRun
 from weights.recipes.action.data import Drawn
 from weights.recipes.action.rendering.scenes import LabelledClip
 from weights.recipes.common import forest, soft_cross_entropy
@@ -43,17 +44,15 @@ def train_frontend(
     head: nn.Module,
     samplers: Sequence[Drawn],
     schedule: Schedule,
-    seed: int,
-    title: str,
+    run: TrainingRun,
     settled: float = SETTLED,
-    partial: TrainingCheckpoint | None = None,
     kept: int = 0,
 ) -> None:
     """Train a frontend with a linear layer on single moments: their label and person mask.
 
     Moments of many clips are more informative than one clip, whose frames are alike. Rendered
     video and pictures provide the masks. ``settled``: share of the steps after which BatchNorm
-    statistics are fixed. With a ``partial``, training resumes from it. ``kept``: number of
+    statistics are fixed. ``kept``: number of
     samplers, from the first, for whose moments the tokens, without glimpses, are to stay as they
     are before the training (learning without forgetting: Li and Hoiem, ECCV 2016).
     """
@@ -61,8 +60,9 @@ def train_frontend(
     held = frontend.token_width - frontend.glimpse_width
     if frontend.glimpse is not None:  # what it has learnt from other pictures stays
         frontend.glimpse.requires_grad_(False).project.requires_grad_(True)
-    rng, products = np.random.default_rng(seed), fastest_autocast()
-    bar = Optimizer([frontend, head], schedule, title, partial, {"random": RandomState(rng)})
+    rng, products = np.random.default_rng(run.seed), fastest_autocast()
+    parts = {"random": RandomState(rng)}
+    bar = Optimizer([frontend, head], schedule, run.title, run.checkpoint, parts)
     for step in bar:
         if step >= int(settled * schedule.steps):
             freeze_batchnorm(frontend)

@@ -34,6 +34,7 @@ from costream.models.oad.tdn import TemporalDifferenceNet
 from costream.training.card_text import card_text
 from costream.training.checkpoint import TrainingCheckpoint
 from costream.training.optim import Schedule
+from costream.training.training_loop import TrainingRun
 from costream.weights_io.file import read_weights
 from weights.recipes.action.cards import (
     FRONTEND,
@@ -300,7 +301,8 @@ def train_places(
     about = {"seed": seed, "size": str(size)}
     partial = TrainingCheckpoint(folder / "frontend.partial", about, overwrite=True)
     drawn, kept = mixture(video, MOMENTS), sum(MOMENTS[:2])
-    train_frontend(frontend, linear, drawn, schedule, seed, "all places", 0.0, partial, kept)
+    run = TrainingRun(seed, partial, title="all places")
+    train_frontend(frontend, linear, drawn, schedule, run, 0.0, kept)
     return partial
 
 
@@ -321,7 +323,8 @@ def train_joint_frontend(
     guide = _temporal("cooadtr", classes)
     together = Schedule(size.joint_steps, batch=3, rate=3e-4)
     for turn in range(ROUNDS):
-        train_frontend(frontend, linear, samplers, _moments(size), seed + turn, "frontend")
+        run = TrainingRun(seed + turn, title="frontend")
+        train_frontend(frontend, linear, samplers, _moments(size), run)
         bank = token_bank(frontend, samplers, size.bank, 3, seed + turn)
         train_head(guide, bank, _heads(size), seed + turn, "temporal model")
         train(frontend, [guide], samplers, together, seed + turn, "together")
@@ -336,7 +339,8 @@ def train_plain(
     plain = TemporalDifferenceNet(**{**FRONTEND, "lags": [], "glimpse_width": 0})
     linear = nn.Linear(plain.token_width, len(LABELS))
     for turn in range(ROUNDS):
-        train_frontend(plain, linear, samplers, _moments(size), seed + turn, "per-frame")
+        run = TrainingRun(seed + turn, title="per-frame")
+        train_frontend(plain, linear, samplers, _moments(size), run)
     return plain, linear
 
 

@@ -245,19 +245,7 @@ def make_model(
         for title, build_head in ((name, make_head), (_LINEAR, linear))
     }
     _adjust(heads[name], labels, label_shares(*given[:2]), tau)
-    metrics = {}
-    for title, chosen in TITLES.items():
-        tested = held["test"].select([chosen(c) for c in held["test"].clips])
-        if not tested.clips or ("GTZAN" in title) != is_genres:
-            continue
-        among = (tested.clips, labels, label_of)
-        title = title.format(fold=plan.fold)
-        metrics[title] = {
-            kind: score(predict(module, tested.tokens), *among) for kind, module in heads.items()
-        }
-        guesses = trees(train.clips, *among, size.trees, seed)
-        metrics[title]["tree ensemble"] = score(guesses, *among)
-        metrics[title]["majority"] = majority(train.clips, tested.clips, label_of)
+    metrics = _metrics(heads, held, labels, label_of, size.trees, plan)
     others = {"ten labels left out": held["left out"].tokens, "made-up noise": noises}
     told = described(card, heads[name], held["test"], others)
     card = replace(card, split=f"{card.split} {told}", metrics=metrics)
@@ -269,6 +257,30 @@ def make_model(
     backbone.float()
     path.with_suffix(".md").write_text(card_text(card, sequence_table), encoding="utf-8")
     return path
+
+
+def _metrics(
+    heads: Mapping[str, nn.Module],
+    held: Mapping[Part, Held],
+    labels: Sequence[str],
+    label_of: Callable[[SoundClip], str | None],
+    count: int,
+    plan: LessonPlan,
+) -> dict[str, Any]:
+    """Return the metrics of the heads and the baselines, by test set; ``count``: of trees."""
+    metrics: dict[str, Any] = {}
+    train, test = held["train"], held["test"]
+    for title, is_chosen in TITLES.items():
+        tested = test.select([is_chosen(clip) for clip in test.clips])
+        if not tested.clips or ("GTZAN" in title) != (label_of is genre_label):
+            continue
+        among = (tested.clips, labels, label_of)
+        scores = {name: score(predict(head, tested.tokens), *among) for name, head in heads.items()}
+        guesses = trees(train.clips, *among, count, plan.seed)
+        scores["tree ensemble"] = score(guesses, *among)
+        scores["majority"] = majority(train.clips, tested.clips, label_of)
+        metrics[title.format(fold=plan.fold)] = scores
+    return metrics
 
 
 def learn(

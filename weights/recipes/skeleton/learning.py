@@ -15,9 +15,10 @@ from torch import Tensor
 from costream.core.errors import UsageError
 from costream.models.build import build
 from costream.models.skeleton.network import SkeletonNet
-from costream.training.checkpoint import SavedState, Stateful, TrainingCheckpoint
+from costream.training.checkpoint import SavedState, Stateful
 from costream.training.optim import Average, Optimizer, Schedule, fastest_autocast
 from costream.training.skeleton.skeleton_training import loss
+from costream.training.training_loop import TrainingRun
 from costream.weights_io.file import read_weights
 from weights.recipes.skeleton.clips import clip_logits
 from weights.recipes.skeleton.streams import MixedStreams, StreamBatch, StreamBatches
@@ -108,9 +109,7 @@ def learn(
     tokens: Tokens,
     schedule: Schedule,
     length: int,
-    seed: int,
-    title: str,
-    partial: TrainingCheckpoint | None = None,
+    run: TrainingRun,
     teacher: SkeletonNet | None = None,
 ) -> None:
     """Train ``network`` on batches of streams of ``length`` steps; it gets the averaged weights.
@@ -119,11 +118,11 @@ def learn(
     the same device that sees the same streams in space; what it says is learnt too. Progress goes
     to the log.
     """
-    chance, own = torch.Generator().manual_seed(seed), torch.Generator(network.fc.weight.device)
+    chance, own = torch.Generator().manual_seed(run.seed), torch.Generator(network.fc.weight.device)
     average, stride = Average(network), network.stride
     parts: dict[str, Stateful] = {"chance": _Chance(chance), "average": average}
-    optimizer = Optimizer([network], schedule, title, partial, parts)
-    progress = _Progress(title, schedule)
+    optimizer = Optimizer([network], schedule, run.title, run.checkpoint, parts)
+    progress = _Progress(run.title, schedule)
 
     def cost_of(seen: Tensor, labels: Tensor, weights: Tensor, space: Tensor) -> Tensor:
         with fastest_autocast():
@@ -147,8 +146,8 @@ def learn(
         average.update(network)
         progress.add(step, cost)
     progress.tell()
-    if partial is not None:
-        partial.write(schedule.steps, optimizer.parts)
+    if run.checkpoint is not None:
+        run.checkpoint.write(schedule.steps, optimizer.parts)
     network.load_state_dict(average.weights)
     network.eval()
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from costream.core.layouts import BODY_15
 from costream.labels.recording import BACKGROUND
@@ -36,6 +37,7 @@ from costream.training.card_text import card_text, sequence_table
 from costream.training.checkpoint import TrainingCheckpoint
 from costream.training.optim import Schedule, update_average
 from costream.training.skeleton.motions import Motion
+from costream.training.training_loop import TrainingRun
 from weights.recipes.common import TREES, carry_out, parser
 from weights.recipes.skeleton.calibration import calibrate
 from weights.recipes.skeleton.card import card_of
@@ -45,7 +47,7 @@ from weights.recipes.skeleton.learning import learn, read_teacher, start_from
 from weights.recipes.skeleton.pictures import flat, picture_tokens, read_films, upright
 from weights.recipes.skeleton.scoring import SkeletonWeights, majority, score, trees
 from weights.recipes.skeleton.sets import MIRRORED, RATE_HZ, SETS, labels_of, read_set
-from weights.recipes.skeleton.streams import Changes, MixedStreams, StreamBatches
+from weights.recipes.skeleton.streams import Changes, MixedStreams, StreamBatch, StreamBatches
 from weights.recipes.skeleton.tokens import body_tokens
 
 MODELS = ("costgcn", "costgcn-2d")
@@ -92,125 +94,196 @@ class SkeletonRecipeSize:
     trees: int = TREES
 
 
+@dataclass(frozen=True)
+class SkeletonOptions:
+    """Further options of a training.
+
+    Args:
+        start: weights to begin with.
+        without: sets that are not trained on; all of their motions whose labels other sets have
+            are scored.
+        name: one of ``MODELS``.
+        teacher: weights for joints in space, whose outputs are learnt too.
+        device: to train on.
+        learn_only: stop after the training.
+        share: how far the kept weights are from those of ``start`` to the trained ones (Wortsman
+            et al., "Robust fine-tuning of zero-shot models", CVPR 2022).
+    """
+
+    start: Path | None = None
+    without: Sequence[str] = ()
+    name: str = MODELS[0]
+    teacher: Path | None = None
+    device: str = "cpu"
+    learn_only: bool = False
+    share: float = 1.0
+
+
+Parts = dict[str, list[Motion]]
+
+
+class SkeletonRecipe:
+    """Data, network and training of a skeleton model."""
+
+    def __init__(
+        self,
+        packs: Path,
+        size: SkeletonRecipeSize,
+        seed: int,
+        folder: Path,
+        options: SkeletonOptions,
+    ) -> None:
+        self._size, self._seed, self._folder, self._options = size, seed, folder, options
+        self._name, without, teacher = options.name, options.without, options.teacher
+        self._pictures = self._name == "costgcn-2d"
+        kind = (FLAT_NETWORK, FLAT_FRONTEND) if self._pictures else (NETWORK, FRONTEND)
+        self._arguments, self._frontend_arguments = kind
+        self._packs = packs
+        self._data = {name: read_set(packs, name)[:: size.every] for name in SETS}
+        used = [m for name, motions in self._data.items() if name not in without for m in motions]
+        labels = self._labels = [BACKGROUND, *labels_of(used)]
+        self._train, self._choosing, self._test = _parts(self._data, labels, without)
+        self._frontend = JointStreams(**self._frontend_arguments)
+        torch.manual_seed(seed)
+        self._network = self._new_network()
+        if options.start is not None:
+            start_from(self._network, labels, options.start)
+        self._first = copy.deepcopy(self._network.state_dict())
+        self._device = find_device(options.device)
+        self._tutor = None if teacher is None else read_teacher(teacher, labels).to(self._device)
+        self._figures = [m for m in figures(seed) if m.label in labels]
+        self._changes = Changes(guessed=0.0) if self._pictures else Changes()
+        films = read_films(packs, test=False)[:: size.every] if self._pictures else []
+        self._films = [m for m in films if m.label in labels]
+
+    def make(self) -> Path:
+        """Train, score and write NAME.safetensors and .md; return the path of the weights.
+
+        With ``learn_only`` return the path of the checkpoint after the training.
+        """
+        size, seed, name = self._size, self._seed, self._name
+        everyone = [self._train, self._choosing]
+        self._learn([self._train], name, size.steps, size.rate)
+        last = (everyone, f"{name}-last", size.last, size.rate / 3)
+        if self._options.learn_only:
+            return self._learn(*last)
+        taught = {k: [m for part in everyone for m in part.get(k, ())] for k in self._data}
+        choosing, test = self._choosing, self._test
+        if self._pictures:
+            taught, choosing, test = (
+                {k: flat(v) for k, v in p.items()} for p in (taught, choosing, test)
+            )
+        shift, timeline = calibrate(
+            self._kept(), self._frontend, choosing, self._labels, RATE_HZ, seed
+        )
+        self._learn(*last)
+        network = self._kept()
+        with torch.no_grad():
+            network.fc.bias[0] += shift
+        network.half().float()  # rounded as it is stored
+        weights = SkeletonWeights(network, self._frontend, timeline, RATE_HZ)
+        metrics = self._metrics(weights, test, taught)
+        arguments = {"num_classes": len(self._labels), **self._arguments}
+        teacher = self._options.teacher
+        taught_by = None if teacher is None else teacher.stem
+        card = card_of(
+            *(name, self._labels, arguments, self._frontend_arguments, timeline, metrics),
+            *(taught_by, self._options.share),
+        )
+        path = self._folder / f"{name}.safetensors"
+        save_model(path, card, network.half(), self._frontend)
+        path.with_suffix(".md").write_text(card_text(card, sequence_table), encoding="utf-8")
+        return path
+
+    def _new_network(self) -> SkeletonNet:
+        return SkeletonNet(len(self._labels), **self._arguments)
+
+    def _learn(self, parts: Sequence[Parts], title: str, steps: int, rate: float) -> Path:
+        """Train on the motions of these parts; return the path of the checkpoint."""
+        size, labels, device = self._size, self._labels, self._device
+        motions = [m for part in parts for of_set in part.values() for m in of_set]
+        seconds = size.seconds * steps / (size.steps + size.last)
+        partial = TrainingCheckpoint(self._folder / f"{title}.partial", self._identity(), False)
+        motions = [*motions, *self._figures, *composed(motions, self._seed)]
+        streams: StreamBatches | MixedStreams
+        streams = StreamBatches(motions, labels, MIRRORED, self._changes, device)
+        if self._films and self._tutor is None:  # a teacher for space cannot score films
+            facing = replace(self._changes, turn=0.0)
+            flat_ones = StreamBatches(upright(self._films), labels, MIRRORED, facing, device)
+            streams = MixedStreams(streams, flat_ones, FILMS)
+        tokens = picture_tokens if self._pictures else _tokens_in_space
+        schedule = Schedule(steps, size.streams, rate, decay=0.05, smoothing=0.05, seconds=seconds)
+        run = TrainingRun(self._seed, partial, title=title)
+        network = self._network.to(device)
+        learn(network, streams, tokens, schedule, STREAM_STEPS, run, self._tutor)
+        network.cpu()
+        return partial.path
+
+    def _identity(self) -> dict[str, Any]:
+        options = self._options
+        return {
+            "recipe": self._name,
+            "seed": self._seed,
+            "without": list(options.without),
+            **asdict(self._size),
+            "seconds": None,
+            "teacher": None if options.teacher is None else options.teacher.name,
+        }
+
+    def _kept(self) -> SkeletonNet:
+        """Return a network with the weights to keep, see ``share``."""
+        weights = copy.deepcopy(self._first)
+        update_average(weights, self._network, self._options.share)
+        network = self._new_network()
+        network.load_state_dict(weights)
+        return network.eval()
+
+    def _metrics(self, weights: SkeletonWeights, test: Parts, taught: Parts) -> dict[str, Any]:
+        """Return the metrics of the network and the baselines, by test part."""
+        metrics = {}
+        for part, motions in test.items():
+            labels = labels_of(motions if part in self._options.without else self._data[part])
+            title = f"{SETS[part].title}, {len(labels)} classes"
+            metrics[title] = self._compared(weights, motions, taught[part], labels)
+        if self._pictures:
+            films = read_films(self._packs, test=True)[:: self._size.every]
+            held_out = [m for m in films if m.label in self._labels]
+            labels = labels_of(held_out)
+            title = f"JHMDB, test part, {len(labels)} classes"
+            metrics[title] = self._compared(weights, held_out, self._films, labels)
+        return metrics
+
+    def _compared(
+        self,
+        weights: SkeletonWeights,
+        motions: Sequence[Motion],
+        taught: Sequence[Motion],
+        labels: list[str],
+    ) -> dict[str, Any]:
+        """Return the scores of the network and of baselines that learn from ``taught``."""
+        rows = {self._name: score(weights, motions, self._labels, labels, self._seed)}
+        taught = [m for m in taught if m.label in labels]
+        if taught:
+            rows["tree ensemble"] = trees(
+                taught, motions, labels, self._frontend, self._size.trees, self._seed
+            )
+            rows["majority"] = majority(taught, motions, labels)
+        return rows
+
+
+def _tokens_in_space(batch: StreamBatch, _: torch.Generator) -> Tensor:
+    return body_tokens(batch.joints, batch.seen)
+
+
 def make(
     packs: Path,
     size: SkeletonRecipeSize,
     seed: int,
     folder: Path,
-    start: Path | None = None,
-    without: Sequence[str] = (),
-    name: str = "costgcn",
-    teacher: Path | None = None,
-    device: str = "cpu",
-    learn_only: bool = False,
-    share: float = 1.0,
+    options: SkeletonOptions = SkeletonOptions(),
 ) -> Path:
-    """Train, score and write ``name``.safetensors and .md; return the path of the weights.
-
-    ``start``: weights to begin with. ``without``: sets that nothing is learnt from; all of their
-    motions are scored whose labels other sets have. ``name``: one of ``MODELS``. ``teacher``:
-    weights for space that are learnt from too. ``device``: where it learns. ``learn_only``: stop
-    when everything is learnt, and return the path of the checkpoint from which it goes on.
-    ``share``: how far from the weights of ``start`` to those learnt the ones kept are (Wortsman et
-    al., "Robust fine-tuning of zero-shot models", CVPR 2022).
-    """
-    pictures = name == "costgcn-2d"
-    arguments, options = (FLAT_NETWORK, FLAT_FRONTEND) if pictures else (NETWORK, FRONTEND)
-    data = {name: read_set(packs, name)[:: size.every] for name in SETS}
-    seen = {name: motions for name, motions in data.items() if name not in without}
-    labels = [BACKGROUND, *labels_of([m for motions in seen.values() for m in motions])]
-    train, choosing, test = _parts(data, labels, without)
-    frontend = JointStreams(**options)
-    torch.manual_seed(seed)
-    network = SkeletonNet(len(labels), **arguments)
-    if start is not None:
-        start_from(network, labels, start)
-    first = copy.deepcopy(network.state_dict())
-    place = find_device(device)
-    tutor = None if teacher is None else read_teacher(teacher, labels).to(place)
-    made_up = [m for m in figures(seed) if m.label in labels]
-    changes = Changes(guessed=0.0) if pictures else Changes()
-    films = read_films(packs, test=False)[:: size.every] if pictures else []
-    films = [m for m in films if m.label in labels]
-    identity = {"recipe": name, "seed": seed, "without": list(without), **asdict(size)}
-    identity |= {"seconds": None, "teacher": None if teacher is None else teacher.name}
-
-    def go_on(parts: Sequence[Parts], title: str, steps: int, rate: float) -> Path:
-        learnt = [m for part in parts for some in part.values() for m in some]
-        seconds = size.seconds * steps / (size.steps + size.last)
-        partial = TrainingCheckpoint(folder / f"{title}.partial", identity, False)
-        every = [*learnt, *made_up, *composed(learnt, seed)]
-        streams: StreamBatches | MixedStreams
-        streams = StreamBatches(every, labels, MIRRORED, changes, place)
-        if films and tutor is None:  # who knows nothing of flat figures
-            facing = replace(changes, turn=0.0)
-            flat_ones = StreamBatches(upright(films), labels, MIRRORED, facing, place)
-            streams = MixedStreams(streams, flat_ones, FILMS)
-        learn(
-            network.to(place),
-            streams,
-            picture_tokens if pictures else lambda batch, _: body_tokens(batch.joints, batch.seen),
-            Schedule(steps, size.streams, rate, decay=0.05, smoothing=0.05, seconds=seconds),
-            STREAM_STEPS,
-            seed,
-            title,
-            partial,
-            tutor,
-        )
-        network.cpu()
-        return partial.path
-
-    def kept() -> SkeletonNet:
-        weights = copy.deepcopy(first)
-        update_average(weights, network, share)
-        out = SkeletonNet(len(labels), **arguments)
-        out.load_state_dict(weights)
-        return out.eval()
-
-    everyone = [train, choosing]
-    go_on([train], name, size.steps, size.rate)
-    if learn_only:
-        return go_on(everyone, f"{name}-last", size.last, size.rate / 3)
-    taught = {k: [m for part in everyone for m in part.get(k, ())] for k in data}
-    if pictures:
-        taught, choosing, test = (
-            {k: flat(v) for k, v in p.items()} for p in (taught, choosing, test)
-        )
-    shift, timeline = calibrate(kept(), frontend, choosing, labels, RATE_HZ, seed)
-    go_on(everyone, f"{name}-last", size.last, size.rate / 3)
-    network = kept()
-    with torch.no_grad():
-        network.fc.bias[0] += shift
-    network.half().float()  # rounded as it is stored
-    weights = SkeletonWeights(network, frontend, timeline, RATE_HZ)
-
-    def compared(motions: Sequence[Motion], learnt: Sequence[Motion], own: list[str]) -> Any:
-        rows = {name: score(weights, motions, labels, own, seed)}
-        learnt = [m for m in learnt if m.label in own]
-        if learnt:
-            rows["tree ensemble"] = trees(learnt, motions, own, frontend, size.trees, seed)
-            rows["majority"] = majority(learnt, motions, own)
-        return rows
-
-    metrics = {}
-    for part, motions in test.items():
-        own = labels_of(motions if part in without else data[part])
-        title = f"{SETS[part].title}, {len(own)} classes"
-        metrics[title] = compared(motions, taught[part], own)
-    if pictures:
-        held_out = [m for m in read_films(packs, test=True)[:: size.every] if m.label in labels]
-        own = labels_of(held_out)
-        metrics[f"JHMDB, test part, {len(own)} classes"] = compared(held_out, films, own)
-    arguments = {"num_classes": len(labels), **arguments}
-    taught_by = None if teacher is None else teacher.stem
-    card = card_of(name, labels, arguments, options, timeline, metrics, taught_by, share)
-    path = folder / f"{name}.safetensors"
-    save_model(path, card, network.half(), frontend)
-    path.with_suffix(".md").write_text(card_text(card, sequence_table), encoding="utf-8")
-    return path
-
-
-Parts = dict[str, list[Motion]]
+    """Train, score and write a model; return the path of its weights, see ``SkeletonRecipe``."""
+    return SkeletonRecipe(packs, size, seed, folder, options).make()
 
 
 def _parts(
@@ -259,11 +332,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         size = SkeletonRecipeSize(
             *(options.steps, options.last, options.rate, options.streams, options.seconds)
         )
-        path = make(
-            *(options.packs, size, options.seed, options.output, options.start, options.without),
-            *(options.model, options.teacher, options.device, options.learn, options.share),
+        further = SkeletonOptions(
+            *(options.start, options.without, options.model, options.teacher, options.device),
+            *(options.learn, options.share),
         )
-        return [path]
+        return [make(options.packs, size, options.seed, options.output, further)]
 
     return carry_out(work, options.threads)
 

@@ -37,7 +37,7 @@ HIP_HEIGHT = 0.92
 THIGH, SHANK = 0.43, 0.42  # metres, of a person of 1.75 m
 
 
-def pose(
+def pose(  # noqa: PLR0913 - the joints of a body
     x: float,
     y: float,
     z: float,
