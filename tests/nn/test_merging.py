@@ -11,7 +11,7 @@ from torch import nn
 import costream.nn as co
 from costream.bench.timing import fit_norms
 from costream.nn.fast import use_kernels
-from costream.nn.merging import SqueezeGate
+from costream.nn.merged_layers import SqueezeGate
 from costream.nn.video3d.encoder import VideoEncoder
 from kit import plain_nets as plain
 
