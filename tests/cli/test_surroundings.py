@@ -16,7 +16,7 @@ import pytest
 
 from kit.media import excerpt
 from kit.paths import ROOT, SAMPLES
-from kit.program import COSTREAM, environment, python
+from kit.program import COSTREAM, costream, environment, python
 from kit.runs import lines_in, records, refused, run, wait_until
 
 ROOM = SAMPLES / "room.mp4"
@@ -151,7 +151,7 @@ def test_files_that_a_full_disk_cuts_keep_their_temporary_names(disk: Path) -> N
 @pytest.mark.parametrize("size", ["0", "-1", "1"])
 def test_errors_are_told_at_any_width(name: str, size: str, tmp_path: Path) -> None:
     for args in (("detect", "none"), ("watch", "none", "--realtime"), ("batch", "none")):
-        done = python("-m", "costream", *args, "-o", "out", env={name: size}, cwd=tmp_path)
+        done = costream(*args, "-o", "out", env={name: size}, cwd=tmp_path)
         assert "".join(done.stderr.split()), args
 
 
