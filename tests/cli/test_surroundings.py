@@ -102,6 +102,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(path)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_a_watch_records_and_nothing_else(disk: Path, tmp_path: Path) -> None:
     """Its messages, log, status, state and alerts are on that disk as well."""
     excerpt(ROOM, tmp_path / "a.mp4", 0, 8)

@@ -74,7 +74,7 @@ def encoder(
     return dict(drawn)
 
 
-def classifier(
+def classifier(  # noqa: PLR0913 - the sizes of the network
     dialect: str,
     depth: int,
     *,

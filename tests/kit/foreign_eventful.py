@@ -112,70 +112,91 @@ def yolos(middle: bool = False, dim: int = 128, depth: int = 3) -> dict[str, Ten
     return out
 
 
+class _Drawn(dict[str, Tensor]):
+    """Random tensors by name."""
+
+    def layer(self, name: str, *shape: int, bias: bool = True, mark: str = ".") -> None:
+        self[f"{name}{mark}weight"] = torch.randn(*shape) / shape[1] ** 0.5
+        if bias:
+            self[f"{name}{mark}bias"] = torch.randn(shape[0]) / 4
+
+    def norms(self, *names: str, width: int) -> None:
+        for name in names:
+            self[f"{name}.weight"] = 1 + torch.randn(width) / 8
+            self[f"{name}.bias"] = torch.randn(width) / 8
+
+    def mlp(self, name: str, *widths: int) -> None:
+        for k, pair in enumerate(itertools.pairwise(widths)):
+            self.layer(f"{name}.layers.{k}", *pair[::-1])
+
+
+RF_CHANNELS = 64
+RF_COLUMNS = 91
+RF_QUERIES = 6
+RF_HIDDEN = 32
+
+
 def rf_detr(dim: int = 64, depth: int = 4, side: int = 4, groups: int = 2) -> dict[str, Tensor]:
     """A small RF-DETR with the names of the package rfdetr: 6 queries, 64 channels, two layers."""
-    out: dict[str, Tensor] = {}
-    channels, columns, queries, hidden = 64, 91, 6, 32
+    out = _Drawn()
+    _draw_rf_backbone(out, dim, depth, side)
+    _draw_rf_projector(out, dim, depth)
+    for k in range(2):
+        _draw_rf_decoder_layer(out, f"transformer.decoder.layers.{k}")
+    channels = RF_CHANNELS
+    out.norms("transformer.decoder.norm", width=channels)
+    out.mlp("transformer.decoder.ref_point_head", 2 * channels, channels, channels)
+    for k in range(groups):  # the first serves after training
+        out.layer(f"transformer.enc_output.{k}", channels, channels)
+        out.norms(f"transformer.enc_output_norm.{k}", width=channels)
+        out.mlp(f"transformer.enc_out_bbox_embed.{k}", channels, channels, channels, 4)
+        out.layer(f"transformer.enc_out_class_embed.{k}", RF_COLUMNS, channels)
+    out.layer("class_embed", RF_COLUMNS, channels)
+    out.mlp("bbox_embed", channels, channels, channels, 4)
+    out["refpoint_embed.weight"] = torch.randn(groups * RF_QUERIES, 4) / 8
+    out["query_feat.weight"] = torch.randn(groups * RF_QUERIES, channels)
+    return dict(out)
 
-    def layer(name: str, *shape: int, bias: bool = True, mark: str = ".") -> None:
-        out[f"{name}{mark}weight"] = torch.randn(*shape) / shape[1] ** 0.5
-        if bias:
-            out[f"{name}{mark}bias"] = torch.randn(shape[0]) / 4
 
-    def norms(*names: str, width: int = channels) -> None:
-        for name in names:
-            out[f"{name}.weight"] = 1 + torch.randn(width) / 8
-            out[f"{name}.bias"] = torch.randn(width) / 8
-
-    def mlp(name: str, *widths: int) -> None:
-        for k, pair in enumerate(itertools.pairwise(widths)):
-            layer(f"{name}.layers.{k}", *pair[::-1])
-
+def _draw_rf_backbone(out: _Drawn, dim: int, depth: int, side: int) -> None:
     backbone = "backbone.0.encoder.encoder"
     embeddings = f"{backbone}.embeddings"
-    layer(f"{embeddings}.patch_embeddings.projection", dim, 3, 16, 16)
+    out.layer(f"{embeddings}.patch_embeddings.projection", dim, 3, 16, 16)
     out[f"{embeddings}.cls_token"] = torch.randn(1, 1, dim)
     out[f"{embeddings}.mask_token"] = torch.zeros(1, dim)
     out[f"{embeddings}.position_embeddings"] = torch.randn(1, side**2 + 1, dim)
-    norms(f"{backbone}.layernorm", width=dim)
+    out.norms(f"{backbone}.layernorm", width=dim)
     for k in range(depth):
         block = f"{backbone}.encoder.layer.{k}"
         for part in ("attention.query", "attention.key", "attention.value", "output.dense"):
-            layer(f"{block}.attention.{part}", dim, dim)
-        layer(f"{block}.mlp.fc1", 4 * dim, dim)
-        layer(f"{block}.mlp.fc2", dim, 4 * dim)
-        norms(f"{block}.norm1", f"{block}.norm2", width=dim)
+            out.layer(f"{block}.attention.{part}", dim, dim)
+        out.layer(f"{block}.mlp.fc1", 4 * dim, dim)
+        out.layer(f"{block}.mlp.fc2", dim, 4 * dim)
+        out.norms(f"{block}.norm1", f"{block}.norm2", width=dim)
         for scale in ("1", "2"):
             out[f"{block}.layer_scale{scale}.lambda1"] = torch.rand(dim) + 0.5
-    projector, half = "backbone.0.projector.stages.0", channels // 2
-    norms(f"{projector}.1")
-    for name, rows, columns_, kernel in (
-        ("cv1", channels, depth * dim, 1),
-        ("cv2", channels, 5 * half, 1),
+
+
+def _draw_rf_projector(out: _Drawn, dim: int, depth: int) -> None:
+    projector, half = "backbone.0.projector.stages.0", RF_CHANNELS // 2
+    out.norms(f"{projector}.1", width=RF_CHANNELS)
+    for name, rows, columns, kernel in (
+        ("cv1", RF_CHANNELS, depth * dim, 1),
+        ("cv2", RF_CHANNELS, 5 * half, 1),
         *((f"m.{k}.cv{n}", half, half, 3) for k in range(3) for n in (1, 2)),
     ):
-        layer(f"{projector}.0.{name}.conv", rows, columns_, kernel, kernel, bias=False)
-        norms(f"{projector}.0.{name}.bn", width=rows)
-    for k in range(2):
-        own = f"transformer.decoder.layers.{k}"
-        layer(f"{own}.self_attn.in_proj", 3 * channels, channels, mark="_")
-        layer(f"{own}.self_attn.out_proj", channels, channels)
-        for name, rows in (("sampling_offsets", 16), ("attention_weights", 8)):
-            layer(f"{own}.cross_attn.{name}", rows, channels)
-        layer(f"{own}.cross_attn.value_proj", channels, channels)
-        layer(f"{own}.cross_attn.output_proj", channels, channels)
-        layer(f"{own}.linear1", hidden, channels)
-        layer(f"{own}.linear2", channels, hidden)
-        norms(*(f"{own}.norm{n}" for n in (1, 2, 3)))
-    norms("transformer.decoder.norm")
-    mlp("transformer.decoder.ref_point_head", 2 * channels, channels, channels)
-    for k in range(groups):  # the first serves after training
-        layer(f"transformer.enc_output.{k}", channels, channels)
-        norms(f"transformer.enc_output_norm.{k}")
-        mlp(f"transformer.enc_out_bbox_embed.{k}", channels, channels, channels, 4)
-        layer(f"transformer.enc_out_class_embed.{k}", columns, channels)
-    layer("class_embed", columns, channels)
-    mlp("bbox_embed", channels, channels, channels, 4)
-    out["refpoint_embed.weight"] = torch.randn(groups * queries, 4) / 8
-    out["query_feat.weight"] = torch.randn(groups * queries, channels)
-    return out
+        out.layer(f"{projector}.0.{name}.conv", rows, columns, kernel, kernel, bias=False)
+        out.norms(f"{projector}.0.{name}.bn", width=rows)
+
+
+def _draw_rf_decoder_layer(out: _Drawn, layer: str) -> None:
+    channels = RF_CHANNELS
+    out.layer(f"{layer}.self_attn.in_proj", 3 * channels, channels, mark="_")
+    out.layer(f"{layer}.self_attn.out_proj", channels, channels)
+    for name, rows in (("sampling_offsets", 16), ("attention_weights", 8)):
+        out.layer(f"{layer}.cross_attn.{name}", rows, channels)
+    out.layer(f"{layer}.cross_attn.value_proj", channels, channels)
+    out.layer(f"{layer}.cross_attn.output_proj", channels, channels)
+    out.layer(f"{layer}.linear1", RF_HIDDEN, channels)
+    out.layer(f"{layer}.linear2", channels, RF_HIDDEN)
+    out.norms(*(f"{layer}.norm{n}" for n in (1, 2, 3)), width=channels)

@@ -63,7 +63,7 @@ def red_corner(rgb: np.ndarray) -> str:
     return max(quarters, key=lambda name: quarters[name])
 
 
-def make_video(
+def make_video(  # noqa: PLR0913 - all that a file may have
     path: Path,
     frames: int = 50,
     *,
@@ -171,7 +171,7 @@ def chirps(seconds: float, rate: int = 16000, channels: int = 1) -> np.ndarray:
     return (3000 * np.stack(lanes, axis=1)).astype(np.int16)
 
 
-def make_sound(
+def make_sound(  # noqa: PLR0913 - all that a file may have
     path: Path,
     samples: np.ndarray,
     rate: int = 16000,

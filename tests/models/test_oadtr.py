@@ -213,7 +213,7 @@ def test_official_arithmetic() -> None:
     sizes = {"embed_dim": 32, "num_heads": 4, "feedforward": 48}
     model = OadTR(28, 22, decoder_feedforward=40, **sizes).eval()
     weights = {k[3:]: torch.from_numpy(data[k]) for k in data.files if k.startswith("sd/")}
-    model.load_state_dict(_own_names(weights))
+    model.load_state_dict(_renamed(weights))
     x = torch.cat([torch.from_numpy(data["rgb"]), torch.from_numpy(data["flow"])], 1)[None]
     state = model.init_state()
     steps = [model.forward_step(row, state) for row in x.unbind(1)][63:]
@@ -222,44 +222,55 @@ def test_official_arithmetic() -> None:
         torch.testing.assert_close(out, torch.from_numpy(data[name]), atol=1e-5, rtol=0)
 
 
-def _own_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    around = {
-        "linear_encoding": "input_projection",
-        "decoder_cls_token": "decoder_queries",
-        "cls_token": "class_token",
-        "position_encoding.pe.weight": "positions.table",
-        "pre_head_ln": "encoder.norm",
-        "mlp_head": "head",
-        "classifier": "anticipation_head",
-        "decoder.norm": "decoder.norm",
-    }
+PREFIXES = {
+    "linear_encoding": "input_projection",
+    "decoder_cls_token": "decoder_queries",
+    "cls_token": "class_token",
+    "position_encoding.pe.weight": "positions.table",
+    "pre_head_ln": "encoder.norm",
+    "mlp_head": "head",
+    "classifier": "anticipation_head",
+    "decoder.norm": "decoder.norm",
+}
+
+
+def _renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the authors' tensors under costream's names."""
     out = {}
     for key, value in weights.items():
-        parts = key.split(".")
         if key.startswith("encoder.net."):
-            index, last = int(parts[2]), parts[-1]
-            layer = f"encoder.layers.{index // 2}"
-            if parts[4] == "norm":
-                out[f"{layer}.norm{index % 2 + 1}.{last}"] = value
-            elif parts[5] == "qkv":
-                out[f"{layer}.self_attn.in_proj_{last}"] = value
-            elif parts[5] == "proj":
-                out[f"{layer}.self_attn.out_proj.{last}"] = value
-            else:
-                out[f"{layer}.linear{1 if parts[6] == '0' else 2}.{last}"] = value
+            out[_encoder_name(key.split("."))] = value
         elif key.startswith("decoder.layers."):
-            layer = ".".join(parts[:3])
-            if "_attention" in key:
-                kind = "self_attn" if "self_" in key else "multihead_attn"
-                if "out_projection" in key:
-                    out[f"{layer}.{kind}.out_proj.{parts[-1]}"] = value
-                elif "query" in key:
-                    three = [weights[key.replace("query", k)] for k in ("query", "key", "value")]
-                    out[f"{layer}.{kind}.in_proj_{parts[-1]}"] = torch.cat(three)
-            else:
-                name = parts[3].replace("conv", "linear")
-                out[f"{layer}.{name}.{parts[-1]}"] = value[..., 0] if value.dim() == 3 else value
+            out |= _decoder_tensors(key, value, weights)
         elif not key.startswith(("decoder_position", "position_encoding.position_ids")):
-            old = next(k for k in around if key.startswith(k))
-            out[around[old] + key[len(old) :]] = value
+            old = next(k for k in PREFIXES if key.startswith(k))
+            out[PREFIXES[old] + key[len(old) :]] = value
     return out
+
+
+def _encoder_name(parts: list[str]) -> str:
+    index, last = int(parts[2]), parts[-1]
+    layer = f"encoder.layers.{index // 2}"
+    if parts[4] == "norm":
+        return f"{layer}.norm{index % 2 + 1}.{last}"
+    if parts[5] == "qkv":
+        return f"{layer}.self_attn.in_proj_{last}"
+    if parts[5] == "proj":
+        return f"{layer}.self_attn.out_proj.{last}"
+    return f"{layer}.linear{1 if parts[6] == '0' else 2}.{last}"
+
+
+def _decoder_tensors(key: str, value: Tensor, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return what a tensor becomes; those of keys and values come with those of queries."""
+    parts = key.split(".")
+    layer = ".".join(parts[:3])
+    if "_attention" not in key:
+        name = parts[3].replace("conv", "linear")
+        return {f"{layer}.{name}.{parts[-1]}": value[..., 0] if value.dim() == 3 else value}
+    kind = "self_attn" if "self_" in key else "multihead_attn"
+    if "out_projection" in key:
+        return {f"{layer}.{kind}.out_proj.{parts[-1]}": value}
+    if "query" not in key:
+        return {}
+    three = [weights[key.replace("query", k)] for k in ("query", "key", "value")]
+    return {f"{layer}.{kind}.in_proj_{parts[-1]}": torch.cat(three)}

@@ -252,33 +252,36 @@ def test_of_several_labels_the_best_fires():
 # --- the reference: every step looks at the whole past -----------------------------------------
 
 
+def first_above(rule, target, events, i):
+    """Return the first of the steps up to ``i`` that are all above the threshold, None without."""
+    first = None
+    for j in range(i, -1, -1):
+        score = None if events[j] is None else events[j][target.index]
+        if score is None or score < target.above or (score == target.above and rule.strict):
+            break
+        first = j
+    return first
+
+
+def is_armed(target, events, i, fired):
+    """Return whether the score was below ``until``, or missing, since the rule fired."""
+    mine = [k for k, index in fired if index == target.index]
+    between = events[mine[-1] + 1 : i + 1] if mine else ()
+    return not mine or any(e is None or e[target.index] < target.until for e in between)
+
+
 def reference(text, events):
     rule = parse_rule(text)
     fired = []  # place in events, class
     alerts = []
-
-    def holds(i, target):
-        score = events[i][target.index]
-        return score > target.above or (score == target.above and not rule.strict)
-
     for i, event in enumerate(events):
-        if event is None:
-            continue
         due = []
-        for target in targets(rule, CLASSES):
-            run_of_it = []
-            for j in range(i, -1, -1):
-                if events[j] is None or not holds(j, target):
-                    break
-                run_of_it.append(j)
-            if not run_of_it or (i - run_of_it[-1]) / RATE_HZ < rule.for_s - SLACK_S:
+        for target in targets(rule, CLASSES) if event is not None else ():
+            first = first_above(rule, target, events, i)
+            if first is None or (i - first) / RATE_HZ < rule.for_s - SLACK_S:
                 continue
-            mine = [k for k, index in fired if index == target.index]
-            since = mine[-1] + 1 if mine else 0
-            between = events[since : i + 1]
-            armed = not mine or any(e is None or e[target.index] < target.until for e in between)
-            if armed:
-                due.append((event[target.index], target, run_of_it[-1]))
+            if is_armed(target, events, i, fired):
+                due.append((event[target.index], target, first))
         for score, target, first in sorted(due, key=lambda one: -one[0]):
             if fired and (i - fired[-1][0]) / RATE_HZ < rule.every_s - SLACK_S:
                 continue

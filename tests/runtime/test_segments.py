@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -102,6 +103,19 @@ def reference(case: Case) -> list[Segment]:
     ]
 
 
+def _runs(labels: Iterable[int | None]) -> list[list[int]]:
+    """Return the runs of equal labels: label, first step, last step."""
+    runs: list[list[int]] = []
+    for k, label in enumerate(labels):
+        if label is None:
+            continue
+        if runs and runs[-1][0] == label and runs[-1][2] == k - 1:
+            runs[-1][2] = k
+        else:
+            runs.append([label, k, k])
+    return runs
+
+
 def _stretch(
     steps: list[tuple[float, np.ndarray]], case: Case, last: bool, alone: bool
 ) -> list[Segment]:
@@ -111,14 +125,7 @@ def _stretch(
     starts = np.maximum(times - case.delay_s, times[0])
     ends = np.maximum(times + 1 / RATE_HZ - case.delay_s, times[0])
     ends[-1] = times[-1] + 1 / RATE_HZ  # no later step says anything else of the time up to here
-    runs: list[list[int]] = []  # label, first step, last step
-    for k, label in enumerate(_labels(p, case)):
-        if label is None:
-            continue
-        if runs and runs[-1][0] == label and runs[-1][2] == k - 1:
-            runs[-1][2] = k
-        else:
-            runs.append([label, k, k])
+    runs = _runs(_labels(p, case))
 
     def short(run: list[int]) -> bool:
         length = ends[run[2]] - starts[run[1]]

@@ -38,39 +38,53 @@ def main(format: str, directory: str) -> None:
     finds = format == "coco"
     header = replace(header, task=OBJECT_DETECTION) if finds else header
     sinks = make_sinks([format], Path(directory), "clip.mp4")
-    failed = 0
-
-    def attempt(action: Callable[[], None]) -> None:
-        nonlocal failed
-        try:
-            action()
-        except OutputError as error:
-            failed += 1
-            if failed == 1:
-                print(f"OutputError {error}", flush=True)
-
+    attempts = Attempts()
     for sink in sinks:
         sink.open(header)
     for i in range(2000):
         if i == 300:  # every file holds more by now, whenever it was flushed
             resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-        cost = Compute(i, float(i), 1, 1, StageTimes(1.0, 1.0, 1.0, 1.0))
-        segment = Segment(float(i), i + 1.0, "a", 0.5)
-        step: Record = Prediction(i, float(i), i, i, (("a", 0.5),))
-        step = Objects(i, float(i), i, i, (Box(0, 0, 1, 1, 0.5, "a"),)) if finds else step
-        for record in (step, segment, cost):
+        for record in records_of(i, finds):
             for sink in sinks:
-                attempt(partial(sink.write, record))
+                attempts.make(partial(sink.write, record))
         for sink in sinks:
             if isinstance(sink, PictureSink):
-                row = FeatureRow(i, float(i), np.zeros(1, np.float32))
-                frame = VideoFrame(i, float(i), i, bytes, size=(2, 2))  # no pixels are needed
-                attempt(partial(sink.draw, Picture(float(i), frame if finds else row, None)))
-        if failed:
+                attempts.make(partial(sink.draw, picture_of(i, finds)))
+        if attempts.failed:
             break  # at the end of a step: every file has got a row that it cannot hold
     for sink in sinks:  # a format that is written at the end fails here
-        attempt(partial(sink.close, Summary(1, 0, 0, 0, 1.0, 1.0, 1.0, 1, 1, False, 3)))
-    print(f"closed, {max(failed - 1, 0)} more")
+        attempts.make(partial(sink.close, Summary(1, 0, 0, 0, 1.0, 1.0, 1.0, 1, 1, False, 3)))
+    print(f"closed, {max(attempts.failed - 1, 0)} more")
+
+
+class Attempts:
+    """Calls that may fail because the disk is full; the first failure is printed."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+
+    def make(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except OutputError as error:
+            self.failed += 1
+            if self.failed == 1:
+                print(f"OutputError {error}", flush=True)
+
+
+def records_of(i: int, finds: bool) -> tuple[Record, ...]:
+    """Return the records of a step. ``finds``: of a model that detects objects."""
+    step: Record = Prediction(i, float(i), i, i, (("a", 0.5),))
+    if finds:
+        step = Objects(i, float(i), i, i, (Box(0, 0, 1, 1, 0.5, "a"),))
+    cost = Compute(i, float(i), 1, 1, StageTimes(1.0, 1.0, 1.0, 1.0))
+    return step, Segment(float(i), i + 1.0, "a", 0.5), cost
+
+
+def picture_of(i: int, finds: bool) -> Picture:
+    if finds:
+        return Picture(float(i), VideoFrame(i, float(i), i, bytes, size=(2, 2)), None)  # no pixels
+    return Picture(float(i), FeatureRow(i, float(i), np.zeros(1, np.float32)), None)
 
 
 if __name__ == "__main__":

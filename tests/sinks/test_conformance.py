@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,37 +103,67 @@ def check_valid(path: Path) -> None:
     text = path.read_bytes().decode("utf-8")
     assert "\r" not in text
     assert "NaN" not in text
-    if path.suffix == ".jsonl":
-        records = [json.loads(line) for line in text.split("\n")[:-1]]
-        assert records[0]["type"] == "header"
-        assert records[-1]["type"] == "summary"
-        assert all("type" in record for record in records)
-    elif path.name.endswith(".coco.json"):
-        check_coco(json.loads(text))
-    elif path.suffix == ".json":
-        assert json.loads(text)["schema"] == "costream/1"
-    elif path.suffix == ".csv":
-        rows = list(csv.reader(text.splitlines(keepends=True)))
-        assert len({len(row) for row in rows}) == 1
-        assert all(rows[0])
-    elif path.suffix == ".vtt":
-        assert text.startswith("WEBVTT\n\n")
-    if path.suffix in (".srt", ".vtt"):
-        cues = [c for c in text.removeprefix("WEBVTT\n\n").split("\n\n") if c]
-        assert all(len(cue.split("\n")) == 3 for cue in cues)
-        assert all(cue.count("-->") == 1 for cue in cues)
-    elif path.name.endswith(".audacity.txt"):
-        assert all(line.count("\t") == 2 for line in text.split("\n")[:-1])
-    elif path.name.endswith(".raven.txt"):
-        rows = [line.split("\t") for line in text.split("\n")[:-1]]
-        assert tuple(rows[0][:10]) == RAVEN_COLUMNS
-        assert {len(row) for row in rows} == {len(rows[0])}
-    elif path.suffix == ".rttm":
-        lines = [line.split(" ") for line in text.split("\n")[:-1]]
-        assert all(len(line) == 10 and line[0] == "SPEAKER" for line in lines)
-        assert all(float(line[4]) > 0 for line in lines)
-    elif path.suffix == ".eaf":
-        check_eaf(ElementTree.fromstring(text))
+    check = next((check for end, check in CHECKS.items() if path.name.endswith(end)), None)
+    if check is not None:
+        check(text)
+
+
+def check_jsonl(text: str) -> None:
+    records = [json.loads(line) for line in text.split("\n")[:-1]]
+    assert records[0]["type"] == "header"
+    assert records[-1]["type"] == "summary"
+    assert all("type" in record for record in records)
+
+
+def check_json(text: str) -> None:
+    assert json.loads(text)["schema"] == "costream/1"
+
+
+def check_csv(text: str) -> None:
+    rows = list(csv.reader(text.splitlines(keepends=True)))
+    assert len({len(row) for row in rows}) == 1
+    assert all(rows[0])
+
+
+def check_cues(text: str) -> None:
+    cues = [c for c in text.removeprefix("WEBVTT\n\n").split("\n\n") if c]
+    assert all(len(cue.split("\n")) == 3 for cue in cues)
+    assert all(cue.count("-->") == 1 for cue in cues)
+
+
+def check_vtt(text: str) -> None:
+    assert text.startswith("WEBVTT\n\n")
+    check_cues(text)
+
+
+def check_audacity(text: str) -> None:
+    assert all(line.count("\t") == 2 for line in text.split("\n")[:-1])
+
+
+def check_raven(text: str) -> None:
+    rows = [line.split("\t") for line in text.split("\n")[:-1]]
+    assert tuple(rows[0][:10]) == RAVEN_COLUMNS
+    assert {len(row) for row in rows} == {len(rows[0])}
+
+
+def check_rttm(text: str) -> None:
+    lines = [line.split(" ") for line in text.split("\n")[:-1]]
+    assert all(len(line) == 10 and line[0] == "SPEAKER" for line in lines)
+    assert all(float(line[4]) > 0 for line in lines)
+
+
+CHECKS: dict[str, Callable[[str], None]] = {
+    ".jsonl": check_jsonl,
+    ".coco.json": lambda text: check_coco(json.loads(text)),
+    ".json": check_json,
+    ".csv": check_csv,
+    ".vtt": check_vtt,
+    ".srt": check_cues,
+    ".audacity.txt": check_audacity,
+    ".raven.txt": check_raven,
+    ".rttm": check_rttm,
+    ".eaf": lambda text: check_eaf(ElementTree.fromstring(text)),
+}
 
 
 def check_eaf(root: ElementTree.Element) -> None:

@@ -71,7 +71,6 @@ SOUNDS: dict[str, Callable[[Path], Path]] = {
 def case(request: pytest.FixtureRequest, media: Path, tmp_path: Path) -> Iterator[Case]:
     """Every source, made from the same 60 frames or rows."""
     what: str = request.param
-    rows = np.load(media / "features.npy")
     writers: list[threading.Thread] = []
     recording = what.removeprefix("fifo ") in SKELETONS
     sounding = what.removeprefix("fifo ").removeprefix("realtime ") in SOUNDS
@@ -81,52 +80,50 @@ def case(request: pytest.FixtureRequest, media: Path, tmp_path: Path) -> Iterato
         if sounding:
             raw = RawAudioFormat("s16le", 16000) if what == "fifo raw" else None
             options = replace(options, sound=AudioFormat(16000, BLOCK), raw=raw)
+        if what.startswith("fifo "):
+            fifo = tmp_path / "pipe"
+            if not fifo.exists():
+                os.mkfifo(fifo)
+            content = content_of(what.removeprefix("fifo "), media, tmp_path)
+            writers.append(threading.Thread(target=_write, args=(fifo, content), daemon=True))
+            writers[-1].start()
+            return open_source(str(fifo), options)
         if what == "realtime mp4":
             return RealtimeSource(VideoSource(str(media / "plain.mp4"), options), FAST)
         if what == "silent mp4":
-            beside = replace(options, extra_audio=AudioFormat(16000, BLOCK))
-            return open_source(str(media / "plain.mp4"), beside)
+            with_sound = replace(options, extra_audio=AudioFormat(16000, BLOCK))
+            return open_source(str(media / "plain.mp4"), with_sound)
         if what == "realtime wav":
             return RealtimeSource(AudioSource(str(SOUNDS["wav"](tmp_path)), options), FAST)
-        if what in SOUNDS:
-            return open_source(str(SOUNDS[what](tmp_path)), options)
-        if what in SKELETONS:
-            folder = tmp_path / "recorded"
-            folder.mkdir(exist_ok=True)
-            return open_source(str(SKELETONS[what](folder, ITEMS)), options)
-        if what == "npy":
-            return open_source(str(media / "features.npy"), options)
-        if what == "npz":
-            np.savez(tmp_path / "f.npz", rgb=rows[:, :5], flow=rows[:, 5:])
-            return open_source(str(tmp_path / "f.npz"), options)
-        if what == "pickle":
-            path = tmp_path / "f.pickle"
-            path.write_bytes(pickle.dumps({"a": {"rgb": rows, "flow": rows}, "b": {"rgb": rows}}))
-            return open_source(expand(str(path))[0], options)
-        if not what.startswith("fifo"):
-            return open_source(str(media / f"plain.{what}"), options)
-        if recording:
-            folder = tmp_path / "recorded"
-            folder.mkdir(exist_ok=True)
-            content = SKELETONS[what[5:]](folder, ITEMS)
-        elif sounding:
-            content = SOUNDS[what[5:]](tmp_path)
-        else:
-            content = (
-                media / {"mkv": "plain.mkv", "ts": "plain.ts", "npy": "features.npy"}[what[5:]]
-            )
-        fifo = tmp_path / "pipe"
-        if not fifo.exists():
-            os.mkfifo(fifo)
-        writers.append(threading.Thread(target=_write, args=(fifo, content), daemon=True))
-        writers[-1].start()
-        return open_source(str(fifo), options)
+        return open_source(_uri(what, media, tmp_path), options)
 
     arrays = what.split()[-1] in ("npy", "npz", "pickle")
     kind = "skeleton" if recording else "audio" if sounding else "features" if arrays else "video"
     yield Case(make, kind)
     for writer in writers:
         _let_go(writer, tmp_path / "pipe")
+
+
+def content_of(what: str, media: Path, folder: Path) -> Path:
+    """Return a file with the content of a source that a pipe can have."""
+    if what in SKELETONS:
+        (folder / "recorded").mkdir(exist_ok=True)
+        return SKELETONS[what](folder / "recorded", ITEMS)
+    if what in SOUNDS:
+        return SOUNDS[what](folder)
+    return media / ("features.npy" if what == "npy" else f"plain.{what}")
+
+
+def _uri(what: str, media: Path, folder: Path) -> str:
+    if what not in ("npz", "pickle"):
+        return str(content_of(what, media, folder))
+    rows = np.load(media / "features.npy")
+    path = folder / f"f.{what}"
+    if what == "npz":
+        np.savez(path, rgb=rows[:, :5], flow=rows[:, 5:])
+        return str(path)
+    path.write_bytes(pickle.dumps({"a": {"rgb": rows, "flow": rows}, "b": {"rgb": rows}}))
+    return expand(str(path))[0]
 
 
 def _write(fifo: Path, content: Path) -> None:

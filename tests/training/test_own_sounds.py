@@ -100,6 +100,7 @@ def test_steps_say_what_the_whole_clip_says(trained, tmp_path):
     assert labels == {"tone"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_same_seed_gives_the_same_bytes(kept, base, data, trained, tmp_path):
     path = tmp_path / "own.safetensors"

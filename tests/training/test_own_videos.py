@@ -66,6 +66,7 @@ ORDERS = {"grow first": ("grow", "slide"), "slide first": ("slide", "grow")}
 SAME = dict.fromkeys("abc", ("grow", "grow"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("classes", "verdict"),
     [(ORDERS, "better than the nearest class mean"), (SAME, "(no|perhaps) better than guessing")],
@@ -153,6 +154,7 @@ def test_steps_say_what_the_whole_clip_says(trained, classes):
     assert np.array(stepped) == pytest.approx(whole, abs=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_same_seed_gives_the_same_bytes(kept, base, recordings, trained, tmp_path):
     path = tmp_path / "own.safetensors"
@@ -173,6 +175,7 @@ def test_a_network_that_anticipates_learns_too(classes, tmp_path):
     run("detect", classes / "grow" / "grow0.mp4", "-m", path, "-f", "jsonl", "-o", "-")
 
 
+@pytest.mark.slow
 def test_random_weights_learn_on_a_trained_frontend(base, classes, tmp_path):
     given = ("--frontend", base, "--set", "embed_dim=64", "--set", "hidden=64")
     assert costream("models", "init", "miniroad", *given, cwd=tmp_path).returncode == 0
@@ -187,6 +190,7 @@ def test_random_weights_learn_on_a_trained_frontend(base, classes, tmp_path):
     assert '"grow", 0.' in done.stdout
 
 
+@pytest.mark.slow
 def test_a_whole_network_becomes_the_frozen_frontend_of_a_new_head(classes, tmp_path):
     sizes = [f"{key}={json.dumps(value)}" for key, value in {**SMALL, **CROP}.items()]
     given = [word for size in sizes for word in ("--set", size)]

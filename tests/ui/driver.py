@@ -95,6 +95,14 @@ def header_of(args: argparse.Namespace, name: str) -> Header:
     )
 
 
+def die(how: str) -> None:
+    if how == "exit":
+        sys.exit(7)
+    if how == "sigint":
+        os.kill(os.getpid(), signal.SIGINT)
+    raise RuntimeError("died on purpose")
+
+
 def play(args: argparse.Namespace, header: Header, sinks: list[Sink]) -> int:
     """Write the records of a run and return the number of segments."""
     heads, rate_hz, found = heads_of(header), header.rate_hz, 0
@@ -108,11 +116,7 @@ def play(args: argparse.Namespace, header: Header, sinks: list[Sink]) -> int:
     ]
     for i, scores in enumerate(zip(*head_states, strict=True)):
         if i == args.die_at:
-            if args.how == "exit":
-                sys.exit(7)
-            if args.how == "sigint":
-                os.kill(os.getpid(), signal.SIGINT)
-            raise RuntimeError("died on purpose")
+            die(args.how)
         time_s = i / rate_hz
         records: list[Record] = []
         for (name, head), p, segmenter in zip(heads.items(), scores, segmenters, strict=True):
