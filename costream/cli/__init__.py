@@ -40,7 +40,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "costream.cli.doctor",
         "Check what works on this machine, and what to install for the rest.",
     ),
-    "schema": ("costream.cli.schema", "Print the JSON Schema of records and model cards."),
+    "schema": (
+        "costream.cli.schema",
+        "Print the JSON Schema of results, cards, feeds, settings.",
+    ),
     "completion": ("costream.cli.completion", "Print the completion script of bash, zsh or fish."),
     "help": ("costream.cli.help", "Show the manual: a page a command, and one a subject."),
 }

@@ -44,6 +44,7 @@ def _arguments(
         "show_default": arguments.get("default") is not None,
         "shell_complete": completing,
         **arguments,
+        "parse": parse,
         "callback": _checked(parse),
     }
 

@@ -150,6 +150,13 @@ def _fields(name: str) -> str:
     return _table(("field", "type", "meaning"), rows)
 
 
+def _feed_keys() -> str:
+    """Return the keys of lists of feeds."""
+    from costream.runtime.watch.feed_list import feed_keys
+
+    return _table(("key", "meaning"), ((f"`{key}`", about) for key, about in feed_keys().items()))
+
+
 def _formats() -> str:
     from costream.sinks.registry import FORMATS
 
@@ -227,6 +234,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "cards": _cards,
     "commands": _commands,
     "exit-codes": _exit_codes,
+    "feed-keys": _feed_keys,
     "fields": _fields,
     "formats": _formats,
     "import-keys": _import_keys,

@@ -1,39 +1,59 @@
-"""``costream schema``: the JSON Schema of records and model cards."""
+"""``costream schema``: the JSON Schema of results, model cards, lists of feeds and settings."""
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import click
+from click.shell_completion import CompletionItem
 
 from costream.cli.click_command import Command
 from costream.core.errors import UsageError
 from costream.core.formatting import suggest_names
+from costream.core.schema import RECORDS, json_schema, line_schema
+
+FILES = ("card", "feeds", "config")
+
+
+def _schema_names(_: click.Context, __: click.Parameter, word: str) -> list[CompletionItem[str]]:
+    """Return the names of schemas that begin with ``word``."""
+    return [CompletionItem(name) for name in (*RECORDS, *FILES) if name.startswith(word)]
 
 
 @click.command(cls=Command)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=_schema_names)
 def command(name: str | None) -> None:
-    """Print the JSON Schema (draft 2020-12) of a record type or of model cards.
+    """Print the JSON Schema (draft 2020-12) of results and other files.
 
-    NAME: header, prediction, segment, ..., or card; without it, the schema of a line of
-    JSONL files, which is one of the records.
+    NAME is a type of record (header, prediction, segment, ...), 'card' for model cards, 'feeds' for
+    lists of feeds, or 'config' for costream.toml. Without NAME: the schema of a line of JSONL
+    results, which is one of the records.
 
     \b
     costream schema > costream-1.schema.json
     costream schema segment
+    costream schema config > costream.schema.json
     """
-    import json
+    click.echo(json.dumps(_schema(name), indent=2))
 
-    from costream.core.schema import RECORDS, json_schema, line_schema
 
+def _schema(name: str | None) -> dict[str, Any]:
     if name is None:
-        schema = line_schema()
-    elif name in RECORDS:
-        schema = json_schema(name)
-    elif name == "card":
+        return line_schema()
+    if name in RECORDS:
+        return json_schema(name)
+    if name == "card":
         from costream.weights_io.card import card_schema
 
-        schema = card_schema()
-    else:
-        hint = suggest_names(name, [*RECORDS, "card"])
-        raise UsageError(f"there is no schema {name!r}", hint=hint)
-    click.echo(json.dumps(schema, indent=2))
+        return card_schema()
+    if name == "feeds":
+        from costream.runtime.watch.feed_list import feeds_schema
+
+        return feeds_schema()
+    if name == "config":
+        from costream.cli.config_schema import config_schema
+
+        return config_schema()
+    hint = suggest_names(name, [*RECORDS, *FILES])
+    raise UsageError(f"there is no schema {name!r}", hint=hint)

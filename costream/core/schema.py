@@ -10,6 +10,7 @@ import inspect
 import math
 import re
 import types
+from collections.abc import Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -114,13 +115,30 @@ def _schema(records: list[type[Any]]) -> dict[str, Any]:
         of_record["required"] = ["type", *of_record.get("required", ())]
         if record is Header:
             of_record["properties"]["schema"] = {"const": SCHEMA}
-    described: list[type[Any]] = [*records, Box, Head, StageTimes]
-    for kind in described:
-        for name, words in comments(kind).items():
-            if kind.__name__ in parts and name in parts[kind.__name__].get("properties", {}):
-                parts[kind.__name__]["properties"][name]["description"] = words
+    _describe(parts, [*records, Box, Head, StageTimes])
     choice = references[0] if len(references) == 1 else {"oneOf": list(references)}
     return {**choice, "$defs": parts}
+
+
+def schema_of(kind: type[Any], described: Iterable[type[Any]]) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of what a class declares.
+
+    The comments of ``described`` are the descriptions of its properties.
+    """
+    classes = [kind, *(each for each in described if each is not kind)]
+    references, parts = msgspec.json.schema_components(classes, ref_template="#/$defs/{name}")
+    _describe(parts, classes)
+    return with_dialect({**references[0], "$defs": parts})
+
+
+def _describe(parts: dict[str, Any], classes: Iterable[type[Any]]) -> None:
+    """Add the comments behind the fields of classes to the schemas of their properties."""
+    for kind in classes:
+        properties = parts.get(kind.__name__, {}).get("properties", {})
+        for name, words in comments(kind).items():
+            name = name if name in properties else name.replace("_", "-")
+            if name in properties:
+                properties[name]["description"] = words
 
 
 def with_dialect(schema: dict[str, Any]) -> dict[str, Any]:
@@ -197,27 +215,29 @@ def _hints(record: type[Any]) -> dict[str, tuple[Any, bool]]:
 def _filled(value: Any, hint: Any) -> Any:
     """Return a JSON value with NaN (of sums 0) for null, and what is missing empty."""
     if is_dataclass(hint) and isinstance(value, dict):
-        filled = {}
-        for name, (inner, must) in _hints(hint).items():  # type: ignore[arg-type]
-            if name in value:
-                filled[name] = _filled(value[name], inner)
-            elif must and name not in _NEEDED:
-                filled[name] = _empty(inner)
-        return filled
+        return _filled_record(value, hint)
     kind, parts = get_origin(hint), get_args(hint)
     if kind is Annotated:
-        if value is None and parts[0] is float:
-            return _empty(hint)
-        return _filled(value, parts[0])
+        is_null = value is None and parts[0] is float
+        return _empty(hint) if is_null else _filled(value, parts[0])
     if kind in (Union, types.UnionType):
         return None if value is None else _filled(value, parts[0])
     if kind is tuple and isinstance(value, list):
-        if parts[1:] == (...,):
-            return [_filled(each, parts[0]) for each in value]
-        return [_filled(v, part) for v, part in zip(value, parts, strict=False)]
+        kinds = [parts[0]] * len(value) if parts[1:] == (...,) else parts
+        return [_filled(v, part) for v, part in zip(value, kinds, strict=False)]
     if kind is dict and isinstance(value, dict):
         return {key: _filled(each, parts[1]) for key, each in value.items()}
     return math.nan if value is None and hint is float else value
+
+
+def _filled_record(values: dict[str, Any], record: Any) -> dict[str, Any]:
+    filled = {}
+    for name, (hint, must) in _hints(record).items():
+        if name in values:
+            filled[name] = _filled(values[name], hint)
+        elif must and name not in _NEEDED:
+            filled[name] = _empty(hint)
+    return filled
 
 
 def _empty(hint: Any) -> Any:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Container, Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,30 +63,17 @@ def load_config(
 
     ``options`` are the command's long option names with underscores; ``extra`` is a file named
     with -c, which then replaces ./costream.toml and must exist. ``switches``: options that may be
-    true or false. ``origins`` gets the file of each value. Unknown keys and tables raise
+    true or false. ``origins`` receives the file of each value. Unknown keys and tables raise
     UsageError, and so do OUTWARD ones in ./costream.toml.
     """
-    known = set(options)
+    names = set(options)
     values: dict[str, Any] = {}
     missing = "no such configuration file" if extra else None
     for path, words in ((user_config_path(), None), (Path(extra or PROJECT_FILE), missing)):
-        table = read_toml(path, words)
-        section = table.pop(command, {})
-        if not isinstance(section, dict):
-            raise UsageError(f"[{command}] must be a table", where=path)
-        for key, value in table.items():
-            if isinstance(value, dict) and key not in COMMANDS:
-                hint = f"tables are named after commands: {', '.join(COMMANDS)}"
-                raise UsageError(f"unknown table [{key}]", where=path, hint=hint)
-        shared = {k: v for k, v in table.items() if not isinstance(v, dict)}
-        for key, value in {**shared, **section}.items():
+        for key, value in _settings_of(command, read_toml(path, words), path).items():
             name = str(key).replace("-", "_")
-            if name not in known:
-                raise UsageError(
-                    f"unknown setting {key!r}",
-                    where=path,
-                    hint=f"'costream {command} --help' lists the options",
-                )
+            if name not in names:
+                raise _unknown_error(str(key), names, command, path)
             if name in OUTWARD and path == Path(PROJECT_FILE) and not extra:
                 raise _outward_error(str(key), path)
             if isinstance(value, bool) and name not in switches:
@@ -95,6 +83,29 @@ def load_config(
             if origins is not None:
                 origins[name] = path
     return values
+
+
+def _settings_of(command: str, table: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the keys for a command: those above the tables, and those of its table."""
+    section = table.pop(command, {})
+    if not isinstance(section, dict):
+        raise UsageError(f"[{command}] must be a table", where=path)
+    for key, value in table.items():
+        if isinstance(value, dict) and key not in COMMANDS:
+            hint = f"tables are named after commands: {', '.join(COMMANDS)}"
+            raise UsageError(f"unknown table [{key}]", where=path, hint=hint)
+    shared = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    return {**shared, **section}
+
+
+def _unknown_error(key: str, options: Iterable[str], command: str, path: Path) -> UsageError:
+    """Return the error for a key that is not an option of the command."""
+    keys = [option.replace("_", "-") for option in options]
+    similar = get_close_matches(key.replace("_", "-"), keys, 2)
+    hint = f"'costream {command} --help' lists the options"
+    if similar:
+        hint = f"did you mean {' or '.join(similar)}?"
+    return UsageError(f"unknown setting {key!r}", where=path, hint=hint)
 
 
 def _outward_error(key: str, path: Path) -> UsageError:

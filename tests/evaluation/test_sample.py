@@ -118,7 +118,7 @@ def test_without_the_sample_nothing_is_checked(tmp_path: Path) -> None:
         ({"truth": [[0.0, 9.0, "polka"]]}, "the sample of its card cannot be used"),
         ({"truth": []}, "the sample of its card cannot be used"),
         ({"metrics": {"beauty": 1.0}}, "cannot be used .*beauty"),
-        ({"metrics": {"accuracy": float("nan")}}, "nan.* is not valid"),
+        ({"metrics": {"accuracy": float("nan")}}, "nan.* is not a number"),
         ({"sha256": None, "file": None}, "cannot be used"),
     ],
 )

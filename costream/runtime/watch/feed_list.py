@@ -21,14 +21,19 @@ from __future__ import annotations
 
 import re
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from costream.core.clock import parse_time
+from costream.core.declared import convert
 from costream.core.errors import UsageError, display_name
+from costream.core.formatting import suggest_names
 from costream.core.places import KINDS, Kind, Place, check_places, parse_place
+from costream.core.schema import comments, schema_of
 from costream.core.settings import read_toml
 from costream.core.spelling import folded
 from costream.options.options import Options
@@ -36,9 +41,6 @@ from costream.options.values import parse_stream
 from costream.runtime.alerts.actions import SECRET_VARIABLES
 from costream.runtime.alerts.alerts import KEYS, AlertOptions, read_options
 from costream.runtime.watch.feed_urls import (
-    HOST,
-    NEED_HOST,
-    NETWORK_SCHEMES,
     Url,
     fill,
     has_password,
@@ -52,19 +54,64 @@ from costream.sources.uris import name_of
 Transport = Literal["tcp", "udp"]
 LIST = ".toml"  # file extension of a list of feeds
 _PASSWORDS = ("password", "password-env", "password-file")
-_TRANSPORTS: tuple[Transport, ...] = ("tcp", "udp")
-_SHARED = (
-    *("user", *_PASSWORDS, "channel", "stream", "transport", "timeout", "tls-verify"),
-    *KINDS,
-    *KEYS,
-)
-_KEYS = ("name", "url", *_SHARED)
+_SECRET = ("url", "user", "post", "run", *_PASSWORDS)  # their values are not shown
 _STEM_BYTES = 70  # so that a number after it is still in the names of clips
 _RESERVED = '/\\:*?"<>|'
 _LONGEST_NAME = 100
 _NO_FILE_NAME = re.compile(
     rf"[\x00-\x1f{re.escape(_RESERVED)}]|^[.\s]|[.\s]$|^$|.{{{_LONGEST_NAME + 1}}}"
 )
+
+
+class SharedSettings(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
+    """Keys of a list of feeds that may stand above the feeds, and in each."""
+
+    user: str | None = None  # user name for the URL
+    password: str | None = None  # may have ${VARIABLE} in it
+    password_env: str | None = None  # the environment variable that holds it
+    password_file: str | None = None  # the file that holds it, relative to the list
+    channel: Annotated[int, msgspec.Meta(ge=1)] | None = None  # audio channel, from 1
+    stream: int | str | None = None  # video stream: its number from 1, or WIDTHxHEIGHT
+    transport: Transport | None = None  # of RTSP
+    timeout: int | float | str | None = None  # a feed without data for this time is reconnected
+    tls_verify: bool | None = None  # refuse servers without a valid certificate
+    zone: str | list[str] | None = None  # polygons: NAME=X,Y X,Y ...
+    line: str | list[str] | None = None  # lines whose crossings are counted
+    mask: str | list[str] | None = None  # polygons that the model does not see
+    on: str | list[str] | None = None  # alert rules
+    run: str | list[str] | None = None  # commands that an alert starts
+    post: str | list[str] | None = None  # URLs to which alerts are posted
+    append: str | list[str] | None = None  # files to which alerts are appended
+    clips: bool | int | float | str | list[float] | None = None  # seconds before and after: "5,5"
+
+
+class FeedTable(SharedSettings, rename="kebab", forbid_unknown_fields=True, kw_only=True):
+    """A table [[feed]] of a list."""
+
+    url: str  # URL, camera, microphone or file
+    name: str | None = None  # unique; files of the feed are named after it
+
+
+class FeedList(SharedSettings, rename="kebab", forbid_unknown_fields=True, kw_only=True):
+    """A TOML file of feeds."""
+
+    feed: Annotated[list[FeedTable], msgspec.Meta(min_length=1)]
+
+
+def feed_keys() -> dict[str, str]:
+    """Return the keys of a feed and what they mean, without ``url``."""
+    about = {**comments(FeedTable), **comments(SharedSettings)}
+    return {name.replace("_", "-"): words for name, words in about.items() if name != "url"}
+
+
+def feeds_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of lists of feeds."""
+    schema = schema_of(FeedList, described=(SharedSettings, FeedTable))
+    shared = schema["$defs"].pop("SharedSettings")["properties"]
+    for name in ("FeedTable", "FeedList"):
+        properties = schema["$defs"][name]["properties"]
+        properties.update({key: {**properties[key], **value} for key, value in shared.items()})
+    return schema
 
 
 @dataclass(frozen=True)
@@ -125,10 +172,10 @@ def _entries(argument: str, flags: Mapping[str, Any]) -> Iterator[_Entry]:
     if not tables:
         hint = "each is a table [[feed]] with a url"
         raise UsageError("the list of feeds is empty", where=path, hint=hint)
-    _check(shared, _SHARED, str(path), path.parent)
+    _check(shared, SharedSettings, str(path), path.parent)
     for number, table in enumerate(tables, 1):
         where = f"{path}, feed {number}"
-        _check(table, _KEYS, where, path.parent)
+        _check(table, FeedTable, where, path.parent)
         yield _Entry(where, ChainMap(table, shared, dict(flags)))
     if any("password" in t or has_password(str(t.get("url"))) for t in (shared, *tables)):
         warn_of_readers(path)
@@ -144,13 +191,21 @@ def _why_not(name: str) -> str:
     return "it begins or ends with a dot or a space" if name else "it is empty"
 
 
-def _check(table: dict[str, Any], allowed: Sequence[str], where: str, folder: Path) -> None:
-    """Raise UsageError for an unknown key; make "password-file" relative to ``folder``."""
+def _check(table: dict[str, Any], kind: type[Any], where: str, folder: Path) -> None:
+    """Raise UsageError for unknown keys and wrong types.
+
+    Makes "password-file" relative to ``folder``.
+    """
+    keys = [field.encode_name for field in msgspec.structs.fields(kind)]
     for key in table:
-        if key not in allowed:
-            hint = f"known are {', '.join(allowed)}"
-            raise UsageError(f"unknown setting {key!r}", where=where, hint=hint)
-    if isinstance(file := table.get("password-file"), str):
+        if key not in keys:
+            what = f"unknown setting {key!r}"
+            raise UsageError(what, where=where, hint=suggest_names(key, keys))
+    try:
+        convert(table, kind, _SECRET)
+    except ValueError as error:
+        raise UsageError(str(error), where=where) from error
+    if (file := table.get("password-file")) is not None:
         table["password-file"] = str(folder / Path(file).expanduser())
 
 
@@ -163,7 +218,7 @@ class _Entry:
 
     def name(self) -> str | None:
         """Return the name in the settings, or None. Raises UsageError if it is not a file name."""
-        name = self._text("name")
+        name: str | None = self.settings.get("name")
         if name is not None and _NO_FILE_NAME.search(name):
             raise self.error("name", f"{name!r} cannot be used as a file name: {_why_not(name)}")
         return name
@@ -178,28 +233,18 @@ class _Entry:
                 number += 1
                 name = f"{stem.encode()[:_STEM_BYTES].decode(errors='ignore')}~{number}"
             taken[_in_files(name)] = self
-        text, channel = self._text("transport"), self.settings.get("channel")
-        transport = next((t for t in _TRANSPORTS if t == text), None)
-        if transport != text:
-            raise self.error("transport", f"{text!r} is neither tcp nor udp")
-        if channel is not None and (type(channel) is not int or channel < 1):
-            raise self.error("channel", f"{channel!r} is not an integer of at least 1")
-        verify = self.settings.get("tls-verify")
-        if verify is not None and not isinstance(verify, bool):
-            raise self.error("tls-verify", f"{verify!r} is neither true nor false")
-        alerts = read_options(self.settings, self._of_key)
         places = tuple(place for kind in KINDS for place in self._places(kind))
         check_places(places, self.where)
         return FeedSpec(
             name=name,
             uri=uri,
             shown=display_name(uri),
-            alerts=alerts,
-            channel=channel,
+            alerts=read_options(self.settings, self._of_key),
+            channel=self.settings.get("channel"),
             stream=self._stream(),
-            transport=transport,
+            transport=self.settings.get("transport"),
             timeout_s=self._timeout_s(),
-            tls_verify=verify,
+            tls_verify=self.settings.get("tls-verify"),
             places=places,
         )
 
@@ -207,10 +252,6 @@ class _Entry:
         """Return the zones, lines or masks."""
         value = self.settings.get(kind) or ()
         values = (value,) if isinstance(value, str) else value
-        if not isinstance(values, (list, tuple)) or not all(
-            isinstance(each, (str, Place)) for each in values
-        ):
-            raise self.error(kind, "must be a string or a list of strings")
         where = self._of_key(kind)
         return tuple(
             each if isinstance(each, Place) else parse_place(each, kind, where) for each in values
@@ -227,44 +268,35 @@ class _Entry:
 
     def _uri(self) -> str:
         """Return the URL with user and password; a source that is not a URL unchanged."""
-        text = self._text("url")
+        text: str = self.settings["url"]
         if not text:
-            raise self.error("url", "is missing")
-        is_variable = text.startswith("${")
+            raise self.error("url", "is empty")
+        is_variable = text.startswith("${")  # all of the URL may be in it
         if is_variable:
             text = fill(text)
-        table, user = self.settings.maps[0], self._text("user")
         url = parse_url(text, variables=not is_variable)
         if url is None:
-            if table.keys() & {"user", *_PASSWORDS}:
+            if self.settings.maps[0].keys() & {"user", *_PASSWORDS}:
                 raise UsageError("only a URL can have a user and a password", where=self.where)
             return text
-        self._check_host(url)
+        if (wrong := url.error()) is not None:
+            raise self.error("url", wrong)
+        return str(self._with_login(url))
+
+    def _with_login(self, url: Url) -> Url:
+        """Return a URL with the user and password of the settings, if it has none."""
+        feed, user = self.settings.maps[0], self.settings.get("user")
         if url.user is None and user:
             if ":" in user:  # the password would begin there
                 raise self.error("user", "must not contain a colon")
             url = url.having(user, None)
-        elif user and "user" in table:
+        elif user and "user" in feed:
             raise self.error("user", "is in the URL already")
-        if url.user is None and table.keys() & {*_PASSWORDS}:
+        if url.user is None and feed.keys() & {*_PASSWORDS}:
             raise UsageError("has a password, but no user", where=self.where)
         if url.user is not None and url.password is None:
             url = url.having(None, self._password())
-        return str(url)
-
-    def _check_host(self, url: Url) -> None:
-        """Raise UsageError for a host and port with which no connection is possible."""
-        scheme = url.scheme.partition(":")[0].lower()
-        host = HOST.fullmatch(url.host)
-        if scheme not in NETWORK_SCHEMES:
-            return
-        if host is None:
-            raise self.error("url", "has no valid host and port; write IPv6 in brackets")
-        if scheme in NEED_HOST and not host["name"]:
-            raise self.error("url", "has no host")
-        port = host["port"] or ""
-        if len(port) > 5 or int(port or 0) > 65_535:
-            raise self.error("url", "has a port above 65535")
+        return url
 
     def _password(self) -> str | None:
         """Return the password from the most specific table that has one."""
@@ -273,7 +305,7 @@ class _Entry:
             if len(keys) > 1:
                 raise self.error(keys[0], f"cannot be combined with {keys[1]}")
             if keys:
-                value = self._text(keys[0]) or ""
+                value: str = table[keys[0]]
                 if keys[0] == "password-env":
                     SECRET_VARIABLES.add(value)
                     return fill("${" + value + "}")
@@ -295,10 +327,3 @@ class _Entry:
         if timeout_s <= 0:
             raise self.error("timeout", f"{value!r} is not a time above 0")
         return timeout_s
-
-    def _text(self, key: str) -> str | None:
-        """Return a string, or None; UsageError, which does not show the value, for other types."""
-        value = self.settings.get(key)
-        if value is not None and not isinstance(value, str):
-            raise self.error(key, "must be a string")
-        return value

@@ -15,9 +15,9 @@ from costream.core.errors import UsageError
 log = logging.getLogger("costream")
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+://)(?P<authority>[^/?#]*)(?P<rest>.*)", re.S)
 _VARIABLE = re.compile(r"\$\{([^{}]*)\}")
-HOST = re.compile(r"(?P<name>[^:\[\]]*|\[[^\[\]]+\])(:(?P<port>[0-9]*))?")
-NEED_HOST = {"rtsp", "rtsps", "rtmp", "rtmps", "http", "https"}  # schemes that need a host
-NETWORK_SCHEMES = {*NEED_HOST, "srt", "udp", "tcp"}
+_HOST = re.compile(r"(?P<name>[^:\[\]]*|\[[^\[\]]+\])(:(?P<port>[0-9]*))?")
+_WITH_HOST = {"rtsp", "rtsps", "rtmp", "rtmps", "http", "https"}  # schemes that need a host
+_NETWORK = {*_WITH_HOST, "srt", "udp", "tcp"}
 
 
 class Url(NamedTuple):
@@ -37,6 +37,21 @@ class Url(NamedTuple):
         password = "" if self.password is None else f":{self.password}"
         user = "" if self.user is None else f"{self.user}{password}@"
         return f"{self.scheme}{user}{self.host}{self.rest}"
+
+    def error(self) -> str | None:
+        """Return why no connection to this host and port is possible, or None."""
+        scheme = self.scheme.partition(":")[0].lower()
+        if scheme not in _NETWORK:
+            return None
+        host = _HOST.fullmatch(self.host)
+        if host is None:
+            return "has no valid host and port; write IPv6 in brackets"
+        if scheme in _WITH_HOST and not host["name"]:
+            return "has no host"
+        port = host["port"] or ""
+        if len(port) > 5 or int(port or 0) > 65_535:
+            return "has a port above 65535"
+        return None
 
     def having(self, user: str | None, password: str | None) -> Url:
         """Return a copy with this user and password, which are not encoded; None: unchanged."""
@@ -58,7 +73,7 @@ def parse_url(text: str, *, variables: bool = True) -> Url | None:
         return None
     login, at, host = match["authority"].rpartition("@")
     host, rest = (fill(part) if variables else part for part in (host, match["rest"]))
-    if not at and "@" in rest and not HOST.fullmatch(host):
+    if not at and "@" in rest and not _HOST.fullmatch(host):
         hint = "write / ? # in the password as %2F %3F %23"
         raise UsageError("its password cannot be separated from its path", where=text, hint=hint)
     if not at:
