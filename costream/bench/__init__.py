@@ -1,1 +1,1 @@
-"""Benchmarks that users can repeat on their machine: steps, operation counts, whole runs."""
+"""Benchmarks that users can repeat on their machine: steps, operation counts, runs."""

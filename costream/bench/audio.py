@@ -25,7 +25,7 @@ def sound_steps_table(model: str, rounds: int = 60, threads: int = 1) -> Table:
     """Return the timings of a hop, shipped sizes and random weights, against recomputation.
 
     ``rounds``: number of turns of each. Microseconds are of one hop of one stream with a full
-    window; "max error" is the largest difference of a logit from float64 over the whole sound,
+    window; "max error" is the largest difference of a logit from float64 over the sound,
     relative to the largest logit.
     """
     compile_blocks()  # as a stream of many hops does by itself

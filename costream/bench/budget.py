@@ -1,4 +1,4 @@
-"""Benchmark of budget control: still and moving video, on an idle and on a loaded machine."""
+"""Benchmark of budget control: static and moving video, on an idle and on a loaded machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from costream.sources.uris import open_source
 SETTLING = 10  # steps not counted: the controller has no measurements yet
 TOLERANCE = 0.15
 STRETCHES = ("quiet", "quiet, busy machine", "busy, busy machine", "busy")
-_NOISE = 1.5  # grey levels, standard deviation: camera noise of a still scene
+_NOISE = 1.5  # grey levels, standard deviation: camera noise of a static scene
 _LOAD = "import numpy\na = numpy.ones((1000, 1000))\nwhile True: a @ a"
 
 

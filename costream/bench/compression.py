@@ -80,14 +80,16 @@ def compression_table(names: Sequence[str], rounds: int, threads: int) -> Table:
                 cells = timing_cells(times[name], median)
                 off = difference(form.stored, step)
                 rows.append((name, step.size / 1e6, own / 1e6, *cells, size / 1e3, off))
-    notes = [f"scores: of {sample}; a step is that of the whole model, of {_STEPS} a round"]
+    notes = [f"scores: of {sample}; a step is one of the model with its frontend, {_STEPS} a round"]
     if hops:
         notes.append("steps of sound: the temporal model is compiled, as after 8,192 hops")
     if len(medians) > 1:
-        notes.append(f"in files: {max(medians)} steps together, beside those of the first in files")
+        notes.append(
+            f"in files: {max(medians)} steps together, compared with the first model's in files"
+        )
     notes.append("int8: all matrices, also those that 'models compress' leaves float16")
     if any(others.values()):
-        notes.append("other runtimes: scores beside those of the same weights here, on noise")
+        notes.append("other runtimes: scores compared with the same weights here, on noise")
     return Table(f"compression, {rounds} rounds in turns", _COLUMNS, tuple(rows), tuple(notes))
 
 

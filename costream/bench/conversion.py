@@ -1,4 +1,4 @@
-"""Benchmark of conversion: a step of a converted network beside its clip recomputed."""
+"""Benchmark of conversion: a step of a converted network and its clip recomputed."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def conversion_table(rounds: int = 5, threads: int = 1) -> Table:
     whose clip is its window of 512 rows recomputed in float32, rotary positions included.
 
     ``rounds``: clips, and groups of steps, of which the medians are given. A step is the mean over
-    a stride. "error" is that of the conversion's own check, clip against steps, in float64.
+    a stride. "error" is from the check of the conversion, clip against steps, in float64.
     """
     rows: list[tuple[Any, ...]] = []
     with quiet_torch(threads), torch.no_grad():
@@ -168,7 +168,7 @@ def _row(
 def _hand_made(
     made: VideoEncoder, net: Continual, clip: Tensor, row: tuple[Any, ...], rounds: int
 ) -> list[tuple[Any, ...]]:
-    """Return the row of the converted X3D-S and that of costream's own, timed in turns."""
+    """Return the rows of the converted X3D-S and of costream's ``cox3d-s``, timed in turns."""
     frame, (name, count, whole, _, _, delay, error) = clip[:, 0], row
     steps: list[tuple[Callable[..., Any], State]] = [
         (net.forward_step, net.init_state(1, frame)),

@@ -127,7 +127,7 @@ def published_oad_macs(network: str, width: int, s: OadSizes | None = None) -> i
 def oad_step_macs(network: str, width: int) -> int:
     """Return the multiply-accumulates of costream's step of this network, all products counted.
 
-    OadTR-b1 and -b2 stand for the encoder of CoOadTR recomputed over the whole window.
+    OadTR-b1 and -b2 stand for the encoder of CoOadTR recomputed over the window.
     """
     with torch.device("meta"):  # only sizes are needed
         if network == "OadTR":
@@ -149,7 +149,7 @@ def ops_table() -> Table:
         *_RECOUNTED,
         "Window networks without the two products of attention, continual ones with them.",
         "costream: every product of a step as implemented here. OadTR stores projected rows;",
-        "OadTR-b1, -b2 are CoOadTR's encoder over the whole window; CoOadTR-b2 does not project",
+        "OadTR-b1, -b2 are CoOadTR's encoder over the window; CoOadTR-b2 does not project",
         "the keys and values of its last block.",
     )
     title = "Multiply-accumulates of one prediction, in millions"
@@ -276,7 +276,7 @@ def audio_ops_table() -> Table:
         " found: both are",
         "19.7 to 19.8 below all products, whose difference between the rows, one block, they have.",
         "costream: every product of a step as implemented here; Trans-b1, -b2 are CoTrans's"
-        " encoder over the whole window.",
+        " encoder over the window.",
         "DeepCoT with two or more blocks gives other results than a window.",
     )
     title = "Operations of networks for GTZAN, in millions per step"

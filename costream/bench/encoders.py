@@ -81,7 +81,7 @@ def steps_table(
 def _errors(ways: Sequence[Contender], config: EncoderConfig, given: Tensor) -> dict[str, float]:
     """Return each implementation's largest error over steps n to 3 n; also fill the windows.
 
-    ``given``: inputs [., B, d] of the type and on the device of the implementations.
+    ``given``: inputs [., B, d] with the type and device of the implementations.
     """
     n = config.window
     exact = copy.deepcopy(torch_encoder(build_encoder(config))).double().to(given.device)
@@ -107,7 +107,7 @@ def build_encoder(config: EncoderConfig, seed: int = 0) -> Encoder:
 
 
 def continual(encoder: Encoder, x: Tensor) -> Contender:
-    """Return costream's own step for inputs like ``x`` [B, d]: a CUDA graph on a GPU."""
+    """Return costream's step for inputs like ``x`` [B, d]: a CUDA graph on a GPU."""
     encoder = copy.deepcopy(encoder)
     state = encoder.init_state(len(x))
     size = state_size(state.tensors().values())
@@ -197,7 +197,7 @@ def _block(layer: nn.TransformerEncoderLayer, x: Tensor, rows: Tensor, attend: A
 
 
 def window_torch(encoder: Encoder, x: Tensor) -> Contender:
-    """Return ``nn.TransformerEncoder`` over the window, on its own fast path."""
+    """Return ``nn.TransformerEncoder`` over the window, with its fast path."""
     ring = WindowRing(encoder, x)
     model = torch_encoder(encoder)
 

@@ -52,12 +52,12 @@ BASE = {1024: (467.4, 388.1), 672: (174.5, 159.7)}
 
 @dataclass(frozen=True)
 class FixedTokens:
-    """Policy for counting: always the given tokens."""
+    """Policy for counting: always the same tokens."""
 
     tokens: Tensor
 
     def choose(self, errors: Tensor) -> Tensor:
-        """Return the given tokens."""
+        """Return the tokens."""
         return self.tokens
 
 

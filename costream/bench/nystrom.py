@@ -43,7 +43,7 @@ def nystrom_steps_table(model: str, rounds: int = 60, threads: int = 1) -> Table
         f"{threads} thread(s), float32, one stream, full window, {rounds} rounds in turns.",
         "A step with landmarks has more and smaller operations, each with an overhead of some",
         "microseconds, and must save more than that; where it does not, use cooadtr or cotrans.",
-        "It is not the same function as softmax attention and needs weights of its own.",
+        "It is not the same function as softmax attention and needs other weights.",
     )
     return Table("Nyström attention, single-output", COLUMNS, tuple(rows), notes)
 

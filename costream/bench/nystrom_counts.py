@@ -47,7 +47,7 @@ _ODD = {
     "THUMOS14": (
         "Two blocks with continual landmarks: less the printed single-output block, the printed",
         "number leaves 0.97 for the retroactive one, whose closed form has n d m = 1.05 in every",
-        "step: the paper's own forms exclude it.",
+        "step: the paper's closed forms exclude it.",
     ),
 }
 

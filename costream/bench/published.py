@@ -1,4 +1,4 @@
-"""Benchmark of the published networks that are fetched: a step beside the published way."""
+"""Benchmark of the published networks that are fetched: a step and the published way."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CHANGED = (120, 200)  # height and width of what is new in each frame
 
 
 def published_steps_table(model: str, rounds: int = 10, threads: int = 1) -> Table:
-    """Return the timings of a step of a network, random weights, beside the published way.
+    """Return the timings of a step of a network, random weights, and of the published way.
 
     ``rounds``: number of turns of each. Microseconds are of one step of one stream.
     """

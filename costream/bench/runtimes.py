@@ -75,7 +75,7 @@ def foreign_steps(stored: Weights, threads: int) -> list[ForeignStep]:
 
 @torch.inference_mode()
 def difference(stored: Weights, foreign: ForeignStep) -> float:
-    """Return the largest difference of a probability to ours on noise; starts both anew."""
+    """Return the largest difference of a probability to ours on noise, from an empty state."""
     card, tensors = without_int8(stored.card, stored.tensors)
     network: Any
     frontend: Any

@@ -77,7 +77,7 @@ def compare(title: str, net: SkeletonNet, rounds: int, threads: int = 1) -> Tabl
 
 
 def continual(name: str, net: SkeletonNet, frames: Tensor) -> Contender:
-    """Return costream's own step; it cycles through ``frames``, as persons may be absent."""
+    """Return costream's step; it cycles through ``frames``, as persons may be absent."""
     state, turn = net.init_state(), itertools.cycle(frames)
     persons = int(frames.flatten(3).any(3).any(0).sum())
 

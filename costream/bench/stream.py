@@ -1,4 +1,4 @@
-"""Benchmark of a whole run over a file against decoding and resizing only."""
+"""Benchmark of a run over a file against decoding and resizing only."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def frames_table(uri: str, model: Model, rounds: int = 3, most: int = 150) -> Ta
 
 
 def _frames(uri: str, most: int) -> tuple[list[npt.NDArray[np.uint8]], float]:
-    """Return the first frames of a video in its own size, and their rate."""
+    """Return the first frames of a video in its original size, and their rate."""
     source = open_source(uri)
     try:
         info = source.open()

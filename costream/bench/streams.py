@@ -27,7 +27,7 @@ _FILLED = 4  # steps before the clock runs
 def streams_table(model: Model, counts: Sequence[int] = STREAMS, rounds: int = 10) -> Table:
     """Return the times of a step of 1 to 256 streams together, by turns; medians of ``rounds``.
 
-    "In real time": how many streams one process steps at the model's own rate, so many together;
+    "In real time": how many streams one process steps at the model's rate, so many together;
     decoding is left out. UsageError for a model that steps one stream at a time.
     """
     if not isinstance(model, StreamingModel):
@@ -75,7 +75,7 @@ class _Group:
         return state_size(self._state.tensors().values())
 
     def step(self) -> tuple[float, float, float]:
-        """Return the seconds of a step, and those of its frontend and of its network."""
+        """Return the seconds of a step, of its frontend and of its network."""
         items = self._items[self._next % len(self._items)]
         self._next += 1
         began = time.perf_counter()

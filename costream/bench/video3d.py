@@ -38,7 +38,7 @@ def video_steps_table(
     ``rounds``: number of turns of each. Microseconds are of one step of one stream with a full
     window; "x costream" compares medians; "max error" is the largest difference of a classifier
     input from the step in float64, relative to the largest one. The clip network is a different
-    function: it pads its clip with zeros and applies squeeze-and-excitation to the whole clip.
+    function: it pads its clip with zeros and applies squeeze-and-excitation to the clip.
     """
     with quiet_torch(threads), torch.inference_mode():
         torch.manual_seed(0)
@@ -75,7 +75,7 @@ def compare(title: str, net: VideoNet, rounds: int, threads: int = 1) -> Table:
 
 
 def continual(net: VideoNet) -> Contender:
-    """Return costream's own step."""
+    """Return costream's step."""
     encoder = net.encoder
     state = encoder.init_state()
     bytes_held = state_size(state.tensors().values())

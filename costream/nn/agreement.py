@@ -13,7 +13,7 @@ _FRAMES = 48  # of a clip for the check, at most, unless the delay is longer
 
 
 def steps_against_clip(net: PartGraph, example: Tensor) -> float:
-    """Return the largest relative difference of outputs for a random clip, whole and by steps.
+    """Return the largest relative difference between a random clip's outputs at once and by steps.
 
     ``example``: a clip [1, ..., T, ...] that the network takes.
     """

@@ -35,7 +35,7 @@ from costream.nn.state import State, zeros
 _CHUNK = 256  # queries at once in a long clip
 # Single-output attention: from this head width on a row's numbers are contiguous; below, each
 # number over all rows.
-# Contiguous rows, whole step: 7 % slower with e = 12, n = 120; 8 % faster with e = 128, n = 64.
+# Contiguous rows, time of a step: 7 % slower with e = 12, n = 120; 8 % faster with e = 128, n = 64.
 _WIDE = 32
 
 
@@ -210,7 +210,7 @@ class SingleOutputAttention(ContinualAttention):
     A step may bring ``tokens`` rows at once. Each attends to the n rows of the window that ends
     with the last of them, including those that come after it in its step.
 
-    ``turns`` are those of rotary positions (``RotaryPositions.turns``) for each row, complex
+    ``turns``: rotary positions (``RotaryPositions.turns``) of each row, complex
     [B or 1, T, e / 2], or [B or 1, e / 2] for a step of one row.
     """
 
@@ -288,7 +288,7 @@ class SingleOutputAttention(ContinualAttention):
         """Return ``newest`` [B, d] after attending to rows ``x`` [B, n, d] that are all new.
 
         Nothing can be cached here, but there is only one query, and for it no row needs a key or a
-        value of its own. In a head, q (W_k y + b_k) = (W_k^T q) y + const, and the softmax
+        value. In a head, q (W_k y + b_k) = (W_k^T q) y + const, and the softmax
         ignores the constant; and as its weights p sum to one, sum_j p_j (W_v y_j + b_v) =
         W_v (sum_j p_j y_j) + b_v. That is 4 d^2 + 2 n h d multiply-accumulates instead of
         2 (n + 1) d^2 + 2 n d, with the same result.
@@ -313,7 +313,7 @@ class SingleOutputAttention(ContinualAttention):
     def count_macs(self, rows: int | None = None, changed: bool = False) -> int:
         """Return the multiply-accumulates of one step of a stream over ``rows`` rows, or n.
 
-        ``changed``: those of ``attend_changed``.
+        ``changed``: of ``attend_changed``.
         """
         n, heads = rows or self.window, self.num_heads if changed else 1
         width = self.embed_dim if changed else self.inner_dim

@@ -45,7 +45,7 @@ def _windowed(
 ) -> Change:
     """Return the change to attention to a window, which has to be allowed.
 
-    ``each``: what has a window of its own; ``stacked``: several that follow one another.
+    ``each``: what attends to a separate window; ``stacked``: whether there are several in a row.
     """
     op.need("windowed attention", f"it attends to all {op.frames} steps of the clip")
     return Change(
@@ -128,7 +128,7 @@ def _encoder_of(module: Any, window: int) -> DeepEncoder:
     first, norm = blocks[0], module.norm if whole else None
     names = {F.gelu: "gelu", F.relu: "relu", torch.relu: "relu"}
     if first.activation not in names:
-        raise ConversionError("its activation is not known", hint="use 'gelu' or 'relu'")
+        raise ConversionError("its activation is not supported", hint="use 'gelu' or 'relu'")
     for k, block in enumerate(blocks):
         if (block.norm_first, block.activation) != (first.norm_first, first.activation):
             raise ConversionError(f"layer {k} differs from the first one in norm or activation")

@@ -66,7 +66,7 @@ class EncoderConfig:
         return {name: getattr(self, name) for name in ("qkv_bias", "out_bias", "dropout")}
 
     def update(self, options: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
-        """Return this configuration with those of its fields in ``options``, and other options."""
+        """Return this configuration with fields from ``options``, and the other options."""
         names = {field.name for field in fields(self)}
         own = {name: value for name, value in options.items() if name in names}
         others = {name: value for name, value in options.items() if name not in names}
@@ -194,7 +194,7 @@ class EncoderBlock(nn.Module, Generic[A]):
 class EncoderStack(nn.Module):
     """Base class of encoders: their blocks, and a LayerNorm if the configuration has one.
 
-    Names of parameters are those of ``nn.TransformerEncoder``.
+    Parameters have the names of ``nn.TransformerEncoder``.
     """
 
     delay = 0

@@ -23,7 +23,7 @@ class ConditionalState(PartState):
 
 
 class Conditional(Part):
-    """One of two parts, chosen anew at every step; the other one's state stands still.
+    """One of two parts, chosen at every step; the state of the other one is frozen.
 
     Args:
         predicate: of a frame as a clip of length 1, [B, C, 1, ...], returns whether ``true`` is

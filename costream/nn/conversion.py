@@ -4,7 +4,7 @@ The network is traced (``torch.fx``) and run on a random clip and on one of twic
 double precision. Where time is, is seen by which sizes have changed. Each operation is then one of
 
 - a layer with memory, for which there is a rule (``rules``);
-- an operation that treats every frame alone. That is tested: given one frame of its inputs, it
+- an operation that treats every frame alone. That is tested: for one frame of its inputs, it
   must return that frame of its outputs. It is called as it is, on as many frames as there are;
 - from where the network sees one frame only, such as a mean over the clip, on: its *head*, which
   is called on each frame;
@@ -72,8 +72,8 @@ def convert(
 
     Attention that is converted has no dropout in training. Raises ConversionError, which names the
     layer and says what to change, for a network that cannot be continual, or is, and for an empty
-    example; ValueError for unknown approximations and windows below 1; TypeError for what is no
-    module or no tensor.
+    example; ValueError for unknown approximations and windows below 1; TypeError for a
+    ``module`` that is not an nn.Module, and an ``example`` that is not a tensor.
     """
     approximate = (approximate,) if isinstance(approximate, str) else tuple(approximate)
     check_arguments(module, example, time_axis, approximate, window)
@@ -286,7 +286,7 @@ class _Builder:
     def _alone(self, node: fx.Node, arguments: Any = None) -> None:
         """Take an operation that treats every frame alone.
 
-        ``arguments``: in place of those of the node.
+        ``arguments``: used instead of the node's.
         """
         make, inputs = self._call(node, arguments)
         numbers = tuple(v.number for v in inputs)
@@ -355,7 +355,7 @@ class _Builder:
         return number
 
     def _table(self, node: fx.Node, frames: int) -> str | None:
-        """Return the name of parameters with a row for each frame that meet a clip, if any do."""
+        """Return the name of parameters with a row for each frame that are combined with a clip."""
         for other in node.all_input_nodes:
             value = self.values[other]
             if value.axis is not None or not isinstance(value.short, Tensor):
@@ -368,7 +368,10 @@ class _Builder:
         return None
 
     def _in_head(self, node: fx.Node, newest: bool = False, whole: bool = False) -> None:
-        """Take an operation on one frame of the clip; ``whole``: the frame of its result itself."""
+        """Take an operation on one frame of the clip.
+
+        ``whole``: take the newest frame of the node's result, which is in the network already.
+        """
         make, inputs = (_same, [self.values[node]]) if whole else self._call(node, None)
         places, values = [], []
         for v in inputs:
@@ -378,7 +381,7 @@ class _Builder:
                 continue
             if not v.is_one and not newest:
                 raise ConversionError(
-                    "frames meet what was taken of the whole clip",
+                    "frames are combined with a value of the whole clip",
                     hint="keep its time dimension, with keepdim=True and 1x1 convolutions",
                 )
             known = [k for k, held in enumerate(self.inputs) if held.number == v.number]

@@ -140,7 +140,7 @@ class TemporalConvolution(ContinualModule):
     def window(self, x: Tensor, state: ConvolutionState) -> Tensor | None:
         """Take a frame and return the frames that the output of this step needs, or None.
 
-        For callers with weights of their own, such as folded ones: ``window @ matrix`` is the
+        For callers with other weights, such as folded ones: ``window @ matrix`` is the
         step. The result [B P, K I] is a view of the state that the next step changes, with columns
         in the order of the rows of ``matrix``. ``x`` [B, ..., I], or the same as [B P, I].
         """
@@ -273,8 +273,8 @@ class TimeFrequencyConvolution(nn.Module):
         self.kernel, self.stride = kernel, stride
         self.reach = kernel[0] - stride[0]  # frames before the new ones
         self.pads = (0, (kernel[1] - 1) // 2 if kernel[1] % 2 else 0)
-        # The layout in which a convolution of few frames runs at full speed; in torch's own one the
-        # weights are rearranged at every call, which takes two to four times as long.
+        # The layout in which a convolution of few frames runs at full speed; in torch's default
+        # layout the # weights are rearranged at every call, which takes two to four times as long.
         weight = torch.empty(out_width, *kernel, in_width).permute(0, 3, 1, 2)
         self.weight = nn.Parameter(weight)
         self.register_parameter("bias", nn.Parameter(torch.zeros(out_width)) if bias else None)

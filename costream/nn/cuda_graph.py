@@ -34,12 +34,12 @@ class _Graph:
 class GraphedStep:
     """The steps of ``network`` on the streams of ``state``, which are on a CUDA device.
 
-    The result, and the state after it, are those of ``network.forward_step``, for inference. Other
+    The result and the new state are as from ``network.forward_step``, for inference. Other
     steps, ``reset``, ``put`` and ``load_tensors`` may come between. Parameters may change in place
     only; another state needs another ``GraphedStep``.
 
-    A network that can be recorded has a method ``graph_key(x, state)``, which tells the graphs that
-    it needs apart, or returns None where the next step has to be an ordinary one.
+    A network that can be recorded has a method ``graph_key(x, state)``, which distinguishes the
+    graphs that it needs apart, or returns None where the next step has to be an ordinary one.
     """
 
     def __init__(self, network: Any, state: State) -> None:

@@ -2,7 +2,7 @@
 
 In DeepCoT (Carreto Picon, Zhou, Zhang, Iosifidis, DeepCoT: Deep Continual Transformers for
 Real-Time Inference on Data Streams, 2025) every block is single-output and stores the keys and
-values of its own last n inputs. A step costs L single-output blocks, whatever the window. For
+values of its last n inputs. A step costs L single-output blocks, whatever the window. For
 L >= 2 the output is not that of the ordinary encoder over the window: rows of lower blocks are
 never updated, and the output depends on L (n - 1) + 1 steps.
 """
@@ -89,7 +89,7 @@ ATTENTIONS = {"softmax": SingleOutputAttention, "soft": SoftAttention}
 
 @dataclass
 class DeepState(State):
-    """State of a stack: for each block the window of its own inputs."""
+    """State of a stack: the window of inputs of each block."""
 
     layers: tuple[AttentionState, ...]
 

@@ -3,7 +3,7 @@
 Only the newest output of an encoder over a window is needed. Figure 1 of Continual Transformers
 (Hedegaard et al., ICLR 2023): a single block is single-output; in a stack the first block is
 retroactive, the last single-output, and those between are ordinary, because a new row changes all
-their rows. The parameters, and the result, are those of the ordinary encoder.
+their rows. Parameters and results are the same as the ordinary encoder's.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Encoder(EncoderStack):
         return int(first.self_attn.count_macs(n) + first.count_macs(n) + middle + newest)
 
     def _extend(self, x: Tensor, state: StackState) -> tuple[Tensor, Tensor]:
-        """Return the rings' rows followed by those of ``x``, projected ones and inputs."""
+        """Return projected rows and input rows: the rings' followed by the rows of ``x``."""
         first = self._blocks[0]
         projected = first.self_attn.extend(first.before_attention(x), state.attention)
         return projected, torch.cat([state.rows, x], 1)

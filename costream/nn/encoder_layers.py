@@ -180,17 +180,17 @@ def config_of(
 class TransferredEncoder(DeepEncoder):
     """A ``DeepEncoder`` with the weights of another encoder."""
 
-    change: float | None = None  # of the newest output for given rows, relative
+    change: float | None = None  # of the newest output for example rows, relative
 
     def report(self) -> str:
-        """Return what was changed, and by how much for the rows that were given."""
+        """Return what was changed, and how much the output differs for the example rows."""
         lines = [
-            f"{self.depth} layers, each attends to the last {self.window} of its own inputs:"
+            f"{self.depth} layers, each attends to the last {self.window} of its inputs:"
             f" an output depends on {self.receptive_field} steps",
-            f"positions: {'rotary' if self.rotary else 'those of the rows that are given'}",
+            f"positions: {'rotary' if self.rotary else 'as the input rows have them'}",
         ]
         if self.change is not None:
-            lines.append(f"newest output against the whole window recomputed: {self.change:.1e}")
+            lines.append(f"newest output against the window recomputed: {self.change:.1e}")
         return "\n".join(lines)
 
 
@@ -252,7 +252,7 @@ def recompute(encoder: DeepEncoder, rows: Tensor) -> Tensor:
 
 
 def _final_norm(model: nn.Module, layers: list[EncoderLayer]) -> nn.LayerNorm | None:
-    """Return the layer norm of width d after the layers, or beside them."""
+    """Return the layer norm of width d that follows the layers, or is in the same module."""
     parent = layers[0].name.rpartition(".")[0]
     inside = {m for layer in layers for m in layer.module.modules()}
     norms = [

@@ -90,7 +90,7 @@ def gelu(x: Tensor) -> Tensor:
     """Return the exact GELU, x (1 + erf(x / sqrt 2)) / 2.
 
     On a CPU, contiguous tensors go to oneDNN, whose overhead is 10 us; for a few rows PyTorch's
-    own kernel, to which transposed tensors go, takes 2 us. ``x`` may be overwritten if no
+    kernel for transposed tensors takes 2 us. ``x`` may be overwritten if no
     gradient is required.
     """
     if not _choice.fast or x.numel() > 8192 or x.numel() % 2 or not x.is_contiguous():

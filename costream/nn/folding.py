@@ -1,4 +1,4 @@
-"""Folding: steps use parameters multiplied with those of a norm, or with fixed landmarks."""
+"""Folding: steps use weights multiplied with the scales of a norm, or with fixed landmarks."""
 
 from __future__ import annotations
 

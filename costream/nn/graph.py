@@ -116,7 +116,7 @@ class GraphConvolution(nn.Module):
         self.in_width, self.out_width, self.joints = in_width, out_width, graph.shape[1]
         self.conv_first, self.residual = conv_first, residual
         self.graph_attn = nn.Parameter(torch.ones(graph.shape))
-        self.register_buffer("A", graph.clone())  # each unit has its own: weights may differ
+        self.register_buffer("A", graph.clone())  # a copy for each unit: weights may differ
         self.g_conv = nn.ModuleList(nn.Conv2d(in_width, out_width, 1) for _ in graph)
         if residual and in_width != out_width:
             self.gcn_residual = nn.Sequential(

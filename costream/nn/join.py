@@ -1,8 +1,8 @@
 """Joins: a function of branches whose outputs wait for one another in queues.
 
 Outputs are numbered. Output j of a sum is the sum of outputs j of its branches, in a clip as in a
-stream; there, those of the faster branches wait, as long as it takes and no longer. So a branch
-needs no delay of its own, whatever strides and paddings it has.
+stream; there, outputs of the faster branches wait for the slowest. So a branch
+needs no delay, whatever strides and paddings it has.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def paired(*branches: Timing) -> Timing:
 
 @dataclass
 class QueueState(ClockedState):
-    """Outputs of a branch that wait for those of others: number i is in slot i mod n.
+    """Outputs of a branch that wait for other branches: number i is in slot i mod n.
 
     The clock counts those that have come.
     """

@@ -341,7 +341,7 @@ class LSTM(_Recurrent):
 
 @dataclass
 class BlockState(PartState):
-    """State of a block that has its own."""
+    """State of a block with a state."""
 
     block: State
 

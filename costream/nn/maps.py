@@ -74,9 +74,9 @@ def flatten_maps(maps: Sequence[Tensor]) -> tuple[MapLayout, Tensor]:
 
 
 def places_affected(changed: Tensor, layout: MapLayout, levels: range) -> Tensor:
-    """Return which places a 3x3 convolution changes, bool [places + 1], given changed inputs.
+    """Return which places a 3x3 convolution changes, bool [places + 1], for changed inputs.
 
-    ``changed`` bool [places + 1], within consecutive maps. If many have, all of these maps.
+    ``changed`` bool [places + 1], within consecutive maps. If many have changed, all their places.
     """
     out, (first, stop) = torch.zeros_like(changed), layout.span(levels)
     places = changed[first:stop].nonzero().flatten() + first

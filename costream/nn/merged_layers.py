@@ -1,7 +1,7 @@
 """Layers of converted networks that steps compute together.
 
 A convolution, the batch norm after it and the activation after that are one operation in
-evaluation, without gradients: the weights are multiplied with those of the norm, and the
+evaluation, without gradients: the weights are multiplied with the norm's scales, and the
 activation overwrites its input. In training, and with gradients, layers are called one by one.
 """
 
@@ -96,7 +96,7 @@ class MergedLayer(Part):
         return self.norm is None or not self.norm.training
 
     def _folded(self) -> _FoldedWeights:
-        """Return the weights multiplied with those of the norm; computed again if they changed."""
+        """Return the weights multiplied with the norm's scales; computed again if they changed."""
         layer, norm = self.layer, self.norm
         sources = list(layer._parameters.values())
         if norm is not None:
@@ -153,7 +153,7 @@ class MergedFrames(MergedLayer):
         return y.view(*last.shape[:2], *y.shape[1:]).permute(0, 4, 1, 2, 3)
 
     def write(self, x: Tensor, state: Any) -> Tensor:
-        """Return the outputs, those of a single frame in the next slot of ``state``."""
+        """Return the outputs; the output for a single frame is in the next slot of ``state``."""
         step = self._folded().step if self._folds() and x.shape[2] == 1 else None
         if step is None or not isinstance(state, VolumeState):
             return self.forward(x)

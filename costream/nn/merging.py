@@ -172,14 +172,14 @@ def _without_identities(nodes: Sequence[Planned]) -> tuple[list[Planned], list[i
 
 
 def _convolution(part: Part) -> Any:
-    """Return the layer of a convolution whose weights are its own, or None."""
+    """Return the layer of a convolution, or None; one whose weight is computed does not count."""
     layer: Any = None
     if isinstance(part, Conv1d | Conv2d | Conv3d):
         layer = part.layer
     elif isinstance(part, Call) and part.plain and not part.options:
         layer = part.function
-    known = isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)
-    return layer if known and "weight" in layer._parameters else None
+    is_convolution = isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)
+    return layer if is_convolution and "weight" in layer._parameters else None
 
 
 def _suits(layer: nn.Module) -> bool:
@@ -233,7 +233,7 @@ def _chain(
 
 
 def _is_gate(calls: Sequence[Call]) -> bool:
-    """Return whether calls are those of squeeze-excitation, from means of frames to factors."""
+    """Return whether calls are squeeze-excitation, from means of frames to factors."""
     kinds = [type(c.function) if isinstance(c.function, nn.Module) else c.function for c in calls]
     if any(isinstance(c.function, nn.Linear) and c.function.bias is None for c in calls):
         return False

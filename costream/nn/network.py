@@ -88,7 +88,7 @@ class PartGraph(Part):
 
     Streams that were reset in a running batch, or joined it, start where the others are: whatever a
     layer computes for them before their first frame has reached it is forgotten again. Their
-    outputs are those of a fresh stream if they start at a multiple of the stride.
+    outputs equal a new stream's if they start at a multiple of the stride.
     """
 
     def __init__(self) -> None:
@@ -233,7 +233,7 @@ class PartGraph(Part):
                 values.append(_padded(node.part, due, inputs[0], fresh.nodes[node.slot]))
             else:
                 values.append(_run(node, inputs, fresh.nodes))
-        # Again, from the clocks on with which these end where those of the batch are.
+        # Again, from clocks with which these streams end where the batch's clocks are.
         own, new, old = (s.tensors() for s in (state, placed, fresh))
         for name, clock in new.items():
             if name.rpartition(".")[2] == "clock":
@@ -369,14 +369,14 @@ def as_part(module: Any) -> Part:
     ``Sequential`` of torch have their continual forms; blocks over rows [B, T, d], such as
     ``Encoder``, become parts of clips [B, d, T]; any other module or function is taken for one
     that treats every frame alone. ValueError for layers of torch that never do, as they are set,
-    and for a ``Sequential`` with a ``forward`` of its own; ``convert`` takes the latter. Where it
-    depends on the dimensions of the clips, the part raises it.
+    and for a subclass of ``Sequential`` that overrides ``forward``; ``convert`` takes the latter.
+    Where it depends on the dimensions of the clips, the part raises it.
     """
     if isinstance(module, Part):
         return module
     if isinstance(module, nn.Sequential):
         if type(module).forward is not nn.Sequential.forward:
-            raise ValueError(f"{type(module).__name__} has a forward of its own: use convert")
+            raise ValueError(f"{type(module).__name__} overrides forward: use convert")
         return Sequential(OrderedDict(module.named_children()))
     if isinstance(module, nn.Module) and (kind := kind_of(module)) is not None:
         return kind.of(module)  # type: ignore[no-any-return]

@@ -12,9 +12,10 @@ from costream.nn.parts import Part
 
 # What may be asked for where the exact continual form does not exist, or has a delay.
 APPROXIMATIONS = {
-    "running mean": "means and maxima over a whole clip are over the frames of its length so far",
-    "windowed attention": "attention to a whole clip is to the window of steps before; in a stack"
-    " of layers each has a window of its own inputs (DeepCoT)",
+    "running mean": "means and maxima over a clip become running ones, over as many frames as"
+    " the clip has",
+    "windowed attention": "attention to a clip becomes attention to a window of the last steps; in"
+    " a stack of layers, each attends to a window of its inputs (DeepCoT)",
     "causal padding": "layers that pad both ends of a clip pad only its beginning: no delay",
 }
 
@@ -74,7 +75,7 @@ class Operation:
     module: nn.Module | None  # the layer, if it is one
     target: Any  # its path, or the function, or the name of the method
     args: tuple[Any, ...]  # with the values of the example clip
-    longer: tuple[Any, ...]  # with those of a longer one
+    longer: tuple[Any, ...]  # with the values of a longer one
     kwargs: dict[str, Any]
     longer_kwargs: dict[str, Any]
     axis: int  # of time

@@ -1,7 +1,7 @@
 """Parts of continual networks: layers of ``torch.nn`` that also take a clip frame by frame.
 
 A part is called as the layer of its name, on clips [B, C, T, ...]; in a stream it takes frames
-[B, C, ...]. Its weights are those of the layer, under the same names; streams are in a state.
+[B, C, ...]. It has the layer's weights, under the same names; streams are in a state.
 
 A layer with a finite memory is itself, without padding, over the frames that are remembered: if
 it gives y_j = f(x_{js - p}, ..., x_{js - p + r - 1}) for receptive field r, padding p and stride s,
@@ -56,7 +56,7 @@ class Part(ContinualModule):
     def init_state(self, batch_size: int = 1, frame: Tensor | None = None) -> Any:
         """Return the initial state of ``batch_size`` streams.
 
-        ``frame``: any frame [*, C, ...], whose shape, dtype and device those of the streams will
+        ``frame``: any frame [*, C, ...]; the streams' frames must have its shape, dtype and device
         have. ValueError if it is needed and missing, and if no layer reaches back over the padding
         before the first frame, so that there would be outputs before it.
         """
@@ -185,7 +185,7 @@ def room(batch_size: int, clip: Tensor, axis: int, slots: int, merged: bool = Fa
 
 
 def blank(shape: Sequence[int], like: Tensor) -> Tensor:
-    """Return zeros; frames [B, C, T, H, W] lie in memory as those of ``like`` do."""
+    """Return zeros with the memory layout of ``like`` for frames [B, C, T, H, W]."""
     if len(shape) == like.dim() == 5 and like.stride(1) == 1:
         batch, channels, *rest = shape
         return zeros(batch, *rest, channels, like=like).permute(0, 4, 1, 2, 3)

@@ -329,7 +329,7 @@ class TemporalStatistics(ContinualModule):
     """Mean and standard deviation of each number over the last ``window`` features.
 
     Statistics pooling: Snyder et al., "X-vectors: Robust DNN embeddings for speaker recognition"
-    (ICASSP 2018). Until there are ``window`` features they are those of the features so far, and
+    (ICASSP 2018). Until there are ``window`` features they are of the features so far, and
     each stream has its own count. Computed in double precision: the variance is a difference of
     means, in which half of the digits are lost.
     """

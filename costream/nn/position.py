@@ -80,8 +80,8 @@ class RotaryPositions:
     """Rotary positions: queries and keys are rotated with the step, so that only distances count.
 
     Values 2i and 2i + 1 of a head are a point, rotated by t b^(-2i / e) at step t (Su et al.,
-    RoFormer, 2021). Angles are computed in float64: in float32 those of step 1,000,000 would be
-    0.06 off. Not a module, because ``module.float()`` must not round the rates.
+    RoFormer, 2021). Angles are computed in float64: in float32 the angles of step 1,000,000 would
+    be 0.06 off. Not a module, because ``module.float()`` must not round the rates.
 
     Args:
         width: e, even. ``base``: b.

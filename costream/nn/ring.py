@@ -38,7 +38,7 @@ class DeviceCounters:
         self._own = {c.data_ptr(): c.to(device, copy=True) for c in counters}
 
     def upload(self) -> None:
-        """Set the counters on the device to those of the state."""
+        """Copy the state's counters to the device."""
         for counter in self._counters:
             self._own[counter.data_ptr()].copy_(counter)
 
@@ -127,7 +127,7 @@ def read(rows: Tensor, slot: int | Tensor) -> Tensor:
 def visible(steps: Tensor, window: int, count: int, together: int = 1) -> Tensor:
     """Return which rows each of the next ``count`` rows sees, as bool [B, count, n + count].
 
-    The rows are those of the ring, in slot order, then the new ones. ``together``: number of rows
+    The rows are the ring's, in slot order, then the new ones. ``together``: number of rows
     that arrive in the same step and see the same rows.
     """
     last = steps[:, None] - 1

@@ -30,8 +30,8 @@ def roi_align(
 ) -> Tensor:
     """Return the features [n, bins, bins, C] of boxes [n, 4] in maps with ``rows`` [places, C].
 
-    ``levels`` int64 [n]: the map of each box. ``scales``: pixels of each map over those of the
-    boxes. ``operations``: the counts are added to it.
+    ``levels`` int64 [n]: the map of each box. ``scales``: size of each map relative to the image
+    of the boxes. ``operations``: the counts are added to it.
     """
     count, channels = len(boxes), rows.shape[1]
     if not count:

@@ -53,7 +53,7 @@ def _layer(op: Operation) -> Change | None:
         if op.clip.dim() != 3 or axis != int(layer.batch_first):
             return None
         if len(op.args) > 1 or op.kwargs:
-            raise ConversionError("it starts from a given state", hint="leave the state out")
+            raise ConversionError("it starts from a state", hint="leave the state out")
         kind.of(layer, axis)
     elif not hasattr(layer, "kernel_size") or _has_no_time(op):
         return None
@@ -65,7 +65,7 @@ def _layer(op: Operation) -> Change | None:
 def _has_no_time(op: Operation) -> bool:
     """Return whether a convolution or pooling has all of its dimensions within a frame."""
     if op.axis == 1:
-        raise ConversionError("time is its channels", hint="make time a dimension of its own")
+        raise ConversionError("time is its channels", hint="make time a separate dimension")
     return op.axis == 0
 
 
@@ -76,7 +76,7 @@ def _pooling(
     make: Callable[[nn.Module], Part],
     longer: Any = None,
 ) -> Change | None:
-    """A pooling; with a kernel of all frames, F.avg_pool2d(x, x.size()[2:]), one of the whole clip.
+    """A pooling; with a kernel of all frames, F.avg_pool2d(x, x.size()[2:]), one over the clip.
 
     ``longer``: kernel for the longer clip, where it may be another one.
     """
@@ -126,7 +126,9 @@ def _function(kind: Any, names: str) -> Rule:
         if _has_no_time(op):
             return None
         if len(op.args) > 1 + len(names.split()):
-            raise ConversionError("it has arguments that are not known", hint="name them")
+            raise ConversionError(
+                "it has positional arguments that the rule does not know", hint="pass them by name"
+            )
         given: dict[str, Any] = dict(zip(names.split(), op.args[1:], strict=False)) | op.kwargs
         axis = op.axis
         if "weight" not in given:
@@ -215,7 +217,7 @@ def _reduction(kind: Any) -> Rule:
 
 
 def _adaptive(kind: Any, dims: int) -> Rule:
-    """Pooling to a given size."""
+    """Pooling to a fixed size."""
 
     def rule(op: Operation) -> Change | None:
         size = op.module.output_size if op.module is not None else op.argument(1, "output_size")
@@ -371,10 +373,10 @@ _ADVICE = (
      " F.scaled_dot_product_attention or nn.MultiheadAttention with approximate="
      "['windowed attention'], or co.to_deepcot"),
     (("view", "reshape", "flatten", "permute", "transpose", "unfold"), "it mixes time with other"
-     " dimensions; keep time a dimension of its own"),
+     " dimensions; keep time a separate dimension"),
     (("flip", "roll", "sort", "cumsum", "cumprod"), "it does not read a clip from the beginning"
      " on with a finite memory"),
-    (("mean", "sum", "std", "var", "max", "min", "norm"), "it is over a whole clip; use a mean,"
+    (("mean", "sum", "std", "var", "max", "min", "norm"), "it is over a clip; use a mean,"
      " with approximate=['running mean']"),
 )  # fmt: skip
 

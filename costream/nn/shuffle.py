@@ -1,6 +1,6 @@
 """ShuffleNet V2: a small convolutional backbone, as in NanoDet-Plus.
 
-There are no norms between: those of trained networks are part of their weights. Ma et al.,
+There are no norms in between: in trained networks they are folded into the weights. Ma et al.,
 "ShuffleNet V2" (ECCV 2018).
 """
 
@@ -49,7 +49,7 @@ class ShuffleBackbone(nn.Module):
         return maps
 
     def pretrained(self) -> Iterator[nn.Conv2d]:
-        """Yield the convolutions in the order of NanoDet's own files."""
+        """Yield the convolutions in the order of NanoDet's files."""
         yield self.first
         for unit in itertools.chain(*(cast(nn.ModuleList, units) for units in self.stages)):
             yield from cast(ShuffleUnit, unit).in_order()
@@ -85,7 +85,7 @@ class ShuffleUnit(nn.Module):
         return F.channel_shuffle(torch.cat([kept, x], 1), 2)  # channels of the halves in turn
 
     def in_order(self) -> Iterator[nn.Conv2d]:
-        """Yield the convolutions in the order of NanoDet's own files."""
+        """Yield the convolutions in the order of NanoDet's files."""
         if self.halve:
             yield from (self.side_depth, self.reduce, self.depth, self.side, self.expand)
         else:

@@ -29,7 +29,7 @@ def zeros(*shape: int, like: Tensor | None = None) -> Tensor:
 class State:
     """Base of all states: a dataclass whose fields are tensors, States or tuples of States.
 
-    Other fields are settings: copies have them, and no operation changes those of a state.
+    Other fields are settings: copies share them, and no operation changes them.
 
     Two conventions make the operations below generic: the leading dimension of every tensor is
     the stream, and a stream that has seen nothing is all zeros. Counters are int64 [B].
@@ -73,7 +73,7 @@ class State:
         return type(self), tuple(getattr(self, f.name) for f in fields)
 
     def __deepcopy__(self: S, memo: object) -> S:
-        """Return a clone: what else a state holds are views of its own tensors."""
+        """Return a clone: other attributes of a state are views of its tensors."""
         return self.clone()
 
     @property
@@ -131,7 +131,7 @@ def numbers_of(rows: Iterable[int]) -> list[int]:
 
 
 def _joined(parts: Sequence[object], join: _Join) -> object:
-    """Return one value of a field for those of several states."""
+    """Return a field's values in several states, joined."""
     head = parts[0]
     if isinstance(head, State):
         return head._map(parts, join)  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ def _refusal(module: Any, where: str = "") -> ValueError:
 def _mixes(module: Any, rank: int) -> bool:
     """Return whether this is a layer of torch that mixes frames of clips with ``rank`` dimensions.
 
-    Classes with a ``forward`` of their own are none.
+    Subclasses that override ``forward`` are not among them.
     """
     for kind, rule in _RULES.items():
         if isinstance(module, kind) and type(module).forward is kind.forward:

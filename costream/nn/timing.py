@@ -48,7 +48,7 @@ class Timing:
         """Steps from frame j * stride to output number j; the step, from 0, of the first output.
 
         Receptive field - padding - 1; Eq. 6 as printed in Hedegaard, Iosifidis, "Continual
-        Inference" (ECCV workshops 2022) differs, and differs from that paper's own example.
+        Inference" (ECCV workshops 2022) differs, also from the paper's example.
         """
         return self.receptive_field - self.padding - 1
 
@@ -136,7 +136,7 @@ class ClockedState(State):
     The clock counts the steps of the batch. It determines at which steps a stride gives outputs, so
     it continues when ``reset(rows)`` clears some streams; only ``reset()`` sets it to 0. A stream
     cleared at step t0 continues as if all its frames had been zeros. If t0 is a multiple of the
-    stride (of the whole network, in a network), its outputs are those of a fresh stream, once
+    stride (of the whole network, in a network), its outputs equal a new stream's, once
     ``hide_unstarted`` has hidden what comes before its first one.
 
     ``cat`` may join a fresh state to a running one, and ``put`` copy one into it; that stream
@@ -209,7 +209,7 @@ class DelayState(ClockedState):
 class TemporalDelay(ContinualModule):
     """Delay of ``steps`` steps that passes every ``stride``-th frame from frame 0 on.
 
-    A residual beside a convolution needs the delay of the kernel's centre, (K - 1) * dilation -
+    A residual around a convolution needs the delay of the kernel's centre, (K - 1) * dilation -
     padding or, without padding, half of that. In a clip, output number j is frame j * stride.
 
     Raises ValueError for ``steps`` below 0 or a stride below 1.

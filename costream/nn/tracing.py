@@ -64,7 +64,7 @@ class ExampleTracer(Tracer):
         return node
 
     def proxy(self, node: fx.Node) -> Any:
-        """Return what stands for a node's value: itself, where it is no tensor."""
+        """Return the traced value of a node, or the value itself if it is not a tensor."""
         value = self.values[node]
         several = isinstance(value, tuple | list) and any(isinstance(v, Tensor) for v in value)
         return ExampleProxy(node, self) if several or isinstance(value, Tensor) else value
@@ -91,7 +91,7 @@ class ExampleTracer(Tracer):
 
 
 class ExampleProxy(fx.Proxy):
-    """A value of which the sizes are known."""
+    """A traced tensor with known sizes."""
 
     tracer: ExampleTracer
 
@@ -152,7 +152,7 @@ def take(clip: Tensor, axis: TimeDimension, frames: int, start: int, count: int)
 
 @dataclass
 class TracedValue:
-    """What is known of the value of a traced node."""
+    """The value of a traced node for the example clip, and where time is in it."""
 
     number: int  # of the node in the network, or in the head
     short: Any  # for the example, or in the head for one frame
@@ -163,7 +163,7 @@ class TracedValue:
     head: bool = False
     sequence: bool = False  # of a layer that returns several
     each: tuple[TimeDimension, ...] = ()  # of a tuple of clips
-    once: bool = False  # one frame for a whole clip
+    once: bool = False  # one frame for a clip
 
     @property
     def is_one(self) -> bool:
@@ -211,9 +211,9 @@ def find_axis(
 
 
 def random_like(clip: Tensor) -> Tensor:
-    """Return random numbers in double precision, or whole numbers as they are.
+    """Return random numbers in double precision, or integers unchanged.
 
-    They are positive if those of ``clip`` are, as energies of which a network takes the logarithm.
+    They are positive if ``clip`` is, such as energies whose logarithm the network takes.
     """
     if clip.is_floating_point():
         random = torch.randn(clip.shape, dtype=torch.float64, device=clip.device)

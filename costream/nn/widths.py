@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def resize(root: nn.Module) -> None:
-    """Make the sizes that the layers of a network keep those of their weights, in place.
+    """Set the sizes that the layers of a network store to those of their weights, in place.
 
     Layers of costream do it by their method ``resize``.
     """
@@ -52,7 +52,7 @@ def empty_like(tensor: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def _resize(layer: Any) -> None:
-    """Make the sizes that a layer of torch keeps those of its weight."""
+    """Set the sizes that a layer of torch stores to those of its weight."""
     if isinstance(layer, nn.Linear):
         layer.out_features, layer.in_features = layer.weight.shape
     elif isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):

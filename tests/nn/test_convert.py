@@ -186,7 +186,7 @@ REFUSED = [
     (nn.Sequential(nn.ReLU(), nn.ConvTranspose1d(4, 4, 2, 2)), SOUND, 2, r"^1 \(ConvT.*gives more"),
     (nn.Sequential(nn.ConvTranspose1d(4, 4, 4, 2)), SOUND, 2, r"^0 \(ConvTranspose.*cannot come"),
     (nn.Sequential(nn.Upsample(None, 2), nn.Conv1d(4, 4, 3)), SOUND, 2, r"^0 \(Upsample.*faster"),
-    (_Reads(lambda x: x.flatten(1)), SOUND, 2, "flatten: time is merged.*dimension of its own"),
+    (_Reads(lambda x: x.flatten(1)), SOUND, 2, "flatten: time is merged.*separate dimension"),
     (_Positions(nn.Parameter(torch.randn(4, 99))), SOUND, 2, "add: table has a row.*Recycling"),
     (_Positions(nn.Embedding(99, 4)), SOUND, 2, "add: table has a row for each frame.*Recycling"),
     (_Pools(lambda x: (x.shape[2] // 2, 1)), (1, 4, 12, 3), 2, "here 6 of 12 frames, grows"),
@@ -436,7 +436,7 @@ def test_own_forward_of_a_sequential_is_not_lost():
 
     net, clip = Res(nn.Conv1d(4, 4, 3, padding=1)), torch.randn(SOUND)
     torch.testing.assert_close(co.convert(net, clip)(clip), net(clip))
-    with pytest.raises(ValueError, match="forward of its own"):
+    with pytest.raises(ValueError, match="overrides forward"):
         co.as_part(net)
 
 

@@ -59,7 +59,7 @@ def test_windows_and_relative_positions():
     model, given = Shifted().eval(), frames()
     with pytest.raises(co.ConversionError, match="attention='own' gates"):
         co.to_eventful(model)
-    with pytest.raises(ValueError, match="'other' is not exact or own"):
+    with pytest.raises(ValueError, match="'other' is neither 'exact' nor 'own'"):
         co.to_eventful(model, attention="other")
     net = co.to_eventful(model, EVERY, attention="own")
     state = net.init_state(2, given[0])

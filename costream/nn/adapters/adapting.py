@@ -41,7 +41,8 @@ def adapt(module: M, kind: str, rank: int = 8, *, whole: str | Collection[str] =
         kind: "lora", "splora" (``SPLoRA``), or "mask": no adapter, but masks, and the
             weights are learnt; the last two can be pruned.
         rank: of the adapters.
-        whole: names, or one name, of layers that are learnt whole, such as the classifier. With
+        whole: names, or one name, of layers all of whose weights are trained, such as the
+        classifier. With
             "splora" they have masks.
 
     Returns the module. Raises ValueError for an unknown kind, a name in ``whole`` that no layer
@@ -126,7 +127,7 @@ def original(owner: nn.Module, name: str) -> Tensor:
 
 
 def count_learnt(module: nn.Module) -> int:
-    """Return how many numbers training changes: those of adapters by their formula, and others.
+    """Return how many numbers training changes: of adapters, by their formula, and of other layers.
 
     Masked rows and columns of adapters and of masked weights do not count; buffers never do.
     """
@@ -167,7 +168,7 @@ def _replace_adapter(owner: nn.Module, name: str, weight: nn.Parameter) -> None:
 def adapter_state(module: nn.Module) -> tuple[dict[str, Tensor], str]:
     """Return what distinguishes an adapted network from its base, and the SHA-256 of that.
 
-    The tensors are those of ``state_dict`` without the frozen weights; the digest is over the
+    The tensors are ``state_dict`` without the frozen weights; the digest is over the
     name, type, shape and bytes of the frozen weights. Raises ValueError for a network without
     frozen weights.
     """

@@ -3,9 +3,9 @@
 The network is traced (``torch.fx``) while it runs on an example. Beside every value there are
 *labels*: for each of its numbers the channel that it belongs to, or 0. A layer gives each of its
 outputs a channel; operations that move numbers (views, slices, concatenation) are run on the labels
-themselves; where two channels meet in one number (a residual, a gate, a depthwise or grouped
-convolution, a sum over features such as a product of queries and keys) they become one. Where a
-channel meets what cannot be without it (a layer norm, the network's output), it is fixed.
+themselves; where two channels are combined in one number (a residual, a gate, a depthwise or
+grouped convolution, a sum over features such as a product of queries and keys) they become one.
+Where a channel is combined with what needs it (a layer norm, the network's output), it is fixed.
 
 What is found is then tried: channels are removed from a copy and masked in another, whose outputs
 must agree. A family of channels that fails is fixed, with the reason.
@@ -63,7 +63,7 @@ class ChannelGraph:
 
 
 class _Tracer(ExampleTracer):
-    """A tracer that also stops at transformer blocks, whose channels are known, and at means."""
+    """A tracer that also stops at means and at transformer blocks, which need no tracing."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Return whether a module is taken as one operation."""
@@ -111,7 +111,7 @@ _HEADED = (MultiheadAttention, SingleOutputAttention, RetroactiveAttention)
 
 
 def _block_families(root: nn.Module) -> Iterator[Family]:
-    """Yield the hidden features of each transformer block, and the heads of those of encoders.
+    """Yield the hidden features of each transformer block, and the heads of encoder blocks.
 
     Its layer norms fix the width of its rows.
     """

@@ -73,7 +73,7 @@ class Labeller(fx.Interpreter):
         self.labels: dict[fx.Node, Any] = {}
         self.sides: dict[tuple[str, str, int], Tensor] = {}
         self.parameters = ParameterPlaces(root)
-        # Places of what is made of parameters; of a sum, those of each of its terms.
+        # Places of values computed from parameters; of a sum, one tensor for each of its terms.
         self.places: dict[fx.Node, list[Tensor]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
@@ -126,7 +126,7 @@ class Labeller(fx.Interpreter):
         rows = self._rows(path, layer)
         if groups > 1:
             own = rows.view(groups, -1)
-            if not known:  # all rows of a group are one
+            if not known:  # all rows of a group go together
                 self.atoms.unite(own, own[:, :1].expand_as(own))
             if columns is None or not (columns > 0).all():
                 self.atoms.fix(rows, "its groups take inputs that stay")
@@ -417,14 +417,14 @@ def _varies(labels: Tensor, dim: int) -> bool:
 
 
 def _is_spread(labels: Tensor, others: Iterable[Tensor], shape: torch.Size) -> bool:
-    """Return whether one channel of a value meets several of others."""
+    """Return whether one channel of a value is combined with several of others."""
     sizes = [*[1] * (len(shape) - labels.dim()), *labels.shape]
     wide = [d for d, (n, m) in enumerate(zip(sizes, shape, strict=True)) if n == 1 < m]
     return any(_varies(x.expand(shape), d) for x in others for d in wide)
 
 
 def _none(value: Any) -> Any:
-    """Return labels for a value without channels; None for what is no tensor."""
+    """Return labels for a value without channels; None for a value that is not a tensor."""
     if isinstance(value, Tensor):
         return torch.zeros((), dtype=torch.int64).expand(value.shape)
     if isinstance(value, tuple | list) and any(isinstance(v, Tensor) for v in value):

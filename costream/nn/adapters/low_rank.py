@@ -24,7 +24,7 @@ class Mask(nn.Module):
     """Masks of the rows and columns of a weight, W_s * (m_row m_col^T): fine-pruning.
 
     Args:
-        weight: W_s [n, m / groups, ...]; further dimensions are those of a kernel.
+        weight: W_s [n, m / groups, ...]; further dimensions are the kernel's.
         groups: of a convolution. A row of a grouped convolution sees the columns of its group.
     """
 

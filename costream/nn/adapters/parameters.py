@@ -1,7 +1,7 @@
 """Which number of which parameter stands where in a value that was computed from parameters.
 
 Layers that are called as functions (``F.linear(x, weight)``) may take a weight that was viewed,
-joined from several parameters, or, as a bias, summed. Such values hold *places* beside them: for
+joined from several parameters, or, as a bias, summed. Such values have *places*: for
 each number where it comes from. Operations that move numbers are run on the places themselves.
 """
 

@@ -1,6 +1,6 @@
 """Structured pruning: rank channels, mask them step by step, and remove what is masked.
 
-Criteria are those of Yeom et al., "Pruning by explaining" (2021), on the weights W_t that a layer
+The criteria are from Yeom et al., "Pruning by explaining" (2021), on the weights W_t that a layer
 has: the magnitude, the gradient, the first-order Taylor term of the loss, and the relevance that
 layer-wise relevance propagation gives its outputs (``relevance``). Scores of a layer are divided by
 their L2 norm, so that layers can be compared, and each by the root of what the channel costs: early
@@ -265,7 +265,7 @@ class _Counting(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.macs: Counter[str] = Counter()
         self._sizes = {path: weight.numel() for path, weight in weights.items()}
-        self._held = list(weights.values())  # their memory is not given away
+        self._held = list(weights.values())  # keeps their memory from being reused
         self._paths = {_memory(weight): [path] for path, weight in weights.items()}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -116,7 +116,7 @@ class EventfulBlock(nn.Module):
     ) -> None:
         super().__init__()
         if dim % heads:
-            raise ValueError(f"dim {dim} is no multiple of heads {heads}")
+            raise ValueError(f"dim {dim} is not a multiple of heads {heads}")
         self.dim, self.heads, self.window, self.variant = dim, heads, window, variant
         self.input_layer_norm = nn.LayerNorm(dim, eps=1e-6)
         self.qkv = nn.Linear(dim, 3 * dim)
@@ -180,7 +180,7 @@ class EventfulBlock(nn.Module):
     ) -> Tensor:
         """Take the tokens [B, h, w, D] of a frame of every stream, return them after the block.
 
-        ``fresh``: for each stream, whether it starts, with all its tokens, or those of a
+        ``fresh``: for each stream, whether it starts, with all its tokens, or the tokens of a
         ``StartPolicy``: the others are keys like the padding of windows, and stay as they come.
         ``operations``: the counts are added to it.
         """

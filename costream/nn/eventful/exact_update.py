@@ -194,7 +194,7 @@ class StreamUpdate:
             kept.view(self.frame.heads, self.frame.tokens, -1)[:, rows] = new * scale
 
     def _at(self, heads: slice, rows: Tensor | slice) -> Tensor | slice:
-        """Return the indices of these rows of these heads among those of all heads."""
+        """Return the indices of these rows of these heads among the rows of all heads."""
         tokens = self.frame.tokens
         if isinstance(rows, slice) and heads.stop - heads.start == 1:
             return slice(heads.start * tokens + rows.start, heads.start * tokens + rows.stop)

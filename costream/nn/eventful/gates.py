@@ -44,7 +44,7 @@ class ChosenTokens:
         if self.places is None:
             buffer.copy_(rows.view(buffer.shape))
         else:
-            places = self.places.to(buffer.device)  # those of meta tensors are elsewhere
+            places = self.places.to(buffer.device)  # meta tensors are on another device
             buffer.view(-1, buffer.shape[2]).index_copy_(0, places, rows)
 
     def split(self, rows: Tensor) -> tuple[Tensor, ...]:
@@ -98,7 +98,7 @@ def pass_difference(
 ) -> tuple[Tensor, Tensor]:
     """Return these columns of ``x`` [..., N, C], and the change of each from its reference.
 
-    A delta gate with given columns: the ``reference`` [..., N, C] of these columns becomes their
+    A delta gate for these columns: the ``reference`` [..., N, C] of these columns becomes their
     new value. The difference is computed over all of ``x``, as the paper counts it.
     """
     operations.gate += x.numel()

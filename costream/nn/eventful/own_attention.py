@@ -3,7 +3,7 @@
 The token-wise part of Dutson, Li, Gupta, "Eventful Transformers" (ICCV 2023), without looking into
 a network: every linear layer over tokens gets a gate and a buffer, and what is between the layers
 (attention in windows, shifted or not, with any positions, norms wherever they are) is the
-network's own, computed in full.
+network's, and computed in full.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Call:
 
 
 class _Frame:
-    """What the layers are given while the network takes a frame; ``state`` None: a clip."""
+    """Context of the gated layers while the network takes a frame; ``state`` None: a clip."""
 
     state: GatedRowsState | None = None
     policy: Policy
@@ -80,7 +80,7 @@ class _GatedLinear(nn.Module):
 class GatedRows(nn.Module):
     """A network whose linear layers compute the tokens that have changed (``to_eventful``).
 
-    ``operations``: those of the linear layers and gates in the last step. The layers keep their
+    ``operations``: counted in the linear layers and gates of the last step. The layers keep their
     weights, which are copies of the network's.
     """
 
@@ -147,7 +147,9 @@ class GatedRows(nn.Module):
         it.
         """
         if not self._calls:
-            raise ValueError("the number of rows is known when a stream has begun (init_state)")
+            raise ValueError(
+                "the number of rows is set when a stream begins: call init_state first"
+            )
         total = 0
         for call in self._calls:
             rows = call.rows if updated is None else min(updated, call.rows)

@@ -43,7 +43,7 @@ class TopTokens:
 
     def __post_init__(self) -> None:
         if self.count < 0 or self.count != int(self.count):
-            raise ValueError(f"{self.count} tokens: a whole number, at least 0")
+            raise ValueError(f"{self.count} tokens: an integer of at least 0")
 
     def choose(self, errors: Tensor) -> Tensor:
         """Return the chosen indices."""

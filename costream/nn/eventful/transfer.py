@@ -31,7 +31,7 @@ class EventfulState(State):
 
 
 class _Step:
-    """What the blocks of a network are given while it takes a frame; ``state`` None: a clip."""
+    """Context of the blocks while the network takes a frame; ``state`` None: a clip."""
 
     state: EventfulState | None = None
     policy: Policy
@@ -61,7 +61,7 @@ class _Gated(nn.Module):
 class EventfulTransformer(nn.Module):
     """A network whose encoder layers compute the tokens that have changed (``to_eventful``).
 
-    Embedding and head are the network's own, and are computed in full. ``operations``: those of
+    Embedding and head are the network's, and are computed in full. ``operations``: counts of
     the blocks in the last step.
     """
 
@@ -115,7 +115,9 @@ class EventfulTransformer(nn.Module):
         None: all tokens. For frames of the size of the last one. Raises ValueError before one.
         """
         if not self._step.tokens:
-            raise ValueError("the number of tokens is known when a stream has begun (init_state)")
+            raise ValueError(
+                "the number of tokens is set when a stream begins: call init_state first"
+            )
         return sum(block.count_macs(1, self._step.tokens, updated) for block in self._blocks)
 
 
@@ -148,13 +150,14 @@ def to_eventful(
 ) -> EventfulTransformer | GatedRows:
     """Return a vision transformer that computes only the tokens that have changed.
 
-    When all tokens pass, the outputs are those of the network. Class tokens and registers are
+    When all tokens pass, the outputs equal the network's. Class tokens and registers are
     gated like the others.
 
     Args:
         model: DeiT, DINOv2, SigLIP, ViT and others of their structure, of transformers or timm,
             with softmax attention among all tokens and any head; see ``encoder_layers``.
-        policy: which tokens pass; a quarter of them if left out. Each step may have its own, such
+        policy: which tokens pass; a quarter of them if left out. Each step may have another one,
+        such
             as one that ``policy_within`` makes of a budget.
         attention: "exact" updates it where tokens have changed; "own" leaves it to the network,
             which computes it in full, and gates every linear layer over tokens: for any network,
@@ -164,7 +167,7 @@ def to_eventful(
     relative positions and norms after their branches. ValueError for another ``attention``.
     """
     if attention not in ("exact", "own"):
-        raise ValueError(f"attention {attention!r} is not exact or own")
+        raise ValueError(f"attention {attention!r} is neither 'exact' nor 'own'")
     chosen = policy or TopShare(0.25)
     if attention == "own":
         return GatedRows(model, chosen).eval()

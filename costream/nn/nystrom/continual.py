@@ -3,7 +3,8 @@
 Equivalences (n rows, m landmarks; the window form is ``NystromAttention.forward``):
 
 * Fixed landmarks: every step equals the window form over the last n rows, or all rows so far.
-* Continual landmarks: segments divide the stream, not the window. Their sizes repeat those of the
+* Continual landmarks: segments divide the stream, not the window. Their sizes repeat the sizes of
+the
   first window, so that the last m complete segments always have n rows. When a segment is
   complete, its mean replaces the oldest landmark, whose segment had the same size (Carreto Picon et
   al., 2024). At those steps, every n / m on average, the step equals the window form over the last
@@ -82,7 +83,7 @@ class NystromViews:
     As in ``attention``: an operation takes a few microseconds whatever its size.
     """
 
-    steps: Any  # the state's own counters as a NumPy array
+    steps: Any  # the state's counters as a NumPy array
     summary: WindowSummary
     inverse: Tensor  # [B h, m, m]
     projected: Tensor  # [B, 3 d], or with fixed landmarks [B, h (2 m + e)]; written by every step

@@ -79,7 +79,7 @@ class NystromEncoder(EncoderStack):
         """Return the output at each row of a clip [B, T, d], as stepping through it would.
 
         ``last``: return only this many last rows, [B, last, d]; this saves time in a stack, where
-        each row has a window of its own.
+        each row has another window.
         """
         last = self.count_last(x, last)
         if self.depth == 1:

@@ -79,7 +79,7 @@ class NystromAttention(MultiheadAttention):
         fixed: landmarks are buffers set by ``fix_landmarks``, random until then. Setting the
             attribute to False makes such a module use landmarks of its window again.
         iterations: of the pseudo-inverse; 0 for the exact one.
-        options: those of ``MultiheadAttention``.
+        options: of ``MultiheadAttention``.
     """
 
     landmarks: Tensor  # [h, 2, m, e], Q~ and K~, each / sqrt(e)

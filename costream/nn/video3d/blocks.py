@@ -1,4 +1,4 @@
-"""Residual bottlenecks of 3D networks over whole clips, with gradients.
+"""Residual bottlenecks of 3D networks over clips, with gradients, and frame by frame.
 
 Clips are [B, C, T, H, W]. ``form`` is the padding in time: "same", as in the ordinary network,
 has zeros on both sides. The others are what a stream computes from the frames so far: "zeros"
@@ -134,7 +134,7 @@ def convolution(
 
 @dataclass
 class Bottleneck3dState(State):
-    """Input frames of a block, and those of its kernel over time if that is inside."""
+    """Input frames of a block, and frames under its kernel over time if that is inside."""
 
     inputs: FrameRingState
     inner: FrameRingState | None

@@ -2,8 +2,8 @@
 
 A step multiplies the last K frames with their weights once (Hedegaard, Iosifidis, "Continual 3D
 Convolutional Neural Networks for Real-time Processing of Videos", ECCV 2022). There the products
-of a frame with all K taps are stored; here the frames are (``FrameRing``), so that the state is no
-wider than the input and also serves a residual.
+of a frame with all K taps are stored; here the frames are (``FrameRing``), so that the state is as
+wide as the input and also serves a residual.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class VolumeStep:
         """Return [B, H', W', O] of a frame [B, H, W, I]; pointwise, with K = 1.
 
         ``out``: memory for the result, such as a slot of a ring. ``other``: frames added to it. The
-        frame of one stream is contiguous in both; those of several streams need not be adjacent.
+        frame of one stream is contiguous in both; frames of several streams need not be adjacent.
         ``relu``: whether to return the ReLU of the sum.
         """
         if out is None:

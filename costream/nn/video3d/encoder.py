@@ -201,8 +201,8 @@ class VideoEncoder(ContinualModule, Foldable[FoldedVideo]):
         widths, depths: channels after each stage, and its number of blocks.
         stem_width: channels after the stem.
         head: of X3D, channels of the layers before and after the mean.
-        pool: number of features in the mean of a stream; a clip uses all it has. More than those of
-            a clip improved accuracy in the paper ("extended pooling", 64).
+        pool: number of features in the mean of a stream; a clip uses all it has. More than a
+            clip has improved accuracy in the paper ("extended pooling", 64).
         start: frames before the first of a stream: "zeros", as for clips in each layer, so that
             the first output comes at step ``delay``; or "replicate", copies of the first frame, so
             that there is an output from step 0 on.
