@@ -147,9 +147,9 @@ def test_tables_for_people(results, recordings):
         (("-m", "cooadtr"), "--data: needed to evaluate a model"),
         (
             ("-m", "cooadtr", "--data", "x", "--protocol", "thumos14"),
-            "--protocol: applies to whole",
+            "--protocol: applies to complete",
         ),
-        (("-m", "cooadtr", "--data", "x", "--tolerance", "1s"), "--tolerance: applies to whole"),
+        (("-m", "cooadtr", "--data", "x", "--tolerance", "1s"), "--tolerance: applies to complete"),
         (
             ("-m", "cooadtr", "--data", "x", "--tokens", "3"),
             "--tokens: applies to object detectors",

@@ -54,7 +54,7 @@ def hits(right: int, count: int, first: int = 0) -> npt.NDArray[np.bool_]:
         (
             *(12, 12, 4, 12),
             "as good as the nearest class mean (12 against 12 of 12 clips): the classes are easy to"
-            " tell apart",
+            " distinguish",
         ),
         (184, 142, 60, 200, "better than the nearest class mean (0.92 against 0.71, 200 clips)"),
     ],

@@ -114,7 +114,7 @@ def fitted_familiarity(
     outside: npt.NDArray[np.float64],
     unfamiliar: float = UNFAMILIAR,
 ) -> Familiarity:
-    """Return the familiarity that tells the energies of what is known from those of others best.
+    """Return the familiarity that best separates the energies of familiar and unfamiliar input.
 
     Logistic regression of one variable, both kinds with the same weight. ``unfamiliar``: share of
     what is known that is below the limit.

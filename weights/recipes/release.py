@@ -37,7 +37,7 @@ from weights.recipes.action.loop import frame_table
 class ReleaseSample:
     """A sample recording, and a model's labels for the labels in it."""
 
-    file: str  # its script is the JSON file beside it
+    file: str  # its script is the JSON file of the same name
     called: Mapping[str, str | None] = field(default_factory=dict)  # None: no object
     others: str | None = None  # label of everything else in the script; None: unchanged
     end_s: float | None = None
@@ -62,9 +62,9 @@ SAMPLES = {
 
 
 def complete(path: Path, folder: Path | None = None) -> Card:
-    """Measure a weight file, rewrite it with the complete card, and write NAME.md beside it.
+    """Measure a weight file, rewrite it with the complete card, and write NAME.md next to it.
 
-    ``folder`` holds the samples. Raises UsageError if there is no sample for a model of this
+    ``folder`` holds the samples. Raises UsageError without a sample for a model of this
     name, and the errors of a run.
     """
     stored = read_weights(path)

@@ -10,6 +10,7 @@ from torch import nn
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.oad.tdn import TemporalDifferenceNet
 from costream.training.optim import Schedule
+from costream.training.training_loop import TrainingRun
 from weights.recipes.action.data import Sampler
 from weights.recipes.action.loop import (
     drift,
@@ -38,7 +39,7 @@ def learn(clips, steps, seed=0):
     frontend, head = small(seed)
     samplers = [Sampler(clips, 7, 24, 8.0)]
     linear = nn.Linear(32, 7)
-    train_frontend(frontend, linear, samplers, Schedule(steps, batch=32), seed, "")
+    train_frontend(frontend, linear, samplers, Schedule(steps, batch=32), TrainingRun(seed))
     train(frontend, [head, linear], samplers, Schedule(steps // 2, batch=4), seed, "")
     return frontend, head, linear
 
@@ -68,7 +69,9 @@ def test_what_is_known_is_kept(clips):
         before = frontend.eval()(frames)[0].detach()
         torch.manual_seed(1)
         train_frontend(
-            frontend, nn.Linear(32, 7), [known, other], schedule, 0, "", settled=0.0, kept=kept
+            *(frontend, nn.Linear(32, 7), [known, other], schedule, TrainingRun()),
+            settled=0.0,
+            kept=kept,
         )
         changes.append(float(drift(frontend(frames)[0].detach(), before)))
     assert changes[1] < 0.5 * changes[0]

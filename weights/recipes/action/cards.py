@@ -33,7 +33,7 @@ LEAST_OVERLAP = 0.3
 LEAST_THRESHOLD = {"cooadtr": 0.8, "cooadtr-b2": 0.6, "oadtr": 0.6}
 # Of the timeline: hands that reach before a camera are there for less than people in a room.
 PRESENCE_S = {"cooadtr": 2.0, "cooadtr-b2": 0.0, "oadtr": 0.0}
-HOME = "another home"  # of the person of GMDCSA24 whom nothing was learnt from
+HOME = "another home"  # of the person of GMDCSA24 who is not in the training data
 FRONTEND: dict[str, Any] = {
     "box": [128, 96],
     "widths": [16, 24, 64, 128],
@@ -144,11 +144,11 @@ def described(card: Card, told: Told, test: Sequence[LabelledClip], places: Plac
     )
 
 
-def falls(card: Card, told: Sequence[Rows], clips: Sequence[LabelledClip]) -> str:
+def falls(card: Card, logits: Sequence[Rows], clips: Sequence[LabelledClip]) -> str:
     """Return a sentence on the falls that the timeline shows within 2 s, and on false ones."""
     fall = LABELS.index("fall")
     right = total = wrong = calm = 0
-    for rows, clip in zip(told, clips, strict=True):
+    for rows, clip in zip(logits, clips, strict=True):
         shown, true = _shown(card, rows) == fall, np.flatnonzero(clip.labels == fall)
         if len(true):
             total += 1
@@ -185,10 +185,10 @@ def _softmax(rows: Rows) -> Rows:
     return torch.from_numpy(rows).softmax(-1).numpy()
 
 
-def _streams(told: Sequence[Rows], clips: Sequence[LabelledClip]) -> list[StreamPredictions]:
+def _streams(logits: Sequence[Rows], clips: Sequence[LabelledClip]) -> list[StreamPredictions]:
     return [
         StreamPredictions(_softmax(rows), clip.labels)
-        for rows, clip in zip(told, clips, strict=True)
+        for rows, clip in zip(logits, clips, strict=True)
     ]
 
 
@@ -206,10 +206,10 @@ def _energies(rows: Rows) -> npt.NDArray[np.float64]:
     return np.logaddexp.reduce(rows[:, 1:].astype(np.float64), axis=1)  # type: ignore[no-any-return]
 
 
-def _acting(told: Sequence[Rows], clips: Sequence[LabelledClip]) -> npt.NDArray[np.float64]:
+def _acting(logits: Sequence[Rows], clips: Sequence[LabelledClip]) -> npt.NDArray[np.float64]:
     """Return the energies of the steps with an event."""
     return np.concatenate(
-        [_energies(x)[clip.labels > 0] for x, clip in zip(told, clips, strict=True)]
+        [_energies(x)[clip.labels > 0] for x, clip in zip(logits, clips, strict=True)]
     )
 
 

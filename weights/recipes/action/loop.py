@@ -58,7 +58,7 @@ def train_frontend(
     """
     teacher = copy.deepcopy(frontend).eval() if kept else None
     held = frontend.token_width - frontend.glimpse_width
-    if frontend.glimpse is not None:  # what it has learnt from other pictures stays
+    if frontend.glimpse is not None:  # its weights from other pictures stay
         frontend.glimpse.requires_grad_(False).project.requires_grad_(True)
     rng, products = np.random.default_rng(run.seed), fastest_autocast()
     parts = {"random": RandomState(rng)}
@@ -370,10 +370,10 @@ def train_head(
 ) -> None:
     """Train a temporal model on tokens.
 
-    The loss covers the whole clip, or only the ``last`` steps of a random piece of it, for networks
-    in which each step has its own window; either way windows are partly filled at times. A model
-    with anticipation also learns the labels of the coming steps, with half the weight (OadTR, Wang
-    et al., ICCV 2021).
+    The loss covers the complete clip, or only the ``last`` steps of a random piece of it, for
+    networks in which each step has a separate window; either way windows are partly filled at
+    times. A model with anticipation also learns the labels of the coming steps, with half the
+    weight (OadTR, Wang et al., ICCV 2021).
     """
     rng = np.random.default_rng(seed)
     steps = bank[0].shape[1]

@@ -226,7 +226,7 @@ class Films:
     The camera stands still, drifts or pans; things cut out of other pictures stand there, are put
     down, or move through. Part of the films show no more than a wall, a floor or a table top before
     the things: a piece of a picture without people, magnified. In part of the films without people
-    a person cut out likewise is there, so that edges do not tell things from people.
+    a person cut out likewise is there, so that edges do not distinguish things from people.
     """
 
     def __init__(self, stills: Sequence[Still], classes: int, steps: int, size: Size) -> None:

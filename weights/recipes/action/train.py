@@ -169,7 +169,7 @@ def make(
 ) -> list[Path]:
     """Train everything and write NAME.safetensors and NAME.md; return the weight files.
 
-    ``teacher``: the network whose first layers look at pictures as a whole.
+    ``teacher``: the network whose first layers process complete pictures.
     """
     frontend = train_joint_frontend(video, size, seed, teacher)
     plain, linear = train_plain(_samplers([video.train, video.rendered]), size, seed)
@@ -290,7 +290,7 @@ def train_places(
     seed: int,
     folder: Path,
 ) -> TrainingCheckpoint:
-    """Train a frontend on all places. What it says of rooms that it knows is to stay.
+    """Train a frontend on all places. Its outputs for the rooms of earlier trainings are to stay.
 
     Its BatchNorm statistics stay fixed. Returns the checkpoint, which serves until the weights
     are written.
@@ -312,7 +312,7 @@ def train_joint_frontend(
     """Return the trained frontend.
 
     Each round trains it alone, then a temporal model on its tokens, then both jointly: the frontend
-    learns most from single moments, and what only time shows from whole clips.
+    learns most from single moments, and what only time shows from complete clips.
     """
     classes = len(LABELS) + size.movements
     samplers = _samplers([video.train, video.rendered, video.moving], classes)
@@ -362,7 +362,7 @@ def train_temporal(
 ) -> None:
     """Train the temporal models on the tokens [N, T, D] of a finished frontend and their targets.
 
-    "cooadtr" learns from all steps of a clip; the others, with a window per step, from some.
+    "cooadtr" is trained on all steps of a clip; the others, with a window per step, on some.
     ``shares``: clips in each batch of the bank, of models that know the rooms of the first of them;
     half of the targets there, whose labels are late or early, is what the models say together.
     """

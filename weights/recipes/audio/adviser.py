@@ -1,4 +1,4 @@
-"""A linear classifier of whole recordings, from which the temporal models learn, too.
+"""A linear classifier of complete recordings, whose outputs the temporal models learn too.
 
 A label that has few sources is known from them alone, and a model takes what they have in common
 for the label. The teacher knows classes of AudioSet from very many. The classifier is therefore
@@ -229,7 +229,7 @@ def fit_adviser(
 
 
 def _parts(rows: Tensor, length: int) -> list[Tensor]:
-    """Return the tokens [T, D] of a recording, and those of its parts if it is longer than one."""
+    """Return the tokens [T, D] of a recording, and of its parts if it is longer than one."""
     parts = torch.split(rows, length) if len(rows) > length else ()
     return [rows, *(part for part in parts if len(part) >= length // 2)]
 

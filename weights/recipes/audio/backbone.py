@@ -130,14 +130,14 @@ def without_norms(net: ContinualAudioNet) -> ContinualAudioNet:
 
 
 class _Progress:
-    """Losses and speed of a training, and the losses of pieces held out, told as it goes on."""
+    """Losses and speed of a training, and the losses of held-out pieces, for the log."""
 
     def __init__(self, student: Student, held: DistillationSet) -> None:
         self._student, self._held = student, held
         self._since_s, self._losses = time.monotonic(), list[Tensor]()
 
     def add(self, place: str, losses: Tensor) -> None:
-        """Take the losses of a gradient step, and tell them with others after ten seconds."""
+        """Add the losses of a gradient step; every ten seconds, log them."""
         self._losses.append(losses)
         passed_s = time.monotonic() - self._since_s
         if passed_s < REPORT_S:

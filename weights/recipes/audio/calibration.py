@@ -37,7 +37,7 @@ _TAUS = (0.0, 0.2, 0.4, 0.6, 0.8)
 
 @dataclass(frozen=True)
 class Held:
-    """Clips, their tokens [T, D] and, where it is needed, what the teacher says of them [C]."""
+    """Clips, their tokens [T, D] and, if needed, the outputs of the teacher [C]."""
 
     clips: Sequence[SoundClip]
     tokens: Sequence[Tensor]
@@ -49,13 +49,13 @@ class Held:
         return Held(*([*one, *another] for one, another in parts))
 
     def select(self, keep: Sequence[bool]) -> Held:
-        """Return those of the clips, and their tokens, for which ``keep`` is True."""
+        """Return the clips, with their tokens, for which ``keep`` is True."""
         chosen = [k for k, is_kept in enumerate(keep) if is_kept]
         return Held([self.clips[k] for k in chosen], [self.tokens[k] for k in chosen])
 
 
 def adjustment(labels: Sequence[str], shares: Tensor, tau: float) -> Tensor:
-    """Return what is added to the logits of K labels so that the rare ones are told, too, [K].
+    """Return the offsets [K] of the logits of K labels that make rare labels as likely as others.
 
     It is -tau log p for the share p of a label in what was learnt from: logit adjustment (Menon et
     al., ICLR 2021, Eq. 9). Speech and music, which have the shares that they have in what is heard,
@@ -121,7 +121,7 @@ def calibrated(
 def _inside_and_outside(
     card: Card, head: nn.Module, held: Held, others: Sequence[Tensor]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the energies of clips with an event label, and of those of no label and ``others``."""
+    """Return the energies of clips with an event label, and of the others and ``others``."""
     labels = [sound_label(c) for c in held.clips]
     known = held.select([label not in (None, *QUIET) for label in labels])
     unknown = held.select([label == OTHER for label in labels])
@@ -132,17 +132,17 @@ def _inside_and_outside(
 
 
 @torch.inference_mode()
-def energies(card: Card, head: nn.Module, given: Sequence[Tensor]) -> npt.NDArray[np.float64]:
+def energies(card: Card, head: nn.Module, recordings: Sequence[Tensor]) -> npt.NDArray[np.float64]:
     """Return the energy, averaged over the steps, for tokens [T, D]."""
     counted = torch.tensor([label in card.events and label != OTHER for label in card.labels])
-    rows = (logits(head, x[None])[0][:, counted].logsumexp(-1) for x in given)
+    rows = (logits(head, x[None])[0][:, counted].logsumexp(-1) for x in recordings)
     return np.array([float(x.mean()) for x in rows])
 
 
 @torch.inference_mode()
-def probabilities(card: Card, head: nn.Module, given: Sequence[Tensor]) -> list[Rows]:
+def probabilities(card: Card, head: nn.Module, recordings: Sequence[Tensor]) -> list[Rows]:
     """Return the probabilities [T, K] at the card's temperature, for tokens [T, D]."""
-    rows = (logits(head, x[None])[0].softmax(-1).numpy() for x in given)
+    rows = (logits(head, x[None])[0].softmax(-1).numpy() for x in recordings)
     return [at_temperature(x, card.temperature).astype(np.float32) for x in rows]
 
 

@@ -30,7 +30,7 @@ LEARNT: tuple[Part, ...] = ("train", "validation")  # from which the temporal mo
 URBAN_FOLD = "1"  # of UrbanSound8K; of fold 3 the packs have a part only
 TEST_FOLDS = {"ESC-10": "4", "ESC-50": "fold4", "UrbanSound8K": URBAN_FOLD}
 TEST_SONGS = (0, 5, *range(31, 41))
-# Sets that the weights from which the backbone starts have learnt from, split as here.
+# Sets in the training data of the weights that the backbone starts from, split as here.
 STARTED_ON = ("ESC-10", "UrbanSound8K", "GTZAN")
 _TEST, _VALIDATION = 5, 8  # one in this many sources of the other sets, and of what remains
 # Sets whose speakers or sources are unknown or few.
@@ -83,7 +83,7 @@ _UNCERTAIN = (
     *("animal", "cat purr", "click", "cupboard door", "drawer", "drone", "extractor fan", "fan"),
     *("machine", "seagull", "traffic", "typewriter"),
 )
-# In a part of their own: for measuring what a few examples of new sounds teach.
+# In a separate part, to measure how well new sounds are learnt from a few examples.
 LEFT_OUT = (
     *("chopping", "donkey", "frying", "juicer", "lion", "monkey", "nose blowing"),
     *("page turning", "peeling", "sweeping"),

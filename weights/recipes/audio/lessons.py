@@ -1,4 +1,4 @@
-"""What the audio backbone learns from: augmented pieces and what the teacher says of them."""
+"""Training data of the audio backbone: augmented pieces with the outputs of the teacher."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from weights.recipes.audio.teacher import WINDOW, Teacher
 SHARD = 250  # pieces in a file of the cache
 _HELD = 512  # pieces of validation clips, at most
 _AHEAD, _PAUSE_S = 500, 0.5  # shards that are looked for, and how often
-_LEAST = 8  # clips of a label that the backbone tells from others
+_LEAST = 8  # clips of a label that the backbone distinguishes
 _LOW_HZ, _HIGH_HZ = 50.0, 7800.0
 
 
@@ -67,7 +67,7 @@ class LessonBank:
         self._capacity, self._parts = capacity, list[Tensor]()
 
     def add(self, lessons: DistillationSet) -> None:
-        """Add pieces. Raises ValueError if there is no room for them."""
+        """Add pieces. Raises ValueError if they do not fit."""
         end = self.size + len(lessons.sounds)
         if end > self._capacity:
             raise ValueError(f"{end} pieces do not fit into a bank of {self._capacity}")
@@ -126,9 +126,9 @@ class LessonPlan:
     fold: str = URBAN_FOLD
 
     def name(self, what: str, number: int = 0) -> str:
-        """Return the name in the cache of something that was learnt from or with these clips."""
-        own = "" if self.fold == URBAN_FOLD else f"-fold{self.fold}"
-        return f"{what}-{self.seed + number}{own}.safetensors"
+        """Return the name in the cache of a result that depends on these clips."""
+        fold = "" if self.fold == URBAN_FOLD else f"-fold{self.fold}"
+        return f"{what}-{self.seed + number}{fold}.safetensors"
 
     def clips(self) -> list[SoundClip]:
         """Return the clips of all packs."""
@@ -155,7 +155,7 @@ class LessonPlan:
 
     @property
     def shards(self) -> int:
-        """Number of shards to learn from."""
+        """Number of shards to train on."""
         return max(1, self.pieces // SHARD)
 
     def path(self, number: int) -> Path | None:
@@ -205,7 +205,7 @@ def _fine_label(clip: SoundClip) -> str | None:
 
 
 class LessonWorkers:
-    """Processes that make the shards of a plan, which is cached, while others learn from them.
+    """Processes that make the shards of a cached plan while other processes train on them.
 
     With a ``count`` of 0 the shards are those that come from elsewhere.
     """
@@ -234,7 +234,7 @@ class LessonWorkers:
     def update(self, bank: LessonBank) -> None:
         """Add the shards to the bank that came since the last call.
 
-        Raises UsageError if a process failed, which said why.
+        Raises UsageError if a process failed; it has logged the reason.
         """
         if time.monotonic() - self._looked_s < _PAUSE_S:
             return

@@ -1,4 +1,4 @@
-"""Pieces of sound to learn from: random speed, colour, room, level, noise and mixing."""
+"""Pieces of sound to train on: random speed, colour, room, level, noise and mixing."""
 
 from __future__ import annotations
 

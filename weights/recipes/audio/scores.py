@@ -1,4 +1,4 @@
-"""Scores of the audio models on clips, and the baselines beside them."""
+"""Scores of the audio models and of baselines on clips."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def score(
 ) -> dict[str, Any]:
     """Return the metrics of clips of one set, with predictions among that set's labels.
 
-    ``top1_background``: with predictions among all labels, those that stand for nothing too.
+    ``top1_background``: with predictions among all labels, including the background labels.
     """
     names = np.array([label_of(clip) or "" for clip in clips])
     own = sorted(set(names.tolist()))

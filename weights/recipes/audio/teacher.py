@@ -1,4 +1,4 @@
-"""The teacher of the audio backbone, mn04, and what it says of a sound."""
+"""The teacher of the audio backbone, mn04, and its outputs for a sound."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Said(NamedTuple):
 
 
 class Teacher(Protocol):
-    """A network that a student learns from; ``classes``: the names of its CLASSES."""
+    """A network that a student is trained on; ``classes``: the names of its CLASSES."""
 
     classes: Sequence[str]
 

@@ -1,4 +1,4 @@
-"""Temporal models of sound: streams of tokens that they learn from, and their training."""
+"""Temporal models of sound: their streams of tokens and their training."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Net = TypeVar("Net", bound=nn.Module)
 
 @dataclass(frozen=True)
 class TemporalRecipe:
-    """How a temporal model learns, whose logits are the sum of its own and the adviser's."""
+    """Training of a temporal model, whose logits are the sum of the network's and the adviser's."""
 
     dropout: float
     part: int  # length of the parts by which longer recordings count for the adviser, in tokens
     advice: float  # share of the adviser's logits in the sum
-    own: float  # share of its own, after it has learnt with all of them
-    seed: int = 0  # of its training, beside the recipe's
+    own: float  # share of the network's logits that is kept after the training
+    seed: int = 0  # of its training, added to the recipe's
 
 
 STREAM_STEPS = 160  # length of a stream: longer than the models' window
@@ -123,11 +123,11 @@ class Recordings:
         return cls(room, targets, drawn / drawn.sum())
 
 
-Given: TypeAlias = tuple[tuple[Tensor, Tensor], Recordings, Adviser]  # what a model learns from
+Given: TypeAlias = tuple[tuple[Tensor, Tensor], Recordings, Adviser]  # training data of a model
 
 
 def label_shares(streams: tuple[Tensor, Tensor], recordings: Recordings) -> Tensor:
-    """Return the share of each label in what ``train_head`` learns from these, [K]."""
+    """Return the share of each label in the training data of ``train_head``, [K]."""
     drawn = torch.from_numpy(recordings.shares).float()
     parts = streams[1].mean((0, 1)), torch.tensordot(drawn, recordings.targets.sum(1), 1)
     return torch.stack([part / part.sum() for part in parts]).mean(0)
@@ -143,9 +143,9 @@ def train_head(
 ) -> None:
     """Train a temporal model, or a linear layer, on tokens with targets.
 
-    Half of the loss is that of streams, [N, T, D] and [N, T, K]. Their pieces begin at random
+    Half of the loss comes from streams, [N, T, D] and [N, T, K]. Their pieces begin at random
     places, and so do the positions, as in the paper: this trains for any first row of the
-    embeddings and for windows that are not yet full. The other half is that of recordings as they
+    embeddings and for windows that are not yet full. The other half comes from recordings as they
     are, from their beginnings. Some are mixed with one another.
     """
     rng = np.random.default_rng(seed)
@@ -176,7 +176,7 @@ def rounded(module: Net) -> Net:
 def trained(
     make_head: Callable[[], nn.Module], given: Given, steps: int, seed: int, recipe: TemporalRecipe
 ) -> nn.Module:
-    """Return a temporal model, or a linear classifier of tokens, that has learnt."""
+    """Return a trained temporal model, or a trained linear classifier of tokens."""
     seed += recipe.seed
     torch.manual_seed(seed)
     head, (streams, recordings, adviser) = make_head(), given
@@ -192,7 +192,7 @@ def trained(
 
 
 def _mixed(tokens: Tensor, targets: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """Return tokens [B, T, D] and targets [B, T, K], or each mixed with those of another stream.
+    """Return tokens [B, T, D] and targets [B, T, K], or each mixed with another stream.
 
     Steps where one of both has no target have none. Mixup (Zhang et al., ICLR 2018) of tokens.
     """

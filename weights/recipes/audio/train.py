@@ -100,7 +100,7 @@ from weights.recipes.common import carry_out, parser
 DELAY_S = 0.75
 _LINEAR = "linear classifier of tokens, same backbone"
 PIECES = 26_000  # that the teacher hears
-_FIRST_PIECES = 3000  # after which it learns while others come
+_FIRST_PIECES = 3000  # after which the training begins while others are made
 # Shares of what the streams of each model are drawn from.
 BANK_SHARES = {
     "cotrans": {"GTZAN": 0.5, "UrbanSound8K": 0.08, "speech": 0.08},
@@ -125,8 +125,8 @@ NETWORK: dict[str, Any] = {
     "num_positions": 192,
     "skip": True,
 }
-# A temporal model learns nothing of genres from so few songs that holds for others: on validation
-# songs it only does harm. Of three trainings of cosounds the second is kept.
+# A temporal model of genres does not generalise from so few songs: on validation songs it is
+# worse than none. Of three trainings of cosounds the second is kept.
 RECIPES = {
     "cotrans": TemporalRecipe(dropout=0.4, part=64, advice=1.0, own=0.1),
     "cosounds": TemporalRecipe(dropout=0.2, part=40, advice=0.5, own=1.0, seed=1),
@@ -140,7 +140,7 @@ class SoundRecipeSize:
     steps: int = 3600  # of the backbone
     batch: int = 48
     seconds: float = 0.0  # of wall time that the steps are spread over; 0: as long as they take
-    workers: int = 0  # processes that make pieces while the backbone learns; 0: this one, before
+    workers: int = 0  # processes that make pieces during the training; 0: this one, before it
     streams: int = 2400
     head_steps: int = 2000
     genre_steps: int = 400  # there are few songs
@@ -158,8 +158,8 @@ def make(
 ) -> list[Path]:
     """Train, score and write cotrans and cosounds, .safetensors and .md; return the weight files.
 
-    ``start``: the backbone to begin with; default: random weights. ``device``: where it learns.
-    ``learn_only``: stop when it has learnt; it is in the cache.
+    ``start``: initial backbone; default: random weights. ``device``: of the training.
+    ``learn_only``: stop after the training of the backbone, which is in the cache.
     """
     backbone = learn(plan, size, find_device(device), start)
     if learn_only:
@@ -187,9 +187,9 @@ def make(
 
 @dataclass(frozen=True)
 class Material:
-    """What both models are made from.
+    """Training and test data of both models.
 
-    ``songs``: those to learn from at other speeds, which the backbone knows less by heart.
+    ``songs``: training songs at other speeds, to which the backbone is less overfitted.
     ``noises``: tokens of made-up sounds. ``classes``: names of the teacher's classes.
     """
 
@@ -223,15 +223,15 @@ def make_model(
         names = [label_of(clip) for clip in some.clips]
         adviser = fit_adviser(some.tokens, some.said, names, labels, material.classes, recipe.part)
         tokens = torch.cat([t for t, _ in banks])
-        told = torch.cat([adviser.advise(t, y) for t, y in banks])
+        note = torch.cat([adviser.advise(t, y) for t, y in banks])
         own = Recordings.of(some.clips, some.tokens, labels, label_of, shares, adviser)
-        return (tokens, told), own, adviser
+        return (tokens, note), own, adviser
 
     arguments = {"num_classes": len(labels), **NETWORK, "dropout": recipe.dropout}
     make_head = partial(CoTrans, **arguments)
     linear = partial(nn.Linear, backbone.token_width, len(labels))
     steps = size.genre_steps if is_genres else size.head_steps
-    # Calibrated on sources that it has not learnt from, the model then learns from these too.
+    # Calibrated on held-out sources, the model is then trained on these too.
     known, rest = (held[p].joined(material.songs[p]) if is_genres else held[p] for p in LEARNT)
     given = lessons(known, (streams.tokens, targets))
     head, often = trained(make_head, given, steps, seed, recipe), label_shares(*given[:2])
@@ -247,8 +247,8 @@ def make_model(
     _adjust(heads[name], labels, label_shares(*given[:2]), tau)
     metrics = _metrics(heads, held, labels, label_of, size.trees, plan)
     others = {"ten labels left out": held["left out"].tokens, "made-up noise": noises}
-    told = described(card, heads[name], held["test"], others)
-    card = replace(card, split=f"{card.split} {told}", metrics=metrics)
+    note = described(card, heads[name], held["test"], others)
+    card = replace(card, split=f"{card.split} {note}", metrics=metrics)
     if plan.fold != URBAN_FOLD:
         learnt = f"What the shipped {name} learnt from, but fold {plan.fold} of UrbanSound8K."
         card = replace(card, trained_on=learnt)
@@ -374,10 +374,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.add_argument("--start", type=Path, help="audio weights whose backbone is the first one")
     options.add_argument("--pieces", type=int, default=PIECES, help="that the teacher hears")
     options.add_argument("--batch", type=int, default=size.batch, help="pieces in a step")
-    options.add_argument("--seconds", type=float, default=0.0, help="until it has learnt; 0: any")
+    options.add_argument(
+        "--seconds", type=float, default=0.0, help="duration of the training; 0: any"
+    )
     options.add_argument("--workers", type=int, default=0, help="processes that make pieces")
-    options.add_argument("--device", default="cpu", help="where it learns: auto, cpu or cuda")
-    options.add_argument("--learn", action="store_true", help="stop when the backbone has learnt")
+    options.add_argument(
+        "--device", default="cpu", help="device of the training: auto, cpu or cuda"
+    )
+    options.add_argument(
+        "--learn", action="store_true", help="stop after the training of the backbone"
+    )
     fold = "of UrbanSound8K, for testing; a --start must not have heard it"
     options.add_argument("--fold", default=URBAN_FOLD, choices=("1", "2", "3"), help=fold)
     chosen = options.parse_args(argv)

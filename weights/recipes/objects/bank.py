@@ -22,7 +22,7 @@ from torch import Tensor
 from costream.evaluation.metrics.detection import Truth
 from costream.training.objects.image_augment import Cutout
 
-CUTOUT = 96  # side of cut-outs, whose aspect is kept beside them
+CUTOUT = 96  # side of cut-outs; their aspect is stored separately
 _THREADS = 8  # that decode
 _QUALITY = 90  # of frames of clips
 
@@ -36,7 +36,7 @@ class Scene:
     labels: Tensor  # int64 [n]
     scores: Tensor  # [n], 1: put down by people
     share: float = 0.0  # sampling probability, not normalised
-    steady: bool = False  # of a camera whose frames are always seen whole
+    steady: bool = False  # of a camera whose frames are always seen completely
 
 
 @dataclass(frozen=True)

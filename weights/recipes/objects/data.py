@@ -202,7 +202,7 @@ def _photographs(packs: Path) -> list[Scene]:
 def label(
     frames: Sequence[Tensor], clip: ClipUse, teacher: NanoDet, names: Sequence[str], empty: Tensor
 ) -> list[ScoredImage]:
-    """Return frames with boxes: of what moves, or those of the teacher."""
+    """Return frames with boxes: of moving things, or of the teacher."""
     scenes = []
     for frame in frames:
         if clip.moving is not None:

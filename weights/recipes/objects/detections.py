@@ -24,7 +24,9 @@ def detect_images(
     return [boxes_in(network(pixels(p[None]).to(device))[0], p) for p in pictures]
 
 
-def boxes_in(said: Detections, picture: Tensor) -> DetectedBoxes:
+def boxes_in(detections: Detections, picture: Tensor) -> DetectedBoxes:
     """Return detections in an image [3, H, W], clipped to it."""
-    boxes = clip_boxes(said.boxes.cpu(), picture.shape[1], picture.shape[2])
-    return DetectedBoxes(boxes.numpy(), said.scores.cpu().numpy(), said.labels.cpu().numpy())
+    boxes = clip_boxes(detections.boxes.cpu(), picture.shape[1], picture.shape[2])
+    return DetectedBoxes(
+        boxes.numpy(), detections.scores.cpu().numpy(), detections.labels.cpu().numpy()
+    )

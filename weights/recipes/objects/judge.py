@@ -49,7 +49,7 @@ from weights.recipes.objects.teacher import NanoDet
 
 @dataclass(frozen=True)
 class DetectionTest:
-    """Images as the network gets them, those of a clip in order, and ground truth."""
+    """Images as the network gets them, the frames of a clip in order, and ground truth."""
 
     pictures: list[Tensor]  # uint8 [3, h, w]
     truth: list[Truth]  # in their pixels

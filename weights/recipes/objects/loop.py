@@ -54,21 +54,21 @@ class MapHead(nn.Module):
         ]
 
 
-def map_loss(said: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
+def map_loss(predicted: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
     """Return the loss of logits against the teacher's probabilities, maps [B, h, w, K].
 
     Binary cross entropy, less the irreducible part, the teacher's entropy; divided by the sum over
     all places of the probability of the likeliest class.
     """
-    total = said[0].new_zeros(())
-    amount = said[0].new_zeros(())
-    for logits, wanted in zip(said, teacher, strict=True):
+    total = predicted[0].new_zeros(())
+    amount = predicted[0].new_zeros(())
+    for logits, wanted in zip(predicted, teacher, strict=True):
         wanted = wanted.clamp(0, 1)
         each = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
         each = each - F.binary_cross_entropy(wanted, wanted, reduction="none")
         total = total + each.sum()
         amount = amount + wanted.amax(-1).sum()
-    return total / (amount + len(said[0]))
+    return total / (amount + len(predicted[0]))
 
 
 class Views(Protocol):
@@ -86,7 +86,7 @@ class DetectorSchedule:
     """Length and learning rates of a training.
 
     ``seconds``: how long it takes in all, on whatever machine; None: ``steps`` steps. ``stem``: the
-    learning rate of the layers that are the teacher's, relative to that of the others; at 0 they
+    learning rate of the layers from the teacher, relative to the other layers; at 0 they
     stay so.
     """
 
@@ -233,8 +233,8 @@ def train(
     """Train to the end of the course, from the checkpoint if it exists; return averaged weights.
 
     The views of a step depend only on the seed and its number, so a resumed training of a number of
-    steps gives the same result as an uninterrupted one. ``judge``: what is told of the averaged
-    weights first and now and then; ``report``: takes lines of progress.
+    steps gives the same result as an uninterrupted one. ``judge``: returns the log line for the
+    averaged weights, at the start and from time to time; ``report``: takes lines of progress.
     """
     if checkpoint.is_file():
         learner.load(checkpoint)

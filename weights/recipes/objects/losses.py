@@ -1,4 +1,4 @@
-"""Losses of a detector for whole batches at once: no step waits for the device.
+"""Losses of a detector computed per batch, so that no step waits for the device.
 
 The losses of ``costream.training.objects.losses``, with as many boxes in every image, of which some
 are not there. Ren et al., "Faster R-CNN" (NeurIPS 2015).

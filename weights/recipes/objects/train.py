@@ -1,10 +1,11 @@
 """Training recipe of the shipped detector: ``python -m weights.recipes.objects.train``.
 
-Reads the packs coco256, images_det, samples and teachers2, and writes what is learnt from into one
-file, the bank, beside the checkpoint. The first layers begin as those of NanoDet-Plus-m-1.5x. A
-small ViTDet on top learns from boxes and from the teacher's classes at every place (learn.py), is
-scored on held-out images and clips, with all tokens and with fewer, and written with its card.
-Seeded. An interrupted run resumes from its checkpoint. ``--start FILE`` goes on from stored
+Reads the packs coco256, images_det, samples and teachers2, and writes the training data into one
+file, the bank, next to the checkpoint. The first layers begin with the weights of
+NanoDet-Plus-m-1.5x. A small ViTDet on top learns from boxes and from the teacher's classes at every
+place (learn.py), is scored on held-out images and clips, with all tokens and with fewer, and
+written with its card.
+Seeded. An interrupted run resumes from its checkpoint. ``--start FILE`` continues from stored
 weights.
 
 ``--only bank`` stops once the bank is written, which learn.py can learn from on another machine;

@@ -44,7 +44,7 @@ class ViewBatch(NamedTuple):
 
 
 class ViewMaker:
-    """The scenes of a bank on a device. Random numbers are torch's own of that device."""
+    """The scenes of a bank on a device, drawn with torch's generator of that device."""
 
     def __init__(self, bank: Bank, device: torch.device) -> None:
         rows, starts, sizes, at = [], [], [], 0

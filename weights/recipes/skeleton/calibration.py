@@ -34,7 +34,7 @@ def calibrate(
 ) -> tuple[float, Timeline]:
     """Return what to add to the background's logit, which is the first, and the timeline.
 
-    Both minimise what is told wrongly: the shares of motions whose timeline shows a wrong label
+    Both minimise wrong output: the shares of motions whose timeline shows a wrong label
     (``WRONG`` times), or none, and of those whose scores have another label first, means over sets.
     Anything is shown of at most ``RESTS_TOLD`` of people at rest, or as few as can be.
     """

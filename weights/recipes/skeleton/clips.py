@@ -44,8 +44,8 @@ def _block(block: SkeletonBlock, x: Tensor) -> Tensor:
     if block.residual is None:
         return F.relu(y + x)
     conv = block.residual.t_conv
-    beside = F.linear(x[:: unit.stride], conv.weight.flatten(1), conv.bias)
-    return F.relu(y + _norm(block.residual.bn, beside))
+    residual = F.linear(x[:: unit.stride], conv.weight.flatten(1), conv.bias)
+    return F.relu(y + _norm(block.residual.bn, residual))
 
 
 def _graph(unit: GraphConvolution, x: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def _norm(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
 class _Taps(torch.autograd.Function):
     """Causal convolution [T', R, O] of time-major rows [T, R, C] with taps [K, C, O], newest last.
 
-    With a stride s, output t is that of frame s t.
+    With a stride s, output t belongs to frame s t.
     """
 
     @staticmethod

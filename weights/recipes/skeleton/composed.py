@@ -33,7 +33,7 @@ _AHEAD = np.array([0.0, 0.0, -0.2])  # of the upper arm's length: where elbows g
 def composed(motions: Sequence[Motion], seed: int) -> list[Motion]:
     """Return motions of both arms and of one, as body-15, made of ``motions`` of one arm.
 
-    Trunk and legs of both are those of either. There are none where no motion of one side is given.
+    Trunk and legs come from either motion. Empty without motions of both sides.
     """
     rng = np.random.default_rng(seed)
     out = []
@@ -85,7 +85,7 @@ def _joined(arms: Mapping[str, Joints], rng: np.random.Generator) -> np.ndarray:
 def keep_down(x: np.ndarray, arm: Sequence[int], height: float) -> None:
     """Keep the elbow of joints [T, V, 3] below a height, in lengths of the upper arm, in place.
 
-    The forearm goes along and does what it did.
+    The forearm follows the upper arm and moves as before.
     """
     shoulder, elbow, wrist = arm
     upper = x[:, elbow] - x[:, shoulder]

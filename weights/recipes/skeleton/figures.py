@@ -14,7 +14,7 @@ from samples import moves
 from weights.recipes.skeleton.sets import RATE_HZ, scaled
 
 EACH = 24  # motions of each action
-VARIATION = 0.12  # of the directions of limbs, relative to their own
+VARIATION = 0.12  # of the directions of limbs, relative to their length
 BEFORE_S = 1.0  # standing
 
 

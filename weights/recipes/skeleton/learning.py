@@ -1,4 +1,4 @@
-"""Training of a skeleton network on streams of all sets, and on what another says of them."""
+"""Training of a skeleton network on streams of all sets, and on the outputs of a teacher."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from weights.recipes.skeleton.tokens import body_tokens
 log = logging.getLogger("costream")
 REPORT_S = 10.0  # between two lines of progress
 ORDINARY = 5  # updates on a GPU before one is recorded
-TEMPERATURE, TAUGHT = 2.0, 0.5  # of what a teacher says, and its weight beside the labels
+TEMPERATURE, TAUGHT = 2.0, 0.5  # of the teacher's outputs, and their weight relative to the labels
 Tokens = Callable[[StreamBatch, torch.Generator], Tensor]  # -> [B, T, 1, V, C]
 
 
@@ -45,7 +45,7 @@ class _Chance:
 
 
 class _Progress:
-    """The mean loss and the speed of a training, told every ten seconds."""
+    """The mean loss and the speed of a training, logged every ten seconds."""
 
     def __init__(self, title: str, schedule: Schedule) -> None:
         self._title, self._schedule = title, schedule
@@ -57,10 +57,10 @@ class _Progress:
         self._step = step + 1
         self._costs.append(cost)
         if time.monotonic() - self._since_s > REPORT_S:
-            self.tell()
+            self.report()
 
-    def tell(self) -> None:
-        """Log what there is since the last time."""
+    def report(self) -> None:
+        """Log the losses since the last report."""
         if not self._costs:
             return
         loss, count = float(torch.stack(self._costs).mean()), len(self._costs)
@@ -115,10 +115,13 @@ def learn(
     """Train ``network`` on batches of streams of ``length`` steps; it gets the averaged weights.
 
     Every output is scored, the first ones of a motion with less weight. ``teacher``: a network on
-    the same device that sees the same streams in space; what it says is learnt too. Progress goes
+    the same device that gets the same streams in space; its outputs are learnt too. Progress goes
     to the log.
     """
-    chance, own = torch.Generator().manual_seed(run.seed), torch.Generator(network.fc.weight.device)
+    chance, generator = (
+        torch.Generator().manual_seed(run.seed),
+        torch.Generator(network.fc.weight.device),
+    )
     average, stride = Average(network), network.stride
     parts: dict[str, Stateful] = {"chance": _Chance(chance), "average": average}
     optimizer = Optimizer([network], schedule, run.title, run.checkpoint, parts)
@@ -136,16 +139,16 @@ def learn(
 
     gradients = _Gradients(network, cost_of)
     for step in optimizer:
-        own.manual_seed(int(torch.randint(2**62, (), generator=chance)))
-        batch = streams.draw(schedule.batch, length, own)
-        seen = tokens(batch, own)
+        generator.manual_seed(int(torch.randint(2**62, (), generator=chance)))
+        batch = streams.draw(schedule.batch, length, generator)
+        seen = tokens(batch, generator)
         space = seen if teacher is None else body_tokens(batch.joints, batch.seen)
         labels, weights = batch.labels[:, ::stride], batch.weights[:, ::stride]
         cost = gradients(seen, labels, weights, space)
         optimizer.apply(cost)
         average.update(network)
         progress.add(step, cost)
-    progress.tell()
+    progress.report()
     if run.checkpoint is not None:
         run.checkpoint.write(schedule.steps, optimizer.parts)
     network.load_state_dict(average.weights)
@@ -173,14 +176,14 @@ def read_teacher(path: Path, labels: Sequence[str]) -> SkeletonNet:
 
 
 def start_from(network: SkeletonNet, labels: list[str], path: Path) -> None:
-    """Copy the weights of a file where names agree, and those of the same labels.
+    """Copy the weights of a file for equal names, and the classifier rows of equal labels.
 
     A network for pictures gets those of one for space without depth, one for several persons
     treats each as the first. In a wider network further channels get what the first ones have, and
     give these nothing: it begins with the same output.
     """
     stored = read_weights(path)
-    own = network.state_dict()
+    state = network.state_dict()
     tensors = {name.removeprefix("network."): tensor for name, tensor in stored.tensors.items()}
     if network.channels < int(stored.card.arguments["channels"]):
         tensors |= _without_depth(tensors, network.joints)
@@ -188,27 +191,29 @@ def start_from(network: SkeletonNet, labels: list[str], path: Path) -> None:
     for name in ("weight", "bias", "running_mean", "running_var"):
         tensors[f"data_bn.{name}"] = tensors[f"data_bn.{name}"].repeat(others)
     labelled = ("fc.weight", "fc.bias", "reading.weight")
-    found = {k: _widened(v, own[k]) for k, v in tensors.items() if k in own and k not in labelled}
+    found = {
+        k: _widened(v, state[k]) for k, v in tensors.items() if k in state and k not in labelled
+    }
     known = {label: k for k, label in enumerate(stored.card.labels)}
     both = [(k, known[label]) for k, label in enumerate(labels) if label in known]
     for name in labelled:
         if name in tensors:
-            found[name] = own[name].clone()
+            found[name] = state[name].clone()
             for new, old in both:
-                found[name][new] = _widened(tensors[name][old][None], own[name][new][None])[0]
-    network.load_state_dict(own | found)
+                found[name][new] = _widened(tensors[name][old][None], state[name][new][None])[0]
+    network.load_state_dict(state | found)
 
 
-def _widened(tensor: Tensor, own: Tensor) -> Tensor:
-    """Return ``own`` with ``tensor`` in its first rows and columns, beside which there are zeros.
+def _widened(tensor: Tensor, wider: Tensor) -> Tensor:
+    """Return ``wider`` with ``tensor`` in its first rows and columns, zeros in other columns.
 
-    What does not fit stays ``own``.
+    ``wider`` itself if the tensor does not fit.
     """
-    if tensor.dim() != own.dim() or any(
-        a > b for a, b in zip(tensor.shape, own.shape, strict=True)
+    if tensor.dim() != wider.dim() or any(
+        a > b for a, b in zip(tensor.shape, wider.shape, strict=True)
     ):
-        return own
-    out = own.clone()
+        return wider
+    out = wider.clone()
     if tensor.dim() > 1:
         out[: len(tensor), tensor.shape[1] :] = 0
     out[tuple(slice(size) for size in tensor.shape)] = tensor

@@ -2,7 +2,7 @@
 
 What two people do to each other, from their joints in pictures: SBU Kinect Interaction (Yun et al.,
 CVPR workshops 2012), read as pixels. It starts from ``--start weights/costgcn-2d.safetensors``. The
-background is people of the other sets, each by themselves. Nothing is learnt from motions in which
+background is people of the other sets, each alone. Nothing is learnt from motions in which
 two of the six actors are seen: those that they begin are the test. Those of one more are for the
 choice of the background's weight and of the timeline, and are learnt from in the last steps.
 Seeded, and resumed from OUTPUT/*.partial.
@@ -106,12 +106,12 @@ def make(packs: Path, size: PairsRecipeSize, seed: int, folder: Path, start: Pat
         network.fc.bias[0] += shift
     network.half().float()  # rounded as it is stored
     weights = SkeletonWeights(network, frontend, timeline, RATE_HZ)
-    own = labels[1:]
-    rows: dict[str, Any] = {NAME: score(weights, test, labels, own, seed)}
-    rows["tree ensemble"] = trees(taught, test, own, frontend, size.trees, seed)
-    rows["majority"] = majority(taught, test, own)
+    events = labels[1:]
+    rows: dict[str, Any] = {NAME: score(weights, test, labels, events, seed)}
+    rows["tree ensemble"] = trees(taught, test, events, frontend, size.trees, seed)
+    rows["majority"] = majority(taught, test, events)
     shown = [bool(weights.segments(p, labels)) for p in weights.predict(unknown)]
-    card = _card(labels, {f"SBU, actors 5 and 6, {len(own)} classes": rows}, weights, shown)
+    card = _card(labels, {f"SBU, actors 5 and 6, {len(events)} classes": rows}, weights, shown)
     path = folder / f"{NAME}.safetensors"
     save_model(path, card, network.half(), frontend)
     path.with_suffix(".md").write_text(card_text(card, sequence_table), encoding="utf-8")
@@ -145,9 +145,9 @@ def swapped(motion: Motion) -> Motion:
 
 
 def background(packs: Path, count: int, rng: np.random.Generator, *, test: bool) -> list[Motion]:
-    """Return motions of one person alone, or of two beside each other, as seen by a camera.
+    """Return motions of one person alone, or of two next to each other, as seen by a camera.
 
-    Of the people to learn from of the other sets, or with ``test`` of those of their tests.
+    The people are from the training parts of the other sets, or with ``test`` from their tests.
     """
     alone = [
         m for name, own in SETS.items() for m in read_set(packs, name)

@@ -137,7 +137,7 @@ def trees(
     count: int,
     seed: int,
 ) -> dict[str, Any]:
-    """Return the accuracy of extremely randomised trees on the network's own input.
+    """Return the accuracy of extremely randomised trees on the network's input.
 
     Features: each channel of each joint at 16 moments, and its mean, standard deviation, minimum
     and maximum.

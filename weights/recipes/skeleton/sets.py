@@ -242,7 +242,7 @@ _LEFT_OUT = ("feminine", "old")  # Bandai's dataset 1: the styles of the test, b
 
 
 def read_pack(folder: Path, name: str, what: str = "the training motions") -> Pack:
-    """Return the arrays of ``skel_NAME.npz``. UsageError, which says ``what``, if it is missing."""
+    """Return the arrays of ``skel_NAME.npz``. UsageError with ``what`` if it is missing."""
     path = folder / f"skel_{name}.npz"
     if not path.is_file():
         raise UsageError(
@@ -261,13 +261,13 @@ def read_set(folder: Path, name: str) -> list[Motion]:
     and the last but one fifth and tenth of the files of each class (neighbouring files are
     probably of one person); in CMU "fifth". Raises UsageError if the pack is missing.
     """
-    pack, own = read_pack(folder, name), SETS[name]
+    pack, skeleton_set = read_pack(folder, name), SETS[name]
     groups = _groups(name, pack)
-    everything = _joints(name, own, pack["x"].astype(np.float32))
+    everything = _joints(name, skeleton_set, pack["x"].astype(np.float32))
     speed = float(pack["fps"]) / RATE_HZ
     out = []
     for k, (begin, length) in enumerate(zip(pack["start"], pack["length"], strict=True)):
-        label = own.labels.get(str(pack["classes"][pack["y"][k]]))
+        label = skeleton_set.labels.get(str(pack["classes"][pack["y"][k]]))
         if label is None or groups[k] is None:
             continue
         joints = single(everything[begin : begin + length])
@@ -279,9 +279,11 @@ def read_set(folder: Path, name: str) -> list[Motion]:
     return out
 
 
-def _joints(name: str, own: SkeletonSet, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    out: npt.NDArray[np.float32] = x[:, own.joints]
-    if -1 in own.joints:
+def _joints(
+    name: str, skeleton_set: SkeletonSet, x: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    out: npt.NDArray[np.float32] = x[:, skeleton_set.joints]
+    if -1 in skeleton_set.joints:
         out = between_hips(out)
     if name == "uiprmd":
         out *= np.array((-1, 1, -1), np.float32)

@@ -1,4 +1,4 @@
-"""Batches of streams: motions of all sets one after another, drawn for a whole batch at once."""
+"""Batches of streams: motions of all sets one after another, drawn for a batch at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Changes:
     posture: float = 0.1  # of each bone's end throughout, relative to its other end
     larger: float = 0.45  # of the logarithm: how far a motion goes from its middle pose, uniform
     smaller: float = 0.9  # the same downwards: some people hardly raise a hand to their chest
-    uneven: float = 0.2  # of the logarithm: the same of each bone, beside that of its motion
+    uneven: float = 0.2  # of the logarithm: of the same bone throughout, added to the motion's
     turn: float = 1.6  # radians from facing the camera: some are seen from behind
     tilt: float = 0.3  # radians: cameras that are not level, of some more than of others
     jitter: float = 0.06  # of a joint in each step
@@ -330,7 +330,7 @@ class _Sources:
         acting = (kind % 2 == 1) & ~over
         rest, glide = self.rest.gather(1, number), self.glide.gather(1, number)
         way = ((since - rest + 1) / (glide + 1)).clamp(0, 1)
-        from_first = number == 0  # nothing is before the first motion but its own first pose
+        from_first = number == 0  # before the first motion there is only its first pose
         left = torch.where(from_first, first, (self.whole - 1).gather(1, before))
         end = torch.where(over, last, left)
         one = (

@@ -1,4 +1,4 @@
-"""The input of the network for whole clips of one person at once: what ``JointStreams`` gives."""
+"""Input of the network for complete clips of one person: as ``JointStreams`` returns it."""
 
 from __future__ import annotations
 

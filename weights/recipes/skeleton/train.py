@@ -2,13 +2,13 @@
 
 Reads the packs of nine sets, trains a causal CoST-GCN on streams of their motions, chooses the
 background's weight and the timeline on people that it has not learnt from, learns from those too,
-scores it on further people, styles and files beside baselines, and writes the weights with their
-card. ``--model costgcn-2d`` learns from projections of the same streams, and either from what
-``--teacher weights/costgcn.safetensors`` says of them or, without it, from joints in films too.
+scores it and baselines on further people, styles and files, and writes the weights with their
+card. ``--model costgcn-2d`` learns from projections of the same streams, and also from the
+outputs of ``--teacher weights/costgcn.safetensors`` or, without it, from joints in films.
 Seeded, and resumed from OUTPUT/MODEL.partial.
 
-``--start weights/costgcn.safetensors`` goes on from stored weights, with a smaller ``--rate``;
-``--share 0.5`` keeps weights halfway between those and what was learnt from there.
+``--start weights/costgcn.safetensors`` continues from stored weights, with a smaller ``--rate``;
+``--share 0.5`` keeps weights halfway between those and the trained ones.
 
 It learns on a GPU too: after ``--device cuda --streams 256 --seconds 360 --learn`` there, the same
 command without ``--device`` and ``--learn`` makes choices and scores elsewhere from that folder.
@@ -106,8 +106,8 @@ class SkeletonOptions:
         teacher: weights for joints in space, whose outputs are learnt too.
         device: to train on.
         learn_only: stop after the training.
-        share: how far the kept weights are from those of ``start`` to the trained ones (Wortsman
-            et al., "Robust fine-tuning of zero-shot models", CVPR 2022).
+        share: position of the kept weights from ``start`` (0) to the trained ones (1) (Wortsman et
+            al., "Robust fine-tuning of zero-shot models", CVPR 2022).
     """
 
     start: Path | None = None
@@ -294,14 +294,14 @@ def _parts(
     choosing: Parts = {}
     test: Parts = {}
     for name, motions in data.items():
-        own = SETS[name]
+        skeleton_set = SETS[name]
         if name in without:
             train[name], test[name] = [], [m for m in motions if m.label in labels]
             continue
-        held_out = (*own.validation, *own.test)
+        held_out = (*skeleton_set.validation, *skeleton_set.test)
         train[name] = [m for m in motions if m.group not in held_out]
-        test[name] = [m for m in motions if m.group in own.test]
-        chosen = [m for m in motions if m.group in own.validation]
+        test[name] = [m for m in motions if m.group in skeleton_set.test]
+        chosen = [m for m in motions if m.group in skeleton_set.validation]
         if chosen:
             choosing[name] = chosen
     return train, choosing, test

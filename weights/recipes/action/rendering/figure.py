@@ -16,7 +16,7 @@ import numpy.typing as npt
 Vector = npt.NDArray[np.float64]
 LABELS = ("background", "walk", "sit down", "sit", "stand up", "fall", "lie")
 # A pose: position of the pelvis; the body leans by TILT towards the compass direction AZIMUTH and
-# is turned by TWIST about its own long axis; then flexion of hips, knees, shoulders, elbows (left,
+# is turned by TWIST about its long axis; then flexion of hips, knees, shoulders, elbows (left,
 # right) and spread of legs and arms.
 X, Y, Z, AZIMUTH, TILT, TWIST, HIP, KNEE, SHOULDER, ELBOW, LEGS, ARMS = (
     0,
