@@ -14,7 +14,7 @@ WHERE = "frame"  # in messages
 
 
 def as_array(value: Any) -> Values:
-    """Return a value as an array. Raises UsageError for values that are none."""
+    """Return a value as an array. Raises UsageError if it cannot be converted."""
     if hasattr(value, "detach"):  # a torch tensor
         value = value.detach().cpu()
         if value.is_floating_point() and value.element_size() < 4:  # NumPy has no bfloat16

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from av.container import InputContainer
 
 
-# "auto": hardware where there is a device that decodes the stream
+# "auto": hardware if this machine can decode the stream with it
 DecoderChoice = Literal["auto", "software", "hardware", "fast"]
 
-# "waiting": lost, will be retried; "lost": given up; "ended": over, or stopped
+# "waiting": lost, to be retried; "lost": no more retries; "ended": finished or stopped
 ConnectionState = Literal["connecting", "live", "waiting", "lost", "ended"]
 
-# Times within half of Matroska's resolution are equal: "--start 0.067" selects the frame there.
+# Times that differ by less than half of Matroska's resolution are equal.
 SAME_TIME_S = 0.5e-3
 
 
@@ -34,10 +34,10 @@ class PacketListener(Protocol):
         """Handle a new connection; its streams may differ from those before."""
 
     def add(self, packet: Packet[Any], time_s: float) -> None:
-        """Take a packet of any stream; ``time_s``: the feed's time of arrival."""
+        """Take a packet of any stream; ``time_s``: its arrival in seconds of the feed."""
 
     def place(self, stamp_s: float, time_s: float) -> None:
-        """Take the feed's time of the data that have this stamp in their container."""
+        """Take the time in the feed, ``time_s``, of the data stamped ``stamp_s``."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,16 @@ class ConnectionOptions:
     """Connection settings of a live feed."""
 
     timeout_s: float = 10.0  # lost after this long without data
-    retries: int = -1  # consecutive attempts before giving up; -1: no limit
+    retries: int = -1  # consecutive failed attempts before giving up; -1: no limit
     transport: Literal["tcp", "udp"] = "tcp"  # RTSP
     speed: float | None = None  # play files as feeds at this factor; None: do not
     keeper: PacketListener | None = None
-    follow: bool = False  # text files: only what is appended, also to a new file of the name
-    tls_verify: bool = False  # refuse servers whose certificates are not valid
-    zero_s: float | None = None  # time.monotonic() at 0 s of its times; None: when it is opened
+    follow: bool = False  # text files: read only appended lines, as tail -F does
+    tls_verify: bool = False  # refuse servers with invalid certificates
+    zero_s: float | None = None  # time.monotonic() at 0 s of the source; None: when opened
 
     def age_s(self) -> float:
-        """Return the time at which a source begins that is opened now: 0 s without ``zero_s``."""
+        """Return the start time of a source that is opened now: 0 s without ``zero_s``."""
         return 0.0 if self.zero_s is None else time.monotonic() - self.zero_s
 
 
@@ -62,7 +62,7 @@ class ConnectionOptions:
 class SourceOptions:
     """Options for opening a source.
 
-    Times are seconds on the container's own clock; transport streams count from their start.
+    Times are seconds on the clock of the container; transport streams count from their start.
     """
 
     start_s: float = 0.0
@@ -73,34 +73,32 @@ class SourceOptions:
     rate_hz: float | None = None  # rows per second, for sources without time stamps (features)
     frame_rate_hz: float | None = None  # skeletons without time stamps: frames per second
     input_hz: float | None = None  # video without time stamps: frames per second
-    stream: str | None = None  # of several of video, by number (from 1) or size: 2, 320x240
+    stream: str | None = None  # which video stream, by number (from 1) or size: 2, 320x240
     layout: str | None = None  # skeletons: name of the joint layout, or a TOML file; None = detect
     columns: str | None = None  # skeletons: roles of the columns of a table; None = detect
     persons: int = 2  # skeletons: number of person slots per frame
     sound: AudioFormat | None = None  # read the sound of media in this format; None: the video
     extra_audio: AudioFormat | None = None  # also read the sound of video, in this format
-    channel: int | None = None  # audio channel, from 1; None: the mean of all
-    sampled_hz: float | None = None  # video files: frames that no tick of this rate shows are not
-    # decoded if no other refers to them; None: all are
-    decoder: DecoderChoice = "software"  # of video; fast: in software, without loop filters
+    channel: int | None = None  # audio channel, from 1; None: the mean of all channels
+    # Video files: skip frames that are not shown at this rate and that no other frame needs.
+    sampled_hz: float | None = None  # None: decode all frames
+    decoder: DecoderChoice = "software"  # of video; fast: software without loop filters
     prefetch: bool = False  # decode some frames of video files in advance, in a thread
     raw: RawAudioFormat | None = None  # read "-" and pipes as headerless samples
-    text: Literal["line", "word"] | None = None  # read text, an item for each of these; None: no
-    arrival: bool = False  # text: times are when it came, not the numbers of lines
-    tls_verify: bool = False  # media files on web servers: refuse certificates that are not valid
-    connecting: ConnectionOptions | None = (
-        None  # accept live feeds (URLs, cameras); None: files only
-    )
+    text: Literal["line", "word"] | None = None  # read text by lines or words; None: not text
+    arrival: bool = False  # text: use arrival times instead of line numbers
+    tls_verify: bool = False  # media files on web servers: refuse invalid certificates
+    connecting: ConnectionOptions | None = None  # accept live feeds; None: files only
 
 
 def before_start(options: SourceOptions, begin_s: float) -> str | None:
-    """Return a message if the range ends before a recording begins; None if it does not."""
+    """Return an error message if the range ends before the recording begins, else None."""
     if options.end_s is None or options.end_s > begin_s:
         return None
     begin, end = format_time(math.floor(begin_s)), format_time(options.end_s)
     length = format_time(max(1.0, options.end_s - options.start_s))
     return (
-        f"the range ends at {end}, before the recording begins, at {begin} by its own clock; try "
+        f"the range ends at {end}, before the recording begins (at {begin}); try "
         f"--start {begin} --duration {length}"
     )
 
@@ -109,7 +107,7 @@ def before_start(options: SourceOptions, begin_s: float) -> str | None:
 class Source(Protocol):
     """One input: ``open`` once, iterate ``items`` once, ``close`` always (any number of times).
 
-    ``open`` raises SourceError if nothing can be read. ``items`` yields data in time order,
+    ``open`` raises SourceError if the input cannot be read. ``items`` yields data in time order,
     with Gap and Fault items where data is missing or damaged, and never raises for bad data:
     damage that ends the stream is a last Fault with ``fatal=True``. ``stop`` may be called
     from a signal handler or another thread: ``items`` then ends soon, even while it waits for
@@ -126,7 +124,7 @@ class Source(Protocol):
 
 
 def shifted(items: Iterable[Item], by_s: float) -> Iterator[Item]:
-    """Yield items ``by_s`` later: of a source whose own times begin at 0 s when it is opened."""
+    """Yield items with ``by_s`` added to their times."""
     for item in items:
         if isinstance(item, Gap):
             yield replace(item, start_s=item.start_s + by_s, end_s=item.end_s + by_s)
@@ -137,10 +135,10 @@ def shifted(items: Iterable[Item], by_s: float) -> Iterator[Item]:
 
 
 # Sources by name. Keywords of ``@source``:
-# kind: of its data; a live source without one has sound if the options request it, else video
-# order: place in which sources of files (sources/file.py) are asked whether they read some data;
-#     those without one are asked first
-# address: live sources: pattern of what the command line names them by
+# kind: kind of its data; live sources without it yield sound if the options ask for it, else video
+# order: place in which sources of files are asked whether they read some data (sources/file.py);
+#     sources without it are asked first
+# address: live sources: pattern of their names on the command line
 # connecting: live sources that need ``SourceOptions.connecting``
 SOURCES = Registry[type[Source]]("costream.sources", "source")
 source = SOURCES.register
@@ -151,14 +149,14 @@ class Connection:
     """Connection state of a live source."""
 
     state: ConnectionState
-    message: str = ""  # why it is not live; one line, redacted
+    message: str = ""  # why it is not live: one line without credentials
     reconnects: int = 0  # successful reconnections
-    received_s: float | None = None  # time.monotonic() of its newest data; None: of its newest item
+    received_s: float | None = None  # time.monotonic() of the newest data; None: see its items
 
 
 @runtime_checkable
 class LiveSource(Protocol):
-    """Additional properties of a live source; read by threads other than the reading one."""
+    """Additional properties of a live source; any thread may read them."""
 
     @property
     def connection(self) -> Connection:
@@ -170,4 +168,4 @@ class LiveSource(Protocol):
 
     @property
     def drift_ppm(self) -> float | None:
-        """Drift of its clock against this machine's in ppm, > 0: faster; None while unknown."""
+        """Drift of its clock against this machine's, in ppm; > 0: faster; None: unknown."""

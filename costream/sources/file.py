@@ -1,4 +1,4 @@
-"""Base of the sources of files and pipes, and the choice of the one for given data."""
+"""Base class of the sources of files and pipes, and the choice of one by the first bytes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from costream.sources.media.input_file import Readable
 from costream.sources.media.remote import MEDIA_SUFFIXES, is_remote
 
 READ_BYTES = 1 << 16
-_LONGEST_NAME = 100  # of a file on a web server
-HEAD_BYTES = 1 << 16  # of a file, by which its source is chosen
+_LONGEST_NAME = 100  # characters, of a file on a web server
+HEAD_BYTES = 1 << 16  # first bytes of a file, which decide what source reads it
 
 
 class FileSource(ABC):
     """Source of a file, or of a pipe with the same content.
 
-    A class below this one is declared by ``@source``, and tells by ``sniff`` what it reads.
-    ``errors`` counts the errors found so far.
+    Subclasses are registered by ``@source``; ``sniff`` says which data a class reads.
     """
 
     def __init__(
@@ -59,23 +58,23 @@ class FileSource(ABC):
 
     @property
     def options(self) -> SourceOptions:
-        """What the source was made with."""
+        """The options of the source."""
         return self._options
 
     def _prepare(self) -> None:  # noqa: B027
-        """Set what depends on the options; ValueError if one is missing."""
+        """Prepare for the options; raise ValueError if a required one is missing."""
 
     @staticmethod
     @abstractmethod
     def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
-        """Return whether this source reads data that begin with ``head``.
+        """Return whether this class reads data that begin with ``head``.
 
-        ``path``: the file, or a folder, and then ``head`` is empty; None: a pipe.
+        ``path``: the file, or a folder (``head`` is empty then); None for a pipe.
         """
 
     @staticmethod
     def names(head: bytes, path: str) -> list[str]:
-        """Return NAME of each recording in a file, of FILE#NAME; none if it is a single one."""
+        """Return the names of the recordings in a file (FILE#NAME); empty for a single one."""
         return []
 
     @property
@@ -103,10 +102,13 @@ class FileSource(ABC):
 def find_file_source(
     head: bytes, path: str | None, options: SourceOptions
 ) -> tuple[SourceKind, type[FileSource]] | None:
-    """Return the source, and its kind, for the arguments of ``FileSource.sniff``."""
-    for entry, made in file_sources():
-        if made.sniff(head, path, options):
-            return entry.info["kind"], made
+    """Return kind and class of the source that reads some data; None if there is none.
+
+    The arguments are those of ``FileSource.sniff``.
+    """
+    for entry, source_class in file_sources():
+        if source_class.sniff(head, path, options):
+            return entry.info["kind"], source_class
     return None
 
 
@@ -118,7 +120,7 @@ def file_sources() -> Iterator[tuple[Entry[type[Source]], type[FileSource]]]:
 
 
 def require_rate(rate_hz: float | None, where: str, what: str = "its frames") -> float:
-    """Return the rate; raise UsageError if there is none, or it is not a positive number."""
+    """Return ``rate_hz``; raise UsageError unless it is a positive number."""
     if rate_hz is None or not (rate_hz > 0 and math.isfinite(rate_hz)):
         raise UsageError(f"{what} have no times", where=where, hint="give their rate: --fps")
     return rate_hz
@@ -131,7 +133,7 @@ def first_of(names: Iterable[str], count: int = 4) -> str:
 
 
 def read_all(file: Readable) -> bytes:
-    """Return everything up to the end."""
+    """Return all remaining bytes."""
     return b"".join(iter(lambda: file.read(READ_BYTES), b""))
 
 
@@ -152,5 +154,5 @@ def remote_name(uri: str) -> str | None:
 
 
 def _safe_name(text: str) -> str:
-    """Return ``text`` with what no file name may hold replaced by ``_``."""
+    """Return ``text`` with ``_`` for each character that file names may not contain."""
     return "".join("_" if c in '/\\:*?"<>|' or not c.isprintable() else c for c in text)

@@ -49,10 +49,10 @@ class MemorySource:
         self._stopped = False
 
     def open(self) -> SourceInfo:
-        """Take the first value. Raises UsageError if there is none, or it does not fit."""
+        """Take the first value. Raises UsageError if there is none or its shape is wrong."""
         first = next(self._values, None)
         if first is None:
-            raise UsageError("there is not a single value", where=self._name)
+            raise UsageError("there are no values", where=self._name)
         value = as_array(first)
         self._values = itertools.chain([value], self._values)
         self._converter = make_converter(
@@ -66,10 +66,10 @@ class MemorySource:
         return self._converter.info
 
     def items(self) -> Iterator[Item]:
-        """Yield the items of the range that the options name."""
+        """Yield the items of the requested range."""
         if self._converter is None:
             return
-        sound = self._options.sound is not None  # whose converter cuts at the start and the end
+        sound = self._options.sound is not None  # its converter cuts at the start and the end
         end_s = float("inf") if self._options.end_s is None else self._options.end_s
         for value in self._values:
             if self._stopped:
@@ -83,11 +83,11 @@ class MemorySource:
         yield from self._converter.finish()
 
     def stop(self) -> None:
-        """End the items after the value that is being waited for."""
+        """End ``items`` after the next value."""
         self._stopped = True
 
     def close(self) -> None:
-        """Do nothing: the values are the caller's."""
+        """Do nothing: the values belong to the caller."""
 
 
 def _pieces(samples: Values, rate_hz: float | None) -> Iterator[Values]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import os
 import re
 from collections.abc import Sequence
 
@@ -10,11 +10,10 @@ _DIGITS = re.compile(r"\d+")
 
 
 def numbered(names: Sequence[str]) -> list[tuple[str, int | None]]:
-    """Return, for each name, the recording that it is of, and the number of its frame.
+    """Return recording and frame number for each name; None for a name without a number.
 
-    Of several numbers in a name, that of the frame is the one that varies most from name to name;
-    the others (a camera, a size, a date) tell recordings apart, unless no two frames of all have
-    the same number. None: there is no number in the name.
+    If names contain several numbers, the frame number is the one that varies most between names.
+    The others (camera, size, date) identify recordings, unless all frame numbers are different.
     """
     forms: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
@@ -27,7 +26,7 @@ def numbered(names: Sequence[str]) -> list[tuple[str, int | None]]:
             continue
         counts = [len(set(column)) for column in columns]
         most = max(counts)
-        # Of two that vary alike, frames are counted in smaller steps than times.
+        # If two vary equally, frame numbers increase in smaller steps than times.
         k = min(
             (k for k, count in enumerate(counts) if count == most),
             key=lambda k: (_span(columns[k]), -k),
@@ -39,9 +38,8 @@ def numbered(names: Sequence[str]) -> list[tuple[str, int | None]]:
 
 
 def beginning(names: Sequence[str]) -> str:
-    """Return what all names begin with."""
-    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
-    return "".join(letters[0] for letters in same)
+    """Return the longest common beginning of the names."""
+    return os.path.commonprefix(names)  # noqa: RUF071 - of characters, not of path components
 
 
 def _span(column: Sequence[str]) -> int:
@@ -50,6 +48,6 @@ def _span(column: Sequence[str]) -> int:
 
 
 def _without(name: str, k: int) -> str:
-    """Return a name without its number ``k``."""
+    """Return ``name`` without its k-th number."""
     match = list(_DIGITS.finditer(name))[k]
     return name[: match.start()] + name[match.end() :]

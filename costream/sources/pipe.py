@@ -42,7 +42,7 @@ class PipeReader:
         return self._ahead[:size]
 
     def peek_any(self) -> bytes:
-        """Return what comes first without consuming it; nothing only at the end."""
+        """Return the first bytes to arrive without consuming them; b"" only at the end."""
         self._ahead = self._ahead or self._wait(READ_BYTES)
         return self._ahead
 
@@ -79,7 +79,7 @@ class PipeSource:
     """Data from standard input ("-") or a named pipe: media, .npy, .npz or skeletons.
 
     A pipe is not seekable: ``start_s`` is reached by decoding. Rows of a skeleton table and blocks
-    of sound are yielded as they arrive; there is no sound beside pictures.
+    of sound are yielded as they arrive. The sound of a video is not read.
     """
 
     def __init__(self, uri: str, options: SourceOptions | None = None) -> None:
@@ -93,7 +93,7 @@ class PipeSource:
         self._reader: PipeReader | None = None
         self._file: BinaryIO | None = None
         self._inner: FileSource | None = None
-        self._later_s = 0.0  # than the inner source's own times
+        self._later_s = 0.0  # added to the times of the inner source
 
     @property
     def errors(self) -> int:
@@ -108,7 +108,7 @@ class PipeSource:
             file = self._file = os.fdopen(os.dup(descriptor), "rb")
             head = file.read(HEAD_BYTES)
             file.seek(0)
-            inner = self._inner = self._made(name, file, head)
+            inner = self._inner = self._source_of(name, file, head)
         else:
             reader = self._reader = PipeReader(descriptor)
             if self._stopped:
@@ -116,26 +116,26 @@ class PipeSource:
             head = reader.peek_any() if self.options.text is not None else reader.peek(MAGIC_BYTES)
             if self.options.text is None and is_text(head) and not self._raw:
                 head = reader.peek_line()
-            inner = self._inner = self._made(name, reader, head)
+            inner = self._inner = self._source_of(name, reader, head)
         if self._stopped:
             inner.stop()
         info = inner.open()
         connecting = self.options.connecting
         self._later_s = 0.0 if connecting is None else connecting.age_s()
         if self.options.extra_audio is not None and info.kind == "video":
-            return replace(info, silent="that of a pipe is not taken")
+            return replace(info, silent="the sound of a piped video is not read")
         return info
 
-    def _made(self, name: str, file: BinaryIO | PipeReader, head: bytes) -> FileSource:
+    def _source_of(self, name: str, file: BinaryIO | PipeReader, head: bytes) -> FileSource:
         """Return the source for data that begin with ``head``."""
         piped = isinstance(file, PipeReader)
         if not head or (self._stopped and piped):
             what = "stopped before any data came" if self._stopped else "no data received"
             raise SourceError(what, where=display_name(name))
-        made = find_file_source(b"" if self._raw else head, None, self.options)
-        if made is None:
-            raise SourceError("no source reads this", where=display_name(name))
-        return made[1](name, self.options, file=file, head=head if piped else b"")
+        found = find_file_source(b"" if self._raw else head, None, self.options)
+        if found is None:
+            raise SourceError("unknown format", where=display_name(name))
+        return found[1](name, self.options, file=file, head=head if piped else b"")
 
     def items(self) -> Iterator[Item]:
         """Yield the items of the inner source."""

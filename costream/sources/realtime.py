@@ -13,19 +13,19 @@ from costream.sources.waiting import StopEvent
 
 
 class RealtimeSource:
-    """Yields the items of a file, each no earlier than it is due.
+    """Yields the items of a file in real time: each when it is due.
 
-    The first is due at once, the others relative to it according to their times.
+    The first item is due at once, the others by their times relative to it.
     """
 
     def __init__(
         self, source: FileSource, speed: float = 1.0, connecting: ConnectionOptions | None = None
     ) -> None:
-        """``source``: the file. ``speed``: playback speed factor. ``connecting``: for its zero."""
+        """``speed``: playback speed factor. ``connecting``: its ``zero_s`` is used."""
         self._source = source
         self._speed = speed
         self._connecting = connecting or ConnectionOptions()
-        self._later_s = 0.0  # than the file's own times
+        self._later_s = 0.0  # added to the times of the file
         self._stop = StopEvent()
         self._state = Connection("connecting")
         self._zero_s: float | None = None  # time.monotonic() when media time 0 was due
@@ -37,12 +37,12 @@ class RealtimeSource:
 
     @property
     def dropped(self) -> int:
-        """Always 0: a file waits."""
+        """Always 0: nothing of a file is dropped."""
         return 0
 
     @property
     def drift_ppm(self) -> float | None:
-        """Always None: its clock is this machine's."""
+        """Always None: the clock is this machine's."""
         return None
 
     @property

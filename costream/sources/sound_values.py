@@ -25,8 +25,8 @@ from costream.sources.media.block_cutter import AudioBlockCutter
 from costream.sources.media.sound_clock import SILENCE_S, Discontinuity
 from costream.sources.skeletons.person_slots import Slots
 
-_CHANNELS = 32  # most of audio samples, and of joints' coordinates: larger axes are something else
-_FOLLOWED = 10  # pieces in which times of audio are followed
+_CHANNELS = 32  # maximum number of audio channels; a longer axis is something else
+_FOLLOWED = 10  # a deviation of the times is corrected within this many pieces
 
 
 class NotCopied:
@@ -91,9 +91,9 @@ class AudioSamples(NotCopied):
                 item = replace(item, i=self.taken)
                 self.taken += 1
             yield item
-        given = samples if self.rest is None else np.concatenate((self.rest, samples), 1)
+        pending = samples if self.rest is None else np.concatenate((self.rest, samples), 1)
         waiting = max(0, round((self._due_s - self.rest_s) * self._rate_hz))
-        self.rest = given[:, given.shape[1] - waiting :]
+        self.rest = pending[:, pending.shape[1] - waiting :]
 
     def _begin(self, at_s: Fraction | None) -> Iterator[Gap]:
         """Set the time of the first piece; yield the gap since a saved state, if there is one."""
@@ -108,7 +108,7 @@ class AudioSamples(NotCopied):
             self._due_s, self.rest_s, self.rest = at_s, at_s, None
 
     def _jump(self, at_s: Fraction) -> Discontinuity:
-        """Return what is before a piece that begins at this time, and go there."""
+        """Move the clock to the start of a piece; return the discontinuity before it."""
         ahead_s = at_s - self._due_s
         if ahead_s > SILENCE_S:
             self._due_s, self.rest_s, self.rest = at_s, at_s, None

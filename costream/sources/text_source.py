@@ -1,4 +1,4 @@
-"""Text sources: the lines, or words, of files and pipes, and of what is still being written."""
+"""Text sources: lines or words of files and pipes, also of files that are being written."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from costream.sources.live.backoff import Backoff
 from costream.sources.live.failures import ENDED
 from costream.sources.waiting import StopEvent
 
-LONGEST = 1 << 14  # bytes of a line; the rest is left out
-POLL_S = 0.1  # interval at which a file is looked at for more
+LONGEST = 1 << 14  # bytes of a line; the rest is ignored
+POLL_S = 0.1  # interval between checks for new data
 _WORD = re.compile(r"\s*\S+")
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @source("text", kind="text", order=-1)
 class TextSource(FileSource):
-    """Lines of a text in UTF-8, or their words, in order; lines without any word are left out.
+    """Lines of a UTF-8 text, or their words, in order; empty lines are ignored.
 
     The time of a line is its number, from 0, as seconds, and its words divide that second evenly;
     with ``options.arrival`` it is the time since the first line came. A line of a pipe is yielded
-    as soon as its end has come. Bytes that are not UTF-8 are replaced, and lines of more than
-    LONGEST bytes cut, which is counted.
+    as soon as it is complete. Invalid UTF-8 is replaced and lines longer than LONGEST bytes are
+    cut; both count as errors.
     """
 
     _opened: BinaryIO | None = None
-    _first = b""  # read already
+    _first = b""  # bytes that were read by open
     _began_s: float | None = None  # time.monotonic() at time 0 of arrivals; None: of the first line
 
     @staticmethod
     def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
-        """Return whether text is wanted."""
+        """Return whether the options ask for text."""
         return options.text is not None
 
     def open(self) -> SourceInfo:
@@ -92,7 +92,7 @@ class TextSource(FileSource):
             hint = "convert it: iconv -f UTF-16 -t UTF-8"
             raise SourceError("is UTF-16, not UTF-8", where=self._where, hint=hint)
         if b"\0" in head:
-            raise SourceError("is no text: it holds zero bytes", where=self._where)
+            raise SourceError("is not text: it contains zero bytes", where=self._where)
 
     def _items(self, raw: bytes, number: int, at_s: float, arrived_s: float) -> Iterator[Item]:
         """Yield the items of a line."""
@@ -122,7 +122,7 @@ class TextSource(FileSource):
             return raw.decode("utf-8", "replace")
 
     def _lines(self) -> Iterator[bytes | Gap | Fault]:
-        """Yield lines without their ends, of longer ones the first bytes, and what is no text."""
+        """Yield lines without line ends (long ones cut), and Gap and Fault items."""
         rest = b""
         for chunk in self._chunks():
             if not isinstance(chunk, bytes):
@@ -131,8 +131,8 @@ class TextSource(FileSource):
                 rest = b""
                 yield chunk
                 continue
-            *whole, end = chunk.split(b"\n")
-            for line in whole:
+            *complete, end = chunk.split(b"\n")
+            for line in complete:
                 yield (rest + line)[: LONGEST + 1].removesuffix(b"\r")
                 rest = b""
             rest = (rest + end)[: LONGEST + 1]
@@ -140,7 +140,7 @@ class TextSource(FileSource):
             yield rest
 
     def _chunks(self) -> Iterator[bytes | Gap | Fault]:
-        """Yield the bytes in pieces, none of them empty."""
+        """Yield the bytes in pieces that are not empty."""
         file = self._file
         while file is not None and not self._stopped:
             chunk, self._first = self._first or file.read(READ_BYTES), b""
@@ -152,10 +152,9 @@ class TextSource(FileSource):
 class TextFeed(TextSource):
     """Lines that are appended to a file, or that a TCP server sends, as they come.
 
-    What a file holds at first is left out; one that takes its place, as when logs are rotated, is
-    read from its start, and so is one that was emptied. When a server closes the connection it is
-    connected to again, and the time between is a Gap. Times are seconds since ``open``, or
-    ``zero_s``. Silence is no error.
+    The present content of a file is skipped. A file that replaces it (log rotation) or that was
+    truncated is read from its start. A connection that the server closes is opened again; the time
+    between is a Gap. Times are seconds since ``open``, or ``zero_s``.
     """
 
     dropped = 0
@@ -215,7 +214,7 @@ class TextFeed(TextSource):
             file.close()
 
     def _successor(self, file: BinaryIO) -> BinaryIO | None:
-        """Return the file that has taken the name of this one; begin anew if this was emptied."""
+        """Return the file that has replaced this one; rewind this one if it was truncated."""
         held = os.fstat(file.fileno())
         if held.st_size < file.tell():
             file.seek(0)
@@ -255,7 +254,7 @@ class TextFeed(TextSource):
         self.connection = replace(self.connection, state="ended")
 
     def _read(self, link: socket.socket, backoff: Backoff) -> Iterator[bytes]:
-        """Yield what a connection brings until it is closed."""
+        """Yield the received bytes until the connection is closed."""
         link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         link.settimeout(POLL_S)
         while not self._stop.is_set:

@@ -52,11 +52,10 @@ def expand(argument: str, *, connecting: bool = False) -> list[str]:
 
 
 def sniff(uri: str, options: SourceOptions | None = None) -> SourceKind:
-    """Return the kind of a source from its first bytes. Raises SourceError if unreadable.
+    """Return the kind of a source, judged by its first bytes. Raises SourceError if unreadable.
 
-    Media are audio if the options request sound; arrays are skeletons if the options give a
-    layout. A pipe cannot be inspected without consuming it, and counts as media until it is
-    opened.
+    Media are audio if the options request sound, arrays are skeletons if the options name a
+    layout. A pipe cannot be inspected without consuming it and counts as media.
     """
     options = options or SourceOptions()
     media: SourceKind = "video" if options.sound is None else "audio"
@@ -85,9 +84,9 @@ def open_source(uri: str | os.PathLike[str], options: SourceOptions | None = Non
     if live is not None:
         return cast(Source, _loaded(live)(uri, options))
     if _is_url_of_file(uri):
-        made = find_file_source(b"\0", uri, options)
-        assert made is not None
-        return made[1](uri, options)
+        found = find_file_source(b"\0", uri, options)
+        assert found is not None
+        return found[1](uri, options)
     path = uri if uri == "-" else _local(uri)
     if is_pipe(path):
         return PipeSource(path, options)
@@ -99,12 +98,12 @@ def open_source(uri: str | os.PathLike[str], options: SourceOptions | None = Non
 
 
 def fitted(source: Source, options: SourceOptions) -> Source:
-    """Return an unopened source of a file or pipe with these options too; any other as it is."""
+    """Return an unopened file or pipe source with these options added; other sources unchanged."""
     if not isinstance(source, (FileSource, PipeSource)):
         return source
     both = ((f, getattr(source.options, f.name)) for f in fields(SourceOptions))
-    given = {f.name: value for f, value in both if value != f.default}
-    return open_source(source.uri, replace(options, **given))
+    changed = {f.name: value for f, value in both if value != f.default}
+    return open_source(source.uri, replace(options, **changed))
 
 
 def name_of(uri: str) -> str:
@@ -122,9 +121,9 @@ def name_of(uri: str) -> str:
 
 
 def _live(uri: str, *, connecting: bool = True) -> Entry[type[Source]] | None:
-    """Return the live source of this address, unless there is a file of that name.
+    """Return the live source with this address, unless a file has that name.
 
-    ``connecting``: also those that need ConnectionOptions.
+    ``connecting``: include sources that need ConnectionOptions.
     """
     for entry in SOURCES.entries().values():
         address = entry.info.get("address")
@@ -134,7 +133,7 @@ def _live(uri: str, *, connecting: bool = True) -> Entry[type[Source]] | None:
 
 
 def _is_text_feed(uri: str, options: SourceOptions) -> bool:
-    """Return whether this is a server of text, or a file of it to be followed."""
+    """Return whether this is a text server, or a text file to be followed."""
     connecting = options.connecting
     if options.text is None or connecting is None or is_pipe(uri):
         return False
@@ -142,7 +141,7 @@ def _is_text_feed(uri: str, options: SourceOptions) -> bool:
 
 
 def _is_url_of_file(uri: str) -> bool:
-    """Return whether this is a media file on a web server, unless there is a file of that name."""
+    """Return whether this is a media file on a web server and not the name of a local file."""
     return is_remote(uri) and not _is_file(uri) and is_remote_file(uri)
 
 
@@ -152,11 +151,11 @@ def _loaded(live: Entry[type[Source]]) -> Any:
 
 def _of_file(path: str, options: SourceOptions) -> tuple[SourceKind, type[FileSource]]:
     """Return kind and source of a file or folder. Raises SourceError if it cannot be read."""
-    made = find_file_source(_head(path), path, options)
-    if made is None:
+    found = find_file_source(_head(path), path, options)
+    if found is None:
         check_file(path)
-        raise SourceError("no source reads this", where=display_name(path))
-    return made
+        raise SourceError("unknown format", where=display_name(path))
+    return found
 
 
 def _local(argument: str) -> str:
@@ -173,19 +172,19 @@ def _local(argument: str) -> str:
 
 
 def _recordings(path: str) -> list[str]:
-    """Return FILE#NAME for each recording in a file of several; other files unchanged."""
+    """Return FILE#NAME for each recording if a file contains several, else the path."""
     file, name = split_video(path)
     if name is not None or is_pipe(file):
         return [path]
     head = _head(file)
     if not head:
         _of_file(file, SourceOptions())
-    names = next(filter(None, (made.names(head, file) for _, made in file_sources())), [])
+    names = next(filter(None, (source.names(head, file) for _, source in file_sources())), [])
     return [f"{file}#{name}" for name in names] if len(names) > 1 else [path]
 
 
 def _is_file(path: str) -> bool:
-    """Return whether there is a file, folder or pipe of that name; devices are none."""
+    """Return whether there is a file, folder or pipe (not a device) of that name."""
     mode = _mode(path)
     return mode is not None and not stat.S_ISCHR(mode)
 
@@ -203,5 +202,5 @@ def _mode(path: str) -> int | None:
 
 
 def _head(path: str) -> bytes:
-    """Return the first bytes of a file; none of a folder."""
+    """Return the first bytes of a file; b"" for a folder."""
     return b"" if os.path.isdir(path) else read_head(path, HEAD_BYTES)

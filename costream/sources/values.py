@@ -1,4 +1,4 @@
-"""Items of a source from single values: frames, audio samples, skeletons, feature rows, lines."""
+"""Conversion of single values to items: frames, audio, skeletons, feature rows, lines."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ _MOST_PERSONS = 16  # an array of floats with more rows is taken for a picture
 
 
 class ItemConverter(Protocol):
-    """Converts the values of one stream, given one by one, to items of a source."""
+    """Converts the values of one stream, one after the other, to items of a source."""
 
     info: SourceInfo
-    taken: int  # values so far, or blocks of audio
-    rest: npt.NDArray[np.float32] | None  # samples [channels, N] of audio behind the last block
+    taken: int  # number of values, or audio blocks, so far
+    rest: npt.NDArray[np.float32] | None  # audio samples [channels, N] after the last block
 
     @property
     def slots(self) -> Slots | None:
-        """Who is in which slot, of skeletons."""
+        """Assignment of persons to slots; None unless the values are skeletons."""
 
     @property
     def rest_s(self) -> Fraction | float | None:
-        """Time of the next value, or of the first sample of ``rest``; None: by the clock."""
+        """Time of the next value or of the first sample of ``rest``; None: when it arrives."""
 
     def items(self, value: Values, time_s: float | None) -> Iterator[Item]:
-        """Yield the items that a value completes. ``time_s``: None: by its number and the rate.
+        """Yield the items that a value completes; ``time_s`` None: computed from number and rate.
 
         Raises UsageError for a value of another shape or type.
         """
@@ -83,8 +83,8 @@ def make_converter(
     Audio if ``options.sound`` is set, text if it is a string; else feature rows [C], frames
     [H, W, 3], or skeletons [V, C] or [M, V, C] of floats. ``rate_hz``: values per second, or
     samples per second of audio; None: a value has the time of its arrival, a line its number.
-    ``size``: the number of values, if known. Raises UsageError where something is missing or the
-    first value is none of these.
+    ``size``: the number of values, if known. Raises UsageError if a rate is missing or the
+    shape of the first value is unknown.
     """
     check_rate(rate_hz)
     if first.dtype.kind == "U" and rate_hz is None and not options.arrival:
@@ -113,7 +113,7 @@ def check_rate(rate_hz: float | None) -> None:
 
 
 class _Timed:
-    """Numbers and times of values."""
+    """Base of the converters that number values and give them times."""
 
     def __init__(self, rate_hz: float | None) -> None:
         self._rate_hz, self._began_s, self._ahead_s = rate_hz, time.monotonic(), 0.0
@@ -123,11 +123,11 @@ class _Timed:
 
     @property
     def rest_s(self) -> float | None:
-        """Time of the next value, if it is not that of the clock."""
+        """Time of the next value; None without a rate."""
         return None if self._rate_hz is None else self.taken / self._rate_hz + self._ahead_s
 
     def number(self, time_s: float | None) -> tuple[int, float]:
-        """Return number and time of the next value; times that are not given follow the last."""
+        """Return number and time of the next value; without ``time_s`` it follows the last one."""
         now_s = time.monotonic() - self._began_s
         if self._rate_hz is not None:
             now_s = self.taken / self._rate_hz
@@ -224,13 +224,13 @@ class _Skeletons(_Timed):
         self.info = replace(info, kind="skeleton", layout=self._layout.name, axes=self._axes)
 
     def items(self, value: Values, time_s: float | None) -> Iterator[Item]:
-        given = self._checked(value)
-        if given.shape[1:] != self._shape:
-            joints, axes = given.shape[1:]
+        joints_of_all = self._checked(value)
+        if joints_of_all.shape[1:] != self._shape:
+            joints, axes = joints_of_all.shape[1:]
             hint = f"the first frame had {self._shape[0]} of {self._shape[1]}"
             raise UsageError(f"{joints} joints of {axes} coordinates", where=WHERE, hint=hint)
         i, at_s = self.number(time_s)
-        persons = tuple(map(make_person, given))
+        persons = tuple(map(make_person, joints_of_all))
         self._last_s = at_s
         moment = PersonFrame(at_s, persons)
         yield from self._unset.add(moment)
@@ -285,7 +285,7 @@ class _FeatureRows(_Timed):
 
 
 class _Lines(_Timed):
-    """Lines of text; those without any word are left out."""
+    """Lines of text; empty ones are ignored."""
 
     def __init__(self, rate_hz: float | None, info: SourceInfo) -> None:
         super().__init__(rate_hz)
@@ -300,7 +300,7 @@ class _Lines(_Timed):
 
 
 def _layout(name: str | None, joints: int) -> Layout:
-    """Return the layout of this name, or the only one with so many joints."""
+    """Return the layout of this name, or the only one with this number of joints."""
     if name is not None:
         layout = find_layout(name)
         if len(layout.joints) != joints:

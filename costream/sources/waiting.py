@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     pass
 
 
-# Longest wait at a time: a signal that comes just before a wait does not end it, and its handler
-# would not be called until the end of it.
+# Waits are split into pieces of this length: the handler of a signal that arrives just before a
+# piece runs only after it.
 _SIGNALS_S = 0.25
 ItemT = TypeVar("ItemT")
 
 
 def take(queue: SimpleQueue[ItemT], seconds: float = math.inf) -> ItemT:
-    """Return the next item of a queue; Empty if there is none for so long."""
+    """Return the next item of a queue; raise queue.Empty after ``seconds`` without one."""
     until_s = time.monotonic() + max(0.0, seconds)
     while True:
         left_s = max(0.0, until_s - time.monotonic())
@@ -31,14 +31,14 @@ def take(queue: SimpleQueue[ItemT], seconds: float = math.inf) -> ItemT:
 
 
 class StopEvent:
-    """Event set by any thread or a signal handler: SimpleQueue.put is reentrant."""
+    """Event that any thread or signal handler can set: SimpleQueue.put is reentrant."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[None] = SimpleQueue()
         self.is_set = False
 
     def set(self) -> None:
-        """End the wait in progress and every later one."""
+        """Set the event; current and later waits end at once."""
         self.is_set = True
         self._queue.put(None)
 

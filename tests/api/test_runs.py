@@ -179,7 +179,7 @@ def test_what_is_opened_yields_what_the_model_needs(name, model, tmp_path):
         (lambda f: costream.detect("nope.mp4"), SourceError, "no such file"),
         (lambda f: costream.detect(f), UsageError, "rate_hz=25"),
         (lambda f: costream.detect(f, rate_hz=0), UsageError, "above 0"),
-        (lambda f: costream.detect([], rate_hz=5), UsageError, "not a single value"),
+        (lambda f: costream.detect([], rate_hz=5), UsageError, "there are no values"),
         (lambda f: costream.detect(f, thresold=1), UsageError, "did you mean threshold"),
         (lambda f: costream.detect(f, rate_hz=5, threshold=2), UsageError, "threshold: 2.0 is not"),
         (lambda f: costream.detect(f, rate_hz=5, budget="1x"), UsageError, "not token-gated"),

@@ -151,7 +151,7 @@ def test_samples_that_are_none_are_silent_and_reported(model, sound, value):
     assert len(found.predictions) == len(expected.predictions)
     assert found.summary.errors == 1
     [fault] = (r for r in found.records if isinstance(r, Fault))
-    assert "damage at 2.500 s: 1 piece of sound with samples that are no numbers" in fault.message
+    assert "damage at 2.500 s: 1 piece of sound with NaN samples" in fault.message
 
 
 @pytest.mark.parametrize("asked", [{"start": 2.5}, {"end": 1.5}])

@@ -47,7 +47,7 @@ def test_what_became_of_each(done: tuple[Path, int]) -> None:
         row["name"]: f"{row['status']}: {row['reason']}" for row in rows(out / "failures.csv")
     }
     expected = {
-        "header.wav": "failed: there are no samples in it",
+        "header.wav": "failed: it contains no samples",
         "junk.mp3": "failed: this is not sound that can be read",
         "cut.flac": "partial: the file is cut off",
     }

@@ -128,9 +128,9 @@ def test_the_sound_of_a_pipe_is_not_taken_and_that_is_told_of(tmp_path):
     with ROOM.open("rb") as file:
         told = ("watch", "-", "-m", "cooadtr,cosounds", "-o", tmp_path)
         _, said = start(*told, stdin=file).communicate(timeout=LONG_S)
-    assert b"stdin: no sound: that of a pipe is not taken\n" in said
+    assert b"stdin: no sound: the sound of a piped video is not read\n" in said
     (header,) = of_type(records(tmp_path / "stdin.jsonl"), "header")
-    assert header["options"]["sound"] == "none (that of a pipe is not taken)"
+    assert header["options"]["sound"] == "none (the sound of a piped video is not read)"
 
 
 def test_records_of_feeds_on_a_pipe_carry_their_names(clips):

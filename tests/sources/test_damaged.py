@@ -66,7 +66,7 @@ def test_cut_off(name: str, media: Path) -> None:
     numbers = [read_number(f.rgb) for f in video.frames[:-1]]
     assert numbers == list(range(len(numbers)))
     assert video.faults[-1].fatal
-    assert "the file is cut off: its header says 10.000 s" in video.faults[-1].message
+    assert "the file is cut off: its header states 10.000 s" in video.faults[-1].message
 
 
 @pytest.mark.parametrize("ending", ["wav", "flac", "mp3", "mkv"])
@@ -75,7 +75,7 @@ def test_cut_off_sound(ending: str, tones: Path) -> None:
     assert 35 < len(sound.blocks) < 45
     assert sound.items[-1] is sound.faults[-1]
     assert sound.faults[-1].fatal
-    assert "the file is cut off: its header says 20.0" in sound.faults[-1].message
+    assert "the file is cut off: its header states 20.0" in sound.faults[-1].message
 
 
 def test_cut_off_transport_stream(media: Path) -> None:

@@ -99,7 +99,7 @@ def test_the_largest_of_several_pictures(
         reader.more(10)
         assert {frame.rgb.shape for frame in frames_of(reader)} == {(128, 192, 3)}
     assert [line.partition(": ")[2] for line in caplog.messages] == [
-        "of 2 video streams 2 (192x128) is taken, not 1 (96x64): see --stream"
+        "of 2 video streams 2 (192x128) is read, not 1 (96x64); choose with --stream"
     ]
 
 

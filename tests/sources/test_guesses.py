@@ -32,10 +32,10 @@ def bare(tmp_path: Path) -> Path:
 
 
 def test_bare_samples_are_not_taken_for_the_sound_of_a_game(bare: Path) -> None:
-    line = refused(4, "only some bytes of it look so", "listen", bare)
+    line = refused(4, "it has no signature of that format", "listen", bare)
     assert "ADP" in line
     assert "--raw s16le:48000:2" in line
-    with bare.open("rb") as file, pytest.raises(SourceError, match=r"only some bytes .*--raw"):
+    with bare.open("rb") as file, pytest.raises(SourceError, match=r"no signature .*--raw"):
         open_container("-", file, wanted="sound")
 
 
@@ -53,7 +53,7 @@ def test_the_same_bytes_are_read_under_their_own_name(bare: Path) -> None:
 @pytest.mark.parametrize("name", ["a.ul", "a.al", "a.sw", "a.ub"])
 def test_a_rate_that_only_ffmpeg_assumes_is_asked_for(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(bytes(range(256)) * 100)
-    with pytest.raises(SourceError, match=r"nothing says their rate.*--raw"):
+    with pytest.raises(SourceError, match=r"their rate is unknown.*--raw"):
         opened(tmp_path / name)
 
 
@@ -76,7 +76,7 @@ def test_a_format_without_a_signature_is_told(ending: str, codec: str, tmp_path:
     made = make_sound(tmp_path / f"made.{ending}", chirps(1.0), codec=codec)
     assert opened(made).assumed == ()
     assert opened(made.rename(tmp_path / "sound")).assumed == (
-        f"taken for {ending} by its content; its name does not say so",
+        f"read as {ending} because of its content, despite its suffix",
     )
 
 

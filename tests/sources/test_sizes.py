@@ -71,7 +71,7 @@ def test_sound_goes_on_behind_the_stated_end(kind: str, tmp_path: Path) -> None:
     sound = heard(path)
     assert sound.info.duration_s == pytest.approx(SECONDS, abs=0.1)
     assert sound.info.assumed == (
-        "its header says 4.000 s, but the sound goes on: read to its end",
+        "its header states 4.000 s, but the sound continues: read to the end",
     )
     assert sound.blocks[-1].time_s == pytest.approx(SECONDS)
     assert burst_s(sound) == BURST_S
@@ -89,7 +89,7 @@ def test_a_file_on_a_web_server_that_goes_on_is_told(share: float, tmp_path: Pat
     with serving(tmp_path) as address:
         own = SourceOptions(sound=AudioFormat(HZ, HZ // 4))
         told = contents(AudioSource(f"{address}ranges/{path.name}", own)).info.assumed
-    assert [line.startswith("its header says 4.000 s") for line in told] == [True] * (share < 1)
+    assert [line.startswith("its header states 4.000 s") for line in told] == [True] * (share < 1)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SIZES if kind != "aiff"])
@@ -98,7 +98,7 @@ def test_a_header_that_says_more_is_told(kind: str, tmp_path: Path) -> None:
     sound = heard(made(tmp_path, kind, 2.0))
     (fault,) = sound.faults
     assert fault.fatal
-    assert "its header says 24.000 s" in fault.message
+    assert "its header states 24.000 s" in fault.message
     assert burst_s(sound) == BURST_S
 
 
@@ -162,5 +162,5 @@ def test_a_day_of_sound_whose_size_wraps_at_4_gb(tmp_path: Path) -> None:
 
 def test_it_is_told_once(tmp_path: Path) -> None:
     done = run("listen", made(tmp_path, "wav", 1 / 3), "-f", "jsonl")
-    assert done.stderr.count("its header says 4.000 s") == 1
-    assert '"assumed": ["its header says 4.000 s' in done.stdout
+    assert done.stderr.count("its header states 4.000 s") == 1
+    assert '"assumed": ["its header states 4.000 s' in done.stdout

@@ -368,7 +368,7 @@ def test_of_several_videos_the_default_is_read_and_told(both: Path) -> None:
     read = contents(VideoSource(str(both)))
     assert read.info.size == (128, 64)
     assert [frame.rgb.shape for frame in read.frames] == [(64, 128, 3)] * 5
-    told = "of 2 video streams 2 (128x64) is taken, not 1 (160x64): see --stream"
+    told = "of 2 video streams 2 (128x64) is read, not 1 (160x64); choose with --stream"
     assert read.info.assumed == (told,)
 
 
@@ -403,4 +403,4 @@ def test_a_picture_size_that_changes_is_told(tmp_path: Path) -> None:
     assert [frame.rgb.shape[1] for frame in video.frames] == [96] * 50 + [128] * 50
     assert video.frames[-1].time_s == pytest.approx(99 / 25, abs=0.09)
     told = [fault.message for fault in video.faults if not fault.count]
-    assert told == ["the picture is 128x64 pixels large from here on"]
+    assert told == ["the picture size changes to 128x64 pixels"]

@@ -21,14 +21,14 @@ from costream.core.errors import SourceError, display_name
 from costream.sources.features.feature_pickles import load_pickle
 from costream.sources.media.input_file import check_file, read_head
 
-# The parts of a row, in this order: appearance, motion, sound.
+# Parts of a row, in this order: appearance, motion, sound.
 PARTS = ("rgb", "flow", "audio")
-# Parts of one video may differ by this many rows (snippets at the end) without a note.
+# Parts of one video may differ by this many rows (at the end) without a warning.
 ROWS_APART = 2
 
 NUMPY_MAGIC = b"\x93NUMPY"
 ZIP_MAGIC = b"PK\x03\x04"
-# What numpy raises for headers, archives and compressed data that are damaged.
+# Exceptions of numpy for damaged headers, archives and compressed data.
 DAMAGED = (
     *(ValueError, OSError, EOFError, KeyError, TypeError, OverflowError, SyntaxError),
     *(MemoryError, RuntimeError, TokenError, zipfile.BadZipFile, zlib.error),
@@ -45,8 +45,8 @@ class FeatureArrays:
     parts: tuple[npt.NDArray[Any], ...]  # each numeric [T, C_k], memory-mapped if possible
     note: str | None = None  # description of a problem
     cut_off: bool = False  # the file ends before its last row
-    times: npt.NDArray[np.float64] | None = None  # s of each row, ascending, if they are stored
-    rate_hz: float | None = None  # rows a second, if it is stored
+    times: npt.NDArray[np.float64] | None = None  # seconds of each row, ascending, if stored
+    rate_hz: float | None = None  # rows per second, if stored
 
     @property
     def rows(self) -> int:
@@ -119,7 +119,7 @@ def load_arrays(
 
 
 def split_video(uri: str) -> tuple[str, str | None]:
-    """Split FILE#VIDEO; both may contain "#". An existing file of the whole name wins."""
+    """Split FILE#VIDEO, both of which may contain "#". An existing file is not split."""
     at = -1
     while not os.path.exists(uri) and (at := uri.find("#", at + 1)) >= 0:
         if os.path.isfile(uri[:at]):
@@ -151,9 +151,9 @@ def _npy(path: str, data: bytes | None) -> FeatureArrays:
     arrays, cut_off = [], False
     for file in files:
         check_file(file)
-        array, whole = _map(file)
+        array, complete = _map(file)
         arrays.append(array)
-        cut_off = cut_off or not whole
+        cut_off = cut_off or not complete
     features = _features(arrays, path)
     if cut_off:
         return FeatureArrays(features.parts, "the file is cut off after this row", cut_off=True)
@@ -161,7 +161,7 @@ def _npy(path: str, data: bytes | None) -> FeatureArrays:
 
 
 def _load(source: Any, **options: Any) -> Any:
-    """Return what ``np.load`` does, which warns of headers that Python 2 has written."""
+    """Call ``np.load`` without its warning about headers written by Python 2."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return np.load(source, allow_pickle=False, **options)
@@ -217,7 +217,7 @@ def _read(source: str | io.BytesIO, path: str) -> Any:
 
 
 def _check_size(source: str | io.BytesIO) -> None:
-    """Raise ValueError for an archive that is small itself and expands to very much."""
+    """Raise ValueError for an archive that is small but expands to a very large size."""
     size = packed = 0
     if zipfile.is_zipfile(source):
         with zipfile.ZipFile(source) as archive:
@@ -255,7 +255,7 @@ def _pick(content: Any, path: str, video: str | None) -> FeatureArrays:
 
 
 def _timed(features: FeatureArrays, content: Mapping[str, Any], path: str) -> FeatureArrays:
-    """Return features with the times and the rate that are stored beside them, if there are any."""
+    """Return features with the times and the rate of the same file, if it has any."""
     rate = np.asarray(content.get("rate_hz", 0))
     if rate.shape == () and rate.dtype.kind in "iuf" and 0 < float(rate) < math.inf:
         features = replace(features, rate_hz=float(rate))

@@ -15,8 +15,8 @@ from costream.sources.media.input_file import check_file
 def load_pickle(path: str) -> Any:
     """Return the content of a pickle: plain Python data and numeric numpy arrays.
 
-    The last file is cached, since a pickle of many videos is read once for each. Raises
-    SourceError if it is damaged or contains, or names, anything else.
+    The last file is cached, since a pickle of many videos is read once per video. Raises
+    SourceError if it is damaged or contains anything else.
     """
     check_file(path)
     status = os.stat(path)

@@ -25,10 +25,10 @@ _ROUNDING = Fraction(1, 10**6)  # of a row
 
 @source("features", kind="features", order=2)
 class FeatureSource(FileSource):
-    """Rows of a feature file; row i has the time that is stored, else i / rate_hz.
+    """Rows of a feature file; row i has the stored time, or else the time i / rate_hz.
 
-    Rows with NaN or infinite values are left out and reported: they would stay in a network's
-    state for ever, while the other rows are usable. ``errors`` counts them.
+    Rows with NaN or infinite values are left out and counted as errors: they would remain in the
+    state of a network.
     """
 
     _features: FeatureArrays | None = None
@@ -37,7 +37,7 @@ class FeatureSource(FileSource):
 
     @staticmethod
     def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
-        """Return whether these are arrays."""
+        """Return whether the data are arrays."""
         return has_arrays(head, path)
 
     @staticmethod

@@ -68,7 +68,7 @@ class AudioTrack(FeedTrack):
         if self._cutter is None:
             yield Gap(self.begins_s, self.now_s() + min(0.0, self.left_s), reason)
         else:
-            yield from self._cutter.go_on(Fraction(self.now_s()), reason)
+            yield from self._cutter.continue_at(Fraction(self.now_s()), reason)
 
     def _take(
         self,

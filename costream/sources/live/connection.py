@@ -34,7 +34,7 @@ from costream.sources.live.opening import (
     sound_stream,
 )
 from costream.sources.live.recent_packets import RecentPackets
-from costream.sources.media.streams import told_choice
+from costream.sources.media.streams import choice_remark
 from costream.sources.waiting import StopEvent
 
 FLUSH_S = 0.05  # packets this soon after a read that has timed out came before it
@@ -98,7 +98,7 @@ class FeedConnection:
             self.container = open_feed(uri, connecting, decoder, probing=True)
         try:
             self.stream = choose_stream(self.container, options, uri)
-            self.choice = "" if sound or options.stream else told_choice(self.container)
+            self.choice = "" if sound or options.stream else choice_remark(self.container)
             heard, missing = sound_stream(self.container, self.stream)
             kept = paired_audio is not None or connecting.keeper is not None
             discard_others(self.container, self.stream, heard if kept else None)

@@ -194,7 +194,7 @@ class MicrophoneSource:
     def _end(self) -> Iterator[Item]:
         """Yield the gap up to the requested end, as no sound was received."""
         if self._cutter is not None and self._options.end_s is not None:
-            yield from self._cutter.go_on(Fraction(self._options.end_s), SILENT)
+            yield from self._cutter.continue_at(Fraction(self._options.end_s), SILENT)
 
     def _patience_s(self) -> float:
         """Return how long to wait for sound: until the sound of the requested end is overdue.

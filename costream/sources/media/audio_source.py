@@ -22,7 +22,7 @@ from costream.sources.media.timing import HEADERLESS, has_time_stamps, origin, t
 
 # Decoding starts this long before the requested time: codecs and filters need to settle.
 SETTLE_S = 1.0
-# With less lead than this they have not settled; the file is then decoded from its beginning.
+# With less lead they have not settled; the file is then decoded from its beginning.
 SETTLED_S = 0.2
 
 
@@ -30,11 +30,11 @@ SETTLED_S = 0.2
 class AudioSource(MediaSource[AudioDecoder]):
     """Sound of a file in blocks of one model step; tolerates damaged files.
 
-    Time is the container's own clock, as in VideoSource. From the first time stamp on, samples are
-    counted; where stamps show missing samples there is silence (up to half a second) or a Gap,
+    Time is the clock of the container, as in VideoSource. From the first time stamp on, samples are
+    counted. Samples that are missing by the stamps become silence (up to half a second) or a Gap,
     after which the blocks restart. ``options.sound`` sets rate and block length; ValueError
-    without it. From a pipe, each block is yielded as soon as its samples have arrived, at some
-    cost.
+    without it. From a pipe, each block is yielded as soon as its samples have arrived, which
+    costs some speed.
     """
 
     _sound_file: SoundFile
@@ -49,7 +49,7 @@ class AudioSource(MediaSource[AudioDecoder]):
 
     @staticmethod
     def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
-        """Return whether sound is requested of what may be media."""
+        """Return whether the options request sound; the data may be any media."""
         return options.sound is not None and (bool(head) or path is None)
 
     def open(self) -> SourceInfo:
@@ -170,5 +170,5 @@ class AudioSource(MediaSource[AudioDecoder]):
         return self._file is None and (plain or stamped)
 
     def _no_samples(self) -> SourceError:
-        what = "the sound cannot be decoded" if self._damage.total else "there are no samples in it"
+        what = "the sound cannot be decoded" if self._damage.total else "it contains no samples"
         return self._nothing("stopped before any sound was read", what)

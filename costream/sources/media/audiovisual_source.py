@@ -18,8 +18,8 @@ from costream.sources.media.video_source import VideoSource
 class AudioVisualSource(FileSource):
     """Video file with each AudioBlock before the first frame at or after the block's end.
 
-    The video determines duration and gaps; missing sound, at all or for a while, does not end
-    the source. ``errors`` counts the errors of both so far.
+    The video determines duration and gaps; the source continues without sound where it is
+    missing.
     """
 
     def _prepare(self) -> None:
@@ -33,16 +33,19 @@ class AudioVisualSource(FileSource):
 
     @staticmethod
     def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
-        """Return whether sound beside the video is requested of a media file."""
+        """Return whether the options request the sound of a video file too."""
         return options.extra_audio is not None and bool(head) and path is not None
 
     @property
     def errors(self) -> int:
-        """Number of errors found so far, in both."""
+        """Number of errors found so far in video and sound."""
         return self._video.errors + self._sound.errors
 
     def open(self) -> SourceInfo:
-        """Open both; raises SourceError without video. ``silent``: why there is no sound."""
+        """Open video and sound; raise SourceError without video.
+
+        ``silent`` of the result is the reason why there is no sound.
+        """
         info = self._video.open()
         try:
             self._sound.open()
@@ -53,12 +56,12 @@ class AudioVisualSource(FileSource):
         return replace(info, extra_audio=True)
 
     def items(self) -> Iterator[Item]:
-        """Yield the items of both. Gaps in the sound become Faults; its Faults are not fatal."""
+        """Yield video and audio items. Gaps and fatal Faults of the sound become plain Faults."""
         blocks = self._sound.items() if self._has_sound else iter(())
         block = next(blocks, None)
         for item in self._video.items():
             time_s = item.start_s if isinstance(item, Gap) else item.time_s
-            while block is not None and time_s is not None and _known_s(block) <= time_s:
+            while block is not None and time_s is not None and _available_s(block) <= time_s:
                 yield _not_fatal(block)
                 block = next(blocks, None)
             yield item
@@ -74,7 +77,7 @@ class AudioVisualSource(FileSource):
         self._sound.close()
 
 
-def _known_s(item: Item) -> float:
+def _available_s(item: Item) -> float:
     """Return the time at which an item is available; 0 for one without a time."""
     time_s = item.start_s if isinstance(item, Gap) else item.time_s
     return 0.0 if time_s is None else time_s

@@ -23,9 +23,9 @@ from costream.sources.media.sound_clock import Discontinuity
 class BlockSplitter:
     """Cuts mono sound into blocks of ``sound.block`` samples, numbered from 0.
 
-    The end of a block is the start plus a whole number of samples, computed with integers: no
-    error accumulates over hours. After a gap the clock and the next block restart; the numbering
-    continues. ``pts`` of a block counts the source's samples from time 0.
+    Times are computed with integers, so that no error accumulates. After a gap the clock and the
+    next block restart; the numbering continues. ``pts`` of a block counts the source's samples from
+    time 0.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class BlockSplitter:
         self._source_hz = source_hz or sound.rate_hz
         self._start_s = Fraction(start_s)
         self._blocks = 0  # since the last restart
-        self._given = 0  # in total
+        self._count = 0  # in total
         self._part = np.empty(sound.block, np.float32)
         self._filled = 0
 
@@ -78,7 +78,7 @@ class BlockSplitter:
 
     def finish(self) -> list[AudioBlock]:
         """Return the last block, padded with silence, if it is half full or the only one."""
-        if not self._filled or (2 * self._filled < len(self._part) and self._given):
+        if not self._filled or (2 * self._filled < len(self._part) and self._count):
             return []
         self._part[self._filled :] = 0.0
         return [self._block(None)]
@@ -86,7 +86,7 @@ class BlockSplitter:
     def _block(self, arrived_s: float | None) -> AudioBlock:
         first, size = self._blocks * self._sound.block, self._sound.block
         block = AudioBlock(
-            i=self._given,
+            i=self._count,
             time_s=float(self._time(first + size)),
             samples=self._part,
             pts=round(self._time(first) * self._source_hz),
@@ -95,18 +95,15 @@ class BlockSplitter:
         self._part = np.empty(size, np.float32)  # the old array belongs to the receiver
         self._filled = 0
         self._blocks += 1
-        self._given += 1
+        self._count += 1
         return block
 
     def _time(self, samples: int) -> Fraction:
         return self._start_s + Fraction(samples, self._sound.rate_hz)
 
 
-LOUDEST = 1000  # times full scale: no sound is louder, and such numbers spoil what a model holds
-_NO_SOUND = (
-    f"piece(s) of sound with samples that are no numbers, or {LOUDEST} times full scale, silenced; "
-    + SCALE
-)
+LOUDEST = 1000  # times full scale: louder samples are damage and would spoil a model's state
+_NO_SOUND = f"piece(s) of sound with NaN samples, or {LOUDEST} times full scale, silenced; " + SCALE
 
 
 # Times within this fraction of a sample count as that sample.
@@ -165,7 +162,7 @@ class AudioBlockCutter:
         if gap or self._mixer.format != sound_format(frame):
             mixer = self._mix(frame)  # may fail; the old mixer must still be usable then
             if jump is not None and jump.begins_s is not None:
-                yield from self.go_on(jump.begins_s, jump.reason)
+                yield from self.continue_at(jump.begins_s, jump.reason)
             else:
                 yield from self._cut_up(self._mixer.finish())
             self._mixer = mixer
@@ -174,7 +171,7 @@ class AudioBlockCutter:
             if jump.silence:
                 self._mixer.push(silence(frame, jump.silence))
         self._mixer.push(frame)
-        yield from self._told(self._check.take(frame))
+        yield from self._remarks(self._check.take(frame))
         self._waiting += frame.samples
         if self._live or self._waiting >= frame.sample_rate:
             self._waiting = 0
@@ -186,12 +183,12 @@ class AudioBlockCutter:
             yield from self._cut_up(self._mixer.finish())
         yield from self._blocks.finish()
         yield from self._damage.flush()
-        yield from self._told(self._check.finish())
+        yield from self._remarks(self._check.finish())
 
-    def _told(self, lines: Iterable[str]) -> Iterator[Fault]:
+    def _remarks(self, lines: Iterable[str]) -> Iterator[Fault]:
         return (Fault(self._blocks.next_s, line, count=0) for line in lines)
 
-    def go_on(self, time_s: Fraction, reason: str | None = None) -> Iterator[Item]:
+    def continue_at(self, time_s: Fraction, reason: str | None = None) -> Iterator[Item]:
         """Yield the remaining items and the gap up to ``time_s``; another frame must follow."""
         yield from self._cut_up(self._mixer.finish())
         if self._options.end_s is not None:

@@ -1,4 +1,4 @@
-"""Opening of media containers and streams, with one-line error messages."""
+"""Opening of media containers, with one-line error messages."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from costream.sources.media.input_file import Readable, read_head
 from costream.sources.media.remote import MEDIA_SUFFIXES, is_remote, open_remote
 from costream.sources.media.unreadable import not_media
 
-# Formats that their first bytes tell for sure, beside the usual ones of MEDIA_SUFFIXES.
+# Formats with a reliable signature, in addition to those of MEDIA_SUFFIXES.
 _SIGNED = {
     *("ac4", "ape", "av1", "dhav", "dss", "dts", "dtshd", "eac3", "epaf", "ircam", "jpegxl_anim"),
     *("mjpeg", "mjpeg_2000", "mlp", "moflex", "mpc", "mpjpeg", "nistsphere", "obu", "oma", "pvf"),
     *("qoa", "shn", "smjpeg", "tak", "truehd", "tta", "usm", "vc1", "vvc"),
 }
-# Formats that FFmpeg takes for some pattern in their bytes.
+# Formats that FFmpeg recognises only by a pattern in the data.
 _UNSIGNED = ("aac", "ac3", "dts", "eac3", "loas", "mp3")
 # For pipes: read WAV in small pieces; larger ones would delay live sound.
 _PIPED = {"max_size": "2048"}
@@ -39,9 +39,9 @@ def open_container(
 ) -> InputContainer:
     """Open the file or URL ``path``, or ``file`` under that name, as media.
 
-    ``head``: the first bytes of ``file`` if it is a pipe. ``hardware`` decodes video. ``end``: of a
-    file, in bytes, what follows is not looked at. ``tls_verify``: as in SourceOptions.
-    Raises SourceError with the reason and a hint; ``wanted`` names the expected content.
+    ``head``: first bytes of ``file`` if it is a pipe. ``hardware``: decodes video. ``end``: byte of
+    the file at which reading stops. ``tls_verify``: as in SourceOptions. ``wanted``: the expected
+    content, for messages. Raises SourceError with the reason and a hint.
     """
     if file is None and is_remote(path) and not os.path.exists(path):
         return open_remote(path, hardware, tls_verify=tls_verify)
@@ -67,30 +67,30 @@ def open_container(
 
 
 def _not_stated(path: str, container: InputContainer) -> SourceError | None:
-    """Return an error if nothing but a guess says what the format is, or its rate."""
+    """Return an error if FFmpeg has only guessed the format, or its sample rate."""
     form, where = container.format, display_name(path)
     if f"pcm_{form.name}" in av.codecs_available:
         return SourceError(
-            "these are samples without a header: nothing says their rate",
+            "these are samples without a header: their rate is unknown",
             where=where,
             hint=f"give it: --raw {form.name}:48000, or with two channels {form.name}:48000:2",
         )
-    suffix, known = splitext(path)[1].lower().removeprefix("."), form.extensions
-    if not known or suffix in known or form.name in _SIGNED:
+    suffix, extensions = splitext(path)[1].lower().removeprefix("."), form.extensions
+    if not extensions or suffix in extensions or form.name in _SIGNED:
         return None
-    if any(f".{each}" in MEDIA_SUFFIXES for each in known):
+    if any(f".{extension}" in MEDIA_SUFFIXES for extension in extensions):
         return None
     return SourceError(
-        f"it may be {form.long_name} ({form.name}), but only some bytes of it look so",
+        f"it may be {form.long_name} ({form.name}), but it has no signature of that format",
         where=where,
-        hint=f"if it is that, call it NAME.{min(known)}; samples without a header need their "
+        hint=f"if it is, rename it to NAME.{min(extensions)}; samples without a header need their "
         "format: --raw s16le:48000:2",
     )
 
 
-def told_by_content(path: str, container: InputContainer) -> tuple[str, ...]:
-    """Return a line on the format of a file whose name does not tell it, if it has no signature."""
+def guessed_by_content(path: str, container: InputContainer) -> tuple[str, ...]:
+    """Return a remark if the format was guessed from the content and the suffix differs."""
     name, suffix = container.format.name, splitext(path)[1].lower().removeprefix(".")
     if name not in _UNSIGNED or suffix in container.format.extensions or suffix == name:
         return ()
-    return (f"taken for {name} by its content; its name does not say so",)
+    return (f"read as {name} because of its content, despite its suffix",)

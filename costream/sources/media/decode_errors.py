@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costream.core.records import Fault
 
-# Errors of pictures: those decoded after them are wrong too, up to the next keyframe.
+# Errors of frames; later frames are wrong too, up to the next keyframe.
 UNDECODABLE, DAMAGED, LOST = "packet(s) that cannot be decoded", "damaged frame(s)", "lost frame(s)"
 
 
@@ -25,7 +25,7 @@ class DecodeErrors:
         self._reported_s: float | None = None
 
     def add(self, what: str, time_s: float) -> None:
-        """Count one error, worded so that a count can precede it: ``bad packet(s)``."""
+        """Count one error; ``what`` is worded to follow a number: ``bad packet(s)``."""
         if not self._counts:
             self._first_s = time_s
         self._last_s = time_s
@@ -33,9 +33,9 @@ class DecodeErrors:
         self.total += 1
 
     def report(self, time_s: float, intact: bool) -> list[Fault]:
-        """Return the errors before the frame or row at ``time_s`` as one Fault, if it is due.
+        """Return the errors before ``time_s`` as one Fault if a report is due.
 
-        ``intact``: that frame is itself undamaged, so a burst is over.
+        ``intact``: the frame at ``time_s`` is undamaged, so a burst of errors is over.
         """
         since = self._first_s if self._reported_s is None else self._reported_s
         waited = time_s - since >= REPORT_EVERY_S
@@ -45,7 +45,7 @@ class DecodeErrors:
         return self.flush()
 
     def flush(self) -> list[Fault]:
-        """Return the errors not reported yet, if any, as one Fault."""
+        """Return the errors that were not reported yet as one Fault, if any."""
         if not self._counts:
             return []
         parts = ", ".join(

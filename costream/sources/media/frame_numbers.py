@@ -1,4 +1,4 @@
-"""Frames of H.264 that were lost on the way: their numbers in the stream are missing."""
+"""Detection of lost H.264 frames by missing frame numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SLICE, _IDR, _SPS = 1, 5, 7
 _START = re.compile(b"\x00\x00\x01")
 # Profiles whose parameter sets also describe the chroma format (7.3.2.1.1).
 _HIGH = {100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135}
-_HEAD = 64  # bytes of a unit in which all that is read lies
+_HEAD = 64  # bytes of a unit that are read
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class _Numbering:
 
 
 class FrameNumbers:
-    """Counts the frames others refer to that are missing before a packet, of a byte stream."""
+    """Counts the reference frames that are missing before each packet of a byte stream."""
 
     def __init__(self, extradata: bytes | None) -> None:
         """``extradata``: of the codec; parameter sets within the stream are read too."""
@@ -37,7 +37,7 @@ class FrameNumbers:
             self._note(unit)
 
     def missing_before(self, packet: Packet[Any]) -> int:
-        """Return how many frames are missing before a packet; 0 if that is not known."""
+        """Return how many frames are missing before a packet; 0 if unknown."""
         for unit in _units(bytes(packet)):
             kind = unit[0] & 31
             if kind == _SPS:

@@ -21,7 +21,7 @@ _SOFTWARE = "leave out --decoder hardware, or use --decoder auto"
 
 @cache
 def hardware_device() -> str | None:
-    """Return FFmpeg's name of the first device here that decodes H.264, such as "cuda", or None."""
+    """Return FFmpeg's name of the first device that decodes H.264, such as "cuda", or None."""
     codec = Codec("h264", "r")
     for name in hwdevices_available():
         try:
@@ -35,16 +35,16 @@ def hardware_device() -> str | None:
 def check_decoder() -> None:
     """Raise UsageError if this machine has no device that decodes video."""
     if hardware_device() is None:
-        known = ", ".join(hwdevices_available()) or "none"
+        devices = ", ".join(hwdevices_available()) or "none"
         raise UsageError(
-            f"no device here decodes video (known to this FFmpeg: {known})",
+            f"no device here decodes video (known to this FFmpeg: {devices})",
             where="--decoder hardware",
             hint=_SOFTWARE,
         )
 
 
 def acceleration(choice: DecoderChoice) -> HWAccel | None:
-    """Return what ``av.open`` takes; None to decode in software."""
+    """Return the ``hwaccel`` argument of ``av.open``; None to decode in software."""
     name = None if choice in _IN_SOFTWARE else hardware_device()
     return None if name is None else HWAccel(name, allow_software_fallback=True)
 

@@ -152,7 +152,7 @@ class Framer:
             drawing = LazyImage(picture, self._drawing_scaler, self._options.drawing, pixel_aspect)
         if self._options.motion_vectors:
             vectors = side_data(picture, "MOTION_VECTORS")
-            # A copy: the vectors would keep the whole frame in memory.
+            # A copy: the vectors would keep the frame in memory.
             motion = None if vectors is None else vectors.to_ndarray().copy()
         return VideoFrame(
             i=i,

@@ -61,7 +61,7 @@ class MediaClock:
 
         ``peek`` returns the stamp of the frame after it; called only if needed.
         """
-        if pts is not None and self._believed(self.seconds(pts), peek):
+        if pts is not None and self._is_plausible(self.seconds(pts), peek):
             return self._good(self.seconds(pts))
         if self.last_s is not None:
             self._estimates += 1
@@ -73,7 +73,7 @@ class MediaClock:
         self._last_good = None
         return self.last_s, True
 
-    def _believed(self, time_s: float, peek: Callable[[], int | None]) -> bool:
+    def _is_plausible(self, time_s: float, peek: Callable[[], int | None]) -> bool:
         last = self.last_s
         if last is not None:
             late = time_s > last + JUMP_FRAMES * self._delta_s

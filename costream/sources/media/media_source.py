@@ -44,7 +44,7 @@ class MediaSource(FileSource, Generic[DecoderT]):
 
     @abstractmethod
     def _forget(self) -> None:
-        """Drop what was decoded or belongs to the container."""
+        """Forget decoded frames and references to the container."""
 
     def _check_start(self, duration_s: float | None) -> None:
         """Raise SourceError if the requested start is after the end."""
@@ -73,7 +73,7 @@ class MediaSource(FileSource, Generic[DecoderT]):
             decoder.stop()
 
     def _nothing(self, stopped: str, other: str) -> SourceError:
-        """Return the error if nothing could be decoded."""
+        """Return the error for an input of which nothing could be decoded."""
         if self._stopped:
             return SourceError(stopped, where=self._where)
         if self._head[4:8] == b"ftyp":  # a short MP4 opens, but its data have been read past

@@ -15,7 +15,7 @@ class Mixer:
     """Mixes frames of one format down to mono float32 and resamples them.
 
     Mono is the mean of all channels: it never clips and does not depend on the layout. (FFmpeg's
-    own rule weights the channels of a known layout and omits the low-frequency one.) Frames are
+    rule weights the channels by layout and omits the low-frequency one.) Frames are
     queued until ``take``, because filters cost much less per frame when they run over many.
     """
 
@@ -32,7 +32,7 @@ class Mixer:
 
         ``channel``: from 1; None: the mean. ``skip``: source samples to drop at the beginning.
         ``together``: samples per array from ``take``, except the last; None: as they come. Raises
-        av.FFmpegError if FFmpeg cannot do that.
+        av.FFmpegError if FFmpeg cannot mix the format.
         """
         self.format = sound_format(first)
         count = first.layout.nb_channels

@@ -35,7 +35,7 @@ class StampClock(Protocol):
 class PacketDecoder(Generic[FrameT]):
     """Decoded frames of one stream from the current position to the end.
 
-    Each packet is decoded on its own, so that a damaged one affects no other. After the last
+    Packets are decoded separately, so that a damaged one does not affect others. After the last
     frame, ``fatal`` is the reason why the rest is lost, or None if the stream ended normally.
     """
 
@@ -47,7 +47,7 @@ class PacketDecoder(Generic[FrameT]):
         damage: DecodeErrors,
         from_s: float,
     ) -> None:
-        """``decode``: the stream's method. ``from_s``: errors before this are not counted."""
+        """``decode``: ``stream.decode``. ``from_s``: errors before this time are not counted."""
         self._read = read
         self._decode = decode
         self._clock = clock
@@ -85,7 +85,7 @@ class PacketDecoder(Generic[FrameT]):
         read_to_s = 0.0 if self._read_to is None else self._clock.seconds(self._read_to)
         if stated_end_s - read_to_s > CUT_OFF_S:
             self.fatal = (
-                f"the file is cut off: its header says {stated_end_s:.3f} s, it ends at "
+                f"the file is cut off: its header states {stated_end_s:.3f} s, it ends at "
                 f"{read_to_s:.3f} s"
             )
 

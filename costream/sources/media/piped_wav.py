@@ -1,4 +1,4 @@
-"""WAV through a pipe whose header states fewer bytes than come."""
+"""WAV from a pipe whose header states fewer bytes than arrive."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def is_wav(file: Readable, head: bytes) -> bool:
 
 
 class PipedWav:
-    """The bytes of a WAV whose header says that its length is not known.
+    """A WAV whose header is changed to an unknown length, so that FFmpeg reads on.
 
-    FFmpeg would stop at the stated end; sound behind it is read here, chunks of other data are not.
+    Sound after the stated end is returned, chunks of other data are not.
     """
 
     def __init__(self, file: Readable) -> None:
         """``file``: a WAV, at its beginning."""
         self._file = file
         self.stated: int | None = None  # bytes of samples; None: not stated, or not WAV
-        self.goes_on = False  # there is sound behind them
+        self.goes_on = False  # more sound follows the stated end
         self._ended = False
         self._ahead = self._header()
         self._left = self.stated or 0  # samples up to the stated end
@@ -47,17 +47,17 @@ class PipedWav:
             self._left -= len(out)
             return out
         if self.stated is not None and not self.goes_on:
-            return self._behind(size)
+            return self._after_end(size)
         return self._file.read(size)
 
-    def _behind(self, size: int) -> bytes:
-        """Return what is behind the stated end if it is sound."""
+    def _after_end(self, size: int) -> bytes:
+        """Return the data after the stated end if they are sound."""
         odd = self._take((self.stated or 0) % 2)
         head = self._take(8)
         chunk = head[:4].isascii() and head[:4].decode("ascii").isprintable() and head[7:] == b"\0"
         if len(head) < 8 or chunk or head.startswith(TAGS):
             self._ended = True
-            while self._file.read(_PIECE):  # else the program that writes would be stopped
+            while self._file.read(_PIECE):  # so that the writer does not get SIGPIPE
                 pass
             return b""
         self.goes_on = True
@@ -65,7 +65,7 @@ class PipedWav:
         return self.read(size)
 
     def _header(self) -> bytes:
-        """Return the bytes up to the first sample, with a length that is not known."""
+        """Return the bytes up to the first sample, with an unknown length."""
         header = self._take(12)
         while len(header) < _MOST_BYTES:
             chunk = self._take(8)

@@ -1,4 +1,4 @@
-"""Reading ahead: items are made by a thread of their own, some before they are asked for."""
+"""Prefetching: a thread computes some items before they are requested."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from queue import Empty, Queue
 from typing import Generic, TypeVar
 
 ItemT = TypeVar("ItemT")
-_WAIT_S = 0.05  # for the thread to notice that nobody takes its items any more
+_WAIT_S = 0.05  # between checks whether the thread has ended
 
 
 class Prefetcher(Generic[ItemT]):
-    """Iterator over ``items`` in their order, of which a thread makes up to ``limit`` in advance.
+    """Iterator over ``items``, up to ``limit`` of which a thread computes in advance.
 
-    Decoding and a network then use two cores. An error that ``items`` raises is raised after the
-    items before it. ``close`` ends the thread, after the item that it is making.
+    Decoding and a network then use two cores. An error of ``items`` is raised after the items
+    before it. ``close`` ends the thread after its current item.
     """
 
     def __init__(self, items: Iterator[ItemT], limit: int) -> None:
         self._items = items
-        self._made: Queue[ItemT | None] = Queue(limit)  # None: there are no more
+        self._ready: Queue[ItemT | None] = Queue(limit)  # None: the end
         self._error: BaseException | None = None
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="read ahead", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
         self._thread.start()
 
     def __iter__(self) -> Prefetcher[ItemT]:
         return self
 
     def __next__(self) -> ItemT:
-        item = None if self._closed else self._made.get()
+        item = None if self._closed else self._ready.get()
         if item is not None:
             return item
         self.close()
@@ -40,11 +40,11 @@ class Prefetcher(Generic[ItemT]):
         raise StopIteration
 
     def close(self) -> None:
-        """End the thread and wait for it; items that were not taken are lost."""
+        """End the thread and wait for it; pending items are lost."""
         self._closed = True
         while self._thread.is_alive():
             try:
-                self._made.get(timeout=_WAIT_S)
+                self._ready.get(timeout=_WAIT_S)
             except Empty:
                 continue
         self._thread.join()
@@ -52,9 +52,9 @@ class Prefetcher(Generic[ItemT]):
     def _run(self) -> None:
         try:
             for item in self._items:
-                self._made.put(item)
+                self._ready.put(item)
                 if self._closed:
                     return
-        except BaseException as error:  # it is raised where the items are taken
+        except BaseException as error:  # raised again by __next__
             self._error = error
-        self._made.put(None)
+        self._ready.put(None)

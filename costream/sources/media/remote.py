@@ -31,7 +31,7 @@ MEDIA_SUFFIXES = tuple(
 _PLAYLISTS = (".m3u8", ".m3u", ".mpd", ".sdp")
 _MEDIA_TYPE = re.compile(r"(?:video|audio)/(?!.*mpegurl)|application/(?:octet-stream|ogg|mxf)")
 _TIMEOUT_S = 15.0  # without an answer, or without data
-# A connection that breaks off is made again, from where it was, for a few seconds.
+# A lost connection is resumed where it was, for a few seconds.
 _OPTIONS = {"reconnect": "1", "reconnect_delay_max": "3", "timeout": str(round(_TIMEOUT_S * 1e6))}
 DOWNLOAD = "download it first: its index may be at the end, which needs range requests"
 _NO_HEAD = {405, 501}  # HTTP: the server does not answer HEAD
@@ -45,8 +45,8 @@ def is_remote(uri: str) -> bool:
 def is_remote_file(uri: str) -> bool:
     """Return whether a URL is a media file on a web server, and not a live feed or playlist.
 
-    That is so if its path ends in the suffix of one, or if the server states a length and a type of
-    media. Raises SourceError if it cannot be asked, or refuses.
+    It is if its path has a media suffix or the server states a length and a media type. Raises
+    SourceError if the server cannot be reached or refuses.
     """
     if not is_remote(uri):
         return False
@@ -67,7 +67,7 @@ def _states_a_file(uri: str) -> bool:
             raise SourceError(_refusal(error.code), where=where) from error
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
-        raise SourceError(f"the server cannot be asked ({reason})", where=where) from error
+        raise SourceError(f"the server cannot be reached ({reason})", where=where) from error
     if length and kind.startswith("text/"):
         raise SourceError(f"the server sends {kind}, which is not media", where=where)
     return bool(length and _MEDIA_TYPE.match(kind))
@@ -93,7 +93,7 @@ def open_remote(
 ) -> InputContainer:
     """Open a media file on a web server; ``hardware`` decodes video.
 
-    ``tls_verify``: not if its certificate is not valid.
+    ``tls_verify``: refuse an invalid certificate.
     Raises SourceError with the reason and a hint.
     """
     where = display_name(uri)

@@ -1,4 +1,4 @@
-"""Where a file of samples says that they are: WAV, RF64, W64, AIFF, AU, CAF; length of an MP3."""
+"""Position and stated size of the samples of WAV, RF64, W64, AIFF, AU, CAF; length of MP3."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Samples:
 
     begin: int  # place of the first
     stated: int | None  # size; None: not stated
-    behind: int  # what follows that, if it is nothing that may follow
+    behind: int  # bytes after them that are neither chunks nor tags
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ _FORMS: tuple[tuple[Callable[[bytes], bool], _Form], ...] = (
 
 
 def find_samples(path: str) -> Samples | None:
-    """Return where the samples are; None for other files, and URLs.
+    """Return the position of the samples; None for other files and for URLs.
 
-    Of WAV, RF64 (EBU Tech 3306), W64 (Sony), AIFF, AU and CAF (Apple).
+    Reads WAV, RF64 (EBU Tech 3306), W64 (Sony), AIFF, AU and CAF (Apple).
     """
     if not os.path.isfile(path):
         return None
@@ -72,10 +72,9 @@ def find_samples(path: str) -> Samples | None:
         head, end = file.read(40), os.fstat(file.fileno()).st_size
         if head[:4] == b".snd":
             begin, size = (int.from_bytes(head[k : k + 4], "big") for k in (4, 8))
-            known = 0 < size < _LARGE
-            return Samples(
-                begin, size if known else None, max(0, end - begin - size) if known else 0
-            )
+            if not 0 < size < _LARGE:
+                return Samples(begin, None, 0)
+            return Samples(begin, size, max(0, end - begin - size))
         for fits, form in _FORMS:
             if fits(head):
                 return _in_chunks(file, form, end)
@@ -83,10 +82,9 @@ def find_samples(path: str) -> Samples | None:
 
 
 def mp3_goes_on(path: str) -> bool:
-    """Return whether a file is longer than the header of its MP3 says, as if others were joined on.
+    """Return whether an MP3 is longer than its header states, as if files were concatenated.
 
-    FFmpeg then estimates the length from the bit rate of the first, and also in URLs: of what is
-    no file, the answer is True.
+    FFmpeg then estimates the length from the bit rate, as it does for URLs; True for URLs.
     """
     if not os.path.isfile(path):
         return True
@@ -99,7 +97,7 @@ def mp3_goes_on(path: str) -> bool:
         if found is None:
             return False
         size, stated = os.fstat(file.fileno()).st_size - begin, int.from_bytes(found[1], "big")
-    return size - stated > stated >> 4  # as FFmpeg judges
+    return size - stated > stated >> 4  # the rule of FFmpeg
 
 
 def _in_chunks(file: BinaryIO, form: _Form, end: int) -> Samples | None:
@@ -120,7 +118,7 @@ def _in_chunks(file: BinaryIO, form: _Form, end: int) -> Samples | None:
 
 
 def _may_follow(file: BinaryIO, form: _Form, at: int, end: int) -> bool:
-    """Return whether chunks, or a tag, follow from a place on up to the end."""
+    """Return whether only chunks or a tag follow from ``at`` to the end."""
     at += -at % form.align
     file.seek(min(at, end))
     if file.read(8).startswith(TAGS):
@@ -138,7 +136,7 @@ def _may_follow(file: BinaryIO, form: _Form, at: int, end: int) -> bool:
 
 
 def _chunks(file: BinaryIO, form: _Form, at: int, end: int) -> Iterator[_Chunk]:
-    """Yield the chunks from a place on; the file is then at the content of each."""
+    """Yield the chunks from ``at`` on; the file is then at the content of each."""
     head = form.name_bytes + form.size_bytes
     while at + head <= end:
         file.seek(at)

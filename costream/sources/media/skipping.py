@@ -1,4 +1,4 @@
-"""Frames that are not decoded: those that no tick shows and no other frame refers to."""
+"""Skipping of frames that are neither shown at a tick nor referred to by other frames."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from costream.core.clock import TOLERANCE_S
 from costream.sources.media.packet_decoder import PacketReader
 
 # Packets that are read before one is decoded. H.264 and HEVC reorder at most 16 frames: by then the
-# frame that is shown after it is known.
+# next frame in display order has been read.
 LOOK_AHEAD = 17
 _ROUNDING = 1e-6  # of a tick
 
 
 @dataclass(frozen=True)
 class SkippedFrame:
-    """In place of a frame that was not decoded; ``picture`` is the newest one before it."""
+    """Placeholder for a frame that was not decoded; ``picture`` is the newest decoded one."""
 
     pts: int
     dts: int
@@ -35,8 +35,8 @@ class FrameSkipper:
     """Reads and decodes packets, without the frames that are neither shown nor referred to.
 
     A frame is shown if there is a tick from its time to that of the next frame, see
-    ``clock.Ticker``. The decoder knows which ones others refer to (in the codecs of ``can_skip``);
-    so every frame that is decoded is as it would be. Nothing is skipped before ``begin``, near
+    ``clock.Ticker``. The decoder knows which frames others refer to (for the codecs of
+    ``can_skip``), so decoded frames do not change. Nothing is skipped before ``begin``, near
     packets without increasing time stamps, and at the end.
     """
 
@@ -54,7 +54,7 @@ class FrameSkipper:
         self._first_s: float | None = None
         self._waiting: deque[Packet[Any]] = deque()
         self._last_dts: int | None = None  # of the newest
-        self._doubtful = 0  # of them up to the newest one without stamps, or not behind the last
+        self._doubtful = 0  # waiting packets up to the newest one with missing or decreasing stamps
         self._sent: list[tuple[int, int, bool]] = []  # heap of pts, dts and whether it is needed
         self._picture: av.VideoFrame | None = None
 
@@ -63,7 +63,7 @@ class FrameSkipper:
         self._first_s = first_s
 
     def read(self) -> Iterator[Packet[Any] | None]:
-        """Yield the packets in order, each when LOOK_AHEAD more are known."""
+        """Yield the packets in order, each when LOOK_AHEAD more have been read."""
         for packet in self._source():
             if packet is None or packet.size == 0:  # the end: the decoder is emptied
                 yield from self._next(0)
@@ -100,7 +100,7 @@ class FrameSkipper:
         return out
 
     def _skipped(self, pts: int | None) -> Iterator[SkippedFrame]:
-        """Yield what was skipped before the frame of a stamp, or everything."""
+        """Yield the frames skipped before stamp ``pts``; None: all skipped frames."""
         while self._sent and (pts is None or self._sent[0][0] <= pts):
             stamp, dts, needed = heapq.heappop(self._sent)
             if stamp != pts and not needed and self._picture is not None:
@@ -112,8 +112,8 @@ class FrameSkipper:
         if len(self._waiting) < LOOK_AHEAD or packet.dts is None or self._doubtful:
             return True
         after = [p.pts for p in self._waiting if p.pts is not None and p.pts > packet.pts]
-        known = [stamp for stamp, _, _ in self._sent if stamp > packet.pts]
-        after_s = self._seconds(min([*after, *known], default=packet.pts))
+        sent = [stamp for stamp, _, _ in self._sent if stamp > packet.pts]
+        after_s = self._seconds(min([*after, *sent], default=packet.pts))
         return self._shown(self._seconds(packet.pts), after_s)
 
     def _shown(self, time_s: float, after_s: float) -> bool:
@@ -127,9 +127,9 @@ class FrameSkipper:
 
 
 def can_skip(stream: VideoStream) -> bool:
-    """Return whether the decoder knows the frames that no other refers to.
+    """Return whether the decoder can tell which frames others refer to.
 
-    Of HEVC this holds if there is one temporal layer, which MP4 and Matroska tell.
+    HEVC: if there is one temporal layer, which MP4 and Matroska state.
     """
     name, extra = stream.codec_context.name, stream.codec_context.extradata
     if name == "hevc":

@@ -25,15 +25,15 @@ class Discontinuity:
     damage: str | None = None  # error to be counted
     silence: int = 0  # samples of silence to insert
     begins_s: Fraction | None = None  # too many for silence: a gap ends here
-    reason: str | None = None  # of the gap; None: only its length is known
+    reason: str | None = None  # of the gap; None: unknown
     shift_s: Fraction = Fraction(0)  # drift between the count and the stamps
 
 
 class SoundClock:
     """Counts samples from the first stamp on and compares the count with later stamps.
 
-    A stamp that is off by more than JITTER_S is accepted if the next one is nearer to it than to
-    the count; else it is damaged. If the deviation grew slowly, the clocks have drifted apart, and
+    A stamp that deviates by more than JITTER_S is accepted if the next one is nearer to it than to
+    the count; else it is damaged. If the deviation grew slowly, the clocks have drifted apart and
     the count is set to the stamp. A sudden forward step means missing sound; after a backward step
     (concatenated recordings, a clock reset) a new epoch continues where the old one ended, so that
     no sound is left out.
@@ -42,7 +42,7 @@ class SoundClock:
     def __init__(self, time_base: Fraction, origin_s: Fraction, *, counts: bool = False) -> None:
         """``origin_s``: time of 0 s on the clock of the stamps.
 
-        ``counts``: the stamps say nothing any more once the sample rate has changed.
+        ``counts``: stamps are numbers of samples, useless once the sample rate has changed.
         """
         self._counts, self._stamped = counts, True
         self._time_base = time_base
@@ -98,18 +98,20 @@ class SoundClock:
         if pts is not None and self._stamped:
             ahead = self._samples(pts)
             if abs(ahead) > self._jitter:
-                jump = self._judge(pts, ahead, samples, peek())
+                jump = self._discontinuity(pts, ahead, samples, peek())
             else:
                 self._ahead = ahead
         self._count += samples
         return jump
 
-    def _judge(self, pts: int, ahead: int, samples: int, after: int | None) -> Discontinuity:
+    def _discontinuity(
+        self, pts: int, ahead: int, samples: int, after: int | None
+    ) -> Discontinuity:
         if 2 * abs(ahead - self._ahead) < self._jitter:
             drift_s = self._time(pts) - self.next_time
             self._anchor(pts)
             return Discontinuity(shift_s=drift_s)
-        if not self._believed(ahead, None if after is None else self._samples(after) - samples):
+        if not self._is_plausible(ahead, None if after is None else self._samples(after) - samples):
             return Discontinuity("impossible time stamp(s)")
         if ahead < 0:
             time_s = self.next_time
@@ -123,7 +125,7 @@ class SoundClock:
         self._anchor(pts)
         return Discontinuity(begins_s=self._start_s)
 
-    def _believed(self, ahead: int, after: int | None) -> bool:
+    def _is_plausible(self, ahead: int, after: int | None) -> bool:
         """Return whether a stamp is valid; ``after``: lead of the next one, less this frame."""
         far = abs(ahead) > FAR_JUMP_S * self._rate_hz
         if after is None:

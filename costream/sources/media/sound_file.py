@@ -1,4 +1,4 @@
-"""Opening of the sound of a file, of which the header may not tell the truth."""
+"""Opening of the sound of a file whose header may state a wrong length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from av.container import InputContainer
 from costream.core.errors import SourceError, UsageError, display_name
 from costream.core.pyav import open_input
 from costream.core.records import RawAudioFormat
-from costream.sources.media.container import open_container, told_by_content
+from costream.sources.media.container import guessed_by_content, open_container
 from costream.sources.media.input_file import Readable
 from costream.sources.media.packet_decoder import CUT_OFF_S
 from costream.sources.media.piped_wav import PipedWav, is_wav
@@ -21,9 +21,9 @@ from costream.sources.media.samples import Samples, find_samples
 from costream.sources.media.streams import audio_stream
 from costream.sources.media.timing import end_s, length_is_guessed, stated_end_s, time_base
 
-# Formats whose header has the length a second time, which FFmpeg takes.
+# Formats whose header states the length a second time, which FFmpeg uses.
 _TWICE = ("aiff", "au")
-GOES_ON = "its header says {:.3f} s, but the sound goes on: read to its end"
+GOES_ON = "its header states {:.3f} s, but the sound continues: read to the end"
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class SoundFile:
 
     container: InputContainer
     stream: AudioStream
-    duration_s: float | None = None  # None: not known
-    stated_s: float | None = None  # where it ends by its header, if that is reliable
+    duration_s: float | None = None  # None: unknown
+    stated_s: float | None = None  # end stated in the header, if reliable
     assumed: tuple[str, ...] = ()  # see SourceInfo
     piped: PipedWav | None = None
 
     def remark(self) -> str | None:
-        """Return what to tell at the end."""
+        """Return a remark for the end of the sound, or None."""
         if self.piped is None or not self.piped.goes_on or self.stated_s is None:
             return None
         return GOES_ON.format(self.stated_s)
@@ -49,21 +49,21 @@ def open_sound(
 ) -> SoundFile:
     """Open the sound of a file, a URL, or of ``file``; raises as ``open_container``.
 
-    Sizes in headers have 32 bits in most formats, and recorders go on behind 4 GB: what follows the
-    end that a header states is read, too, unless it is something else.
+    Most headers store sizes in 32 bits, and some recorders continue after 4 GB: sound after the
+    stated end is read too.
     """
     if file is not None and is_wav(file, head):
         return _open_piped(path, PipedWav(file), head)
     samples = find_samples(path) if file is None else None
-    # FFmpeg would take what follows for chunks, which it may look through for minutes.
+    # FFmpeg would search what follows for chunks, which can take minutes.
     end = samples.begin + (samples.stated or 0) if samples is not None and samples.behind else None
     container = open_container(path, file, head, wanted="sound", end=end, tls_verify=tls_verify)
     try:
-        sound = _as_it_says(container, audio_stream(container, path))
+        sound = _by_header(container, audio_stream(container, path))
         if file is not None:
             return sound
-        guessed = replace(sound, assumed=told_by_content(path, container))
-        return _judged(path, guessed, samples)
+        described = replace(sound, assumed=guessed_by_content(path, container))
+        return _with_rest(path, described, samples)
     except BaseException:
         container.close()
         raise
@@ -99,36 +99,36 @@ def open_raw(path: str, file: Readable | None, raw: RawAudioFormat) -> SoundFile
         raise SourceError(
             f"cannot be read as {raw.form} ({error})", where=display_name(path)
         ) from error
-    return _as_it_says(container, audio_stream(container, path))
+    return _by_header(container, audio_stream(container, path))
 
 
-def _as_it_says(container: InputContainer, stream: AudioStream) -> SoundFile:
+def _by_header(container: InputContainer, stream: AudioStream) -> SoundFile:
     duration_s = None if length_is_guessed(container, stream) else end_s(container, stream)
     return SoundFile(container, stream, duration_s, stated_end_s(container, stream))
 
 
-def _judged(path: str, sound: SoundFile, samples: Samples | None) -> SoundFile:
-    """Return the sound of a file with what is behind its stated end."""
+def _with_rest(path: str, sound: SoundFile, samples: Samples | None) -> SoundFile:
+    """Return the sound of a file including what follows its stated end."""
     name, byte_rate = sound.container.format.name, (sound.stream.codec_context.bit_rate or 0) / 8
     if name == "flac" and os.path.isfile(path) and _goes_on(sound):
-        told = GOES_ON.format(sound.duration_s)
-        return replace(sound, duration_s=None, stated_s=None, assumed=(told,))
+        remark = GOES_ON.format(sound.duration_s)
+        return replace(sound, duration_s=None, stated_s=None, assumed=(remark,))
     if not os.path.isfile(path):
-        return replace(sound, assumed=sound.assumed + _told_behind(sound, byte_rate))
+        return replace(sound, assumed=sound.assumed + _unread_remark(sound, byte_rate))
     if samples is None or samples.stated is None or not byte_rate:
         return sound
     stated_s = samples.stated / byte_rate
     if samples.behind <= CUT_OFF_S * byte_rate:
         return sound if name in _TWICE else replace(sound, stated_s=stated_s)
-    whole = _open_samples(path, sound.stream, samples.begin)
+    container = _open_samples(path, sound.stream, samples.begin)
     sound.container.close()
     return replace(
-        _as_it_says(whole, audio_stream(whole, path)), assumed=(GOES_ON.format(stated_s),)
+        _by_header(container, audio_stream(container, path)), assumed=(GOES_ON.format(stated_s),)
     )
 
 
-def _told_behind(sound: SoundFile, byte_rate: float) -> tuple[str, ...]:
-    """Return a line on what a file of samples on a web server has behind its stated end."""
+def _unread_remark(sound: SoundFile, byte_rate: float) -> tuple[str, ...]:
+    """Return a remark on data after the stated end of a file of samples on a web server."""
     codec, duration_s = sound.stream.codec_context.name, sound.duration_s
     if not codec.startswith("pcm_") or len(sound.container.streams) > 1 or duration_s is None:
         return ()
@@ -136,13 +136,13 @@ def _told_behind(sound: SoundFile, byte_rate: float) -> tuple[str, ...]:
     if behind <= CUT_OFF_S * byte_rate:
         return ()
     return (
-        f"its header says {duration_s:.3f} s; {behind} more bytes are not read: if they are sound, "
-        "download the file",
+        f"its header states {duration_s:.3f} s; {behind} more bytes are not read: if they are "
+        "sound, download the file",
     )
 
 
 def _goes_on(sound: SoundFile) -> bool:
-    """Return whether there is sound behind the stated end of a FLAC; seeks in it."""
+    """Return whether a FLAC continues after its stated end; seeks in it."""
     container, stream = sound.container, sound.stream
     if sound.duration_s is None:
         return False
@@ -156,7 +156,7 @@ def _goes_on(sound: SoundFile) -> bool:
 
 
 def _open_samples(path: str, stream: AudioStream, begin: int) -> InputContainer:
-    """Open the samples of a file from a byte on up to its end, in the format of its stream.
+    """Open the samples of a file from byte ``begin`` to its end, in the format of its stream.
 
     Raises SourceError if its codec is not plain PCM.
     """
@@ -164,9 +164,9 @@ def _open_samples(path: str, stream: AudioStream, begin: int) -> InputContainer:
     form = codec.name.removeprefix("pcm_")
     if form == codec.name or form not in av.formats_available:
         raise SourceError(
-            f"its header says that {codec.name} ends where the file goes on",
+            f"its header states the end of {codec.name} before the end of the file",
             where=display_name(path),
-            hint="write it again with the program that recorded it, in parts below 2 GB",
+            hint="export it again with the program that recorded it, in parts below 2 GB",
         )
     options = {"sample_rate": str(codec.sample_rate), "ch_layout": f"{codec.layout.nb_channels}c"}
     options["skip_initial_bytes"] = str(begin)

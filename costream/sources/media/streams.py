@@ -28,35 +28,35 @@ def stated_rate(stream: VideoStream) -> Fraction | None:
 def video_streams(container: InputContainer) -> list[VideoStream]:
     """Return the video streams that can be decoded, what players show first, then the largest.
 
-    Cover images of sounds are none.
+    Cover images of audio files are left out.
     """
     streams = [
         stream
         for stream in container.streams.video
-        # Without a decoder there is no context, whatever the annotation says.
+        # Without a decoder there is no context, despite the annotation.
         if stream.codec_context is not None and not stream.disposition & ATTACHED_PICTURE
     ]
     streams.sort(key=lambda s: (not s.disposition & DEFAULT_STREAM, -s.width * s.height))
     return streams
 
 
-def told_choice(container: InputContainer) -> str:
-    """Return which of several video streams is taken by itself; "" if there is only one."""
-    taken, *others = _named(video_streams(container)) or [""]
+def choice_remark(container: InputContainer) -> str:
+    """Return a line on which of several video streams is read; "" if there is only one."""
+    chosen, *others = _named(video_streams(container)) or [""]
     if not others:
         return ""
     count, rest = len(others) + 1, ", ".join(others)
-    return f"of {count} video streams {taken} is taken, not {rest}: see --stream"
+    return f"of {count} video streams {chosen} is read, not {rest}; choose with --stream"
 
 
 def _named(streams: Sequence[VideoStream]) -> list[str]:
-    """Return the number, in the order of the container, and size of each stream."""
+    """Return number (in the order of the container) and size of each stream, for messages."""
     numbers = {s.index: k for k, s in enumerate(sorted(streams, key=lambda s: s.index), 1)}
     return [f"{numbers[s.index]} ({s.width}x{s.height})" for s in streams]
 
 
 def video_stream(container: InputContainer, where: str, chosen: str | None = None) -> VideoStream:
-    """Return the first of ``video_streams``, or that of the number (from 1) or size ``chosen``."""
+    """Return the first of ``video_streams``, or the one with number (from 1) or size ``chosen``."""
     streams = video_streams(container)
     named = dict(zip(_named(streams), streams, strict=True))
     for name, stream in named.items():
@@ -88,7 +88,7 @@ def audio_stream(container: InputContainer, where: str) -> AudioStream:
 
 
 def media_streams(path: str) -> tuple[bool, bool]:
-    """Return whether a file has audio streams, and whether it has video that can be decoded."""
+    """Return whether a file has audio, and whether it has video that can be decoded."""
     try:
         with open_input(f"file:{path}") as container:
             pictures = [

@@ -33,15 +33,15 @@ ARBITRARY_CLOCK = 0x200  # AVFMT_TS_DISCONT: transport and program streams
 
 
 def has_time_stamps(container: InputContainer) -> bool:
-    """Return whether the format stores time stamps; FFmpeg counts those of the others itself."""
+    """Return whether the format stores time stamps; for others FFmpeg counts frames."""
     name = container.format.name
     return not (container.format.flags & NO_TIME_STAMPS or name in _PICTURES or "_pipe" in name)
 
 
 def has_rate(path: str, file: Readable | None, head: bytes) -> bool:
-    """Return whether data are no YUV4MPEG2, or have their rate in the first line.
+    """Return False for YUV4MPEG2 data whose first line does not state a frame rate.
 
-    FFmpeg takes others to be of 25 frames a second.
+    FFmpeg assumes 25 frames per second for them.
     """
     if isinstance(file, io.BufferedReader):
         head = file.peek(_LINE_BYTES)
@@ -62,7 +62,7 @@ def clock_is_arbitrary(container: InputContainer) -> bool:
 
 
 def origin(container: InputContainer, stream: MediaStream) -> Fraction:
-    """Return the time on the container's clock that counts as 0 s.
+    """Return the time on the clock of the container that counts as 0 s.
 
     The clock of an MP3 starts with the encoder's padding before the sound.
     """
@@ -72,9 +72,9 @@ def origin(container: InputContainer, stream: MediaStream) -> Fraction:
         return Fraction(0)
     start = Fraction(container.start_time, av.time_base)
     if stream.start_time is not None:
-        own = stream.start_time * time_base(stream)
-        if abs(own - start) < Fraction(1, av.time_base):  # equal, but without rounding
-            return own
+        exact = stream.start_time * time_base(stream)
+        if abs(exact - start) < Fraction(1, av.time_base):  # equal up to rounding
+            return exact
     return start
 
 

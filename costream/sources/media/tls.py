@@ -1,4 +1,4 @@
-"""Verification of the certificates of servers, which FFmpeg leaves out unless it is asked for."""
+"""Verification of server certificates, which FFmpeg does only on request."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from urllib.parse import urlsplit
 
 PORTS = {"https": 443, "rtsps": 322, "rtmps": 443}  # schemes with TLS
 TIMEOUT_S = 5.0
-# Where systems keep the certificates of authorities, if Python does not know.
+# Usual places of the certificates of authorities, if Python knows none.
 _BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 INVALID = "its certificate is not valid ({}): SSL_CERT_FILE=FILE names one to trust"
 
 
 def tls_options(verify: bool) -> dict[str, str]:
-    """Return FFmpeg's options for connections with TLS; others take no notice of them."""
+    """Return FFmpeg's TLS options; connections without TLS ignore them."""
     if not verify:
         return {}
-    known = (ssl.get_default_verify_paths().cafile, *_BUNDLES)
-    bundle = next((path for path in known if path and os.path.exists(path)), None)
+    candidates = (ssl.get_default_verify_paths().cafile, *_BUNDLES)
+    bundle = next((path for path in candidates if path and os.path.exists(path)), None)
     return {"tls_verify": "1"} | ({} if bundle is None else {"ca_file": bundle})
 
 
 def certificate_problem(uri: str) -> str:
-    """Return what is wrong with the certificate of a server; "" if it is valid or not to be had."""
+    """Return what is wrong with a server's certificate; "" if it is valid or unavailable."""
     try:
         parts = urlsplit(uri)
         host, port = parts.hostname, parts.port or PORTS.get(parts.scheme.lower())

@@ -35,8 +35,8 @@ def not_media(
             where=where,
             hint="read the samples themselves, with their format: --raw s16le:48000:2",
         )
-    known = error is None or isinstance(error, ValueError)
-    reason = "" if known else f" ({getattr(error, 'strerror', None) or error})"
+    unspecific = error is None or isinstance(error, ValueError)
+    reason = "" if unspecific else f" ({getattr(error, 'strerror', None) or error})"
     return SourceError(
         f"this is not {wanted} that can be read{reason}",
         where=where,

@@ -33,7 +33,7 @@ _PICTURES = ("image2", "jpeg_pipe")  # demuxers of still pictures
 
 @dataclass(frozen=True)
 class DecodedFrame:
-    """One decoded frame with its time; of one that was skipped, the picture before it."""
+    """One decoded frame with its time; for a skipped frame, the picture before it."""
 
     picture: av.VideoFrame
     pts: int | None
@@ -60,24 +60,24 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
 
         ``sampled_hz``: skip frames that no tick of this rate shows, after ``begin_ticks``.
         ``input_hz``: frames per second if there are no time stamps; None: as stated, or assumed.
-        ``rated``: the stamps are more than numbers of frames.
+        ``rated``: False if the stamps are only frame numbers.
         """
         self._container = container
         self.stream = stream
-        known = stream.average_rate or stream.guessed_rate
-        rate = known or DEFAULT_RATE
+        nominal = stream.average_rate or stream.guessed_rate
+        rate = nominal or DEFAULT_RATE
         self.stamped, self._counted = has_time_stamps(container) and rated, False
         self.assumes_rate = False
         if not self.stamped:
             stated = stated_rate(stream)
             self.assumes_rate = input_hz is None and stated is None
-            # FFmpeg counts frames at 25 a second, those of MPEG-1 and 2 at the rate stated.
+            # FFmpeg counts frames at 25 per second, in MPEG-1 and MPEG-2 at the stated rate.
             self._counted = input_hz is not None or container.format.name != "mpegvideo"
-            rate = known = Fraction(input_hz) if input_hz is not None else stated or rate
-        self.rate_hz = None if known is None else float(known)  # nominal
+            rate = nominal = Fraction(input_hz) if input_hz is not None else stated or rate
+        self.rate_hz = None if nominal is None else float(nominal)
         self.clock = MediaClock(time_base(stream), origin(container, stream), float(1 / rate))
         read = read or partial(container.demux, stream)
-        self._cut_off = False  # a JPEG, of which FFmpeg decodes what is there
+        self._cut_off = False  # an incomplete JPEG, which FFmpeg decodes as far as it goes
         if container.format.name in _PICTURES and stream.codec_context.name == "mjpeg":
             read = partial(self._checked, read)
         self._skipper = None
@@ -92,7 +92,7 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
         super().__init__(PacketDecoder(read, decode, self.clock, damage, from_s))
 
     def begin_ticks(self, first_s: float) -> None:
-        """Tell the time of the first tick: from now on frames may be skipped."""
+        """Set the time of the first tick; from now on frames may be skipped."""
         if self._skipper is not None:
             self._skipper.begin(first_s)
 
@@ -123,20 +123,20 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
     def _timed(
         self, frame: av.VideoFrame | SkippedFrame, peek: Callable[[], int | None]
     ) -> DecodedFrame:
-        stamp = known = self._stamp(frame)
+        stamp = pts = self._stamp(frame)
         if stamp is None and self.clock.last_s is None and not self._counted:
             stamp = frame.dts  # a fallback for the first frame after a seek
         epoch = self.clock.epoch
         time_s, estimated = self.clock.advance(stamp, peek)
         if self.clock.epoch != epoch:
             self._packets.count("backward clock jump(s)", time_s)
-        if estimated and known is not None:
+        if estimated and pts is not None:
             self._packets.count("impossible time stamp(s)", time_s)
         if isinstance(frame, SkippedFrame):
-            return DecodedFrame(frame.picture, known, time_s, estimated)
+            return DecodedFrame(frame.picture, pts, time_s, estimated)
         if frame.is_corrupt:
             self._packets.count(DAMAGED, time_s)
-        return DecodedFrame(frame, known, time_s, estimated or known is None)
+        return DecodedFrame(frame, pts, time_s, estimated or pts is None)
 
     def _stamp(self, frame: av.VideoFrame | SkippedFrame) -> int | None:
         if self._counted:
@@ -147,7 +147,7 @@ class VideoDecoder(StreamDecoder[DecodedFrame]):
 def has_jpeg_end(picture: bytes) -> bool:
     """Return whether a JPEG has an end marker after its first scan (ITU-T T.81, B.1).
 
-    A thumbnail in the segments before the scan has one, too.
+    A thumbnail in the segments before the scan has one too.
     """
     at = 2
     while picture[at : at + 1] == b"\xff" and picture[at + 1 : at + 2] != b"\xda":

@@ -17,25 +17,25 @@ from costream.sources.media.hardware import acceleration, check_stream
 from costream.sources.media.lazy_image import Framer, Orientation, display_size
 from costream.sources.media.media_source import MediaSource
 from costream.sources.media.prefetch import Prefetcher
-from costream.sources.media.streams import told_choice, video_stream
+from costream.sources.media.streams import choice_remark, video_stream
 from costream.sources.media.timing import end_s, has_rate, has_time_stamps
 from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
 
 # Distances before the start to seek to; the second is for when the nearest keyframe fails.
 SEEK_BACK_S = (0.0, 10.0)
-# Frames that are decoded before they are asked for: at most so many, and so many bytes.
+# Limits of decoding in advance.
 PREFETCH_FRAMES = 16
 PREFETCH_BYTES = 32 << 20
-_OTHER_SIZE = "the picture is {}x{} pixels large from here on"
+_OTHER_SIZE = "the picture size changes to {}x{} pixels"
 
 
 @source("video", kind="video", order=5)
 class VideoSource(MediaSource[VideoDecoder]):
     """Frames of a video in time order; tolerates damaged files.
 
-    Time is the container's own clock, so a stream that starts late keeps its offset. Transport
-    and program streams, whose clock starts anywhere, count from their earliest stream instead,
-    as in players; otherwise ``--start`` would be meaningless there.
+    Time is the clock of the container: a stream that starts late keeps its offset. The clock of
+    transport and program streams starts anywhere, so their times count from the earliest stream,
+    as in players.
 
     Frames are numbered from 0 at the first one yielded. ``motion`` is in pixels of the stored
     frame, neither scaled nor rotated. ``errors`` counts the errors found so far: packets that
@@ -44,7 +44,7 @@ class VideoSource(MediaSource[VideoDecoder]):
 
     _stream: VideoStream | None = None
     _first: DecodedFrame | None = None
-    _second: DecodedFrame | None = None  # where that there is one was to be known
+    _second: DecodedFrame | None = None  # if open had to find out whether there is one
     _prefetcher: Prefetcher[Item] | None = None
 
     def _prepare(self) -> None:
@@ -53,7 +53,7 @@ class VideoSource(MediaSource[VideoDecoder]):
 
     @staticmethod
     def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
-        """Return whether these are data: what nothing else reads is taken to be a video."""
+        """Return True for all data: what no other source reads is tried as video."""
         return bool(head) or path is None
 
     def open(self) -> SourceInfo:
@@ -61,7 +61,7 @@ class VideoSource(MediaSource[VideoDecoder]):
         self._rated = has_rate(self._uri, self._file, self._head)
         container, stream = self._open_container()
         duration_s = end_s(container, stream) if self._rated else None
-        told = () if self._options.stream else filter(None, [told_choice(container)])
+        choice = "" if self._options.stream else choice_remark(container)
         self._check_start(duration_s)
         # From here on use only the decoder's stream: the container may have been reopened.
         first, decoder = self._go_to_start(container, stream)
@@ -82,23 +82,23 @@ class VideoSource(MediaSource[VideoDecoder]):
             duration_s=duration_s,
             rate_hz=decoder.rate_hz,
             size=Orientation.of(first.picture).turn(size),
-            assumed=(*told, *self._assumed(decoder)),
+            assumed=(*filter(None, [choice]), *self._assumed(decoder)),
         )
 
     def _assumed(self, decoder: VideoDecoder) -> tuple[str, ...]:
-        """Return what to tell of the frame rate; a single picture has none."""
+        """Return remarks on the frame rate; a single picture has none."""
         if decoder.stamped:
-            return ("it has time stamps: --input-fps is not used",) * bool(self._options.input_hz)
+            return ("it has time stamps: --input-fps is ignored",) * bool(self._options.input_hz)
         self._second = next(decoder.frames, None)
         if self._second is None or not decoder.assumes_rate:
             return ()
         rate = f"{decoder.rate_hz:g} frames a second assumed"
-        return (f"no time stamps: {rate}; --input-fps gives the rate",)
+        return (f"no time stamps: {rate}; set it with --input-fps",)
 
     def items(self) -> Iterator[Item]:
         """Yield VideoFrame items, Faults after errors, and a fatal one if the rest is lost."""
         if not self._options.prefetch or self._file is not None or self._first is None:
-            return self._read()  # a thread that waits for a pipe would not end
+            return self._read()  # a thread that waits for a pipe could not be ended
         picture = self._first.picture
         size = max(1, picture.width * picture.height * 3 // 2)  # of most formats
         self._prefetcher = Prefetcher(
@@ -130,7 +130,7 @@ class VideoSource(MediaSource[VideoDecoder]):
                 decoder.begin_ticks(decoded.time_s)
             frame = self._frame(i, decoded)
             if frame.size not in sizes:
-                if sizes:  # each size once: some streams change it all the time
+                if sizes:  # report each size once: some streams alternate
                     yield Fault(frame.time_s, _OTHER_SIZE.format(*frame.size or (0, 0)), count=0)
                 sizes.add(frame.size)
             yield frame
@@ -187,7 +187,7 @@ class VideoSource(MediaSource[VideoDecoder]):
     def _decode(self, container: InputContainer, stream: VideoStream) -> VideoDecoder:
         """Start decoding at the current position, up to the first frame."""
         damage = self._replace_decoder()
-        # Motion vectors are of every frame.
+        # Motion vectors are needed of every frame.
         sampled_hz = None if self._options.motion_vectors else self._options.sampled_hz
         decoder = VideoDecoder(
             container,

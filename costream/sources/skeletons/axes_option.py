@@ -61,7 +61,8 @@ def axes_option(
 
 def _pattern(names: Sequence[str]) -> str:
     """Return what headings have in common, with ``{}`` where they differ; "" if they do not."""
-    first, last = beginning(names), beginning([name[::-1] for name in names])
+    first = beginning(names)
+    last = beginning([name[::-1] for name in names])
     if len(names) < 2 or any(len(first) + len(last) >= len(name) for name in names):
         return ""
     return first + "{}" + last[::-1]

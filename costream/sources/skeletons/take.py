@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from costream.core.errors import SourceError
 from costream.core.layouts import BODY_15, Layout, joint_mapping
+from costream.sources.numbering import beginning
 from costream.sources.skeletons.axes_option import AxesOption
 from costream.sources.skeletons.columns import AXES, Columns
 from costream.sources.skeletons.joint_names import find_joints
@@ -125,15 +126,12 @@ def split_subjects(names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, lis
     for k, (subject, _, name) in enumerate(parted):
         if name and not name.startswith("*"):
             places.setdefault(subject, {}).setdefault(name, k)
-    own = list(dict.fromkeys(name for place in places.values() for name in place))
-    if len(places) == 1 and len(own) > 1:
-        first, last = min(own), max(own)
-        same = sum(1 for _ in itertools.takewhile(lambda ab: ab[0] == ab[1], zip(first, last)))  # noqa: B905
-        cut = first[:same].rfind("_") + 1
-    else:
-        cut = 0
-    rows = {subject: [place.get(name, -1) for name in own] for subject, place in places.items()}
-    return tuple(name[cut:] for name in own), rows
+    labels = list(dict.fromkeys(name for place in places.values() for name in place))
+    cut = 0
+    if len(places) == 1 and len(labels) > 1:
+        cut = beginning(labels).rfind("_") + 1
+    rows = {subject: [place.get(name, -1) for name in labels] for subject, place in places.items()}
+    return tuple(label[cut:] for label in labels), rows
 
 
 def joint_order(
