@@ -220,7 +220,7 @@ class _Skeletons(_Timed):
         self._axes = joints.shape[2]
         self._shape = joints.shape[1:]
         self._unset, self._last_s = Placeholders(live=info.live), 0.0
-        self._remark = UprightRemark(self._layout, "y counts upwards here, negate it in pictures")
+        self._remark = UprightRemark(self._layout, "y points up here; negate the y of pictures")
         self.info = replace(info, kind="skeleton", layout=self._layout.name, axes=self._axes)
 
     def items(self, value: Values, time_s: float | None) -> Iterator[Item]:
@@ -236,7 +236,7 @@ class _Skeletons(_Timed):
         yield from self._unset.add(moment)
         yield from self._remark.add(moment)
         if strays := sum(person.strays for person in persons):
-            yield Fault(at_s, f"joints far away from their person, taken as missing: {strays}")
+            yield Fault(at_s, f"joints far from their person, treated as missing: {strays}")
         placed = self._slots.place(moment)
         joints = np.zeros((self._persons, *self._shape), np.float32)
         scores = np.zeros((self._persons, self._shape[0]), np.float32)

@@ -247,7 +247,12 @@ def test_hls_of_two_seconds_loses_no_step_of_a_watch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("status", "fatal", "message"),
-    [(401, True, "login"), (403, True, "login"), (404, True, "404"), (503, False, "error 5xx")],
+    [
+        (401, True, "login"),
+        (403, True, "login"),
+        (404, True, "404"),
+        (503, False, "internal error (5xx)"),
+    ],
 )
 def test_what_a_server_refuses(status: int, fatal: bool, message: str) -> None:
     with serving(handler(status=status)) as port:
@@ -612,5 +617,7 @@ def test_a_single_picture_is_not_asked_for_again_and_again(path: str) -> None:
         reader.join()
     (fault,) = reader.faults
     assert fault.fatal
-    assert fault.message.startswith("a single picture, not a stream: give the address of a stream")
+    assert fault.message.startswith(
+        "this is a single picture, not a stream: use the address of a stream"
+    )
     assert reader.data == []

@@ -30,7 +30,11 @@ LISTEN = """
     from costream.sources.live import microphone_recorder as recorder
     from costream.core.records import AudioFormat
     from costream.sources.base import ConnectionOptions, LiveSource, SourceOptions
+    from costream.sources.live.devices import silence_portaudio
     from costream.sources.live.microphone import MicrophoneSource
+
+    silence = silence_portaudio(["mic"])  # as the commands do
+    silence.__enter__()
 
     def say(**what):
         print(json.dumps(what), flush=True)
@@ -419,8 +423,11 @@ OPEN = """
     from costream.core.errors import SourceError
     from costream.core.records import AudioFormat
     from costream.sources.base import SourceOptions
+    from costream.sources.live.devices import silence_portaudio
     from costream.sources.live.microphone import MicrophoneSource
 
+    silence = silence_portaudio(["mic"])  # as the commands do
+    silence.__enter__()
     for uri, channel in json.loads(sys.argv[1]):
         options = SourceOptions(sound=AudioFormat(16000, 4000), channel=channel)
         source = MicrophoneSource(uri, options)

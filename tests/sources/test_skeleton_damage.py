@@ -84,7 +84,7 @@ def swapped(rows: list[str]) -> list[str]:
     [
         (malformed, [0, 0.1, 0.4, 0.6, 0.7], 3, "2 malformed rows"),
         (malformed_without_times, [0, 0.1, 0.3, 0.4, 0.5, 0.6, 0.7], 1, "1 malformed row,"),
-        (decimal_commas, [], 8, "8 rows with decimal commas between commas"),
+        (decimal_commas, [], 8, "8 rows with decimal commas and commas as delimiters"),
         (swapped, [0, 0.1, 0.4, 0.5, 0.7], 3, "out of time order"),
     ],
 )

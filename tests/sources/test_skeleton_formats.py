@@ -270,7 +270,7 @@ def test_openpose_of_several_videos(tmp_path: Path) -> None:
 
 def test_openpose_that_does_not_fit(tmp_path: Path) -> None:
     folder = openpose(tmp_path / "k", clip(BODY_15, 2, axes=2))
-    with pytest.raises(SourceError, match="15 joints in it, pose estimators have 17, 18, 25"):
+    with pytest.raises(SourceError, match="15 joints per person; known numbers are 17, 18, 25"):
         read(folder, frame_rate_hz=1.0)
     with pytest.raises(SourceError, match="15 joints in it, coco-17 has 17"):
         read(folder, frame_rate_hz=1.0, layout="coco-17")
@@ -420,7 +420,7 @@ def test_arrays_need_a_layout_that_fits(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"is not .* 17 joints of coco-17"):
         read(tmp_path / "x.npy", layout="coco-17", frame_rate_hz=30.0)
     np.savez(tmp_path / "x.npz", a=X, b=X)
-    with pytest.raises(SourceError, match="it holds a, b, not one array"):
+    with pytest.raises(SourceError, match="it contains a, b, not one array"):
         read(tmp_path / "x.npz", layout="ntu-25", frame_rate_hz=30.0)
 
 

@@ -160,7 +160,7 @@ def test_streams_of_python_and_pipes_tell_it_at_once_and_at_the_end(tmp_path: Pa
         )
     assert out.stdout.splitlines()[:2] == [
         "SkeletonFrame",
-        "joints at the origin or at equal negative numbers are taken as missing",
+        "joints at the origin or at equal negative numbers are treated as missing",
     ], out
     assert out.stdout.splitlines()[-1].startswith("6 of 102 joints")
 

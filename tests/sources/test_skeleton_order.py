@@ -111,9 +111,9 @@ def test_several_rows_a_frame_without_ids_are_persons(tmp_path: Path, person: st
 @pytest.mark.parametrize(
     ("drop", "group", "message"),
     [
-        ([1], [0], "several rows for a joint, and no column says whose.*add a column person"),
-        ([0], [1], "one person or joint after the other, without frame numbers.*column frame"),
-        ([0, 1], [2], "one person or joint after the other, without frame numbers"),
+        ([1], [0], "several rows for a joint, but there is no person column.*add a column person"),
+        ([0], [1], "ordered by person or joint and have no frame numbers.*column frame"),
+        ([0, 1], [2], "ordered by person or joint and have no frame numbers"),
     ],
 )
 def test_what_cannot_be_known_is_asked(
@@ -157,10 +157,10 @@ def test_a_pipe_says_that_it_cannot_be_sorted(tmp_path: Path) -> None:
             out = subprocess.run(command, stdin=cat.stdout, capture_output=True, text=True)
         return out.stdout + out.stderr
 
-    assert "4 rows out of time order, left out: a file is sorted, a pipe cannot be" in piped()
+    assert "4 rows out of time order, left out (files are sorted, pipes cannot be)" in piped()
     head, rows = rows_of(pixels(COCO_17, COUNT, 1))
     written(path, head, sorted(rows, key=lambda row: row[2]))
-    assert "its first frame has one joint only (left_ankle); in a pipe" in piped()
+    assert "its first frame has only one joint (left_ankle); in a pipe" in piped()
 
 
 steps = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=30)

@@ -155,5 +155,5 @@ def test_joints_far_away_are_reported(tmp_path):
     items = list(source.items())
     source.close()
     [fault] = (item for item in items if isinstance(item, Fault))
-    assert "1 joint far away from their person, taken as missing" in fault.message
+    assert "1 joint far from their person, treated as missing" in fault.message
     assert sum(isinstance(item, SkeletonFrame) for item in items) == 39

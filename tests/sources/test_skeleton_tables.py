@@ -321,7 +321,7 @@ def test_some_details_may_be_missing(tmp_path: Path) -> None:
     assert np.flatnonzero(frames(items)[0].scores[0] == 0).tolist() == [3, 4]
     # More than details: it must be said.
     path.write_text(text.replace("_knee_", "_thing_"))
-    with pytest.raises(SourceError, match="not those of a whole body in any known layout"):
+    with pytest.raises(SourceError, match="do not make a complete body in any known layout"):
         read(path, frame_rate_hz=30.0)
     info, items = read(path, frame_rate_hz=30.0, layout="coco-17")
     assert np.flatnonzero(frames(items)[0].scores[0] == 0).tolist() == [3, 4, 13, 14]

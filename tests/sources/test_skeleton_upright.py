@@ -103,7 +103,7 @@ def test_pictures_with_y_upwards_are_turned_and_told_in_every_format(
         path.rename(tmp_path / "other")
     path = write(tmp_path, x * (1, -1) + (0, 1000))
     assumed, found = opened(path, **known)
-    assert "heads are below feet where y counts downwards" in assumed[0]
+    assert "heads are below feet if y points downwards" in assumed[0]
     moved = found - found.mean((0, 1)) - (wanted - wanted.mean((0, 1)))
     assert np.abs(moved).max() < 1e-3
     if name in ("openpose", "kinetics", "pyskl"):
@@ -112,7 +112,7 @@ def test_pictures_with_y_upwards_are_turned_and_told_in_every_format(
     # What the line says gives the other answer, and it is said that it looks wrong.
     assumed, found = opened(path, columns=option(assumed), **known)
     assert (found[..., 1].mean(0)[layout.joints.index("nose")] < found[0, -1, 1]).all()
-    assert assumed == ("heads are below feet: see whether y counts the other way",)
+    assert assumed == ("heads are below feet: check the direction of y",)
 
 
 def z_up(x: np.ndarray) -> np.ndarray:
@@ -163,7 +163,7 @@ def test_space_with_another_vertical_axis_is_told_with_what_to_give(
     path = write(tmp_path, turn(x))
     assumed, found = opened(path, **known)
     if turn is of_camera:
-        assert "y is taken the other way" in assumed[0]
+        assert "y was inverted" in assumed[0]
         assert np.allclose(found, x[:, 0], atol=1e-5)
         _, found = opened(path, columns=option(assumed), **known)
         assert np.allclose(found, of_camera(x)[:, 0], atol=1e-5)
@@ -192,7 +192,7 @@ def test_streams_are_told_once_and_stay_as_they_are(tmp_path: Path) -> None:
     )
     items = [item for value in x for item in stream.items(value, None)]
     [told] = [item for item in items if isinstance(item, Fault)]
-    assert told.message.startswith("heads are below feet: y counts upwards here")
+    assert told.message.startswith("heads are below feet: y points up here")
     assert (told.count, told.fatal) == (0, False)
     joints = np.stack([item.joints[0] for item in items if isinstance(item, SkeletonFrame)])
     assert np.allclose(joints, x)
@@ -205,7 +205,7 @@ def test_streams_are_told_once_and_stay_as_they_are(tmp_path: Path) -> None:
         source = SkeletonSource("-", SourceOptions(frame_rate_hz=25.0), file=file, head=head)
         assert source.open().assumed == ()
         [told] = faults(list(source.items()))
-        assert told.message.endswith("if y counts the other way, give --columns 'x={}_x,y=-{}_y'")
+        assert told.message.endswith("if y points the other way, use --columns 'x={}_x,y=-{}_y'")
 
 
 def test_upper_bodies_are_judged_and_a_face_is_not(tmp_path: Path) -> None:

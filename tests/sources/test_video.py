@@ -388,7 +388,7 @@ def test_a_video_that_is_not_in_the_file(both: Path, stream: str) -> None:
 
 def test_a_range_before_the_beginning_is_told(tmp_path: Path) -> None:
     path = make_video(tmp_path / "late.mkv", 50, times=[1000 + k / 25 for k in range(50)])
-    with pytest.raises(SourceError, match=r"before .* begins, .* 00:16:40\.000 by its own"):
+    with pytest.raises(SourceError, match=r"before .* begins \(at 00:16:40\.000\)"):
         read(path, end_s=5.0)
     assert len(read(path, start_s=2.0)[1]) == 50
 

@@ -20,7 +20,7 @@ _CAMERA = re.compile(r"(?:camera:)?([0-9]+)|camera:(.+)", re.IGNORECASE)
 _DEVICE = re.compile(r"/dev/(?:video[0-9]+|v4l/.+)")
 _CAMERA_FORMATS = {"linux": "v4l2", "darwin": "avfoundation", "win32": "dshow"}
 
-# Schemes with an FFmpeg option "timeout" in microseconds; RTMP's turns it into a server.
+# Schemes with an FFmpeg option "timeout" in microseconds; with RTMP it would start a server.
 _TIMED = {"rtsp", "rtsps", "http", "https", "tcp", "udp"}
 ANALYSE_S = 1.0  # FFmpeg may probe a stream that does not describe itself for this long
 _PROBING = {"analyzeduration": str(round(ANALYSE_S * 1e6))}
@@ -52,7 +52,7 @@ def is_camera(argument: str) -> bool:
 def address_of(uri: str, connecting: ConnectionOptions, *, probing: bool = False) -> Address:
     """Return how to connect to a URL or camera with the least delay that FFmpeg allows.
 
-    ``probing``: find out the sizes of all streams, even if that takes ANALYSE_S.
+    ``probing``: analyse the sizes of all streams, which may take ANALYSE_S.
     """
     timeout_s = connecting.timeout_s
     scheme = scheme_of(uri)
@@ -66,7 +66,7 @@ def address_of(uri: str, connecting: ConnectionOptions, *, probing: bool = False
     options = {"timeout": str(round(timeout_s * 1e6))} if scheme in _TIMED else {}
     options |= tls_options(connecting.tls_verify) if scheme in PORTS else {}
     if scheme in ("rtsp", "rtsps"):
-        # It describes itself. An RTSP read without data fails only after twice its timeout.
+        # The server describes the stream. A read without data fails only after twice its timeout.
         options |= {"rtsp_transport": connecting.transport}
         options |= _PROBING if probing else {"probesize": "32"}
         return Address(uri, None, options, timeout_s, timeout_s / 2)
@@ -102,7 +102,7 @@ def display_feed(uri: str) -> str:
 
 
 def host_of(uri: str) -> str:
-    """Return the host of a URL, without port and credentials; "" if there is none."""
+    """Return the host of a URL, without port and credentials; "" without a host."""
     authority = re.split("[/?#]", _public(uri), maxsplit=1)[0]
     if authority.startswith("["):
         return authority[1:].partition("]")[0]
@@ -126,8 +126,8 @@ def feed_name(uri: str) -> str:
     name = "_".join(filter(None, parts))
     name = "".join(c if c.isalnum() or c in ".-" else "_" for c in name).strip("._")
     if len(name) > LONGEST_NAME:
-        whole = uri if scheme is None else f"{scheme}://{_public(uri)}"
-        mark = hashlib.sha256(whole.encode()).hexdigest()[:8]
+        public = uri if scheme is None else f"{scheme}://{_public(uri)}"
+        mark = hashlib.sha256(public.encode()).hexdigest()[:8]
         name = f"{name[:LONGEST_NAME]}_{mark}"
     return name or "feed"
 

@@ -17,7 +17,7 @@ from costream.sources.media.audio_decoder import AudioDecoder
 from costream.sources.media.block_cutter import AudioBlockCutter
 from costream.sources.media.sound_clock import JITTER_S, Discontinuity
 
-LEFT_OUT = "left out: too much arrived at once"
+LEFT_OUT = "left out: too much data arrived at once"
 
 
 class AudioTrack(FeedTrack):

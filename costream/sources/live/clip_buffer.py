@@ -26,10 +26,10 @@ log = logging.getLogger("costream")
 LIMIT = 64 * 2**20  # maximum bytes buffered, and maximum bytes of a clip
 PATIENCE_S = 2.0  # maximum lateness of the end of a clip
 CLIPS = 16  # maximum number waiting to be written
-# Data that come in bursts (HLS) are waited for, and kept, for longer: by the longest pause between
-# arrivals, of which a tenth of the time since is forgotten.
+# Data that arrive in bursts (HLS) are awaited and kept longer: by the longest pause between
+# arrivals, which decays by a tenth of the elapsed time.
 FADES, LONGEST_PAUSE_S = 0.1, 12.0
-# Time stamps that jump back, or ahead of elapsed time, by more than this mean another clock.
+# A jump of the time stamps back, or ahead of elapsed time, by more than this is another clock.
 _BACK_S, _AHEAD_S = 1.0, 5.0
 Done = Callable[[Path | None], None]
 
@@ -39,7 +39,9 @@ class _Stretch:
 
     def __init__(self, tracks: StreamTemplates) -> None:
         self.tracks = tracks
-        self.offset_s: float | None = None  # of the feed's time from the newest stamps; if known
+        self.offset_s: float | None = (
+            None  # feed time minus stamp of the newest data; None: unknown
+        )
 
 
 @dataclass
@@ -83,8 +85,8 @@ class PacketRing:
 
     Implements PacketListener (sources/base.py): ``begin``, ``add`` and ``place`` are called by the
     thread that reads the feed, ``save`` and ``close`` by any other. Clips are written by a separate
-    thread. Packets have the times of the feed's steps: their stamps say how far they are from the
-    data that were placed last. Without stamps, and before any are placed, it is that of arrival.
+    thread. The time of a packet follows from its stamp and the data that were placed last. Without
+    stamps, and before any data are placed, it is the time of arrival.
     """
 
     def __init__(self, hold_s: float, limit: int = LIMIT) -> None:
@@ -98,9 +100,9 @@ class PacketRing:
         self._stamped = True  # the connection's packets have time stamps
         self._refused: set[int] = set()  # streams that Matroska cannot hold
         self._warned: set[str] = set()  # reasons already logged, once for all connections
-        self._last: PacketCopy | None = None  # of the lead
-        self._arrived_s = math.nan  # the feed's time of its arrival
-        self._pause_s = 0.0  # longest time between arrivals lately: of HLS that of a segment
+        self._last: PacketCopy | None = None  # newest packet of the lead stream
+        self._arrived_s = math.nan  # its arrival in feed time
+        self._pause_s = 0.0  # recent longest time between arrivals: with HLS, a segment
         self._recordings: list[_Recording] = []
         self._writer: threading.Thread | None = None
         self._closed = False
@@ -108,7 +110,7 @@ class PacketRing:
 
     def begin(self, container: InputContainer) -> None:
         """Handle a new connection. Clips of the previous one end with it."""
-        pictures = [each for each in video_streams(container) if each.discard != Discard.all]
+        pictures = [s for s in video_streams(container) if s.discard != Discard.all]
         lead = next(iter([*pictures, *container.streams.audio]), None)
         with self._changed:
             self._lead = None if lead is None else lead.index
@@ -145,7 +147,7 @@ class PacketRing:
             self._changed.notify()
 
     def place(self, stamp_s: float, time_s: float) -> None:
-        """Take the feed's time of the data that have this stamp in their container."""
+        """Take the time in the feed, ``time_s``, of the data stamped ``stamp_s``."""
         stretch = self._stretch
         if stretch is None or not self._stamped:
             return
@@ -229,9 +231,9 @@ class PacketRing:
         there = there or [group for group in self._groups if group.start_s <= end_s][:1]
         if not there:
             return []
-        of_it = [group for group in self._groups if group.stretch is there[-1].stretch]
-        first = sum(group.start_s <= start_s for group in of_it[1:])
-        return of_it[first:]
+        stretch = [group for group in self._groups if group.stretch is there[-1].stretch]
+        first = sum(group.start_s <= start_s for group in stretch[1:])
+        return stretch[first:]
 
     def _write_all(self) -> None:
         while (recording := self._next()) is not None:

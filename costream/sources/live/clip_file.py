@@ -42,10 +42,10 @@ class PacketCopy:
     duration: int  # 0: unknown
     time_base: Fraction
     key: bool  # keyframe: can be decoded without earlier ones
-    time_s: float  # the feed's; until it is placed that of its arrival
+    time_s: float  # feed time; the time of arrival until the packet is placed
 
     def placed(self, offset_s: float) -> PacketCopy:
-        """Return it at the time of its stamp, which is ``offset_s`` before that of the feed."""
+        """Return the packet with the feed time of its stamp, which is ``offset_s`` later."""
         stamp = self.pts if self.dts is None else self.dts
         if stamp is None:
             return self
@@ -55,7 +55,7 @@ class PacketCopy:
     def of(cls, packet: Packet[Any], time_s: float, stamped: bool = True) -> PacketCopy:
         """Return a copy of ``packet``, which arrived at ``time_s``.
 
-        Not ``stamped``: its time stamps are those of its arrival.
+        ``stamped``: False to use the arrival time as time stamp.
         """
         arrival = round(time_s / packet.time_base)
         return cls(
@@ -91,7 +91,7 @@ class StreamTemplates:
         # Streams of a closed container must not be accessed: copies in a file that is never
         # written preserve what a decoder needs.
         self._held = held = av.open(io.BytesIO(), "w", format=_FORMAT)
-        # Open, it is part of a cycle, which Python may find hours later: 90 kB a connection.
+        # An open container is part of a reference cycle of 90 kB, which may live for hours.
         weakref.finalize(self, held.close).atexit = False
         self._copies: dict[int, Stream] = {}
         self._telephony: dict[int, tuple[str, int, str]] = {}  # codec, rate, layout
@@ -115,19 +115,19 @@ class StreamTemplates:
 
     def add_to(self, container: OutputContainer) -> dict[int, _Track]:
         """Add the same streams to ``container``; return them by their index here."""
-        made: dict[int, _Track] = {}
+        outputs: dict[int, _Track] = {}
         for index, held in sorted(self._copies.items()):
             stream = container.add_stream_from_template(held, opaque=True)
             if stream.type == "video":
                 context: Any = stream.codec_context
                 context.width, context.height = self._size
-            made[index] = _Track(stream)
+            outputs[index] = _Track(stream)
         for index, (codec, rate_hz, layout) in sorted(self._telephony.items()):
             decoder = cast(AudioCodecContext, CodecContext.create(codec, "r"))
             decoder.sample_rate, decoder.layout = rate_hz, layout
             samples = container.add_stream("pcm_s16le", rate_hz, layout=layout)
-            made[index] = _Track(samples, decoder)
-        return made
+            outputs[index] = _Track(samples, decoder)
+        return outputs
 
 
 def write_clip(path: Path, tracks: StreamTemplates, packets: Sequence[PacketCopy]) -> None:
@@ -143,9 +143,9 @@ def write_clip(path: Path, tracks: StreamTemplates, packets: Sequence[PacketCopy
             open(part, "wb", opener=open_own) as file,
             av.open(file, "w", format=_FORMAT) as container,
         ):
-            made = tracks.add_to(container)
-            for index, packet in _timed(packets, made):
-                packet.stream = made[index].stream
+            outputs = tracks.add_to(container)
+            for index, packet in _timed(packets, outputs):
+                packet.stream = outputs[index].stream
                 container.mux_one(packet)
         with part.open("rb") as written:
             os.fsync(written.fileno())
@@ -191,12 +191,12 @@ def _complete(packets: Sequence[PacketCopy]) -> list[int]:
     """
     first = packets[0]
     step = max((p.duration for p in packets), default=0) or round(_USUAL_STEP_S / first.time_base)
-    known = [p.dts if p.pts is None else p.pts for p in packets]
-    stamps = [stamp for stamp in known if stamp is not None]
-    missing = next((k for k, stamp in enumerate(known) if stamp is not None), len(known))
-    last = (min(stamps) if stamps else 0) - (missing + 1) * step
+    stamps = [p.dts if p.pts is None else p.pts for p in packets]
+    present = [stamp for stamp in stamps if stamp is not None]
+    missing = next((k for k, stamp in enumerate(stamps) if stamp is not None), len(stamps))
+    last = (min(present) if present else 0) - (missing + 1) * step
     out = []
-    for stamp in known:
+    for stamp in stamps:
         last = last + step if stamp is None else stamp
         out.append(last)
     return out

@@ -37,22 +37,22 @@ from costream.sources.live.recent_packets import RecentPackets
 from costream.sources.media.streams import choice_remark
 from costream.sources.waiting import StopEvent
 
-FLUSH_S = 0.05  # packets this soon after a read that has timed out came before it
-KNOWN = 512  # newest packets whose arrival is known
-# Timeout factor for the first frame, which may take longer: keyframes are rare.
-FIRST = 3
+FLUSH_S = 0.05  # packets within this time after a read that timed out had arrived before it
+ARRIVALS = 512  # newest packets whose arrival time is stored
+# Timeout factor for the first frame: keyframes are rare.
+FIRST_FRAME_FACTOR = 3
 
 
 class SoundTaker(Protocol):
-    """Takes the sound of a connection whose pictures are read; see ``PairedAudio``."""
+    """Receives the sound of a connection whose video is read; see ``PairedAudio``."""
 
     def begin(self, container: InputContainer, stream: AudioStream | None, missing: str) -> None:
-        """Begin; ``stream``: None if there is no sound, ``missing``: why."""
+        """Begin; ``stream`` is None without sound, ``missing`` then gives the reason."""
 
     def takes(self, packet: Packet[Any], waited_s: float) -> bool:
-        """Return whether a packet is one of sound, and take it.
+        """Take a packet of sound; return False for other packets.
 
-        ``waited_s``: time for which data have been waited for so far.
+        ``waited_s``: total time spent waiting for data.
         """
 
     def end(self) -> None:
@@ -62,11 +62,10 @@ class SoundTaker(Protocol):
 class FeedConnection:
     """An open container and the requested stream in it, used by one thread only.
 
-    After the last packet, ``loss`` is the reason why there are no more; ``begun_s`` and
-    ``arrived_s`` are the ``time.monotonic()`` at which the first one and the newest one arrived,
-    ``waited_s`` is how long data have been waited for so far, ``sent_s`` the time of the newest
-    packet on the sender's clock, if the sender tells it (RTCP). ``choice`` says which of several
-    video streams is taken where the options name none.
+    After the last packet, ``loss`` is the reason for the end. ``begun_s`` and ``arrived_s`` are the
+    ``time.monotonic()`` at which the first and the newest packet arrived, ``waited_s`` is the total
+    time spent waiting for data, ``sent_s`` the time of the newest packet on the sender's clock, if
+    the sender reports it (RTCP). ``choice`` is a remark on which of several video streams is read.
     """
 
     def __init__(
@@ -110,14 +109,14 @@ class FeedConnection:
         except BaseException:
             self.close()
             raise
-        self._patience_s = FIRST * connecting.timeout_s
+        self._patience_s = FIRST_FRAME_FACTOR * connecting.timeout_s
         self._alive_s = self.begun_s = self.arrived_s = time.monotonic()
         self.waited_s = 0.0
         self.sent_s: float | None = None
-        self._came: deque[tuple[int | None, float]] = deque(maxlen=KNOWN)
+        self._came: deque[tuple[int | None, float]] = deque(maxlen=ARRIVALS)
 
     def came_s(self, pts: int | None) -> float:
-        """Return when the packet of a stamp arrived, of the newest ones; else ``begun_s``."""
+        """Return when the packet with this stamp arrived; ``begun_s`` if it is not a recent one."""
         return next((came_s for stamp, came_s in self._came if stamp == pts), self.begun_s)
 
     def mark_alive(self) -> None:
@@ -126,7 +125,7 @@ class FeedConnection:
         self._alive_s = time.monotonic()
 
     def place(self, pts: int | None, time_s: float) -> None:
-        """Take the feed's time of the data with this stamp of the stream."""
+        """Take the time in the feed, ``time_s``, of the data with this stamp."""
         keeper, time_base = self._connecting.keeper, self.stream.time_base
         if keeper is not None and pts is not None and time_base is not None:
             keeper.place(float(pts * time_base), time_s)
@@ -184,7 +183,7 @@ class FeedConnection:
             asked_s = time.monotonic()
 
     def _demuxed(self) -> Iterator[Packet[Any]]:
-        """Return all packets; none of what is a single picture."""
+        """Return all packets; none if the server sends a single picture."""
         packets = self.container.demux()
         name = self.container.format.name
         if name != "image2" and not name.endswith("_pipe"):
@@ -208,8 +207,8 @@ class FeedConnection:
         self.container.close()
 
     def _silence(self, silent_s: float, waited_s: float) -> ConnectionFailure:
-        """Return why nothing could be decoded; ``waited_s``: the wait for the newest packet."""
-        if waited_s > silent_s / 2:  # the rest of earlier data
+        """Return why no frame was decoded; ``waited_s``: time before the newest packet."""
+        if waited_s > silent_s / 2:  # the packet is a remainder of earlier data
             return ConnectionFailure(STALLED.format(self._connecting.timeout_s))
         what = "sound" if self._sound else "frame"
         return ConnectionFailure(f"data arrive, but no {what} for {silent_s:.0f} s")

@@ -7,14 +7,14 @@ import math
 # The usual delay is the minimum over the current and the previous bucket of this length.
 BUCKET_S = 5.0
 LONG_BUCKET_S = 15.0  # more than the longest segments of HLS in use
-KNOWN_S = 60.0  # shorter spans say little about drift: arrivals jitter by milliseconds
+DRIFT_S = 60.0  # minimum span to measure drift: arrivals jitter by milliseconds
 
 
 class DelayTracker:
     """Tracks the minimum delay of the last seconds and the drift over all of them.
 
     A delay is arrival time minus media time, so only differences between delays are meaningful.
-    Single ones are late for many reasons, but never early.
+    Data may be late for many reasons but are never early.
     """
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ class DelayTracker:
 
     @property
     def drift_ppm(self) -> float | None:
-        """Drift of the data's clock in ppm, > 0: faster; None before KNOWN_S of data."""
-        if self._line.span_s < KNOWN_S:
+        """Drift of the data's clock in ppm, > 0: faster; None before DRIFT_S of data."""
+        if self._line.span_s < DRIFT_S:
             return None
         slope = self._line.slope
         return -1e6 * slope / (1 + slope)

@@ -9,8 +9,8 @@ from costream.sources.live.delays import DelayTracker
 from costream.sources.live.device_recording import AudioChunk
 from costream.sources.media.sound_clock import Discontinuity
 
-# A chunk later than this may be late because samples are missing. Through a sound server each
-# piece of one may be late by its own length.
+# A chunk that is later than this may be late because samples are missing. Sound servers delay each
+# piece by up to its length.
 LATE_S = 0.25
 TOO_SLOW = "dropped: not read in time"
 SILENT = "no sound received"

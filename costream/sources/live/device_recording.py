@@ -18,9 +18,9 @@ from costream.sources.live.devices import (
     portaudio,
 )
 
-# Maximum length of PortAudio's buffers; a whole number of them makes a block. Shorter ones cost
-# more (at half the length, a tenth of all that listening takes), longer ones arrive later: through
-# a sound server, by up to one length.
+# Maximum length of PortAudio's buffers, of which a block is a multiple. Shorter ones cost more (at
+# half the length a tenth of the total time of listening), longer ones arrive later (through a sound
+# server by up to one length).
 PIECE_S = 0.25
 # A chunk is cut short if the next piece is so late that something may be missing in between.
 APART_S = 3 * PIECE_S
@@ -32,15 +32,15 @@ CLOSE_S = 0.5  # maximum wait for the next callback of a working stream
 
 @dataclass(frozen=True)
 class DeviceLoss:
-    """A device was lost, or is not there."""
+    """A device was lost or is missing."""
 
     reason: str
-    final: bool = False  # given up
+    final: bool = False  # no more retries
 
 
 @dataclass(frozen=True)
 class AudioChunk:
-    """Sound of the length of a block, in one or a few pieces; less before a pause."""
+    """Sound of the length of a block, in one or a fewest pieces; less before a pause."""
 
     recording: int  # number of the session; changes each time the device is opened
     rate_hz: int
@@ -176,8 +176,8 @@ def _ways(
     device: InputDevice, sound: AudioFormat, channel: int | None
 ) -> Iterator[tuple[int, int]]:
     """Yield the sample rates and channel counts to try, best first."""
-    few = 1 if channel is None else channel
-    most = device.channels if device.channels <= MAX_CHANNELS else few
+    fewest = 1 if channel is None else channel
+    most = device.channels if device.channels <= MAX_CHANNELS else fewest
     for rate_hz in dict.fromkeys((sound.rate_hz, device.rate_hz)):
-        for channels in dict.fromkeys((most, few) if channel is None else (few, most)):
+        for channels in dict.fromkeys((most, fewest) if channel is None else (fewest, most)):
             yield rate_hz, channels

@@ -17,7 +17,7 @@ WHERE = "microphone"
 
 
 class AbsentDeviceError(SourceError):
-    """There is no such input device, or it cannot be used now."""
+    """The input device does not exist or cannot be used now."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def input_devices() -> list[InputDevice]:
 
 
 def rescan_devices() -> None:
-    """Let PortAudio enumerate devices again; closes every stream of the process.
+    """Make PortAudio enumerate devices again; closes every stream of the process.
 
     Raises SourceError if PortAudio fails.
     """

@@ -17,23 +17,25 @@ WAITED = 0.9
 HTTP_SCHEMES = {"http", "https"}
 STALLED = "stalled: no data for {:g} s"
 ENDED = "the stream has ended: the server closed it"
-SINGLE = "a single picture, not a stream: give the address of a stream (RTSP, MJPEG over HTTP)"
-UNVERIFIED = (
-    "--tls-verify cannot be kept here: FFmpeg does not verify the certificates of the parts of a "
-    "playlist; use RTSP, or MPEG-TS over HTTPS"
+SINGLE = (
+    "this is a single picture, not a stream: use the address of a stream (RTSP, MJPEG over HTTP)"
 )
-REPEATED = "only what came before comes again: the server, or its playlist, stands still"
+UNVERIFIED = (
+    "--tls-verify is not possible here: FFmpeg does not verify the certificates of the segments of "
+    "a playlist; use RTSP, or MPEG-TS over HTTPS"
+)
+REPEATED = "the server repeats earlier data: it, or its playlist, is no longer updated"
 LOGIN = "the server refuses the login: check user and password"
 SHA = (
-    "the server asks for a digest login with SHA-256, which FFmpeg does not know: allow MD5 or "
-    "Basic in the camera, or put a server such as MediaMTX or go2rtc between"
+    "the server requires a digest login with SHA-256, which FFmpeg does not support: allow MD5 or "
+    "Basic in the camera, or relay it through a server such as MediaMTX or go2rtc"
 )
-# Errors, what they mean, and whether they end a feed at its first attempt.
+# Errors, their meaning, and whether they end a feed at its first attempt.
 _ANSWERS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str, bool], ...] = (
     (av.HTTPNotFoundError, "the server has no such feed (404): check the path", True),
     (
         av.HTTPServerError,
-        "the server has failed (an error 5xx of its own): see its log, or start it again",
+        "the server reports an internal error (5xx): see its log, or restart it",
         False,
     ),
     (
@@ -90,7 +92,7 @@ def _unknown_protocol(scheme: str) -> ConnectionFailure:
 
 
 def _other_opening_failure(error: Exception, uri: str) -> ConnectionFailure:
-    """Return why opening failed, of errors that FFmpeg does not tell apart well."""
+    """Return why opening failed, for errors that FFmpeg reports by ambiguous codes."""
     if isinstance(error, av.OSError) and error.errno == errno.EPROTONOSUPPORT:
         return ConnectionFailure(
             "the server does not send over this transport (tcp, udp): try the other"

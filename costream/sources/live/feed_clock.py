@@ -11,23 +11,22 @@ from costream.sources.live.stand_still import StandStill
 # Data from the future are impossible: a feed further ahead than this sent a stored burst, or its
 # stamps jumped or run too fast.
 AHEAD_S = 1.0
-# Crystals differ by 1e-4; nominal 30 frames a second that are really 29.97 by 1e-3.
+# Crystals differ by 1e-4, nominal 30 and real 29.97 frames per second by 1e-3.
 SLEW = 0.005
-# What is this late or early is corrected faster; most if the stamps are known to be wrong, then in
-# proportion, within SOON_S.
+# Larger deviations are corrected faster; the fastest if the stamps are wrong, then within SOON_S.
 BEHIND_S, FAST_SLEW, FASTEST_SLEW, SOON_S = 0.5, 0.03, 0.5, 4.0
 STEP_S = 0.001  # minimum from the last frame of a connection to the first of the next
-# Frames that come in less than this part of their time were stored, if most of about MEAN did.
+# Frames that arrive in less than STORED of their duration were stored, if MOST of about MEAN did.
 STORED, MEAN, MOST = 0.2, 16, 0.7
-# How late data may be in a connection that is younger than this: segments of HLS last so long.
+# In a connection younger than YOUNG_S data may be late by LONG_S, as long as segments of HLS.
 YOUNG_S, LONG_S = 20.0, 12.0
-KEPT_S = 60.0  # for so long pauses between arrivals are known
-RIGHT = 0.02  # stamps whose rate is off by less than this are right
-LASTING_S = 10.0  # a wrong rate is told then: a slow network may have been taken for it
-STANDING = "its time stamps stand still: times are those of arrival"
+KEPT_S = 60.0  # pauses between arrivals are remembered for this long
+RIGHT = 0.02  # a smaller error of the stamps' rate is no error
+LASTING_S = 10.0  # before a wrong rate is reported: it may have been a slow network
+STANDING = "its time stamps do not advance: arrival times are used"
 WRONG_RATE = (
-    "its time stamps advance {:.2f} s in a second, as if a wrong frame rate were stated: times are "
-    "those of arrival"
+    "its time stamps advance {:.2f} s per second, as if it stated a wrong frame rate: arrival "
+    "times are used"
 )
 
 
@@ -35,18 +34,18 @@ class FeedClock:
     """Computes the times of frames in seconds since the feed was opened.
 
     Within a connection time follows the stamps. Data with the minimum delay define "now"; if the
-    clock of the feed drifts from this machine's, time is slewed towards the latter. Stamps that run
-    at another rate are scaled, those that stand still are not used; ``news`` says so. Time never
+    clock of the feed drifts from this machine's, time is slewed towards the latter. Stamps with a
+    wrong rate are scaled, stamps that do not advance are ignored; ``news`` reports it. Time never
     runs backwards: after a server has sent a burst of stored data, frames are left out until time
     has caught up. Arguments ``now_s`` are on this machine's clock, 0 s when the feed was opened.
     """
 
     def __init__(self, begins_s: float = 0.0) -> None:
-        """``begins_s``: time before which there are no data."""
+        """``begins_s``: time of the beginning."""
         self._delays = DelayTracker()
         self._rate = StampRate()
         self._scale = 1.0  # seconds per second of the stamps
-        self._still = StandStill()
+        self._stand_still = StandStill()
         self._zero_s: float | None = None  # feed time of media time 0, without slewing
         self._slewed_s = 0.0
         self._newest_s = -math.inf  # media time
@@ -56,8 +55,8 @@ class FeedClock:
         self._stored = 1.0  # part of the newest frames that came too soon
         self._scaled_s = math.inf  # arrival of the data from which on stamps are scaled
         self._joined = False  # the last placed data followed on without a gap
-        self._joins = False  # the next stamp begins anew
-        self._told: set[str] = set()
+        self._joins = False  # the stamps restart with the next data
+        self._reported: set[str] = set()
         self._news: list[str] = []
         self.last_s = begins_s  # end of the last placed data
 
@@ -72,20 +71,20 @@ class FeedClock:
         return max(0.0, self._slewed_s - self._delays.usual_s)
 
     def news(self) -> list[str]:
-        """Return what has been found out about the stamps since the last call, each thing once."""
+        """Return messages about the stamps since the last call, each kind once."""
         news, self._news = self._news, []
         return news
 
     def restart(self) -> None:
         """Handle a new connection: the next data are placed at their arrival."""
         self._zero_s, self._stored = None, 1.0
-        self._still.restart()
+        self._stand_still.restart()
         self._rate.restart()
 
     def join(self) -> None:
-        """Handle stamps that begin anew: the next data follow the last ones, unless they are late.
+        """Handle a restart of the stamps: the next data follow the last ones unless they are late.
 
-        Late: later than data have been lately, as in the bursts of HLS.
+        Late: later than recent data, which come in bursts with HLS.
         """
         self._joins = True
 
@@ -98,7 +97,7 @@ class FeedClock:
         waited_s: float | None = None,
         sent_s: float | None = None,
     ) -> float | None:
-        """Return the time of data that end at ``media_s``; None if they are to be left out.
+        """Return the time of data that end at ``media_s``; None if they must be left out.
 
         ``length_s``: duration of sound. ``now_s``: time of arrival. The others: as for StampRate.
         """
@@ -130,7 +129,7 @@ class FeedClock:
         return self._delays.usual_s - self._slewed_s
 
     def _most_ahead_s(self, now_s: float) -> float:
-        """Return how far time may be ahead: in bursts more, as two segments may come at once."""
+        """Return how far time may be ahead; more in bursts, as two segments may arrive at once."""
         if not self._joined:
             return 0.0
         bursts = self._stored > MOST and now_s > self._begun_s + AHEAD_S
@@ -141,17 +140,17 @@ class FeedClock:
         return self._zero_s + self._scale * media_s + self._slewed_s
 
     def _advance(self, media_s: float, now_s: float) -> tuple[float, float, float]:
-        """Return the media time, and the times since the data before, of arrival and of media.
+        """Return media time, and the arrival and media times since the previous data.
 
-        Media time is that of arrival if the stamps stand still.
+        Media time is the time of arrival if the stamps do not advance.
         """
         passed_s, self._arrived_s = now_s - self._arrived_s, now_s
-        was_still = self._still.found
-        if self._still.add(media_s, passed_s) != was_still:
+        was_found = self._stand_still.found
+        if self._stand_still.add(media_s, passed_s) != was_found:
             self._rate.restart()
             self._scale, self._zero_s = 1.0, None
             self._say(STANDING)
-        media_s = now_s if self._still.found else media_s
+        media_s = now_s if self._stand_still.found else media_s
         step_s = self._scale * (media_s - self._newest_s)
         if self._zero_s is not None:
             self._pause_s *= max(0.0, 1.0 - passed_s / KEPT_S)
@@ -168,7 +167,7 @@ class FeedClock:
         self._joined = False
 
     def _join(self, media_s: float, now_s: float, length_s: float) -> None:
-        """Let data follow the last ones, or be as late as data have been lately."""
+        """Place data directly after the last ones, or as late as recent data."""
         before_s = self.last_s if self._joined else self._time(self._newest_s)
         follows_s = before_s + (length_s or self._apart_s)
         young = now_s < self._begun_s + YOUNG_S
@@ -178,7 +177,7 @@ class FeedClock:
         self._rate.restart()
 
     def _hold(self, media_s: float, now_s: float, passed_s: float, length_s: float) -> None:
-        """Place data whose stamp is ahead of their arrival; ``passed_s``: since those before."""
+        """Place data whose stamp is ahead of their arrival ``passed_s`` after the previous data."""
         step_s = self._scale * (media_s - self._newest_s)
         if step_s - length_s > AHEAD_S and self._time(self._newest_s) <= now_s + 1.5 * AHEAD_S:
             self._join(media_s, now_s, length_s)
@@ -191,7 +190,7 @@ class FeedClock:
             self._anchor(media_s, now_s)
 
     def _rescale(self, rate: float) -> None:
-        """Let the stamps run at another rate from the newest on."""
+        """Change the rate of the stamps from the newest data on."""
         time_s = self._time(self._newest_s)
         self._scale = 1.0 if abs(rate - 1.0) < RIGHT else rate
         self._zero_s = time_s - self._slewed_s - self._scale * self._newest_s
@@ -200,9 +199,9 @@ class FeedClock:
         self._scaled_s = math.inf if self._scale == 1.0 else self._arrived_s
 
     def _say(self, what: str, *values: float) -> None:
-        """Tell something, once of its kind."""
-        if what not in self._told:
-            self._told.add(what)
+        """Report a message, once per kind."""
+        if what not in self._reported:
+            self._reported.add(what)
             self._news.append(what.format(*values))
 
     def _slew(self, elapsed_s: float) -> None:

@@ -90,7 +90,7 @@ class FeedSource:
         self._live_s: float | None = None  # time.monotonic() when it became live
         self._been_live = False
         self._received_s: float | None = None
-        self._choice = ""  # which of several video streams is taken, as it was said
+        self._choice = ""  # the last logged remark on the choice of a video stream
         self._track: FeedTrack | None = None
         self._paired_audio: PairedAudio | None = None
         self._link: FeedConnection | None = None
@@ -179,7 +179,7 @@ class FeedSource:
             if self._stop.is_set or track.over:
                 break
             before = self._outage
-            told = () if before is None else (before.first, before.last)
+            reported = () if before is None else (before.first, before.last)
             final = loss.refused and before is None and not self._been_live
             outage = self._note(loss)
             if final or 0 <= self._connecting.retries <= outage.failures:
@@ -190,7 +190,7 @@ class FeedSource:
                 self._set_state("lost", message)
                 yield Fault(track.now_s(), message, fatal=True)
                 return
-            if loss.message not in told:  # at once; the gap is known only when it is over
+            if loss.message not in reported:  # at once; its Gap follows when the feed is back
                 yield Fault(track.now_s(), loss.message)
             self._wait(track, loss)
         if self._outage is not None and self._track is not None:

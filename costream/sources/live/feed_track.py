@@ -62,12 +62,12 @@ class FeedTrack(ABC):
     def _place(
         self, link: FeedConnection, media_s: float, arrived_s: float, length_s: float = 0.0
     ) -> float | None:
-        """Return the time of data of a connection; None if they are to be left out."""
+        """Return the time of data of a connection; None if they must be left out."""
         how = {"waited_s": link.waited_s, "sent_s": link.sent_s}
         return self.clock.place(media_s, arrived_s - self.began_s, length_s, **how)
 
     def _news(self, time_s: float) -> Iterator[Fault]:
-        """Yield what the clock has found out about the stamps."""
+        """Yield the messages of the clock about the stamps."""
         for message in self.clock.news():
             yield Fault(time_s, message)
 

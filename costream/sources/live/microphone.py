@@ -36,8 +36,8 @@ class MicrophoneSource:
     Time is 0 s at the first sample, with ``options.connecting`` at ``open``, or ``zero_s``; from
     the first on the samples are counted. Where some are missing, because the device was silent or
     unplugged, or they were not read in time, there is a Gap, and time continues by the wall clock.
-    A lost device is reported by a Fault and waited for until ``stop`` or for ``retries`` attempts,
-    with ``options.connecting`` also one that is not there at the start.
+    A lost device is reported by a Fault and awaited until ``stop`` or for ``retries`` attempts;
+    with ``options.connecting`` also a device that is missing at the start.
     """
 
     def __init__(self, uri: str, options: SourceOptions | None = None) -> None:
@@ -61,7 +61,7 @@ class MicrophoneSource:
         self._stopped = False
         self._recorder: MicrophoneRecorder | None = None
         self._opened_s = 0.0  # time.monotonic() at 0 s, before the first sample
-        self._absent = ""  # why it was not there at the start
+        self._absent = ""  # why the device was missing at the start
 
     @staticmethod
     def name_of(uri: str) -> str:
@@ -168,7 +168,7 @@ class MicrophoneSource:
             yield Gap(self._clock.next_s, self._now_s, self._recorder.lost)
 
     def _begin(self, first: AudioChunk) -> Iterator[Item]:
-        """Let time be that since ``open`` or ``zero_s``; yield the gap before the first sample."""
+        """Set the clock to the time since ``open`` or ``zero_s``; yield the gap before it."""
         opened_s = self._clock.next_s
         begins_s = first.arrived_s - first.frames / first.rate_hz - self._opened_s
         begins_s = max(begins_s, opened_s)

@@ -34,9 +34,9 @@ class MicrophoneRecorder:
     ``opened`` receives None once the device is open or waited for, or the error of the first
     attempt. ``queue`` receives the chunks, of which the oldest are dropped if they are not
     consumed, and each loss of the device. After ``stop`` both receive None. ``lost`` is the reason
-    while a device is waited for, ``given_up`` says that it no longer is, and ``reconnects`` is the
-    number of times it came back. The device is opened, watched and closed by a thread, because a
-    sound server that hangs blocks its callers for half a minute.
+    while the recorder waits for a device, ``given_up`` is True after the last retry, and
+    ``reconnects`` is the number of times the device came back. The device is opened, watched and
+    closed by a thread, because a sound server that hangs blocks its callers for half a minute.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class MicrophoneRecorder:
     ) -> None:
         """``wanted`` as in ``choose_device``; ``channel`` from 1; None: all.
 
-        ``waits``: also for a device that is not there at the start. ``retries``: attempts to
+        ``waits``: also wait for a device that is missing at the start. ``retries``: attempts to
         reopen it before giving up; -1: no limit.
         """
         self.queue: SimpleQueue[AudioChunk | DeviceLoss | None] = SimpleQueue()
@@ -86,7 +86,7 @@ class MicrophoneRecorder:
         self._record(recording)
 
     def _record(self, recording: DeviceRecording | None) -> None:
-        """Record for ever. None: the device is not there."""
+        """Record until ``stop`` or until no retries are left; None: the device is missing."""
         attempts = 0
         for number in itertools.count(1):
             if recording is not None:

@@ -69,10 +69,10 @@ def _opened(address: Address, decoder: DecoderChoice) -> InputContainer:
 
 
 def _as_jpegs(address: Address, decoder: DecoderChoice) -> InputContainer | None:
-    """Open what may be JPEGs among other bytes; None if there are none.
+    """Open a stream as JPEGs among other bytes; None if it has none.
 
-    Old firmware of ESP32 and Tasmota leaves out the first boundary between them, or its dashes, for
-    which FFmpeg does not take it as the stream that browsers show.
+    Old firmware of ESP32 and Tasmota omits the first boundary between JPEGs, or its dashes, so that
+    FFmpeg does not recognise the stream.
     """
     try:
         container = _opened(replace(address, format="mjpeg"), decoder)
@@ -87,7 +87,7 @@ def _as_jpegs(address: Address, decoder: DecoderChoice) -> InputContainer | None
 def choose_stream(
     container: InputContainer, options: SourceOptions, uri: str
 ) -> VideoStream | AudioStream:
-    """Return the requested stream; raises ConnectionFailedError if there is none."""
+    """Return the requested stream; raise ConnectionFailedError if it is missing."""
     sound, decoder = options.sound is not None, options.decoder
     try:
         if sound:
@@ -113,9 +113,9 @@ def sizes_are_known(container: InputContainer) -> bool:
 def discard_others(
     container: InputContainer, stream: VideoStream | AudioStream, sound: AudioStream | None
 ) -> None:
-    """Do not read other pictures than ``stream``, and of HLS no playlist of neither."""
+    """Do not read other video than ``stream``, and with HLS no other playlists."""
     hls = container.format.name == "hls"
-    kept = {each.id for each in (stream, sound) if each is not None}  # numbers of the playlists
+    kept = {s.id for s in (stream, sound) if s is not None}  # numbers of the playlists
     for other in container.streams:
         variant = hls and other.id not in kept
         if other is not stream and (variant or (other.type == stream.type == "video")):
@@ -125,7 +125,10 @@ def discard_others(
 def sound_stream(
     container: InputContainer, stream: VideoStream | AudioStream
 ) -> tuple[AudioStream | None, str]:
-    """Return the sound beside a stream, of HLS from the same playlist, or why there is none."""
+    """Return the sound that belongs to a stream, or None and the reason.
+
+    With HLS it is from the same playlist.
+    """
     try:
         first = audio_stream(container, "")
     except SourceError as error:

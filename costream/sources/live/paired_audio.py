@@ -1,4 +1,4 @@
-"""Sound beside the pictures of a feed: from the same connection, decoded by a thread of its own."""
+"""Sound of a video feed: from the same connection, decoded in a separate thread."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from costream.sources.base import SourceOptions
 from costream.sources.live.audio_track import AudioTrack
 from costream.sources.live.recent_packets import RecentPackets
 
-END_S = 2.0  # most time to decode what waits when a connection ends
+END_S = 2.0  # maximum time to decode pending packets when a connection ends
 
 
 class PairedAudio:
     """The blocks of sound of one feed, over all its connections.
 
-    The thread that reads the connection calls ``begin``, ``takes``, ``take`` and ``end``; a thread
-    of each connection decodes, so that missing sound never holds the pictures.
+    The thread that reads the connection calls ``begin``, ``takes``, ``take`` and ``end``. Each
+    connection has a decoding thread, so that missing sound never delays the video.
     """
 
     def __init__(
@@ -42,19 +42,19 @@ class PairedAudio:
         self._recent = RecentPackets()
         self._thread: Thread | None = None
         self._done: deque[AudioBlock | Fault] = deque()
-        self._missing_told = False  # that there is none, since the last connection with sound
-        # Of the connection: the newest picture, and the one with which sound last came.
+        self._missing_reported = False  # since the last connection with sound
+        # Of the connection: time of the newest frame, and of the newest one with sound.
         self._newest_s = self._heard_s = math.inf
-        self._silence_told = False
+        self._silence_reported = False
 
     def begin(self, container: InputContainer, stream: AudioStream | None, missing: str) -> None:
-        """Begin a connection; ``stream``: None if there is no sound, ``missing``: why."""
+        """Begin a connection; ``stream`` is None without sound, ``missing`` gives the reason."""
         if stream is None:
-            if not self._missing_told:
-                self._missing_told = True
+            if not self._missing_reported:
+                self._missing_reported = True
                 self._done.append(Fault(time.monotonic() - self._began_s, f"no sound: {missing}"))
             return
-        self._missing_told = False
+        self._missing_reported = False
         self._recent.begin(container)
         self._link = _Packets(container, stream, self._recent)
         self._newest_s = math.inf
@@ -63,20 +63,20 @@ class PairedAudio:
         self._thread.start()
 
     def takes(self, packet: Packet[Any], waited_s: float) -> bool:
-        """Return whether a packet is one of sound, and decode it."""
+        """Take a packet of sound; return False for other packets."""
         if self._link is None or packet.stream is not self._link.stream:
             return False
         if packet.size:
             self._link.put(packet, waited_s)
-            self._heard_s, self._silence_told = self._newest_s, False
+            self._heard_s, self._silence_reported = self._newest_s, False
         return True
 
     def take(self, time_s: float) -> Iterator[AudioBlock | Fault]:
-        """Yield what has been decoded; ``time_s``: of the newest picture."""
+        """Yield the decoded items; ``time_s``: time of the newest frame."""
         self._newest_s, self._heard_s = time_s, min(self._heard_s, time_s)
         silent_s = time_s - self._heard_s
-        if self._link is not None and silent_s > SILENT_S and not self._silence_told:
-            self._silence_told = True
+        if self._link is not None and silent_s > SILENT_S and not self._silence_reported:
+            self._silence_reported = True
             yield Fault(self._heard_s, f"no sound for {silent_s:.0f} s")
         while self._done:
             yield self._done.popleft()
@@ -97,7 +97,7 @@ class PairedAudio:
                     self._done.append(item)
                 elif isinstance(item, Fault):
                     self._done.append(replace(item, fatal=False))
-                elif isinstance(item, Gap) and begun:  # the first is that of the pictures
+                elif isinstance(item, Gap) and begun:  # the first Gap is reported by the video
                     text = f"no sound until {format_time(item.end_s)} ({item.reason})"
                     self._done.append(Fault(item.start_s, text))
                 begun = begun or isinstance(item, AudioBlock)
@@ -119,7 +119,7 @@ class _Packets:
         self.waited_s, self.sent_s = 0.0, None
 
     def put(self, packet: Packet[Any] | None, waited_s: float = 0.0) -> None:
-        """Add a packet; None: there are no more. ``waited_s``: for data, in all."""
+        """Add a packet, None at the end; ``waited_s``: total time spent waiting for data."""
         self._queue.put((packet, time.monotonic(), waited_s))
 
     def packets(self) -> Iterator[Packet[Any] | None]:
@@ -137,7 +137,7 @@ class _Packets:
                 return
 
     def mark_alive(self) -> None:
-        """Do nothing: the connection lives by its pictures."""
+        """Do nothing: the video keeps the connection alive."""
 
     def place(self, pts: int | None, time_s: float) -> None:
-        """Do nothing: packets are placed by the pictures."""
+        """Do nothing: packets are placed by the video."""

@@ -10,34 +10,34 @@ from av.packet import Packet
 
 from costream.sources.media.timing import has_time_stamps
 
-RECENT_S = 20.0  # what came for so long is not taken again; segments of HLS are shorter
+RECENT_S = 20.0  # packets are remembered for this long; segments of HLS are shorter
 PLAYLISTS = {"hls", "dash"}
 
 
 class RecentPackets:
     """The packets of the newest seconds of a stream, over all connections.
 
-    A playlist of HLS that is not written any more, or a relay that keeps the newest pictures of a
-    camera that is gone, sends to every new client what it has sent before: those are no new data. A
-    server that plays a recording to every client begins each time with the same packet: they are.
+    An HLS playlist that is no longer updated, or a relay that keeps the newest frames of a camera
+    that is gone, sends the same packets to every new client: they are not new data. A server that
+    plays a recording to every client begins each time with the same packet: its data are new.
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int], float] = {}  # stamp and checksum, by age: time
-        self._old: set[int | None] = set()  # stamps of what came again in this connection
-        self._asking = False  # nothing new has come in this connection
+        self._times_s: dict[tuple[int, int], float] = {}  # by stamp and checksum, oldest first
+        self._old: set[int | None] = set()  # stamps of repeated packets of this connection
+        self._checking = False  # no new packet has arrived in this connection
         self._playlist = False
-        self._begin: tuple[int, int] | None = None  # of this connection
-        self._first: tuple[int, int] | None = None  # of the newest one that brought anything new
+        self._begin: tuple[int, int] | None = None  # first packet of this connection
+        self._first: tuple[int, int] | None = None  # and of the newest one with new packets
 
     @property
     def repeating(self) -> bool:
-        """Whether all that has come in this connection had come before."""
-        return self._asking and bool(self._old)
+        """Whether all packets of this connection are repeated ones."""
+        return self._checking and bool(self._old)
 
     def begin(self, container: InputContainer) -> None:
-        """Begin a connection. FFmpeg counts those without stamps from 0: they are all new."""
-        self._asking = has_time_stamps(container)
+        """Begin a connection. Without time stamps, which FFmpeg then counts from 0, all is new."""
+        self._checking = has_time_stamps(container)
         self._playlist = container.format.name in PLAYLISTS
         self._begin = None
         self._old.clear()
@@ -49,16 +49,16 @@ class RecentPackets:
             return
         key = stamp, zlib.crc32(packet)
         self._begin = self._begin or key
-        anew = key == self._first and not self._playlist
-        if self._asking and key in self._known and not anew:
+        restarted = key == self._first and not self._playlist
+        if self._checking and key in self._times_s and not restarted:
             self._old.add(packet.pts)
             return
-        self._asking, self._first = False, self._begin
-        self._known.pop(key, None)
-        time_s = self._known[key] = float(stamp * packet.time_base)
-        while abs(time_s - next(iter(self._known.values()))) > RECENT_S:
-            del self._known[next(iter(self._known))]
+        self._checking, self._first = False, self._begin
+        self._times_s.pop(key, None)
+        time_s = self._times_s[key] = float(stamp * packet.time_base)
+        while abs(time_s - next(iter(self._times_s.values()))) > RECENT_S:
+            del self._times_s[next(iter(self._times_s))]
 
     def had(self, pts: int | None) -> bool:
-        """Return whether the data with this stamp came in an earlier connection."""
+        """Return whether the data with this stamp arrived in an earlier connection."""
         return pts in self._old

@@ -1,4 +1,4 @@
-"""Which protocols FFmpeg speaks here, and which logins a server asks for."""
+"""Protocols that this FFmpeg supports, and logins that a server requires."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ALGORITHM = re.compile(r'algorithm="?SHA-?(?:256|512)', re.IGNORECASE)
 
 
 def speaks(scheme: str) -> bool:
-    """Return whether FFmpeg has a protocol. Nothing is connected to."""
+    """Return whether FFmpeg supports a protocol; does not connect."""
     try:
         open_input(f"{scheme}://127.0.0.1:9/x", options={"protocol_whitelist": "none"}).close()
     except av.ProtocolNotFoundError:
@@ -34,7 +34,7 @@ def speaks(scheme: str) -> bool:
 
 
 def asks_for_sha(uri: str) -> bool:
-    """Return whether a server takes no login but a digest with SHA, which FFmpeg does not know."""
+    """Return whether a server accepts only digest logins with SHA, which FFmpeg lacks."""
     try:
         head = _head(uri)
     except (OSError, ValueError):

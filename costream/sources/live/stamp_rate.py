@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from itertools import islice
 
 BIN_S = 0.5
-# Spans over which is measured: a clear error is known after the first, others after the second.
-# Bursts (segments of HLS) need longer ones.
+# Spans of measurement: a clear error is found after the first, others after the second. Bursts
+# (segments of HLS) need longer ones.
 SPANS_S = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
 CLEAR = 0.25
-# Clocks differ by less than this, and FeedClock's slewing corrects it.
+# Smaller differences between clocks are corrected by the slewing of FeedClock.
 LEAST = 0.025
-LATE_S = 0.2  # least error in all, beside the longest pause between arrivals
-EVEN = 0.3  # from a line, as a part of the error: a step of the delay is another network path
-# Part of the time that the reader waits if it keeps up; else arrivals are not known.
+LATE_S = 0.2  # minimum error in addition to the longest pause between arrivals
+EVEN = 0.3  # maximum deviation from a line, as part of the error: a step is a new network path
+# Minimum part of the time that a reader waits if it keeps up; else arrival times are unknown.
 IDLE = 0.1
-MOST = 20.0  # a rate beyond this is that of stamps that stand still
-# Differences between the clock of the sender and the stamps: equal as computed; equal as clocks.
+MOST = 20.0  # stamps with a higher rate stand still
+# Maximum differences between sender clock and stamps: of equal values (s); of equal rates.
 SAME_S, SAME_RATE = 2e-6, 0.01
 
 
@@ -27,7 +27,7 @@ class _Bin:
     """Data that arrived within BIN_S: those with the least delay, and what holds for all."""
 
     begin_s: float
-    waited_s: float | None  # the reader, in all, until then
+    waited_s: float | None  # total time the reader has waited until then
     pause_s: float  # the longest before any of them
     media_s: float
     arrived_s: float
@@ -40,8 +40,8 @@ class _Bin:
 class StampRate:
     """Measures how many seconds pass while the stamps of a connection advance by one.
 
-    Only the least delays count: data are late for many reasons. Of a slow network they grow too,
-    so a sender that tells the time of its own clock (RTCP) is believed where its stamps follow it.
+    Only the minimum delays are used: data are late for many reasons. On a slow network they grow
+    too, so if the sender reports its clock (RTCP) and the stamps follow it, they are right.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class StampRate:
 
     def delay_s(self, scale: float) -> float:
         """Return the least delay of what was measured, for stamps that are multiplied by this."""
-        return min(each.delay_s(scale) for each in self._found)
+        return min(bin_.delay_s(scale) for bin_ in self._found)
 
     def _measure(self, now_s: float, scale: float) -> float | None:
         self.confirmed = False
@@ -97,7 +97,7 @@ class StampRate:
             thirds = self._thirds(now_s - span_s, span_s / 3)
             if all(thirds) and all(map(_kept_up, thirds)):
                 rate = self._over(thirds, scale, span_s)
-                if rate is not None:  # what came before had another one
+                if rate is not None:  # earlier data had another rate
                     while self._bins[0].begin_s < now_s - span_s:
                         self._bins.popleft()
                 if rate is not None or self.confirmed:
@@ -105,17 +105,17 @@ class StampRate:
         return None
 
     def _thirds(self, begin_s: float, length_s: float) -> list[list[_Bin]]:
-        """Return the bins of three stretches of this length, but the newest bin."""
+        """Return the bins of three consecutive spans, without the newest bin."""
         thirds: list[list[_Bin]] = [[], [], []]
-        for each in islice(reversed(self._bins), 1, None):
-            if each.begin_s < begin_s:
+        for bin_ in islice(reversed(self._bins), 1, None):
+            if bin_.begin_s < begin_s:
                 break
-            thirds[min(2, int((each.begin_s - begin_s) / length_s))].insert(0, each)
+            thirds[min(2, int((bin_.begin_s - begin_s) / length_s))].insert(0, bin_)
         return thirds
 
     def _over(self, thirds: list[list[_Bin]], scale: float, span_s: float) -> float | None:
         first, middle, last = (min(third, key=lambda b: b.delay_s(scale)) for third in thirds)
-        pause_s = max(each.pause_s for third in thirds for each in third)
+        pause_s = max(bin_.pause_s for third in thirds for bin_ in third)
         agrees = _follow_sender(first, last, span_s)
         elapsed_s, media_s = last.arrived_s - first.arrived_s, last.media_s - first.media_s
         self.confirmed = agrees is True
@@ -144,11 +144,11 @@ def _kept_up(bins: list[_Bin]) -> bool:
 
 
 def _follow_sender(first: _Bin, last: _Bin, span_s: float) -> bool | None:
-    """Return whether the stamps follow the clock of the sender; None: that is not known yet."""
+    """Return whether the stamps follow the clock of the sender; None: unknown yet."""
     if first.sent_s is None or last.sent_s is None:
         return False
     media_s = last.media_s - first.media_s
     off_s = abs(last.sent_s - first.sent_s - media_s)
-    if off_s < SAME_S:  # the sender has not told its time in between
+    if off_s < SAME_S:  # the sender has not reported its time in between
         return None if span_s < SPANS_S[2] else False
     return off_s < SAME_RATE * media_s

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 
-# Frames, and seconds, for which the stamps hardly advance: they stand still.
-STILL_FRAMES, STILL_S, STILL_RATE = 6, 0.5, 0.05
+# Stamps stand still if they advance by less than STILL_RATE for this many frames and seconds.
+STILL_FRAMES = 6
+STILL_S = 0.5
+STILL_RATE = 0.05
 
 
 class StandStill:
-    """Whether the stamps of frames stand still, or hardly advance, while time passes."""
+    """Detects that the stamps of frames hardly advance while time passes."""
 
     def __init__(self) -> None:
         self._newest_s = -math.inf  # stamp
         self.restart()
 
     def restart(self, *, found: bool = False) -> None:
-        """Begin anew."""
+        """Start again with this result."""
         self.found = found
-        self._count, self._passed_s = 0, 0.0  # of frames that say otherwise
+        self._count, self._passed_s = 0, 0.0  # of frames that contradict ``found``
 
     def add(self, media_s: float, passed_s: float) -> bool:
         """Take the next stamp, ``passed_s`` after the one before; return ``found``."""

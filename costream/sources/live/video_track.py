@@ -23,17 +23,17 @@ from costream.sources.media.timing import has_time_stamps
 from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
 
 log = logging.getLogger("costream")
-AFTER = "frame(s) made from damaged or lost ones"
-# Some streams have no keyframes, but refresh their pictures in parts.
+AFTER = "frame(s) predicted from damaged or lost ones"
+# Frames counted after a loss: streams that refresh in parts have no keyframes.
 MOST_AFTER = 600
 MOST_LOST = 100  # frames at once; more are another stream
 
 
 class _Losses:
-    """Counts the frames of a connection that were lost, and those that are made from such ones."""
+    """Counts lost frames of a connection, and frames predicted from lost or damaged ones."""
 
     def __init__(self, stream: VideoStream, damage: FeedDecodeErrors) -> None:
-        self._damage, self._known = damage, damage.pictures
+        self._damage, self._counted = damage, damage.pictures
         self._after = MOST_AFTER  # frames since the newest damage
         context = stream.codec_context
         self._numbers = FrameNumbers(context.extradata) if context.name == "h264" else None
@@ -47,11 +47,11 @@ class _Losses:
             yield packet
 
     def show(self, picture: av.VideoFrame) -> None:
-        """Count a decoded frame if it is made from others that are damaged."""
-        known, self._known = self._known, self._damage.pictures
+        """Count a decoded frame if it is predicted from damaged frames."""
+        before, self._counted = self._counted, self._damage.pictures
         if picture.key_frame and not picture.is_corrupt:
             self._after = MOST_AFTER
-        elif self._known > known:
+        elif self._counted > before:
             self._after = 0
         elif self._after < MOST_AFTER:
             self._after += 1
@@ -83,13 +83,13 @@ class VideoTrack(FeedTrack):
         # Raw streams, such as JPEGs over HTTP, have no stamps: FFmpeg counts 25 frames a second.
         stamped = has_time_stamps(link.container)
         for decoded in decoder.frames:
-            if link.recent.had(decoded.pts):  # no new data
+            if link.recent.had(decoded.pts):  # repeated data
                 continue
             if decoder.clock.epoch != epoch:
                 epoch = decoder.clock.epoch
                 self.clock.join()
             before_s = self.clock.last_s
-            # The first one was held until the second confirmed its stamp.
+            # The first frame was held until the second confirmed its stamp.
             arrived_s = link.came_s(decoded.pts) if arrived_s is None else link.arrived_s
             time_s = self._place(link, decoded.time_s if stamped else arrived_s, arrived_s)
             if time_s is not None:

@@ -11,7 +11,7 @@ PORTS = {"https": 443, "rtsps": 322, "rtmps": 443}  # schemes with TLS
 TIMEOUT_S = 5.0
 # Usual places of the certificates of authorities, if Python knows none.
 _BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
-INVALID = "its certificate is not valid ({}): SSL_CERT_FILE=FILE names one to trust"
+INVALID = "its certificate is invalid ({}): trust another one with SSL_CERT_FILE=FILE"
 
 
 def tls_options(verify: bool) -> dict[str, str]:

@@ -14,9 +14,9 @@ from costream.sources.skeletons.table_schema import TableSchema
 class AxesOption:
     """How ``--columns`` names the axes of a recording."""
 
-    headings: tuple[str, ...] = ()  # of x, y, z in its file; none: they are given in order
-    more: tuple[str, ...] = ()  # what is to be named too: "score", or "joint=Joint"
-    oriented: bool = True  # the signs of ``orientation`` apply too
+    headings: tuple[str, ...] = ()  # of x, y, z in the file; empty: named by their order
+    more: tuple[str, ...] = ()  # further columns: "score", or "joint=Joint"
+    oriented: bool = True  # the signs of ``orientation`` are applied too
 
     def text(self, order: Sequence[int], signs: Sequence[float], base: Sequence[float]) -> str:
         """Return the option that takes other axes as x, y, z.
@@ -44,7 +44,7 @@ def axes_option(
 ) -> AxesOption | None:
     """Return how ``--columns`` names the axes of a table with these headings; None: it cannot.
 
-    ``columns``: what was given.
+    ``columns``: the present option.
     """
     axes = [[cells[k].strip() for k in column if k >= 0] for column in plan.places.T]
     if columns is not None and columns.by_order:

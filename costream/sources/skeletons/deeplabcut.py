@@ -28,8 +28,8 @@ def is_deeplabcut(source: SkeletonInput) -> bool:
 def read_deeplabcut(source: SkeletonInput) -> Take:
     """Return the take of a CSV of DeepLabCut, in pixels, y down; three axes of a triangulated one.
 
-    The first column counts the frames; of labelled pictures the rows do. Raises SourceError if
-    the headings are not DeepLabCut's, UsageError without a rate.
+    The first column is the frame number; for labelled pictures frames are numbered by row. Raises
+    SourceError if the headings are not DeepLabCut's, UsageError without a rate.
     """
     text, where = iter(source.lines()), source.where
     levels, delimiter = _levels(text, where)

@@ -1,4 +1,4 @@
-"""Folders that are one recording: a file a frame, of OpenPose and the like, or of YOLO."""
+"""Folders with one file per frame, of OpenPose and similar programs or of YOLO."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class FrameFiles:
 
 
 def frame_files(folder: str) -> FrameFiles | None:
-    """Return the files of a folder's recording; None if it is none.
+    """Return the files of the recording in a folder; None if it is not one.
 
-    Raises SourceError if the folder cannot be read, or holds those of several videos.
+    Raises SourceError if the folder cannot be read or contains files of several videos.
     """
     try:
         names = sorted(os.listdir(folder))
@@ -69,9 +69,9 @@ def is_yolo_pose(line: str) -> bool:
 
 
 def _openpose(folder: str, names: Sequence[str]) -> tuple[str, dict[str, str]] | None:
-    """Return the files and what their names are without their ends."""
+    """Return kind and files of a recording; the files by name, with their names without suffix."""
     stems = {name: match[1] for name in names if (match := _KEYPOINTS.fullmatch(name))}
-    if not stems:  # as Pose2Sim and RTMLib name them: NAME_000000.json
+    if not stems:  # names of Pose2Sim and RTMLib: NAME_000000.json
         plain = [name for name in names if re.search(r"\d.*\.json$", name, re.IGNORECASE)]
         if plain and '"people"' in _head(os.path.join(folder, plain[0])):
             stems = {name: name[: -len(".json")] for name in plain}
@@ -93,7 +93,7 @@ def _head(path: str) -> str:
 
 
 def _several(folder: str, videos: dict[str, list[str]]) -> SourceError:
-    """Return the error of a folder with several videos, and the commands that part one."""
+    """Return the error for a folder with several videos; its hint moves one into a folder."""
     names = [video.strip("_-. ") or "unnamed" for video in videos]
     first, files = next(iter(videos.items()))
     begin = beginning(files).rstrip("0123456789")
@@ -102,7 +102,7 @@ def _several(folder: str, videos: dict[str, list[str]]) -> SourceError:
     if begin and not any(name.startswith(begin) for name in others):
         hint += f": cd {display_name(folder)}; mkdir {names[0]}; mv {begin}* {names[0]}"
     return SourceError(
-        f"it holds the keypoints of {len(videos)} videos ({first_of(names, 2)})",
+        f"it contains the keypoints of {len(videos)} videos ({first_of(names, 2)})",
         where=display_name(folder),
         hint=hint,
     )

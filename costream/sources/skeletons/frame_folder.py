@@ -32,8 +32,8 @@ _UNREADABLE = (OSError, KeyError, TypeError, ValueError, RecursionError)
 _YOLO_WITHOUT_SCORES = (34, 35, 36)  # 17 joints, and perhaps a confidence and a track
 _WIDTH_OF_HEIGHT = 16 / 9
 _WIDE = (
-    "YOLO's files give shares of a picture and not its size: its width is taken as 16/9 of its "
-    "height"
+    "YOLO's files contain fractions of the picture size but not the size: a width of 16/9 of the "
+    "height is assumed"
 )
 _BY_COUNT = {len(layout.joints): layout for layout in (OPENPOSE_18, BODY_25)}
 
@@ -55,15 +55,15 @@ def refuse_yolo_file(source: SkeletonInput) -> SkeletonRecording:
 
 
 def is_frame_folder(source: SkeletonInput) -> bool:
-    """Return whether this is a folder with a file a frame."""
+    """Return whether this is a folder with one file per frame."""
     return frame_files(source.path or "") is not None
 
 
 @skeleton_format("frame-folder", sniff=is_frame_folder, folder=True)
 def read_frame_folder(source: SkeletonInput) -> SkeletonRecording:
-    """Open a folder with a file a frame: of OpenPose, image pixels, or of YOLO, shares of it.
+    """Open a folder with one file per frame: of OpenPose (pixels) or YOLO (fractions of the image).
 
-    The files do not contain the image size, so y is their value negated. Raises SourceError
+    The files do not contain the image size, so y is the negated value. Raises SourceError
     without such files and UsageError without a rate: they have no times.
     """
     folder, where = source.path or "", source.where
@@ -83,9 +83,9 @@ def read_frame_folder(source: SkeletonInput) -> SkeletonRecording:
         for path, time_s in zip(paths, times_s, strict=True):
             try:
                 people = [
-                    arranged(make_person(*each, signs=(1, -1)), order, np.eye(2))
-                    for each in read(path)
-                    if len(each[0]) == count or _refuse(len(each[0]))
+                    arranged(make_person(*person, signs=(1, -1)), order, np.eye(2))
+                    for person in read(path)
+                    if len(person[0]) == count or _refuse(len(person[0]))
                 ]
             except _UNREADABLE:
                 yield SkippedData(BAD_FRAME)
@@ -105,8 +105,8 @@ def _joints(count: int, layout: Layout | None, where: str) -> tuple[Layout, npt.
     if not count:
         raise SourceError("there are no persons in it", where=where)
     if count not in NAMES_BY_COUNT:
-        known = ", ".join(map(str, sorted(NAMES_BY_COUNT)))
-        what = f"there are {count} joints in it, pose estimators have {known}"
+        counts = ", ".join(map(str, sorted(NAMES_BY_COUNT)))
+        what = f"it has {count} joints per person; known numbers are {counts}"
         raise SourceError(what, where=where, hint="give the layout: --layout NAME, or a TOML file")
     names = pad_names(NAMES_BY_COUNT[count], count)
     found, index = find_joints(names, _BY_COUNT.get(count), where)
@@ -131,12 +131,12 @@ def _openpose_body(person: Any) -> _Raw:
     raw = person["pose_keypoints_2d" if "pose_keypoints_2d" in person else "pose_keypoints"]
     values = np.array(raw, float).reshape(-1, 3)
     key = (person.get("person_id") or [-1])[0]
-    known = isinstance(key, int) and key >= 0
-    return values[:, :2], values[:, 2], str(key) if known else None
+    has_id = isinstance(key, int) and key >= 0
+    return values[:, :2], values[:, 2], str(key) if has_id else None
 
 
 def _yolo_people(path: str) -> list[_Raw]:
-    """Return the persons of a file of YOLO: class, box, joints, and confidence and track if any."""
+    """Return the persons of a file of YOLO: class, box, joints, optional confidence and track."""
     with open(path, encoding="utf-8-sig") as file:
         return [_yolo_body(line.split()) for line in file if line.strip()]
 

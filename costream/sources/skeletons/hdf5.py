@@ -53,7 +53,7 @@ def read_hdf5(source: SkeletonInput) -> Take:
 def _sleap(content: Any, rate_hz: float, where: str) -> Take:
     """Read SLEAP's ``tracks`` (tracks, axes, nodes, frames) and ``point_scores``, without axes.
 
-    Other exports have the same arrays the other way round (frames, nodes, axes, tracks).
+    Other exports have the axes in reverse order (frames, nodes, axes, tracks).
     """
     nodes = tuple(_text(name) for name in np.ravel(content["node_names"][()]))
     tracks = _numbers(content["tracks"])
@@ -67,12 +67,12 @@ def _sleap(content: Any, rate_hz: float, where: str) -> Take:
     places = tracks.transpose(3, 0, 2, 1)
     scores = None
     if "point_scores" in content:
-        given = _numbers(content["point_scores"])
-        given = given if given.shape == (*tracks.shape[:1], *tracks.shape[2:]) else given.T
-        if given.shape == (*tracks.shape[:1], *tracks.shape[2:]):
-            given = given.transpose(2, 0, 1)
+        scored = _numbers(content["point_scores"])
+        scored = scored if scored.shape == (*tracks.shape[:1], *tracks.shape[2:]) else scored.T
+        if scored.shape == (*tracks.shape[:1], *tracks.shape[2:]):
+            scored = scored.transpose(2, 0, 1)
             # Persons who were labelled by hand have no scores.
-            scores = np.where((given > 0).any(2, keepdims=True), given, 1.0)
+            scores = np.where((scored > 0).any(2, keepdims=True), scored, 1.0)
     if places.shape[3] not in (2, 3) or not places.shape[0]:
         raise SourceError(f"tracks has the shape {tracks.shape}", where=where)
     names = (
@@ -85,9 +85,9 @@ def _sleap(content: Any, rate_hz: float, where: str) -> Take:
 
 def _tables(group: Any) -> Iterator[Any]:
     """Yield the groups that pandas wrote as a table: a dataset ``table`` and the columns' names."""
-    for each in group.values():
-        if hasattr(each, "values") and "table" in each and "non_index_axes" in each.attrs:
-            yield each
+    for member in group.values():
+        if hasattr(member, "values") and "table" in member and "non_index_axes" in member.attrs:
+            yield member
 
 
 def _deeplabcut(group: Any, rate_hz: float, where: str) -> Take:

@@ -32,9 +32,9 @@ _UNITS = {
     "nanoseconds": "time_ns",
 }
 _SCORES = ("visibility", "score", "confidence", "conf", "likelihood", "presence", "vis", "prob")
-_SHORT_SCORES = ("v", "c", "s", "p")  # only beside a joint: nose_v
+_SHORT_SCORES = ("v", "c", "s", "p")  # only together with a joint: nose_v
 _LENGTHS = ("m", "mm", "cm", "px", "pixel", "pixels", "meters", "metres")
-_AROUND = (*_JOINT, "pos", "position", "coord", "point", "pt")  # carries no information: joint_0_x
+_AROUND = (*_JOINT, "pos", "position", "coord", "point", "pt")  # filler words: joint_0_x
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Heading:
     role: str  # "time", "x", "score", ...; "_" if unknown
     joint: str = ""  # the joint as the table names it; "" for none
     has_unit: bool = False  # time: the unit is in the heading
-    rank: int = 0  # of several scores the lowest is used: visibility before presence
+    rank: int = 0  # of several scores the lowest rank is used: visibility before presence
 
 
 def read_heading(text: str) -> Heading:
-    """Return the meaning of a heading on its own."""
+    """Return the meaning of a single heading."""
     words = words_of(text)
     if len(words) > 1 and words[-1] in _LENGTHS and words[-2] in AXES:
         words.pop()
@@ -86,13 +86,13 @@ def _single(words: list[str]) -> Heading:
 
 
 def is_header(cells: Sequence[str]) -> bool:
-    """Return whether a first row is headings: not all numbers, or numbers of the columns."""
+    """Return whether a first row is headings: text, or the numbers of the columns."""
     counted = [cell.strip() for cell in cells if cell.strip()]
     return not all(is_valid(decimal, cell or "0") for cell in cells) or is_counted(counted)
 
 
 def is_counted(cells: Sequence[str]) -> bool:
-    """Return whether the headings are 0, 1, 2, ..., as of an array that was dumped as is."""
+    """Return whether the headings are 0, 1, 2, ..., as in the dump of an array."""
     return len(cells) > 2 and list(cells) == [str(k) for k in range(len(cells))]
 
 

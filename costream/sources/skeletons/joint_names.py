@@ -25,10 +25,9 @@ LAYOUT_BY_JOINT_COUNT = {
     len(layout.joints): layout for layout in (COCO_17, OPENPOSE_18, KINECT_20, MEDIAPIPE_33)
 }
 _FEET = ("left toes", "left small toe", "left heel", "right toes", "right small toe", "right heel")
-# Of Halpe (AlphaPose): the feet are the other way round, joint by joint.
+# Halpe (AlphaPose) alternates the joints of left and right foot.
 _HALPE = ("head top", "neck", "hips", *(_FEET[k] for k in (0, 3, 1, 4, 2, 5)))
-# Names of the joints of pose estimators by their number; further ones, of hands and face, are not
-# used.
+# Joint names of pose estimators by the number of joints; further joints (hands, face) are unused.
 NAMES_BY_COUNT = {
     17: COCO_17.joints,
     18: OPENPOSE_18.joints,
@@ -37,7 +36,7 @@ NAMES_BY_COUNT = {
     133: (*COCO_17.joints, *_FEET),
     136: (*COCO_17.joints, *_HALPE),
 }
-# Joints that a table may lack without matching another layout.
+# Joints that a table may lack and still match a layout.
 DETAILS = (
     *("eye", "ear", "mouth", "nose", "thumb", "tip", "index", "pinky", "knuckles"),
     *("heel", "toes", "toe", "foot", "top"),
@@ -104,12 +103,12 @@ def joint_phrase(text: str) -> str:
 def joint_index(layout: Layout, names: Sequence[str]) -> dict[str, int]:
     """Return the joint index of each recognised name; a joint gets at most one name.
 
-    Kinect's "neck" differs from costream's: names are read as the layout's own headings or as
+    Kinect's "neck" differs from costream's: names are read as the headings of the layout or as
     costream's joint names, whichever matches more of them.
     """
-    own = {joint_phrase(name): k for k, name in enumerate(layout.headings)}
-    ours = {joint_phrase(name): k for k, name in enumerate(layout.joints)}
-    return max(_matched(names, own, ours), _matched(names, ours, own), key=len)
+    headings = {joint_phrase(name): k for k, name in enumerate(layout.headings)}
+    joints = {joint_phrase(name): k for k, name in enumerate(layout.joints)}
+    return max(_matched(names, headings, joints), _matched(names, joints, headings), key=len)
 
 
 def _matched(
@@ -117,10 +116,10 @@ def _matched(
 ) -> dict[str, int]:
     found: dict[str, int] = {}
     taken: set[int] = set()
-    for known in (first, then):
+    for indices in (first, then):
         for name in names:
             phrase = joint_phrase(name)
-            k = known.get(phrase, known.get(_plain(phrase)))
+            k = indices.get(phrase, indices.get(_plain(phrase)))
             if k is not None and name not in found and k not in taken:
                 found[name] = k
                 taken.add(k)
@@ -132,8 +131,8 @@ def find_joints(
 ) -> tuple[Layout, Mapping[str, int]]:
     """Return the layout of these joints, and the joint index of each name.
 
-    ``layout``: the requested one, if any; joints not in it are left out. Names may be numbers,
-    counting from 0 or 1. Raises SourceError if they do not identify one layout.
+    ``layout``: the requested layout, if any; joints not in it are left out. Names may be numbers,
+    counting from 0 or 1. Raises SourceError if they do not identify a layout.
     """
     if all(name.isdecimal() for name in names):
         return _numbered(names, layout, where)
@@ -146,11 +145,11 @@ def find_joints(
                 hint="a layout in a TOML file can declare the headings that tables use",
             )
         return layout, found
-    all_known = (*LAYOUTS.values(), *marker_sets().values())
-    candidates = [(joint_index(known, names), known) for known in all_known]
-    whole = [c for c in candidates if len(c[0]) == len(c[1].joints)]
-    if whole:
-        found, best = max(whole, key=lambda c: len(c[1].joints))
+    layouts = (*LAYOUTS.values(), *marker_sets().values())
+    candidates = [(joint_index(candidate, names), candidate) for candidate in layouts]
+    complete = [c for c in candidates if len(c[0]) == len(c[1].joints)]
+    if complete:
+        found, best = max(complete, key=lambda c: len(c[1].joints))
         return best, found
     fitting = [c for c in candidates if len(c[0]) == len(names) and not _lacks(*c)]
     if fitting:
@@ -158,10 +157,10 @@ def find_joints(
         return best, found
     bodies = [(len(c[0]), -len(c[1].joints), k) for k, c in enumerate(candidates) if _is_body(*c)]
     if not bodies:
-        known = first_of(max(candidates, key=lambda c: len(c[0]))[0]) or "none"
+        recognised = first_of(max(candidates, key=lambda c: len(c[0]))[0]) or "none"
         raise SourceError(
-            f"its joints ({first_of(names, 12)}) are not those of a whole body in any known layout "
-            f"(recognised: {known})",
+            f"its joints ({first_of(names, 12)}) do not make a complete body in any known layout "
+            f"(recognised: {recognised})",
             where=where,
             hint="declare them in a file, joints.toml: bones = [...] and [joints] with one line "
             f'for each, {names[0]} = "left wrist"; and give --layout joints.toml '
@@ -174,7 +173,7 @@ def find_joints(
 
 
 def _is_body(found: Mapping[str, int], layout: Layout) -> bool:
-    """Return whether the joints that were found are enough for those that all systems share."""
+    """Return whether all joints of the common body (BODY_15) can be computed from those found."""
     if len(found) < 2:
         return False
     try:
@@ -200,7 +199,7 @@ def _numbered(
             )
         layout = LAYOUT_BY_JOINT_COUNT.get(count)
     if layout is None:
-        fits = [known.name for known in LAYOUTS.values() if len(known.joints) == count]
+        fits = [layout.name for layout in LAYOUTS.values() if len(layout.joints) == count]
         raise SourceError(
             f"{count} joints may be {' or '.join(fits)}" if fits else f"{count} joints are unknown",
             where=where,

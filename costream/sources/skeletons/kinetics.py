@@ -20,31 +20,31 @@ from costream.sources.skeletons.skeleton_recording import (
 )
 
 KINETICS_RATE_HZ = 30.0
-_CONSIDERED = 5  # persons of a frame, in the order of the file
+_CONSIDERED = 5  # first persons of a frame that are ranked by score
 
 
 def read_kinetics(
-    frames: Sequence[Any], whole: bool, rate_hz: float | None, slots: int
+    frames: Sequence[Any], complete: bool, rate_hz: float | None, slots: int
 ) -> SkeletonRecording:
     """Open Kinetics-skeleton JSON: x, y as fractions of the image, centred, y up; 18 joints.
 
-    Frames are numbered from 1. ``whole``: whether nothing follows them that cannot be read. If a
-    frame has more persons than ``slots``, slot k of every frame has the person with the k-th
-    highest score among the first five, as in ST-GCN and what was trained with its reader.
+    Frames are numbered from 1. ``complete``: the file is not cut off. If a frame has
+    more persons than ``slots``, slot k of every frame has the person with the k-th highest score
+    among the first five, as in ST-GCN and the data sets made with its reader.
     """
     rate = rate_hz or KINETICS_RATE_HZ
     numbers = [n for frame in frames if isinstance(n := _get(frame, "frame_index"), int)]
     duration_s = max(numbers) / rate if numbers else None
     people = [_get(frame, "skeleton") for frame in frames]
-    ranked = any(isinstance(each, list) and len(each) > slots for each in people)
-    events = _kinetics(frames, rate, whole, slots if ranked else None)
+    ranked = any(isinstance(persons, list) and len(persons) > slots for persons in people)
+    events = _kinetics(frames, rate, complete, slots if ranked else None)
     return SkeletonRecording(OPENPOSE_18, 2, rate, duration_s, events)
 
 
 def _kinetics(
-    frames: Sequence[Any], rate_hz: float, whole: bool, best: int | None
+    frames: Sequence[Any], rate_hz: float, complete: bool, best: int | None
 ) -> Iterator[Event]:
-    """Yield the frames; ``best``: with only so many persons, ordered by their scores."""
+    """Yield the frames; ``best``: maximum number of persons, ordered by their scores."""
     for frame in frames:
         try:
             number = frame["frame_index"]
@@ -57,7 +57,7 @@ def _kinetics(
             yield SkippedData(BAD_FRAME)
         else:
             yield moment
-    if not whole:
+    if not complete:
         yield TruncatedRecording("the file is damaged or cut off after this frame")
 
 

@@ -53,7 +53,7 @@ def _events(text: Iterator[str], frames: int, rate_hz: float) -> Iterator[Event]
             yield TruncatedRecording(f"the file is cut off: it has {i} of {frames} frames")
             return
         except (ValueError, IndexError) as error:
-            # Lines do not identify their frame: nothing after this one can be trusted.
+            # Lines do not identify their frame: the rest is unusable.
             yield TruncatedRecording(f"the file is damaged in frame {i} of {frames} ({error})")
             return
         yield PersonFrame(i / rate_hz, tuple(bodies))

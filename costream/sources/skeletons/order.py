@@ -1,7 +1,7 @@
-"""Order of the rows of a table: which belong to one frame, and which frame is the next.
+"""Order of the rows of a table.
 
-Programs write a frame after the other, but also a person or a joint after the other. A file can be
-read twice, and sorted; a pipe cannot.
+Programs write tables ordered by frame, but also by person or joint. A file can be read twice and
+sorted; a pipe cannot.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ Row = list[str]
 
 @dataclass(frozen=True)
 class RowKeys:
-    """The columns that say what a row is about, -1 for none."""
+    """The columns that identify what a row describes, -1 for none."""
 
     cells: int  # per row
-    when: int  # time, or else the number of the frame
+    when: int  # time, or else frame number
     person: int
     joint: int
 
     def who(self, row: Row) -> tuple[str, ...]:
-        """Return person and joint of a row, as far as there are columns of them."""
+        """Return person and joint of a row, as far as there are columns for them."""
         return tuple(row[k].strip() for k in (self.person, self.joint) if k >= 0)
 
 
 def is_grouped(times: Iterable[tuple[float, Hashable]]) -> bool:
-    """Return whether times go back from one person or joint to the next, and never within one.
+    """Return whether rows are ordered by person or joint: times go back only between them.
 
-    ``times``: of each row or entry, NaN where it has none, and whose it is.
+    ``times``: time (NaN for none) and owner of each row or entry.
     """
     newest, forward = -math.inf, True
     last: dict[Hashable, float] = {}
@@ -49,14 +49,14 @@ def is_grouped(times: Iterable[tuple[float, Hashable]]) -> bool:
 
 
 def times_of(rows: Iterable[Row], keys: RowKeys) -> Iterator[tuple[float, Hashable]]:
-    """Yield time and owner of the rows that have as many cells as there are columns."""
+    """Yield time and owner of the rows with the right number of cells."""
     for row in rows:
         if len(row) == keys.cells:
             yield moment(row[keys.when]), keys.who(row)
 
 
 def in_blocks(rows: Iterable[Row], keys: RowKeys) -> bool:
-    """Return whether each person, or each joint, has all of its rows at once, and several."""
+    """Return whether the rows of each person, or of each joint, are consecutive and several."""
     runs: dict[int, list[str]] = {k: [] for k in (keys.person, keys.joint) if k >= 0}
     count, distinct = 0, set[tuple[str, ...]]()
     for row in rows:
@@ -71,7 +71,7 @@ def in_blocks(rows: Iterable[Row], keys: RowKeys) -> bool:
 
 
 def by_time(rows: Iterable[Row], keys: RowKeys) -> list[Row]:
-    """Return the rows sorted by time; those without one keep their place behind the one before."""
+    """Return the rows sorted by time; rows without a time stay after the row before them."""
     timed: list[tuple[float, Row]] = []
     for row in rows:
         time = moment(row[keys.when]) if len(row) == keys.cells else math.nan
@@ -82,7 +82,7 @@ def by_time(rows: Iterable[Row], keys: RowKeys) -> list[Row]:
 
 
 def moment(cell: str) -> float:
-    """Return a time, a frame number or a date as a number; NaN if it is none of them."""
+    """Return a time, a frame number or a date as a number; NaN for other text."""
     text = cell.strip()
     read = next((read for read in (decimal, calendar_s, clock_s) if is_valid(read, text)), None)
     return math.nan if read is None else read(text)

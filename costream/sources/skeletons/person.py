@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 Numbers: TypeAlias = npt.NDArray[np.float32]
-# A joint is no part of a body if it is further from the median of the joints than so many times the
-# median distance from there: numbers that stand for "missing", and slips of a tracker.
+# A joint is an outlier (a number for "missing", a tracking error) if its distance from the median
+# of the joints is more than this many times the median distance.
 _FAR = 50
 
 
@@ -22,8 +22,8 @@ class Person:
     joints: Numbers  # float32 [V, C], y up
     scores: Numbers  # float32 [V], 0 to 1
     key: Hashable = None  # the person's identifier, if the format has one
-    strays: int = 0  # joints that were too far away to be this person's, and are missing
-    # bool [V], joints that stood at numbers for "missing", whatever their scores said; None: none
+    strays: int = 0  # joints that were too far from the others and are missing
+    # bool [V], joints with numbers that stand for "missing", whatever their scores; None: none
     unset: npt.NDArray[np.bool_] | None = None
 
 
@@ -37,35 +37,38 @@ def make_person(
 ) -> Person:
     """Return a person from the coordinates [V, C] and scores [V] of a file.
 
-    A joint is missing if a coordinate is not finite, its score is not above 0, it stands at numbers
-    that mean "missing" (see ``_placeholders``), or it is too far from the others. What is judged
-    are the numbers of the file; the person's are ``(joints - shift) * signs``, y up.
+    A joint is missing if a coordinate is not finite, its score is not above 0, it has numbers that
+    mean "missing" (see ``_placeholders``), or it is too far from the others. These rules apply to
+    the numbers of the file; the person's coordinates are ``(joints - shift) * signs``, y up.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         places = np.array(joints, np.float32)
-        sure = np.ones(len(places), np.float32) if scores is None else np.array(scores, np.float32)
+        certainty = (
+            np.ones(len(places), np.float32) if scores is None else np.array(scores, np.float32)
+        )
         unset = _placeholders(places)
         strays = _strays(places, ~unset & np.isfinite(places).all(axis=1))
         moved = ((np.asarray(joints, float) - shift) * np.asarray(signs)).astype(np.float32)
-    sure = np.where(np.isfinite(sure), np.clip(sure, 0, 1), 0).astype(np.float32)
-    sure[~(np.isfinite(places).all(axis=1) & np.isfinite(moved).all(axis=1))] = 0
-    unset &= sure > 0
-    sure[unset] = 0
-    strays &= sure > 0
-    sure[strays] = 0
-    moved[sure == 0] = 0
-    # All joints at such numbers are how recordings write that a person is not there.
-    told = unset if unset.any() and sure.any() else None
-    return Person(moved + np.float32(0), sure, key, int(strays.sum()), told)  # + 0: no -0.0
+    certainty = np.where(np.isfinite(certainty), np.clip(certainty, 0, 1), 0).astype(np.float32)
+    certainty[~(np.isfinite(places).all(axis=1) & np.isfinite(moved).all(axis=1))] = 0
+    unset &= certainty > 0
+    certainty[unset] = 0
+    strays &= certainty > 0
+    certainty[strays] = 0
+    moved[certainty == 0] = 0
+    # If all joints have such numbers, the recording means that the person is absent.
+    unset_joints = unset if unset.any() and certainty.any() else None
+    return Person(
+        moved + np.float32(0), certainty, key, int(strays.sum()), unset_joints
+    )  # + 0: no -0.0
 
 
 def _placeholders(places: Numbers) -> npt.NDArray[np.bool_]:
     """Return which joints [V, C] stand at the origin, or at equal negative numbers.
 
-    In pictures, and in space as a camera sees it, nobody is there: pose estimators write (0, 0) or
-    (-1, -1) for a joint that they have not found, often with a score above 0. Around the origin,
-    as in coordinates that are centred on the hips, a joint may be: there, numbers mean "missing" if
-    several joints have them.
+    Pose estimators write (0, 0) or (-1, -1) for a joint that they have not found, often with a
+    score above 0. If the other joints surround the origin (coordinates centred on the hips), a
+    joint may really be there: then numbers mean "missing" only if several joints have them.
     """
     first = places[:, 0]
     alike: npt.NDArray[np.bool_] = np.isfinite(first) & (first <= 0)
@@ -86,10 +89,10 @@ def _surround_origin(places: Numbers) -> bool:
 
 def _strays(places: Numbers, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Return which of the ``known`` joints [V, C] are too far from the others."""
-    own = places[known]
-    if len(own) < 5:  # of two eyes and a hand
+    present = places[known]
+    if len(present) < 5:  # too few to judge
         return np.zeros(len(places), np.bool_)
-    distances = np.abs(places - np.sort(own, axis=0)[len(own) // 2]).max(axis=1)
-    middle = np.sort(distances[known])[len(own) // 2]
+    distances = np.abs(places - np.sort(present, axis=0)[len(present) // 2]).max(axis=1)
+    middle = np.sort(distances[known])[len(present) // 2]
     far: npt.NDArray[np.bool_] = known & (distances > _FAR * middle) & (middle > 0)
     return far

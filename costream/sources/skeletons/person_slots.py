@@ -22,8 +22,8 @@ class Slots:
     the previous frame, nearest pair first. New persons take the first free slot, highest total
     score first; without a free slot they are left out.
 
-    ``numbers``: of the persons who have, or last had, each slot, from 1 in order of appearance; 0
-    for a slot that nobody has had.
+    ``numbers``: number of the person who has, or last had, each slot, from 1 in order of
+    appearance; 0 for an unused slot.
     """
 
     def __init__(self, size: int) -> None:
@@ -35,7 +35,7 @@ class Slots:
 
     @property
     def position(self) -> dict[str, Any]:
-        """Who has which slot, as JSON values, for ``resume``; of persons without a key."""
+        """State as JSON values, for ``resume``; keys of persons are not kept."""
         return {
             "numbers": self.numbers,
             "newest": self._newest,
@@ -47,7 +47,7 @@ class Slots:
         }
 
     def resume(self, position: Mapping[str, Any]) -> None:
-        """Go on from a position. Raises KeyError or TypeError if it is none."""
+        """Continue from a position. Raises KeyError or TypeError if it is invalid."""
         self.numbers, self._newest = list(position["numbers"]), position["newest"]
         self._seen_s = [-math.inf if s is None else s for s in position["seen_s"]]
         self._last = [

@@ -1,4 +1,4 @@
-"""Frames and persons in the JSON of pose estimators, whatever their names there."""
+"""Frames and persons in the JSON of pose estimators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LISTS = ("data", "instance_info", "frames", "results", "predictions", "annotati
 
 
 def parse_content(text: str) -> tuple[Any, bool]:
-    """Return the content, and whether it is whole; of a truncated one the frames before the cut."""
+    """Return the content and whether it is complete; of truncated JSON the complete frames."""
     try:
         return json.loads(text), True
     except (ValueError, RecursionError):
@@ -43,13 +43,13 @@ def parse_content(text: str) -> tuple[Any, bool]:
 
 
 def find_frames(content: Any) -> tuple[list[Any], tuple[str, ...] | None]:
-    """Return the frames of any of the formats, and the names of joints if they are given."""
+    """Return the frames of any of the formats, and the names of the joints if it has them."""
     names: tuple[str, ...] | None = None
     if isinstance(content, Mapping):
         meta = content.get("meta_info")
-        given = meta.get("keypoint_id2name") if isinstance(meta, Mapping) else None
-        if isinstance(given, Mapping):
-            names = tuple(str(given[k]) for k in sorted(given, key=_number_of))
+        by_number = meta.get("keypoint_id2name") if isinstance(meta, Mapping) else None
+        if isinstance(by_number, Mapping):
+            names = tuple(str(by_number[k]) for k in sorted(by_number, key=_number_of))
         listed = next((content[k] for k in _LISTS if isinstance(content.get(k), list)), None)
         if listed is None and next(landmarks_of(content), None) is not None:
             listed = [content]
@@ -63,11 +63,11 @@ def find_frames(content: Any) -> tuple[list[Any], tuple[str, ...] | None]:
         isinstance(e, Mapping) and "image_id" in e and "keypoints" in e for e in content
     ):
         pictures: dict[Any, list[Any]] = {}
-        for each in content:
-            pictures.setdefault(str(each["image_id"]), []).append(each)
+        for person in content:
+            pictures.setdefault(str(person["image_id"]), []).append(person)
         content = [{"image_id": k, "instances": v} for k, v in pictures.items()]
-    known = [frame for frame in content if people_of(frame) is not None]
-    return (content if known else []), names
+    readable = any(people_of(frame) is not None for frame in content)
+    return (content if readable else []), names
 
 
 def _bodies(value: Any) -> Any:
@@ -77,7 +77,7 @@ def _bodies(value: Any) -> Any:
 
 
 def people_of(frame: Any) -> list[Any] | None:
-    """Return the persons of a frame, in whatever form; None if there is no such thing."""
+    """Return the persons of a frame of any format; None if it has no list of persons."""
     if isinstance(frame, list):
         frame = {"instances": frame}
     if not isinstance(frame, Mapping):
@@ -101,7 +101,7 @@ def people_of(frame: Any) -> list[Any] | None:
 
 
 def landmarks_of(frame: Any) -> Iterator[list[Any]]:
-    """Yield the lists of MediaPipe's landmarks in a frame, those of the world first."""
+    """Yield the lists of MediaPipe's landmarks in a frame, world landmarks first."""
     if isinstance(frame, Mapping):
         named = {
             re.sub(r"([A-Z])", r"_\1", str(key)).lower(): value for key, value in frame.items()
@@ -143,7 +143,7 @@ def joints_of(person: Any) -> tuple[Any, Any, str | None]:
 
 
 def is_single_person(frame: Any) -> bool:
-    """Return whether this is a person of Ultralytics outside the list of a frame."""
+    """Return whether this is a person of Ultralytics that is not in the list of a frame."""
     return (
         isinstance(frame, Mapping)
         and isinstance(frame.get("keypoints"), Mapping)

@@ -44,8 +44,8 @@ def is_json(source: SkeletonInput) -> bool:
 def read_pose_json(source: SkeletonInput) -> Take | SkeletonRecording:
     """Open what a pose estimator has written for a video.
 
-    Picture coordinates have y down; MediaPipe's are those of its world where it has them. Raises
-    SourceError, quoting what is in it, for other JSON; UsageError without a rate or times.
+    In pictures y points down. MediaPipe's world coordinates are preferred to those in the picture.
+    Raises SourceError for other JSON, UsageError without a rate or times.
     """
     where = source.where
     content, complete = parse_content(read_all(source.file).decode("utf-8-sig", "replace"))
@@ -122,7 +122,7 @@ def _read_frames(
                 shape = shapes.pop()
             if shapes:
                 raise ValueError("the number of joints changes")
-            events.append(PersonFrame(time_s, tuple(make_person(*each) for each in persons)))
+            events.append(PersonFrame(time_s, tuple(make_person(*person) for person in persons)))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             events.append(SkippedData(BAD_FRAME))
     return events, shape

@@ -12,7 +12,7 @@ from costream.sources.file import first_of, require_rate
 from costream.sources.numbering import numbered
 from costream.sources.skeletons.table_clock import CALENDAR_S, SLOW_S
 
-# Names of a frame's time, and their unit in s; None: they say none.
+# Names of a frame's time, and their unit in s; None: unknown.
 TIME_NAMES = {
     **dict.fromkeys(("timestamp_ms", "timestampms", "time_ms"), 1e-3),
     **dict.fromkeys(("time", "timestamp"), None),
@@ -27,14 +27,14 @@ _Stamp: TypeAlias = tuple[str, float, float | None]
 def frame_times_s(
     frames: Sequence[Any], rate_hz: float | None, where: str
 ) -> tuple[list[float], tuple[str, ...]]:
-    """Return the time of each frame, and what was assumed of them."""
+    """Return the time of each frame, and assumptions about them."""
     stamps = [_stamp(frame) for frame in frames]
     if any(stamp is not None for stamp in stamps):
         unit_s, assumed = _unit(stamps)
         scaled = [math.nan if s is None else s[1] * (s[2] or unit_s) for s in stamps]
-        known = [time_s for time_s in scaled if math.isfinite(time_s)]
+        finite = [time_s for time_s in scaled if math.isfinite(time_s)]
         # Seconds since 1970 count from the first frame.
-        origin_s = min(known, default=0.0)
+        origin_s = min(finite, default=0.0)
         origin_s = origin_s if origin_s >= CALENDAR_S else 0.0
         return [time_s - origin_s for time_s in scaled], assumed
     rate = require_rate(rate_hz, where)
@@ -47,9 +47,9 @@ def frame_times_s(
 
 
 def _unit(stamps: Sequence[_Stamp | None]) -> tuple[float, tuple[str, ...]]:
-    """Return the unit of times whose name has none, in s: the one in which frames follow closely.
+    """Return the unit, in s, of times whose name does not state it, and what was assumed.
 
-    Frames are at least half a millisecond and at most half a second apart, so that there is one.
+    It is the unit in which frames are between half a millisecond and half a second apart.
     """
     open_ = [stamp for stamp in stamps if stamp is not None and stamp[2] is None]
     if not open_:
@@ -63,7 +63,7 @@ def _unit(stamps: Sequence[_Stamp | None]) -> tuple[float, tuple[str, ...]]:
     if unit_s == usual:
         return usual, ()
     unit = {1.0: "seconds", 1e-3: "milliseconds", 1e-6: "microseconds", 1e-9: "nanoseconds"}[unit_s]
-    return unit_s, (f"{name!r} has no unit and counts by {spacing:g}: it is taken as {unit}",)
+    return unit_s, (f"{name!r} has no unit and increases by {spacing:g}: {unit} assumed",)
 
 
 def _stamp(frame: Any) -> _Stamp | None:
@@ -77,34 +77,34 @@ def _stamp(frame: Any) -> _Stamp | None:
 
 
 def _numbers(frames: Sequence[Any], where: str) -> list[int | None]:
-    """Return the number of each frame: frame_id, or that in the name of a picture.
+    """Return the number of each frame: frame_id, or the number in the name of a picture.
 
-    Raises SourceError if pictures of several videos are among them.
+    Raises SourceError for pictures of several videos.
     """
-    given = [
+    names_of = [
         next((str(f[key]) for key in NUMBER_NAMES if key in f), "")
         if isinstance(f, Mapping)
         else ""
         for f in frames
     ]
-    pairs = numbered([name for name in given if name])
+    pairs = numbered([name for name in names_of if name])
     videos: dict[str, set[int]] = {}
     for video, number in pairs:
         if number is not None:
             videos.setdefault(video, set()).add(number)
     if len(videos) > 1 and len(set.union(*videos.values())) < sum(map(len, videos.values())):
-        names = first_of((name for name in given if name), 2)
+        names = first_of((name for name in names_of if name), 2)
         raise SourceError(
-            f"it holds frames of {len(videos)} videos ({names})",
+            f"it contains frames of {len(videos)} videos ({names})",
             where=where,
-            hint="save each video on its own",
+            hint="save each video to a separate file",
         )
     found = iter(pairs)
-    numbers = [next(found)[1] if name else None for name in given]
+    numbers = [next(found)[1] if name else None for name in names_of]
     return [n if n is not None and n < _LARGEST_NUMBER else None for n in numbers]
 
 
 def stated_rate(content: Any) -> float | None:
-    """Return the frames a second that are written beside the frames."""
+    """Return the frame rate in the file; None if it states none."""
     rate = content.get("fps") if isinstance(content, Mapping) else None
     return float(rate) if isinstance(rate, (int, float)) and 0 < rate < 1e4 else None

@@ -35,7 +35,7 @@ _PYSKL = {
     (25, 2): BODY_25,
     (25, 3): NTU_25,
 }
-_SURE = 0.01  # pyskl treats joints with a lower score as missing
+_LEAST_SCORE = 0.01  # pyskl treats joints with a lower score as missing
 
 
 def pyskl_recordings(path: str) -> dict[str, Mapping[str, Any]]:
@@ -57,8 +57,8 @@ def _recordings(path: str, _mtime_ns: int, _size: int) -> dict[str, Mapping[str,
         content = [content]
     if not isinstance(content, list):
         return {}
-    if content and all(isinstance(each, Mapping) and "keypoints" in each for each in content):
-        return {"poses": {"poses": content}}  # MMPose, a frame each
+    if content and all(isinstance(frame, Mapping) and "keypoints" in frame for frame in content):
+        return {"poses": {"poses": content}}  # MMPose: a list of frames
     return {
         str(entry.get("frame_dir", k)): entry
         for k, entry in enumerate(content)
@@ -79,7 +79,7 @@ def _names(source: SkeletonInput) -> list[str]:
 
 @skeleton_format("pyskl", sniff=is_pyskl, order=1, names=_names)
 def read_pyskl(source: SkeletonInput) -> Take | SkeletonRecording:
-    """Open one recording of a pickle; raise SourceError if there is none of that name."""
+    """Open one recording of a pickle; raise SourceError for an unknown name."""
     entry = _entry(source)
     if "poses" in entry:
         return pose_take(entry["poses"], None, source.rate_hz, source.where)
@@ -93,7 +93,9 @@ def _entry(source: SkeletonInput) -> Any:
     with contextlib.suppress(KeyError):
         return found[name or ""]
     raise SourceError(
-        f"there is no recording {name!r} in it" if name else "it holds several recordings",
+        f"there is no recording {name!r} in it"
+        if name
+        else "it contains several recordings: choose one with FILE#NAME",
         where=display_name(source.path or ""),
         hint=f"it has {first_of(found, 3)}" if found else None,
     )
@@ -111,20 +113,20 @@ def read_annotation(
     if places.ndim != 4 or places.shape[3] not in (2, 3) or places.dtype.kind not in "iuf":
         raise SourceError(f"keypoint has the shape {places.shape}, not (M, T, V, C)", where=where)
     count = places.shape[2]
-    known = layout or _PYSKL.get((count, places.shape[3]))
-    if known is None:
+    known_layout = layout or _PYSKL.get((count, places.shape[3]))
+    if known_layout is None:
         raise SourceError(f"{count} joints are unknown", where=where, hint="give --layout NAME")
-    check_joints(count, known, where)
+    check_joints(count, known_layout, where)
     scores = entry.get("keypoint_score")
     if scores is not None:
         if getattr(scores, "shape", None) != places.shape[:3]:
             raise SourceError("keypoint_score and keypoint differ in shape", where=where)
-        scores = np.where(scores > _SURE, scores, 0)
-    signs = orientation(known, places.shape[3])
+        scores = np.where(scores > _LEAST_SCORE, scores, 0)
+    signs = orientation(known_layout, places.shape[3])
     size = _size(entry.get("img_shape")) if places.shape[3] == 2 else None
     if size is None:
-        return array_recording(places, scores, signs, known, rate_hz, where)
-    return array_recording(places, scores, signs / size, known, rate_hz, where, size / 2)
+        return array_recording(places, scores, signs, known_layout, rate_hz, where)
+    return array_recording(places, scores, signs / size, known_layout, rate_hz, where, size / 2)
 
 
 def _size(shape: object) -> npt.NDArray[np.float64] | None:

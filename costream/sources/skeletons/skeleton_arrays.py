@@ -35,7 +35,7 @@ def is_array_file(source: SkeletonInput) -> bool:
 
 
 def is_array(source: SkeletonInput) -> bool:
-    """Return whether this is an array, and the options say that it holds joints."""
+    """Return whether this is an array and the options name its joint layout."""
     return is_array_file(source) and source.options.layout is not None
 
 
@@ -49,7 +49,7 @@ def load_array(source: SkeletonInput) -> tuple[npt.NDArray[Any], list[Event]]:
     if isinstance(content, dict):
         if len(content) != 1:
             names = ", ".join(list(content)[:4]) or "nothing"
-            raise SourceError(f"it holds {names}, not one array", where=source.where)
+            raise SourceError(f"it contains {names}, not one array", where=source.where)
         content = next(iter(content.values()))
     end = [] if complete else [TruncatedRecording("the file is cut off after this frame")]
     return content, [*end]
@@ -109,7 +109,7 @@ def _people(array: npt.NDArray[Any], joints: int, clip: int) -> npt.NDArray[Any]
     if array.ndim != 4 or array.shape[2] != joints or 0 in array.shape:
         return None
     first, last = array.shape[0], array.shape[3]
-    # If both ends may be coordinates, the larger one is: there are few persons.
+    # If both ends may be coordinates, the larger one is: persons are few.
     if first in coordinates and (last not in coordinates or last < first):
         array = array.transpose(3, 1, 2, 0)
     if array.shape[3] not in coordinates:

@@ -18,7 +18,7 @@ BAD_FRAME = "malformed frame(s), left out"
 
 @dataclass(frozen=True)
 class PersonFrame:
-    """All persons seen at one time; may be none."""
+    """All persons at one time; may be empty."""
 
     time_s: float
     bodies: tuple[Person, ...]
@@ -26,7 +26,7 @@ class PersonFrame:
 
 @dataclass(frozen=True)
 class SkippedData:
-    """Something that was left out, worded so that a count can precede it."""
+    """Data that was left out; ``what`` is worded to follow a number."""
 
     what: str
 
@@ -50,8 +50,8 @@ class SkeletonRecording:
     rate_hz: float | None  # nominal frames per second
     duration_s: float | None
     events: Iterator[Event]  # in recording order
-    assumed: tuple[str, ...] = ()  # what the file does not say, and how it is taken
-    option: AxesOption | None = None  # how ``--columns`` names its axes; None: it cannot
+    assumed: tuple[str, ...] = ()  # assumptions about what the file does not state
+    option: AxesOption | None = None  # ``--columns`` with other axes; None: impossible
 
 
 def check_joints(count: int, layout: Layout, where: str) -> None:

@@ -32,15 +32,15 @@ from costream.sources.skeletons.take import Take, read_take
 from costream.sources.skeletons.upright import UprightRemark, turning_option, upright
 
 _LATE = "frame(s) out of time order, left out"
-_STRAY = "joint(s) far away from their person, taken as missing"
+_STRAY = "joint(s) far from their person, treated as missing"
 
 
 @source("skeleton", kind="skeleton", order=1)
 class SkeletonSource(FileSource):
     """Skeletons of a recording in time order.
 
-    Persons keep their slots while they are seen: by their ids if the format has them, else by
-    nearest position. There are ``options.persons`` slots; persons without a free one are left
+    Persons keep their slots while they are visible: by their ids if the format has them, else by
+    nearest position. There are ``options.persons`` slots; persons without a free slot are left
     out. In a frame without persons all joints have score 0.
 
     Frames are numbered from 0 at the start of the recording. Rows and frames that cannot be read
@@ -52,12 +52,12 @@ class SkeletonSource(FileSource):
 
     @staticmethod
     def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
-        """Return whether these are skeletons; of arrays, a layout in the options says so."""
+        """Return whether the data are skeletons; arrays are if the options name a layout."""
         return find_format(SkeletonInput(head, path, options)) is not None
 
     @staticmethod
     def names(head: bytes, path: str) -> list[str]:
-        """Return NAME of each of several recordings in a file, as its format knows them."""
+        """Return the names of the recordings in a file (FILE#NAME)."""
         source = SkeletonInput(head, path, SourceOptions())
         formats = (FORMATS.get(name).info for name in FORMATS)
         found = (info["names"](source) for info in formats if "names" in info)
@@ -151,7 +151,7 @@ class SkeletonSource(FileSource):
 
     @property
     def _fixed(self) -> bool:
-        """Whether the options say what the axes are."""
+        """Whether the options define the axes."""
         columns = parse_columns(self._options.columns) if self._options.columns else None
         return columns is not None and any(columns.get(axis) for axis in AXES)
 
@@ -162,7 +162,7 @@ class SkeletonSource(FileSource):
         if found is None and source.path is None:  # a pipe whose first line is a short one
             found = FORMATS.get("table")
         if found is None:
-            raise SourceError("no skeleton format reads this", where=self._where)
+            raise SourceError("unknown skeleton format", where=self._where)
         assert found.target is not None
         recording = found.target(source)
         if isinstance(recording, Take):

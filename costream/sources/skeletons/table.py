@@ -42,19 +42,19 @@ from costream.sources.skeletons.text_lines import (
     last_line,
 )
 
-_TRIED = 100  # rows that show how far frames are apart
+_TRIED = 100  # rows from which the spacing of frames is computed
 
 
 @dataclass(frozen=True)
 class _Table:
-    """The rows of a table, and what is known of them before they are read."""
+    """The rows of a table, and what has been found out about them."""
 
     headings: Sequence[Heading]
     keys: RowKeys
     rows: Iterator[Row]
-    whole: bool = False  # of a file, which has all the rows of a frame
-    joints: tuple[str, ...] = ()  # of a whole long table: those in the joint column
-    last: Row = field(default_factory=list)  # the last row of a whole table
+    from_file: bool = False  # not from a pipe: all rows can be read in advance
+    joints: tuple[str, ...] = ()  # of a long table from a file: names in the joint column
+    last: Row = field(default_factory=list)  # last row of a file
     cut_off: bool = False  # its last line is not complete
     spacing: float | None = None  # least difference between the first times or frame numbers
 
@@ -97,7 +97,7 @@ def read_table(source: SkeletonInput) -> SkeletonRecording:
         heading = head[plan.time] if headed and plan.time >= 0 else "time"
         return TableClock(plan, source.rate_hz, heading, where, table.spacing)
 
-    events = RowReader(plan, clock(), table.rows, lines, whole=table.whole).events()
+    events = RowReader(plan, clock(), table.rows, lines, from_file=table.from_file).events()
     if table.cut_off:
         events = itertools.chain(events, [TruncatedRecording(CUT_OFF)])
     return SkeletonRecording(
@@ -130,11 +130,11 @@ def _with_joints(table: _Table, where: str) -> tuple[_Table, Row]:
         return replace(table, rows=rows), first
     begin, joints = _first_moment(rows, table.keys, where)
     joints = list(table.joints) or joints
-    if not table.whole and len(joints) == 1:
+    if not table.from_file and len(joints) == 1:
         raise SourceError(
-            f"its first frame has one joint only ({joints[0]})",
+            f"its first frame has only one joint ({joints[0]})",
             where=where,
-            hint="in a pipe the rows of a frame follow each other; a file may have any order",
+            hint="the rows of a frame must follow each other in a pipe, but not in a file",
         )
     return replace(table, joints=tuple(joints), rows=itertools.chain(begin, rows)), first
 
@@ -142,7 +142,7 @@ def _with_joints(table: _Table, where: str) -> tuple[_Table, Row]:
 def _check_times(
     table: _Table, plan: TableSchema, rate_hz: float | None, head: Row, where: str
 ) -> tuple[str, ...]:
-    """Return what is assumed of the times; raise UsageError if a rate is needed and missing."""
+    """Return assumptions about the times; raise UsageError if a required rate is missing."""
     if plan.time >= 0:
         return ()
     rate = require_rate(rate_hz, where, "its frames" if plan.frame >= 0 else "its rows")
@@ -155,7 +155,7 @@ def _check_times(
 
 
 def _row_keys(headings: Sequence[Heading]) -> RowKeys:
-    """Return the columns that say which frame, person and joint a row is about."""
+    """Return the columns that identify frame, person and joint of a row."""
     roles = [heading.role for heading in headings]
     when = [k for k, role in enumerate(roles) if role in TIMES] + [
         k for k, role in enumerate(roles) if role == "frame"
@@ -169,14 +169,14 @@ def _row_keys(headings: Sequence[Heading]) -> RowKeys:
 
 
 def _of_file(table: _Table, path: str, delimiter: str, headed: bool, where: str) -> _Table:
-    """Return a table with what the rows of the whole file show, and the rows in order of time."""
+    """Return a table with what all rows of the file show; rows are sorted by time if necessary."""
 
     def again(file: Lines) -> Iterator[Row]:
         text = itertools.filterfalse(is_comment, file)
         return (_cells(line, delimiter) for line in itertools.islice(text, int(headed), None))
 
     keys = table.keys
-    table = replace(table, whole=True, last=_cells(last_line(path), delimiter))
+    table = replace(table, from_file=True, last=_cells(last_line(path), delimiter))
     if keys.when >= 0:
         with open(path, "rb") as file:
             times = sorted(
@@ -189,7 +189,7 @@ def _of_file(table: _Table, path: str, delimiter: str, headed: bool, where: str)
     with open(path, "rb") as file:
         if keys.when < 0:
             if in_blocks(again(Lines(file)), keys):
-                what = "its rows are one person or joint after the other, without frame numbers"
+                what = "its rows are ordered by person or joint and have no frame numbers"
                 raise SourceError(what, where=where, hint="add a column frame, or time")
         elif is_grouped(times_of(again(Lines(file)), keys)):
             file.seek(0)
@@ -227,13 +227,13 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 
 def _guess(head: list[str], layout: Layout | None, where: str) -> Columns:
-    """Return the columns of a table without headings, if they are unambiguous."""
+    """Return the columns of a table without headings; SourceError if they are ambiguous."""
     count = len(head)
     hint = "describe them: --layout NAME --columns x,y,z (or frame,x,y,z; x,y,score; ...)"
-    each, left = divmod(count, len(layout.joints)) if layout is not None else (0, 0)
-    unsure = left or (each == 3 and layout in IMAGE_LAYOUTS)
-    roles = {2: ("x", "y"), 3: ("x", "y", "z"), 4: ("x", "y", "z", "score")}.get(each)
-    if roles is None or unsure:
+    numbers, left = divmod(count, len(layout.joints)) if layout is not None else (0, 0)
+    ambiguous = left or (numbers == 3 and layout in IMAGE_LAYOUTS)
+    roles = {2: ("x", "y"), 3: ("x", "y", "z"), 4: ("x", "y", "z", "score")}.get(numbers)
+    if roles is None or ambiguous:
         raise SourceError(
             f"the {count} columns have no headings (the first row is {first_of(head, 4)})",
             where=where,
@@ -245,7 +245,7 @@ def _guess(head: list[str], layout: Layout | None, where: str) -> Columns:
 def _first_moment(rows: Iterator[Row], keys: RowKeys, where: str) -> tuple[list[Row], list[str]]:
     """Read the rows of the first frame and one more; return them and the frame's joints.
 
-    Raises SourceError if it has several rows for its joints, and nothing says whose they are.
+    Raises SourceError if it has several rows per joint and no person column.
     """
     begin: list[Row] = []
     owners: dict[tuple[str, ...], int] = {}
@@ -263,6 +263,6 @@ def _first_moment(rows: Iterator[Row], keys: RowKeys, where: str) -> tuple[list[
         now = here
         owners[who] = owners.get(who, 0) + 1
     if 2 * sum(count > 1 for count in owners.values()) > len(owners):
-        what = "a frame has several rows for a joint, and no column says whose they are"
+        what = "a frame has several rows for a joint, but there is no person column"
         raise SourceError(what, where=where, hint="add a column person")
     return begin, list(dict.fromkeys(who[-1] for who in owners))

@@ -21,9 +21,11 @@ from costream.sources.skeletons.text_lines import Lines, decimal
 
 _MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "-", "#n/a", "missing"))
 _BAD_ROW = "malformed row(s), left out"
-_COMMAS = "row(s) with decimal commas between commas, left out; save them between semicolons"
+_COMMAS = (
+    "row(s) with decimal commas and commas as delimiters, left out; use semicolons as delimiters"
+)
 _LATE_ROW = "row(s) out of time order, left out"
-_LATE_IN_PIPE = "row(s) out of time order, left out: a file is sorted, a pipe cannot be"
+_LATE_IN_PIPE = "row(s) out of time order, left out (files are sorted, pipes cannot be)"
 CUT_OFF = "the table is cut off in its last row"
 _DOUBLE = "duplicate row(s), left out"
 
@@ -48,17 +50,17 @@ class RowReader:
         rows: Iterator[Row],
         lines: Lines,
         *,
-        whole: bool,
+        from_file: bool,
     ) -> None:
-        """``whole``: of a file, where a frame may wait for the first row of the next one."""
+        """``from_file``: a frame may be kept until the first row of the next one is read."""
         self._plan, self._clock, self._rows, self._lines = plan, clock, rows, lines
-        self._whole, self._timed = whole, plan.time >= 0 or plan.frame >= 0
+        self._from_file, self._timed = from_file, plan.time >= 0 or plan.frame >= 0
         self._time_s = float("-inf")
-        # By person: places, scores, joints seen; of several without an id in order of the rows.
+        # By person: places, scores, joints seen; persons without an id by their order.
         self._people: dict[str | int, tuple[Any, Any, set[int]]] = {}
 
     def events(self) -> Iterator[Event]:
-        """Yield the events of the rows, each frame as soon as it is known to be complete.
+        """Yield the events of the rows, each frame as soon as it is complete.
 
         Raises SourceError if the unit of the times must be specified.
         """
@@ -73,8 +75,8 @@ class RowReader:
                 except ValueError:
                     bad = True
             if bad and not self._lines.unfinished:
-                whole = all(cell.strip().lstrip("+-").isdigit() for cell in cells)
-                yield SkippedData(_COMMAS if whole and len(cells) > plan.cells else _BAD_ROW)
+                integers = all(cell.strip().lstrip("+-").isdigit() for cell in cells)
+                yield SkippedData(_COMMAS if integers and len(cells) > plan.cells else _BAD_ROW)
                 if plan.joint < 0 and plan.person < 0:
                     self._clock.skip()
         yield from self._flush()
@@ -82,7 +84,7 @@ class RowReader:
             yield TruncatedRecording(CUT_OFF)
 
     def _row(self, cells: list[str]) -> Iterator[Event]:
-        """Take one row; raises ValueError if it cannot be read."""
+        """Process one row; raises ValueError if it cannot be read."""
         plan = self._plan
         key = cells[plan.person].strip() if plan.person >= 0 else ""
         joint = plan.joint_of(cells[plan.joint].strip()) if plan.joint >= 0 else -1
@@ -97,7 +99,7 @@ class RowReader:
         seen = key in self._people and (joint < 0 or joint in self._people[key][2])
         time_s = self._clock.read(cells, same=bool(self._people) and not seen)
         if time_s < self._time_s or (time_s == self._time_s and not self._people):
-            alone = self._whole or (plan.person < 0 and plan.joint < 0)
+            alone = self._from_file or (plan.person < 0 and plan.joint < 0)
             yield SkippedData(_LATE_ROW if alone else _LATE_IN_PIPE)
             return
         if time_s > self._time_s:
@@ -116,7 +118,7 @@ class RowReader:
                 return
             name = len(self._people)
         self._people[name] = joints, scores, set()
-        if self._plan.person < 0 and not (self._whole and self._timed):
+        if self._plan.person < 0 and not (self._from_file and self._timed):
             yield from self._flush()
 
     def _long(self, key: str, joint: int, place: Any, score: float | None) -> Iterator[Event]:
@@ -134,7 +136,7 @@ class RowReader:
             yield from self._flush()
 
     def _flush(self) -> Iterator[Event]:
-        """Yield the frame made of the rows so far."""
+        """Yield the frame of the rows so far."""
         if self._people:
             bodies = (
                 make_person(joints, scores, _identity(key), signs=self._plan.signs)
@@ -145,12 +147,12 @@ class RowReader:
 
 
 def _same(joints: Any, scores: Any, other: Any, other_scores: Any) -> bool:
-    """Return whether two rows of a frame have the same numbers."""
+    """Return whether two rows of a frame contain the same numbers."""
     return np.array_equal(joints, other, equal_nan=True) and (
         scores is None or np.array_equal(scores, other_scores, equal_nan=True)
     )
 
 
 def _identity(key: str | int) -> str | None:
-    """Return the id of a person, None for those who have none."""
+    """Return the id of a person; None without an id."""
     return key if isinstance(key, str) and key else None

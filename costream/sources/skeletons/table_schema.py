@@ -54,8 +54,8 @@ def ordered_headings(
     columns: Columns, count: int, layout: Layout | None, where: str
 ) -> list[Heading]:
     """Return the meaning of each of ``count`` columns when only their order is given."""
-    once = [c for c in columns.all if c.role not in (*AXES, "score")]
-    each = [c for c in columns.all if c.role in (*AXES, "score")]
+    row_columns = [c for c in columns.all if c.role not in (*AXES, "score")]
+    joint_columns = [c for c in columns.all if c.role in (*AXES, "score")]
     if columns.get("joint"):
         headings = [_ordered(column) for column in columns.all]
         if len(headings) != count:
@@ -63,16 +63,19 @@ def ordered_headings(
                 f"the table has {count} columns, --columns names {len(headings)}", where=where
             )
         return headings
-    joints, left = divmod(count - len(once), len(each))
-    known = layout or LAYOUT_BY_JOINT_COUNT.get(joints)
+    joints, left = divmod(count - len(row_columns), len(joint_columns))
+    known_layout = layout or LAYOUT_BY_JOINT_COUNT.get(joints)
     if left or joints < 1 or (layout is not None and joints != len(layout.joints)):
         wanted = f" of {layout.name}" if layout else ""
         raise SourceError(
-            f"{count} columns are not {len(once)} and {len(each)} for each joint{wanted}",
+            f"{count} columns are not {len(row_columns)} and {len(joint_columns)} for each "
+            f"joint{wanted}",
             where=where,
         )
-    names = [str(k) for k in range(len(known.joints) if known else joints)]
-    return [_ordered(c) for c in once] + [Heading(c.role, name) for name in names for c in each]
+    names = [str(k) for k in range(len(known_layout.joints) if known_layout else joints)]
+    return [_ordered(c) for c in row_columns] + [
+        Heading(c.role, name) for name in names for c in joint_columns
+    ]
 
 
 def _ordered(column: Column) -> Heading:

@@ -1,4 +1,4 @@
-"""Takes: recordings whose files are read as a whole, before it is known which joint is which."""
+"""Takes: recordings that are read completely before their joints are assigned to a layout."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ Numbers = npt.NDArray[np.float64]
 class Take:
     """A recording with the joints and the coordinates of its file."""
 
-    names: tuple[str, ...]  # V names of joints; "0", "1", ... for joints that are known by number
+    names: tuple[str, ...]  # V names of joints; "0", "1", ... for numbered joints
     axes: int
     events: Sequence[Event]  # joints [V, axes] in this order
     rate_hz: float | None  # nominal frames per second
-    tilted: bool = False  # three axes of a laboratory, any of which may be the vertical one
-    assumed: tuple[str, ...] = ()  # what the file does not say, and how it is taken
+    tilted: bool = False  # three axes, any of which may be the vertical one
+    assumed: tuple[str, ...] = ()  # assumptions about what the file does not state
 
 
 def read_take(
@@ -45,8 +45,8 @@ def read_take(
 ) -> SkeletonRecording:
     """Return a take with the joints of a layout, y up.
 
-    Three axes of a laboratory are turned by quarter turns so that the bodies stand, on average
-    over the take. SourceError if the joints are not those of a body, or of ``layout``.
+    Axes of a ``tilted`` take are turned by quarter turns so that the bodies stand on average.
+    Raises SourceError if the joints match no layout, or not ``layout``.
     """
     found, index = find_joints(take.names, layout, where)
     order = joint_order(index, take.names, len(found.joints))
@@ -76,13 +76,13 @@ def frames_of(
     keys: Sequence[Hashable] | None = None,
 ) -> list[Event]:
     """Return the frames of arrays [T, M, V, C] and [T, M, V]; ``keys``: of the M persons."""
-    known = range(places.shape[1]) if keys is None else keys
+    owners = range(places.shape[1]) if keys is None else keys
     return [
         PersonFrame(
             time_s,
             tuple(
                 make_person(places[t, m], None if scores is None else scores[t, m], key)
-                for m, key in enumerate(known)
+                for m, key in enumerate(owners)
             ),
         )
         for t, time_s in zip(range(len(places)), times_s, strict=False)
@@ -115,11 +115,11 @@ def frame_times(rate_hz: float) -> Iterator[float]:
 
 
 def split_subjects(names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, list[int]]]:
-    """Return the names of markers without subjects, and the place of each for every subject.
+    """Return marker names without subjects, and the index of each marker for every subject.
 
-    ``Anna:LASI`` and ``Ben:LASI`` are a marker of two; a place is -1 where a subject lacks the
-    marker. Markers without a label (``*12``, empty) are left out. A beginning that all names share
-    up to ``_`` is left out too.
+    ``Anna:LASI`` and ``Ben:LASI`` are a marker of two subjects; the index is -1 if a subject lacks
+    the marker. Unlabelled markers (``*12``, empty) are left out, and so is a common beginning of
+    all names up to ``_``.
     """
     parted = [name.strip().rpartition(":") for name in names]
     places: dict[str, dict[str, int]] = {}

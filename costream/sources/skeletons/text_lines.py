@@ -22,16 +22,16 @@ class Lines:
     """
 
     def __init__(self, file: Readable) -> None:
-        """``file``: its ``read`` returns some bytes, none at the end."""
+        """``file``: ``read`` returns some bytes, b"" at the end."""
         self._file = file
-        self.unfinished = False  # the last line had no end: the text may be cut off
+        self.unfinished = False  # the last line has no line end: the text may be cut off
 
     def __iter__(self) -> Iterator[str]:
         """Yield the lines without their ends."""
         rest, first = b"", True
         while chunk := self._file.read(READ_BYTES):
-            *whole, rest = (rest + chunk).split(b"\n")
-            for line in whole:
+            *complete, rest = (rest + chunk).split(b"\n")
+            for line in complete:
                 yield _decoded(line, first)
                 first = False
         if rest:
@@ -44,8 +44,8 @@ def last_line(path: str) -> str:
     with open(path, "rb") as file:
         file.seek(0, os.SEEK_END)
         file.seek(max(0, file.tell() - HEAD_BYTES))
-        whole = file.read().split(b"\n")[:-1]
-    return next((line for line in map(_text, reversed(whole)) if not is_comment(line)), "")
+        complete = file.read().split(b"\n")[:-1]
+    return next((line for line in map(_text, reversed(complete)) if not is_comment(line)), "")
 
 
 def _decoded(line: bytes, first: bool) -> str:
@@ -74,7 +74,7 @@ def first_line(head: bytes) -> str:
 
 
 def delimiter_of(line: str) -> str:
-    """Return the delimiter of a table's line; a comma beside others may be in the numbers."""
+    """Return the delimiter of a line; a comma is not one if there are tabs or semicolons."""
     for delimiter in "\t;":
         if line.count(delimiter) > 1 or (delimiter in line and "," not in line):
             return delimiter

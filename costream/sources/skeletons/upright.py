@@ -1,4 +1,4 @@
-"""Which way is up: bodies mostly have their heads above their feet."""
+"""Detection of the vertical axis: heads are mostly above feet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from costream.sources.skeletons.table_schema import orientation
 
 Direction = tuple[int, int]  # an axis, and 1 or -1
 
-# From above to below. A body of which fewer are seen, or that does not go one way, is not judged.
+# From top to bottom. Bodies with fewer visible levels, or not in this order, are ignored.
 _LEVELS = (
     ("head",),
     ("left shoulder", "right shoulder"),
@@ -35,29 +35,29 @@ _LEVELS = (
 )
 _FEWEST_LEVELS = 3
 _FEWEST_BODIES = 5
-_FIRST = 100  # frames of a file, and judged bodies of a stream
+_FIRST = 100  # frames of a file, or counted bodies of a stream
 _MOST_OF = 0.9
 
 
 class Uprightness:
-    """Counts in which direction bodies stand; their joints are in the order of a layout."""
+    """Counts the directions in which bodies stand."""
 
     def __init__(self, layout: Layout) -> None:
         self._levels = [_parts(layout, names) for names in _LEVELS]
-        self.judged: Counter[Direction] = Counter()
+        self.counts: Counter[Direction] = Counter()
 
     def add(self, moment: PersonFrame) -> None:
-        """Judge the persons of a frame."""
+        """Count the directions of the persons of a frame."""
         for body in moment.bodies:
             direction = self._direction(body)
             if direction is not None:
-                self.judged[direction] += 1
+                self.counts[direction] += 1
 
     @property
     def direction(self) -> Direction | None:
-        """The direction of nearly all bodies; None: there are too few, or they do not agree."""
-        for direction, count in self.judged.most_common(1):
-            if count >= max(_FEWEST_BODIES, _MOST_OF * self.judged.total()):
+        """The direction of nearly all bodies; None if there are too few or they differ."""
+        for direction, count in self.counts.most_common(1):
+            if count >= max(_FEWEST_BODIES, _MOST_OF * self.counts.total()):
                 return direction
         return None
 
@@ -77,35 +77,35 @@ class Uprightness:
 
 
 class UprightRemark:
-    """Tells of a stream, once, that its bodies stand on their heads; it cannot be turned."""
+    """Reports once that the bodies of a stream are upside down; a stream cannot be turned."""
 
     def __init__(self, layout: Layout, cure: str) -> None:
         self._upright: Uprightness | None = Uprightness(layout)
         self._cure = cure
 
     def add(self, moment: PersonFrame) -> Iterator[Fault]:
-        """Judge a frame; yield the remark when it is due."""
+        """Count a frame; yield the remark when it is due."""
         if self._upright is None:
             return
         self._upright.add(moment)
-        if self._upright.judged.total() >= _FIRST:
+        if self._upright.counts.total() >= _FIRST:
             if self._upright.direction == (1, -1):
                 yield Fault(moment.time_s, f"heads are below feet: {self._cure}", count=0)
             self._upright = None
 
 
 def upright(recording: SkeletonRecording, *, fixed: bool) -> SkeletonRecording:
-    """Return the recording of a file with bodies that stand, and with what was done about it.
+    """Return the recording with upright bodies, and with a remark if it was turned.
 
-    ``fixed``: the user has said what the axes are; a word is said, but nothing is turned.
+    ``fixed``: the user has defined the axes, so nothing is turned.
     """
     begin = list(_first(recording.events))
-    judge = Uprightness(recording.layout)
+    uprightness = Uprightness(recording.layout)
     for event in begin:
         if isinstance(event, PersonFrame):
-            judge.add(event)
+            uprightness.add(event)
     events: Iterator[Event] = itertools.chain(begin, recording.events)
-    direction = judge.direction
+    direction = uprightness.direction
     if direction is None or direction == (1, 1):
         return replace(recording, events=events)
     axes, option = recording.axes, recording.option
@@ -113,33 +113,35 @@ def upright(recording: SkeletonRecording, *, fixed: bool) -> SkeletonRecording:
     if direction == (1, -1) and not fixed:
         signs = np.array([-1.0, -1.0, 1.0] if axes == 3 else [1.0, -1.0], np.float32)
         usual = "upwards" if axes == 3 else "downwards, as in pictures"
-        told = f"heads are below feet where y counts {usual}: y is taken the other way"
+        remark = f"heads are below feet if y points {usual}: y was inverted"
         if option is not None:
-            told += f"; if that is wrong: {option.text(range(axes), [1] * axes, base)}"
+            remark += f"; if that is wrong: {option.text(range(axes), [1] * axes, base)}"
         events = (_turned(event, signs) for event in events)
     elif direction[0] == 1:
-        told = "heads are below feet: see whether y counts the other way"
+        remark = "heads are below feet: check the direction of y"
     elif axes == 3:
-        told = f"bodies stand, or lie, along {AXES[direction[0]]}, and y is taken as upwards"
+        remark = (
+            f"bodies stand, or lie, along {AXES[direction[0]]}, and y is assumed to point upwards"
+        )
         if option is not None:
-            told += f"; if that is wrong: {option.text(*_quarter_turn(direction), base)}"
+            remark += f"; if that is wrong: {option.text(*_quarter_turn(direction), base)}"
     else:
         return replace(recording, events=events)
-    return replace(recording, events=events, assumed=(*recording.assumed, told))
+    return replace(recording, events=events, assumed=(*recording.assumed, remark))
 
 
 def turning_option(recording: SkeletonRecording, *, fixed: bool) -> str:
-    """Return what to give if the bodies of a stream stand on their heads."""
+    """Return the remedy if the bodies of a stream are upside down."""
     if recording.option is None or fixed:
-        return "see whether y counts the other way"
+        return "check the direction of y"
     axes = recording.axes
     base = orientation(recording.layout, axes).tolist()
     signs = [-1, -1, 1] if axes == 3 else [1, -1]
-    return f"if y counts the other way, give {recording.option.text(range(axes), signs, base)}"
+    return f"if y points the other way, use {recording.option.text(range(axes), signs, base)}"
 
 
 def _parts(layout: Layout, names: Sequence[str]) -> list[tuple[int, ...]]:
-    """Return, for each of the joints that the layout has or from which it is made, its indices."""
+    """Return the indices of each joint in the layout, or of the joints it is computed from."""
     found: list[tuple[int, ...]] = []
     for name in names:
         try:
@@ -150,13 +152,13 @@ def _parts(layout: Layout, names: Sequence[str]) -> list[tuple[int, ...]]:
 
 
 def _first(events: Iterator[Event]) -> Iterator[Event]:
-    """Yield the events with the first frames. An error that comes after some of them is the end."""
+    """Yield the events of the first frames; an error after some frames ends the recording."""
     count = 0
     while count < _FIRST:
         try:
             event = next(events, None)
         except SourceError as error:
-            if count < 2:  # it is about the whole file
+            if count < 2:  # the file cannot be read
                 raise
             event = TruncatedRecording(str(error))
         if event is None:
