@@ -18,6 +18,9 @@ class RealtimeSource:
     The first item is due at once, the others by their times relative to it.
     """
 
+    dropped = 0  # a file waits until it is read
+    drift_ppm: float | None = None  # its clock is this machine's
+
     def __init__(
         self, source: FileSource, speed: float = 1.0, connecting: ConnectionOptions | None = None
     ) -> None:
@@ -34,16 +37,6 @@ class RealtimeSource:
     def connection(self) -> Connection:
         """State of the connection."""
         return self._state
-
-    @property
-    def dropped(self) -> int:
-        """Always 0: nothing of a file is dropped."""
-        return 0
-
-    @property
-    def drift_ppm(self) -> float | None:
-        """Always None: the clock is this machine's."""
-        return None
 
     @property
     def errors(self) -> int:

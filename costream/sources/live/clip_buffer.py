@@ -27,10 +27,12 @@ LIMIT = 64 * 2**20  # maximum bytes buffered, and maximum bytes of a clip
 PATIENCE_S = 2.0  # maximum lateness of the end of a clip
 CLIPS = 16  # maximum number waiting to be written
 # Data that arrive in bursts (HLS) are awaited and kept longer: by the longest pause between
-# arrivals, which decays by a tenth of the elapsed time.
-FADES, LONGEST_PAUSE_S = 0.1, 12.0
-# A jump of the time stamps back, or ahead of elapsed time, by more than this is another clock.
-_BACK_S, _AHEAD_S = 1.0, 5.0
+# arrivals, which decays by this part of the elapsed time.
+PAUSE_DECAY = 0.1
+LONGEST_PAUSE_S = 12.0
+# Time stamps that jump by more than this belong to another clock.
+_BACK_S = 1.0
+_AHEAD_S = 5.0  # of the elapsed time
 Done = Callable[[Path | None], None]
 
 
@@ -198,7 +200,9 @@ class PacketRing:
         last, self._last = self._last, copy
         elapsed_s, self._arrived_s = arrived_s - self._arrived_s, arrived_s
         if last is not None:
-            self._pause_s = min(max(elapsed_s, self._pause_s - FADES * elapsed_s), LONGEST_PAUSE_S)
+            self._pause_s = min(
+                max(elapsed_s, self._pause_s - PAUSE_DECAY * elapsed_s), LONGEST_PAUSE_S
+            )
         if last is None or last.dts is None or copy.dts is None or self._stretch is None:
             return
         media_s = float((copy.dts - last.dts) * copy.time_base)

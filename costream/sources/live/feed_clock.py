@@ -5,21 +5,25 @@ from __future__ import annotations
 import math
 
 from costream.sources.live.delays import DelayTracker
-from costream.sources.live.stamp_rate import StampRate
-from costream.sources.live.stand_still import StandStill
+from costream.sources.live.stamp_rate import StampRate, StandStill
 
 # Data from the future are impossible: a feed further ahead than this sent a stored burst, or its
 # stamps jumped or run too fast.
 AHEAD_S = 1.0
 # Crystals differ by 1e-4, nominal 30 and real 29.97 frames per second by 1e-3.
 SLEW = 0.005
-# Larger deviations are corrected faster; the fastest if the stamps are wrong, then within SOON_S.
-BEHIND_S, FAST_SLEW, FASTEST_SLEW, SOON_S = 0.5, 0.03, 0.5, 4.0
+BEHIND_S = 0.5  # a larger deviation is corrected with FAST_SLEW
+FAST_SLEW = 0.03
+FASTEST_SLEW = 0.5  # if the stamps are wrong: deviations are corrected within SOON_S
+SOON_S = 4.0
 STEP_S = 0.001  # minimum from the last frame of a connection to the first of the next
 # Frames that arrive in less than STORED of their duration were stored, if MOST of about MEAN did.
-STORED, MEAN, MOST = 0.2, 16, 0.7
+STORED = 0.2
+MEAN = 16
+MOST = 0.7
 # In a connection younger than YOUNG_S data may be late by LONG_S, as long as segments of HLS.
-YOUNG_S, LONG_S = 20.0, 12.0
+YOUNG_S = 20.0
+LONG_S = 12.0
 KEPT_S = 60.0  # pauses between arrivals are remembered for this long
 RIGHT = 0.02  # a smaller error of the stamps' rate is no error
 LASTING_S = 10.0  # before a wrong rate is reported: it may have been a slow network

@@ -67,6 +67,8 @@ class FeedSource:
     ``timeout_s`` at the latest.
     """
 
+    dropped = 0  # everything received is yielded
+
     def __init__(self, uri: str, options: SourceOptions | None = None) -> None:
         """``uri``: a URL or a camera. Without ``options.connecting`` its defaults apply.
 
@@ -110,11 +112,6 @@ class FeedSource:
         left_s = max(0.0, self._retry_s - time.monotonic())
         message = f"{state.message}; next attempt in {left_s:.0f} s"
         return replace(state, message=message)
-
-    @property
-    def dropped(self) -> int:
-        """Always 0: everything received is yielded."""
-        return 0
 
     @property
     def drift_ppm(self) -> float | None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 
+# Stamps stand still if they advance by less than STILL_RATE for this many frames and seconds.
+STILL_FRAMES = 6
+STILL_S = 0.5
+STILL_RATE = 0.05
 BIN_S = 0.5
 # Spans of measurement: a clear error is found after the first, others after the second. Bursts
 # (segments of HLS) need longer ones.
@@ -18,8 +23,8 @@ EVEN = 0.3  # maximum deviation from a line, as part of the error: a step is a n
 # Minimum part of the time that a reader waits if it keeps up; else arrival times are unknown.
 IDLE = 0.1
 MOST = 20.0  # stamps with a higher rate stand still
-# Maximum differences between sender clock and stamps: of equal values (s); of equal rates.
-SAME_S, SAME_RATE = 2e-6, 0.01
+SAME_S = 2e-6  # maximum difference of equal times of sender clock and stamps
+SAME_RATE = 0.01  # maximum relative difference of equal rates of both
 
 
 @dataclass
@@ -152,3 +157,30 @@ def _follow_sender(first: _Bin, last: _Bin, span_s: float) -> bool | None:
     if off_s < SAME_S:  # the sender has not reported its time in between
         return None if span_s < SPANS_S[2] else False
     return off_s < SAME_RATE * media_s
+
+
+class StandStill:
+    """Detects that the stamps of frames hardly advance while time passes."""
+
+    def __init__(self) -> None:
+        self._newest_s = -math.inf  # stamp
+        self.restart()
+
+    def restart(self, *, found: bool = False) -> None:
+        """Start again with this result."""
+        self.found = found
+        self._count, self._passed_s = 0, 0.0  # of frames that contradict ``found``
+
+    def add(self, media_s: float, passed_s: float) -> bool:
+        """Take the next stamp, ``passed_s`` after the one before; return ``found``."""
+        step_s, self._newest_s = media_s - self._newest_s, media_s
+        if (0.0 <= step_s < STILL_RATE * passed_s) == self.found:
+            self._count -= 2
+            if self._count <= 0:
+                self.restart(found=self.found)
+            return self.found
+        self._count += 1
+        self._passed_s += min(passed_s, STILL_S / 3)  # not a burst after a pause
+        if self._count >= STILL_FRAMES and self._passed_s >= STILL_S:
+            self.restart(found=not self.found)
+        return self.found

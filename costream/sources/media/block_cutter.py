@@ -19,6 +19,13 @@ from costream.sources.media.mixer import Mixer, silence, sound_format
 from costream.sources.media.sound_check import SCALE, SoundCheck
 from costream.sources.media.sound_clock import Discontinuity
 
+LOUDEST = 1000  # times full scale: louder samples are damage and would spoil a model's state
+_NO_SOUND = f"piece(s) of sound with NaN samples, or {LOUDEST} times full scale, silenced; " + SCALE
+
+
+# Times within this fraction of a sample count as that sample.
+ROUNDING = 1e-6
+
 
 class BlockSplitter:
     """Cuts mono sound into blocks of ``sound.block`` samples, numbered from 0.
@@ -100,14 +107,6 @@ class BlockSplitter:
 
     def _time(self, samples: int) -> Fraction:
         return self._start_s + Fraction(samples, self._sound.rate_hz)
-
-
-LOUDEST = 1000  # times full scale: louder samples are damage and would spoil a model's state
-_NO_SOUND = f"piece(s) of sound with NaN samples, or {LOUDEST} times full scale, silenced; " + SCALE
-
-
-# Times within this fraction of a sample count as that sample.
-ROUNDING = 1e-6
 
 
 class AudioBlockCutter:

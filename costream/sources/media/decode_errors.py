@@ -5,7 +5,9 @@ from __future__ import annotations
 from costream.core.records import Fault
 
 # Errors of frames; later frames are wrong too, up to the next keyframe.
-UNDECODABLE, DAMAGED, LOST = "packet(s) that cannot be decoded", "damaged frame(s)", "lost frame(s)"
+UNDECODABLE = "packet(s) that cannot be decoded"
+DAMAGED = "damaged frame(s)"
+LOST = "lost frame(s)"
 
 
 REPORT_EVERY_S = 10.0

@@ -10,7 +10,9 @@ from typing import Any
 from av.packet import Packet
 
 # Types of NAL units (ITU-T H.264, table 7-1).
-_SLICE, _IDR, _SPS = 1, 5, 7
+_SLICE = 1
+_IDR = 5
+_SPS = 7
 _START = re.compile(b"\x00\x00\x01")
 # Profiles whose parameter sets also describe the chroma format (7.3.2.1.1).
 _HIGH = {100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Literal
 
@@ -48,16 +48,13 @@ class _Chunk:
     size: int
 
 
-_WAV = _Form(4, 4, "little", 2, False, 0, 12)
-_FORMS: tuple[tuple[Callable[[bytes], bool], _Form], ...] = (
-    (lambda head: head[:4] in (b"RIFF", b"RF64", b"BW64") and head[8:12] == b"WAVE", _WAV),
-    (lambda head: head[:4] == b"RIFX", _Form(4, 4, "big", 2, False, 0, 12)),
-    (lambda head: head[:4] == b"riff", _Form(16, 8, "little", 8, True, 0, 40)),
-    (
-        lambda head: head[:4] == b"FORM" and head[8:12] in (b"AIFF", b"AIFC"),
-        _Form(4, 4, "big", 2, False, 8, 12),
-    ),
-    (lambda head: head[:4] == b"caff", _Form(4, 8, "big", 1, False, 4, 8)),
+# First four bytes of a file, its bytes 8 to 11 (() for any), and the form of its chunks.
+_FORMS: tuple[tuple[tuple[bytes, ...], tuple[bytes, ...], _Form], ...] = (
+    ((b"RIFF", b"RF64", b"BW64"), (b"WAVE",), _Form(4, 4, "little", 2, False, 0, 12)),
+    ((b"RIFX",), (), _Form(4, 4, "big", 2, False, 0, 12)),
+    ((b"riff",), (), _Form(16, 8, "little", 8, True, 0, 40)),
+    ((b"FORM",), (b"AIFF", b"AIFC"), _Form(4, 4, "big", 2, False, 8, 12)),
+    ((b"caff",), (), _Form(4, 8, "big", 1, False, 4, 8)),
 )
 
 
@@ -75,8 +72,8 @@ def find_samples(path: str) -> Samples | None:
             if not 0 < size < _LARGE:
                 return Samples(begin, None, 0)
             return Samples(begin, size, max(0, end - begin - size))
-        for fits, form in _FORMS:
-            if fits(head):
+        for begins, kinds, form in _FORMS:
+            if head[:4] in begins and (not kinds or head[8:12] in kinds):
                 return _in_chunks(file, form, end)
     return None
 

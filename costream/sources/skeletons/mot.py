@@ -16,10 +16,14 @@ from costream.sources.skeletons.text_lines import parse_lines
 # The skeleton on which the angles of a motion act: Rajagopal et al. (2016), unscaled; metres,
 # x forward, y up, z right. Only proportions matter. Of the left side z is negated.
 _HIP = (-0.056, -0.078, 0.077)
-_THIGH, _SHANK = (0.0, -0.409, 0.0), (0.0, -0.4, 0.0)
+_THIGH = (0.0, -0.409, 0.0)
+_SHANK = (0.0, -0.4, 0.0)
 _BACK = (-0.101, 0.082, 0.0)
-_SHOULDER, _NECK, _HEAD = (0.003, 0.372, 0.170), (0.0, 0.4, 0.0), (0.02, 0.6, 0.0)
-_UPPER_ARM, _FOREARM = (0.013, -0.286, 0.0), (0.0, -0.249, 0.0)
+_SHOULDER = (0.003, 0.372, 0.170)
+_NECK = (0.0, 0.4, 0.0)
+_HEAD = (0.02, 0.6, 0.0)
+_UPPER_ARM = (0.013, -0.286, 0.0)
+_FOREARM = (0.0, -0.249, 0.0)
 _NEEDED = ("pelvis_tilt", "hip_flexion_r", "hip_flexion_l", "knee_angle_r", "knee_angle_l")
 _JOINTS = ("hips", "neck", "head")
 _SIDE = ("shoulder", "elbow", "wrist", "hip", "knee", "ankle")

@@ -87,12 +87,12 @@ def _surround_origin(places: Numbers) -> bool:
     return bool(np.all(((low < 0) & (high > 0)) | ((low == 0) & (high == 0))))
 
 
-def _strays(places: Numbers, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return which of the ``known`` joints [V, C] are too far from the others."""
-    present = places[known]
+def _strays(places: Numbers, valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return which of the ``valid`` joints [V, C] are too far from the others."""
+    present = places[valid]
     if len(present) < 5:  # too few to judge
         return np.zeros(len(places), np.bool_)
     distances = np.abs(places - np.sort(present, axis=0)[len(present) // 2]).max(axis=1)
-    middle = np.sort(distances[known])[len(present) // 2]
-    far: npt.NDArray[np.bool_] = known & (distances > _FAR * middle) & (middle > 0)
+    middle = np.sort(distances[valid])[len(present) // 2]
+    far: npt.NDArray[np.bool_] = valid & (distances > _FAR * middle) & (middle > 0)
     return far

@@ -10,11 +10,12 @@ from costream.sources.skeletons.order import calendar_s, clock_s
 from costream.sources.skeletons.table_schema import TableSchema
 from costream.sources.skeletons.text_lines import decimal, is_valid
 
-# Seconds since 1970 and the like: a time stamp above three years is a calendar time, and counts
-# from the first row, like that of a transport stream.
+# Time stamps above three years are calendar times (seconds since 1970), which count from the first
+# row.
 CALENDAR_S = 1e8
 # Time stamps without a unit are seconds, unless frames would be further apart than this.
 SLOW_S = 0.5
+_LATEST = 1e15  # in any unit
 
 
 class TableClock:
@@ -30,8 +31,8 @@ class TableClock:
     ) -> None:
         """``heading``: of the time column, for messages. ``rate_hz``: of frames without times.
 
-        ``spacing``: least difference between the first times, of a file; of a pipe it is that of
-        the first two frames.
+        ``spacing``: minimum difference between the first times of a file; None for a pipe, where
+        the first two frames are used.
         """
         self._plan, self._rate_hz, self._heading, self._where = plan, rate_hz, heading, where
         self._spacing = spacing
@@ -39,7 +40,7 @@ class TableClock:
         self._origin_s = 0.0
         self._rows = -1
         self._first_s: float | None = None
-        self._sure = plan.time_unit_s is not None
+        self._unit_is_certain = plan.time_unit_s is not None
 
     def read(self, cells: list[str], *, same: bool) -> float:
         """Return the time of a row in seconds; raises ValueError if it has none.
@@ -68,7 +69,7 @@ class TableClock:
             return None
         try:
             self.read(first, same=False)
-            self._sure = True
+            self._unit_is_certain = True
             end_s = self.read(last, same=False)
         except ValueError:
             return None
@@ -79,8 +80,8 @@ class TableClock:
         time_s = _finite(read(text) - self._origin_s)
         if self._first_s is None:
             self._first_s = time_s
-        elif not self._sure and time_s > self._first_s:
-            self._sure = True
+        elif not self._unit_is_certain and time_s > self._first_s:
+            self._unit_is_certain = True
             spacing = self._spacing or time_s - self._first_s
             if spacing > SLOW_S:
                 raise SourceError(
@@ -100,12 +101,12 @@ class TableClock:
             first = decimal(text)
         except ValueError:
             read = calendar_s if is_valid(calendar_s, text) else clock_s
-            self._sure = True
+            self._unit_is_certain = True
         else:
             if unit_s is None and first >= CALENDAR_S:
                 # Today is about 1.8e9 s, 1.8e12 ms, 1.8e15 us, 1.8e18 ns after 1970.
                 unit_s = 1e-3 ** max(0, round(math.log10(first / 1.8e9) / 3))
-                self._sure = True
+                self._unit_is_certain = True
             scale = unit_s or 1.0
 
             def read(cell: str) -> float:
@@ -116,9 +117,6 @@ class TableClock:
         if first_s >= CALENDAR_S:
             self._origin_s = first_s
         return read
-
-
-_LATEST = 1e15  # in any unit
 
 
 def _finite(value: float) -> float:
