@@ -1,4 +1,4 @@
-"""Frame numbers in the names of pictures and of files that hold a frame each."""
+"""Frame numbers in the names of pictures and of files with one frame each."""
 
 from __future__ import annotations
 

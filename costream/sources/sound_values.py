@@ -1,4 +1,4 @@
-"""Audio blocks from samples that come in pieces of any length."""
+"""Audio blocks from pieces of samples of any length."""
 
 from __future__ import annotations
 

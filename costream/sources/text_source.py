@@ -31,9 +31,9 @@ class TextSource(FileSource):
     """Lines of a UTF-8 text, or their words, in order; empty lines are ignored.
 
     The time of a line is its number, from 0, as seconds, and its words divide that second evenly;
-    with ``options.arrival`` it is the time since the first line came. A line of a pipe is yielded
-    as soon as it is complete. Invalid UTF-8 is replaced and lines longer than LONGEST bytes are
-    cut; both count as errors.
+    with ``options.arrival`` it is the time since the arrival of the first line. A line of a pipe is
+    yielded as soon as it is complete. Invalid UTF-8 is replaced and lines longer than LONGEST bytes
+    are cut; both count as errors.
     """
 
     _opened: BinaryIO | None = None
@@ -150,7 +150,7 @@ class TextSource(FileSource):
 
 
 class TextFeed(TextSource):
-    """Lines that are appended to a file, or that a TCP server sends, as they come.
+    """Lines that are appended to a file or sent by a TCP server, as they arrive.
 
     The present content of a file is skipped. A file that replaces it (log rotation) or that was
     truncated is read from its start. A connection that the server closes is opened again; the time

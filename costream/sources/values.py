@@ -38,7 +38,7 @@ from costream.sources.skeletons.upright import UprightRemark
 from costream.sources.sound_values import AudioSamples, NotCopied
 
 _BODY_AXES = (2, 3)
-_MOST_PERSONS = 16  # an array of floats with more rows is taken for a picture
+_MOST_PERSONS = 16  # an array of floats with more rows is a picture
 
 
 class ItemConverter(Protocol):

@@ -385,7 +385,7 @@ def test_flac_of_another_rate_joined_on_is_told(tmp_path: Path) -> None:
     sound = contents(AudioSource(str(path), SourceOptions(sound=AudioFormat(16000, 1600))))
     assert sound.blocks[-1].time_s == pytest.approx(2.0, abs=0.1)
     assert sound.faults[-1].fatal
-    assert "joined on" in sound.faults[-1].message
+    assert "appended with another sample rate" in sound.faults[-1].message
 
 
 def test_an_mp3_with_one_of_a_higher_bit_rate_joined_on_is_complete(tmp_path: Path) -> None:

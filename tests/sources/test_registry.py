@@ -87,7 +87,7 @@ def test_file_urls(folder: Path) -> None:
     [
         *((name, "no such file") for name in ("gone.mp4", "gone.pickle#v1", "gone#v1", "")),
         ("*.avi", "no file matches this pattern"),
-        ("sub", r"sub: this is a folder; name the files: sub/\*; all of it: costream batch sub"),
+        ("sub", r"sub: this is a folder; name the files: sub/\*; all files: costream batch sub"),
         ("sub//", r"sub//: this is a folder; name the files: sub/\*; all"),
         ("empty.mp4", "the file is empty"),
     ],

@@ -199,11 +199,11 @@ def test_kinetics_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", "holds no skeletons"),
-        ('{"data": []}', "holds no skeletons"),
-        ('{"label": "x", "people', "holds no skeletons"),
-        ("[1, 2]", "holds no skeletons"),
-        ("[" * 100_000, "holds no skeletons"),
+        ("{}", "contains no skeletons"),
+        ('{"data": []}', "contains no skeletons"),
+        ('{"label": "x", "people', "contains no skeletons"),
+        ("[1, 2]", "contains no skeletons"),
+        ("[" * 100_000, "contains no skeletons"),
         ('{"version": 1.3, "people": []}', "one frame of OpenPose keypoints; give the folder"),
     ],
 )

@@ -236,7 +236,7 @@ def ultralytics(x: np.ndarray) -> list[list[dict[str, Any]]]:
 def test_json_of_ultralytics(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.json", ultralytics(X))
     assert np.allclose(found(path), X, atol=1e-3)
-    with pytest.raises(SourceError, match="persons of one picture; save a list"):
+    with pytest.raises(SourceError, match="persons in one picture; save a list"):
         read(saved(path, ultralytics(X)[0]), frame_rate_hz=25.0)
 
 

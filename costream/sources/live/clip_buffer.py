@@ -100,7 +100,7 @@ class PacketRing:
         self._stretch: _Stretch | None = None
         self._lead: int | None = None  # index of the stream whose keyframes begin groups
         self._stamped = True  # the connection's packets have time stamps
-        self._refused: set[int] = set()  # streams that Matroska cannot hold
+        self._refused: set[int] = set()  # streams that Matroska does not support
         self._warned: set[str] = set()  # reasons already logged, once for all connections
         self._last: PacketCopy | None = None  # newest packet of the lead stream
         self._arrived_s = math.nan  # its arrival in feed time

@@ -96,7 +96,7 @@ class DeviceRecording:
     def close(self) -> None:
         """Close the device, after waiting for the end of the current piece."""
         self._closing = True
-        # Stopping waits for the next piece, for ever if none arrives. Aborting cancels PortAudio's
+        # Stopping waits for the next piece, forever if none arrives. Aborting cancels PortAudio's
         # thread, which must not happen while it runs Python code.
         if self._over.wait(max(0.0, self.arrived_s + CLOSE_S - time.monotonic())):
             self._stream.stop()

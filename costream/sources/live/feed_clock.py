@@ -56,7 +56,7 @@ class FeedClock:
         self._begun_s = self._arrived_s = -math.inf  # arrival of the first data and the newest
         self._apart_s = 0.0  # between the newest two
         self._pause_s = 0.0  # the longest between arrivals lately
-        self._stored = 1.0  # part of the newest frames that came too soon
+        self._stored = 1.0  # part of the newest frames that arrived too early
         self._scaled_s = math.inf  # arrival of the data from which on stamps are scaled
         self._joined = False  # the last placed data followed on without a gap
         self._joins = False  # the stamps restart with the next data

@@ -29,7 +29,7 @@ SAME_RATE = 0.01  # maximum relative difference of equal rates of both
 
 @dataclass
 class _Bin:
-    """Data that arrived within BIN_S: those with the least delay, and what holds for all."""
+    """Data that arrived within BIN_S: the values with the least delay, and common values."""
 
     begin_s: float
     waited_s: float | None  # total time the reader has waited until then

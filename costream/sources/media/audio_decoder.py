@@ -57,7 +57,9 @@ class AudioDecoder(StreamDecoder["tuple[av.AudioFrame, Discontinuity | None]"]):
         while (frame := ahead.pop() if ahead else next(raw, None)) is not None:
             if self._joined and first is not None and frame.sample_rate != first.sample_rate:
                 # FFmpeg loses and repeats frames of it.
-                self._packets.fatal = f"what follows is joined on, of {frame.sample_rate} Hz"
+                self._packets.fatal = (
+                    f"the rest was appended with another sample rate ({frame.sample_rate} Hz)"
+                )
                 return
             jump = clock.advance(frame.pts, frame.samples, frame.sample_rate, peek)
             if jump is not None and jump.damage is not None:

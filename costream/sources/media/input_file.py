@@ -32,7 +32,7 @@ def check_file(path: str) -> None:
         raise SourceError(f"cannot be read ({error})", where=where) from error
     if stat.S_ISDIR(status.st_mode):
         folder = where.rstrip("/") or "/"
-        all_of_it = f"all of it: costream batch {shlex.quote(folder)} -o OUT"
+        all_of_it = f"all files: costream batch {shlex.quote(folder)} -o OUT"
         hint = f"name the files: {folder.rstrip('/')}/*; {all_of_it}"
         raise SourceError("this is a folder", where=where, hint=hint)
     if stat.S_ISREG(status.st_mode) and status.st_size == 0:
@@ -45,6 +45,6 @@ def read_head(path: str, size: int) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read(size)
-    except OSError as error:  # a device, or a file that has just gone
+    except OSError as error:  # a device, or a file that was just removed
         reason = f"cannot be read ({error.strerror})"
         raise SourceError(reason, where=display_name(path)) from error

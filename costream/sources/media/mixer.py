@@ -31,7 +31,7 @@ class Mixer:
         """``first`` defines the format; it is not pushed.
 
         ``channel``: from 1; None: the mean. ``skip``: source samples to drop at the beginning.
-        ``together``: samples per array from ``take``, except the last; None: as they come. Raises
+        ``together``: samples per array from ``take``, except the last; None: any number. Raises
         av.FFmpegError if FFmpeg cannot mix the format.
         """
         self.format = sound_format(first)

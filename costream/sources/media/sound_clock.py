@@ -14,7 +14,7 @@ from costream.sources.media.timing import HEADERLESS
 JITTER_S = Fraction(1, 20)
 # Missing sound up to this long becomes silence: Opus omits 0.4 s of silence at a time (DTX).
 SILENCE_S = Fraction(1, 2)
-# Formats whose stamps are numbers of samples: FFmpeg takes all of them to be of the first rate.
+# Formats whose stamps are numbers of samples: FFmpeg assumes the first sample rate for all.
 COUNTED = {*HEADERLESS, "flac", "mp3", "ogg"}
 
 

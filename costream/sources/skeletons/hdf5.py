@@ -24,7 +24,7 @@ _DEEPLABCUT = 3, 4  # levels of a column: scorer, individual if there are severa
 def read_hdf5(source: SkeletonInput) -> Take:
     """Return the take of an HDF5 file.
 
-    Raises SourceError without h5py, or for a file of another kind, quoting what it holds.
+    Raises SourceError without h5py, or for a file of another kind, quoting its content.
     """
     where = source.where
     try:
@@ -91,7 +91,7 @@ def _tables(group: Any) -> Iterator[Any]:
 
 
 def _deeplabcut(group: Any, rate_hz: float, where: str) -> Take:
-    """Read a table of pandas: its rows hold the frame and one block of values.
+    """Read a table of pandas: its rows contain the frame and one block of values.
 
     The names of the columns are a pickle, which is read without executing anything.
     """

@@ -71,7 +71,7 @@ def read_mot(source: SkeletonInput) -> Take:
             f"its columns ({first_of(headings, 8)}) are neither places of joints nor the angles of "
             "a full body",
             where=where,
-            hint=f"angles need {', '.join(_NEEDED)}; or give the markers: a .trc file",
+            hint=f"angles need {', '.join(_NEEDED)}; or use the markers (.trc)",
         )
     events: list[Event] = [SkippedData(BAD_ROW)] * bad
     return Take(names, 3, [*events, *frames_of(places[:, None], times.tolist())], source.rate_hz)
@@ -93,7 +93,7 @@ def _numbers(line: str, width: int) -> list[float]:
 
 
 def _posed(values: dict[str, Numbers], unit: float, count: int) -> Numbers:
-    """Return the joints [T, 15, 3] of the skeleton in the poses that the angles give."""
+    """Return the joints [T, 15, 3] of the skeleton, posed by the angles."""
 
     def angle(name: str, sign: float = 1.0) -> Numbers:
         return sign * unit * values.get(name, np.zeros(count))

@@ -54,9 +54,9 @@ def read_pose_json(source: SkeletonInput) -> Take | SkeletonRecording:
         raise _no_skeletons(content, where)
     if all(map(is_single_person, frames)):
         raise SourceError(
-            "these are the persons of one picture",
+            "this is a list of the persons in one picture",
             where=where,
-            hint="save a list with such a list for each frame",
+            hint="save a list of such lists, one per frame",
         )
     if isinstance(frames[0], Mapping) and "skeleton" in frames[0]:
         return read_kinetics(frames, complete, source.rate_hz, source.options.persons)
@@ -77,9 +77,9 @@ def _no_skeletons(content: Any, where: str) -> SourceError:
         )
     seen = first_of(map(str, content), 6) if isinstance(content, Mapping) else "a list"
     return SourceError(
-        f"this JSON holds no skeletons ({seen or 'nothing'})",
+        f"this JSON contains no skeletons ({seen or 'nothing'})",
         where=where,
-        hint="read are MMPose, AlphaPose, MediaPipe, Ultralytics and Kinetics-skeleton",
+        hint="supported are MMPose, AlphaPose, MediaPipe, Ultralytics and Kinetics-skeleton",
     )
 
 

@@ -1,4 +1,4 @@
-"""Which cell of a skeleton table holds which quantity."""
+"""Positions of the quantities in the rows of a skeleton table."""
 
 from __future__ import annotations
 
