@@ -22,7 +22,6 @@ from costream.core.records import (
     Fault,
     FeatureRow,
     Item,
-    SkeletonFrame,
     SourceInfo,
     TextLine,
     VideoFrame,
@@ -213,8 +212,7 @@ class _Skeletons(_Timed):
         self, first: Values, options: SourceOptions, rate_hz: float | None, info: SourceInfo
     ) -> None:
         super().__init__(rate_hz)
-        self._persons = max(1, options.persons)
-        self.slots = self._slots = Slots(self._persons)
+        self.slots = self._slots = Slots(max(1, options.persons))
         joints = self._checked(first)
         self._layout = _layout(options.layout, joints.shape[1])
         self._axes = joints.shape[2]
@@ -237,14 +235,7 @@ class _Skeletons(_Timed):
         yield from self._remark.add(moment)
         if strays := sum(person.strays for person in persons):
             yield Fault(at_s, f"joints far from their person, treated as missing: {strays}")
-        placed = self._slots.place(moment)
-        joints = np.zeros((self._persons, *self._shape), np.float32)
-        scores = np.zeros((self._persons, self._shape[0]), np.float32)
-        for slot, person in enumerate(placed):
-            if person is not None:
-                joints[slot], scores[slot] = person.joints, person.scores
-        numbers = tuple(self._slots.numbers)
-        yield SkeletonFrame(i, at_s, joints, scores, self._layout, persons=numbers)
+        yield self._slots.frame(i, moment, self._layout, self._axes)
 
     def finish(self) -> Iterator[Item]:
         """Yield a remark on joints that were taken as missing."""

@@ -244,5 +244,5 @@ def test_hls_whose_stamps_begin_anew_loses_no_picture(
     times = [frame.time_s for frame in frames][2 * SEGMENT :]
     steps = [b - a for a, b in pairwise(times)]
     assert steps == pytest.approx([1 / RATE] * len(steps), abs=0.005)
-    assert any("of 2 video streams 2 (96x64) is taken" in line for line in caplog.messages)
+    assert any("of 2 video streams 2 (96x64) is read" in line for line in caplog.messages)
     assert sum(name.startswith("0_") for name in asked) <= 2

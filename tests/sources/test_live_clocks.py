@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costream.sources.live.backoff import FIRST_S, LONGEST_S, Backoff
-from costream.sources.live.delays import KNOWN_S, DelayTracker
+from costream.sources.live.delays import DRIFT_S, DelayTracker
 from costream.sources.live.device_clock import LATE_S, REOPENED, SILENT, TOO_SLOW, DeviceClock
 from costream.sources.live.device_recording import AudioChunk
 from costream.sources.live.feed_clock import AHEAD_S, STANDING, FeedClock
@@ -420,7 +420,7 @@ def test_drift(ppm: float) -> None:
         late_s = chance.exponential(0.02) + 0.125 * chance.integers(2)
         placed = clock.take(chunk(k, BEGAN_S + (k + 1) * BLOCK_S * slow + lost_s + late_s))
         gaps += sum(jump is not None for _, jump in placed)
-        if k * BLOCK_S < KNOWN_S:
+        if k * BLOCK_S < DRIFT_S:
             assert clock.delays.drift_ppm is None
     assert gaps == 2
     assert clock.delays.drift_ppm == pytest.approx(ppm, abs=15)

@@ -453,7 +453,7 @@ def test_a_layout_of_ones_own(tmp_path: Path) -> None:
         "time,Pelvis_x,Pelvis_y,Pelvis_z,Torso_x,Torso_y,Torso_z,Hand7_x,Hand7_y,Hand7_z\n"
         "0,1,2,3,4,5,6,7,8,9\n0.5,1,2,3,4,5,6,7,8,9\n"
     )
-    with pytest.raises(SourceError, match=r"\(pelvis, torso, hand 7\) are not .* joints.toml"):
+    with pytest.raises(SourceError, match=r"\(pelvis, torso, hand 7\) do not make .* joints.toml"):
         read(tmp_path / "a.csv")
     info, items = read(tmp_path / "a.csv", layout=str(tmp_path / "suit.toml"))
     assert info.layout == "suit"

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from costream.core.layouts import Layout
+from costream.core.records import SkeletonFrame
 from costream.sources.skeletons.person import Person
 from costream.sources.skeletons.skeleton_recording import PersonFrame
 
@@ -56,6 +58,17 @@ class Slots:
             else Person(np.array(held[0], np.float32), np.array(held[1], np.float32))
             for held in position["last"]
         ]
+
+    def frame(self, i: int, moment: PersonFrame, layout: Layout, axes: int) -> SkeletonFrame:
+        """Return frame ``i`` with the persons in their slots; empty slots have score 0."""
+        placed = self.place(moment)
+        joints = np.zeros((len(placed), len(layout.joints), axes), np.float32)
+        scores = np.zeros((len(placed), len(layout.joints)), np.float32)
+        for slot, person in enumerate(placed):
+            if person is not None:
+                joints[slot], scores[slot] = person.joints, person.scores
+        numbers = tuple(self.numbers)
+        return SkeletonFrame(i, moment.time_s, joints, scores, layout, persons=numbers)
 
     def place(self, moment: PersonFrame) -> list[Person | None]:
         """Return the person in each slot, None for empty ones."""

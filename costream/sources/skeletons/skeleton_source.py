@@ -6,10 +6,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from costream.core.errors import SourceError
-from costream.core.records import Fault, Item, SkeletonFrame, SourceInfo
+from costream.core.records import Fault, Item, SourceInfo
 from costream.sources.base import SAME_TIME_S, SourceOptions, before_start, source
 from costream.sources.features.feature_arrays import (
     split_video,
@@ -23,7 +21,6 @@ from costream.sources.skeletons.person_slots import Slots
 from costream.sources.skeletons.skeleton_format import FORMATS, SkeletonInput, find_format
 from costream.sources.skeletons.skeleton_recording import (
     Event,
-    PersonFrame,
     SkeletonRecording,
     SkippedData,
     TruncatedRecording,
@@ -119,7 +116,7 @@ class SkeletonSource(FileSource):
                 yield from remark.add(event)
             for _ in range(sum(body.strays for body in event.bodies)):
                 self._damage.add(_STRAY, last_s)
-            frame = _frame(i, event, slots, recording)
+            frame = slots.frame(i, event, recording.layout, recording.axes)
             i += 1
             if last_s < options.start_s - SAME_TIME_S:
                 continue
@@ -191,17 +188,3 @@ class SkeletonSource(FileSource):
         head = file.read(HEAD_BYTES)
         file.seek(0)
         return file, head
-
-
-def _frame(
-    i: int, moment: PersonFrame, slots: Slots, recording: SkeletonRecording
-) -> SkeletonFrame:
-    placed = slots.place(moment)
-    count = len(recording.layout.joints)
-    joints = np.zeros((len(placed), count, recording.axes), np.float32)
-    scores = np.zeros((len(placed), count), np.float32)
-    for slot, body in enumerate(placed):
-        if body is not None:
-            joints[slot], scores[slot] = body.joints, body.scores
-    numbers = tuple(slots.numbers)
-    return SkeletonFrame(i, moment.time_s, joints, scores, recording.layout, persons=numbers)
