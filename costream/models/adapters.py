@@ -1,8 +1,8 @@
-"""Adapter files: what a training learnt beside the frozen weights of its base.
+"""Adapter files: the tensors that a training added to the frozen weights of its base.
 
 An adapter file has the card of the trained network, whose ``compression`` holds the digests of the
-base, and all tensors of the network but those that its layers share with the base; the frontend is
-the base's, or adapted with it. ``BASE+ADAPTER.safetensors`` names both.
+base, and all tensors of the network except those that its layers share with the base. The frontend
+is that of the base, or adapted too. ``BASE+ADAPTER.safetensors`` names both.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class WithFrontend(nn.Module):
 def with_adapter(base: Weights, adapter: Weights) -> Weights:
     """Return weights of an ordinary network: those of the base with the adapter fused in.
 
-    What the adapter masks is removed. Frontends that are not adapted are the base's own tensors.
-    Raises ModelError if the file is no adapter, or one of another base.
+    Channels that the adapter masks are removed. A frontend that is not adapted is that of the base.
+    Raises ModelError if the file is not an adapter, or belongs to another base.
     """
     card = adapter.card
     facts = card.compression
     if "base" not in facts:
-        raise ModelError(f"{card.name} is no adapter", hint="give it alone, as -m FILE")
+        raise ModelError(f"{card.name} is not an adapter", hint="give it alone, as -m FILE")
     if facts["base"] != base.sha256:
-        raise ModelError(f"the adapter belongs to another base than {base.card.name}")
+        raise ModelError(f"the base of this adapter is not {base.card.name}")
     both = any(name.startswith("frontend.") for name in adapter.tensors)
     prefix = "" if both else "network."
     with torch.random.fork_rng(devices=[]):
@@ -83,19 +83,19 @@ def with_adapter(base: Weights, adapter: Weights) -> Weights:
 
 
 class WithoutChoice(nn.Module):
-    """A detector without the choice of boxes: what it says is a function of its pictures alone."""
+    """A detector up to the choice of boxes: its output is a function of its pictures."""
 
     def __init__(self, network: ViTDet) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """Return what is predicted of pictures [B, 3, H, W], and of a box in each, [B, N]."""
+        """Return the predictions [B, N] for pictures [B, 3, H, W] and for one box in each."""
         view = self.network.view(self.network.backbone(self.network.embed(pictures)))
-        said = [part for pair in view.predicted for part in pair]
+        predicted = [part for pair in view.predicted for part in pair]
         for head, predictor in self.network.roi_heads.stages():
-            said += predictor(head(F.adaptive_avg_pool2d(view.maps[0], BINS)))
-        return torch.cat([part.reshape(len(pictures), -1) for part in said], 1)
+            predicted += predictor(head(F.adaptive_avg_pool2d(view.maps[0], BINS)))
+        return torch.cat([part.reshape(len(pictures), -1) for part in predicted], 1)
 
 
 def prunable(network: nn.Module) -> tuple[nn.Module, Tensor]:

@@ -20,13 +20,13 @@ SHIPPED = {"audio": "cosounds", "video": "cooadtr", "skeleton": "costgcn"}
 
 
 def shipped_for(info: SourceInfo) -> str | None:
-    """Return the name of the shipped model for a source; None: there is none."""
+    """Return the name of the shipped model for a source, or None."""
     in_picture = info.kind == "skeleton" and info.axes == 2
     return "costgcn-2d" if in_picture else SHIPPED.get(info.kind)
 
 
 def stacked(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Return a copy of arrays as one, [N, ...]; for one alone NumPy's own takes 5 us longer."""
+    """Return arrays stacked, [N, ...]; a single one faster than by ``np.stack``."""
     return arrays[0][None].copy() if len(arrays) == 1 else np.stack(arrays)
 
 
@@ -40,14 +40,15 @@ class NetworkOutput(Protocol):
 class Network(Protocol):
     """A continual network with a classifier. It holds weights only; streams are in the state.
 
-    A network with a ``stride`` has an output every ``stride`` steps, and None at the others. One
-    that takes several tokens at once, as those for audio do, has ``forward_steps`` and a
-    ``warmup`` that takes a number of steps ago. ``exact``: its answers are the window's.
+    A network with a ``stride`` has an output every ``stride`` steps, and returns None at the
+    others. One that takes several tokens at once, as networks for audio do, has ``forward_steps``,
+    and its ``warmup`` takes a number of steps ago. ``exact``: its outputs equal a recomputation of
+    the window.
     """
 
     window: int  # tokens
     delay: int  # steps
-    dense_macs: int  # of one step of one stream, with the whole window recomputed
+    dense_macs: int  # of one step of one stream, with all of the window recomputed
 
     def init_state(self, batch_size: int = 1) -> Any: ...  # noqa: D102
 
@@ -65,8 +66,8 @@ class StepResult:
     probabilities: npt.NDArray[np.float32] | None  # [B, C]; None: no output at this step
     anticipation: npt.NDArray[np.float32] | None  # [B, A, C]
     warmup: tuple[bool, ...]  # [B], True while that stream's window is not full
-    macs: int  # actual multiply-accumulates, all streams together, frontend included
-    dense_macs: int  # of an output with the whole window recomputed
+    macs: int  # multiply-accumulates of all streams, frontend included
+    dense_macs: int  # of an output with all of the window recomputed
     frontend_s: float
     network_s: float
     skeletons: tuple[SkeletonFrame, ...] | None = None  # [B], of models for skeletons
@@ -75,15 +76,15 @@ class StepResult:
     # [B] of [h, w], token-gated models whose tokens cover the image
     updated: tuple[npt.NDArray[np.bool_], ...] | None = None
     tokens: tuple[int, ...] | None = None  # [B], computed; None: no gates, or no output
-    network_macs: int | None = None  # of ``macs``, without the frontend; None: inseparable
-    network_dense_macs: int | None = None  # the same of ``dense_macs``
+    network_macs: int | None = None  # part of ``macs``, without the frontend; None: unknown
+    network_dense_macs: int | None = None  # part of ``dense_macs``
     familiarity: npt.NDArray[np.float32] | None = None  # [B, heads], NaN where a card has none
-    # [B], True where scores are no numbers and the stream was reset; None: nowhere
+    # [B], True where the scores are NaN and the stream was reset; None: in no stream
     overflowed: tuple[bool, ...] | None = None
-    # Numbers of the persons who are followed in one stream, for each row [B], here or of ``people``
+    # Numbers of the followed persons of one stream, for each row [B] of this or of ``people``
     persons: tuple[int, ...] | None = None
-    nobody: bool = False  # none of them is there now
-    people: StepResult | None = None  # of the heads by person, beside those of the whole stream
+    nobody: bool = False  # no followed person is present
+    people: StepResult | None = None  # of the heads by person, where others are of the stream
 
     def row(self, k: int) -> StepResult:
         """Return the result of one stream of the batch (B = 1), with its share of the cost."""
@@ -115,8 +116,8 @@ class ModelHead:
     card: Card
     weights_sha256: str
     columns: slice
-    rate_hz: float | None = None  # of its outputs, if it is not that of the steps
-    by_person: bool = False  # it has outputs for each person, where they are followed
+    rate_hz: float | None = None  # of its outputs, if not the rate of the steps
+    by_person: bool = False  # outputs for each person, where persons are followed
 
 
 @dataclass(frozen=True)
@@ -128,20 +129,20 @@ class ModelInfo:
     heads: tuple[ModelHead, ...]  # at least one; each has its own labels and timeline
     stride: int = 1  # steps from one output to the next
     delay: int = 0  # steps before the first output
-    # Width and height that frames should be fitted into; None: it takes no frames.
+    # Width and height that frames should be fitted into; None: no frames.
     box: tuple[int, int] | None = None
     frames: int = 1  # video frames per step
-    sound: AudioFormat | None = None  # of its audio input; None: it takes no audio
-    beside: AudioFormat | None = None  # of the audio it takes in addition to frames
-    text: bool = False  # it takes lines of text
+    sound: AudioFormat | None = None  # of the audio input; None: no audio
+    beside: AudioFormat | None = None  # of audio in addition to frames
+    text: bool = False  # takes lines of text
     # Best number of items of one stream per call of ``steps``; 1: batching gains nothing.
     chunk: int = 1
-    persons: int | None = None  # that one stream sees together; None: it takes no skeletons
-    in_time: bool = False  # the streams of a batch must step together; else each is independent
+    persons: int | None = None  # per step of a stream; None: no skeletons
+    in_time: bool = False  # whether the streams of a batch must step together
 
     @property
     def follows(self) -> bool:
-        """Whether each of several persons can have outputs of their own."""
+        """Whether there are outputs for each of several persons."""
         return any(head.by_person for head in self.heads)
 
 
@@ -156,9 +157,9 @@ class Model(Protocol):
     info: ModelInfo
 
     def check(self, source: SourceInfo) -> dict[str, Any]:
-        """Raise SourceError if this source does not fit the model.
+        """Return entries for the run's header on how the source reaches the network.
 
-        Return entries for the run's header on how it reaches the network.
+        Raises SourceError if the source does not fit the model.
         """
 
     def init_state(self, batch_size: int = 1) -> Any:
@@ -170,25 +171,25 @@ class Model(Protocol):
     def steps(self, items: Sequence[Data], state: Any) -> list[StepResult]:
         """Take consecutive items of one stream, return the same results as calls of ``step``.
 
-        Matrix products over all of them are larger and fewer; times are divided evenly.
+        Matrix products are larger and fewer; the time is divided evenly among the results.
         """
 
 
 class PersonFinder(Protocol):
-    """Finds the persons in the frames of one stream, and tells them apart."""
+    """Finds and follows the persons in the frames of one stream."""
 
     def find(self, frame: VideoFrame) -> SkeletonFrame:
         """Return the persons in a frame, with their numbers."""
 
     def close(self) -> None:
-        """Forget everybody; numbers go on."""
+        """Forget all persons; new ones get new numbers."""
 
 
 class PersonModel(Model, Protocol):
-    """A model for the skeleton of one person (``info.persons`` is 1), which follows several."""
+    """A model for one skeleton (``info.persons`` is 1) that can follow several persons."""
 
     def person_finder(self, most: int) -> PersonFinder:
-        """Return a finder of up to ``most`` persons in frames."""
+        """Return a finder of at most ``most`` persons in frames."""
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Products of small matrices by the faster of two libraries."""
+"""Products of small matrices by NumPy or PyTorch, whichever is faster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 def matrix_product(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], object]:
     """Return a function that sets ``out`` to the matrix product of ``a`` and ``b``, plain tensors.
 
-    They are read and written where they are now.
+    The function reads and writes their present memory.
     """
     if prefers_numpy():
         return partial(np.dot, a.numpy(), b.numpy(), out.numpy())

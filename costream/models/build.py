@@ -20,7 +20,9 @@ from costream.nn.widths import narrow
 from costream.weights_io.card import Card
 from costream.weights_io.file import write_weights
 
-_BESIDE = 50_000_000, 10_000  # numbers, parameters of a network beside those of its file
+# A network may have more parameters than its file, up to these: tables that are computed.
+_SPARE_NUMBERS = 50_000_000
+_SPARE_PARAMETERS = 10_000
 
 
 def save_model(
@@ -39,8 +41,8 @@ def save_model(
 def build(card: Card, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, nn.Module | None]:
     """Return network and frontend of a card with these weights (``network.*``, ``frontend.*``).
 
-    Raises ModelError that names tensors which are missing, unexpected or of another shape, and
-    for labels of another number than the classes.
+    Raises ModelError, with the names of tensors that are missing, unexpected or of another shape,
+    and if the number of labels is not that of the classes.
     """
     stored = tensors
     if "int8" in card.compression:
@@ -56,9 +58,9 @@ def build(card: Card, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, nn.Modu
     for name in card.compression.get("pruned") or ():
         module = {"network": network, "frontend": frontend}.get(name)
         if module is None:
-            raise ModelError(f"the card says that {name!r} is pruned, which there is not")
+            raise ModelError(f"the card lists a pruned module {name!r} that does not exist")
         try:
-            narrow(module, _below(f"{name}.", tensors))
+            narrow(module, _part(f"{name}.", tensors))
         except ValueError as error:
             raise ModelError(f"the tensors do not fit the architecture: {error}") from error
     expected = {f"network.{k}": v for k, v in network.state_dict().items()}
@@ -68,9 +70,9 @@ def build(card: Card, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, nn.Modu
     classes = card.arguments.get("num_classes", len(card.labels))
     if classes != len(card.labels):
         raise ModelError(f"the card has {len(card.labels)} labels for {classes} classes")
-    network.load_state_dict(_below("network.", tensors))
+    network.load_state_dict(_part("network.", tensors))
     if frontend is not None:
-        frontend.load_state_dict(_below("frontend.", tensors))
+        frontend.load_state_dict(_part("frontend.", tensors))
     if "int8" in card.compression:
         keep_int8(network, "network.", stored)
         if frontend is not None:
@@ -83,17 +85,16 @@ def new_network(card: Card) -> nn.Module:
 
     Raises ModelError for an unknown architecture and for arguments that it does not take.
     """
-    known = architectures()
-    if card.architecture not in known:
+    if card.architecture not in architectures():
         raise ModelError(
             f"unknown architecture {card.architecture!r}",
-            hint=f"known are {', '.join(known)}; the weights may need a newer costream",
+            hint=f"known are {', '.join(architectures())}; the weights may need a newer costream",
         )
     try:
         network: nn.Module = MODELS.load(card.architecture)(**card.arguments)
     except ModelError:
         raise
-    except Exception as error:  # a class that is given numbers of a file may raise anything
+    except Exception as error:  # a class with sizes from a file may raise anything
         raise ModelError(
             f"the card's arguments do not fit {card.architecture} ({error})"
         ) from error
@@ -104,17 +105,17 @@ def new_network(card: Card) -> nn.Module:
 def _no_larger_than(tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """Raise ModelError as soon as modules get far more parameters than there are tensors.
 
-    Before they are filled with numbers: a card may ask for more than a machine has.
+    This happens before memory is filled: a card may describe more than a machine has.
     """
-    numbers = sum(tensor.numel() for tensor in tensors.values()) + _BESIDE[0]
-    places = len(tensors) + _BESIDE[1]
+    numbers = sum(tensor.numel() for tensor in tensors.values()) + _SPARE_NUMBERS
+    parameters = len(tensors) + _SPARE_PARAMETERS
 
     def count(_module: nn.Module, _name: str, parameter: nn.Parameter | None) -> None:
-        nonlocal numbers, places
+        nonlocal numbers, parameters
         numbers -= 0 if parameter is None else parameter.numel()
-        places -= 1
-        if min(numbers, places) < 0:
-            raise ModelError("the card's arguments are those of a larger network than its tensors")
+        parameters -= 1
+        if min(numbers, parameters) < 0:
+            raise ModelError("the card's arguments describe a larger network than its tensors")
 
     hook = register_module_parameter_registration_hook(count)
     try:
@@ -123,15 +124,14 @@ def _no_larger_than(tensors: Mapping[str, Tensor]) -> Iterator[None]:
         hook.remove()
 
 
-def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _part(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with ``prefix``, without it."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def _compare(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    missing, left = (
-        sorted(expected.keys() - tensors.keys()),
-        sorted(tensors.keys() - expected.keys()),
-    )
+    missing = sorted(expected.keys() - tensors.keys())
+    unexpected = sorted(tensors.keys() - expected.keys())
     wrong = [
         f"{name} is {tuple(tensors[name].shape)}, not {tuple(value.shape)}"
         for name, value in expected.items()
@@ -139,7 +139,7 @@ def _compare(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> N
     ]
     parts = [
         f"{what}: {listed(names)}"
-        for what, names in (("missing", missing), ("left over", left), ("wrong shape", wrong))
+        for what, names in (("missing", missing), ("left over", unexpected), ("wrong shape", wrong))
         if names
     ]
     if parts:

@@ -66,26 +66,31 @@ def kind_of(task: str, frontend: str | None = None) -> str:
 
 
 def more_to_fetch(card: Card, path: Path) -> str:
-    """Return a line on what knows more than shipped weights; '' if it was returned before.
+    """Return a line about a published model with more classes than shipped weights, or ''.
 
-    Once for each kind of model in a user's cache, and never if the cache cannot be written.
+    It is shown once for each kind of model: an empty file in the user's cache remembers it. Without
+    a writable cache it is never shown.
     """
-    kind, known = kind_of(card.task, card.frontend), published().values()
-    fit = [e for e in known if e.task and not e.by_hand and kind_of(e.task) == kind]
-    if path.parent != shipped_folder() or not fit:
+    kind = kind_of(card.task, card.frontend)
+    larger = [
+        entry
+        for entry in published().values()
+        if entry.task and not entry.by_hand and kind_of(entry.task) == kind
+    ]
+    if path.parent != shipped_folder() or not larger:
         return ""
-    shown = cache_folder().parent / "hints" / fit[0].name
+    name, size = larger[0].name, f"{larger[0].total_megabytes:g} MB"
+    marker = cache_folder().parent / "hints" / name
     try:
-        shown.parent.mkdir(parents=True, exist_ok=True)
-        shown.touch(exist_ok=False)
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch(exist_ok=False)
     except OSError:
         return ""
-    size = f"{fit[0].total_megabytes:g} MB"
-    return f"Knows more: {fit[0].name} (costream models fetch {fit[0].name}, {size})."
+    return f"A model with more classes is available: {name} (costream models fetch {name}, {size})."
 
 
 def list_models() -> list[ModelEntry]:
-    """Return the known models, other installed weights, and models that can be fetched.
+    """Return the listed models, other installed weights, and models that can be fetched.
 
     Raises ModelError if the table of published checkpoints is damaged.
     """
@@ -109,7 +114,7 @@ def list_models() -> list[ModelEntry]:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return a model's name and the adapter file behind a plus; '' if there is none."""
+    """Return a model's name and the adapter file after a plus, or ''."""
     base, plus, adapter = name.partition("+")
     if not plus or not base or not adapter.endswith(SUFFIX) or Path(name).exists():
         return name, ""
@@ -120,9 +125,9 @@ def find_weights(name: str, weights: str | os.PathLike[str] | None = None) -> Pa
     """Return the weight file of a model.
 
     ``name`` is a model's name or the path of a weight file; ``weights`` a file, or a folder that
-    holds ``NAME.safetensors``. Of ``BASE+ADAPTER.safetensors`` it is the adapter's. Raises
-    ModelError if there is none, with advice or similar names; UsageError if ``name`` and
-    ``weights`` both are paths.
+    holds ``NAME.safetensors``. For ``BASE+ADAPTER.safetensors`` the adapter's file is returned.
+    Raises ModelError if there is none, with advice or similar names; UsageError if both ``name``
+    and ``weights`` are paths.
     """
     base, adapter = split_name(name)
     if adapter:
@@ -133,7 +138,7 @@ def find_weights(name: str, weights: str | os.PathLike[str] | None = None) -> Pa
             raise UsageError(f"both a weight file ({name}) and --weights are given")
         return _existing(Path(name).expanduser(), "there is no such weight file")
     if weights is not None:
-        return _given(Path(weights).expanduser(), name)
+        return _file_in(Path(weights).expanduser(), name)
     variable = os.environ.get(VARIABLE)
     if variable:
         path = _existing(Path(variable).expanduser(), f"the path in ${VARIABLE} does not exist")
@@ -154,13 +159,12 @@ def load_model(
 ) -> LoadedModel:
     """Load a model, ready to step.
 
-    ``name`` and ``weights`` as for ``find_weights``; several names, separated by commas, are models
-    with the same frontend, which are then combined, or one of pictures with others of sound, which
-    are stepped together on a source that has both. ``device``: auto, cpu, cuda, cuda:N or mps;
-    ``dtype``: float32, float64, bfloat16 or float16; for token-gated models see
-    ``ObjectModel`` and ``ActionModel``. A step in ONNX runs in ONNX Runtime. Raises ModelError if
-    weights are missing, damaged, or do not fit the architecture on their card, or the device is
-    missing.
+    ``name`` and ``weights`` as for ``find_weights``. Several names, separated by commas, are
+    combined: models with the same frontend, or a model of pictures and models of sound, which step
+    together on a source that has both. ``device``: auto, cpu, cuda, cuda:N or mps; ``dtype``:
+    float32, float64, bfloat16 or float16; for token-gated models see ``ObjectModel`` and
+    ``ActionModel``. A step in ONNX runs in ONNX Runtime. Raises ModelError if weights are missing,
+    damaged, or do not fit the architecture on their card, or the device is missing.
     """
     from costream.models.devices import find_device
 
@@ -234,7 +238,7 @@ def _combined(
 
 
 def read_model(name: str, weights: str | os.PathLike[str] | None = None) -> Weights:
-    """Return card and tensors of a model, of a base with an adapter those of both together.
+    """Return card and tensors of a model, or of a base with its adapter fused in.
 
     Raises ModelError as ``find_weights`` and ``read_weights`` do, and for an adapter without its
     base.
@@ -249,19 +253,20 @@ def read_model(name: str, weights: str | os.PathLike[str] | None = None) -> Weig
         except ModelError as error:
             raise ModelError(str(error), where=adapter) from error
     if "base" in stored.card.compression:
-        raise ModelError("an adapter alone", where=name, hint=f"give its base too: BASE+{name}")
+        what = "is an adapter, which needs its base"
+        raise ModelError(what, where=name, hint=f"give both: BASE+{name}")
     return stored
 
 
 def read_whole(name: str, weights: str | os.PathLike[str] | None = None) -> Weights:
-    """Return card and tensors of a model that others begin from, int8 ones as float32.
+    """Return card and tensors of a model to start another one from, int8 tensors as float32.
 
     Raises ModelError as ``read_model`` does, and for a pruned network.
     """
     stored = read_model(name, weights)
     facts = stored.card.compression
     if facts.get("pruned"):
-        raise ModelError("is pruned", where=name, hint="begin with what it was pruned from")
+        raise ModelError("is pruned", where=name, hint="start from the model that was pruned")
     if "int8" not in facts:
         return stored
     from costream.models.int8 import to_float
@@ -290,7 +295,8 @@ def _existing(path: Path, what: str) -> Path:
     return path
 
 
-def _given(path: Path, name: str) -> Path:
+def _file_in(path: Path, name: str) -> Path:
+    """Return the weight file ``path``, or that of a model in the folder ``path``."""
     path = _existing(path, "the path given by --weights does not exist")
     if not path.is_dir():
         return path

@@ -72,7 +72,7 @@ def check_flow(card: Card, frontend: Any) -> None:
 
 
 def source_notes(frontend: Any, info: SourceInfo) -> dict[str, Any]:
-    """Return entries for the run's header on how this source reaches the network."""
+    """Return entries for the run's header on how a source reaches the network."""
     if source_kind(frontend) == "skeleton" and info.kind == "video":
         return {"pose": "BlazePose on persons of NanoDet-Plus, operations not counted"}
     if info.kind == "video" and extra_audio(frontend) is not None and not info.extra_audio:
@@ -82,9 +82,9 @@ def source_notes(frontend: Any, info: SourceInfo) -> dict[str, Any]:
 
 
 def exactness(model: Any) -> dict[str, Any]:
-    """Return an entry for the run's header, ``exact``, where answers can be the window's or not.
+    """Return the entry ``exact`` for the run's header if outputs may differ from the window's.
 
-    They are the window's where the network and its frontend are ``exact``, or save nothing.
+    They are equal if network and frontend are ``exact``, or save no operations.
     """
     network = model.network_dense_macs - model.network_macs
     frontend = model.dense_macs - model.macs - network
@@ -94,7 +94,7 @@ def exactness(model: Any) -> dict[str, Any]:
 
 
 def input_width(card: Card) -> int:
-    """Return the number of values of a feature row; raise ModelError if the network takes none."""
+    """Return the number of values of a feature row. ModelError if the network takes no rows."""
     width = card.arguments.get("input_width") or card.arguments.get("embed_dim")
     if width is None:
         raise ModelError(f"{card.name} has no frontend, and its network takes no rows of features")
@@ -111,7 +111,7 @@ _NAMES = {
 
 
 def _hint(card: Card, wanted: SourceKind, info: SourceInfo) -> str:
-    """Return what to give to the model instead, and the model for what was given."""
+    """Return the input that the model takes, and the model for the kind of this source."""
     if wanted == "features":
         width = input_width(card)
         needed = f"give a .npy or .npz file with {width} values a row"

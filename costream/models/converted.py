@@ -14,8 +14,8 @@ from costream.nn.network import PartGraph, PartGraphState
 class ContinualClassifier(nn.Module):
     """A composition or a converted network whose outputs [B, K] are logits.
 
-    It has what ``@register_model`` asks for; derive from it, and build the network in the
-    constructor. ``network``: knows the shape of its frames, as all converted networks do.
+    It has the methods that a registered network needs: derive from it, and build the network in
+    the constructor. ``network``: a converted network, or parts with the shape of their frames.
     """
 
     def __init__(self, network: PartGraph) -> None:
@@ -40,16 +40,16 @@ class ContinualClassifier(nn.Module):
 
     @property
     def exact(self) -> bool:
-        """Whether its answers are those of recomputing the window.
+        """Whether its outputs equal a recomputation of the window.
 
-        Not with approximations, a memory without an end, or stacks whose blocks have windows each.
+        False with approximations, unlimited memory, or stacks whose blocks have a window each.
         """
         network = self.network
         if isinstance(network, Continual) and network.report().change is not None:
             return False
-        endless = (nn.RNNBase, RNN, GRU, LSTM)
+        recurrent = (nn.RNNBase, RNN, GRU, LSTM)
         return not any(
-            isinstance(m, endless) or (isinstance(m, EncoderStack) and not m.exact)
+            isinstance(m, recurrent) or (isinstance(m, EncoderStack) and not m.exact)
             for m in network.modules()
         )
 

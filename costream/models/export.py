@@ -1,7 +1,7 @@
-"""Steps of networks for other runtimes, with their state as explicit inputs and outputs.
+"""Steps of networks for other runtimes, with the state as inputs and outputs.
 
-The graph is one step of one stream: a token and the state before it, to the probabilities and the
-state after it. States begin with zeros.
+The graph is one step of one stream: from a token and the state to the probabilities and the next
+state. The initial state is zeros.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ PROGRAM = ".pt2"  # suffix of programs of torch.export
 def export_step(name: str, output: str | os.PathLike[str], *, whole: bool = False) -> list[str]:
     """Write the step of a model as ONNX, or as a ``.pt2``; return the names of its inputs.
 
-    ``name``: as for ``find_weights``. The first input, ``x``, is what the frontend gives: a token
-    [1, D], joints [1, M, V, C], a picture or a spectrogram; with ``whole`` what it takes, see
-    ``add_frontend``. Further inputs are the state, each beside an output ``next_...``. Outputs are
-    ``logits`` and ``probabilities`` [1, K]. Raises ModelError for networks whose step is not
-    exported, and for ONNX without the package onnx; UsageError for other names; OutputError.
+    ``name``: as for ``find_weights``. The first input, ``x``, is the output of the frontend: a
+    token [1, D], joints [1, M, V, C], a picture or a spectrogram. With ``whole`` it is the input of
+    the frontend, see ``add_frontend``. Further inputs are the state, each with an output
+    ``next_...``. Outputs are ``logits`` and ``probabilities`` [1, K].
+
+    Raises ModelError for networks whose step is not exported, and for ONNX without the package
+    onnx; UsageError for other names; OutputError.
     """
     output = Path(output)
     if output.suffix not in (PROGRAM, ".onnx"):
@@ -90,7 +92,7 @@ def step_graph(stored: Weights, *, whole: bool = False) -> StepGraph:
 
 
 def _family(network: Any) -> tuple[Callable[..., str], Callable[..., Any], Callable[..., str]]:
-    """Return what says why not, the shape of ``x``, and what adds the step."""
+    """Return functions for the reason against an export, the shape of ``x`` and the step."""
     if isinstance(network, MoViNet | VideoNet | YamNet):
         return why_not_convolutional, convolutional_shape, add_convolutional
     if hasattr(network, "joints"):
@@ -99,7 +101,7 @@ def _family(network: Any) -> tuple[Callable[..., str], Callable[..., Any], Calla
 
 
 def _facts(network: Any, frontend: Any) -> dict[str, Any]:
-    """Return what ``models.onnx_step`` has to know of a step beside its card."""
+    """Return the properties of a step that ``models.onnx_step`` needs besides the card."""
     encoder = getattr(network, "encoder", network)
     parts = [part for part in (network, frontend) if part is not None]
     macs = [int(part.count_macs()) for part in parts]
@@ -128,6 +130,6 @@ def to_program(graph: StepGraph, facts: dict[str, str]) -> bytes:
 
     step = TorchStep(graph)
     program = torch.export.export(step, (step.example(),), strict=False)
-    room = io.BytesIO()
-    torch.export.save(program, room, extra_files={"facts.json": json.dumps(facts)})
-    return room.getvalue()
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer, extra_files={"facts.json": json.dumps(facts)})
+    return buffer.getvalue()

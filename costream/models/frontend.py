@@ -21,18 +21,22 @@ frontend = FRONTENDS.register
 class Frontend(Protocol):
     """A module from items to tokens, with weights only; streams hold state.
 
-    One for video or skeletons also has ``prepare(item)``, an array for ``forward_step``, and one
-    for video ``box`` (width, height); one that takes several frames per step has ``frames`` (its
-    ``prepare`` gets them as VideoFrames). One for audio has ``sample_rate_hz``, ``block`` (samples
-    per step), ``forward_steps`` and ``newest_spectrum``. That of a token-gated model has no state:
-    only ``takes``, ``box``, ``prepare``, ``forward`` and ``count_macs``.
+    Further attributes, by kind:
+
+    Video and skeletons: ``prepare(item)`` returns an array for ``forward_step``.
+    Video: ``box``, width and height that frames are fitted into; ``frames``, if a step takes
+        several, which ``prepare`` then gets as VideoFrames.
+    Audio: ``sample_rate_hz``, ``block`` (samples per step), ``forward_steps``,
+        ``newest_spectrum``.
+    Token-gated models: no state; only ``takes``, ``box``, ``prepare``, ``forward`` and
+        ``count_macs``.
     """
 
-    takes: str  # kind of source: "video", "skeleton", "audio" or "text"
+    takes: str  # kind of source: "video", "skeleton", "audio" or "text"; features need none
     token_width: int
 
     def init_state(self, batch_size: int = 1) -> Any:
-        """Return the state of streams without any input."""
+        """Return the initial state of a batch of streams."""
 
     def forward_step(self, x: Tensor, state: Any) -> Tensor:
         """Take one prepared item per stream, [B, ...]; return tokens [B, token_width]."""
@@ -54,12 +58,12 @@ def frontend_class(name: str) -> type[nn.Module]:
 def load_frontend(name: str, **arguments: Any) -> nn.Module:
     """Return a frontend with random weights.
 
-    Raises ModelError for an unknown name and for arguments that it does not take.
+    Raises ModelError for an unknown name and for arguments that the frontend does not take.
     """
     kind = frontend_class(name)
     try:
         return kind(**arguments)
     except ModelError:
         raise
-    except Exception as error:  # a class that is given numbers of a file may raise anything
+    except Exception as error:  # a class with sizes from a file may raise anything
         raise ModelError(f"frontend {name!r} does not take these arguments ({error})") from error

@@ -28,19 +28,19 @@ Pace: TypeAlias = Callable[[int], int]  # index of a gate -> tokens that it may 
 class TokenState(State):
     """State of one stream, and how many tokens to update.
 
-    ``tokens``, ``pace`` and ``masks`` are settings, not memory: a copy has them, and they are
-    retained by a reset and when the state of another stream is copied in.
+    ``tokens``, ``pace`` and ``masks`` are settings, not memory: copies have them, and they stay
+    when the state is reset or the state of another stream is copied into it.
     """
 
     tokens: int | None = None  # updated per step, at most; None: all
-    pace: Pace | None = None  # called for the number at every gate instead
-    masks: frozenset[Place] = frozenset()  # parts of the picture that are painted over
+    pace: Pace | None = None  # returns the number at every gate, in place of ``tokens``
+    masks: frozenset[Place] = frozenset()  # hidden parts of the picture
 
     def policy(self, count: int, seen: Tensor | None = None, every: bool = False) -> RecordedPolicy:
         """Return the policy that selects among the ``count`` tokens of a step.
 
-        ``seen``: those that may be selected, int64 [n], ascending; None: all. ``every``: whether
-        all of these are, whatever ``tokens`` says.
+        ``seen``: tokens that may be selected, int64 [n], ascending; None: all. ``every``: select
+        all of these, whatever ``tokens`` is.
         """
         tokens = count if self.tokens is None or every else self.tokens
         policy = TopTokens(tokens) if self.pace is None else PerGateTokens(self.pace)
@@ -55,10 +55,10 @@ S = TypeVar("S", bound=TokenState)
 class GatedModelBase(ABC, Generic[N, F, S]):
     """Network and frontend of one weight file for video; base class of each ``GatedModel``.
 
-    Each stream has a state of its own. ``network`` and ``frontend`` are in ``eval`` mode on
-    ``device``. ``dtype``: "float32" or "float64", or "bfloat16" for the matrix products of blocks
-    only, see ``use_bfloat16_products``. ``all_tokens``: whether all are computed whatever number a
-    state has, as where that is faster.
+    A state is that of one stream. ``network`` and ``frontend`` are in ``eval`` mode on ``device``.
+    ``dtype``: "float32" or "float64", or "bfloat16" for the matrix products of blocks only, see
+    ``use_bfloat16_products``. ``all_tokens``: compute all tokens, whatever the states' settings,
+    where that is faster.
     """
 
     frontend_type: ClassVar[type]
@@ -74,7 +74,7 @@ class GatedModelBase(ABC, Generic[N, F, S]):
         device: str = "cpu",
         dtype: str = "float32",
     ) -> None:
-        """Take over the modules.
+        """Move the modules to the device.
 
         Raises ModelError for an unavailable device or dtype, and for modules that do not fit the
         card or each other.
@@ -111,7 +111,7 @@ class GatedModelBase(ABC, Generic[N, F, S]):
         """Return the number of classes of a network."""
 
     def check(self, source: SourceInfo) -> dict[str, Any]:
-        """Raise SourceError if this source is not video; return no entries for the header."""
+        """Return no entries for the header. Raises SourceError if the source is not video."""
         check_source(self.info.card, self.frontend, source)
         return {}
 
@@ -120,7 +120,7 @@ class GatedModelBase(ABC, Generic[N, F, S]):
         """Take the next frame of the stream, return its result."""
 
     def prepare(self, items: Sequence[Data]) -> tuple[VideoFrame, Tensor]:
-        """Return the one frame of a step, and what the frontend makes of it."""
+        """Return the one frame of a step, and the frontend's output for it."""
         (frame,) = items
         if not isinstance(frame, VideoFrame):
             raise TypeError(f"expected a VideoFrame, not a {type(frame).__name__}")

@@ -14,7 +14,7 @@ from costream.weights_io.file import read_header
 
 @dataclass(frozen=True)
 class WeightsIdentity:
-    """Digests and properties in a weight file's header; loading checks the tensors against them."""
+    """Digests and properties from the header of a weight file, which loading verifies."""
 
     weights_sha256: str  # of the tensors
     card_sha256: str  # of the card: labels, thresholds, rates
@@ -28,17 +28,16 @@ def identify(name: str, weights: str | os.PathLike[str] | None = None) -> Weight
 
     Raises ModelError like ``find_weights``.
     """
-    each = [
+    headers = [
         read_header(find_weights(part.strip(), weights)).metadata
         for part in name.split(",")
         if part.strip()
     ]
-    texts = [metadata.get("card", "") for metadata in each]
-    cards = "".join(texts)
-    tensors = ",".join(metadata.get("tensors_sha256", "") for metadata in each)
-    known = [Card.from_json(text) for text in texts if text]
-    finds_objects = any(card.finds_objects for card in known)
-    gated = any(is_gated(card.architecture) for card in known)
-    sha256 = hashlib.sha256(cards.encode()).hexdigest()
-    events = tuple(label for card in known for label in card.events)
+    texts = [metadata.get("card", "") for metadata in headers]
+    tensors = ",".join(metadata.get("tensors_sha256", "") for metadata in headers)
+    cards = [Card.from_json(text) for text in texts if text]
+    finds_objects = any(card.finds_objects for card in cards)
+    gated = any(is_gated(card.architecture) for card in cards)
+    sha256 = hashlib.sha256("".join(texts).encode()).hexdigest()
+    events = tuple(label for card in cards for label in card.events)
     return WeightsIdentity(tensors, sha256, finds_objects, gated, events)

@@ -1,4 +1,4 @@
-"""Image frontends without weights: square crops, a centre crop, and whole padded images."""
+"""Image frontends without weights: square crops, a centre crop, padded or resized images."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from costream.models.frontend import frontend
 from costream.models.oad.tdn import check_image
 
-X3D_MEAN, X3D_STD = 0.45, 0.225  # of red, green and blue alike, as in SlowFast and PyTorchVideo
-# of the training images of the published networks; red, green, blue, 0 to 255
+# Of all colours alike, as in SlowFast and PyTorchVideo.
+X3D_MEAN, X3D_STD = 0.45, 0.225
+# Of red, green and blue, 0 to 255, in the training images of the published networks.
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
 
@@ -109,8 +110,8 @@ class CentreCrop(_ImageFrontend):
         short_side: pixels that the shorter side of an image is resized to.
         mean, deviation: of values from 0 to 1, of all three colours.
 
-    ``box`` is larger than that, so that tall and wide images, up to three to one, still have a
-    shorter side that is long enough.
+    ``box`` is larger, so that tall and wide images, up to three to one, still have a shorter side
+    of at least ``short_side``.
     """
 
     def __init__(
@@ -222,7 +223,7 @@ class Resized(_NormedImages):
         if not 1 <= patch <= short <= long:
             raise ValueError(f"patch {patch}, short {short} and long {long} must ascend from 1")
         if square and short % patch:
-            raise ValueError(f"short {short} is no multiple of patch {patch}")
+            raise ValueError(f"short {short} is not a multiple of patch {patch}")
         self.short, self.long, self.patch = int(short), int(long), int(patch)
         self.square, self.box = square, (self.long, self.long)
 
@@ -241,8 +242,9 @@ class Resized(_NormedImages):
         """Return images, uint8 [B, 3, h, w], resized and normalised: float [B, 3, H, W]."""
         size = self.size_of(*images.shape[2:])
         if size != images.shape[2:]:
-            bytes_too = images.is_cpu and not self.square  # whole numbers again, which others round
-            whole = images if bytes_too else images.to(self.mean.dtype)
-            resized = F.interpolate(whole, size, mode="bilinear", antialias=not self.square)
-            images = resized if bytes_too or self.square else resized.round().clamp(0, 255)
+            # Images on the CPU stay uint8, which rounds; other devices only resize floats.
+            as_bytes = images.is_cpu and not self.square
+            x = images if as_bytes else images.to(self.mean.dtype)
+            x = F.interpolate(x, size, mode="bilinear", antialias=not self.square)
+            images = x if as_bytes or self.square else x.round().clamp(0, 255)
         return self.normalised(images)

@@ -1,8 +1,8 @@
-"""Weight files with int8 matrices: writing them, and what stays int8 when they are loaded.
+"""Weight files with int8 matrices, and the layers that stay int8 in memory.
 
 Such a file holds an int8 tensor and ``NAME_scale`` in place of each weight matrix, and its card
-says so. Large linear layers, whose time is the reading of their weights, stay int8 in memory; in
-the caches of a processor that gains nothing, so other weights become float32 when they are read.
+has the entry ``int8``. Large linear layers, whose time is spent reading weights from memory, stay
+int8. Smaller weights fit the caches of a processor and become float32 when they are read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from costream.nn.int8 import LARGE, dequantise, quantise
 from costream.weights_io.card import Card
 
 SCALE = "_scale"
-_LEAST = 256  # numbers of a weight that is worth it
+_LEAST = 256  # numbers; smaller weights stay float32
 
 
 def to_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -59,7 +59,7 @@ def to_float(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def without_int8(card: Card, tensors: Mapping[str, Tensor]) -> tuple[Card, dict[str, Tensor]]:
-    """Return card and tensors of the same weights in float32 alone."""
+    """Return card and tensors of the same weights in float32."""
     facts = {k: v for k, v in card.compression.items() if k != "int8"}
     return replace(card, compression=facts), to_float(tensors)
 

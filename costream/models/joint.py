@@ -1,4 +1,4 @@
-"""Several networks on one shared frontend, which is computed once."""
+"""Several networks that share a frontend, which is computed once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class JointNetwork(nn.Module):
 
     @property
     def exact(self) -> bool:
-        """Whether the answers of all networks are those of recomputing their windows."""
+        """Whether the outputs of all networks equal a recomputation of their windows."""
         return all(getattr(n, "exact", False) for n in self._parts)
 
     @property
@@ -58,9 +58,9 @@ class JointNetwork(nn.Module):
         return JointState(tuple(n.init_state(batch_size) for n in self._parts))
 
     def warmup(self, state: JointState, ago: int = 0) -> tuple[bool, ...]:
-        """Return for each stream whether any window is not full, or was not, steps ``ago``."""
-        each = [n.warmup(s, ago) for n, s in zip(self._parts, state.parts, strict=True)]
-        return tuple(any(flags) for flags in zip(*each, strict=True))
+        """Return for each stream whether a window is not full, or was not ``ago`` steps before."""
+        warmups = [n.warmup(s, ago) for n, s in zip(self._parts, state.parts, strict=True)]
+        return tuple(any(flags) for flags in zip(*warmups, strict=True))
 
     def forward_step(self, x: Tensor, state: JointState) -> JointOutput:
         """Take one token [B, D] of every stream, return the logits of all networks."""
@@ -80,8 +80,8 @@ class JointNetwork(nn.Module):
 def combine_models(models: Sequence[StreamingModel]) -> StreamingModel:
     """Return one model with the heads of several models of sound that have the same frontend.
 
-    Its card is that of the first with the labels of all, which may repeat. Raises ModelError if
-    the frontends differ or a model is named twice.
+    Its card is that of the first model with the labels of all, which may repeat. Raises ModelError
+    if the frontends differ or a model is named twice.
     """
     first = models[0]
     names = [model.info.card.name for model in models]
@@ -93,7 +93,7 @@ def combine_models(models: Sequence[StreamingModel]) -> StreamingModel:
             raise ModelError(
                 f"{model.info.card.name} does not share the frontend of {first.info.card.name}",
                 where=joined,
-                hint="run them one after another, into folders of their own",
+                hint="run them one after another, with different output folders",
             )
     heads, begin = [], 0
     for model in models:
@@ -114,18 +114,18 @@ def combine_models(models: Sequence[StreamingModel]) -> StreamingModel:
 
 
 def _share_memory(networks: Sequence[nn.Module]) -> None:
-    """Let tensors of the same name and equal numbers be one: what adapters leave as it is."""
-    held: list[dict[str, Tensor]] = []
+    """Store tensors of the same name and with equal numbers once, as adapters have many."""
+    earlier: list[dict[str, Tensor]] = []
     for network in networks:
-        own = network.state_dict(keep_vars=True)
-        for name, tensor in own.items():
-            for other in held:
+        tensors = network.state_dict(keep_vars=True)
+        for name, tensor in tensors.items():
+            for other in earlier:
                 found = other.get(name)
                 if found is None or found.stride() != tensor.stride():
                     continue
                 if found.dtype == tensor.dtype and torch.equal(found, tensor):
                     tensor.data = found.data
-        held.append(own)
+        earlier.append(tensors)
 
 
 def _same_frontend(a: StreamingModel, b: StreamingModel) -> bool:
@@ -136,5 +136,5 @@ def _same_frontend(a: StreamingModel, b: StreamingModel) -> bool:
         or a.info.card.frontend_arguments != b.info.card.frontend_arguments
     ):
         return False
-    own, other = a.frontend.state_dict(), b.frontend.state_dict()
-    return own.keys() == other.keys() and all(torch.equal(own[k], other[k]) for k in own)
+    one, two = a.frontend.state_dict(), b.frontend.state_dict()
+    return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)

@@ -1,7 +1,7 @@
 """Models whose step runs in ONNX Runtime: ``-m step.onnx``, as ``models export`` writes it.
 
-The file has the card of the model, so that all around the step is as for its weights. Only steps
-for video, exported with ``--whole``, and the network of YAMNet are faster there; see the manual.
+The file has the card of the model, so everything but the step is as for its weights. Only steps of
+video models, exported with ``--whole``, and the network of YAMNet are faster there; see the manual.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class OnnxStep(nn.Module):
         self.dense_macs = int(facts["dense_macs"][0])
         self.exact = bool(facts.get("exact", [False])[0])  # older files do not say
         if not {"logits", *(f"next_{i.name}" for i in self._inputs)} <= set(self._outputs):
-            raise ModelError("the file has other inputs and outputs than a step")
+            raise ModelError("the inputs and outputs of the file are not those of a step")
         if "ready" in self._outputs:  # CoX3D and CoSlow
             raise ModelError("this step is not faster in ONNX Runtime", hint="give its weights")
 
@@ -81,22 +81,22 @@ class OnnxStep(nn.Module):
         return OadOutput(torch.stack(logits, 1), None)
 
     def forward_step(self, x: Tensor, state: StepState) -> OadOutput:
-        """Take an input of every stream [B, ...], return the logits [B, K], of one by one."""
-        each = []
+        """Take an input of every stream [B, ...], return the logits [B, K]."""
+        streams = []  # which run one by one
         for row in range(len(x)):
             values = (value[row].numpy() for value in state.values)
-            given = dict(zip([i.name for i in self._inputs], values, strict=True))
-            each.append(self._run(None, {"x": x[row : row + 1].numpy(), **given}))
-        found = dict(zip(self._outputs, zip(*each, strict=True), strict=True))
+            before = dict(zip([i.name for i in self._inputs], values, strict=True))
+            streams.append(self._run(None, {"x": x[row : row + 1].numpy(), **before}))
+        outputs = dict(zip(self._outputs, zip(*streams, strict=True), strict=True))
         with torch.inference_mode(False):
-            held = (stacked(found[f"next_{i.name}"]) for i in self._inputs)
-            state.values = tuple(map(torch.from_numpy, held))
+            after = (stacked(outputs[f"next_{i.name}"]) for i in self._inputs)
+            state.values = tuple(map(torch.from_numpy, after))
             state.steps += 1
-        return OadOutput(torch.from_numpy(np.concatenate(found["logits"])), None)
+        return OadOutput(torch.from_numpy(np.concatenate(outputs["logits"])), None)
 
 
 class _Pictures(nn.Module):
-    """The frontend in a step, without its weights: the pictures it takes, and their cost."""
+    """The frontend inside a step: prepares pictures, without weights."""
 
     takes = "video"
 
@@ -107,7 +107,7 @@ class _Pictures(nn.Module):
         self.exact = bool(facts.get("exact", [False, False])[1])
 
     def init_state(self, batch_size: int = 1) -> None:
-        """Return None: all state is that of the step."""
+        """Return None: the state is that of the step."""
 
     def forward_step(self, x: Tensor, _state: None) -> Tensor:
         """Return pictures as the step takes them, float32 [B, 3, H, W]."""
@@ -121,8 +121,8 @@ class _Pictures(nn.Module):
 def load_step(path: Path, device: str = "auto", dtype: str = "float32") -> StreamingModel:
     """Return the model in an ONNX file that ``models export`` wrote: whole for video, or of YAMNet.
 
-    Raises ModelError for other files, for steps that were measured not to be faster than ours,
-    without ONNX Runtime, and for other devices and types than the processor's float32.
+    Raises ModelError for other files, for steps that were measured to be no faster than with
+    PyTorch, without ONNX Runtime, and for other devices and types than float32 on the CPU.
     """
     header = read_header(path)
     card, metadata = card_in(header, path), header.metadata
@@ -138,20 +138,20 @@ def load_step(path: Path, device: str = "auto", dtype: str = "float32") -> Strea
             raise ModelError("this step is not faster in ONNX Runtime", hint=hint)
         step = OnnxStep(path.read_bytes(), facts)
         with torch.random.fork_rng(devices=[]):
-            own = load_frontend(str(card.frontend), **card.frontend_arguments)
-        frontend = own.eval() if bare else _Pictures(own, facts)
+            module = load_frontend(str(card.frontend), **card.frontend_arguments)
+        frontend = module.eval() if bare else _Pictures(module, facts)
     except ModelError as error:
         raise ModelError(str(error), where=path) from error
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        what = f"what the file says of its step is of no use ({type(error).__name__}: {error})"
+        what = f"invalid description of the step ({type(error).__name__}: {error})"
         raise ModelError(what, where=path) from error
     return StreamingModel(card, step, frontend, weights_sha256=metadata.get("tensors_sha256", ""))
 
 
 def onnx_session(data: bytes, threads: int) -> Any:
-    """Return an ``onnxruntime.InferenceSession`` on the processor; it sends and writes nothing.
+    """Return an ``onnxruntime.InferenceSession`` on the CPU, which sends and writes nothing.
 
-    Raises ModelError without the package, and for a file that it refuses.
+    Raises ModelError if the package is not installed or rejects the file.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
@@ -161,10 +161,10 @@ def onnx_session(data: bytes, threads: int) -> Any:
         raise ModelError("steps in ONNX need the package onnxruntime", hint=hint) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = 4  # what is wrong is in the exception
+    options.log_severity_level = 4  # errors are in the exception
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
     try:
         return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # of classes of its own
+    except Exception as error:  # its exceptions have no common class
         what = str(error).partition("\n")[0]
-        raise ModelError(f"ONNX Runtime refuses the file ({what})") from error
+        raise ModelError(f"ONNX Runtime rejects the file ({what})") from error

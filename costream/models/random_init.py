@@ -20,7 +20,7 @@ from costream.models.frontend import FRONTENDS, load_frontend
 from costream.models.spec import MODELS, ModelSpec, initial_models, model_spec
 from costream.weights_io.card import UNTRAINED, Card
 
-# the argument of a network that takes rows of any width
+# Argument of a network for the width of its rows, by task.
 _WIDTHS = {
     "online action detection": "input_width",
     "sound classification": "input_width",
@@ -31,7 +31,7 @@ _WIDTHS = {
 
 @dataclass(frozen=True)
 class _FrontendSpec:
-    """A frontend with the values for the card."""
+    """A frontend, and its entries on the card."""
 
     module: Any
     name: str | None
@@ -51,26 +51,27 @@ def random_model(
     """Return card, network and frontend of a model with random weights.
 
     ``architecture``: one of ``initial_models``. ``settings``: arguments of the architecture, and
-    ``rate_hz``; those of the frontend are named ``frontend.NAME``. ``frontend``: a key of
-    ``models.frontend.FRONTENDS``, which then has random weights too, or a model or weight file,
-    whose frontend is used unchanged, with its rate; VIDEO+SOUND: both, combined by
-    ``models.oad.audiovisual``. The labels are numbered and named "random". Raises UsageError for
-    invalid settings and missing weights.
+    ``rate_hz``; arguments of the frontend are named ``frontend.NAME``. ``frontend``: a key of
+    ``models.frontend.FRONTENDS``, for random weights, or a model or weight file, whose frontend is
+    used unchanged, with its rate; VIDEO+SOUND combines two by ``models.oad.audiovisual``. Labels
+    are "random 0", "random 1", ... Raises UsageError for invalid settings and missing weights.
     """
     plan = model_spec(architecture) if architecture in MODELS else ModelSpec()
     if plan.arguments is None:
         hint = suggest_names(architecture, initial_models())
         raise UsageError(f"unknown architecture {architecture!r}", hint=hint)
-    own = {k.removeprefix("frontend."): v for k, v in settings.items() if k.startswith("frontend.")}
-    given = {k: v for k, v in settings.items() if not k.startswith("frontend.")}
+    of_frontend = {
+        k.removeprefix("frontend."): v for k, v in settings.items() if k.startswith("frontend.")
+    }
+    of_network = {k: v for k, v in settings.items() if not k.startswith("frontend.")}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            front = _front(plan, frontend, own)
-            rate_hz = float(given.pop("rate_hz", front.rate_hz))
+            front = _front(plan, frontend, of_frontend)
+            rate_hz = float(of_network.pop("rate_hz", front.rate_hz))
             if plan.task != "encoder" and not 0 < rate_hz < math.inf:
                 raise ValueError(f"rate_hz {rate_hz} is not a positive number")
-            arguments = {**plan.arguments, **given}
+            arguments = {**plan.arguments, **of_network}
             if front.module is not None and plan.task in _WIDTHS:
                 arguments = arguments | {_WIDTHS[plan.task]: front.module.token_width}
             card = Card(
@@ -92,20 +93,20 @@ def random_model(
             _check_sizes(network, front.module)
         except (ModelError, RuntimeError, ValueError) as error:
             raise UsageError(str(error), where=architecture) from error
-    said = (arguments.get("num_classes"), arguments.get("classes"))
-    count = next(filter(None, said), getattr(network, "num_classes", 0))
+    classes: Any = arguments.get("num_classes") or arguments.get("classes")
+    count = int(classes or getattr(network, "num_classes", 0))
     labels = tuple(f"random {k}" for k in range(count))
     delay_s = (network.receptive_field - 1) / 2 / rate_hz if plan.whole else 0.0
     return replace(card, labels=labels, delay_s=delay_s), network, front.module
 
 
 def _check_sizes(*modules: Any) -> None:
-    """Raise ValueError if a size is 0: such a network is made, but takes no step."""
+    """Raise ValueError if a size is 0: such a network can be built, but takes no step."""
     for module in filter(None, modules):
         for name, parameter in module.named_parameters():
             if not parameter.numel():
                 shape = " x ".join(map(str, parameter.shape))
-                raise ValueError(f"{name} would have no numbers ({shape}): sizes are 1 or more")
+                raise ValueError(f"{name} would be empty ({shape}): sizes are 1 or more")
 
 
 def _front(plan: ModelSpec, name: str | None, arguments: dict[str, Any]) -> _FrontendSpec:

@@ -17,11 +17,10 @@ MODELS: Registry[Any] = Registry("costream.models", "register_model")
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What is known of a registered name besides its class.
+    """Properties of a registered name besides its class.
 
-    ``arguments`` and the fields after it are those of the paper: what ``costream models init``
-    makes, and what a card with random weights contains. A name without ``arguments`` belongs to
-    weights of the network ``architecture`` only.
+    ``arguments`` and the fields after it are the sizes of the paper, for ``costream models init``
+    and its cards. A name without ``arguments`` is that of weights of the network ``architecture``.
     """
 
     summary: str | None = None  # its line in 'costream models list'; None: not listed
@@ -29,12 +28,12 @@ class ModelSpec:
     listed: int = 99  # place in 'costream models list', ascending
     order: int = 99  # place among the architectures
     gated: bool = False  # computes a settable number of tokens
-    model: str = "costream.models.streaming:StreamingModel"  # the model that runs it
+    model: str = "costream.models.streaming:StreamingModel"  # "module:class" that runs it
     bench: str | None = None  # "module:function" of 'costream bench steps': (name, rounds, threads)
     arguments: Mapping[str, Any] | None = None  # where they are not defaults
     task: str = "online action detection"
     rate_hz: float = 4.0
-    whole: bool = False  # an output describes its whole receptive field, not its end
+    whole: bool = False  # an output describes all of its receptive field, not its end
     frontend: str | None = None  # None: it takes features
     frontend_arguments: Mapping[str, Any] = field(default_factory=dict)
 
@@ -55,7 +54,7 @@ def register_model(name: str, **spec: Any) -> Callable[[T], T]:
 
 
 def model_spec(name: str) -> ModelSpec:
-    """Return what is known of a name, importing its file. Raises KeyError if it is unknown."""
+    """Return the properties of a name, importing its file. Raises KeyError if it is unknown."""
     return ModelSpec(**MODELS.get(name).info)
 
 

@@ -1,7 +1,7 @@
-"""Networks that a function of a user's file builds, converted when they are loaded.
+"""Networks built by a function of a user's file, converted when they are loaded.
 
 A weight file names the file and the function; the file is run only if the user asks for it
-(``costream --code FILE.py``). What a network takes is told by the shape of its example.
+(``costream --code FILE.py``). The shape of the example determines the input of the network.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from costream.weights_io.import_settings import CARD_KEYS, ImportSettings
 
 MEL_BANDS, MEL_RATE_HZ, MEL_HOP = 64, 100, 25  # of the frontend "logmel": frames a second, a step
 RATE_HZ = 10.0
-# The layout of a skeleton with so many joints.
+# Layout of skeletons by their number of joints.
 _LAYOUTS = {15: "body-15", 17: "coco-17", 18: "openpose-18", 25: "ntu-25", 33: "mediapipe-33"}
-_OWN = ("time_axis", "frontend", "frontend_arguments")  # of the plan; the others: of ``convert``
-_OPTIONS = {"approximate", "window", *_OWN}
+_OF_PLAN = ("time_axis", "frontend", "frontend_arguments")  # options that are not of ``convert``
+_OPTIONS = {"approximate", "window", *_OF_PLAN}
 SHAPES = (
     "[1, T, D] (rows; with time_axis 2: [1, D, T]), [1, 3, T, H, H] (pictures), [1, 1, 64, T]"
     " (mel), [1, 2 or 3, T, V] or [1, 2 or 3, T, V, M] (M skeletons of"
@@ -44,7 +44,7 @@ SHAPES = (
 
 @dataclass(frozen=True)
 class UserPlan:
-    """What a user's function returned, and what follows from the shape of its example."""
+    """The result of a user's function, and the input that the shape of its example implies."""
 
     module: nn.Module
     example: Tensor
@@ -60,7 +60,7 @@ class UserPlan:
         return int(self.options.get("window") or self.example.shape[self.time_axis])
 
     def converted(self) -> Continual:
-        """Return the continual form. Raises ModelError for a network that has none."""
+        """Return the continual form. Raises ModelError for a network that cannot be converted."""
         try:
             return convert(self.module.eval(), self.example, self.time_axis, **self.options)
         except (ConversionError, ValueError) as error:
@@ -68,31 +68,31 @@ class UserPlan:
 
 
 def user_plan(file: str, function: str) -> UserPlan:
-    """Return the plan of a function, which returns a module, an example clip and maybe options.
+    """Return the plan of a function that returns a module, an example clip and maybe options.
 
-    These are ``approximate`` and ``window`` of ``convert``, and ``time_axis``, ``frontend`` and
-    ``frontend_arguments`` in place of those that follow from the example.
+    Options are ``approximate`` and ``window`` of ``convert``, and ``time_axis``, ``frontend`` and
+    ``frontend_arguments``, which otherwise follow from the example.
 
     Raises ModelError for a file that was not run, and for other results.
     """
     where = f"{file}:{function}"
     try:
-        made = function_of(file, function)()
+        result = function_of(file, function)()
     except ConversionError as error:
         raise ModelError(str(error), where=where) from error
-    module, example, *more = made if isinstance(made, tuple) else (made, None)
+    module, example, *more = result if isinstance(result, tuple) else (result, None)
     options = dict(more[0]) if more and isinstance(more[0], Mapping) else {}
     if not isinstance(module, nn.Module) or not isinstance(example, Tensor) or len(more) > 1:
         raise ModelError("does not return a module and an example clip", where=where)
     if unknown := options.keys() - _OPTIONS:
         raise ModelError(f"unknown options: {', '.join(sorted(unknown))}", where=where)
     plan = _planned(module, example, where)
-    chosen = {name: options.pop(name) for name in _OWN if name in options}
+    chosen = {name: options.pop(name) for name in _OF_PLAN if name in options}
     return replace(plan, **chosen, options=options)
 
 
 def _planned(module: nn.Module, example: Tensor, where: str) -> UserPlan:
-    """Return how a network with this example is fed; ModelError if the shape does not tell."""
+    """Return the plan for an example of this shape. ModelError for a shape without a plan."""
     match tuple(example.shape[1:]):
         case (_, _):
             return UserPlan(module, example, 1, "rows", None)
@@ -118,8 +118,8 @@ def _joints(axes: int, joints: int, persons: int) -> dict[str, Any]:
 class UserNetwork(ContinualClassifier):
     """The converted network of a user's function.
 
-    ``num_classes``: of its outputs. ``frame_macs``: multiply-accumulates of a frame, which take
-    seconds to count. ``input_width``: of its rows, if it takes such.
+    ``num_classes``: of its outputs. ``frame_macs``: multiply-accumulates of a frame, stored because
+    counting takes seconds. ``input_width``: of its rows, if it takes rows.
     """
 
     def __init__(

@@ -47,11 +47,11 @@ Rows: TypeAlias = npt.NDArray[np.float32]
 
 
 def verify(name: str | Path, stored: Weights | None = None) -> str:
-    """Check a weight file, or what was ``stored`` for a name; return the digest of the tensors.
+    """Check a weight file, or weights that are loaded; return the digest of the tensors.
 
-    Raises ModelError if a file is damaged, its tensors do not fit the architecture or the
-    card, if parameters are not finite, or if stepping twice gives different results, or values
-    that are not finite.
+    ``name``: the path, or the name of the ``stored`` weights for messages. Raises ModelError if a
+    file is damaged, its tensors do not fit the architecture or the card, parameters are not finite,
+    or stepping twice gives different results, or values that are not finite.
     """
     stored = stored or read_weights(Path(name))
     try:
@@ -75,7 +75,7 @@ def verify(name: str | Path, stored: Weights | None = None) -> str:
 
 
 def check_known_sounds(path: Path, expected: Mapping[str, str]) -> None:
-    """Raise ModelError unless a model hears in known sounds what its authors say it does.
+    """Raise ModelError unless a model recognises some sounds as its authors published.
 
     ``expected``: key of ``KNOWN_SOUNDS`` -> a label that must be among the ten best of the mean.
     """
@@ -84,7 +84,7 @@ def check_known_sounds(path: Path, expected: Mapping[str, str]) -> None:
     model = model_class(stored.card)(stored.card, network, frontend)
     sound = model.info.sound
     if sound is None:
-        raise ModelError("the check is of a sound, which this model does not take", where=path)
+        raise ModelError("this check is for models of sound", where=path)
     for name, label in expected.items():
         if name not in KNOWN_SOUNDS:
             raise ModelError(f"unknown sound {name!r}", hint=f"known: {', '.join(KNOWN_SOUNDS)}")
@@ -94,14 +94,14 @@ def check_known_sounds(path: Path, expected: Mapping[str, str]) -> None:
         best = np.argsort(-rows[model.network.window - 1 :].mean(0))[:_BEST]
         heard = [stored.card.labels[k] for k in best]
         if label not in heard:
-            what = f"hears {heard[0]!r} in {name}, and not {label!r} as its authors say"
-            raise ModelError(f"is not the published network, or was changed: it {what}", where=path)
+            what = f"it recognises {name} as {heard[0]!r}, not as {label!r}"
+            raise ModelError(f"is not the published network, or was changed: {what}", where=path)
 
 
 def step_ms(path: Path) -> float | None:
-    """Return the milliseconds of the quickest of some steps on noise; None: it has no classifier.
+    """Return the milliseconds of the fastest of several steps on noise; None without a classifier.
 
-    Of token-gated models all tokens are computed.
+    Token-gated models compute all tokens.
     """
     stored = read_weights(path)
     if not stored.card.labels:
@@ -116,7 +116,7 @@ def step_ms(path: Path) -> float | None:
 
 
 def _check_parameters(*modules: nn.Module) -> None:
-    """Raise ModelError for parameters that are not finite: not all of them change every output."""
+    """Raise ModelError for parameters that are not finite, which outputs do not always show."""
     for module in modules:
         for name, parameter in module.named_parameters():
             if not parameter.isfinite().all():
@@ -142,7 +142,7 @@ def _run(model: StreamingModel, items: Sequence[Data]) -> Rows:
 
 
 def random_items(model: Any, steps: int, seed: int = 0) -> list[Data]:
-    """Return items of noise, of the kind that the model takes."""
+    """Return items of noise of the kind that a model takes."""
     random = np.random.default_rng(seed)
     kind = source_kind(model.frontend)
     if kind == "features":

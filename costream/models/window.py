@@ -16,20 +16,20 @@ from costream.nn.timing import ClockedState, ContinualModule, Timing, check_shap
 
 @dataclass
 class WindowState(ClockedState):
-    """The last frames; that of step t is in slot t mod n, and in n + t mod n if there are 2 n."""
+    """The last frames: that of step t in slot t mod n, also in n + t mod n of 2 n slots."""
 
     steps: Tensor  # int64 [B], frames since the stream began
     frames: Tensor  # [B, n or 2 n, ...]
 
 
 class SlidingWindow(ContinualModule):
-    """Mixin before a clip network: recomputes it over the last frames, or fewer at first."""
+    """Mixin before a clip network: recomputes it over the last frames, fewer at the start."""
 
     num_classes: int
     count_clip_macs: Callable[[int], int]
 
     def _slide(self, window: int, least: int, hop: int) -> None:
-        """Set the window, in frames, the fewest frames with an output and the steps between them.
+        """Set the window and the fewest frames with an output, and the steps between outputs.
 
         Raises ValueError for a window or hop that is too small.
         """
@@ -65,16 +65,16 @@ class SlidingWindow(ContinualModule):
         for length in set(seen.tolist()):
             if length > self.delay:
                 rows = (seen == length).to(x.device)
-                given = cast(Tensor, self(clips[rows, -length:]))
-                logits[rows] = given if given.dim() == 2 else given[:, -1]
+                out = cast(Tensor, self(clips[rows, -length:]))
+                logits[rows] = out if out.dim() == 2 else out[:, -1]
         return OadOutput(logits, None)
 
     def forward_steps(self, x: Tensor, state: WindowState) -> OadOutput:
         """Take T frames [B, T, ...], return the logits [B, T', K] of all outputs."""
-        given = [self.forward_step(frame, state) for frame in x.unbind(1)]
-        logits = [out.logits for out in given if out is not None]
-        nothing = x.new_zeros(len(x), 0, self.num_classes)
-        return OadOutput(torch.stack(logits, 1) if logits else nothing, None)
+        outs = [self.forward_step(frame, state) for frame in x.unbind(1)]
+        logits = [out.logits for out in outs if out is not None]
+        empty = x.new_zeros(len(x), 0, self.num_classes)
+        return OadOutput(torch.stack(logits, 1) if logits else empty, None)
 
     def warmup(self, state: WindowState) -> tuple[bool, ...]:
         """Return for each stream whether its window is not yet full."""
@@ -89,5 +89,5 @@ class SlidingWindow(ContinualModule):
 
     @property
     def dense_macs(self) -> int:
-        """The same as ``count_macs``: the whole window is recomputed."""
+        """The same as ``count_macs``, because every step recomputes the window."""
         return round(self.count_clip_macs(self.receptive_field) / self.stride)

@@ -1,4 +1,4 @@
-"""Sound beside pictures: its network alone, and together with a model of pictures."""
+"""Models of the sound of a video: alone, and together with a model of its pictures."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from costream.nn.state import State, zeros
 
 @dataclass
 class BesideState(State):
-    """State of a network of sound beside pictures."""
+    """State of a model of the sound of a video."""
 
     sound: ModelState
-    heard_s: Tensor  # float64 [B], end of the newest block of sound; 0: none yet
+    heard_s: Tensor  # float64 [B], end of the newest audio block; 0: none yet
 
 
 class BesideModel:
-    """Steps a model of sound with the blocks beside the frames, at the rate of these.
+    """Steps a model of sound at the rate of video frames, with the audio blocks of each.
 
-    A step has the newest result; where no block has ended since the step before, probabilities
-    are NaN. Implements ``models.base.Model``.
+    A step returns the newest result; probabilities are NaN if no block has ended since the step
+    before. Implements ``models.base.Model``.
     """
 
     def __init__(self, sound: StreamingModel) -> None:
@@ -44,7 +44,7 @@ class BesideModel:
         self.info = replace(sound.info, heads=heads, sound=None, beside=sound.info.sound, chunk=1)
 
     def check(self, source: SourceInfo) -> dict[str, Any]:
-        """Return entries for the header; ``sound`` says why there is none."""
+        """Return entries for the header; ``sound`` is the reason if the source has none."""
         if source.extra_audio:
             return exactness(self._sound)
         return {"sound": f"none ({source.silent or 'only files and feeds have it'})"}
@@ -55,13 +55,13 @@ class BesideModel:
         return BesideState(self._sound.init_state(batch_size), heard_s)
 
     def step(self, items: Sequence[Data], state: BesideState) -> StepResult:
-        """Take one item per stream, with the sound beside it; return the newest output."""
+        """Take one item per stream, with its sound; return the newest output."""
         began = time.perf_counter()
-        heard = [self._hear(item, row, state) for row, item in enumerate(items)]
-        new = [result for results in heard for result in results]
+        streams = [self._hear(item, row, state) for row, item in enumerate(items)]
+        new = [result for results in streams for result in results]
         frontend_s = sum(result.frontend_s for result in new)
         return StepResult(
-            _newest([[r.probabilities for r in results] for results in heard]),
+            _newest([[r.probabilities for r in results] for results in streams]),
             None,
             (False,) * len(items),
             macs=sum(result.macs for result in new),
@@ -70,8 +70,8 @@ class BesideModel:
             network_s=max(0.0, time.perf_counter() - began - frontend_s),
             network_macs=sum(result.network_macs or 0 for result in new),
             network_dense_macs=sum(result.network_dense_macs or 0 for result in new),
-            familiarity=_newest([[r.familiarity for r in results] for results in heard]),
-            overflowed=_either([tuple(any(r.overflowed for r in results) for results in heard)]),
+            familiarity=_newest([[r.familiarity for r in results] for results in streams]),
+            overflowed=_either([tuple(any(r.overflowed for r in results) for results in streams)]),
         )
 
     def steps(self, items: Sequence[Data], state: BesideState) -> list[StepResult]:
@@ -79,22 +79,22 @@ class BesideModel:
         return [self.step([item], state) for item in items]
 
     def _hear(self, item: Data, row: int, state: BesideState) -> list[StepResult]:
-        """Step the network with the blocks beside a frame of a stream."""
+        """Step the network with the audio blocks of a frame of one stream."""
         blocks: tuple[AudioBlock, ...] = item.sound if isinstance(item, VideoFrame) else ()
         if not blocks:
             return []
         if blocks[0].time_s - float(state.heard_s[row]) > SILENT_S:
             state.sound.reset([row])
         state.heard_s[row] = blocks[-1].time_s
-        own = state.sound.take([row])
-        results = self._sound.steps(blocks, own)
-        state.sound.put([row], own)
+        row_state = state.sound.take([row])
+        results = self._sound.steps(blocks, row_state)
+        state.sound.put([row], row_state)
         return results
 
 
 @dataclass
 class HearingState(State):
-    """States of both networks; the settings of a token-gated one are those of its state."""
+    """States of both networks, with the settings of the state of a token-gated one."""
 
     picture: Any
     beside: BesideState
@@ -110,7 +110,7 @@ class HearingState(State):
 
     @property
     def pace(self) -> Any:
-        """The number at every gate; see ``gated.TokenState``."""
+        """Number of tokens at every gate; see ``gated.TokenState``."""
         return self.picture.pace
 
     @pace.setter
@@ -134,7 +134,7 @@ class HearingModel:
     """
 
     def __init__(self, picture: Model, sound: StreamingModel) -> None:
-        """Raises ModelError if the first takes no frames, or sound itself."""
+        """Raises ModelError if ``picture`` takes no frames, or also takes sound."""
         self._picture, self._beside = picture, BesideModel(sound)
         name = f"{picture.info.card.name},{sound.info.card.name}"
         if picture.info.box is None:
@@ -159,9 +159,9 @@ class HearingModel:
         )
 
     def check(self, source: SourceInfo) -> dict[str, Any]:
-        """Raise SourceError if the source does not fit the model of pictures.
+        """Return entries for the header; ``sound`` is the reason if the source has none.
 
-        Return entries for the header; ``sound`` says why there is none.
+        Raises SourceError if the source does not fit the model of pictures.
         """
         return {**self._picture.check(source), **self._beside.check(source)}
 
@@ -172,22 +172,22 @@ class HearingModel:
         )
 
     def step(self, items: Sequence[Data], state: HearingState) -> StepResult:
-        """Take one frame per stream, with the sound beside it; return the newest output."""
-        seen = self._picture.step(items, state.picture)
-        heard = self._beside.step(items, state.beside)
-        network_macs, dense = seen.network_macs, seen.network_dense_macs
-        widths = len(self.info.card.labels), len(self.info.heads)
+        """Take one frame per stream, with its sound; return the newest output."""
+        picture = self._picture.step(items, state.picture)
+        sound = self._beside.step(items, state.beside)
+        macs, dense = picture.network_macs, picture.network_dense_macs
+        labels, heads = len(self.info.card.labels), len(self.info.heads)
         return replace(
-            seen,
-            probabilities=_beside(seen.probabilities, heard.probabilities, widths[0]),
-            macs=seen.macs + heard.macs,
-            dense_macs=seen.dense_macs + heard.dense_macs,
-            frontend_s=seen.frontend_s + heard.frontend_s,
-            network_s=seen.network_s + heard.network_s,
-            network_macs=None if network_macs is None else network_macs + (heard.network_macs or 0),
-            network_dense_macs=None if dense is None else dense + (heard.network_dense_macs or 0),
-            familiarity=_beside(seen.familiarity, heard.familiarity, widths[1]),
-            overflowed=_either([seen.overflowed, heard.overflowed]),
+            picture,
+            probabilities=_joined(picture.probabilities, sound.probabilities, labels),
+            macs=picture.macs + sound.macs,
+            dense_macs=picture.dense_macs + sound.dense_macs,
+            frontend_s=picture.frontend_s + sound.frontend_s,
+            network_s=picture.network_s + sound.network_s,
+            network_macs=None if macs is None else macs + (sound.network_macs or 0),
+            network_dense_macs=None if dense is None else dense + (sound.network_dense_macs or 0),
+            familiarity=_joined(picture.familiarity, sound.familiarity, heads),
+            overflowed=_either([picture.overflowed, sound.overflowed]),
         )
 
     def steps(self, items: Sequence[Data], state: HearingState) -> list[StepResult]:
@@ -210,7 +210,7 @@ class GatedHearingModel(HearingModel):
 
 
 def with_sound(picture: Model, sound: StreamingModel) -> HearingModel:
-    """Return one model of both. Raises ModelError as ``HearingModel``."""
+    """Return both as one model. Raises ModelError as ``HearingModel``."""
     kind = GatedHearingModel if isinstance(picture, GatedModel) else HearingModel
     return kind(picture, sound)
 
@@ -222,36 +222,36 @@ def _shifted(head: ModelHead, by: int, count: int) -> ModelHead:
 
 
 def _newest(
-    given: Sequence[Sequence[npt.NDArray[np.float32] | None]],
+    streams: Sequence[Sequence[npt.NDArray[np.float32] | None]],
 ) -> npt.NDArray[np.float32] | None:
-    """Return the last row [B, n] of the arrays [1, n] of each stream, NaN where there is none.
+    """Return the last arrays [1, n] of each stream as [B, n], NaN in streams without one.
 
-    None if there is none at all.
+    None if no stream has one.
     """
-    last = [next((a for a in reversed(arrays) if a is not None), None) for arrays in given]
+    last = [next((a for a in reversed(arrays) if a is not None), None) for arrays in streams]
     width = next((a.shape[1] for a in last if a is not None), None)
     if width is None:
         return None
-    nothing = np.full((1, width), np.nan, np.float32)
-    return np.concatenate([nothing if a is None else a for a in last])
+    missing = np.full((1, width), np.nan, np.float32)
+    return np.concatenate([missing if a is None else a for a in last])
 
 
-def _beside(
-    seen: npt.NDArray[np.float32] | None, heard: npt.NDArray[np.float32] | None, width: int
+def _joined(
+    first: npt.NDArray[np.float32] | None, second: npt.NDArray[np.float32] | None, width: int
 ) -> npt.NDArray[np.float32] | None:
     """Return arrays [B, n] and [B, m] side by side [B, width], NaN in place of a missing one."""
-    there = seen if seen is not None else heard
-    if there is None:
+    if first is None and second is None:
         return None
-    out = np.full((len(there), width), np.nan, np.float32)
-    if seen is not None:
-        out[:, : seen.shape[1]] = seen
-    if heard is not None:
-        out[:, -heard.shape[1] :] = heard
+    rows = len(second) if first is None else len(first)  # type: ignore[arg-type]
+    out = np.full((rows, width), np.nan, np.float32)
+    if first is not None:
+        out[:, : first.shape[1]] = first
+    if second is not None:
+        out[:, -second.shape[1] :] = second
     return out
 
 
-def _either(given: Sequence[tuple[bool, ...] | None]) -> tuple[bool, ...] | None:
-    """Return of which streams [B] one of the flags is set; None if of none."""
-    rows = tuple(map(any, zip(*(flags for flags in given if flags is not None), strict=True)))
+def _either(parts: Sequence[tuple[bool, ...] | None]) -> tuple[bool, ...] | None:
+    """Return for each stream [B] whether a part has its flag set; None if no flag is set."""
+    rows = tuple(map(any, zip(*(flags for flags in parts if flags is not None), strict=True)))
     return rows if any(rows) else None

@@ -224,7 +224,7 @@ def person_rows(model: Model, options: Options) -> PersonRows:
     from costream.runtime.crops import CropFinder
 
     assert model.person.info.box is not None
-    timeline = options.timeline(model.whole.info.heads[0].card)
+    timeline = options.timeline(model.stream.info.heads[0].card)
     return PersonRows(model.person, CropFinder(model.person.info.box, timeline.threshold_of))
 
 

@@ -133,7 +133,7 @@ def test_refusals_are_one_line(files, tmp_path, monkeypatch, capsys):
     model = onnx.load_from_string(whole)
     del model.graph.node[3]
     onnx.save(model, tmp_path / "torn.onnx")
-    assert "ONNX Runtime refuses the file" in refusal(tmp_path / "torn.onnx")
+    assert "ONNX Runtime rejects the file" in refusal(tmp_path / "torn.onnx")
     del model.metadata_props[:]
     onnx.save(model, tmp_path / "foreign.onnx")
     assert "has no model card" in refusal(tmp_path / "foreign.onnx")

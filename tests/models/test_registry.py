@@ -102,7 +102,7 @@ def test_shipped_weights_say_once_what_knows_more(
     monkeypatch.setattr(registry, "cache_folder", lambda: tmp_path / "weights")
     path = shipped_folder() / "cosounds.safetensors"
     card = read_card(path)
-    line = "Knows more: yamnet (costream models fetch yamnet, 15 MB)."
+    line = "A model with more classes is available: yamnet (costream models fetch yamnet, 15 MB)."
     assert more_to_fetch(card, tmp_path / "own.safetensors") == ""
     assert [more_to_fetch(card, path) for _ in range(2)] == [line, ""]
     video = shipped_folder() / "cooadtr.safetensors"

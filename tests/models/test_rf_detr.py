@@ -240,7 +240,7 @@ def test_pictures_become_squares_as_published() -> None:
     picture = torch.randint(0, 256, (1, 3, 90, 160), dtype=torch.uint8)
     expected = torch.nn.functional.interpolate(picture.float(), (384, 384), mode="bilinear")
     torch.testing.assert_close(frontend(picture), frontend.normalised(expected))
-    with pytest.raises(ValueError, match="short 100 is no multiple of patch 32"):
+    with pytest.raises(ValueError, match="short 100 is not a multiple of patch 32"):
         Resized(100, 200, 32, square=True)
 
 

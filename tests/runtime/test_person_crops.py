@@ -201,7 +201,7 @@ def test_runs_over_files_name_the_persons(tmp_path: Path) -> None:
         clip, costream.LoadedModel(model), zone=zone, threshold=0.02, **given
     ).collect()
     assert results.header.persons == MOST
-    assert results.header.labels == (*model.whole.info.card.labels, *model.person.info.card.labels)
+    assert results.header.labels == (*model.stream.info.card.labels, *model.person.info.card.labels)
     told = [(r.person, r.model, r.i) for r in results.predictions]
     assert {(p, m) for p, m, _ in told} == {(1, "cooadtr"), (2, "cooadtr")}
     assert [i for p, _, i in told if p == 1] == list(range(24))
@@ -283,7 +283,7 @@ def test_masks_hide_persons_from_both() -> None:
     ("detector", "person", "words"),
     [
         (random_model, lambda: load_model("costgcn"), "costgcn finds the persons by itself"),
-        (random_model, small_model, "token-gated and cannot see each person"),
+        (random_model, small_model, "token-gated and cannot take several persons"),
         (random_model, lambda: load_model("cosounds"), "cosounds does not take pictures"),
     ],
 )

@@ -78,15 +78,15 @@ def test_adapter_files_are_the_result_beside_their_base(skeletons, small, tmp_pa
     model = load_model(f"{base}+{adapter}")
     assert model.info.card.labels == read_card(small).labels
     np.testing.assert_allclose(_rows(model), _rows(load_model(str(small))), atol=1e-5)
-    with pytest.raises(ModelError, match="an adapter alone"):
+    with pytest.raises(ModelError, match="is an adapter, which needs its base"):
         load_model(str(adapter))
-    with pytest.raises(ModelError, match="is no adapter"):
+    with pytest.raises(ModelError, match="is not an adapter"):
         load_model(f"{base}+{small}")
     stored = read_weights(base)
     other = tmp_path / "other.safetensors"
     changed = {k: v + 1 if v.is_floating_point() else v for k, v in stored.tensors.items()}
     write_weights(other, stored.card, changed)
-    with pytest.raises(ModelError, match="belongs to another base"):
+    with pytest.raises(ModelError, match="the base of this adapter is not"):
         load_model(f"{other}+{adapter}")
     with pytest.raises(ModelError, match="no such adapter file"):
         find_weights(f"{base}+none.safetensors")
@@ -104,7 +104,10 @@ def test_a_base_with_an_adapter_is_shown_verified_and_compressed(skeletons, smal
     before = sum(path.stat().st_size for path in (skeletons[0], adapter))
     assert f"{made.stat().st_size / 1e6:.2f} MB of {before / 1e6:.2f};" in done.stderr
     alone = run("models", "verify", adapter, code=5).stdout
-    assert alone == f"FAIL  {adapter}: an adapter alone; give its base too: BASE+{adapter}\n"
+    assert (
+        alone
+        == f"FAIL  {adapter}: is an adapter, which needs its base; give both: BASE+{adapter}\n"
+    )
 
 
 def test_a_density_out_of_reach_is_told(skeletons, tmp_path, capsys):
