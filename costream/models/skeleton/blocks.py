@@ -69,9 +69,9 @@ class BranchedTemporalUnit(nn.Module):
         part = width // count
         self.widths = (width - (count - 1) * part, *[part] * (count - 1))
         branches: list[nn.Module] = []
-        for own, dilation in zip(self.widths, DILATIONS, strict=False):
-            conv = nn.Conv2d(own, own, (3, 1), dilation=(dilation, 1))
-            branches.append(nn.Sequential(*_reduce(width, own), nn.ModuleDict({"conv": conv})))
+        for narrow, dilation in zip(self.widths, DILATIONS, strict=False):
+            conv = nn.Conv2d(narrow, narrow, (3, 1), dilation=(dilation, 1))
+            branches.append(nn.Sequential(*_reduce(width, narrow), nn.ModuleDict({"conv": conv})))
         branches.append(nn.Sequential(*_reduce(width, part)))
         branches.append(nn.Conv2d(width, part, 1))
         self.branches = nn.ModuleList(branches)
@@ -109,9 +109,10 @@ class BranchedTemporalUnit(nn.Module):
     def count_macs(self) -> tuple[int, int]:
         """Return the multiply-accumulates per joint of an input frame, and of an output frame."""
         kernels = sum(conv.weight.numel() for conv in self.kernels)
-        joined, own = sum(self.widths), self.width * self.widths[-1]  # the branch without a kernel
+        joined = sum(self.widths)
+        last = self.width * self.widths[-1]  # the branch without a kernel
         out = len(cast(nn.Conv2d, self.transform[2]).weight)
-        return self.width * joined - own, joined * out + own + kernels
+        return self.width * joined - last, joined * out + last + kernels
 
 
 def _reduce(in_width: int, out_width: int) -> tuple[nn.Module, ...]:
@@ -139,8 +140,8 @@ class SkeletonBlock(ContinualModule):
         in_width, out_width: C, O. ``spatial``: creates the spatial unit ``gcn``.
         kernel, stride: of time. ``padding``: "same", "none" or "causal". The residual is the
             frame that the kernel is centred on, or with "causal" the newest.
-        residual: False: there is none. It is convolved if widths differ or there is a stride.
-        branched: the temporal unit is ST-GCN++'s. ``dropout``: after it, in training.
+        residual: whether there is one. It is convolved if widths differ or there is a stride.
+        branched: use the temporal unit of ST-GCN++. ``dropout``: after it, in training.
     """
 
     def __init__(  # noqa: PLR0913 - the sizes of the network
@@ -181,7 +182,7 @@ class SkeletonBlock(ContinualModule):
 
     @property
     def residual_delay(self) -> int:
-        """Steps from a frame's arrival to that of the output that it is added to."""
+        """Steps from the arrival of a frame to the output that it is added to."""
         return 0 if self.form == "causal" else (self.kernel - 1) // 2
 
     def forward(self, x: Tensor) -> Tensor:
@@ -201,10 +202,10 @@ class SkeletonBlock(ContinualModule):
 
     def count_macs(self, joints: int) -> tuple[int, int]:
         """Return the multiply-accumulates of one person's input frame, and of an output frame."""
-        each, given = self.tcn.count_macs()
+        of_input, of_output = self.tcn.count_macs()
         if self.residual is not None:
-            given += self.residual.count_macs()[1]
-        return cast(Any, self.gcn).count_macs() + joints * each, joints * given
+            of_output += self.residual.count_macs()[1]
+        return cast(Any, self.gcn).count_macs() + joints * of_input, joints * of_output
 
 
 class SkeletonLayers(Protocol):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from costream.core.errors import ModelError
 from costream.models.oad.cooadtr import OadOutput
 from costream.models.skeleton.network import SkeletonNet, ntu_arguments, ntu_model
-from costream.models.skeleton.step import SkeletonState
+from costream.models.skeleton.step_plan import SkeletonState
 from costream.models.spec import register_model
 from costream.nn.state import State
 from costream.nn.timing import ContinualModule
@@ -67,10 +67,10 @@ class SkeletonEnsemble(ContinualModule):
         nets = self.networks
         if len({(n.timing, n.num_classes, n.persons, n.joints) for n in nets}) > 1:
             raise ValueError("the members differ in timing, classes, persons or joints")
-        for net, own in zip(nets, channels, strict=True):
-            if len(own) != net.channels:
-                raise ValueError(f"channels {list(own)} for a member that takes {net.channels}")
-        self.channels, self.fusion = [list(own) for own in channels], fusion
+        for net, taken in zip(nets, channels, strict=True):
+            if len(taken) != net.channels:
+                raise ValueError(f"channels {list(taken)} for a member that takes {net.channels}")
+        self.channels, self.fusion = [list(taken) for taken in channels], fusion
         self.weights = shares if fusion == "logits" else [w / sum(shares) for w in shares]
         self.timing, self.window = nets[0].timing, nets[0].window
         self.persons, self.num_classes = nets[0].persons, nets[0].num_classes
@@ -95,19 +95,19 @@ class SkeletonEnsemble(ContinualModule):
     def forward_step(self, x: Tensor, state: EnsembleState) -> OadOutput | None:
         """Take a frame [B, M, V, C] of every stream, return logits [B, K], or None."""
         pairs = zip(self._parts(x), state.members, strict=True)
-        given = [net.forward_step(part, kept) for (net, part), kept in pairs]
-        logits = [out.logits for out in given if out is not None]
+        outs = [net.forward_step(part, member) for (net, part), member in pairs]
+        logits = [out.logits for out in outs if out is not None]
         return OadOutput(self._fuse(logits), None) if logits else None
 
     def forward_steps(self, x: Tensor, state: EnsembleState) -> OadOutput:
         """Take T frames [B, T, M, V, C], return the logits [B, T', K] of all outputs."""
         pairs = zip(self._parts(x), state.members, strict=True)
-        given = [net.forward_steps(part, kept).logits for (net, part), kept in pairs]
-        return OadOutput(self._fuse(given), None)
+        logits = [net.forward_steps(part, member).logits for (net, part), member in pairs]
+        return OadOutput(self._fuse(logits), None)
 
     def _parts(self, x: Tensor) -> list[tuple[SkeletonNet, Tensor]]:
         pairs = zip(self.networks, self.channels, strict=True)
-        return [(net, x[..., own]) for net, own in pairs]
+        return [(net, x[..., taken]) for net, taken in pairs]
 
     def _fuse(self, logits: Sequence[Tensor]) -> Tensor:
         scores = torch.stack([y.softmax(-1) if self.fusion == "softmax" else y for y in logits])
@@ -121,12 +121,12 @@ class SkeletonEnsemble(ContinualModule):
 
     @property
     def exact(self) -> bool:
-        """Whether the answers of its members are those of recomputing their windows."""
+        """Whether the outputs of all members equal a recomputation of their windows."""
         return all(net.exact for net in self.networks)
 
     @property
     def dense_macs(self) -> int:
-        """Multiply-accumulates of a step that recomputes the whole clip."""
+        """Multiply-accumulates of a step that recomputes the clip."""
         return sum(net.dense_macs for net in self.networks)
 
 

@@ -1,8 +1,8 @@
 """Steps of ``JointStreams`` with ``BodyNormaliser`` as one loop, float32, compiled by Numba.
 
-A step is some sixty operations on a few dozen numbers, of which NumPy takes 2 us for each. The
-equations are those of ``joints.py`` and ``normalise.py``. Numba compiles this in half the time as
-it makes no array of its own.
+A step is about sixty operations on a few dozen numbers, for each of which NumPy takes 2 us. The
+equations are those of ``joints.py`` and ``normalise.py``. No array is created, which halves the
+time that Numba takes to compile.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _BONE, _JOINT_MOTION, _BONE_MOTION = 1, 2, 3  # number in STREAMS
 def _choose(
     given: Any, min_score: Any, patience: Any, owner: Any, away: Any, flags: Any, slot: Any
 ) -> bool:
-    """Set the slots of persons: -1 for nobody, plus the number of slots for somebody else.
+    """Set the slot of each person: -1 if absent, and plus the number of slots for a new one.
 
-    Return whether the first person is somebody else.
+    Return whether the first person is a new one.
     """
     slots, joints, width = given.shape
     seen, free, first = flags[0], flags[1], False
@@ -64,7 +64,7 @@ def _choose(
 
 @inline
 def _measure(main: Any, min_score: Any, ends: Any, bones: Any, centre: Any, new: Any) -> Any:
-    """Set origin, unit and heading of a step; return which are known, as bits."""
+    """Set origin, unit and heading of a step; return which could be measured, as bits."""
     axes = main.shape[1] - 1
     known, lengths, count, sides = 0, _ZERO, 0, 0
     for a in range(axes + 3):

@@ -31,7 +31,7 @@ from costream.nn.state import State, zeros
 STREAMS = ("joint", "bone", "joint_motion", "bone_motion")
 NORMALISATIONS = ("none", "body", "ntu", "kinetics", "pyskl")
 IMAGE_SCALES = {"kinetics": (1.0, 1.0), "pyskl": (2.0, -2.0)}
-SLOTS = 8  # persons of a source that are considered; more are ignored
+SLOTS = 8  # persons of a source; further ones are ignored
 
 
 @dataclass
@@ -44,7 +44,7 @@ class JointsState(State):
     had: Tensor  # float32 [B, P, V], 1 where the previous step has a joint
 
     def __post_init__(self) -> None:
-        self.arrays: list[Array] = []  # the same memory, for compiled steps
+        self.arrays: list[Array] = []  # views of the tensors, for compiled steps
 
 
 @frontend("joints", order=7)
@@ -64,8 +64,8 @@ class JointStreams(nn.Module):
             "kinetics" (2 axes), as 2s-AGCN and continual-skeletons prepare these datasets;
             "pyskl", as pyskl does for 2 axes and, with ntu-25, for 3.
         origin, unit, heading: memory of "body", in steps.
-        missing: replaces a joint that a present person lacks: "hold", by its last position in
-            the frame of reference (zero until there is one; then its bone is zero too), or "zero".
+        missing: value of a joint that a present person lacks: "hold", its last position in the
+            frame of reference (before the first one it is zero, and so is its bone), or "zero".
         score: None, or the score as one more channel of each stream: in bones and motion its
             "difference" (continual-skeletons) or "mean" (pyskl).
         min_score: joints with at most this score are missing.
@@ -138,17 +138,17 @@ class JointStreams(nn.Module):
         self._conversion(layout)
 
     def prepare(self, item: SkeletonFrame) -> npt.NDArray[np.float32]:
-        """Return float32 [SLOTS, V, axes + 1]: the joints in the network's layout and their scores.
+        """Return the joints in the network's layout and their scores, float32 [SLOTS, V, axes + 1].
 
-        A joint made of several is missing if one of them is. For a network with two axes, 3D
-        joints are projected from the front. Raise ValueError for arrays that are not of the
-        skeleton's layout, lack an axis or hold numbers that are not finite.
+        A joint that is the mean of several is missing if one of them is. For a network with two
+        axes, 3D joints are projected from the front. Raises ValueError for arrays that do not fit
+        the skeleton's layout, lack an axis or have numbers that are not finite.
         """
         joints, scores = item.joints[:SLOTS], item.scores[:SLOTS]
         if joints.ndim != 3 or joints.shape[2] < self.axes:
             raise ValueError(f"skeletons {list(joints.shape)} do not have {self.axes} axes")
         if not joints.shape[1] == scores.shape[1] == len(item.layout.joints):
-            raise ValueError(f"skeletons {list(joints.shape)} are not of {item.layout.name}")
+            raise ValueError(f"skeletons {list(joints.shape)} do not fit {item.layout.name}")
         if not math.isfinite(np.add.reduce(joints, None) + np.add.reduce(scores, None)):
             raise ValueError("skeletons with numbers that are not finite")
         parts = self._conversion(item.layout)
@@ -184,22 +184,22 @@ class JointStreams(nn.Module):
         The number of persons S is arbitrary. Raises ValueError for another shape, and for a state
         of another number of streams.
         """
-        given = x.float().numpy()
-        wanted = len(state.before), self.joints, self.axes + 1
-        if given.ndim != 4 or not given.shape[1] or (len(given), *given.shape[2:]) != wanted:
-            raise ValueError(f"skeletons {list(given.shape)} are not those of the state")
+        array = x.float().numpy()
+        expected = len(state.before), self.joints, self.axes + 1
+        if array.ndim != 4 or not array.shape[1] or (len(array), *array.shape[2:]) != expected:
+            raise ValueError(f"skeletons {list(array.shape)} do not fit the state")
         if fast.enabled() and self._loop is not None:
             if not state.arrays:
                 persons, frame = state.persons, state.frame
-                held = persons.owner, persons.away, frame.values, frame.counts
-                state.arrays = [part.numpy() for part in (*held, state.before, state.had)]
-            return torch.from_numpy(self._loop(given, state.arrays))
-        with np.errstate(all="ignore"):  # of numbers without a meaning
-            return torch.from_numpy(self._step(given, state))
+                tensors = (persons.owner, persons.away, frame.values, frame.counts)
+                state.arrays = [t.numpy() for t in (*tensors, state.before, state.had)]
+            return torch.from_numpy(self._loop(array, state.arrays))
+        with np.errstate(all="ignore"):  # values of missing joints
+            return torch.from_numpy(self._step(array, state))
 
     @cached_property
     def _loop(self) -> Callable[[Array, Sequence[Array]], Array] | None:
-        """The compiled form of ``_step``, where there is one."""
+        """The compiled form of ``_step``; None for settings without one."""
         if self.score is not None or not isinstance(self._normaliser, BodyNormaliser):
             return None
         from costream.models.skeleton.joint_kernels import joint_loop
@@ -208,13 +208,13 @@ class JointStreams(nn.Module):
         options = self.min_score, self.patience, self.missing == "hold"
         return joint_loop(self._normaliser, self._parents, numbers, *options)
 
-    def _step(self, given: Array, state: JointsState) -> Array:
-        visible = given[..., -1] > self.min_score
+    def _step(self, array: Array, state: JointsState) -> Array:
+        visible = array[..., -1] > self.min_score
         present: Flags = np.any(visible, 2)
         chosen = select_persons(present, state.persons, self.patience)
-        place = np.arange(len(given))[:, None], chosen.slot
+        place = np.arange(len(array))[:, None], chosen.slot
         seen = visible[place] & chosen.here[..., None]
-        joints = given[place] * seen[..., None]
+        joints = array[place] * seen[..., None]
         changed = chosen.changed
         placed, ready = self._normaliser(joints[..., :-1], seen, changed[:, 0], state.frame)
         if self.score is not None:
@@ -229,9 +229,9 @@ class JointStreams(nn.Module):
     def _tokens(
         self, placed: Array, seen: Flags, here: Flags, same: Flags, state: JointsState
     ) -> Array:
-        """Return the streams of the visible joints, and store these for the next step.
+        """Return the streams of the visible joints; store the joints for the next step.
 
-        ``here``, ``same``: bool [B, P, 1], the person is present, and is the same as before.
+        ``here``, ``same``: bool [B, P, 1], whether the person is present, and the same as before.
         """
         before, held = state.before.numpy(), state.had.numpy()
         had = (held > 0) & same
@@ -278,7 +278,7 @@ class JointStreams(nn.Module):
         raise ValueError(f"normalise {kind!r} does not support {self.layout.name} with {axes} axes")
 
     def _conversion(self, layout: Layout) -> npt.NDArray[np.intp] | None:
-        """Return the joints [V, K] of ``layout`` averaged for each joint; None: same layout."""
+        """Return the joints [V, K] of ``layout`` whose means are the joints; None: same layout."""
         if layout not in self._conversions:
             found = None
             if layout.joints != self.layout.joints:
@@ -289,15 +289,16 @@ class JointStreams(nn.Module):
         return self._conversions[layout]
 
 
-def _check(name: str, values: Sequence[object], known: Sequence[object]) -> None:
-    wrong = [value for value in values if value not in known]
+def _check(name: str, values: Sequence[object], allowed: Sequence[object]) -> None:
+    """Raise ValueError for no values, or values that are not allowed."""
+    wrong = [value for value in values if value not in allowed]
     if wrong or not values:
-        choices = " or ".join(map(str, known))
+        choices = " or ".join(map(str, allowed))
         raise ValueError(f"{name} must be {choices}, not {', '.join(map(str, wrong)) or 'empty'}")
 
 
-# Where published code does not take the bones from the layout's own graph. A joint that is its
-# own parent has no bone.
+# Layouts where published code does not take the bones from the graph. A joint that is its own
+# parent has no bone.
 _PUBLISHED = {
     "openpose-18": (0, 0, 1, 2, 3, 1, 5, 6, 2, 8, 9, 5, 11, 12, 0, 0, 14, 15),  # 2s-AGCN
     "coco-17": (0, 0, 0, 1, 2, 0, 0, 5, 6, 7, 8, 0, 0, 11, 12, 13, 14),  # pyskl
@@ -314,9 +315,9 @@ def bone_parents(layout: Layout) -> tuple[int, ...]:
 
 @dataclass
 class PersonsState(State):
-    """Owner of each of the P places of a network."""
+    """The person in each of the P places of a network."""
 
-    owner: Tensor  # int64 [B, P], slot of the source + 1; 0: none yet
+    owner: Tensor  # int64 [B, P], the person's slot in the source + 1; 0: none yet
     away: Tensor  # int64 [B, P], steps since the owner was last visible
 
 
@@ -325,8 +326,8 @@ class SelectedPersons:
     """Persons selected at one step."""
 
     slot: npt.NDArray[np.intp]  # [B, P], slot of the source
-    here: Flags  # [B, P], False: nobody is visible in this place
-    changed: Flags  # [B, P], True: a different person than at the previous step
+    here: Flags  # [B, P], whether the person is visible
+    changed: Flags  # [B, P], whether it is another person than at the previous step
 
 
 def select_persons(present: Flags, state: PersonsState, patience: int) -> SelectedPersons:
@@ -339,7 +340,7 @@ def select_persons(present: Flags, state: PersonsState, patience: int) -> Select
     slot, here = np.maximum(owners - 1, 0), np.zeros(owners.shape, np.bool_)
     changed = np.zeros_like(here)
     for row, visible in enumerate(present):
-        free = visible.nonzero()[0].tolist()  # slots that no earlier place has
+        free = visible.nonzero()[0].tolist()  # slots that earlier places have not taken
         for place, owner in enumerate((owners[row] - 1).tolist()):
             if owner not in free:
                 away[row, place] += 1

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from costream.core.layouts import NTU_25
 from costream.models.oad.cooadtr import OadOutput
 from costream.models.skeleton.blocks import PADDINGS, SkeletonBlock, Spatial
-from costream.models.skeleton.step import FoldedSkeleton, SkeletonState
+from costream.models.skeleton.step import FoldedSkeleton
+from costream.models.skeleton.step_plan import SkeletonState
 from costream.models.spec import register_model
 from costream.nn.folding import Foldable
 from costream.nn.graph import (
@@ -113,9 +114,9 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
     continual form, with an output every ``stride`` steps from step ``delay`` on. Parameter
     names are those of the ordinary networks of continual-skeletons.
 
-    An absent person is all zeros, [V, C]. It is processed like a person at the origin, in clips
-    and streams alike, but in a stream nothing is computed for it once it has been absent for the
-    receptive field of the blocks.
+    An absent person is all zeros, [V, C]. Clips and streams process it like a person at the origin,
+    but in a stream nothing is computed for a person who has been absent for the receptive field of
+    the blocks.
 
     Args:
         num_classes: K. ``joints``: V. ``bones``: (child, parent) pairs that lead to ``centre``.
@@ -129,11 +130,11 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
             frames. "causal": zeros before frame 0 only, no output depends on later frames,
             and there is an output from step 0 on.
         pool: features of the last block that a stream averages; a clip averages all of its
-            features, and ``pool`` at most with "causal", which gives logits for each feature.
+            features, with "causal" at most ``pool`` for the logits of each feature.
         partition: see ``costream.nn.graph.adjacency``. ``attention``, ``compat``: see
             ``AdaptiveGraphConvolution``; with attention "clip" there is no stream.
         conv_first, inner_residual: see ``GraphConvolution``. ``temporal``: "convolution", or
-            "branches" as in ST-GCN++, whose kernels are its own.
+            "branches" as in ST-GCN++, which has other kernels.
         dropout: of each block's temporal unit, in training.
         statistics: with padding "causal", a second Linear on statistics of the input: mean and
             standard deviation of each number of a joint over the newest frames, from that of
@@ -291,13 +292,13 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
     def count_macs(self, persons: int | None = None) -> int:
         """Return the multiply-accumulates of the matrix products of a step of one stream.
 
-        For a strided network, the mean over steps. ``persons``: number awake; default: all.
+        For a strided network, the mean over steps. ``persons``: number computed; default: all.
         """
         bodies = self.persons if persons is None else persons
         total, jump = 0.0, 1
         for block in self.blocks:
-            each, given = block.count_macs(self.joints)
-            total += bodies * (each / jump + given / (jump * block.stride))
+            of_input, of_output = block.count_macs(self.joints)
+            total += bodies * (of_input / jump + of_output / (jump * block.stride))
             jump *= block.stride
         return round(total + self._classifier_macs / jump)
 
@@ -310,12 +311,12 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
 
     @property
     def exact(self) -> bool:
-        """Whether its answers are those of recomputing the window, not padded at its ends."""
+        """Whether its outputs equal a recomputation of the window without padding at its ends."""
         return self.form != "same"
 
     @property
     def dense_macs(self) -> int:
-        """Multiply-accumulates of a step that recomputes the whole clip.
+        """Multiply-accumulates of a step that recomputes the clip.
 
         For a strided network, with outputs at every ``stride``-th step only, the mean over steps.
         """
@@ -325,10 +326,10 @@ class SkeletonNet(ContinualModule, Foldable[FoldedSkeleton]):
         """Return the multiply-accumulates of ``forward`` over a clip of ``frames`` frames."""
         total = 0
         for block in self.blocks:
-            each, given = block.count_macs(self.joints)
-            total += frames * each
+            of_input, of_output = block.count_macs(self.joints)
+            total += frames * of_input
             frames = block.count_frames(frames)
-            total += frames * given
+            total += frames * of_output
         return self.persons * total + self._classifier_macs
 
     @property
@@ -345,13 +346,13 @@ def _check(
     widths: Sequence[int],
     strides: Sequence[int],
 ) -> None:
-    for name, value, known in (
+    for name, value, allowed in (
         ("kind", kind, KINDS),
         ("padding", padding, PADDINGS),
         ("temporal", temporal, ("convolution", "branches")),
     ):
-        if value not in known:
-            raise ValueError(f"{name} {value!r} is not one of {', '.join(known)}")
+        if value not in allowed:
+            raise ValueError(f"{name} {value!r} is not one of {', '.join(allowed)}")
     if not kernel % 2:
         raise ValueError(f"kernel {kernel} has no centre: it must be odd")
     if not widths or len(widths) != len(strides):

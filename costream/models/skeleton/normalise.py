@@ -1,7 +1,7 @@
 """Skeleton normalisation for position, size and heading, step by step.
 
-It is causal. Coordinates of joints that are not visible are zero before and after. A step is some
-forty operations on a few numbers, which NumPy starts in a fifth of the time that PyTorch takes.
+It is causal. Coordinates of joints that are not visible are zero before and after it. A step is
+about forty operations on a few numbers, for which NumPy takes a fifth of the time of PyTorch.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class ReferenceFrameState(State):
     """Frame of reference of each stream; the meaning of the values depends on the normaliser."""
 
     values: Tensor  # float32 [B, K]
-    counts: Tensor  # float32 [B, 3], steps in each mean, up to its memory
+    counts: Tensor  # float32 [B, 3], steps in each mean, at most its memory
 
 
 class Normaliser(Protocol):
     """Transforms joints [B, P, V, A], visible where [B, P, V], into a frame of reference.
 
-    The first person is the main one; ``changed``, bool [B]: a different one than before. Returns
-    the joints and, bool [B], whether there is a frame of reference yet.
+    The first person is the main one; ``changed``, bool [B]: whether it is another one than before.
+    Returns the joints and, bool [B], whether there is a frame of reference yet.
     """
 
     macs: int  # multiply-accumulates per joint
@@ -95,7 +95,7 @@ class NTUNormaliser:
     def __call__(
         self, x: Array, seen: Flags, changed: Flags, state: ReferenceFrameState
     ) -> tuple[Array, Flags]:
-        """Return the joints in that frame of reference, once there is one."""
+        """Return the joints in the frame of reference, once there is one."""
         main, ok = x[:, 0], seen[:, 0]
         values, counts = state.values.numpy(), state.counts.numpy()
         known = counts[:, 0] > 0
@@ -116,9 +116,9 @@ class BodyNormaliser:
     """Person-centred frame: hips at the origin, bones of mean length 1, heading aligned.
 
     Each is a running mean over the main person's last steps: ``origin``, ``unit`` and
-    ``heading`` are its memory in steps (None: all of them; 0: not done; 1: each step by
-    itself). Heading rotates about the vertical (y) until shoulders and hips, left to right, point
-    to +x; it needs three axes. Coordinates must be right-handed.
+    ``heading`` are its memory in steps (None: all steps; 0: not done; 1: only the present step).
+    Heading rotates about the vertical (y) until shoulders and hips, left to right, point to +x; it
+    needs three axes. Coordinates must be right-handed.
 
     For the compiled loop: ``ends`` [2, E], the joints at the ends of the ``bones`` and of the
     lines from left to right, ``centre``, the ``memory`` [3] of the means and which of these each
@@ -154,7 +154,7 @@ class BodyNormaliser:
     def __call__(
         self, x: Array, seen: Flags, changed: Flags, state: ReferenceFrameState
     ) -> tuple[Array, Flags]:
-        """Return the joints in that frame of reference, once the hips have been visible."""
+        """Return the joints in the frame of reference, once the hips have been visible."""
         values, counts = state.values.numpy(), state.counts.numpy()
         if changed.any():
             values[changed], counts[changed] = 0, 0

@@ -7,23 +7,20 @@ and so are the nine frames of a temporal kernel. Absent persons cost nothing.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from costream.models.skeleton.blocks import SkeletonLayers
-from costream.models.skeleton.temporal import FoldedBlock, FoldedConvolution, SkeletonBlockState
+from costream.models.skeleton.folded_block import FoldedBlock
+from costream.models.skeleton.step_plan import PersonState, SkeletonState, StepPlan
 from costream.nn import fast
-from costream.nn.convolution import ConvolutionState
 from costream.nn.folding import Folded
-from costream.nn.graph import FoldedGraphConvolution, scale_and_shift
-from costream.nn.pooling import MeanState
-from costream.nn.state import State, zeros
-from costream.nn.timing import ClockedState, Timing, check_shape, hide_unstarted, in_sequence
+from costream.nn.graph import scale_and_shift
+from costream.nn.state import zeros
+from costream.nn.timing import Timing, check_shape, hide_unstarted, in_sequence
 
 _PIECE = 128  # frames processed at once: bounds memory
 
@@ -242,184 +239,3 @@ class FoldedSkeleton(Folded):
                 for block, own, x in zip(self.blocks, person.blocks, self.rests, strict=True):
                     block.wake(own, rows, x[m], time)
                 flags[:, m] = 0
-
-
-# Steps of skeleton blocks on the memory of one state, with preallocated views and buffers.
-#
-# An operation of a step takes a few microseconds whatever its size, and several times as long when
-# the weights of a product, read before it, have pushed its code and its operands out of the cache.
-# A step of ten blocks has a hundred of them. Without creating views, counters and tensors, a step
-# of ST-GCN takes 3.2 ms in place of 3.5; its products with weights alone take 2.4.
-
-
-class StepPlan:
-    """Steps through blocks, with the same results as ``FoldedBlock.step``.
-
-    Args:
-        blocks: of a network in evaluation. ``bodies``: their state of N = M' B persons.
-        low: the first of the M' persons. ``scale``, ``shift``: of their frames, [M', 1, V, C].
-    """
-
-    def __init__(
-        self, blocks: list[FoldedBlock], bodies: PersonState, low: int, scale: Tensor, shift: Tensor
-    ) -> None:
-        self.blocks, self.scale, self.shift = blocks, scale, shift
-        persons, _, joints, channels = scale.shape
-        self.own = slice(low, low + persons)
-        with torch.inference_mode(False):
-            self.frames = scale.new_empty(persons, bodies.batch_size // persons, joints, channels)
-            self.rows = self.frames.flatten(0, 1)
-        parts = self.frames, scale, shift
-        self.arrays = [part.numpy() for part in parts] if fast.has_numpy_view(self.frames) else None
-        self._steps: list[tuple[Callable[[Tensor, int], Tensor | None], int, int]] = []
-        for block, block_state in zip(blocks, bodies.blocks, strict=True):
-            temporal, step = block.temporal, _ordinary(block, block_state)
-            if isinstance(temporal, FoldedConvolution) and temporal.conv.kernel > 1:
-                step = BlockPlan(block, block_state, joints).step
-            self._steps.append((step, block.timing.delay, block.timing.stride))
-
-    def run(self, x: Tensor, time: int) -> Tensor | None:
-        """Take frame number ``time`` [B, M, V, C], return the last block's output, or None.
-
-        The output [N, V, O] is overwritten by the next step.
-        """
-        if self.arrays is not None and fast.has_numpy_view(x):
-            frames, scale, shift = self.arrays
-            np.multiply(x.numpy().swapaxes(0, 1)[self.own], scale, out=frames)
-            frames += shift
-        else:
-            torch.addcmul(self.shift, x.transpose(0, 1)[self.own], self.scale, out=self.frames)
-        x = self.rows
-        for step, delay, stride in self._steps:
-            y = step(x, time)
-            if y is None:
-                return None
-            x, time = y, (time - delay) // stride
-        return x
-
-
-def _ordinary(
-    block: FoldedBlock, block_state: SkeletonBlockState
-) -> Callable[[Tensor, int], Tensor | None]:
-    return lambda x, time: block.step(x, block_state)
-
-
-class BlockPlan:
-    """A block whose temporal unit is a convolution; see ``StepPlan``."""
-
-    def __init__(self, block: FoldedBlock, block_state: SkeletonBlockState, joints: int) -> None:
-        conv = cast(FoldedConvolution, block.temporal).conv
-        memory = cast(ConvolutionState, block_state.temporal)
-        frames = memory.frames
-        count, before, width = frames.shape[0], conv.kernel - 1, conv.in_width
-        with torch.inference_mode(False):
-            # [N V, L, C]; the first K - 1 of L slots repeat the last ones of the previous lap
-            ring = frames.view(count * joints, -1, width)
-            laps, flat = ring.shape[1] - before, ring.flatten(1)
-            self.slots = ring[:, before:].unbind(1)
-            self.windows = [flat.narrow(1, k * width, conv.kernel * width) for k in range(laps)]
-            self.front, self.back = ring[:, :before], ring[:, -before:]
-            self.y = frames.new_empty(count * joints, conv.out_width)
-            self.frame = self.y.view(count, joints, -1)
-            spatial = block.spatial
-            self.spatial: Callable[[Tensor, int], Any] = (
-                GraphPlan(spatial, count, joints, self.slots).step
-                if type(spatial) is FoldedGraphConvolution
-                else lambda x, slot: self.slots[slot].copy_(spatial(x).flatten(0, 1))
-            )
-            self.residuals = block_state.residual.frames.unbind(1) if block_state.residual else ()
-        self.matrix, self.bias, self.beside = conv.matrix, cast(Tensor, conv.bias), block.beside
-        self.delay, self.stride = block.timing.delay, block.timing.stride
-        self.has_residual = block.delay is not None
-        self.wait = block.delay.delay if block.delay is not None else 0
-        states = [memory, *([block_state.residual] if block_state.residual else [])]
-        self.clocks = [state.clock.numpy() for state in states]
-
-    def step(self, x: Tensor, time: int) -> Tensor | None:
-        """Take frame number ``time`` [N, V, C], return [N, V, O] or None."""
-        for clock in self.clocks:
-            clock.fill(time + 1)
-        slot, slots = time % len(self.slots), len(self.residuals) if self.wait else 0
-        if time and not slot:
-            self.front.copy_(self.back)
-        self.spatial(x, slot)
-        if slots and not time % self.stride:
-            self.residuals[time // self.stride % slots].copy_(x)
-        late = time - self.delay
-        if late < 0 or late % self.stride:
-            return None
-        torch.addmm(self.bias, self.windows[slot], self.matrix, out=self.y)
-        if self.has_residual:  # without a delay it is the frame itself
-            past = self.residuals[(time - self.wait) // self.stride % slots] if slots else x
-            if self.beside is None:
-                self.frame.add_(past)
-            else:
-                self.y.addmm_(past.reshape(-1, past.shape[2]), self.beside)
-        return self.frame.relu_()
-
-
-class GraphPlan:
-    """A ``FoldedGraphConvolution`` with its buffers."""
-
-    def __init__(
-        self, fold: FoldedGraphConvolution, count: int, joints: int, outs: Sequence[Tensor]
-    ) -> None:
-        self.products, products, self.outs = fold.products, fold.products, outs
-        width = len(products.weight) * joints // len(fold.graph)
-        self.graph = fold.graph.expand(count, -1, -1)
-        self.mixed = fold.graph.new_empty(count, len(fold.graph), width)
-        self.rows = self.mixed.view(count * joints, -1)
-        self.y = fold.graph.new_empty(count * joints, products.weight.shape[1])
-        self.bias = products.bias.repeat(count, 1) if products.bias.dim() == 2 else products.bias
-
-    def step(self, x: Tensor, slot: int) -> None:
-        """Write the output [N V, O] for a frame [N, V, C] into ``outs[slot]``."""
-        torch.bmm(self.graph, x, out=self.mixed)
-        torch.addmm(self.bias, self.rows, self.products.weight, out=self.y)
-        if self.products.adds_input:
-            self.y.add_(x.view(-1, x.shape[2]))
-        torch.clamp_min(self.y, 0, out=self.outs[slot])
-
-
-@dataclass
-class PersonState(State):
-    """State of all blocks for one person of every stream."""
-
-    blocks: tuple[SkeletonBlockState, ...]
-
-
-@dataclass
-class SkeletonState(ClockedState):
-    """State of a network for each stream.
-
-    A person who has been absent for long is asleep: its state is out of date, and rebuilt on
-    waking.
-    """
-
-    steps: Tensor  # int64 [B], frames since the stream began
-    empty: Tensor  # int64 [B, M], newest consecutive frames without this person
-    asleep: Tensor  # int64 [B, M], 0 or 1
-    persons: tuple[PersonState, ...]
-    mean: MeanState
-    statistics: MeanState | None  # of a network with statistics
-
-    def __post_init__(self) -> None:
-        """Store all persons in one tensor, so that one matrix product can process several."""
-        super().__post_init__()
-        # The counters' memory as NumPy arrays, with a tenth of the access time.
-        self.counters: tuple[Any, ...] = (
-            self.steps.numpy(),
-            self.empty.numpy(),
-            self.asleep.numpy(),
-        )
-        self.plans: dict[tuple[int, int], StepPlan] = {}  # of steps for persons low to high - 1
-        self._views: dict[tuple[int, int], PersonState] = {}
-        self._joined = PersonState.cat(self.persons)
-        self.persons = tuple(self.bodies(m, m + 1) for m in range(len(self.persons)))
-
-    def bodies(self, low: int, high: int) -> PersonState:
-        """Return the state of persons ``low`` to ``high - 1``, rows (person, stream)."""
-        if (low, high) not in self._views:
-            rows = slice(low * self.batch_size, high * self.batch_size)
-            self._views[low, high] = self._joined._map([self._joined], lambda t: t[0][rows])
-        return self._views[low, high]

@@ -214,8 +214,8 @@ def test_only_skeletons_of_their_layout_are_prepared() -> None:
     for joints, given, message in (
         (whole[0], scores, "do not have 3 axes"),
         (whole[..., :2], scores, "do not have 3 axes"),
-        (whole[:, :14], scores, "are not of body-15"),
-        (whole, scores[:, :14], "are not of body-15"),
+        (whole[:, :14], scores, "do not fit body-15"),
+        (whole, scores[:, :14], "do not fit body-15"),
         (broken, scores, "not finite"),
         (whole, np.full_like(scores, np.inf), "not finite"),
     ):

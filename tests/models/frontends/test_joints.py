@@ -108,7 +108,7 @@ def test_other_shapes_and_parents_are_refused() -> None:
     frontend = JointStreams("body-15")
     state = frontend.init_state(1)
     for shape in ((4, 8, 15, 4), (1, 8, 17, 4), (1, 8, 15, 3), (1, 0, 15, 4), (1, 15, 4)):
-        with pytest.raises(ValueError, match="are not those of the state"):
+        with pytest.raises(ValueError, match="do not fit the state"):
             frontend.forward_step(torch.zeros(shape), state)
     for parents in ([0] * 3, [99] * 15, [-1] * 15):
         with pytest.raises(ValueError, match="parents must be 15 numbers of joints"):

@@ -6,12 +6,8 @@ it follows from the joint layout.
 
 from __future__ import annotations
 
-from costream.models.skeleton.dialects.importer import (
-    SKELETON_IMPORTER,
-    Dialect,
-    block_naming,
-    convert_skeleton,
-)
+from costream.models.skeleton.dialects.importer import SKELETON_IMPORTER, convert_skeleton
+from costream.models.skeleton.dialects.tensors import Dialect, block_naming
 from costream.weights_io.foreign import ForeignCheckpoint
 from costream.weights_io.import_settings import ImportSettings
 from costream.weights_io.importer import has_prefix, importer

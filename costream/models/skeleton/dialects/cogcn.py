@@ -15,10 +15,9 @@ from torch import Tensor
 from costream.models.skeleton.dialects.importer import (
     SKELETON_IMPORTER,
     SKELETON_KEYS,
-    Dialect,
-    Naming,
     convert_skeleton,
 )
+from costream.models.skeleton.dialects.tensors import Dialect, Naming
 from costream.weights_io.foreign import ForeignCheckpoint
 from costream.weights_io.import_settings import ImportSettings
 from costream.weights_io.importer import has_prefix, importer

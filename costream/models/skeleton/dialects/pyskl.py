@@ -5,13 +5,8 @@ ST-GCN++ learns the whole graph and has temporal convolutions with several dilat
 
 from __future__ import annotations
 
-from costream.models.skeleton.dialects.importer import (
-    SKELETON_IMPORTER,
-    Dialect,
-    SkeletonPreprocessing,
-    block_naming,
-    convert_skeleton,
-)
+from costream.models.skeleton.dialects.importer import SKELETON_IMPORTER, convert_skeleton
+from costream.models.skeleton.dialects.tensors import Dialect, SkeletonPreprocessing, block_naming
 from costream.weights_io.foreign import ForeignCheckpoint
 from costream.weights_io.import_settings import ImportSettings
 from costream.weights_io.importer import has_prefix, importer

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import re
 
-from costream.models.skeleton.dialects.importer import (
-    SKELETON_IMPORTER,
-    Dialect,
-    SkeletonPreprocessing,
-    block_naming,
-    convert_skeleton,
-)
+from costream.models.skeleton.dialects.importer import SKELETON_IMPORTER, convert_skeleton
+from costream.models.skeleton.dialects.tensors import Dialect, SkeletonPreprocessing, block_naming
 from costream.weights_io.foreign import ForeignCheckpoint
 from costream.weights_io.import_settings import ImportSettings
 from costream.weights_io.importer import has_prefix, importer
