@@ -99,7 +99,7 @@ def test_scores_of_motions_are_those_of_the_cards() -> None:
         assert f"| {part} ({count}) | {' | '.join(numbers)} |" in WEIGHTS
 
 
-def test_the_shipped_model_takes_what_is_said() -> None:
+def test_the_shipped_model_takes_what_is_reported() -> None:
     path = ROOT / "weights" / "cooadtr.safetensors"
     network, costs = load_model(path, device="cpu").network, read_card(path).costs
     own, dense = network.count_macs() / 1e6, network.dense_macs / 1e6

@@ -103,7 +103,7 @@ def test_a_loop_that_ends_early_finishes_the_files(tmp_path, model):
     assert document["summary"]["complete"] is False
 
 
-def test_sinks_of_ones_own_get_everything(frames, model):
+def test_sinks_of_your_own_get_everything(frames, model):
     class Counter:
         def __init__(self):
             self.seen = []
@@ -124,7 +124,7 @@ def test_sinks_of_ones_own_get_everything(frames, model):
     assert len(counter.seen) == 2 + len(result.records)
 
 
-def test_a_source_of_ones_own(model):
+def test_a_source_of_your_own(model):
     from costream.core.records import SourceInfo, VideoFrame
 
     class Grey:

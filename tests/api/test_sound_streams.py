@@ -126,7 +126,7 @@ def test_a_saved_state_keeps_the_times(model, rate_hz, begun, tmp_path):
     assert times(again.step(second)) == pytest.approx(times(stream.step(second)))
 
 
-def test_a_state_of_an_older_version_goes_on_at_its_last_step(model, sound, tmp_path):
+def test_a_state_of_an_older_version_continues_at_its_last_step(model, sound, tmp_path):
     stream = model.stream(rate_hz=RATE_HZ)
     stream.step(sound[: RATE_HZ + 999], 2.0)
     stream.save(tmp_path / "state")
@@ -170,7 +170,7 @@ def test_samples_outside_what_is_asked_for_are_not_reported(model, sound, asked)
         (np.zeros((1000, 0), np.float32), "one recording at a time"),
     ],
 )
-def test_hints_fit_what_is_wrong(model, samples, hint):
+def test_hints_match_the_mistake(model, samples, hint):
     with pytest.raises(UsageError, match=hint):
         model.stream(rate_hz=RATE_HZ).step(samples)
 

@@ -55,7 +55,7 @@ def test_an_output_comes_with_its_frame(frames, model):
 
 
 @pytest.mark.parametrize("path", [None, 5, "", ".", "/dev/null"])
-def test_what_is_no_file_to_save_to_or_load(path, frames, model):
+def test_what_is_not_a_file_to_save_to_or_load(path, frames, model):
     stream = model.stream(rate_hz=8)
     with pytest.raises(UsageError, match="file"):
         stream.load(path)
@@ -76,7 +76,7 @@ def test_a_stream_that_an_error_ends_is_not_complete(frames, model):
 
 @pytest.mark.parametrize("name", ["cooadtr", "eventful-vitdet"])
 @pytest.mark.parametrize("cut", [1, 13])
-def test_saved_and_loaded_it_goes_on_as_if_nothing_had_been(frames, name, cut, tmp_path):
+def test_saved_and_loaded_it_continues_as_if_uninterrupted(frames, name, cut, tmp_path):
     model, frames = costream.load_model(name), frames[:50]
     expected = whole(model.stream(rate_hz=25), frames)
     first = model.stream(rate_hz=25)
@@ -103,7 +103,7 @@ def test_skeletons_with_their_own_times():
 
 
 @pytest.mark.parametrize("cut", [1, 37, 70])
-def test_persons_go_on_as_if_nothing_had_been(cut, tmp_path):
+def test_persons_continue_as_if_uninterrupted(cut, tmp_path):
     """Two persons, of whom one comes later; saved before and after, between two outputs too."""
     model, random = costream.load_model("costgcn"), np.random.default_rng(0)
     joints = random.standard_normal((90, 2, 25, 3)).cumsum(0) / 30
@@ -132,7 +132,7 @@ def test_several_streams_of_one_model_do_not_touch_each_other(frames, model):
     assert [record for record in records if not isinstance(record, Compute)] == alone
 
 
-def test_reset_begins_anew(frames, model):
+def test_reset_starts_again(frames, model):
     stream = model.stream(rate_hz=8)
     first = whole(stream, frames[:20])
     stream.reset()
@@ -201,7 +201,7 @@ def test_a_frame_may_be_overwritten_after_its_step(frames, model):
     assert [record for record in records if not isinstance(record, Compute)] == expected
 
 
-def test_what_is_wrong_is_said(frames, model, tmp_path):
+def test_mistakes_are_reported(frames, model, tmp_path):
     with pytest.raises(UsageError, match="does not apply to a stream"):
         model.stream(start=3)
     for option in ({"device": "cpu"}, {"dtype": "bfloat16"}, {"threads": 2}):
@@ -253,7 +253,7 @@ def test_tensors_of_half_precision_are_taken(model):
         model.stream(rate_hz=8).step(torch.zeros(40, 40, 3, dtype=torch.bfloat16))
 
 
-def test_what_cannot_be_copied_says_how_to_go_on(frames, model):
+def test_what_cannot_be_copied_says_how_to_continue(frames, model):
     stream = model.stream(rate_hz=8)
     stream.step(frames[0])
     with pytest.raises(TypeError, match="save it to a file"):

@@ -146,7 +146,7 @@ def test_one_stream_of_a_detector() -> None:
     ("name", "says"),
     [("missing.mp4", "no such file"), ("one.mp4", "too short"), ("rows.npy", "not a video")],
 )
-def test_what_cannot_be_measured_is_said(tmp_path: Path, name: str, says: str) -> None:
+def test_what_cannot_be_measured_is_reported(tmp_path: Path, name: str, says: str) -> None:
     make_video(tmp_path / "one.mp4", frames=1)
     np.save(tmp_path / "rows.npy", np.zeros((4, 8), np.float32))
     done = costream("bench", "stream", tmp_path / name)

@@ -20,7 +20,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_video(tmp_path_factory.mktemp("clips") / "clip.mp4", 24, rate=10)
 
 
-def test_every_step_is_told(clip: Path) -> None:
+def test_every_step_is_reported(clip: Path) -> None:
     plenty = Budget.parse("1TMAC")
     trace = budget_trace(str(clip), bright_model(), plenty, steps=48)
     assert [step.stretch for step in trace] == [name for name in STRETCHES for _ in range(12)]

@@ -155,7 +155,7 @@ def test_outputs_that_are_thrown_away_make_the_difference() -> None:
     assert skeleton.published_skeleton_macs(kept) / 1e9 == pytest.approx(0.2235, rel=0.008)
 
 
-def test_what_costream_spends() -> None:
+def test_the_cost_of_costream_is_counted() -> None:
     own = {count.name: skeleton.skeleton_macs(count) for count in skeleton.COUNTS}
     assert own["ST-GCN"] / 1e9 == pytest.approx(17.25, rel=0.001)
     classifier = 256 * 60
@@ -226,7 +226,7 @@ def test_counts_of_token_gates_are_those_of_the_paper(
 
 
 @pytest.mark.parametrize("pixels", eventful.BASE)
-def test_of_whole_frames_too(pixels: int) -> None:
+def test_complete_frames_are_counted_too(pixels: int) -> None:
     side = eventful.GRIDS[pixels]
     assert (
         round(eventful.count_vitdet("token-wise", side, None) / 1e9, 1) == eventful.BASE[pixels][0]

@@ -210,7 +210,7 @@ def test_vivit_is_timed_with_all_and_with_few_tokens(monkeypatch: pytest.MonkeyP
     assert cost["costream", 4] < cost["costream", 8] < cost["dense", 17]
 
 
-def test_steps_are_timed_beside_exact_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_timed_with_exact_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nystrom, "STEP_SIZES", ((16, 2, 40, 4),))
     table = nystrom.nystrom_steps_table("conystrom", rounds=2)
     rows = [dict(zip(nystrom.COLUMNS, row, strict=True)) for row in table.rows]
@@ -221,7 +221,7 @@ def test_steps_are_timed_beside_exact_attention(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
-def test_published_networks_are_timed_beside_the_published_way(
+def test_published_networks_are_timed_with_the_published_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(published, "PICTURES", {"yolos": (64, 96), "rf": (64, 96)})

@@ -68,7 +68,7 @@ def test_a_batch_and_a_watch(weights: Path, tmp_path: Path) -> None:
     assert [c["tokens"] for c in costs if "tokens" in c] == [TOKENS, *([6] * (len(costs) // 2 - 1))]
 
 
-def test_what_is_not_for_it(weights: Path) -> None:
+def test_inputs_of_other_kinds_are_refused(weights: Path) -> None:
     refused(2, "does not detect objects", "detect", SAMPLE, "-m", weights, "--track")
     refused(2, "does not detect objects", "bench", "budget", SAMPLE, "-m", weights)
     env = {"COSTREAM_WEIGHTS": str(weights.parent)}

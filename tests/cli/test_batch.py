@@ -228,7 +228,7 @@ def test_signals_finalise_files(long_clips, tmp_path, number, code):
 
 @pytest.mark.slow
 @posix
-def test_ctrl_c_reaches_workers_that_still_import_and_says_nothing(clips, tmp_path):
+def test_ctrl_c_reaches_workers_that_still_import_and_prints_nothing(clips, tmp_path):
     for after_s in (0.0, 0.3):
         child = start("batch", clips, "-o", tmp_path / "out", "-q", start_new_session=True)
         begun = psutil.Process(child.pid)
@@ -282,7 +282,7 @@ def test_with_hash_a_touched_file_is_the_same(clips, tmp_path):
 
 
 @pytest.mark.slow
-def test_another_command_is_refused_and_overwrite_starts_anew(finished, tmp_path):
+def test_another_command_is_refused_and_overwrite_starts_again(finished, tmp_path):
     folder, before = finished
     out = Path(shutil.copytree(before, tmp_path / "out"))
     other = run("batch", folder, "-o", out, "-f", "jsonl,srt", "--top-k", 1, code=2)
@@ -351,7 +351,7 @@ def test_two_batches_do_not_share_a_folder(long_clips, tmp_path):
 
 
 @pytest.mark.slow
-def test_fail_fast_stops_and_the_repetition_goes_on(clips, tmp_path):
+def test_fail_fast_stops_and_the_repetition_continues(clips, tmp_path):
     out = tmp_path / "out"
     (clips / "bad.mp4").write_bytes(bytes(100_000))  # the largest comes first
     run("batch", clips, "-o", out, "--fail-fast", "--jobs", 1, code=4)

@@ -74,7 +74,7 @@ def test_a_lost_worker_costs_a_retry_of_its_file(clips, tmp_path, address):
     assert snapshot(tmp_path / "ray") == snapshot(tmp_path / "local")
 
 
-def test_a_cluster_that_does_not_answer_is_said(clips, tmp_path):
+def test_a_cluster_that_does_not_answer_is_reported(clips, tmp_path):
     shutil.rmtree(clips / "deeper")
     done = run(
         *("batch", clips, "-o", tmp_path / "out", "-q", "--engine", "ray"),

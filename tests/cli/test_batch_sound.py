@@ -41,7 +41,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 
 
 @pytest.mark.slow
-def test_what_became_of_each(done: tuple[Path, int]) -> None:
+def test_each_sound_file_has_its_status(done: tuple[Path, int]) -> None:
     out, code = done
     failures = {
         row["name"]: f"{row['status']}: {row['reason']}" for row in rows(out / "failures.csv")
@@ -62,7 +62,7 @@ def test_what_became_of_each(done: tuple[Path, int]) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_heard(done: tuple[Path, int]) -> None:
+def test_sounds_are_in_the_table(done: tuple[Path, int]) -> None:
     out, _ = done
     for name, steps in (("a.wav", 12), ("many.wav", 8), ("song.mp3", 8), ("talk.mp4", 8)):
         header, *rest = records(out / f"{name}.jsonl")

@@ -104,6 +104,6 @@ def test_a_stop_leaves_no_copies(clips, tmp_path):
         (["nope://viewer:swordfish@host/1", "-o", "out"], "nope"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(tmp_path, args, says):
+def test_impossible_requests_are_reported_in_one_line(tmp_path, args, says):
     assert "swordfish" not in refused(2, says, "batch", *args, "-q", cwd=tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -35,7 +35,7 @@ def test_json_names_what_matters(capsys):
             assert "pip install" in findings[extra]["hint"]
 
 
-def test_text_is_what_matters(capsys, monkeypatch):
+def test_the_text_lists_required_parts_and_missing_extras(capsys, monkeypatch):
     monkeypatch.setitem(EXTRAS, "gone", ("no-such-package", "no_such_module", "nothing"))
     assert main(["doctor"]) == 0
     there, optional = capsys.readouterr().out.split("\nOptional, and not here:\n")

@@ -71,7 +71,7 @@ def test_pictures_and_sound_there_and_back(clip: Path, tmp_path: Path) -> None:
     assert again == pytest.approx(scores_of(direct.stdout), abs=1e-4)
 
 
-def test_what_cannot_be_done_is_told_in_a_line(clip: Path, tmp_path: Path) -> None:
+def test_impossible_requests_are_reported_in_one_line(clip: Path, tmp_path: Path) -> None:
     (tmp_path / "there.npz").touch()
     np.save(tmp_path / "rows.npy", np.ones((4, 6), np.float32))
     cases: list[tuple[tuple[object, ...], int, str]] = [

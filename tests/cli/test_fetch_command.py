@@ -164,7 +164,7 @@ def test_a_part_is_kept_as_it_is(place: Place, checkpoint: bytes) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGINT", "SIGTERM"])
-def test_a_download_that_is_ended_goes_on(place: Place, checkpoint: bytes, number: str) -> None:
+def test_a_download_that_is_ended_continues(place: Place, checkpoint: bytes, number: str) -> None:
     content = checkpoint * 20
     with WeightServer(content, Reply(pause_s=0.05), Reply()) as server:
         place.write("part", server.url())
@@ -254,7 +254,7 @@ def test_offline_asks_nobody(place: Place, checkpoint: bytes, way: str) -> None:
     assert not place.cache.exists()
 
 
-def test_what_is_no_checkpoint_is_kept(place: Place) -> None:
+def test_what_is_not_a_checkpoint_is_kept(place: Place) -> None:
     content = b"<html>Please log in</html>"
     with WeightServer(content) as server:
         place.write("page", server.url(), **{"import": {"labels": "thumos14"}})

@@ -123,7 +123,7 @@ def test_a_pipe_says_what_the_file_says(weights, wav, tmp_path):
         (("--raw", "s16le", "-"), 2, "FORMAT:RATE"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(weights, args, code, message):
+def test_impossible_requests_are_reported_in_one_line(weights, args, code, message):
     refused(code, message, "listen", *args, *MODELS, weights)
 
 
@@ -152,7 +152,7 @@ def test_a_microphone_says_what_a_file_of_the_same_sound_says(weights, tmp_path)
 
 
 @needs_microphone
-def test_ctrl_c_ends_listening_and_the_files_are_whole(weights, tmp_path):
+def test_ctrl_c_ends_listening_and_the_files_are_complete(weights, tmp_path):
     with VirtualMicrophone(tmp_path / "server") as microphone:
         microphone.play(noise(60))
         child = subprocess.Popen(

@@ -270,7 +270,7 @@ def test_show_is_fifteen_lines_of_what_users_want_to_know(home: Path) -> None:
         assert keys >= {"model", "knows", "limits", "licence", "takes", "step", "weights"}
 
 
-def test_show_gives_the_scores_of_the_shipped_model_beside_its_baselines(home: Path) -> None:
+def test_show_gives_the_scores_of_the_shipped_model_next_to_its_baselines(home: Path) -> None:
     done = models(home, "show", "cooadtr", "--full")
     scores = {
         line.split("  ")[0]: line for line in done.stdout.splitlines() if "metrics test" in line

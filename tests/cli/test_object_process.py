@@ -177,7 +177,7 @@ def test_options_that_are_not_for_this_model(
     assert not list(tmp_path.rglob("*.*"))
 
 
-def test_how_it_is_known(weights: Path) -> None:
+def test_the_model_is_listed_shown_and_verified(weights: Path) -> None:
     env = {"COSTREAM_WEIGHTS": str(weights.parent)}
     listed = run("models", "list", env=env).stdout
     assert "eventful-vitdet" in listed

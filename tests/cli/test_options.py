@@ -173,7 +173,7 @@ def test_wrong_values_are_reported_before_anything_is_opened(tmp_path, options, 
 
 
 @pytest.mark.parametrize("option", ["--timeout", "--max-lag"])
-def test_no_time_is_no_limit_of_a_feed(option):
+def test_no_time_is_not_a_limit_of_a_feed(option):
     refused(2, f"'{option}': must be greater than 0", "watch", "rtsp://127.0.0.1/x", option, 0)
 
 
@@ -208,7 +208,7 @@ def test_steps_a_second(value: str) -> None:
 
 @pytest.mark.parametrize("command", ["detect", "listen", "batch", "watch"])
 @pytest.mark.parametrize("name", ["x.xlsx", "page.html", "y.TXT"])
-def test_a_file_that_is_not_written_is_no_folder(tmp_path, command, name):
+def test_a_file_that_is_not_written_is_not_a_folder(tmp_path, command, name):
     refused(2, "name a folder", command, SAMPLES / "room.mp4", "-o", name, cwd=tmp_path)
     assert not list(tmp_path.iterdir())
     (tmp_path / name).mkdir()

@@ -51,7 +51,7 @@ def test_jsonl_goes_to_a_pipe():
     assert any(r["type"] == "segment" for r in lines)
 
 
-def test_every_format_beside_each_other(tmp_path):
+def test_every_format_together(tmp_path):
     formats = ("-f", "jsonl,json,csv,srt", "-f", "vtt,audacity")
     assert run("detect", SAMPLE, "-o", tmp_path, *formats).stdout == ""
     assert sorted(p.name.removeprefix("room.mp4.") for p in tmp_path.iterdir()) == [
@@ -240,7 +240,7 @@ def test_standard_input_that_was_closed_before(command, said, tmp_path):
 
 @posix
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full (Linux)")
-def test_a_full_disk_is_said():
+def test_a_full_disk_is_reported():
     done = in_shell("-q > /dev/full")
     assert done.returncode == 3
     assert "No space left" in done.stderr
@@ -259,7 +259,7 @@ def test_a_full_standard_error_ends_no_run(unbuffered, tmp_path, monkeypatch):
 
 @posix
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full (Linux)")
-def test_a_full_log_is_said_once_and_ends_no_run(tmp_path):
+def test_a_full_log_is_reported_once_and_ends_no_run(tmp_path):
     done = in_shell(f"-o {tmp_path} --log-file /dev/full")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("/dev/full: cannot write (") == 1

@@ -147,7 +147,7 @@ def test_lines_together_equal_lines_alone_and_words(levels: Path) -> None:
         np.testing.assert_allclose(result.probabilities, together[k].probabilities, atol=1e-6)
 
 
-def test_mistakes_are_told(levels: Path, tmp_path: Path) -> None:
+def test_mistakes_are_reported(levels: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_bytes(b"")
     (tmp_path / "binary.bin").write_bytes(b"a line\n\0\1\2")
     (tmp_path / "wide.txt").write_bytes("höher".encode("utf-16"))
@@ -168,7 +168,7 @@ def test_mistakes_are_told(levels: Path, tmp_path: Path) -> None:
     refused(2, "no column text, label", *train, tmp_path / "a.txt")
 
 
-def test_bytes_that_are_no_text_are_counted(tmp_path: Path) -> None:
+def test_bytes_that_are_not_text_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "odd.txt"
     path.write_bytes(b"\xef\xbb\xbffirst\r\n\xff\xfe? second\n" + b"x\xc3\xa4" * 10_000 + b"\nlast")
     source = open_source(str(path), SourceOptions(text="line"))
@@ -187,7 +187,7 @@ def test_bytes_that_are_no_text_are_counted(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_lines_are_told_as_they_come_until_ctrl_c(levels: Path) -> None:
+def test_lines_are_reported_as_they_come_until_ctrl_c(levels: Path) -> None:
     reading = start("read", "-", "-m", levels, "-f", "lines", stdin=subprocess.PIPE)
     assert reading.stdin
     assert reading.stdout
@@ -262,7 +262,7 @@ def test_a_server_of_lines_is_watched_and_connected_to_again(levels: Path) -> No
     assert status is not None
 
 
-def test_a_restart_is_no_gap_of_the_feed(levels: Path, tmp_path: Path) -> None:
+def test_a_restart_is_not_a_gap_of_the_feed(levels: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         uri = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         for pause_s in (0.0, 3.0):

@@ -53,7 +53,7 @@ def test_a_pipe_gets_the_table_of_a_terminal_and_totals_once(tmp_path):
     assert "cosounds  dog bark" in heard
 
 
-def test_the_work_is_told_with_v():
+def test_verbose_runs_print_the_cost():
     told = run("detect", ROOM, "--duration", "2", "-v").stderr
     assert "room.mp4: 16 steps, 903 MMAC: 1.4x less, the network alone 64x less" in told
     assert "MAC" not in run("detect", ROOM, "--duration", "2").stdout

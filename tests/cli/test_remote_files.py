@@ -132,7 +132,7 @@ def test_a_connection_that_breaks_off_keeps_what_came(served, tmp_path):
         ("list.m3u8", 2, "costream watch URL"),
     ],
 )
-def test_what_is_no_file_is_refused_in_one_line(served, name, code, words):
+def test_what_is_not_a_file_is_refused_in_one_line(served, name, code, words):
     assert "fish" not in refused(code, words, "detect", served + name)
 
 

@@ -148,7 +148,7 @@ class MyTcn(ContinualClassifier):
 """
 
 
-def test_a_network_of_ones_own_code(tmp_path):
+def test_a_network_of_your_own_code(tmp_path):
     (tmp_path / "my.py").write_text(CODE)
     (tmp_path / "broken.py").write_text("raise KeyError('oops')")
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(30, 3)).astype("f4"))

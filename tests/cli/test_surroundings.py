@@ -150,13 +150,13 @@ def test_files_that_a_full_disk_cuts_keep_their_temporary_names(disk: Path) -> N
 
 @pytest.mark.parametrize("name", ["COLUMNS", "LINES"])
 @pytest.mark.parametrize("size", ["0", "-1", "1"])
-def test_errors_are_told_at_any_width(name: str, size: str, tmp_path: Path) -> None:
+def test_errors_are_reported_at_any_width(name: str, size: str, tmp_path: Path) -> None:
     for args in (("detect", "none"), ("watch", "none", "--realtime"), ("batch", "none")):
         done = costream(*args, "-o", "out", env={name: size}, cwd=tmp_path)
         assert "".join(done.stderr.split()), args
 
 
-def test_variables_that_are_almost_settings_are_told() -> None:
+def test_variables_that_are_almost_settings_are_reported() -> None:
     call = ("detect", ROOM, "--duration", "1", "-f", "jsonl")
     done = run(*call, env={"COSTREAM_THRESHOL": "0.8", "COSTREAM_MY_CAMERA": "x"})
     told = "COSTREAM_THRESHOL: no setting has this name; did you mean COSTREAM_THRESHOLD?"
@@ -190,7 +190,7 @@ def test_names_that_the_locale_cannot_hold(tmp_path: Path) -> None:
     assert (done.returncode, "set LC_ALL=C.UTF-8" in done.stderr) == (2, True), done.stderr
 
 
-def test_a_link_to_nowhere_is_no_folder(tmp_path: Path) -> None:
+def test_a_link_to_nowhere_is_not_a_folder(tmp_path: Path) -> None:
     (tmp_path / "out").symlink_to(tmp_path / "nowhere")
     for folder in ("out", "out/deeper"):
         words = "out: is a link to what does not exist"

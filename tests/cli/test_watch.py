@@ -124,7 +124,7 @@ def test_each_feed_of_a_list_has_its_own_video_stream(clips, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_sound_of_a_pipe_is_not_taken_and_that_is_told_of(tmp_path):
+def test_the_sound_of_a_pipe_is_ignored_with_a_warning(tmp_path):
     with ROOM.open("rb") as file:
         told = ("watch", "-", "-m", "cooadtr,cosounds", "-o", tmp_path)
         _, said = start(*told, stdin=file).communicate(timeout=LONG_S)
@@ -145,7 +145,7 @@ def test_records_of_feeds_on_a_pipe_carry_their_names(clips):
 
 
 @pytest.mark.slow
-def test_a_terminal_is_told_what_lasts_to_the_end(clips, tmp_path):
+def test_a_terminal_shows_what_lasts_to_the_end(clips, tmp_path):
     call = ("watch", clips / "b.mp4", "--realtime", "--speed", "20", "--on-late", "block")
     run(*call, "-o", tmp_path, "-q")
     (path,) = tmp_path.glob("*.jsonl")
@@ -178,7 +178,7 @@ def test_a_reader_that_has_left_ends_it_well(clips):
 
 
 @needs_rtsp
-def test_what_happens_to_feeds_is_told_and_the_others_go_on(tmp_path):
+def test_changes_of_feeds_are_reported_and_the_others_continue(tmp_path):
     """One is killed and comes back, one has a wrong password, one does not exist."""
     out, status, told = tmp_path / "log", tmp_path / "status.json", tmp_path / "alerts"
     right, wrong = "u:p%40ss%3Aw%2Frd@", "u:wr%40ng@"
@@ -299,7 +299,7 @@ def test_a_second_watch_is_refused_without_a_table_of_nothing(clips, tmp_path):
     assert "watched" not in said
 
 
-def test_a_restart_goes_on_where_it_was(clips, tmp_path):
+def test_a_restart_continues_where_it_was(clips, tmp_path):
     told = ("watch", clips / "a.mp4", "--realtime", "-o", tmp_path, "-q", "--state-dir", tmp_path)
     file = tmp_path / "a.mp4.jsonl"
     process = start(*told)
@@ -321,7 +321,7 @@ def test_a_restart_goes_on_where_it_was(clips, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_crash_loop_goes_on_and_no_number_is_used_twice(clips, tmp_path):
+def test_a_crash_loop_continues_and_no_number_is_used_twice(clips, tmp_path):
     told = ("watch", clips / "a.mp4", "--realtime", "-o", tmp_path, "-q", "--state-dir", tmp_path)
     file = tmp_path / "a.mp4.jsonl"
     for _ in range(3):
@@ -340,7 +340,7 @@ def test_a_crash_loop_goes_on_and_no_number_is_used_twice(clips, tmp_path):
 
 @pytest.mark.slow
 @needs_rtsp
-def test_clips_are_whole_and_in_time_after_a_restart(tmp_path):
+def test_clips_are_complete_and_in_time_after_a_restart(tmp_path):
     """Step times go on from an earlier watch, and so do those of the packets in clips."""
     file, started = tmp_path / "door.jsonl", tmp_path / "started"
     code = "import sys, time; print(sys.argv[2], time.time(), file=open(sys.argv[1], 'a'))"
@@ -414,5 +414,5 @@ def test_a_feed_that_is_given_up_is_exit_code_4(clips, tmp_path):
         (["rtsp://u:secret@h/x", "--metrics", "nonsense"], 2, "--metrics"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(args, code, words, tmp_path):
+def test_mistakes_are_reported_in_one_line(args, code, words, tmp_path):
     assert "secret" not in refused(code, words, "watch", *args, cwd=tmp_path)

@@ -212,7 +212,7 @@ def test_faults_and_gaps_of_the_source_keep_their_place() -> None:
     assert out == [0, 1, fault, 2, gap, 3, end]
 
 
-def test_a_gap_that_the_source_tells_is_not_told_twice() -> None:
+def test_a_gap_reported_by_the_source_is_not_reported_twice() -> None:
     gap = Gap(0.0, 60.0, "lost")
     out = list(resample([row(0, 0.0), gap, row(1, 60.0)], 4.0, 1.0))
     assert [x for x in out if isinstance(x, Gap)] == [gap]
@@ -281,7 +281,7 @@ def test_ticks_of_several_pictures() -> None:
     assert seen == [list(range(6 * k, 6 * k + 6)) for k in range(3)]
 
 
-def test_a_chunk_begins_anew_after_a_gap() -> None:
+def test_a_chunk_starts_again_after_a_gap() -> None:
     times = [*(i / 24 for i in range(9)), *(5 + i / 24 for i in range(7))]
     items = [picture(i, t) for i, t in enumerate(times)]
     events = list(resample(items, 4.0, 1.0, frames=6))

@@ -64,7 +64,7 @@ def test_other_commands_tables_are_left_alone(homes):
         ("top-k = true\n", "top-k takes a value, not true"),
     ],
 )
-def test_what_is_wrong_is_named(homes, text, says):
+def test_mistakes_are_named(homes, text, says):
     (homes / "costream.toml").write_text(text)
     with pytest.raises(UsageError, match=says) as caught:
         load_config("detect", OPTIONS)

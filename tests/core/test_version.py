@@ -35,7 +35,7 @@ def test_a_checkout_without_tags_is_named_by_its_commit(checkout: Path) -> None:
     assert describe(checkout) == "g" + git(checkout, "rev-parse", "--short=9", "HEAD")
 
 
-def test_changed_files_are_told(checkout: Path) -> None:
+def test_changed_files_are_reported(checkout: Path) -> None:
     (checkout / "a.txt").write_text("two\n")
     assert describe(checkout).endswith(".dirty")
 

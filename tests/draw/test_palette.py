@@ -84,7 +84,7 @@ def test_the_measure_agrees_with_published_pairs():
 
 
 @pytest.mark.parametrize("vision", VISION)
-def test_all_colours_are_told_apart(vision):
+def test_all_colours_are_distinguished(vision):
     seen = [lab(np.array(VISION[vision]) @ linear(color)) for color in COLORS]
     assert min(ciede2000(a, b) for a, b in combinations(seen[:8], 2)) > 14
     assert min(ciede2000(a, b) for a, b in combinations(seen, 2)) > 7

@@ -34,7 +34,7 @@ def test_shared_areas_by_hand() -> None:
     np.testing.assert_allclose(shared, [[1, 1 / 7, 0], [0, 0, 0]])
 
 
-def test_a_true_box_is_found_once_and_by_the_surest() -> None:
+def test_a_true_box_is_found_once_and_by_the_best() -> None:
     truth = boxes((0, 0, 10, 10))
     said = boxes((0, 0, 10, 8), (0, 0, 10, 10))  # the second fits better but is less sure
     assert match(said, truth, 0.5).tolist() == [True, False]
@@ -189,7 +189,7 @@ def true_boxes(*rows):
     return Truth(np.array(boxes, float).reshape(-1, 4), np.array(labels, int))
 
 
-def test_each_told_thing_takes_the_one_it_is_most_like():
+def test_each_prediction_takes_the_object_it_is_most_like():
     likeness = np.array([[0.6, 0.9], [0.5, 0.8], [0.7, 0.7], [0.1, 0.2]])
     assert taken(likeness, 0.5).tolist() == [1, 0, -1, -1]
     assert taken(np.zeros((2, 0)), 0.5).tolist() == [-1, -1]
@@ -207,7 +207,7 @@ def test_right_confused_missed_and_of_nothing():
     assert counts.tolist() == [[1, 0, 1], [1, 1, 0], [0, 1, 0]]
 
 
-def test_the_surest_box_takes_the_object_whatever_it_says():
+def test_the_best_box_takes_the_object_whatever_it_says():
     said = [detected((HERE, 0.6, 0), (HERE, 0.9, 1))]
     counts = box_confusion(said, [true_boxes((HERE, 0))], (0.1, 0.1))
     assert counts.tolist() == [[0, 1, 0], [0, 0, 0], [1, 0, 0]]

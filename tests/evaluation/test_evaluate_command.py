@@ -82,7 +82,7 @@ def test_text_names_model_classes_and_figures(weights, motions):
     assert "streams" not in done.stdout
 
 
-def test_unknown_labels_are_told_before_anything_runs(weights, tmp_path):
+def test_unknown_labels_are_reported_before_anything_runs(weights, tmp_path):
     data_skeleton.write_act(tmp_path / "jump" / "a.csv", "step", 0)
     done = costream("evaluate", "-m", weights, "--data", tmp_path)
     assert done.returncode == 2

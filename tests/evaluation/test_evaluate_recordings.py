@@ -103,7 +103,7 @@ def test_a_timeline_alone_gives_metrics_of_segments(result, results, recordings,
     assert found["starts"]["of"] == "timeline"
 
 
-def test_damage_is_told_once_a_file(results, recordings, tmp_path):
+def test_damage_is_reported_once_a_file(results, recordings, tmp_path):
     for path in results.glob("*.csv.jsonl"):
         lines = path.read_text("utf-8").splitlines()
         lines[2:2] = ["{"] * 300
@@ -171,7 +171,7 @@ def test_tables_for_people(results, recordings):
         ),
     ],
 )
-def test_wrong_options_are_told_before_anything_runs(arguments, told, tmp_path):
+def test_wrong_options_are_reported_before_anything_runs(arguments, told, tmp_path):
     done = costream("evaluate", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert told in done.stderr

@@ -70,7 +70,7 @@ def test_equal_scores_are_treated_as_scikit_learn_does(frames):
     assert average_precision(scores, positive) == pytest.approx(expected, abs=1e-12)
 
 
-def test_scores_that_are_no_numbers_come_last():
+def test_scores_that_are_not_numbers_come_last():
     scores, positive = np.array([np.nan, 0.5, 0.1]), np.array([1, 0, 1], bool)
     assert average_precision(scores, positive) == pytest.approx((1 / 2 + 2 / 3) / 2)
 
@@ -187,7 +187,7 @@ def test_nothing_to_score():
 
 
 @pytest.mark.parametrize("scores", [[[1e308, 0]], [[2.0, 0.1]], [[-5.0, 0.1]], [[np.nan, 0.1]]])
-def test_scores_that_are_no_probabilities_have_no_calibration(scores):
+def test_scores_that_are_not_probabilities_have_no_calibration(scores):
     bins = reliability(np.array(scores), np.array([0]))
     assert not any(one.count for one in bins)
     assert math.isnan(calibration_error(bins))

@@ -99,7 +99,7 @@ def test_coco_says_the_same_of_the_video(scene, caplog):
     assert "1 crowd annotations are left out" in caplog.text
 
 
-def test_what_is_bright_is_found_wherever_it_is_told_from(scene, caplog):
+def test_boxes_of_every_format_are_scored(scene, caplog):
     for labels in (scene / "labels", scene / "boxes.json"):
         clips = [c for c in read_boxes(scene / "data", labels) if "street" in c.sources[0]]
         (row,) = measured(clips)["budgets"]
@@ -153,7 +153,7 @@ def test_pictures_that_cannot_be_read_are_left_out_and_counted(scene, caplog):
         measured([lost])
 
 
-def test_what_is_wrong_is_told_by_file_and_line(scene, tmp_path):
+def test_mistakes_are_reported_by_file_and_line(scene, tmp_path):
     write_picture(tmp_path / "data" / "a.png", 0)
     labels = tmp_path / "labels"
     labels.mkdir()

@@ -91,7 +91,7 @@ def heard(*predictions):
     return listener.predictions()
 
 
-def test_what_a_run_leaves():
+def test_the_scores_of_a_run_are_collected():
     told = heard((3, (0.2, 0.8)), (5, (0.5, math.nan)), (9, (0.1, 0.9)))
     assert told.steps.tolist() == [3, 5, 9]
     assert told.probabilities.tolist() == [[0.2, 0.8], [0.5, 0.0], [0.1, 0.9]]

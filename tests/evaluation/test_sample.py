@@ -35,7 +35,7 @@ def test_shipped_weights_are_what_their_cards_say(name: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["cooadtr", "cooadtr-b2", "oadtr", "eventful-vitdet"])
-def test_those_that_take_longer_are_too(name: str) -> None:
+def test_weights_of_slow_models_are_what_their_cards_say(name: str) -> None:
     test_shipped_weights_are_what_their_cards_say(name)
 
 

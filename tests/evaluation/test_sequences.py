@@ -161,7 +161,7 @@ def test_mean_and_vote_may_differ():
 @pytest.mark.parametrize(
     "groups", [["a", "a", "a"], ["a", "b", "c"]], ids=["of several labels", "of one clip each"]
 )
-def test_groups_that_are_no_songs_have_no_accuracy(groups):
+def test_groups_that_are_not_songs_have_no_accuracy(groups):
     assert (
         group_scores([steps_of(0), steps_of(1), steps_of(1)], np.array([0, 1, 1]), groups) is None
     )
@@ -173,7 +173,7 @@ def right_or_wrong(groups, right):
     return sequence_scores(rows, np.zeros(len(right), int), groups, ("a", "b"))
 
 
-def test_many_groups_are_drawn_whole():
+def test_many_groups_are_drawn_completely():
     groups = [f"person {k // 10}" for k in range(80)]
     right = [k // 10 % 2 == 0 for k in range(80)]  # half of the people always, half never
     result = right_or_wrong(groups, right)
@@ -184,7 +184,7 @@ def test_many_groups_are_drawn_whole():
     assert mixed[1] - mixed[0] < 0.3
 
 
-def test_few_groups_do_not_feign_certainty():
+def test_few_groups_give_no_narrow_interval():
     groups = ["person 7"] * 60 + ["person 8"] * 60
     right = [k % 10 != 0 for k in range(120)]  # both people alike
     result = right_or_wrong(groups, right)

@@ -25,7 +25,7 @@ def zoo(*arguments: object, cwd: Path) -> dict[str, Any]:
     return {"notes": table["notes"], **{row["network"]: row for row in table["rows"]}}
 
 
-def test_networks_for_video_beside_each_other(tmp_path: Path) -> None:
+def test_networks_for_video_together(tmp_path: Path) -> None:
     run(
         *("models", "init", "miniroad", *SMALL, "--frontend", "cooadtr", "-o", "x.safetensors"),
         cwd=tmp_path,
@@ -48,7 +48,7 @@ def test_networks_for_video_beside_each_other(tmp_path: Path) -> None:
     assert (tmp_path / "zoo.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_where_nothing_happens_there_is_no_precision(tmp_path: Path) -> None:
+def test_where_nothing_happens_there_is_not_a_precision(tmp_path: Path) -> None:
     labels = tmp_path / "room.csv"
     labels.write_text("start_s,end_s,label\n0,3,background\n", "utf-8")
     weights = ("--labels", labels, "--duration", 1)
@@ -78,7 +78,7 @@ def test_sound_has_its_own_networks(tmp_path: Path) -> None:
     assert rows["cosounds"]["accuracy"] > 0.5
 
 
-def test_a_table_is_drawn_whole() -> None:
+def test_a_table_is_drawn_completely() -> None:
     import av
 
     from costream.core.tables import Table

@@ -43,7 +43,7 @@ def test_sample(category: str, made: Hostile) -> None:
     check(made, category, 0, 3)
 
 
-def test_what_fails_is_found(made: Hostile) -> None:
+def test_failures_are_found(made: Hostile) -> None:
     """Of cases in one process: one that ends it, and one that writes what nothing must write."""
     ends = Case({"x.py": b"import os; os.abort()"}, ("--code", "x.py", "models", "list"))
     colours = Case({"x.py": b"print('\\x1b[31m')"}, ("--code", "x.py", "models", "list"))

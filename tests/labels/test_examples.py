@@ -203,7 +203,7 @@ def test_lines_of_text_are_read_as_tables_of_labels_are(tmp_path, delimiter, quo
     assert [(e.source, e.label, e.group) for e in read_lines(path, "By")] == rows[1:]
 
 
-def test_text_that_is_cut_at_commas_is_no_example(tmp_path):
+def test_text_that_is_cut_at_commas_is_not_an_example(tmp_path):
     path = tmp_path / "lines.csv"
     path.write_text("text,label\nfine,good\nall,is,well\n", "utf-8")
     with pytest.raises(UsageError, match="more cells than columns: 3; put text"):

@@ -208,14 +208,14 @@ def test_bad_files_of_elan(tmp_path, text, says):
         ("a.mp4", "", "not a supported label file"),
     ],
 )
-def test_bad_files_are_told(tmp_path, name, text, says):
+def test_bad_files_are_reported(tmp_path, name, text, says):
     message = refusal(tmp_path / name, text)
     assert says in message
     assert message.startswith(str(tmp_path / name))
     assert "\n" not in message
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path):
+def test_all_mistakes_are_reported_together(tmp_path):
     (tmp_path / "a.srt").write_text("1\n00:00:02,000 --> 00:00:01,000\na\n\n", "utf-8")
     (tmp_path / "b.csv").write_text("start_s,end_s,label\n" + "1,2,\n" * 22, "utf-8")
     with pytest.raises(UsageError) as error:
@@ -225,7 +225,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path):
     assert "(and 13 more)" in str(error.value)
 
 
-def test_what_can_be_passed_over_is_told(tmp_path, caplog):
+def test_skipped_parts_are_reported(tmp_path, caplog):
     text = "-2\t-1\tbefore\n-1\t1\ta\n3\t3\tmark\n4\t6\ta\n5\t7\tb\n"
     assert read(tmp_path / "a.txt", text) == [(0.0, 1.0, "a"), (4.0, 6.0, "a"), (5.0, 7.0, "b")]
     assert f"labels before 0 s, left out: {tmp_path / 'a.txt'}, line 1" in caplog.text

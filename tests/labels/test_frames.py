@@ -29,7 +29,7 @@ def test_the_label_that_began_last_wins():
 
 
 @pytest.mark.parametrize(("whole", "background"), [(True, None), (False, "none"), (False, None)])
-def test_what_is_not_known(whole, background):
+def test_frames_without_a_known_label_have_no_target(whole, background):
     recording = made((1.0, 2.0, "a"), whole=whole)
     assert frame_labels(recording, [0.0, 1.0, 2.0], NAMES, background).tolist() == [-1, 1, -1]
     assert not frame_targets(recording, [0.0, 2.0], NAMES, background).any()
@@ -56,7 +56,7 @@ def test_time_without_a_label_is_background():
     ]
 
 
-def test_time_that_nobody_can_use_is_told(caplog):
+def test_time_that_nobody_can_use_is_reported(caplog):
     assert len(to_examples([made((1.0, 2.0, "a"))], None)) == 1
     warning = "unlabelled time left out, as there is no background class: x from 0 to 1 s"
     assert warning in caplog.text
@@ -70,7 +70,7 @@ def test_recordings_are_spelt_as_the_model_does():
     assert fitted.labels[0].label == "dog bark"
 
 
-def test_what_is_no_event_is_the_background():
+def test_what_is_not_an_event_is_the_background():
     one = made((0.0, 1.0, "None"), (1.0, 2.0, "nothing"), (2.0, 3.0, "dog"))
     (fitted,) = fit_truth([one], ["silence", "nothing", "dog"], background="silence")
     assert [label.label for label in fitted.labels] == ["silence", "nothing", "dog"]

@@ -46,7 +46,7 @@ def test_names_of_files(name, tmp_path):
     assert sources(data, tmp_path / "out") == ["clip.mp4"]
 
 
-def test_labels_beside_their_media(written, tmp_path, caplog):
+def test_labels_next_to_their_media(written, tmp_path, caplog):
     data = media(tmp_path, "clip.mp4", "joints.csv", "clip_rgb.npy.txt")
     written(["audacity"], data, "clip.mp4", WAVE)
     assert sources(data, data) == ["clip.mp4"]
@@ -71,7 +71,7 @@ def test_two_files_belong_together_whatever_they_are_called(written, tmp_path):
     assert recording.source == str(data)
 
 
-def test_what_may_be_several_is_told(written, tmp_path):
+def test_what_may_be_several_is_reported(written, tmp_path):
     data = media(tmp_path / "in", "a/clip.mp4", "b/clip.mp4")
     written(["srt"], tmp_path / "out", "clip.mp4", WAVE)
     wrong = r"is ambiguous: it matches a/clip\.mp4, b/clip\.mp4; rename them"
@@ -79,7 +79,7 @@ def test_what_may_be_several_is_told(written, tmp_path):
         read_recordings(data, tmp_path / "out")
 
 
-def test_a_text_beside_a_recording_is_none(tmp_path):
+def test_a_text_next_to_a_recording_is_none(tmp_path):
     data = tmp_path / "in"
     data.mkdir()
     (data / "street.ogg").write_bytes((SAMPLES / "street.ogg").read_bytes())
@@ -102,7 +102,7 @@ def test_a_name_that_says_less_gives_way(written, tmp_path):
     assert sources(data, tmp_path / "out") == ["clip.wav"]
 
 
-def test_what_is_missing_is_told(written, tmp_path, caplog):
+def test_what_is_missing_is_reported(written, tmp_path, caplog):
     data = media(tmp_path / "in", "a.mp4", "b.mp4", "notes.doc")
     written(["srt"], tmp_path / "out", "c.mp4", WAVE)
     with pytest.raises(UsageError, match=r"none of the recordings was found: c\.mp4"):
@@ -201,7 +201,7 @@ def test_the_labels_of_the_samples():
         (None, ".", None, "it contains no labels"),
     ],
 )
-def test_what_is_missing(data, labels, group, says, tmp_path):
+def test_missing_files_and_labels_are_reported(data, labels, group, says, tmp_path):
     paths = (None if name is None else tmp_path / name for name in (data, labels))
     with pytest.raises(UsageError, match=says):
         read_recordings(*paths, group)

@@ -139,7 +139,7 @@ def test_options_exist(name):
 
 
 @pytest.mark.parametrize("name", pages())
-def test_pages_are_whole(name):
+def test_pages_are_complete(name):
     text = render(pages()[name])
     assert not re.search(r"^\{\{", text, re.MULTILINE)
     assert re.match(r"# [\w ]+\n\n[^\n]+\n", text), "a title and a line that index.md shows"

@@ -109,7 +109,7 @@ def test_bfloat16_gives_nearly_the_same() -> None:
     assert np.abs(mine.probabilities - theirs.probabilities).max() < 0.05  # type: ignore[operator]
 
 
-def test_what_does_not_fit() -> None:
+def test_mismatches_are_refused() -> None:
     with pytest.raises(ModelError, match="cannot be computed in float16"):
         small_model("float16")
     with pytest.raises(ModelError, match="does not name the frontend crops"):

@@ -65,7 +65,7 @@ def test_cards_from_before_and_after_are_read() -> None:
         ({"sample": {"metrics": 1}}, "sample.metrics 1 is not a table"),
     ],
 )
-def test_what_cannot_be_true_is_told(wrong: dict[str, Any], words: str) -> None:
+def test_what_cannot_be_true_is_reported(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelError, match=words):
         Card.from_json(replace(CARD, **wrong).to_json())
 

@@ -318,7 +318,7 @@ def test_a_state_that_is_reset_is_a_fresh_one(name: str) -> None:
 
 
 @EVERY
-def test_copies_of_a_state_go_on_bit_for_bit(name: str) -> None:
+def test_copies_of_a_state_continue_bit_for_bit(name: str) -> None:
     model = model_of(name)
     items = items_of(model, length(model))
     half = len(items) // 2 + 1

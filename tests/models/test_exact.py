@@ -75,12 +75,14 @@ def test_answers_of_own_networks() -> None:
         ("cox3d-xs", None, False),
     ],
 )
-def test_what_models_say(name: str, frontend: str | None, exact: bool) -> None:
+def test_models_declare_whether_they_are_exact(
+    name: str, frontend: str | None, exact: bool
+) -> None:
     model = StreamingModel(*random_model(name, name, {}, frontend))
     assert exactness(model) == ({} if exact else {"exact": False})
 
 
-def test_what_runs_say(tmp_path: Path) -> None:
+def test_the_last_line_says_whether_steps_are_exact(tmp_path: Path) -> None:
     sizes = {"embed_dim": 16, "num_heads": 2, "feedforward": 16, "num_classes": 2}
     sizes |= {"frontend.token_width": 16, "frontend.buckets": 256}
     (tmp_path / "app.log").write_text("could not open disk\n" * 9, "utf-8")

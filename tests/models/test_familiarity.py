@@ -85,7 +85,7 @@ def test_records_have_it(folder) -> None:
     )
 
 
-def test_tables_and_reports_tell_it(folder, tmp_path) -> None:
+def test_tables_and_reports_show_it(folder, tmp_path) -> None:
     stored = read_weights(folder / "sounds.safetensors")
     for name, limit in (("sounds", 1.0), ("sure", 0.0)):
         card = replace(stored.card, familiarity=replace(KNOWN, limit=limit))

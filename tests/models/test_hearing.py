@@ -99,7 +99,7 @@ def test_in_a_batch_each_stream_is_what_each_network_gives_alone() -> None:
     assert both.check(open_source(str(SAMPLES / "room.mp4")).open())["sound"].startswith("none")
 
 
-def test_sound_that_was_away_begins_anew() -> None:
+def test_sound_that_was_away_starts_again() -> None:
     both, sound = load_model("cooadtr,cosounds"), load_model("cosounds")
     state, fresh = both.init_state(1), sound.init_state(1)
     for i in range(8):
@@ -111,7 +111,7 @@ def test_sound_that_was_away_begins_anew() -> None:
         np.testing.assert_allclose(got[0, -64:], new.probabilities[0], atol=2e-5)
 
 
-def test_scores_of_sound_that_are_no_numbers_are_told() -> None:
+def test_scores_of_sound_that_are_not_numbers_are_reported() -> None:
     both, loud = load_model("cooadtr,cosounds"), np.full(4000, 1e30, np.float32)
     state = both.init_state(2)
     for i in range(6):
@@ -142,7 +142,7 @@ def test_a_gated_model_keeps_its_settings() -> None:
         ("cooadtr,cooadtr-b2", "cooadtr and cooadtr-b2 cannot be combined; .*models of sound may"),
     ],
 )
-def test_what_does_not_go_together(name: str, words: str) -> None:
+def test_options_that_exclude_each_other_are_refused(name: str, words: str) -> None:
     with pytest.raises(ModelError, match=words):
         load_model(name)
 
@@ -201,7 +201,7 @@ class Finder:
         pass
 
 
-def test_persons_in_pictures_and_the_sound_beside_them() -> None:
+def test_persons_in_pictures_and_the_sound_next_to_them() -> None:
     """Each has what it has alone: two persons, the second from the second second on."""
     layout, rng = find_layout("ntu-25"), np.random.default_rng(0)
     walk = rng.standard_normal((2, 25, 3)).astype(np.float32)

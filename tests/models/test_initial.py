@@ -92,7 +92,7 @@ def test_a_trained_frontend_is_taken_as_it_is() -> None:
         ("costgcn", {"frontend.streams": ["x"]}, "streams"),
     ],
 )
-def test_what_does_not_fit(architecture: str, settings: dict[str, Any], message: str) -> None:
+def test_mismatches_are_refused(architecture: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         random_model(architecture, "x", settings)
 

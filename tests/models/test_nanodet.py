@@ -31,7 +31,7 @@ def shipped() -> Any:
     return load_model("nanodet", WEIGHTS / "nanodet.safetensors", device="cpu")
 
 
-def test_its_outputs_are_those_of_the_original_network(shipped: Any) -> None:
+def test_its_outputs_equal_those_of_the_original_network(shipped: Any) -> None:
     """Of the ONNX file in ONNX Runtime, for noise with blue first; scores are sigmoids there."""
     picture = noise(32, 64)
     (rows,) = shipped.network(picture)

@@ -107,7 +107,7 @@ def test_all_tokens_are_the_dense_network(frames: list[VideoFrame]) -> None:
         assert result.updated[0].shape == (5, 7)
 
 
-def test_tokens_are_what_was_told_and_cost_less(frames: list[VideoFrame]) -> None:
+def test_tokens_are_as_requested_and_cost_less(frames: list[VideoFrame]) -> None:
     model = random_model()
     state = model.init_state()
     assert model.token_count(state) is None
@@ -155,7 +155,7 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
         state.take([1])
 
 
-def test_a_picture_of_another_size_begins_anew() -> None:
+def test_a_picture_of_another_size_starts_again() -> None:
     model = random_model()
     state = model.init_state()
     state.tokens = 3

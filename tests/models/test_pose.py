@@ -211,7 +211,7 @@ def test_nobody_is_there_after_a_reset_of_the_stream() -> None:
     assert not trackers.find([blank])[0].scores.any()
 
 
-def test_weights_of_a_pose_estimator_are_no_model_by_themselves(tmp_path: Path) -> None:
+def test_weights_of_a_pose_estimator_are_not_model_by_themselves(tmp_path: Path) -> None:
     assert verify(WEIGHTS / "pose.safetensors")
     with pytest.raises(ModelError, match="pose finds joints for other models"):
         load_model("pose", WEIGHTS / "pose.safetensors")

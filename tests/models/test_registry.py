@@ -165,7 +165,7 @@ def test_any_name_in_the_cache_is_a_model(places: dict[str, Path]) -> None:
     assert by_name["kitchen"].origin == "cache"
 
 
-def test_list_tells_what_is_where(places: dict[str, Path]) -> None:
+def test_the_list_shows_where_weights_are(places: dict[str, Path]) -> None:
     write(places["shipped"] / "cooadtr.safetensors")
     (places["cache"]).mkdir()
     (places["cache"] / "broken.safetensors").write_bytes(b"x")
@@ -204,7 +204,7 @@ def test_errors_say_what_to_do(
     assert caught.value.exit_code == ExitCode.MODEL
 
 
-def test_a_wrong_environment_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_environment_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COSTREAM_WEIGHTS", str(tmp_path / "nowhere"))
     with pytest.raises(ModelError, match=r"nowhere: the path in \$COSTREAM_WEIGHTS does not exist"):
         find_weights("cooadtr")
@@ -245,7 +245,7 @@ def test_cards_and_tensors_that_do_not_fit(
     assert str(caught.value).startswith(str(file))
 
 
-def test_shipped_weights_are_inside_a_wheel_or_beside_a_clone(
+def test_shipped_weights_are_inside_a_wheel_or_next_to_a_clone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.undo()

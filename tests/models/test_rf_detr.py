@@ -177,7 +177,7 @@ def test_a_patch_that_changes_is_seen_and_the_rest_is_not_computed(variant: str)
 
 
 @pytest.mark.parametrize("updated", [None, 7, 24])
-def test_a_step_costs_what_is_said(updated: int | None) -> None:
+def test_a_step_costs_what_the_card_says(updated: int | None) -> None:
     net = small(scene_cut=None)
     state, count = net.init_state(1, 64, 96), 24 if updated is None else updated
     for frame in torch.randn(1 if updated is None else 2, 1, 3, 64, 96, dtype=torch.float64):

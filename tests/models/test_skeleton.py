@@ -244,7 +244,7 @@ def test_saving_and_cloning_while_somebody_sleeps() -> None:
             assert all(torch.equal(given[t], expected[t]) for t in given)
 
 
-def test_reset_of_all_begins_anew() -> None:
+def test_reset_of_all_starts_again() -> None:
     net, x = small_net("stgcn"), stream(70)
     x[:, :45, 1] = 0
     state = net.init_state(1)
@@ -349,7 +349,7 @@ def test_attention_over_clips_has_no_stream() -> None:
     assert (net(longer) - same(longer)).abs().max() > 1e-6
 
 
-def test_frames_of_another_shape_are_told() -> None:
+def test_frames_of_another_shape_are_reported() -> None:
     net = small_net("stgcn")
     state = net.init_state(2)
     for x in (stream(1), stream(1, batch=2, persons=1), stream(1, batch=2)[..., :1]):

@@ -265,7 +265,7 @@ def test_streams_that_are_put_are_there_bit_for_bit(name: str) -> None:
 
 
 @EVERY
-def test_copies_of_a_state_go_on_bit_for_bit(name: str) -> None:
+def test_copies_of_a_state_continue_bit_for_bit(name: str) -> None:
     make, shape = KINDS[name]
     module = make().eval()
     state, loaded, x = module.init_state(2), module.init_state(2), stream(module, shape, 2)
@@ -283,7 +283,7 @@ def test_copies_of_a_state_go_on_bit_for_bit(name: str) -> None:
 
 
 @EVERY
-def test_streams_go_on_in_their_new_rows(name: str) -> None:
+def test_streams_continue_in_their_new_rows(name: str) -> None:
     """In memory that has been stepped, and of which views may be kept."""
     make, shape = KINDS[name]
     module = make().eval()
@@ -315,7 +315,7 @@ def test_every_kind_of_state_is_tested() -> None:
     assert untested == {ActionState, ClockedState, TokenState, ObjectState, ViTDetState, ViewState}
 
 
-def test_the_persons_in_pictures_of_these_rows_are_found_anew() -> None:
+def test_the_persons_in_pictures_of_these_rows_are_found_again() -> None:
     model = load_model("costgcn")
     state, other = model.init_state(3), model.init_state(1)
     forgotten: list[int] = []

@@ -116,7 +116,7 @@ def test_anticipation() -> None:
 
 
 @pytest.mark.parametrize("make", [features_model, miniroad_model])
-def test_a_stream_whose_scores_are_no_numbers_begins_anew(make: Any) -> None:
+def test_a_stream_whose_scores_are_not_numbers_starts_again(make: Any) -> None:
     """Else it would have none for a window, or for ever, and the others go on."""
     model, first, second = make(), rows(12, 6), rows(12, 6, seed=1)
     first[4] = replace(first[4], values=np.full(6, 1e38, np.float32))

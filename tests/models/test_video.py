@@ -80,7 +80,7 @@ def test_chunks_are_steps(kind: str, start: str) -> None:
 
 @pytest.mark.parametrize("start", ["zeros", "replicate"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_row_is_reset_while_the_others_go_on(kind: str, start: str) -> None:
+def test_a_row_is_reset_while_the_others_continue(kind: str, start: str) -> None:
     net = small_net(kind, start=start)
     x = video(2 * net.receptive_field, batch=3)
     expected = stepped(net, x)

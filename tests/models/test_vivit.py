@@ -169,7 +169,7 @@ def test_it_learns() -> None:
         ({"temporal": "none"}, "temporal 'none'"),
     ],
 )
-def test_what_there_is_not(options: dict[str, Any], words: str) -> None:
+def test_options_that_do_not_exist_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         small_vivit(**options)
 

@@ -105,7 +105,7 @@ def test_a_patch_that_changes_is_seen_and_the_rest_is_not_computed(tmp_path: Pat
 
 
 @pytest.mark.parametrize("updated", [None, 7, 24])
-def test_a_step_costs_what_is_said(updated: int | None, tmp_path: Path) -> None:
+def test_a_step_costs_what_the_card_says(updated: int | None, tmp_path: Path) -> None:
     net = imported(yolos(), tmp_path / "yolos.pth")
     state, count = net.init_state(1, 64, 96), 24 if updated is None else updated
     frames = torch.randn(1 if updated is None else 2, 1, 3, 64, 96)
@@ -155,7 +155,7 @@ def test_a_watch_has_a_budget_and_boxes_within_the_picture(tmp_path: Path) -> No
     assert {cost["tokens"] for cost in costs[1:]} == {6}
 
 
-def test_what_the_layer_norms_add_is_told_or_given(tmp_path, caplog):
+def test_the_epsilon_of_layer_norms_is_reported_or_passed(tmp_path, caplog):
     torch.save(yolos(), tmp_path / "yolos.pth")
     with caplog.at_level(logging.INFO, "costream"):
         card, _ = import_files([tmp_path / "yolos.pth"], "yolos", {})

@@ -162,7 +162,7 @@ def test_heads_must_divide_the_width() -> None:
         MultiheadAttention(10, 4)
 
 
-def test_a_step_under_inference_mode_goes_on_outside_it() -> None:
+def test_a_step_under_inference_mode_continues_outside_it() -> None:
     module = SingleOutputAttention(8, 2, 4)
     with torch.inference_mode():
         state = module.init_state()

@@ -107,7 +107,7 @@ def test_weights_that_change_or_move_are_used() -> None:
     assert compiled_steps(encoder, state)[-1] is None
 
 
-def test_what_they_are_not_for() -> None:
+def test_batches_and_other_precisions_are_not_compiled() -> None:
     encoder, state = stepped()
     batch = encoder.init_state(2)
     encoder.forward_step(torch.randn(2, 16), batch)

@@ -222,7 +222,7 @@ def test_a_pooling_of_the_size_of_the_clip_is_over_the_whole_clip(pool, named):
         torch.testing.assert_close(steps[t + 1], net.fc(wanted[..., None, None]).flatten(1))
 
 
-def test_a_fixed_pooling_as_long_as_the_clip_is_told():
+def test_a_fixed_pooling_as_long_as_the_clip_is_reported():
     net = nn.Sequential(nn.Conv2d(4, 4, (3, 1)), nn.AvgPool2d((10, 3)), nn.Conv2d(4, 5, 1))
     example = torch.randn(1, 4, 12, 3)
     literal = co.convert(net, example)
@@ -261,7 +261,7 @@ def _wrapped() -> nn.Module:
         (lambda: nn.ReLU(), (0, 4, 9), None, "is empty"),
     ],
 )
-def test_what_is_no_ordinary_network_or_clip(make, example, error, message):
+def test_what_is_not_an_ordinary_network_or_clip(make, example, error, message):
     clip = torch.randn(example) if isinstance(example, tuple) else example
     with pytest.raises(error or co.ConversionError, match=message):
         co.convert(make(), clip)
@@ -419,7 +419,7 @@ def test_tensors_made_in_forward_are_kept():
     torch.testing.assert_close(continual.forward_steps(clip, continual.init_state()), net(clip))
 
 
-def test_whole_numbers_stay_whole():
+def test_whole_numbers_stay_complete():
     net = _Calls(lambda m, x: m.gru(m.table(x))[0])
     net.table, net.gru = nn.Embedding(10, 4), nn.GRU(4, 3, batch_first=True)
     clip = torch.randint(0, 10, (1, 12))
@@ -547,7 +547,7 @@ def test_layers_of_an_encoder_that_differ():
         co.convert(encoder, torch.randn(1, 12, 8), 1, approximate=WINDOW)
 
 
-def test_weights_that_are_no_numbers():
+def test_weights_that_are_not_numbers():
     layer = nn.Conv1d(4, 4, 3).eval()
     layer.weight.data[0] = torch.nan
     with pytest.raises(co.ConversionError, match="are not finite"):

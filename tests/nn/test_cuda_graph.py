@@ -54,7 +54,7 @@ def first(out: Any) -> Tensor | None:
 
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("name", MAKERS)
-def test_slots_computed_beside_the_rings_are_those_of_python(name: str, streams: int) -> None:
+def test_slots_computed_next_to_the_rings_are_those_of_python(name: str, streams: int) -> None:
     torch.manual_seed(0)
     net = MAKERS[name]().double().eval()
     like, recorded_steps = next(net.parameters()), 0

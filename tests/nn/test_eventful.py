@@ -387,7 +387,7 @@ def test_what_is_counted_is_what_is_cheaper() -> None:
     assert running.operations.total == 0
 
 
-def test_small_frames_are_computed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_frames_are_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("costream.nn.eventful.exact_update.OVERHEAD", 4_000_000)
     small, large = TokenGrid(12, 20, 5), TokenGrid(42, 42, 12)
     assert not ExactUpdate.renews(small, 60, 60, 160)

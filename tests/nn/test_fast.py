@@ -148,7 +148,7 @@ def test_compiled_ones_are_for_single_precision_on_a_processor() -> None:
     assert not fast.compiles(torch.zeros(1, device="meta"))
 
 
-def test_code_is_compiled_where_there_is_no_place_to_keep_it() -> None:
+def test_code_is_compiled_where_there_is_not_a_place_to_keep_it() -> None:
     names: dict[str, object] = {}
     exec("def double(x):\n    for i in range(len(x)):\n        x[i] *= 2\n", names)  # has no file
     x = np.ones(3, np.float32)

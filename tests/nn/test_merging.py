@@ -71,7 +71,7 @@ def test_steps_equal_the_layers_one_by_one(name):
     torch.testing.assert_close(together, both, rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_learnt_is_used():
+def test_trained_weights_are_used():
     net = _depthwise().eval()
     step = co.convert(net, torch.randn(1, 3, 20, 36, 36), approximate=MEAN)
     frame, state = torch.randn(1, 3, 36, 36), step.init_state()

@@ -279,7 +279,7 @@ def test_weights_are_those_of_torch():
     assert not torch.equal(before, ours.forward_steps(clip, state))
 
 
-def test_states_are_saved_and_go_on():
+def test_states_are_saved_and_continue():
     net = README["strided branches"]()
     clip = torch.randn(2, 8, 16, 4, 4)
     state = net.init_state(2, clip[:, :, 0])

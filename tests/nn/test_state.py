@@ -32,7 +32,7 @@ save_file({"out": out}, folder + "/out")
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_a_saved_state_goes_on_bit_for_bit_in_another_process(tmp_path: Path, depth: int) -> None:
+def test_a_saved_state_continues_bit_for_bit_in_another_process(tmp_path: Path, depth: int) -> None:
     encoder = build_encoder(depth=depth, embed_dim=32, heads=2)
     state, x = encoder.init_state(3), torch.randn(3, 30, 32)
     step_through(encoder, x[:, :12], state)

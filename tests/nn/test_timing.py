@@ -173,7 +173,7 @@ def test_a_block_says_its_timing(block: Any) -> None:
 
 
 @every_block
-def test_a_saved_state_goes_on_bit_for_bit(block: Any, tmp_path: Path) -> None:
+def test_a_saved_state_continues_bit_for_bit(block: Any, tmp_path: Path) -> None:
     x = torch.randn(2, 60, 5, 3)
     for length in (1, 13, 30):
         state, restored = fresh(block, x), fresh(block, x)

@@ -110,7 +110,7 @@ def test_only_what_both_runs_cover_is_compared(result, diff):
     assert "  only A covers 0:40.00 to 1:00.00\n" in text
 
 
-def test_models_weights_options_and_costs_are_told(result, diff):
+def test_models_weights_options_and_costs_are_reported(result, diff):
     result(to="a")
     result(to="b", model="oadtr", weights="cd" * 32, top_k=2)
     found, text = diff()
@@ -179,7 +179,7 @@ def test_what_cannot_be_compared(result, tmp_path, capsys, monkeypatch, argument
     assert done.out == ""
 
 
-def test_what_is_no_result_is_not_compared(result, tmp_path, capsys):
+def test_what_is_not_a_result_is_not_compared(result, tmp_path, capsys):
     result(to="a")
     for name in ("other.json", "b/clip.mp4.jsonl"):
         path = tmp_path / name

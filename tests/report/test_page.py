@@ -162,7 +162,7 @@ def test_thumbnails_show_the_source_at_the_starts_of_segments(result, tmp_path):
         assert 0 <= read_number(np.asarray(rgb)) - start_s * 25 <= 3
 
 
-def test_the_source_is_also_found_beside_the_results(result, tmp_path):
+def test_the_source_is_also_found_next_to_the_results(result, tmp_path):
     path = result("numbers.mp4", source="elsewhere/numbers.mp4")
     make_video(path.parent / "numbers.mp4", 500)
     assert page_of(path).count("img") > 2

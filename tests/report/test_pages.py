@@ -103,7 +103,7 @@ def test_an_outline_is_short_and_in_order(ends, most):
     assert {label for *_, label in pieces} <= {label for *_, label in found}
 
 
-def test_an_outline_keeps_what_fills_most():
+def test_an_outline_keeps_the_largest_parts():
     found = [(k / 100, (k + 1) / 100, "ab"[k >= 50] if k % 10 else "c") for k in range(100)]
     assert outline(found, 10) == [(0.0, 0.5, "a"), (0.5, 1.0, "b")]
     assert outline([(0.0, 0.01, "a"), (0.99, 1.0, "b"), (1.0, 1.0, "c")], 2) == []

@@ -118,7 +118,7 @@ def test_unknown_types_and_fields_are_passed_over(result):
     assert list(read_results(path)) == before
 
 
-def test_runs_of_one_pipe_are_told_apart(result, tmp_path):
+def test_runs_of_one_pipe_are_distinguished(result, tmp_path):
     first, second = result("a.mp4", source="a.mp4"), result("b.mp4", source="b.mp4", seconds=3.0)
     both = tmp_path / "both.jsonl"
     both.write_bytes(first.read_bytes() + second.read_bytes())
@@ -163,7 +163,7 @@ def test_a_watch_comes_back_as_it_was_written(watched):
     ],
 )
 @pytest.mark.parametrize("name", ["x.json", "x.jsonl"])
-def test_other_files_are_no_results(tmp_path, text, name):
+def test_other_files_are_not_results(tmp_path, text, name):
     path = tmp_path / name
     path.write_text(text, "utf-8")
     with pytest.raises(NotAResultError, match=name):
@@ -208,7 +208,7 @@ def test_large_files_need_little_memory(tmp_path, format):
 
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
-def test_whatever_bytes_change_nothing_else_is_raised(tmp_path_factory, data):
+def test_any_changed_bytes_raise_the_documented_errors_only(tmp_path_factory, data):
     name = data.draw(st.sampled_from(["run.jsonl", "run.json"]))
     content = bytearray((GOLDEN / name).read_bytes())
     for _ in range(data.draw(st.integers(1, 8))):

@@ -71,7 +71,7 @@ def test_nothing_is_overwritten_unless_asked(result, capsys):
     assert not list(path.parent.glob("*.part"))
 
 
-def test_what_is_written_beside_results_is_no_stranger(result, tmp_path, capsys):
+def test_what_is_written_next_to_results_is_not_a_stranger(result, tmp_path, capsys):
     """Other formats of a run, the tables of a batch, and an earlier report."""
     result(formats="jsonl,json,csv,srt,vtt,audacity")
     out = tmp_path / "out"
@@ -97,7 +97,7 @@ def test_other_files_are_named_in_one_line_each(result, tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_results_that_cannot_be_read_are_told_and_in_the_report(result, tmp_path, capsys):
+def test_results_that_cannot_be_read_are_reported_and_in_the_report(result, tmp_path, capsys):
     result()
     (tmp_path / "out" / "empty.mp4.jsonl").write_bytes(b"")
     assert main(["report", str(tmp_path / "out")]) == 3
@@ -118,7 +118,7 @@ def test_results_that_cannot_be_read_are_told_and_in_the_report(result, tmp_path
         (lambda p: p.write_text('{"type": "header", "schema": "costream/9"}\n'), 4, "costream/9"),
     ],
 )
-def test_what_is_no_result_is_one_line(tmp_path, capsys, make, code, said):
+def test_what_is_not_a_result_is_one_line(tmp_path, capsys, make, code, said):
     path = tmp_path / "x.jsonl"
     make(path)
     assert main(["report", str(path)]) == code
@@ -180,7 +180,7 @@ def test_a_png_has_the_timeline_in_its_colours(result, tmp_path, what):
 
 
 @needs_matplotlib
-def test_both_formats_stand_beside_each_other(result):
+def test_both_formats_stand_together(result):
     path = result()
     assert main(["report", str(path), "-f", "html,png"]) == 0
     names = sorted(p.name for p in path.parent.iterdir())

@@ -281,7 +281,7 @@ def test_what_will_not_pass_is_not_tried_again(code):
     assert len(server.requests) == 1
 
 
-def test_nobody_there():
+def test_a_server_that_refuses_connections():
     with Server([]) as server:
         url = server.url()
     with pytest.raises(OutputError, match=r"not delivered .*refused"):
@@ -436,7 +436,7 @@ def test_the_oldest_that_wait_are_dropped_and_counted(caplog):
     assert "gate: too slow" in caplog.text
 
 
-def test_failures_are_counted_and_told_now_and_then(caplog):
+def test_failures_are_counted_and_reported_now_and_then(caplog):
     action = Gate("it broke")
     action.go.set()
     worker = ActionWorker(action, log_interval_s=1.5)

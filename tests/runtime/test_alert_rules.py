@@ -203,7 +203,7 @@ def test_rules_about_the_background_and_other_heads_do_not_wait():
     assert lasting("fall>=0.5", PASSING, before=("door",)) == []
 
 
-def test_somebody_has_to_stay_anew_after_a_gap():
+def test_somebody_has_to_stay_again_after_a_gap():
     someone, steps = (0, 0, 1), round(RATE_HZ)
     assert lasting("fall>=0.5", [*STAYING[:60], None, (1, 0, 0), *[someone] * steps]) == []
     assert lasting("fall>=0.5", [*STAYING[:60], (1, 0, 0), *[someone] * steps]) == [6.1]

@@ -90,7 +90,7 @@ def test_patterns(tmp_path, include, exclude, left):
     assert names(found(tmp_path, include=include, exclude=exclude)) == left
 
 
-def test_outputs_are_no_inputs(tmp_path):
+def test_outputs_are_not_inputs(tmp_path):
     make(tmp_path, "a.mp4", "out/a.mp4.jsonl", "older/.costream/batch.json", "older/x.jsonl")
     (tmp_path / "out" / "b.mp4").write_text("not to be found")
     assert names(found(tmp_path, out=str(tmp_path / "out"))) == ["a.mp4"]

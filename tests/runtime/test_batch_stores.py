@@ -88,7 +88,7 @@ def test_no_url_leads_out_of_its_store(text, start):
     assert all(part.isprintable() for part in parts)
 
 
-def test_paths_are_no_urls(tmp_path, monkeypatch):
+def test_paths_are_not_urls(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert not any(map(is_url, ("clip.mp4", "a::b", "/s3:/x", "C:\\clips", "file:///x.mp4", "-")))
     assert local_path("file:///a%20b/c.mp4") == os.path.abspath("/a b/c.mp4")
@@ -109,7 +109,7 @@ def test_what_nothing_opens_is_refused(url, says):
     assert "secret" not in str(error.value)
 
 
-def test_without_fsspec_it_is_said_what_to_install(monkeypatch):
+def test_without_fsspec_it_is_reported_what_to_install(monkeypatch):
     monkeypatch.setattr("costream.runtime.batch.stores.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'costream\[stores\]'"):
         found("s3://bucket/clips")

@@ -44,7 +44,7 @@ def test_what_may_be_written(text: str, target: float, unit: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "40", "ms", "-4ms", "0ms", "1.2.3ms", "nanx", "20G", "5 %"])
-def test_what_may_not(text: str) -> None:
+def test_other_budgets_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a valid budget"):
         Budget.parse(text)
 
@@ -122,7 +122,7 @@ def test_more_budget_means_no_fewer_tokens() -> None:
     assert chosen[-1] == TOKENS
 
 
-def test_what_cannot_be_reached_is_told() -> None:
+def test_what_cannot_be_reached_is_reported() -> None:
     counts, _, controller = drive("30ms", noisy(2))
     assert counts[-1] == 1
     assert not controller.reachable

@@ -86,7 +86,7 @@ def test_predictions_stay_as_they_are_and_the_timeline_is_smooth(shipped: Stream
     assert np.abs(np.array(raw) - smooth).max() > 0.1
 
 
-def test_a_watch_goes_on_with_them_bit_for_bit(shipped: StreamingModel, tmp_path: Path) -> None:
+def test_a_watch_continues_with_them_bit_for_bit(shipped: StreamingModel, tmp_path: Path) -> None:
     model = with_card(shipped, timeline=TIMELINE)
     items, spec = rows(60), FeedSpec("door", "rtsp://cam/x", "rtsp://cam/x", AlertOptions())
     whole = play(model, items, track_of(model)[0], model.init_state(1))

@@ -298,7 +298,7 @@ def test_ffmpeg_reads_them(password: str, guarded: Any, tmp_path: Path) -> None:
         ("[[feed]\nurl = 'rtsp://a:hush@b'", "feeds.toml: not valid TOML"),
     ],
 )
-def test_what_is_wrong_is_said_where_it_is(text: str, message: str, tmp_path: Path) -> None:
+def test_mistakes_are_reported_with_their_place(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as raised:
         listed(tmp_path, text)
     assert message in str(raised.value)
@@ -311,7 +311,7 @@ def test_a_list_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="files there have no modes")
-def test_a_password_that_everybody_may_read_is_told_of_once(tmp_path: Path, caplog: Any) -> None:
+def test_a_password_that_everybody_may_read_is_reported_once(tmp_path: Path, caplog: Any) -> None:
     path = tmp_path / "feeds.toml"
     for mode, table, warns in (
         (0o644, "url = 'rtsp://a'\nuser = 'b'\npassword = 'c'", True),

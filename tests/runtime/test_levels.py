@@ -100,7 +100,7 @@ def test_rules_about_levels_fire() -> None:
     assert alerts("any sound", [10.0] * 40 + [45.0]) == []  # hardly to be heard
 
 
-def test_there_is_no_level_once_the_sound_has_ended() -> None:
+def test_there_is_not_a_level_once_the_sound_has_ended() -> None:
     meter, firing = LevelMeter(), RuleEvaluator(parse_rule("level >= -30dB for 3s"), CLASSES)
     found, known = [], []
     picture = partial(np.zeros, (1, 1, 3), np.uint8)

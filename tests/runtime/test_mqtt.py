@@ -57,7 +57,7 @@ def publishing(url: str, specs: Sequence[FeedSpec] = SPECS) -> MqttPublisher:
 @pytest.mark.parametrize(
     "url", ["broker", "http://x", "mqtt://", "mqtt://x:port", "mqtt://x/a/%23"]
 )
-def test_what_is_no_broker(url: str) -> None:
+def test_other_addresses_are_not_brokers(url: str) -> None:
     pytest.importorskip("paho")
     with pytest.raises(UsageError, match=r"^--mqtt: (not the URL of a broker|'a/#' cannot begin)"):
         MqttPublisher(url)
@@ -250,7 +250,7 @@ def test_a_broker_that_is_killed_and_comes_back(
 
 @needs_broker
 @pytest.mark.parametrize("wrong", ["password", "certificate", "nobody"])
-def test_what_is_refused_is_told_in_one_line_and_tried_again(
+def test_what_is_refused_is_reported_in_one_line_and_tried_again(
     wrong: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mqtt, "RETRY_S", (1, 1))

@@ -130,7 +130,7 @@ def test_a_message_that_does_not_get_through_is_sent_again(tmp_path, caplog):
     notifier.close()
 
 
-def test_a_full_queue_holds_nobody_up(tmp_path):
+def test_a_full_queue_delays_nothing(tmp_path):
     name = str(tmp_path / "notify")
     listener = Systemd(name)
     notifier = SystemdNotifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "1"})  # a message each time

@@ -42,7 +42,7 @@ def timeline(
     STEPS,
     st.sampled_from([TIMELINE, Timeline(0.5, thresholds={"car": 0.8}, smooth_s=0.2)]),
 )
-def test_each_label_is_what_a_segmenter_makes_of_its_surest_object(
+def test_each_label_is_what_a_segmenter_makes_of_its_best_object(
     steps: list[Step], values: Timeline
 ) -> None:
     found = timeline(steps, settings=values)

@@ -107,7 +107,7 @@ def test_a_delay_is_so_many_steps_whatever_time_they_take(model):
     assert (kept.header.rate_hz, kept.header.delay_s) == (4.0, 0.5)
 
 
-def test_a_gap_resets_the_state_and_is_told(model):
+def test_a_gap_resets_the_state_and_is_reported(model):
     before, after = rows(20), rows(20, start_s=60.0, seed=5)
     joined, alone = RecordSink(), RecordSink()
     options = Options(scores=True)
@@ -120,7 +120,7 @@ def test_a_gap_resets_the_state_and_is_told(model):
     assert joined.of(Prediction)[20].warmup
 
 
-def test_scores_that_are_no_numbers_are_told(model):
+def test_scores_that_are_not_numbers_are_reported(model):
     """Once for steps that follow one another."""
     items = rows(30)
     for k in (9, 10, 11, 20):
@@ -144,7 +144,7 @@ def test_damage_is_counted_and_a_fatal_fault_makes_the_run_partial(model):
 
 
 @pytest.mark.parametrize("presence_s", [0.0, 60.0])
-def test_what_is_there_when_the_input_ends_is_told(model, presence_s):
+def test_what_is_there_when_the_input_ends_is_reported(model, presence_s):
     """It lasts until then, however late the model is, and would count if the input went on."""
     line = Timeline(threshold=0.34, min_length_s=0.5, min_gap_s=0.25, presence_s=presence_s)
     card = replace(model.info.card, delay_s=0.75, timeline=line)

@@ -160,7 +160,7 @@ def zone_events(frames: list[list[Box]], rate_hz: float = 10.0) -> list[tuple[st
     return [(e.event, e.id, round(e.time_s, 6)) for e in found if isinstance(e, ZoneEvent)]
 
 
-def test_a_box_of_nothing_is_no_visit() -> None:
+def test_a_box_of_nothing_is_not_a_visit() -> None:
     nothing = [standing(600, 300, 2, "bag")]
     walk = [[standing(500, 300, 1)]] * 20
     assert zone_events([*walk[:9], [*walk[9], *nothing], *walk[10:]]) == [
@@ -328,7 +328,7 @@ def test_rules_about_absence_crossings_and_counts() -> None:
     assert alerts("count(car) >= 1", crowd) == []
 
 
-def test_a_place_outside_the_picture_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_place_outside_the_picture_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     far = parse_place("far=1200,0 1400,0 1400,40", "zone", "--zone")
     part = parse_place("part=900,0 1400,0 1400,40", "zone", "--zone")
     presence = Presence((HALL, far, part))

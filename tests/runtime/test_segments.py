@@ -325,7 +325,7 @@ def test_a_tie_takes_nothing_over() -> None:
     assert [s.label for s in segmenter.flush()] == ["b"]
 
 
-def test_where_the_surest_label_is_not_sure_enough_another_may_open() -> None:
+def test_where_the_best_label_is_not_sure_enough_another_may_open() -> None:
     timeline = Timeline(threshold=0.8, thresholds={"sit": 0.3}, min_length_s=0.1)
     segmenter = Segmenter(LABELS, timeline, RATE_HZ, background="nothing")
     segmenter.push(0.0, np.array([0.0, 0.6, 0.4, 0.0]))
@@ -334,7 +334,7 @@ def test_where_the_surest_label_is_not_sure_enough_another_may_open() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(cases(), st.integers(0, 60))
-def test_a_snapshot_goes_on_as_if_nothing_had_been(case: Case, cut: int) -> None:
+def test_a_snapshot_continues_as_if_uninterrupted(case: Case, cut: int) -> None:
     case = replace(case, timeline=replace(case.timeline, smooth_s=0.0))  # it is saved elsewhere
     first, second = case.events[:cut], case.events[cut:]
     begun, out = make(case), list[Segment]()
@@ -363,7 +363,7 @@ def test_smooth_scores_pass_over_a_flicker() -> None:
     assert calm == [(0.0, 3.0, "walk")]
 
 
-def test_nothing_that_has_just_appeared_is_told() -> None:
+def test_an_object_that_has_just_appeared_is_not_reported() -> None:
     there = replace(case("nnnnwwwwwwwwnnnnnnnn"), background=LABELS[0])
     lasting = replace(there, timeline=Timeline(0.7, presence_s=1.0))
     assert found(there) == [(0.4, 1.2, "walk")]
@@ -460,7 +460,7 @@ def test_is_the_average_with_weights_that_fade(
 
 
 @given(TIMES, st.integers(0, 29))
-def test_goes_on_bit_for_bit(steps: list[float], cut: int) -> None:
+def test_continues_bit_for_bit(steps: list[float], cut: int) -> None:
     times, p = np.cumsum(steps), rows(len(steps))
     whole = smoothed(Smoother(0.3), times, p)
     first, second = Smoother(0.3), Smoother(0.3)

@@ -135,7 +135,7 @@ def test_each_person_is_a_row_with_its_own_timeline(padding: str) -> None:
     assert max(costs[30:60]) > 2.5 * max(costs[:10])
 
 
-def test_without_anybody_a_row_goes_on() -> None:
+def test_without_anybody_a_row_continues() -> None:
     model, kept = made("causal"), RecordSink()
     source, _ = people(120, [range(10, 20), range(110, 112)])
     summary = run(source, model, [kept], follow_persons=True)
@@ -235,7 +235,7 @@ def test_a_rate_that_is_given_is_the_recordings_not_the_models() -> None:
     assert len(kept.of(Prediction)) == 20  # of two steps each
 
 
-def test_a_gap_begins_anew() -> None:
+def test_a_gap_starts_again() -> None:
     model, joined, alone = made("causal"), RecordSink(), RecordSink()
     source = skeletons(40, break_at=20)
     run(source, model, [joined], options=Options(scores=True))

@@ -110,7 +110,7 @@ def test_a_full_disk_does_not_end_the_watch(tmp_path, often, caplog):
     assert ["File too large" in r.getMessage() for r in caplog.records] == [True, False]
 
 
-def test_what_is_no_status_file_is_not_written_over(tmp_path):
+def test_what_is_not_a_status_file_is_not_written_over(tmp_path):
     movie = tmp_path / "movie.mp4"
     movie.write_bytes(b"\x00\x00\x00\x20ftypisom\xff\xfe")
     with pytest.raises(UsageError, match=r"movie\.mp4: exists and is not a status file"):

@@ -17,7 +17,7 @@ from costream.core.records import VideoFrame
 from costream.models.catalogue import load_model
 from costream.models.eventful.detector import ObjectModel
 from costream.options.options import Options
-from costream.runtime import setup, threads
+from costream.runtime import model_loading, threads
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def test_one_thread_is_taken_where_it_is_faster(
 ) -> None:
     monkeypatch.setattr(threads, "step_times", lambda *_: times)
     with caplog.at_level(logging.INFO, "costream"):
-        setup.load(Options(model="costgcn", threads=2))
+        model_loading.load(Options(model="costgcn", threads=2))
     assert torch.get_num_threads() == expected
     assert [record.getMessage() for record in caplog.records] == (
         ["steps are faster with one thread than with --threads 2 (1: 2.00 ms, 2: 3.00 ms)"]
@@ -50,7 +50,7 @@ def test_one_thread_is_taken_where_it_is_faster(
 
 def test_one_thread_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "step_times", lambda *_: pytest.fail("timed"))
-    setup.load(Options(model="costgcn", threads=1))
+    model_loading.load(Options(model="costgcn", threads=1))
     assert torch.get_num_threads() == 1
 
 
@@ -104,6 +104,6 @@ def test_both_numbers_of_tokens_are_timed() -> None:
 
 def test_a_processor_computes_the_tokens_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "token_times", lambda *_: pytest.fail("timed"))
-    model = setup.load(Options(model="eventful-vitdet", tokens=9))
+    model = model_loading.load(Options(model="eventful-vitdet", tokens=9))
     assert isinstance(model, ObjectModel)
     assert not model.all_tokens

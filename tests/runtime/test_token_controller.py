@@ -57,7 +57,7 @@ def test_plenty_computes_all(clip: Path) -> None:
     assert {cost.tokens for cost in costs(clip, Budget.parse("1000TMAC"))} == {TOKENS}
 
 
-def test_too_little_is_told_once(clip: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_too_little_is_reported_once(clip: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "costream"):
         found = costs(clip, Budget.parse("1kMAC"))
     assert [cost.tokens for cost in found[2:]] == [1] * (len(found) - 2)
@@ -115,7 +115,7 @@ def test_each_feed_of_a_watch_has_its_own(clip: Path) -> None:
         ("watch", ("--budget", "40ms", "--realtime", "-m", "cooadtr"), "0.5x"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
+def test_mistakes_are_reported_in_one_line(
     command: str, options: tuple[Any, ...], words: str, clip: Path, tmp_path: Path
 ) -> None:
     refused(2, words, command, clip, *options, cwd=tmp_path)

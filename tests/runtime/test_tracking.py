@@ -24,7 +24,7 @@ def ids(tracker: ObjectTracker, step: int, *boxes: Box) -> list[int | None]:
     return [seen.id for seen in tracker.update(step * STEP_S, boxes)]
 
 
-def test_ids_count_from_one_the_surest_first() -> None:
+def test_ids_count_from_one_the_best_first() -> None:
     tracker = ObjectTracker()
     assert ids(tracker, 0, box(0, score=0.5), box(100, score=0.8)) == [2, 1]
     assert ids(tracker, 1, box(102), box(3), box(300)) == [1, 2, 3]

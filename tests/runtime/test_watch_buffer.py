@@ -209,7 +209,7 @@ def test_a_network_that_is_too_slow_drops_what_is_late(arrivals, monkeypatch):
     assert max(simulation.lags) < MAX_LAG_S
 
 
-def test_a_slow_link_is_no_reason_to_drop_anything_and_is_told(monkeypatch, caplog):
+def test_a_slow_link_is_not_a_reason_to_drop_anything_and_is_reported(monkeypatch, caplog):
     """The data come later and later, up to 12 s, and then at once."""
     simulation = Simulation(monkeypatch, cost_s=0.02)
     late = [(k / 25 + max(0.0, min((k - 250) / 25 / 2, 12.0)), k / 25) for k in range(1100)]

@@ -94,7 +94,7 @@ def restored(folder: Path, model: Any, spec: FeedSpec = SPEC) -> Any:
     return saved
 
 
-def test_goes_on_bit_for_bit_in_another_process(model: StreamingModel, tmp_path: Path) -> None:
+def test_continues_bit_for_bit_in_another_process(model: StreamingModel, tmp_path: Path) -> None:
     state, at = model.init_state(3), now()
     for frame in frames()[:40]:
         model.step([frame, frames()[0], frame], state)
@@ -122,7 +122,7 @@ def test_every_kind_of_model_can_be_saved(name: str, tmp_path: Path) -> None:
     assert all(tensor.equal(tensors[key]) for key, tensor in state.tensors().items())
 
 
-def test_a_skeleton_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_skeleton_continues_where_it_was(tmp_path: Path) -> None:
     model = load("costgcn")
     layout, random = model.frontend.layout, np.random.default_rng(0)
     joints = random.standard_normal((40, 2, len(layout.joints), 3)).astype(np.float32)
@@ -257,7 +257,7 @@ def stated(**changed: str) -> Callable[[Path], None]:
         (stated(smoothed="[" * 100_000), "it is damaged (RecursionError)"),
     ],
 )
-def test_what_cannot_be_used_is_told_of_and_put_aside(
+def test_what_cannot_be_used_is_reported_and_put_aside(
     damage: Callable[[Path], None],
     reason: str,
     model: StreamingModel,
@@ -297,7 +297,7 @@ def replaced(make: Callable[[Path], object]) -> Callable[[Path], None]:
         (replaced(lambda path: path.symlink_to("/etc/passwd")), "it is damaged"),
     ],
 )
-def test_what_is_no_file_of_ours_is_put_aside(
+def test_what_is_not_a_file_of_ours_is_put_aside(
     change: Callable[[Path], None], reason: str, model: StreamingModel, tmp_path: Path, caplog: Any
 ) -> None:
     change(kept(tmp_path, model))
@@ -332,7 +332,7 @@ def test_another_type_of_numbers_does_not_fit(
     assert "its tensors do not fit the model" in caplog.text
 
 
-def test_a_slow_disk_holds_nobody_up(
+def test_a_slow_disk_delays_nothing(
     model: StreamingModel, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """Of what comes meanwhile the newest of each feed is written, once."""
@@ -356,7 +356,7 @@ def test_a_slow_disk_holds_nobody_up(
     assert restored(tmp_path, model, other).next_step == 19
 
 
-def test_what_cannot_be_written_is_told_of_once(
+def test_what_cannot_be_written_is_reported_once(
     model: StreamingModel, tmp_path: Path, caplog: Any
 ) -> None:
     path = tmp_path / "door.safetensors"
@@ -405,7 +405,7 @@ def test_two_watches_do_not_keep_their_state_in_one_folder(
 
 
 @pytest.mark.slow
-def test_killed_while_it_saves_a_whole_state_is_there(
+def test_killed_while_it_saves_a_complete_state_is_there(
     tmp_path: Path, model: StreamingModel
 ) -> None:
     program = (

@@ -153,7 +153,7 @@ def overload(monkeypatch, feeds: int, rate_hz: float, cost_s: float, seconds: fl
     return taken, share, [each for each in said if each]
 
 
-def test_an_overload_thins_the_steps_evenly_and_is_told_once_in_a_while(monkeypatch):
+def test_an_overload_thins_the_steps_evenly_and_is_reported_once_in_a_while(monkeypatch):
     taken, share, said = overload(monkeypatch, 4, 1.5, 0.6, 120.0)
     assert share.overloaded
     assert share.part == pytest.approx(1 / 0.6 / 6, rel=0.3)

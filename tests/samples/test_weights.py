@@ -136,7 +136,7 @@ def test_the_room_shows_every_action_where_it_is() -> None:
     assert [s.label for s in long if s.label == "fall"] == ["fall"]
 
 
-def test_a_corridor_is_told_from_a_room() -> None:
+def test_a_corridor_is_reported_from_a_room() -> None:
     """Nothing was learnt from such a place: few labels, no falls, and a line that says so."""
     played = run("detect", SAMPLES / "corridor.mp4", "-f", "table", "-q").stdout
     assert "unlike what cooadtr learnt from (rooms seen by a fixed camera)" in played

@@ -98,7 +98,7 @@ def test_boxes_come_back(run_of_objects: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", IMAGE_SUFFIXES)
-def test_a_picture_is_no_video(ending: str, run_of_objects: Any, tmp_path: Path) -> None:
+def test_a_picture_is_not_a_video(ending: str, run_of_objects: Any, tmp_path: Path) -> None:
     source = tmp_path / f"photo{ending.upper()}"
     source.touch()
     sink = opened(tmp_path, replace(run_of_objects.header, source=str(source)), source.name)

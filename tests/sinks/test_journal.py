@@ -300,7 +300,7 @@ def test_a_part_that_cannot_be_made_holds_nothing_up(
 
 
 @pytest.mark.parametrize("how", ["deleted", "moved"])
-def test_a_file_that_somebody_took_away_is_begun_anew(
+def test_a_file_that_somebody_took_away_is_started_again(
     how: str, tmp_path: Path, caplog: Any
 ) -> None:
     clock = Clock()
@@ -409,7 +409,7 @@ def test_what_was_written_is_made_durable_meanwhile(tmp_path: Path, monkeypatch:
     assert len(synced) == 3
 
 
-def test_a_disk_that_makes_nothing_durable_is_told_of_once(
+def test_a_disk_that_makes_nothing_durable_is_reported_once(
     tmp_path: Path, monkeypatch: Any, caplog: Any
 ) -> None:
     def refuse(_: int) -> None:
@@ -437,7 +437,9 @@ def test_a_disk_that_makes_nothing_durable_is_told_of_once(
         ("day", "10GB,1d12h", Rotation(every="day", keep=10_000_000_000, keep_s=129_600.0)),
     ],
 )
-def test_what_may_be_said(rotate: str | None, keep: str | None, expected: Rotation) -> None:
+def test_rotation_and_limits_are_parsed(
+    rotate: str | None, keep: str | None, expected: Rotation
+) -> None:
     assert Rotation.parse(rotate, keep) == expected
 
 
@@ -457,7 +459,9 @@ def test_what_may_be_said(rotate: str | None, keep: str | None, expected: Rotati
         (None, "1GB", "--keep: needs --rotate; add --rotate day"),
     ],
 )
-def test_what_may_not(rotate: str | None, keep: str | None, message: str) -> None:
+def test_other_rotations_and_limits_are_refused(
+    rotate: str | None, keep: str | None, message: str
+) -> None:
     with pytest.raises(UsageError) as raised:
         Rotation.parse(rotate, keep)
     assert str(raised.value).startswith(message)

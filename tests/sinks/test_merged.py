@@ -74,7 +74,7 @@ def test_several_heads_have_a_column(run_of_heads: Any, tmp_path: Path) -> None:
         assert list(found[0])[:2] == ["name", "model"]
 
 
-def test_damage_in_what_is_done_is_told(run: Any, tmp_path: Path) -> None:
+def test_damage_in_what_is_done_is_reported(run: Any, tmp_path: Path) -> None:
     tables = MergedTables(tmp_path, "none")
     tables.open()
     path = play(tmp_path, "a.ts", run)
@@ -107,7 +107,7 @@ def test_empty_tables_have_their_columns(tmp_path: Path) -> None:
         assert text.count("\n") == 1
 
 
-def test_records_that_are_gone_are_said(run: Any, tmp_path: Path) -> None:
+def test_records_that_are_gone_are_reported(run: Any, tmp_path: Path) -> None:
     tables = MergedTables(tmp_path)
     tables.open()
     path = play(tmp_path, "a.ts", run)

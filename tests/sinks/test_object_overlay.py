@@ -70,7 +70,7 @@ def test_tags_stay_in_the_picture() -> None:
     draw_boxes(canvas, [Box(5, 5, 8, 8, 1, "a long name")], PALETTE.paint, (20, 10), (20, 10))
 
 
-def test_the_surest_is_on_top() -> None:
+def test_the_best_is_on_top() -> None:
     sure, other = Box(10, 50, 200, 200, 0.9, "car"), Box(20, 60, 190, 190, 0.4, "person")
     canvas = page(300, 240)
     draw_boxes(canvas, [sure, replace(other, x1=10, y1=50)], PALETTE.paint, (300, 240), (300, 240))
@@ -162,7 +162,7 @@ def test_a_video_of_objects(run: Any, tmp_path: Path) -> None:
     assert near(shown[7][370:394, :500], WHITE).sum() > 200  # words
 
 
-def test_a_narrow_video_tells_what_fits(run: Any, tmp_path: Path) -> None:
+def test_a_narrow_video_shows_what_fits(run: Any, tmp_path: Path) -> None:
     item = VideoFrame(0, 0.0, 0, lambda: page(48, 64))
     compute = Compute(0, 0.0, 10, 10, StageTimes(1, 1, 1, 1), tokens=12, budget_ms=40.0)
     picture = Picture(0.0, item, None, updated=np.ones((4, 3), np.bool_))

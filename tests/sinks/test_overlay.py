@@ -304,7 +304,7 @@ def test_sound_is_seen_and_heard(run: Any, tmp_path: Path, beep: Path, begin_s: 
     assert min(level[quiet + 1 : quiet + 8]) > 0.4
 
 
-def test_without_a_file_to_read_again_there_is_no_sound(
+def test_without_a_file_to_read_again_there_is_not_a_sound(
     run: Any, tmp_path: Path, beep: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "text.wav").write_text("no sound")

@@ -72,7 +72,7 @@ def test_kinds_of_media(name: str, kind: str, mime: str, run: Any, tmp_path: Pat
     ("source", "kind"),
     [("mic", "audio"), ("rtsp://host/a.mp4", "video"), ("a" * 300, "video"), ("{}", "skeleton")],
 )
-def test_what_is_no_media_file_has_no_descriptor(
+def test_what_is_not_a_media_file_has_no_descriptor(
     source: str, kind: str, run: Any, tmp_path: Path
 ) -> None:
     file = tmp_path / "joints.csv"

@@ -83,7 +83,7 @@ def test_resampling_keeps_the_count_and_the_pitch(rate: int, tmp_path: Path) -> 
     np.testing.assert_allclose(y[500:-500], want[500:-500], atol=1e-3)
 
 
-def test_the_padding_of_encoders_is_no_sound(encoded: dict[str, Path]) -> None:
+def test_the_padding_of_encoders_is_not_a_sound(encoded: dict[str, Path]) -> None:
     """What was at 3 s before encoding is at 3 s after it, where the file says how it is padded."""
     want = read(encoded["flac"]).samples[48000:64000]
     for ending in ("mp3", "m4a", "opus"):
@@ -380,7 +380,7 @@ def test_sound_whose_rate_changes_is_not_stretched(name: str, tmp_path: Path) ->
     assert sound.blocks[-1].time_s == pytest.approx(4.0, abs=0.25)
 
 
-def test_flac_of_another_rate_joined_on_is_told(tmp_path: Path) -> None:
+def test_flac_of_another_rate_joined_on_is_reported(tmp_path: Path) -> None:
     path = two_rates(tmp_path, "flac", "flac")
     sound = contents(AudioSource(str(path), SourceOptions(sound=AudioFormat(16000, 1600))))
     assert sound.blocks[-1].time_s == pytest.approx(2.0, abs=0.1)

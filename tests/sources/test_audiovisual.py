@@ -54,7 +54,7 @@ def test_ticks_have_the_sound_since_the_one_before(clip: Path) -> None:
         assert all(tick.time_s - 1 / 8 < b.time_s <= tick.time_s + 0.002 for b in picture.sound)
 
 
-def test_missing_sound_is_no_error(tmp_path: Path) -> None:
+def test_missing_sound_is_not_an_error(tmp_path: Path) -> None:
     mute = read(make_video(tmp_path / "mute.mp4", 10))
     assert not mute.info.extra_audio
     assert mute.info.silent == "there is no sound in it, only video"

@@ -71,7 +71,7 @@ def test_blocks_are_the_takers_own() -> None:
     assert (first.arrived_s, second.arrived_s) == (5.0, 5.0)
 
 
-def test_a_gap_starts_the_clock_anew() -> None:
+def test_a_gap_starts_the_clock_again() -> None:
     """The block that was begun belongs to the gap; the numbers go on."""
     blocks = BlockSplitter(SOUND, 2.0)
     before = blocks.push(ramp(500))

@@ -279,7 +279,7 @@ def test_no_permission() -> None:
             os.seteuid(user)
 
 
-def test_the_reason_of_ffmpeg_is_told_in_words() -> None:
+def test_the_reason_of_ffmpeg_is_reported_in_words() -> None:
     error = av.EOFError(541478725, "End of file", "file:a.mp4")
     assert "can be read (End of file); " in str(not_media("a.mp4", True, b"", error))
 
@@ -298,7 +298,7 @@ def test_a_burst_is_one_fault() -> None:
     assert damage.total == 5
 
 
-def test_an_hour_of_damage_is_told_now_and_then() -> None:
+def test_an_hour_of_damage_is_reported_now_and_then() -> None:
     damage = DecodeErrors()
     faults = []
     for k in range(3600 * 25):
@@ -310,7 +310,7 @@ def test_an_hour_of_damage_is_told_now_and_then() -> None:
     assert sum(f.count for f in faults) == damage.total == 3600 * 25 // 2
 
 
-def test_damage_without_anything_intact_is_told_too() -> None:
+def test_damage_without_anything_intact_is_reported_too() -> None:
     damage = DecodeErrors()
     faults = []
     for k in range(60 * 25):

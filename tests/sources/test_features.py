@@ -82,7 +82,7 @@ def test_npz_parts_in_their_order(
     assert np.array_equal(values(tmp_path / "x.npz"), np.hstack(wanted))
 
 
-def test_parts_beside_each_other(tmp_path: Path) -> None:
+def test_parts_together(tmp_path: Path) -> None:
     np.save(tmp_path / "v1_rgb.npy", RGB)
     assert np.array_equal(values(tmp_path / "v1_rgb.npy"), RGB)
     np.save(tmp_path / "v1_flow.npy", FLOW)
@@ -180,7 +180,7 @@ def test_the_rate_is_never_guessed(rate: float | None, tmp_path: Path) -> None:
 # --- values and contents that do not fit ------------------------------------------------------
 
 
-def test_rows_that_are_no_numbers_are_left_out_and_told(tmp_path: Path) -> None:
+def test_rows_that_are_not_numbers_are_left_out_and_reported(tmp_path: Path) -> None:
     bad = RGB.astype("f8")
     bad[1, 2], bad[2, 0], bad[4, 1] = np.nan, np.inf, 1e300
     np.save(tmp_path / "x.npy", bad)
@@ -207,7 +207,7 @@ def test_rows_that_are_no_numbers_are_left_out_and_told(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("ending", ["npy", "npz"])
-def test_arrays_that_are_no_rows(
+def test_arrays_that_are_not_rows(
     array: np.ndarray, message: str, ending: str, tmp_path: Path
 ) -> None:
     path = tmp_path / f"x.{ending}"

@@ -231,7 +231,7 @@ def hls(folder: Path) -> Iterator[tuple[str, list[str]]]:
             server.shutdown()
 
 
-def test_hls_whose_stamps_begin_anew_loses_no_picture(
+def test_hls_whose_stamps_start_again_loses_no_picture(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with hls(tmp_path) as (url, asked), Reader(feed(url, timeout_s=5.0)) as reader:

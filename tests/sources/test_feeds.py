@@ -214,7 +214,7 @@ def test_a_feed_that_appears() -> None:
     assert gap.reason.startswith("the connection was refused; ")
 
 
-def test_stop_in_an_outage_tells_the_gap() -> None:
+def test_stop_during_an_outage_records_the_gap() -> None:
     with RtspServer({"cam": endless()}) as server, Reader(feed(server.url("cam"))) as reader:
         reader.more(5)
         server.kill()
@@ -230,7 +230,7 @@ def test_stop_in_an_outage_tells_the_gap() -> None:
     assert reader.gaps[0].end_s == pytest.approx(stopped_s, abs=EXACT_S)
 
 
-def test_given_up() -> None:
+def test_a_feed_that_fails_too_often_is_given_up() -> None:
     with (
         RtspServer({"cam": endless()}) as server,
         Reader(feed(server.url("cam"), retries=2)) as reader,

@@ -389,7 +389,7 @@ def test_a_camera_that_was_never_there_ends(
 
 
 @pytest.mark.parametrize("content", [b"<html>hello</html>" * 100, b"."])
-def test_what_is_no_stream(content: bytes) -> None:
+def test_addresses_without_a_stream_are_reported(content: bytes) -> None:
     with Reader(feed("gopher2://127.0.0.1/x")) as reader:
         reader.join()
     assert reader.faults[-1].message == "unknown protocol: gopher2"
@@ -498,7 +498,7 @@ def test_jpegs_have_the_time_at_which_they_come(
     assert reader.gaps == []
 
 
-def test_damage_is_told_when_a_feed_is_stopped(pictures: tuple[bytes, ...]) -> None:
+def test_damage_is_reported_when_a_feed_is_stopped(pictures: tuple[bytes, ...]) -> None:
     values = {"pictures": pictures, "rate_hz": 20.0, "broken": 3}
     with (
         serving(type("Handler", (JpegHandler,), values)) as port,
@@ -510,7 +510,7 @@ def test_damage_is_told_when_a_feed_is_stopped(pictures: tuple[bytes, ...]) -> N
     assert sum(fault.count for fault in reader.faults) >= least
 
 
-def test_sound_that_ends_before_the_pictures_is_told(tmp_path: Path) -> None:
+def test_sound_that_ends_before_the_pictures_is_reported(tmp_path: Path) -> None:
     path = make_video(tmp_path / "a.ts", 6 * RATE, keyframe_every=RATE, audio_s=2.0)
     how = ConnectionOptions(timeout_s=TIMEOUT_S)
     with serving(handler(content=path.read_bytes(), seconds=6.0)) as port:
@@ -539,7 +539,7 @@ def test_silence_is_counted_within_a_connection(tmp_path: Path) -> None:
     assert messages == [(0.0, "no sound for 2 s"), (40.0, "no sound for 2 s")]
 
 
-def test_sound_that_is_missing_again_is_told_again(tmp_path: Path) -> None:
+def test_sound_that_is_missing_again_is_reported_again(tmp_path: Path) -> None:
     """A camera loses it, has it back, and loses it again; reconnections tell nothing new."""
     heard = make_video(tmp_path / "a.ts", RATE, audio_s=1.0)
     silent = make_video(tmp_path / "b.ts", RATE)

@@ -47,6 +47,6 @@ def test_lost_frames_are_missing_before_the_next(
 
 
 @given(data=st.binary(max_size=200))
-def test_noise_is_no_loss_that_cannot_be_counted(data: bytes) -> None:
+def test_noise_is_not_a_loss_that_cannot_be_counted(data: bytes) -> None:
     numbers = FrameNumbers(data)
     assert numbers.missing_before(av.Packet(data or b"\0")) >= 0

@@ -72,7 +72,7 @@ def test_real_formats_are_read_under_any_name(ending: str, name: str, tmp_path: 
 
 
 @pytest.mark.parametrize(("ending", "codec"), [("mp3", "libmp3lame"), ("aac", "aac")])
-def test_a_format_without_a_signature_is_told(ending: str, codec: str, tmp_path: Path) -> None:
+def test_a_format_without_a_signature_is_reported(ending: str, codec: str, tmp_path: Path) -> None:
     made = make_sound(tmp_path / f"made.{ending}", chirps(1.0), codec=codec)
     assert opened(made).assumed == ()
     assert opened(made.rename(tmp_path / "sound")).assumed == (

@@ -63,7 +63,7 @@ def test_a_burst_is_cut_off_and_then_time_is_now() -> None:
     )
 
 
-def test_segments_that_come_at_once_are_given_whole() -> None:
+def test_segments_that_come_at_once_are_returned_completely() -> None:
     """HLS: six seconds each six seconds."""
     clock = FeedClock()
     lost = [clock.place(k * STEP, 6.0 * (k // 150)) is None for k in range(3000)]
@@ -71,7 +71,7 @@ def test_segments_that_come_at_once_are_given_whole() -> None:
 
 
 @pytest.mark.parametrize("length_s", [2, 4, 6, 10])
-def test_two_segments_that_come_at_once_are_given_whole(length_s: int) -> None:
+def test_two_segments_that_arrive_together_are_returned_completely(length_s: int) -> None:
     """A playlist that is read a little less often than it grows, once has two new segments."""
     clock, lost, asked_s, given = FeedClock(), 0, 0.9 * length_s, 0
     for poll in range(40):
@@ -83,7 +83,7 @@ def test_two_segments_that_come_at_once_are_given_whole(length_s: int) -> None:
     assert lost == 0
 
 
-def test_a_slow_frame_rate_is_no_burst() -> None:
+def test_a_slow_frame_rate_is_not_a_burst() -> None:
     clock = FeedClock()
     assert [clock.place(2.0 * k, 2.0 * k) for k in range(5)] == pytest.approx(
         [2.0 * k for k in range(5)], abs=0.01
@@ -182,7 +182,7 @@ def test_a_rate_that_changes_is_followed() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(length_s=st.sampled_from([2, 4, 6, 10]), seed=st.integers(0, 10_000))
-def test_segments_are_no_wrong_rate(length_s: int, seed: int) -> None:
+def test_segments_are_not_wrong_rate(length_s: int, seed: int) -> None:
     """HLS: segments that are asked for now and then come at once."""
     chance = random.Random(seed)
     now_s, there, data = length_s * chance.random(), 0, []
@@ -198,7 +198,7 @@ def test_segments_are_no_wrong_rate(length_s: int, seed: int) -> None:
     assert max(b - a for a, b in pairwise(placed.times)) < 0.1
 
 
-def test_bursts_of_a_camera_are_no_wrong_rate() -> None:
+def test_bursts_of_a_camera_are_not_wrong_rate() -> None:
     placed = place((k / 25, 1.0 + k // 25 + 0.001 * (k % 25)) for k in range(3000))
     assert (placed.lost, placed.news) == (0, [])
     assert placed.longest_step < 0.042
@@ -227,14 +227,14 @@ def test_a_slow_network_is_taken_for_a_wrong_rate_only_while_it_lasts() -> None:
     assert abs(placed.off[-1]) < 0.5
 
 
-def test_the_sender_tells_a_wrong_rate() -> None:
+def test_the_clock_of_the_sender_shows_a_wrong_rate() -> None:
     sent = {"sent_s": lambda k, media_s, now_s: 1.7e9 + media_s + 2.0 * (k // 75)}
     placed = place(((k / 25, k / 15) for k in range(900)), **sent)
     assert (placed.lost, len(placed.news)) == (0, 1)
     assert abs(placed.off[-1]) < 0.1
 
 
-def test_a_machine_that_lags_behind_is_no_wrong_rate() -> None:
+def test_a_machine_that_lags_behind_is_not_a_wrong_rate() -> None:
     """It reads each frame 50 ms after the one before, without ever waiting for one."""
     read, waited, now_s, waited_s = [], [], 0.0, 0.0
     for k in range(1500):
@@ -251,7 +251,7 @@ def test_a_machine_that_lags_behind_is_no_wrong_rate() -> None:
 
 @pytest.mark.parametrize("length_s", [2, 6])
 @pytest.mark.parametrize("jump_s", [-4000.0, 5000.0])
-def test_segments_whose_stamps_begin_anew_are_joined(length_s: int, jump_s: float) -> None:
+def test_segments_whose_stamps_start_again_are_joined(length_s: int, jump_s: float) -> None:
     """A discontinuity in HLS; the media clock has joined backward jumps, and says so."""
     clock, times, frames = FeedClock(), [], 25 * length_s
     for number in range(10):
@@ -319,7 +319,7 @@ def test_sound_never_overlaps(data: st.DataObject) -> None:
                 end_s = time_s
 
 
-def test_waits_double_to_the_longest_and_begin_anew() -> None:
+def test_waits_double_to_the_longest_and_start_again() -> None:
     backoff = Backoff()
     waits = [backoff.next_s() for _ in range(10)]
     for k, wait_s in enumerate(waits):
@@ -359,7 +359,7 @@ def run(chunks: list[AudioChunk]) -> list[tuple[float | None, str | None]]:
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(0, 0.9 * LATE_S), min_size=1, max_size=200))
-def test_jitter_is_no_gap(jitter: list[float]) -> None:
+def test_jitter_is_not_a_gap(jitter: list[float]) -> None:
     assert run([chunk(k, due(k) + late) for k, late in enumerate(jitter)]) == (
         [(None, None)] * len(jitter)
     )
@@ -367,7 +367,7 @@ def test_jitter_is_no_gap(jitter: list[float]) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(1, 30), st.integers(2, 40))
-def test_late_all_at_once_is_no_gap(before: int, late: int) -> None:
+def test_late_all_at_once_is_not_a_gap(before: int, late: int) -> None:
     """A thread that did not run for seconds, and then gives all that had waited."""
     came = [due(k) for k in range(before)]
     came += [due(before + late - 1) + 0.001 * k for k in range(late)]

@@ -42,7 +42,7 @@ def test_origin() -> None:
     ]
 
 
-def test_missing_stamps_go_on_with_the_last_good_distance() -> None:
+def test_missing_stamps_continue_with_the_last_good_distance() -> None:
     assert times([0, 100, None, None, 400]) == [
         (0.0, False),
         (0.1, False),
@@ -87,7 +87,7 @@ def test_a_pause_is_a_pause() -> None:
         assert times(list(stamps)) == [(s / 1000, False) for s in stamps]
 
 
-def test_a_new_epoch_goes_on_where_the_old_one_ended() -> None:
+def test_a_new_epoch_continues_where_the_old_one_ended() -> None:
     stamps: list[int | None] = [k * 40 for k in range(100)] + [k * 40 for k in range(100)]
     out = times(stamps)
     assert [t for t, _ in out] == pytest.approx([k * 0.04 for k in range(200)])

@@ -532,7 +532,7 @@ BLOCKED = """
         ),
     ],
 )
-def test_what_to_install(error: str, message: str) -> None:
+def test_errors_name_the_package_to_install(error: str, message: str) -> None:
     done = python("-c", textwrap.dedent(BLOCKED).format(module="sounddevice", error=error))
     assert done.stdout.strip() == message
 

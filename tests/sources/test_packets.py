@@ -161,7 +161,7 @@ def test_whatever_a_camera_sends(ring, tmp_path, codec):
     assert 45 <= numbers[-1] <= 50
 
 
-def test_sound_that_has_no_place_is_left_out_and_told_once(ring, tmp_path, caplog):
+def test_sound_that_has_no_place_is_left_out_and_reported_once(ring, tmp_path, caplog):
     file = tmp_path / "feed.mov"
     with av.open(str(file), "w") as container:
         video, sound = container.add_stream("mpeg4", 25), container.add_stream("adpcm_ima_qt", 8000)

@@ -92,7 +92,7 @@ def test_a_signal_that_another_thread_gets_ends_a_wait():
 
 
 @pytest.mark.parametrize("kind", ["file", "pipe", "lines", "feed"])
-def test_a_source_of_a_watch_that_goes_on_begins_later(
+def test_a_source_of_a_watch_that_continues_begins_later(
     kind: str, media: Path, tmp_path: Path
 ) -> None:
     """Its times are those of an earlier one, which began 1000 s ago."""

@@ -66,7 +66,7 @@ def burst_s(sound: Contents) -> float:
 
 
 @pytest.mark.parametrize("kind", SIZES)
-def test_sound_goes_on_behind_the_stated_end(kind: str, tmp_path: Path) -> None:
+def test_sound_continues_behind_the_stated_end(kind: str, tmp_path: Path) -> None:
     path = made(tmp_path, kind, 1 / 3)
     sound = heard(path)
     assert sound.info.duration_s == pytest.approx(SECONDS, abs=0.1)
@@ -84,7 +84,7 @@ def test_sound_goes_on_behind_the_stated_end(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [1 / 3, 1.0])
-def test_a_file_on_a_web_server_that_goes_on_is_told(share: float, tmp_path: Path) -> None:
+def test_a_file_on_a_web_server_that_continues_is_reported(share: float, tmp_path: Path) -> None:
     path = made(tmp_path, "wav", share)
     with serving(tmp_path) as address:
         own = SourceOptions(sound=AudioFormat(HZ, HZ // 4))
@@ -93,7 +93,7 @@ def test_a_file_on_a_web_server_that_goes_on_is_told(share: float, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SIZES if kind != "aiff"])
-def test_a_header_that_says_more_is_told(kind: str, tmp_path: Path) -> None:
+def test_a_header_that_says_more_is_reported(kind: str, tmp_path: Path) -> None:
     """AIFF has the length a second time, which is right here."""
     sound = heard(made(tmp_path, kind, 2.0))
     (fault,) = sound.faults
@@ -160,7 +160,7 @@ def test_a_day_of_sound_whose_size_wraps_at_4_gb(tmp_path: Path) -> None:
     assert len(sound.info.assumed) == 1
 
 
-def test_it_is_told_once(tmp_path: Path) -> None:
+def test_it_is_reported_once(tmp_path: Path) -> None:
     done = run("listen", made(tmp_path, "wav", 1 / 3), "-f", "jsonl")
     assert done.stderr.count("its header states 4.000 s") == 1
     assert '"assumed": ["its header states 4.000 s' in done.stdout

@@ -163,7 +163,7 @@ def test_folders_with_the_joints_of_halpe_and_whole_bodies(tmp_path: Path, count
     assert info.axes == 2
 
 
-def test_cameras_in_one_folder_are_told_apart_with_what_to_type(tmp_path: Path) -> None:
+def test_cameras_in_one_folder_are_distinguished_with_what_to_type(tmp_path: Path) -> None:
     folder = openpose(tmp_path / "k", pixels(BODY_25, 4), "cam1")
     for path in list(folder.iterdir()):
         (folder / path.name.replace("cam1", "cam2")).write_bytes(path.read_bytes())
@@ -204,7 +204,7 @@ def test_folders_of_yolo(tmp_path: Path, scores: bool, tracks: bool) -> None:
         read(folder / "clip_1.txt", frame_rate_hz=25.0)
 
 
-def test_a_folder_of_boxes_is_no_recording(tmp_path: Path) -> None:
+def test_a_folder_of_boxes_is_not_a_recording(tmp_path: Path) -> None:
     for t in range(3):
         (tmp_path / f"clip_{t}.txt").write_text("0 0.5 0.5 0.1 0.1\n")
         (tmp_path / f"clip_{t}.json").write_text('{"shapes": []}')

@@ -115,7 +115,7 @@ def test_the_origin_and_equal_negative_numbers_are_missing_in_every_format(
     assert (told.count, told.fatal) == (0, False)
 
 
-def test_no_more_is_said_of_joints_whose_scores_are_0_and_of_persons_who_are_absent(
+def test_no_more_is_reported_of_joints_whose_scores_are_0_and_of_persons_who_are_absent(
     tmp_path: Path,
 ) -> None:
     x = pixels(COCO_17, 6, 2)
@@ -133,7 +133,7 @@ def test_no_more_is_said_of_joints_whose_scores_are_0_and_of_persons_who_are_abs
     assert [frame.scores.any(1).tolist() for frame in frames(items)] == [[True, False]] * 2
 
 
-def test_streams_of_python_and_pipes_tell_it_at_once_and_at_the_end(tmp_path: Path) -> None:
+def test_streams_of_python_and_pipes_report_it_at_once_and_at_the_end(tmp_path: Path) -> None:
     x = pixels(COCO_17, 6, 1)[:, 0]
     x[1:3, LACKING] = -1
     stream = make_converter(

@@ -262,7 +262,7 @@ def test_deeplabcut_of_pandas(tmp_path: Path) -> None:
     assert np.allclose(np.stack([f.joints for f in frames(items)]), flipped(x), atol=1e-3)
 
 
-def test_animals_are_told_what_to_write(tmp_path: Path) -> None:
+def test_joints_of_animals_give_an_error_with_a_layout_to_write(tmp_path: Path) -> None:
     parts = ("snout", "left ear", "tailbase")
     table = deeplabcut_table(likely(np.ones((4, 1, 3, 2))), parts, False)
     table.to_csv(tmp_path / "a.csv")
@@ -556,7 +556,7 @@ def test_through_a_pipe(tmp_path: Path, name: str) -> None:
     assert len(frames(items)) == 4
 
 
-def test_pyskl_list_is_no_pose_list(tmp_path: Path) -> None:
+def test_pyskl_list_is_not_a_pose_list(tmp_path: Path) -> None:
     entry = {
         "frame_dir": "a",
         "keypoint": np.ones((1, 3, 17, 2)),

@@ -86,7 +86,7 @@ def test_times_that_go_back_within_a_person_are_left_out_as_before(tmp_path: Pat
     assert "4 rows out of time order, left out" in faults(items)[-1].message
 
 
-def test_a_file_that_is_cut_off_is_sorted_and_told(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_off_is_sorted_and_reported(tmp_path: Path) -> None:
     head, rows = wide_rows(pixels(COCO_17, COUNT, 2))
     rows.sort()
     path = written(tmp_path / "a.csv", head, rows)
@@ -116,7 +116,7 @@ def test_several_rows_a_frame_without_ids_are_persons(tmp_path: Path, person: st
         ([0, 1], [2], "ordered by person or joint and have no frame numbers"),
     ],
 )
-def test_what_cannot_be_known_is_asked(
+def test_ambiguous_columns_are_asked_for(
     tmp_path: Path, drop: list[int], group: list[int], message: str
 ) -> None:
     head, rows = rows_of(pixels(COCO_17, COUNT, 2))
@@ -131,7 +131,7 @@ def test_what_cannot_be_known_is_asked(
         read(path, frame_rate_hz=25.0)
 
 
-def test_one_frame_of_two_persons_without_a_number_is_no_group(tmp_path: Path) -> None:
+def test_one_frame_of_two_persons_without_a_number_is_not_a_group(tmp_path: Path) -> None:
     head, rows = rows_of(pixels(COCO_17, 1, 2))
     path = written(tmp_path / "a.csv", head.removeprefix("frame,"), [row[1:] for row in rows])
     [frame] = frames(read(path, frame_rate_hz=25.0)[1])
@@ -220,7 +220,7 @@ def test_frame_numbers_in_a_column_of_time_are_asked_about(tmp_path: Path) -> No
     assert [f.time_s for f in frames(items)] == pytest.approx([0, 1 / 30, 2 / 30, 0.1])
 
 
-def test_frames_that_are_far_apart_are_told(tmp_path: Path) -> None:
+def test_frames_that_are_far_apart_are_reported(tmp_path: Path) -> None:
     stamps = ["0", "33", "67", "100"]
     path = wide(
         tmp_path / "a.csv",

@@ -82,7 +82,7 @@ def test_some_joints_are_enough_to_know_somebody() -> None:
     assert placed[1] is hidden
 
 
-def test_nobody_takes_no_slot() -> None:
+def test_absent_persons_take_no_slot() -> None:
     slots = Slots(2)
     nobody = make_person(np.zeros((5, 2)))
     assert places(slots, 0.0, nobody, at(1)) == [1, None]
@@ -121,7 +121,7 @@ def test_make_body() -> None:
     st.integers(0, 2),
     st.integers(0, 4),
 )
-def test_joints_far_away_are_missing_and_bodies_stay_whole(seed, number, axis, joint):
+def test_joints_far_away_are_missing_and_bodies_stay_complete(seed, number, axis, joint):
     """Bodies of any size, in metres or pixels, whose arms are stretched; one number is wrong."""
     random = np.random.default_rng(seed)
     body = random.standard_normal((15, 3)) * np.exp(random.uniform(-3, 3)) + random.uniform(-9, 9)

@@ -139,7 +139,7 @@ def test_a_writer_that_dies_in_a_row(live: Live, tmp_path: Path) -> None:
     assert live.items.get(timeout=20) is None
 
 
-def test_a_unit_that_is_not_told_ends_the_stream_with_a_word(tmp_path: Path) -> None:
+def test_an_unknown_unit_ends_the_stream_with_a_message(tmp_path: Path) -> None:
     live = Live(tmp_path, SourceOptions())
     stamps = ["0", "40", "80"]
     path = tmp_path / "a.csv"

@@ -357,7 +357,7 @@ def test_time_stamps(tmp_path: Path, heading: str, stamps: list[str]) -> None:
     assert info.rate_hz is None
 
 
-def test_a_unit_that_is_not_told(tmp_path: Path) -> None:
+def test_an_unknown_unit_is_asked_for(tmp_path: Path) -> None:
     path, _ = table(tmp_path, BODY_15, stamp="timestamp", stamps=["0", "40", "80"])
     with pytest.raises(SourceError, match=r"increases by 40.*--columns time_ms=timestamp"):
         read(path)
@@ -397,7 +397,7 @@ def test_frame_numbers_keep_their_place(tmp_path: Path) -> None:
 # --- --columns and tables without headings ----------------------------------------------------
 
 
-def test_headings_of_ones_own(tmp_path: Path) -> None:
+def test_headings_of_your_own(tmp_path: Path) -> None:
     path, x = table(tmp_path, BODY_15, style="P.left wrist.a", stamp="Tick")
     with pytest.raises(SourceError, match="no joints"):
         read(path, frame_rate_hz=30.0)
@@ -444,7 +444,7 @@ def test_columns_by_order(tmp_path: Path) -> None:
         read(tmp_path / "a.csv", layout="coco-17", frame_rate_hz=4.0)
 
 
-def test_a_layout_of_ones_own(tmp_path: Path) -> None:
+def test_a_layout_of_your_own(tmp_path: Path) -> None:
     (tmp_path / "suit.toml").write_text(
         'bones = [["Torso", "Pelvis"], ["Hand7", "Torso"]]\n'
         '[joints]\nPelvis = "hips"\nTorso = "neck"\nHand7 = "left hand"\n'

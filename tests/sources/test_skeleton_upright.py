@@ -90,7 +90,7 @@ def option(assumed: tuple[str, ...]) -> str:
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_pictures_with_y_upwards_are_turned_and_told_in_every_format(
+def test_pictures_with_y_upwards_are_turned_and_reported_in_every_format(
     tmp_path: Path, name: str
 ) -> None:
     layout, write = PICTURES[name]
@@ -151,7 +151,7 @@ SPACE: dict[str, tuple[Layout, Callable[[Path, np.ndarray], Path]]] = {
 
 @pytest.mark.parametrize("turn", [z_up, x_up, z_down, of_camera])
 @pytest.mark.parametrize("name", SPACE)
-def test_space_with_another_vertical_axis_is_told_with_what_to_give(
+def test_space_with_another_vertical_axis_is_reported_with_what_to_give(
     tmp_path: Path, name: str, turn: Callable[[np.ndarray], np.ndarray]
 ) -> None:
     layout, write = SPACE[name]
@@ -185,7 +185,7 @@ def test_a_stand_on_the_hands_and_a_body_that_lies_turn_nothing(tmp_path: Path) 
     assert np.allclose(found, lying[:, 0] * (1, -1), atol=1e-3)
 
 
-def test_streams_are_told_once_and_stay_as_they_are(tmp_path: Path) -> None:
+def test_streams_are_reported_once_and_stay_as_they_are(tmp_path: Path) -> None:
     x = pixels(COCO_17, 150)[:, 0]
     stream = make_converter(
         x[0], SourceOptions(layout="coco-17"), rate_hz=25.0, name="a", live=True

@@ -38,7 +38,7 @@ CANCEL = "--channel 1"
 
 
 @pytest.mark.parametrize("codec", ["pcm_s16le", "pcm_s24le", "pcm_f32le", "flac", "aac"])
-def test_an_inverted_channel_of_a_file_is_told_once(codec: str, tmp_path: Path) -> None:
+def test_an_inverted_channel_of_a_file_is_reported_once(codec: str, tmp_path: Path) -> None:
     ending = "mkv" if codec == "aac" else "flac" if codec == "flac" else "wav"
     both = np.concatenate([chirps(12.0, HZ), -chirps(12.0, HZ)], axis=1)
     path = make_sound(tmp_path / f"a.{ending}", both, HZ, codec=codec)
@@ -49,7 +49,7 @@ def test_an_inverted_channel_of_a_file_is_told_once(codec: str, tmp_path: Path) 
         assert sound.errors == 0
 
 
-def test_it_is_told_of_arrays_and_by_the_program(tmp_path: Path) -> None:
+def test_it_is_reported_arrays_and_by_the_program(tmp_path: Path) -> None:
     both = np.concatenate([voice(), -voice()], axis=1)
     assert CANCEL in told(both)[0]
     stream = costream.listen(both, "cotrans", rate_hz=HZ)
@@ -93,7 +93,7 @@ def test_two_channels_of_opposite_sign_are(ratio: float, level: float, offset: f
 
 
 @pytest.mark.parametrize("offset", [-0.6, 0.1, 0.3])
-def test_an_offset_is_told_and_neither_measured_nor_heard(offset: float) -> None:
+def test_an_offset_is_reported_and_neither_measured_nor_heard(offset: float) -> None:
     sound = voice(3.0)[:, 0]
     plain = [*costream.listen(sound, "cotrans", rate_hz=HZ, levels="dBA")]
     moved = [*costream.listen(sound + offset, "cotrans", rate_hz=HZ, levels="dBA")]

@@ -47,7 +47,7 @@ def test_the_rate_that_a_stream_states(name: str, rate: int, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", SILENT)
-def test_a_rate_that_is_assumed_is_told(name: str, tmp_path: Path) -> None:
+def test_a_rate_that_is_assumed_is_reported(name: str, tmp_path: Path) -> None:
     info, frames = read(written(tmp_path, name))
     assert info.rate_hz == 25
     assert info.assumed == ("no time stamps: 25 frames a second assumed; set it with --input-fps",)

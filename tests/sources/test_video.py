@@ -90,7 +90,7 @@ def test_missing_time_stamps_are_estimated(tmp_path: Path) -> None:
     assert [read_number(f.rgb) for f in frames] == list(range(25, 60))
 
 
-def test_joined_transport_streams_go_on(tmp_path: Path) -> None:
+def test_joined_transport_streams_continue(tmp_path: Path) -> None:
     one = make_video(tmp_path / "one.ts", 50).read_bytes()
     (tmp_path / "two.ts").write_bytes(one + one)
     video = contents(VideoSource(str(tmp_path / "two.ts")))
@@ -298,7 +298,7 @@ def test_names(name: str, relative: bool, tmp_path: Path, monkeypatch: pytest.Mo
         ("speech.m4a", False, "no video stream, only sound"),
     ],
 )
-def test_sound_is_no_video(name: str, cover: bool, message: str, tmp_path: Path) -> None:
+def test_sound_is_not_a_video(name: str, cover: bool, message: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=message):
         read(make_audio(tmp_path / name, cover=cover))
 
@@ -364,7 +364,7 @@ def both(tmp_path: Path) -> Path:
     return side_by_side(tmp_path / "both.mkv", *videos, default=1)
 
 
-def test_of_several_videos_the_default_is_read_and_told(both: Path) -> None:
+def test_of_several_videos_the_default_is_read_and_reported(both: Path) -> None:
     read = contents(VideoSource(str(both)))
     assert read.info.size == (128, 64)
     assert [frame.rgb.shape for frame in read.frames] == [(64, 128, 3)] * 5
@@ -386,14 +386,14 @@ def test_a_video_that_is_not_in_the_file(both: Path, stream: str) -> None:
         contents(VideoSource(str(both), SourceOptions(stream=stream)))
 
 
-def test_a_range_before_the_beginning_is_told(tmp_path: Path) -> None:
+def test_a_range_before_the_beginning_is_reported(tmp_path: Path) -> None:
     path = make_video(tmp_path / "late.mkv", 50, times=[1000 + k / 25 for k in range(50)])
     with pytest.raises(SourceError, match=r"before .* begins \(at 00:16:40\.000\)"):
         read(path, end_s=5.0)
     assert len(read(path, start_s=2.0)[1]) == 50
 
 
-def test_a_picture_size_that_changes_is_told(tmp_path: Path) -> None:
+def test_a_picture_size_that_changes_is_reported(tmp_path: Path) -> None:
     """Of joined transport streams; each frame has its own size."""
     parts = [make_video(tmp_path / f"{w}.ts", 50, size=(w, 64)) for w in (96, 128)]
     path = tmp_path / "joined.ts"

@@ -73,7 +73,7 @@ def test_what_is_pruned_is_an_ordinary_file(skeletons, small):
     assert load_model(str(small)).network.count_macs() == facts["macs"]
 
 
-def test_adapter_files_are_the_result_beside_their_base(skeletons, small, tmp_path):
+def test_adapter_files_are_the_result_next_to_their_base(skeletons, small, tmp_path):
     base, adapter = skeletons[0], small.with_name("small-adapter.safetensors")
     model = load_model(f"{base}+{adapter}")
     assert model.info.card.labels == read_card(small).labels
@@ -110,7 +110,7 @@ def test_a_base_with_an_adapter_is_shown_verified_and_compressed(skeletons, smal
     )
 
 
-def test_a_density_out_of_reach_is_told(skeletons, tmp_path, capsys):
+def test_a_density_out_of_reach_is_reported(skeletons, tmp_path, capsys):
     path = _train(skeletons, tmp_path / "o.safetensors", density=0.001, steps=2)
     card = read_card(path)
     left = card.compression["density"]
@@ -121,7 +121,7 @@ def test_a_density_out_of_reach_is_told(skeletons, tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_an_interrupted_pruning_goes_on(skeletons, small, tmp_path, monkeypatch):
+def test_an_interrupted_pruning_continues(skeletons, small, tmp_path, monkeypatch):
     """Masks are in the checkpoint: the result is that of an uninterrupted training."""
     path, note = tmp_path / "small.safetensors", TrainingCheckpoint.note
 
@@ -257,7 +257,7 @@ def test_frontends_are_adapted_with_their_networks(tmp_path, kit, monkeypatch):
         ({"compare": "file"}, "applies to trainings with --density"),
     ],
 )
-def test_what_does_not_go_together(tmp_path, options, message):
+def test_options_that_exclude_each_other_are_refused(tmp_path, options, message):
     with pytest.raises(UsageError, match=message):
         check_adapter(train_settings(tmp_path / "x.safetensors", **options))
 

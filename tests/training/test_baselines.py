@@ -87,7 +87,7 @@ def test_a_network_that_it_joins_gives_the_mean(network, share):
     torch.testing.assert_close(steps, together)
 
 
-def test_one_put_aside_says_and_learns_nothing(network):
+def test_a_disabled_probe_neither_predicts_nor_learns(network):
     tokens = torch.randn(1, 8, 1, 15, 6)
     with torch.no_grad():
         alone = network(tokens)
@@ -127,6 +127,6 @@ def test_the_class_whose_mean_points_the_same_way_is_the_answer():
     assert [one.argmax() for one in told] == [1, 3]
 
 
-def test_features_that_are_all_zero_are_no_trouble():
+def test_features_that_are_all_zero_are_not_trouble():
     told = nearest_centroid(np.zeros((2, 3)), [0, 1], np.zeros((1, 3)), 2)
     assert told[0].tolist() == [[0.5, 0.5]]

@@ -158,7 +158,7 @@ def test_what_is_right_already_stays() -> None:
     assert chosen.timeline == Timeline()
 
 
-def test_few_examples_choose_little() -> None:
+def test_few_examples_set_few_values() -> None:
     groups = [[acted(12, 0)]]
     few = dict.fromkeys(LABELS, 1)
     chosen = calibrate(groups, LABELS, RATE_HZ, Timeline(), examples=few)

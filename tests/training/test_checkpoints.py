@@ -99,7 +99,7 @@ def learn(path, stop=None, identity=1):
 
 
 @pytest.mark.parametrize("stops", [[0], [6, 7, 20], [12]])
-def test_going_on_is_exact(stops, tmp_path):
+def test_continuing_is_exact(stops, tmp_path):
     expected = learn(tmp_path / "none")
     path = tmp_path / "own.partial"
     for stop in stops:
@@ -111,7 +111,7 @@ def test_going_on_is_exact(stops, tmp_path):
         assert all(torch.equal(own[k], other[k]) for k in own)
 
 
-def test_another_training_is_not_gone_on_with(tmp_path):
+def test_another_training_is_not_continued(tmp_path):
     path = tmp_path / "own.partial"
     learn(path, 3)
     with pytest.raises(UsageError, match=r"own.partial: checkpoint of a training with other"):
@@ -121,7 +121,7 @@ def test_another_training_is_not_gone_on_with(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"mine", bytes(200)])
-def test_what_is_no_training_is_left_alone(content, tmp_path):
+def test_what_is_not_a_training_is_left_alone(content, tmp_path):
     path = tmp_path / "own.partial"
     path.write_bytes(content)
     with pytest.raises(UsageError, match="--overwrite starts over"):

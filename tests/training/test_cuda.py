@@ -64,7 +64,7 @@ def test_every_kind_is_trained_on_a_gpu(kit, options, tmp_path):
     assert load_model(str(path), device="cpu").info.card.labels == read_card(path).labels
 
 
-def test_a_training_on_a_gpu_goes_on(tmp_path, monkeypatch):
+def test_a_training_on_a_gpu_continues(tmp_path, monkeypatch):
     def stopped(self, steps, parts):
         if steps == 4:
             self.write(steps, parts)

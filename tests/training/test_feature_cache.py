@@ -62,7 +62,7 @@ def test_what_was_made_once_is_found_again(card, tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"", b"mine", None])
-def test_a_damaged_entry_is_made_anew(damage, card, tmp_path):
+def test_a_damaged_entry_is_made_again(damage, card, tmp_path):
     made, cache = Made(), FeatureCache(tmp_path, card, torch.nn.Identity())
     cache.make(["x"], made)
     (path,) = tmp_path.iterdir()
@@ -86,7 +86,7 @@ def test_a_file_that_changed_is_another(tmp_path):
     assert example_key(example(path, label="b", group="g", where="w")) == keys[2]
 
 
-def test_what_is_no_file_is_not_kept(card, tmp_path):
+def test_what_is_not_a_file_is_not_kept(card, tmp_path):
     assert example_key(example("https://example.org/a.mp4")) is None
     assert example_key(example(tmp_path)) is None
     assert join_keys(["a"], None) is None

@@ -52,7 +52,7 @@ def test_the_card_says_what_it_is(trained):
     assert "majority" in text
 
 
-def test_the_weights_are_whole(trained):
+def test_the_weights_are_complete(trained):
     """The sample on the card of those that it began with says nothing of these."""
     done = costream("models", "verify", trained[0])
     assert (done.returncode, done.stdout) == (0, f"ok    {trained[0]}\n")
@@ -114,7 +114,7 @@ def test_fine_tuning_keeps_the_licence_and_repeats_with_its_seed(base, data, tmp
     assert "started from tiny" in read_card(path).trained_on
 
 
-def test_what_was_learnt_is_gone_on_with(trained, data, tmp_path):
+def test_training_continues_from_trained_weights(trained, data, tmp_path):
     path = tmp_path / "again.safetensors"
     run("train", trained[0], "--data", data, "-o", path, "--steps", 2)
     card = read_card(path)
@@ -206,7 +206,7 @@ def test_a_network_that_takes_features_alone_cannot_be_taught(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_interruption_says_how_to_go_on(base, data, tmp_path):
+def test_an_interruption_says_how_to_continue(base, data, tmp_path):
     path = tmp_path / "own.safetensors"
     unfinished = tmp_path / "own.safetensors.partial"
     process = start("train", base, "--data", data, "-o", path, "--steps", 100000)

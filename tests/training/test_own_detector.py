@@ -203,7 +203,7 @@ def right(views: Sequence[TrainingView]) -> float:
     return float(np.mean(told))
 
 
-def test_class_means_tell_what_a_network_has_not_learnt(album: Album) -> None:
+def test_class_means_show_what_a_network_has_not_learnt(album: Album) -> None:
     """A network that puts one box anywhere but has features: those of true boxes tell classes."""
     torch.manual_seed(0)
     network = ViTDet(**data_objects.NETWORK).eval()

@@ -84,7 +84,7 @@ def test_there_is_a_page_about_it(trained):
     assert "The timeline was chosen on the validation streams: F1 of segments" in card.split
 
 
-def test_steps_say_what_the_whole_clip_says(trained, tmp_path):
+def test_steps_give_the_same_as_the_clip(trained, tmp_path):
     file = data_audio.write_sound(tmp_path / "tone.wav", "tone", 77, 3.0)
     done = run("detect", file, "-m", trained[0], "-f", "jsonl", "--scores", "-o", "-")
     records = [json.loads(line) for line in done.stdout.splitlines()]

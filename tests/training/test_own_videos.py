@@ -123,7 +123,7 @@ def test_the_card_says_what_it_is_and_the_frontend_stays(base, trained):
     assert trained[1].stdout.startswith(f"{trained[0]}: background, blink, grow, slide\n")
 
 
-def test_the_frontend_learns_where_it_is_told_to(base, recordings, tmp_path):
+def test_the_frontend_is_trained_if_requested(base, recordings, tmp_path):
     path = tmp_path / "own.safetensors"
     given = ("--data", recordings[0], "--labels", recordings[1], "--no-cache", "--fine-tune")
     run("train", base, *given, "-o", path, "--scratch", "--steps", 20)
@@ -137,7 +137,7 @@ def test_the_frontend_learns_where_it_is_told_to(base, recordings, tmp_path):
         "own.html", "own.md", "own.safetensors"]  # fmt: skip
 
 
-def test_steps_say_what_the_whole_clip_says(trained, classes):
+def test_steps_give_the_same_as_the_clip(trained, classes):
     file = classes / "grow" / "grow0.mp4"
     done = run("detect", file, "-m", trained[0], "-f", "jsonl", "--scores", "-o", "-")
     records = [json.loads(line) for line in done.stdout.splitlines()]
@@ -207,7 +207,7 @@ def test_a_whole_network_becomes_the_frozen_frontend_of_a_new_head(classes, tmp_
     run("detect", classes / "grow" / "grow0.mp4", "-m", path, "-f", "jsonl", "-o", "-")
 
 
-def test_sound_is_no_video(base, tmp_path):
+def test_sound_is_not_a_video(base, tmp_path):
     from kit.data_audio import write_folder
 
     data = write_folder(tmp_path / "data", 1)
@@ -219,7 +219,7 @@ def test_sound_is_no_video(base, tmp_path):
 TONES = {"high": 3000.0, "low": 300.0}
 
 
-def test_features_are_no_video(base, tmp_path):
+def test_features_are_not_video(base, tmp_path):
     (tmp_path / "grow").mkdir()
     (tmp_path / "slide").mkdir()
     made = ("features", make_video(tmp_path / "a.mp4", frames=8), "-m", base, "-o")

@@ -128,7 +128,7 @@ def test_one_recording_of_a_class_does_not_say_how_they_differ():
     assert torch.equal(plain, moved)
 
 
-def test_only_the_classifier_begins_anew(base, tmp_path):
+def test_only_the_classifier_starts_again(base, tmp_path):
     settings = train_settings(tmp_path / "own.safetensors")
     setup = AudioTrainer().setup
     labels = ("silence", "x", "y", "z")  # as many as the model has, but others
@@ -180,7 +180,7 @@ def test_training_ends_with_the_weights_that_did_best():
     assert ends[0] < 0.9 < ends[1]
 
 
-def test_the_linear_baseline_tells_apart_what_a_line_can():
+def test_the_linear_baseline_distinguishes_what_a_line_can():
     rng = torch.Generator().manual_seed(1)
     heard = [
         EncodedAudio(name, (torch.randn(6, 4, generator=rng) + 4 * torch.eye(4)[k],))
@@ -202,7 +202,7 @@ def test_what_cannot_be_taught_is_refused(base, tmp_path):
         trainer_of(replace(base.card, frontend=None))
 
 
-def test_features_are_no_sound(base, tmp_path):
+def test_features_are_not_sound(base, tmp_path):
     path = tmp_path / "rows.npy"
     np.save(path, np.zeros((9, 16), np.float32))
     _, frontend = build(base.card, base.tensors)

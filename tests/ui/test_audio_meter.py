@@ -83,7 +83,7 @@ def test_a_sound_far_above_the_floor_spans_the_scale() -> None:
         assert levels.max() == 1.0
 
 
-def test_what_is_no_number_and_other_shapes_do_no_harm() -> None:
+def test_values_that_are_not_finite_and_other_shapes_are_harmless() -> None:
     broken = np.full((FRAMES, BANDS), np.nan, np.float32)
     broken[0] = np.inf
     meter = heard(broken, np.zeros((1, BANDS), np.float32), np.zeros((0, BANDS), np.float32))

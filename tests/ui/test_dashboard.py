@@ -113,7 +113,7 @@ def test_more_feeds_than_lines(count: int, left: int) -> None:
         assert states == ["GIVEN-UP", "waiting", "stalled", "connecting", "live"]
 
 
-def test_what_is_left_out_is_said_even_if_not_all_live() -> None:
+def test_what_is_left_out_is_reported_even_if_not_all_live() -> None:
     status = watch(*(feed(f"cam {k}", state="lost" if k < 30 else "live") for k in range(40)))
     assert "… and 24 more, 10/24 live, 14 given-up" in shown(status)
 

@@ -431,7 +431,7 @@ def test_lines_of_dots() -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), [(79, 23), (60, 16), (130, 50), (79, 17)])
-def test_the_figure_stands_beside_the_scores(width: int, height: int) -> None:
+def test_the_figure_stands_next_to_the_scores(width: int, height: int) -> None:
     without, text = (text_of(pose_state(*given), width, height) for given in ([], [FIGURE]))
     assert len(dots(text)) >= 5
     for part in ("walk", "0.90", "now", "before", "speed", "cost"):
@@ -440,7 +440,7 @@ def test_the_figure_stands_beside_the_scores(width: int, height: int) -> None:
     assert not dots(without)
 
 
-def test_no_figure_where_there_is_no_room_or_no_braille() -> None:
+def test_no_figure_where_there_is_not_a_room_or_no_braille() -> None:
     for width, height, unicode in ((50, 23, True), (79, 10, True), (79, 23, False)):
         text = text_of(pose_state(FIGURE), width, height, unicode=unicode)
         assert not dots(text)

@@ -62,7 +62,7 @@ def test_a_change_of_style_alone_is_written(console: Console, screen: Screen) ->
     assert "two" in written(console)
 
 
-def test_lines_that_a_narrower_terminal_wraps_are_erased_whole(
+def test_lines_that_a_narrower_terminal_wraps_are_erased_completely(
     console: Console, screen: Screen
 ) -> None:
     screen.draw(lines("x" * 35, "y" * 5))
@@ -72,7 +72,9 @@ def test_lines_that_a_narrower_terminal_wraps_are_erased_whole(
     assert written(console).count(ERASE) == 5
 
 
-def test_lines_made_for_a_wider_terminal_are_erased_whole(console: Console, screen: Screen) -> None:
+def test_lines_made_for_a_wider_terminal_are_erased_completely(
+    console: Console, screen: Screen
+) -> None:
     """It became narrower after they were made, before they were drawn."""
     console.width = 20
     screen.draw(lines("x" * 30, "two"))

@@ -176,7 +176,7 @@ def test_the_network_and_the_whole_are_compared_with_recomputing(
 
 
 @pytest.mark.parametrize(("unfamiliar_s", "is_told"), [(3.7, False), (3.8, True), (None, False)])
-def test_unfamiliar_input_is_told_where_it_is_more_than_a_twentieth(
+def test_unfamiliar_input_is_reported_where_it_is_more_than_a_twentieth(
     unfamiliar_s: float | None, is_told: bool
 ) -> None:
     summary = replace(SUMMARY, unfamiliar_s=unfamiliar_s)
@@ -293,7 +293,7 @@ def test_the_live_view_needs_a_terminal_and_a_reader() -> None:
 
 
 @pytest.mark.parametrize(("encoding", "expected"), [("utf-8", True), ("cp1252", False)])
-def test_a_stream_that_is_no_terminal(encoding: str, expected: bool) -> None:
+def test_a_stream_that_is_not_a_terminal(encoding: str, expected: bool) -> None:
     memory = io.BytesIO()
     stream = io.TextIOWrapper(memory, encoding=encoding)
     assert is_unicode(Console(file=stream)) is expected

@@ -68,7 +68,7 @@ def test_a_feed_that_comes_and_goes_all_the_time_has_a_few_lines_a_minute() -> N
     assert sum(told) + len(lines) >= 100
 
 
-def test_a_change_that_was_left_out_and_lasts_is_told() -> None:
+def test_a_change_that_was_left_out_and_lasts_is_reported() -> None:
     story = [replace(each, reconnects=k) for k in range(10) for each in (LIVE, STALLED)]
     lines = changes(*story, *[replace(STALLED, reconnects=9, age_s=30.0 + k) for k in range(60)])
     assert "away now" in lines[-1] or "no data" in lines[-1]
@@ -165,7 +165,7 @@ def test_the_end_has_the_labels_of_each_feed_the_most_frequent_first() -> None:
     ]
 
 
-def test_a_watch_that_showed_nothing_says_nothing() -> None:
+def test_a_watch_that_showed_nothing_prints_nothing() -> None:
     assert printed(every_s=0.0) == [""]
 
 

@@ -63,7 +63,7 @@ def check(target: Path) -> None:
     assert [path.name for path in target.parent.iterdir()] == [target.name]
 
 
-def test_a_file_comes_whole_and_is_counted(tmp_path: Path) -> None:
+def test_a_file_arrives_completely_and_is_counted(tmp_path: Path) -> None:
     target = tmp_path / "new" / "net.pth"
     with WeightServer(CONTENT) as server:
         kept = fetch(server, target)
@@ -95,7 +95,7 @@ def test_wherever_it_is_cut_the_file_is_right(
 
 
 @pytest.mark.parametrize("after", ["nothing", "an error", "another run"])
-def test_a_version_of_its_own_begins_anew(tmp_path: Path, after: str) -> None:
+def test_a_version_of_its_own_starts_again(tmp_path: Path, after: str) -> None:
     target = tmp_path / "net.pth"
     old = Reply(cut=20_000, content=CONTENT[::-1], version='"old"')
     between = [] if after == "nothing" else [Reply(status=503)]
@@ -108,7 +108,7 @@ def test_a_version_of_its_own_begins_anew(tmp_path: Path, after: str) -> None:
     assert server.asked[-1][1]["If-Range"] == '"old"'
 
 
-def test_without_a_version_it_begins_anew(tmp_path: Path) -> None:
+def test_without_a_version_it_starts_again(tmp_path: Path) -> None:
     cut = Reply(cut=20_000, version=None)
     with WeightServer(CONTENT, cut, Reply(version=None)) as server:
         fetch(server, tmp_path / "net.pth")
@@ -116,7 +116,7 @@ def test_without_a_version_it_begins_anew(tmp_path: Path) -> None:
     assert "Range" not in server.asked[1][1]
 
 
-def test_what_is_of_another_address_is_not_gone_on_from(tmp_path: Path) -> None:
+def test_what_is_of_another_address_is_not_continued_from(tmp_path: Path) -> None:
     cut = Reply(cut=9_000)
     with (
         WeightServer(CONTENT[::-1], cut, Reply(status=404)) as other,
@@ -166,7 +166,7 @@ def test_another_digest_deletes_the_file(tmp_path: Path, algorithm: str, digest:
     check(tmp_path / "net.pth")
 
 
-def test_redirects_are_followed_and_go_on_where_it_was(tmp_path: Path) -> None:
+def test_redirects_are_followed_and_continue_where_it_was(tmp_path: Path) -> None:
     moved = Reply(status=302, location="/elsewhere/net.pth?key=1")
     with WeightServer(CONTENT, moved, Reply(cut=30_000), moved, Reply()) as server:
         fetch(server, tmp_path / "net.pth")
@@ -220,14 +220,14 @@ def test_it_gives_up_where_nothing_new_comes(tmp_path: Path) -> None:
         assert len(server.asked) == 4
 
 
-def test_nobody_there(tmp_path: Path) -> None:
+def test_a_server_that_refuses_connections(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(ModelError, match=r"refused.*check the network"):
         download(f"http://127.0.0.1:{port}/x", tmp_path / "x", Kept(), patience=QUICK)
 
 
-def test_a_trickle_is_no_stall(tmp_path: Path) -> None:
+def test_a_trickle_is_not_a_stall(tmp_path: Path) -> None:
     slow = Reply(pause_s=0.05)  # 2.5 s in all, each piece well within the time
     with WeightServer(CONTENT, slow) as server:
         kept = fetch(server, tmp_path / "net.pth", patience=RetryPolicy(1.5, 1, 0.0))
@@ -235,7 +235,7 @@ def test_a_trickle_is_no_stall(tmp_path: Path) -> None:
     assert len(kept.steps) > 20
 
 
-def test_a_stall_is_left_and_gone_on_from(tmp_path: Path) -> None:
+def test_a_stall_is_left_and_continued_from(tmp_path: Path) -> None:
     stalled = Reply(cut=30_000, stall_s=30)
     with WeightServer(CONTENT, stalled, Reply()) as server:
         kept = fetch(server, tmp_path / "net.pth", patience=RetryPolicy(1.0, 4, 0.01))
@@ -244,7 +244,7 @@ def test_a_stall_is_left_and_gone_on_from(tmp_path: Path) -> None:
     assert server.sent == len(CONTENT)
 
 
-def test_a_length_that_nobody_tells(tmp_path: Path) -> None:
+def test_an_unknown_length_is_none(tmp_path: Path) -> None:
     with WeightServer(CONTENT, Reply(length=False)) as server:
         kept = fetch(server, tmp_path / "net.pth")
     check(tmp_path / "net.pth")
@@ -307,7 +307,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert not (tmp_path / "net.pth").exists()
 
 
-def test_stopped_in_the_middle_it_goes_on(tmp_path: Path) -> None:
+def test_stopped_in_the_middle_it_continues(tmp_path: Path) -> None:
     class Stopping(Kept):
         def at(self, done: int, total: int | None) -> None:
             if done > 20_000:

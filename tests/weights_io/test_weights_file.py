@@ -180,7 +180,7 @@ def test_missing_file_folder_and_card(tmp_path: Path) -> None:
         read_card(tmp_path / "plain.safetensors")
 
 
-def test_newer_format_and_bad_card_are_told(tmp_path: Path) -> None:
+def test_newer_format_and_bad_card_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "x.safetensors"
     save_file({"a": torch.zeros(1)}, file, {"card": CARD.to_json(), "format": "costream-weights/9"})
     with pytest.raises(ModelError, match=r"costream-weights/9.*update"):

@@ -44,7 +44,7 @@ def with_norms(pool: int = 4) -> ContinualAudioNet:
     st.booleans(),
 )
 @settings(max_examples=24, deadline=None)
-def test_any_chunks_give_the_whole(chunks, pool, made, gradients):
+def test_any_chunks_give_the_same_as_the_clip(chunks, pool, made, gradients):
     net, x = made(pool=pool).double(), sound(sum(chunks), 2).double()
     state = net.init_state(2)
     with torch.set_grad_enabled(gradients):  # single hops are laid out in memory without
@@ -79,7 +79,7 @@ def hops(net, x, state) -> torch.Tensor:
 
 @pytest.mark.parametrize("take", [ContinualAudioNet.forward_steps, hops])
 @torch.inference_mode()
-def test_streams_that_join_late_or_begin_anew(take):
+def test_streams_that_join_late_or_start_again(take):
     net, x = build().double(), sound(10, 2).double()
     state = net.init_state(2)
     take(net, x[:, :4], state)
@@ -108,7 +108,7 @@ def test_streams_that_are_taken_out_or_put_back_keep_their_past():
     torch.testing.assert_close(again, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_a_stream_goes_on_in_another_mode():
+def test_a_stream_continues_in_another_mode():
     net, x = build().double(), sound(8).double()
     state = net.init_state()
     with torch.inference_mode():

@@ -200,7 +200,7 @@ def test_a_joint_made_of_several_is_missing_when_one_is() -> None:
     assert not tokens[0, 0, names.index("neck")].any()
 
 
-def test_what_does_not_fit_is_said() -> None:
+def test_what_does_not_fit_is_reported() -> None:
     frontend = JointStreams("body-15")
     with pytest.raises(SourceError, match="2 axes, but the model takes 3"):
         frontend.check(COCO_17, 2)

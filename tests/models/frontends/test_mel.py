@@ -45,7 +45,7 @@ def test_is_librosas_without_centring(window, hop, fft, power):
     st.sampled_from([(500, 250, 250), (400, 160, 0), (400, 160, 320), (64, 64, 0)]),
 )
 @settings(max_examples=60, deadline=None)
-def test_any_blocks_give_the_whole(blocks, sizes):
+def test_any_blocks_give_the_same_as_the_clip(blocks, sizes):
     window, hop, lead = sizes
     mel, x = filled(window=window, hop=hop, lead=lead), noise(sum(blocks), 2)
     state = mel.init_state(2)
@@ -60,7 +60,7 @@ def test_any_blocks_give_the_whole(blocks, sizes):
     st.sampled_from([512, 640]),
 )
 @settings(max_examples=40, deadline=None)
-def test_blocks_laid_out_once_give_the_whole(counts, sizes, power, fft):
+def test_blocks_laid_out_once_give_the_same_as_the_clip(counts, sizes, power, fft):
     """Also where others come between them."""
     window, hop, lead = sizes
     mel = filled(window=window, hop=hop, lead=lead, power=power, fft=fft)
@@ -78,7 +78,7 @@ def test_blocks_laid_out_once_give_the_whole(counts, sizes, power, fft):
     torch.testing.assert_close(torch.cat(frames, 1), mel(x), rtol=0, atol=1e-12)
 
 
-def test_float32_blocks_give_the_whole_to_rounding():
+def test_float32_blocks_give_the_same_as_the_clip_to_rounding():
     mel, x = filled().float(), noise(64_000).float()
     state = mel.init_state()
     frames = torch.cat([mel.forward_steps(part, state) for part in x.split(4000, 1)], 1)

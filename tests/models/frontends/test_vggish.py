@@ -106,7 +106,7 @@ def test_outputs(output: str) -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def test_any_chunking_equals_the_whole(data: st.DataObject) -> None:
+def test_any_chunking_equals_the_clip(data: st.DataObject) -> None:
     hop = data.draw(st.sampled_from([1, 20, 25, 40, 96]))
     net = narrow(hop_frames=hop).double()
     chunks = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))

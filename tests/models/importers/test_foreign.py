@@ -73,7 +73,7 @@ def test_pickles_of_arrays(tmp_path: Path, protocol: int) -> None:
     check(tmp_path / "x.pkl")
 
 
-def test_text_pickles_are_no_checkpoints(tmp_path: Path) -> None:
+def test_text_pickles_are_not_checkpoints(tmp_path: Path) -> None:
     save_pickle(0)(NUMPY, tmp_path / "x.pkl")
     with pytest.raises(ModelError, match="not a checkpoint"):
         read_foreign(tmp_path / "x.pkl")
@@ -205,7 +205,7 @@ def test_noise_is_one_clear_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-def test_programs_and_own_files_are_told_apart(tmp_path: Path) -> None:
+def test_programs_and_own_files_are_distinguished(tmp_path: Path) -> None:
     torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "x.pt"))
     with pytest.raises(ModelError, match="TorchScript program"):
         read_foreign(tmp_path / "x.pt")
@@ -260,7 +260,7 @@ def scheduler() -> dict[str, Any]:
     return {**made.state_dict(), "anneal_func": method}
 
 
-def test_classes_of_a_trainer_beside_the_weights_are_not_needed(
+def test_classes_of_a_trainer_next_to_the_weights_are_not_needed(
     trainer: type[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = {
@@ -277,7 +277,7 @@ def test_classes_of_a_trainer_beside_the_weights_are_not_needed(
 
 
 @pytest.mark.parametrize("kind", ["system", "getattr", "import"])
-def test_code_beside_a_trainers_class_is_refused_all_the_same(
+def test_code_next_to_a_trainers_class_is_refused_all_the_same(
     trainer: type[Any], tmp_path: Path, kind: str
 ) -> None:
     marker = tmp_path / "marker"

@@ -292,7 +292,9 @@ def test_several_checkpoints_need_a_name(saved: list[tuple[StGcn, Path]]) -> Non
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_what_is_open_is_told_in_one_line(saved: list[tuple[StGcn, Path]], tmp_path: Path) -> None:
+def test_what_is_open_is_reported_in_one_line(
+    saved: list[tuple[StGcn, Path]], tmp_path: Path
+) -> None:
     shutil.copy(saved[0][1], tmp_path / "unnamed.pt")
     done = run(tmp_path / "unnamed.pt", "-o", tmp_path / "x.safetensors")
     assert (done.returncode, done.stdout) == (5, "")

@@ -63,7 +63,7 @@ def test_in_front_of_a_network(tmp_path: Path) -> None:
         import_files(files[:2], "miniroad", {"labels": "thumos14"})
 
 
-def test_what_does_not_fit(tmp_path: Path) -> None:
+def test_mismatches_are_refused(tmp_path: Path) -> None:
     paths = write(tmp_path)
     with pytest.raises(ModelError, match="two checkpoints of rgb"):
         import_files([paths["rgb"], paths["rgb"]], "x", {})

@@ -112,7 +112,7 @@ def loaded(code: Path, function: str, folder: Path) -> StreamingModel:
         ("skeletons", "joints", None),
     ],
 )
-def test_the_example_tells_the_frontend(
+def test_the_example_determines_the_frontend(
     code: Path, function: str, frontend: str | None, width: int | None
 ) -> None:
     card, tensors, report = import_user_network(code, function, None, "mine", {"rate_hz": "8"})

@@ -102,7 +102,7 @@ def test_penultimate_features(files: Callable[..., list[Path]]) -> None:
     assert (front.token_width, front.block) == (6, 3200)
 
 
-def test_what_does_not_go_together(files: Callable[..., list[Path]]) -> None:
+def test_options_that_exclude_each_other_are_refused(files: Callable[..., list[Path]]) -> None:
     theirs, _ = foreign_sound.cotrans()
     weights = foreign_sound.vggish(**SIZES)
     cases: list[tuple[list[Any], dict[str, Any], str]] = [

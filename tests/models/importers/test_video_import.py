@@ -92,7 +92,7 @@ def test_other_stages_are_refused(tmp_path: Path) -> None:
         import_files([written(odd, "slowfast", tmp_path / "c")], "mine", {})
 
 
-def test_x3d_of_the_same_sizes_have_to_be_told_apart(tmp_path: Path) -> None:
+def test_x3d_of_the_same_sizes_have_to_be_distinguished(tmp_path: Path) -> None:
     size = find_size("x3d-m")
     assert size is not None
     with torch.device("meta"):

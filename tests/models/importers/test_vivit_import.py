@@ -84,7 +84,7 @@ def test_one_classifier_and_the_eventful_names(load: Import) -> None:
     same_state(load(net.state_dict(), **known)[1], net)
 
 
-def test_a_temporal_encoder_alone_is_no_network(load: Import) -> None:
+def test_a_temporal_encoder_alone_is_not_a_network(load: Import) -> None:
     only = {k: v for k, v in network().state_dict().items() if k.startswith("temporal_model")}
     with pytest.raises(ModelError, match=r"missing: embedding\.conv\.weight"):
         load(only, **VERBS)

@@ -36,7 +36,7 @@ def test_split_keeps_videos_apart():
         "test", "validation", "train"]  # fmt: skip
 
 
-def test_a_file_that_is_no_pack(tmp_path):
+def test_a_file_that_is_not_a_pack(tmp_path):
     (tmp_path / "x.tar").write_bytes(b"nothing")
     with pytest.raises(UsageError, match="not the fir_action pack"):
         list(read_pack(tmp_path / "x.tar", (8, 6)))

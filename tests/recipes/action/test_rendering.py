@@ -81,7 +81,7 @@ def test_furniture_hides_what_is_behind_it(y, seen):
         assert image[int(row), int(column)].argmax() == 0  # a red shirt
 
 
-def test_a_scene_repeats_and_its_script_is_whole():
+def test_a_scene_repeats_and_its_script_is_complete():
     one, two = (random_scene(np.random.default_rng(4), 40, 30) for _ in range(2))
     assert one.script() == two.script()
     script = one.script()

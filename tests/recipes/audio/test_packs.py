@@ -72,7 +72,7 @@ def test_another_fold_can_be_held_out(packs):
     assert plans[1].name("backbone") == "backbone-0.safetensors"
 
 
-def test_the_packs_are_read_whole(clips):
+def test_the_packs_are_read_completely(clips):
     sets = {"ESC-10", "ESC-50", "UrbanSound8K", "GTZAN", "LibriSpeech", "DeeplyNV"}
     assert sets <= {c.set for c in clips}
     assert all(0.1 < len(c.samples) / 16_000 < 31 for c in clips)
@@ -102,7 +102,7 @@ def test_the_recipe_from_packs_to_weights(packs, tmp_path):
         learn(plan, SoundRecipeSize(seconds=0.1, workers=1), torch.device("cpu"))
 
 
-def test_a_process_that_fails_is_told(tmp_path):
+def test_a_process_that_fails_is_reported(tmp_path):
     plan = LessonPlan(tmp_path, LoudBands, 24, 0, 29, tmp_path)
     with closing(LessonWorkers(plan, 1)) as workers, pytest.raises(UsageError, match="failed"):
         workers.wait(LessonBank(24, torch.device("cpu")), 24)

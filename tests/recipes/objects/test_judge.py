@@ -68,7 +68,7 @@ def test_boxes_shown_are_right_or_false() -> None:
     assert seen == {"threshold": 0.65, "precision": 0.6667, "recall": 1.0, "false": 0.5}
 
 
-def test_the_card_tells_all_figures() -> None:
+def test_the_card_has_all_figures() -> None:
     scores = {
         "pictures": 7,
         "AP50": 0.5,

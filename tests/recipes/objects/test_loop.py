@@ -45,7 +45,7 @@ def test_nothing_is_to_be_learnt_from_a_teacher_that_is_agreed_with() -> None:
     assert float(map_loss([torch.zeros(2, 4, 4, 3)], teacher)) > 0.01
 
 
-def test_each_place_of_a_map_is_said_by_its_own_token() -> None:
+def test_each_place_of_a_map_is_reported_by_its_own_token() -> None:
     tokens = torch.randn(1, 4, 6, 8, requires_grad=True)
     maps = MapHead(8, 3)(tokens)
     assert [m.shape[1:3] for m in maps] == [(8, 12), (4, 6), (2, 3)]
@@ -97,7 +97,7 @@ def test_one_picture_is_learnt_by_heart(stem: float) -> None:
 
 
 @pytest.mark.long
-def test_a_course_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_an_interrupted_course_continues_as_if_uninterrupted(tmp_path: Path) -> None:
     course, begun, lines = DetectorSchedule(4, batch=1), ViTDet(**NETWORK), []
     stopped, whole = (learner_of(copy.deepcopy(begun), course) for _ in range(2))
     whole.maps.load_state_dict(stopped.maps.state_dict())

@@ -208,7 +208,7 @@ def test_weights_of_space_begin_those_of_pictures(tmp_path):
         torch.testing.assert_close(flat(xy), space(x), rtol=1e-4, atol=1e-4)
 
 
-def test_a_timed_training_is_over_in_time_and_goes_on_from_its_end(tmp_path):
+def test_a_timed_training_is_over_in_time_and_continues_from_its_end(tmp_path):
     streams = StreamBatches(motions(), LABELS, MIRRORED)
     flat = {**NETWORK, "channels": 6, "widths": [8, 12], "strides": [1, 2]}
     teacher = SkeletonNet(len(LABELS), **{**NETWORK, "widths": [8], "strides": [2]}).eval()
