@@ -17,7 +17,7 @@ from pathlib import Path
 from costream.core.records import Header, Record, Segment, Summary, has_overlaps
 from costream.sinks.atomic import TextOutput
 from costream.sinks.base import TextSink, output_file
-from costream.sinks.subtitles import Timelines
+from costream.sinks.stored_timelines import Timelines
 
 _ROOT = (
     # A date is required; a constant one makes the output reproducible.

@@ -8,7 +8,7 @@ from costream.core.records import Header, Record, Segment, Summary, finds_object
 from costream.sinks.atomic import TextOutput
 from costream.sinks.base import TextSink, output_file
 from costream.sinks.labels import source_name
-from costream.sinks.subtitles import Timelines
+from costream.sinks.stored_timelines import Timelines
 
 _LONG_S = 36_000.0  # ten hours: the width of times where the length is not known
 _WIDEST = 40  # of labels; longer ones move the score of their row

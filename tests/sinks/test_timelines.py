@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from costream.core.records import Segment
 from costream.sinks.registry import make_sinks, paths_for
-from costream.sinks.subtitles import Timelines
+from costream.sinks.stored_timelines import Timelines
 
 
 def written(run: Any, folder: Path, format: str, *segments: Segment, **about: Any) -> str:

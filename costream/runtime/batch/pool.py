@@ -5,26 +5,20 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import queue
 import signal
-import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
 
 from costream.core.errors import CostreamError, ExitCode, ModelError
 from costream.runtime.batch.folders import Outcome, failure
 from costream.runtime.batch.job import TICK_S, BatchJob, Task, discard, too_late
-from costream.runtime.batch.run_input import load, process
-from costream.runtime.stop import StopHandler
+from costream.runtime.batch.worker_process import InheritedFile, serve, signals_blocked
 
 log = logging.getLogger("costream")
 _GRACE_S = 10.0  # time to finish files after a stop
@@ -107,7 +101,7 @@ class Pool:
         process = self._context.Process(
             target=serve, args=(theirs, self._work, self._lock), daemon=True
         )
-        with _signals_blocked():
+        with signals_blocked():
             process.start()
         theirs.close()
         worker = _Worker(process, ours)
@@ -241,107 +235,3 @@ def _cgroup() -> int | None:
         used = int((folder / "memory.current").read_text("ascii"))
         return None if limit == "max" else max(0, int(limit) - used)
     return None
-
-
-# The worker process: runs one input after the other, controlled through a pipe.
-#
-# The command sends ``("work", Task)`` and ``("stop",)``; a worker answers ``("began",)``,
-# ``("progress", media_s)``, ``("log", level, text)``, ``("outcome", Outcome)`` and, when the model
-# cannot be loaded, ``("broken", text, exit_code)``.
-
-
-class InheritedFile:
-    """An open file that is passed to a worker and stays open while the worker lives.
-
-    So the lock of the output folder is released by the last worker, not by the command: when a
-    killed command is repeated, it does not write while old workers are still exiting.
-    """
-
-    def __init__(self, descriptor: int | None) -> None:
-        self._descriptor = descriptor
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if sys.platform != "win32" and self._descriptor is not None:
-            from multiprocessing.reduction import DupFd
-
-            return _take, (DupFd(self._descriptor),)
-        return InheritedFile, (None,)  # no such inheritance on Windows
-
-
-def _take(duplicate: Any) -> InheritedFile:
-    return InheritedFile(duplicate.detach())
-
-
-@contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Start processes in this block with stop signals blocked.
-
-    Ctrl-C reaches all processes of the group, and would print a traceback of each worker's imports.
-    """
-    if sys.platform == "win32":
-        yield
-        return
-    resource_tracker.ensure_running()  # of multiprocessing: starting it unblocks them
-    stops = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def serve(pipe: Connection, work: BatchJob, lock: InheritedFile) -> None:
-    """Run tasks until the other end of ``pipe`` is closed, then exit at once.
-
-    ``lock`` is kept open only.
-    """
-    # Only the command handles signals and sends "stop"; Ctrl-C reaches all processes of the group.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    log.addHandler(_ToCommand(pipe))
-    log.setLevel(logging.INFO)
-    log.propagate = False
-    stop = StopHandler()
-    tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(pipe, tasks, stop), daemon=True).start()
-    try:
-        load(work)
-    except CostreamError as error:
-        _send(pipe, "broken", str(error), int(error.exit_code))
-        return
-    while True:
-        task = tasks.get()
-        _send(pipe, "began")
-        outcome = process(task, work, stop, lambda media_s: _send(pipe, "progress", media_s))
-        _send(pipe, "outcome", outcome)
-
-
-def _listen(pipe: Connection, tasks: queue.SimpleQueue[Task], stop: StopHandler) -> None:
-    while True:
-        try:
-            message = pipe.recv()
-        except (EOFError, OSError):
-            # The command is gone, perhaps killed: a repeated one will write the same files.
-            os._exit(1)
-        if message[0] == "stop":
-            stop.request()
-        else:
-            tasks.put(message[1])
-
-
-def _send(pipe: Connection, *message: Any) -> None:
-    try:
-        pipe.send(message)
-    except OSError:  # as in _listen
-        os._exit(1)
-
-
-class _ToCommand(logging.Handler):
-    """Sends the log to the command, which owns the terminal."""
-
-    def __init__(self, pipe: Connection) -> None:
-        super().__init__(logging.INFO)
-        self._pipe = pipe
-
-    def emit(self, record: logging.LogRecord) -> None:
-        _send(self._pipe, "log", record.levelno, record.getMessage())

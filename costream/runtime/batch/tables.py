@@ -12,14 +12,8 @@ from costream.core.errors import OutputError
 from costream.core.records import Box, Segment, plain
 from costream.sinks.atomic import AtomicFile
 from costream.sinks.parquet import ParquetRows
-from costream.sinks.tables import (
-    OBJECT_COLUMNS,
-    PREDICTION_COLUMNS,
-    CsvRows,
-    PredictionColumns,
-    SegmentColumns,
-    object_cells,
-)
+from costream.sinks.prediction_columns import PREDICTION_COLUMNS, PredictionColumns
+from costream.sinks.tables import OBJECT_COLUMNS, CsvRows, SegmentColumns, object_cells
 
 PredictionTableKind = Literal["csv", "parquet", "none"]
 

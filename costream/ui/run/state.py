@@ -27,8 +27,9 @@ from costream.core.records import (
 from costream.draw.audio_meter import AudioMeter
 from costream.draw.palette import Palette
 from costream.draw.skeleton import Figure, SkeletonView
+from costream.ui.run.detection_state import DetectionState
 from costream.ui.run.glyphs import Legend
-from costream.ui.run.tracks import DetectionState, HeadState
+from costream.ui.run.tracks import HeadState
 
 # Weight of the newest step in the shown times: they settle within a second or two, and a single
 # slow step does not make the figures jump.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
 from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
-from costream.core.formatting import clean, share_of_dense
 from costream.core.hysteresis import Hysteresis, LastingPresence, Smoother
-from costream.core.records import Box, Compute, Head, Objects, Picture, Prediction, Scored, Segment
+from costream.core.records import Head, Prediction, Scored, Segment
+
+_SLICES = 256
 
 
 @dataclass(frozen=True)
@@ -127,69 +127,6 @@ class HeadState:
             self.strip = Strip(time_s, self._length_s, self._step_s)
         self.strip.add(time_s, self.current.label if self.current else None)
         self._marked_s = time_s
-
-
-_STEPS = 128  # steps whose costs are kept: more than a line has cells
-
-
-class DetectionState:
-    """Objects and costs of one run so far, in constant memory.
-
-    ``length_s``: length of the run, if known. ``step_s``: seconds per step.
-    """
-
-    def __init__(self, length_s: float | None, step_s: float) -> None:
-        self.boxes: tuple[Box, ...] = ()  # of the newest step, by descending score
-        self.most_boxes = 0  # maximum of all steps
-        self.tracked = False  # whether objects have ids
-        self.seen: Counter[str] = Counter()  # boxes so far, by label
-        self.strip: Strip | None = None  # counts steps as None, boxes by their label
-        self.compute: Compute | None = None  # of the newest step
-        self.most_tokens: int | None = None  # tokens of a frame
-        self.tokens: deque[float] = deque(maxlen=_STEPS)  # updated, of the newest steps
-        self.shares: deque[float] = deque(maxlen=_STEPS)  # of the dense cost
-        self._length_s, self._step_s = length_s, step_s
-
-    def add_objects(self, record: Objects) -> None:
-        """Add the objects of a step."""
-        self.boxes = record.boxes
-        self.most_boxes = max(self.most_boxes, len(record.boxes))
-        self.tracked = self.tracked or any(box.id is not None for box in record.boxes)
-        if self.strip is None:
-            self.strip = Strip(record.time_s, self._length_s, self._step_s)
-        self.strip.add(record.time_s, None)
-        for box in record.boxes:
-            self.seen[box.label] += 1
-            self.strip.add(record.time_s, box.label)
-
-    def spend(self, record: Compute) -> None:
-        """Add the cost of a step."""
-        self.compute = record
-        self.shares.append(share_of_dense(record))
-        if record.tokens is not None:
-            self.tokens.append(record.tokens)
-
-    def add_input(self, picture: Picture) -> None:
-        """Store the number of tokens of a frame."""
-        if picture.updated is not None:
-            self.most_tokens = picture.updated.size
-
-    def interrupt(self) -> None:
-        """Discard the current objects, at a gap."""
-        self.boxes = ()
-
-    @property
-    def counts(self) -> list[tuple[str, int]]:
-        """Number of current objects by label, the most frequent first."""
-        return Counter(box.label for box in self.boxes).most_common()
-
-    @property
-    def words(self) -> str:
-        """Current objects as text: ``2 car, 1 person``."""
-        return ", ".join(f"{count} {clean(label)}" for label, count in self.counts)
-
-
-_SLICES = 256
 
 
 class Strip:

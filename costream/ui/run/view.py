@@ -15,7 +15,8 @@ from costream.core.records import Fault, Header, Picture, Record, Summary
 from costream.draw.audio_meter import AudioMeter
 from costream.draw.skeleton import Figure
 from costream.ui.run.glyphs import spectrum_lines, stick_lines
-from costream.ui.run.sections import LineGroups, ObjectLineGroups
+from costream.ui.run.object_sections import ObjectLineGroups
+from costream.ui.run.sections import LineGroups
 from costream.ui.run.state import RunState
 from costream.ui.screen import Screen, Viewport
 

@@ -25,11 +25,11 @@ from costream.ui.watch.rows import (
     display_text,
     fitted,
     health,
-    print_totals,
     recent_strip,
     uptime,
     watch_palette,
 )
+from costream.ui.watch.totals import print_totals
 
 
 class Dashboard:

@@ -11,7 +11,8 @@ from rich.console import Console
 from costream.core.records import Alert, FeedState
 from costream.core.status import FeedStatus, WatchStatus
 from costream.ui.console import PLAIN_S, print_line
-from costream.ui.watch.rows import age, alert_line, display_text, print_totals, status_line
+from costream.ui.watch.rows import age, alert_line, display_text, status_line
+from costream.ui.watch.totals import print_totals
 
 
 class WatchLines:

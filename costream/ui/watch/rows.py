@@ -7,16 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from costream.core.formatting import clean, counted, saving, short_time
+from costream.core.formatting import clean, counted
 from costream.core.records import Alert, FeedState
 from costream.core.status import FeedStatus, WatchStatus
 from costream.core.urls import redact
 from costream.draw.palette import Palette
-from costream.ui.console import is_unicode, print_line
 from costream.ui.run.glyphs import Legend
 
 # The worst first. A feed that ended by itself needs no attention.
@@ -40,12 +37,12 @@ _COLUMNS: dict[str, tuple[int, Callable[[FeedStatus], str]]] = {
 }
 _LIVE_ONLY = ("fps", "lag", "macs", "ms")  # replaced by the reason if the feed is not live
 _LAST_FIRST = ("ms", "macs", "recon", "drops", "fps", "lag")  # order of removal on narrow terminals
-_STATE = 10  # the longest is "connecting"
-_NAME, _MOST_NAME = 10, 24
-_NOW, _MOST_NOW = 13, 28
+STATE_WIDTH = 10  # the longest is "connecting"
+NAME_WIDTH = 10
+_MOST_NAME = 24
+_NOW = 13
+_MOST_NOW = 28
 _SCORE = 5
-_COUNTS = ("steps", "dropped", "reconnects", "gaps", "errors", "alerts")  # of the totals
-_TOTALS_FIRST = ("reconnects", "errors", "gaps", "alerts", "dropped")  # order of their removal
 
 
 class FeedRows:
@@ -55,7 +52,7 @@ class FeedRows:
         self.width = width
         self._unicode = unicode
         longest = max((cell_len(display_text(name, unicode=unicode)) for name in names), default=0)
-        self._name, self._now = max(len("feed"), min(longest, _NAME)), _NOW
+        self._name, self._now = max(len("feed"), min(longest, NAME_WIDTH)), _NOW
         self.columns = list(_COLUMNS)
         for column in _LAST_FIRST:
             if width < self._least():
@@ -63,14 +60,14 @@ class FeedRows:
         if width < self._least():
             self._now = 0
         if width < self._least():
-            self._name = max(1, width - _STATE - 1)
+            self._name = max(1, width - STATE_WIDTH - 1)
         self._name += max(0, min(min(longest, _MOST_NAME) - self._name, width - self._least()))
         if self._now:
             self._now += max(0, min(_MOST_NOW - _NOW, width - self._least()))
 
     def head(self) -> Text:
         """Return the names of the columns."""
-        words = [set_cell_size("feed", self._name), f"{'state':<{_STATE}}"]
+        words = [set_cell_size("feed", self._name), f"{'state':<{STATE_WIDTH}}"]
         words += [f"{column:>{_COLUMNS[column][0]}}" for column in self.columns]
         words += [f"{'now':<{self._now}}"] if self._now else []
         return Text.assemble((set_cell_size(" ".join(words), self.width), "dim"))
@@ -80,7 +77,7 @@ class FeedRows:
         style = _STYLES[feed.state]
         base = style if feed.state in ("lost", "ended") else ""  # of the whole row
         name = fitted(feed.name, self._name, unicode=self._unicode)
-        word = f"{state_word(feed.state):<{_STATE}}"
+        word = f"{state_word(feed.state):<{STATE_WIDTH}}"
         line = Text.assemble((f"{name} ", base), (word, style), (" ", base))
         columns = self.columns
         if feed.state != "live":
@@ -114,7 +111,7 @@ class FeedRows:
 
     def _least(self) -> int:
         """Return the width of a row with the current columns."""
-        widths = [self._name, _STATE, *(_COLUMNS[column][0] for column in self.columns)]
+        widths = [self._name, STATE_WIDTH, *(_COLUMNS[column][0] for column in self.columns)]
         widths += [self._now] if self._now else []
         return sum(widths) + len(widths) - 1
 
@@ -229,84 +226,6 @@ def alert_line(alert: Alert, *, unicode: bool = True) -> str:
     return display_text(text, unicode=unicode)
 
 
-def print_totals(console: Console, status: WatchStatus) -> None:
-    """Print the table of the feeds and a line for all of them, from the last status.
-
-    Nothing if there is nothing to tell: the watch has ended before it began.
-    """
-    if not any(feed.steps or feed.errors or feed.message for feed in status.feeds):
-        return
-    unicode = is_unicode(console)
-    model = display_text(status.model, unicode=unicode)
-    feeds = counted(len(status.feeds), "feed")
-    print_line(console, f"{feeds} watched for {uptime(status.uptime_s)} with {model}", "bold")
-    console.print(_table(status.feeds, console.width, unicode=unicode))
-    for feed in status.feeds:
-        if feed.message and feed.state != "live":
-            name, why = (display_text(text, unicode=unicode) for text in (feed.name, feed.message))
-            print_line(console, f"{name}: {state_word(feed.state).lower()} ({why})", _style(feed))
-    if any(feed.seen for feed in status.feeds):
-        console.print(_seen_table(status, unicode=unicode))
-    elif any(feed.steps for feed in status.feeds):
-        print_line(console, "No label was seen.")
-    parts = [counted(sum(feed.steps for feed in status.feeds), "step")]
-    macs, dense = (sum(getattr(f, n) for f in status.feeds) for n in ("macs", "dense_macs"))
-    if less := saving(macs, dense):
-        parts.append(f"{less} computation than computing everything anew")
-    if status.failed_actions:
-        parts.append(f"{counted(status.failed_actions, 'action')} of alerts failed")
-    print_line(console, ", ".join(parts), "dim")
-
-
-_APART = 2  # columns between those of the table
-
-
-def _table(feeds: tuple[FeedStatus, ...], width: int, *, unicode: bool) -> Table:
-    """Return the totals of all feeds; on narrow terminals columns go, never the names."""
-    counts = {name: [str(getattr(feed, name)) for feed in feeds] for name in _COUNTS}
-    widths = {name: max(map(len, (name, *counts[name]))) + _APART for name in _COUNTS}
-    longest = max((cell_len(display_text(feed.name, unicode=unicode)) for feed in feeds), default=0)
-    room = width - min(longest, _NAME) - _STATE - 2 * _APART
-    for name in _TOTALS_FIRST:
-        if sum(widths.values()) > room:
-            del widths[name]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("feed", overflow="fold")
-    for name in widths:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    for k, feed in enumerate(feeds):
-        name = display_text(feed.name, unicode=unicode)
-        cells = [counts[column][k] for column in widths]
-        table.add_row(Text(name), *cells, Text(state_word(feed.state), _style(feed)))
-    return table
-
-
-_MOST_SEEN = 12  # labels of one feed
-
-
-def _seen_table(status: WatchStatus, *, unicode: bool) -> Table:
-    """Return the table of the labels seen by each feed, the most frequent first."""
-    table, palette = (
-        Table(box=None, padding=(0, 2, 0, 0), header_style="dim"),
-        watch_palette(status),
-    )
-    table.add_column("feed", overflow="fold")
-    table.add_column("label seen", overflow="fold")
-    table.add_column("times", justify="right", no_wrap=True)
-    table.add_column("last until", justify="right", no_wrap=True)
-    for feed in status.feeds:
-        seen = sorted(feed.seen, key=lambda entry: -entry.count)
-        for k, entry in enumerate(seen[:_MOST_SEEN]):
-            mark = ("● " if unicode else "* ", palette.paint(entry.label).style)
-            label = Text.assemble(mark, display_text(entry.label, unicode=unicode))
-            name = display_text(feed.name, unicode=unicode) if k == 0 else ""
-            table.add_row(Text(name), label, str(entry.count), short_time(entry.last_s))
-        if len(seen) > _MOST_SEEN:
-            table.add_row("", Text(f"and {counted(len(seen) - _MOST_SEEN, 'other')}", "dim"))
-    return table
-
-
 def watch_palette(status: WatchStatus) -> Palette:
     """Return the colours of the labels of a watch's model."""
     palette = Palette()
@@ -314,7 +233,8 @@ def watch_palette(status: WatchStatus) -> Palette:
     return palette
 
 
-def _style(feed: FeedStatus) -> str:
+def state_style(feed: FeedStatus) -> str:
+    """Return the style of the state of a feed in the totals."""
     return "red" if feed.state == "lost" else ""
 
 
