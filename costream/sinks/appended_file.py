@@ -40,7 +40,7 @@ class AppendedFile:
         file = os.open(self.path, _FLAGS, 0o666)
         try:
             with open(file, "rb", closefd=False) as reading:
-                first, self.size = reading.readline(_HEAD), _whole(reading)
+                first, self.size = reading.readline(_HEAD), _complete_length(reading)
             cut = os.fstat(file).st_size - self.size
             if cut:
                 os.ftruncate(file, self.size)
@@ -52,7 +52,7 @@ class AppendedFile:
         return first if self.size else b""
 
     def append(self, data: bytes) -> None:
-        """Write whole lines at once. A partial write is undone."""
+        """Write complete lines in one call. A partial write is undone."""
         if self._file is None:
             raise ValueError(f"{self.path} is not open")
         self._synced = False
@@ -94,7 +94,7 @@ class AppendedFile:
             self.close()
 
 
-def _whole(file: BinaryIO) -> int:
+def _complete_length(file: BinaryIO) -> int:
     """Return the length up to and including the last line feed, in bytes."""
     end = file.seek(0, os.SEEK_END)
     while end:

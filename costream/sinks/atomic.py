@@ -147,8 +147,8 @@ class AtomicFile(_Output):
     locked, so that a second process with the same output gets a UsageError; the lock ends with
     the process, and a part file left by a crash is replaced.
 
-    ``together``: the files of one run, to which this one is added. Where one of them cannot be
-    written to, as on a full disk, the others end where the run did: they stay part files, too.
+    ``together``: the files of one run, to which this one is added. If one of them cannot be
+    written, as on a full disk, the others stay part files, too.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class AtomicFile(_Output):
         return self._path
 
     def open(self) -> None:
-        """Create and lock the part file. If that fails, those of the same run are let go."""
+        """Create and lock the part file. If that fails, unlock the others of the same run."""
         try:
             self._open()
         except BaseException:
@@ -260,12 +260,12 @@ class BinaryFile(AtomicFile):
 
 
 def _open_as_it_is(path: str, flags: int) -> int:
-    """Open a file for writing without emptying it: another process may be writing to it."""
+    """Open a file for writing without truncating it: another process may be writing to it."""
     return open_own(path, flags & ~os.O_TRUNC)
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a whole file through a part file, for the moment only. OSError on failure."""
+    """Replace a file through a part file, without waiting for the disk. Raises OSError."""
     part = part_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(part, "wb", opener=open_own) as file:
@@ -274,7 +274,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a whole file through a part file; an existing one is replaced. A half is removed."""
+    """Replace a file through a part file, which is removed on failure."""
     file = BinaryFile(path, overwrite=True)
     try:
         file.open()

@@ -26,16 +26,16 @@ class Sink(Protocol):
 
 @runtime_checkable
 class PictureSink(Sink, Protocol):
-    """A sink that also draws: ``draw`` is called after the records of a step."""
+    """A sink that also takes pictures: ``draw`` is called after the records of a step."""
 
     def draw(self, picture: Picture) -> None: ...  # noqa: D102
 
 
 class TextSink:
-    """Base of the sinks that write a text; by itself it leaves an empty one."""
+    """Base of the sinks that write text; it writes none."""
 
     def __init__(self, out: TextOutput) -> None:
-        """``out``: unopened, and used by this sink alone."""
+        """``out``: not opened yet, and not used by another sink."""
         self._out = out
 
     def open(self, header: Header) -> None:

@@ -1,4 +1,4 @@
-"""Sinks that filter what others get: by the kind of a run, and without wall-clock times."""
+"""Sinks that filter records for another sink: by the kind of a run, or without wall times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNKNOWN = StageTimes(math.nan, math.nan, math.nan, math.nan)
 class RunFilter:
     """Sink limited to runs of models that find objects, or to all others.
 
-    It opens no file for other runs, and draws if ``sink`` does.
+    For other runs ``sink`` is not opened. Pictures are passed on if ``sink`` takes them.
     """
 
     def __init__(self, sink: Sink, *, objects: bool) -> None:
@@ -41,9 +41,9 @@ class RunFilter:
 
 
 class DeterministicSink:
-    """Sink without wall-clock times: those of ``Compute`` and ``Summary`` become null.
+    """Sink that sets the wall-clock times in ``Compute`` and ``Summary`` to null.
 
-    It draws if ``sink`` does.
+    Pictures are passed on if ``sink`` takes them.
     """
 
     def __init__(self, sink: Sink) -> None:

@@ -36,24 +36,24 @@ log = logging.getLogger("costream")
 
 SYNC_S = 3.0  # interval of flushing to disk
 _PRUNE_S = 30.0  # interval of deleting old parts and clips
-_LOOK_S = 1.0  # interval of checking that the file still exists
-_AGAIN_S = 60.0  # until a failed rotation is retried
+_LOOK_S = 1.0  # interval of checking that the file exists
+_AGAIN_S = 60.0  # time until a failed rotation is tried again
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Journal:
     """Append-only ``NAME.jsonl`` in a folder, with the lines of ``JsonLines``.
 
-    Each line is written at once and in one piece, so a killed process leaves whole lines, except
-    perhaps the very last; a power failure loses a few seconds of them. An incomplete line is
+    Each line is written at once and in one piece, so a killed process leaves complete lines,
+    except perhaps the last one; a power failure loses a few seconds of them. An incomplete line is
     removed when the next run starts: it holds nothing usable, and would break readers that parse
     every line as JSON. Each run appends a header. ``rotation`` splits the file into parts; each
     begins with the header, and no other numbering restarts. ``options.part`` in a header is the
     time of day at which its file was started.
 
-    If the disk fills, the run goes on: records are dropped and counted, and an ``error`` record
-    gives their number as soon as there is room; both are logged. A file that was deleted or
-    moved away is restarted, with its folder and its lock.
+    If the disk is full, the run continues: records are dropped and counted, and an ``error``
+    record has their number as soon as there is room; both are logged. A file that was deleted or
+    moved away is created again, with its folder and its lock.
 
     ``open`` raises UsageError while another run writes to this journal, OutputError if it cannot
     be written. ``clock`` returns the time of day, seconds since 1970.
@@ -75,7 +75,7 @@ class Journal:
         self._header: Header | None = None  # to be written first; None: already written
         self._lost = 0  # records dropped since the last successful write
         self._lost_from_s: float | None = None  # time of the first of them
-        self._trouble = ""  # reason why writing fails; '' if it works
+        self._failure = ""  # why writing fails; "" if it works
         self._durable = True  # False after a failed flush to disk
         self._look_s = self._rotate_s = 0.0  # times of day of the next check and retry
         self._prune_s = 0.0  # time of day of the next deletion of old parts
@@ -122,7 +122,7 @@ class Journal:
             raise OutputError(self._losses(), where=self.path)
 
     def _take_lock(self) -> None:
-        """Lock the journal, unless this run holds the lock. BlockingIOError: another run does."""
+        """Lock the journal, unless it is locked by this run. BlockingIOError: by another run."""
         path = self._directory / f".{self._name}.lock"
         if self._lock is not None:
             with suppress(FileNotFoundError):
@@ -154,9 +154,9 @@ class Journal:
                 if self._lost == 1:
                     self._lost_from_s = _time_of(record)
             return
-        if self._trouble:
+        if self._failure:
             log.warning("%s: writing works again; records lost: %d", self.path, self._lost)
-        self._header, self._lost, self._trouble = None, 0, ""
+        self._header, self._lost, self._failure = None, 0, ""
         self._filled = self._filled or record is not None
 
     def _prepare(self, now_s: float, length: int) -> None:
@@ -213,16 +213,16 @@ class Journal:
         return lines
 
     def _losses(self) -> str:
-        return f"records that could not be written: {self._lost} ({self._trouble})"
+        return f"records that could not be written: {self._lost} ({self._failure})"
 
     def _report(self, error: OSError) -> None:
         """Log a write failure, once."""
-        if not self._trouble:
-            self._trouble = error.strerror or type(error).__name__
-            log.warning("%s: cannot write (%s); records are dropped", self.path, self._trouble)
+        if not self._failure:
+            self._failure = error.strerror or type(error).__name__
+            log.warning("%s: cannot write (%s); records are dropped", self.path, self._failure)
 
     def _sync_often(self) -> None:
-        """Flush to disk and delete what is old regularly. A slow disk blocks this thread only."""
+        """Flush to disk and delete old files, regularly. A slow disk blocks this thread only."""
         while not self._closing.wait(SYNC_S):
             self._sync()
             if not 0 <= self._prune_s - self._clock() <= _PRUNE_S:

@@ -25,7 +25,7 @@ from costream.sinks.base import TextSink, output_file
 
 # Name of a list that is stored -> type of its records, in the order of the document.
 _LISTS: dict[str, type[Record]] = {
-    "predictions": Prediction,  # of sound beside objects
+    "predictions": Prediction,  # of models that run with a detector
     "segments": Segment,
     "gaps": Gap,
     "errors": Fault,
@@ -33,7 +33,7 @@ _LISTS: dict[str, type[Record]] = {
     "crossings": Crossing,
     "levels": Level,
 }
-_ALWAYS = ("segments", "gaps", "errors")  # the others are left out where they are empty
+_ALWAYS = ("segments", "gaps", "errors")  # the other lists are left out if empty
 
 
 @output_file("json", about="one document", has_summary=True, order=2)

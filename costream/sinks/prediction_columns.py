@@ -12,10 +12,9 @@ Pairs = Iterable[Iterable[Any]]  # label, score
 class PredictionColumns:
     """Columns of a prediction table, determined by its first prediction.
 
-    ``labels``: those of the header. ``heads``: labels of each head by its name; None for a single
-    head, and then there is no column ``model``. A label of two heads has one column. ``top``,
-    ``future`` and ``scores``: those of the first prediction. ``persons``: there is a column for
-    the number of the person.
+    ``labels``: of the header. ``heads``: labels of each head by its name; None for a single head,
+    without a column ``model``. A label of two heads has one column. ``top``, ``future`` and
+    ``scores``: of the first prediction. ``persons``: add a column for the number of the person.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ class Format:
 
     @property
     def joins(self) -> bool:
-        """Whether those of several sources can follow one another on standard output."""
+        """Whether results of several sources can follow one another on standard output."""
         return all(info.get("joins") for info in self.files.values())
 
     @property
@@ -91,9 +91,9 @@ def paths_for(
 
 
 def _storable(name: str) -> str:
-    """Return the name of a source with what this system's file names cannot hold as ``_``.
+    """Return the name of a source, with ``_`` for characters that file names here cannot hold.
 
-    Those of the locale C, for one, hold ASCII only.
+    In the locale C, for example, names are ASCII only.
     """
     encoding = sys.getfilesystemencoding()
     return "".join(
@@ -102,11 +102,11 @@ def _storable(name: str) -> str:
 
 
 def object_formats(formats: Iterable[str]) -> list[str]:
-    """Return those of ``formats`` that write no file for a run without objects."""
+    """Return the ``formats`` that write no file for a run without objects."""
     return [f for f in formats if not paths_for(f, Path(), "", objects=False)]
 
 
-# What -o is not to be taken for the name of a folder.
+# File endings that are not taken for the name of a folder after -o.
 _FILES = {
     *(".xlsx", ".xls", ".ods", ".tsv", ".parquet", ".feather", ".pdf", ".png", ".jpg", ".jpeg"),
     *(".html", ".htm", ".md", ".txt", ".log", ".xml", ".yaml", ".yml", ".toml", ".zip", ".npz"),
@@ -182,7 +182,7 @@ def make_sinks(
 
 
 def drawing_size(formats: Sequence[str]) -> tuple[int, int] | None:
-    """Return the width and height that ``formats`` fit frames into; None: none of them draws."""
+    """Return the width and height that ``formats`` fit frames into; None: no format draws."""
     infos = (info for f in formats for info in FORMATS[f].files.values())
     return next((info["draws"] for info in infos if "draws" in info), None)
 

@@ -38,7 +38,7 @@ class NotAResultError(SourceError):
 
 @dataclass(frozen=True)
 class Totals:
-    """Cost of a whole run: the ``compute`` member of a JSON document.
+    """Cost of a run: the ``compute`` member of a JSON document.
 
     ``values`` has the form of ``sinks.totals.CostTotals.to_json``.
     """
@@ -126,7 +126,7 @@ def _contents(file: TextIO, where: str) -> Iterator[Numbered]:
 
 
 def _is_of_a_run(file: TextIO) -> bool:
-    """Return whether a JSON document has a schema, which comes first in ours, or a header."""
+    """Return whether a JSON document begins with a schema, as ours do, or has a header."""
     try:
         return any(key in ("schema", "header") for key, _ in Members(file))
     except ValueError:
@@ -192,7 +192,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _checked(contents: Iterable[Numbered], where: str) -> Iterator[Numbered]:
-    """Yield the contents if a record is among them; raise NotAResultError otherwise."""
+    """Yield the contents. Raises NotAResultError if no record is among them."""
     held: list[Numbered] = []
     found = False
     for line, content in contents:

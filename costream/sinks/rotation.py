@@ -33,15 +33,15 @@ class Rotation:
 
     size: int | None = None  # maximum bytes of a file
     every: Period | None = None  # in UTC
-    # Of all parts and clips of a feed, the oldest are deleted first; None: no limit.
+    # Limits of all parts and clips of a feed, of which the oldest are deleted; None: no limit.
     keep: int | None = None  # bytes
     keep_s: float | None = None  # age, from when they were finished
 
     @classmethod
     def parse(cls, rotate: str | None, keep: str | None = None) -> Rotation:
-        """Parse ``hour``, ``day`` or a size ("100MB", "64MiB"), and what is kept.
+        """Parse ``hour``, ``day`` or a size ("100MB", "64MiB"), and the limits of ``keep``.
 
-        That is a size, an age ("7d", "12h") or both ("10GB,7d"), of parts and clips together.
+        These are a size, an age ("7d", "12h") or both ("10GB,7d"), for parts and clips together.
         Raise UsageError for anything else, and for ``keep`` without ``rotate``.
         """
         limits: dict[str, Any] = {}
@@ -50,7 +50,7 @@ class Rotation:
             if _AGE.search(text):
                 limits["keep_s"] = parse_time(text)
                 if limits["keep_s"] <= 0:
-                    raise UsageError(f"{text!r} is no age above 0", where="--keep")
+                    raise UsageError(f"{text!r} is not an age above 0", where="--keep")
             else:
                 limits["keep"] = _bytes(text, "--keep", "a size or an age, like 10GB or 7d")
             if len(limits) == before:
@@ -84,7 +84,7 @@ class Rotation:
         (directory / f"{name}.jsonl").rename(directory / f"{name}.{stamp}{again}.jsonl")
 
     def prune(self, directory: Path, name: str, now_s: float) -> None:
-        """Delete the oldest parts and clips of NAME, as far as they are beyond a limit.
+        """Delete the oldest parts and clips of NAME that are beyond a limit.
 
         ``now_s``: time of day. Raises OSError.
         """

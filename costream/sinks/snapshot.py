@@ -1,4 +1,4 @@
-"""Still pictures: a step with its boxes and places as JPEG, a frame with a grid, or to click on."""
+"""Still pictures: a step as JPEG, a frame with a grid, and a page to click places on."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def write_grid(path: Path, picture: Canvas, places: Sequence[Place]) -> None:
 def write_zones_page(path: Path, picture: Canvas, places: Sequence[Place], source: str) -> None:
     """Write a page with a frame on which places are clicked; ``source``: the feed's address.
 
-    It is one file, which loads nothing. OutputError when it cannot be written.
+    The page is one file without any links. Raises OutputError if it cannot be written.
     """
     size = (picture.shape[1], picture.shape[0])
     image = base64.b64encode(jpeg_of(picture, size, (), ())).decode("ascii")
@@ -85,7 +85,7 @@ def write_zones_page(path: Path, picture: Canvas, places: Sequence[Place], sourc
             for place in places
         ],
     }
-    text = json.dumps(data).replace("<", "\\u003c")  # nothing in it ends the script
+    text = json.dumps(data).replace("<", "\\u003c")  # so that no text ends the script
     page = files("costream.sinks").joinpath("zones.html").read_text("utf-8")
     _write(path, page.replace("DATA", text, 1).encode("utf-8"))
 

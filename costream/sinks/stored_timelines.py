@@ -14,8 +14,8 @@ from costream.sinks.atomic import Spool
 class Timelines:
     """One timeline per head or person. Its segments arrive in order and never overlap.
 
-    ``heads``: names that are listed even without a segment. ``by_label``: only the segments of a
-    label never overlap; each label has a timeline, and takes the place of a head below.
+    ``heads``: names that are listed even without a segment. ``by_label``: segments of different
+    labels may overlap, so each label has a timeline instead of each head.
     """
 
     def __init__(self, heads: Iterable[str | None] = (), *, by_label: bool = False) -> None:
@@ -25,7 +25,7 @@ class Timelines:
 
     @property
     def heads(self) -> tuple[str | None, ...]:
-        """The names of the heads, in the given order."""
+        """The names of the heads, in the order of ``heads``."""
         return tuple(self._spools)
 
     def add(self, segment: Segment) -> None:

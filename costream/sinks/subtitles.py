@@ -17,7 +17,7 @@ class Subtitles(TextSink):
     """Subtitles with one cue per segment: its number, its times, then ``label (score %)``.
 
     ``decimal``: separator before the milliseconds. ``head``: start of the file. ``escape``:
-    escapes the markup of the format in a label. Cues are written as they arrive; those of
+    escapes the markup of the format in a label. Cues are written as they arrive; cues of
     several heads, and of objects, are stored until the end, because they must be in order.
     """
 

@@ -63,7 +63,7 @@ class CsvRows:
 
 
 def _cell(value: Any) -> Any:
-    """Return a value for a cell; text that a spreadsheet would take for a formula begins with '."""
+    """Return a value for a cell; a ' is put before text that spreadsheets take for a formula."""
     value = plain(value)
     if isinstance(value, str) and _FORMULA.match(value):
         return f"'{value}"
@@ -88,8 +88,8 @@ class _Table(TextSink):
 class PredictionTable(_Table):
     """Table with one row per step, and per head if there are several.
 
-    The columns are those of the first prediction: ``model`` with several heads, ``person`` where
-    each has predictions of its own, PREDICTION_COLUMNS, ``label_2, score_2, ...`` for the further
+    The columns follow from the first prediction: ``model`` with several heads, ``person`` where
+    persons are followed, PREDICTION_COLUMNS, ``label_2, score_2, ...`` for the further
     ranks, ``ahead_1_label, ahead_1_score, ...`` (best label of each future step) if the model
     anticipates, and ``p(LABEL)`` for each label if all scores are requested.
     """

@@ -10,7 +10,7 @@ from costream.sinks.base import TextSink, output_file
 from costream.sinks.labels import source_name
 from costream.sinks.stored_timelines import Timelines
 
-_LONG_S = 36_000.0  # ten hours: the width of times where the length is not known
+_LONG_S = 36_000.0  # ten hours: for the width of times if the length is not known
 _WIDEST = 40  # of labels; longer ones move the score of their row
 
 
@@ -18,8 +18,8 @@ _WIDEST = 40  # of labels; longer ones move the score of their row
 class TextTable(TextSink):
     """The timeline that ends a run on a terminal, as plain text without escape sequences.
 
-    Rows are written as they arrive; those of several heads, of objects, and of persons are stored
-    until the end, so that they are in order, unless the source is live. A piece of music has one
+    Rows are written as they arrive. Rows of several heads, of objects and of persons are stored
+    until the end, so that they are in order, unless the source is live. A piece of music gets one
     label.
     """
 

@@ -42,7 +42,7 @@ def stderr_console(flag: ColorMode = "auto") -> Console:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Raise BrokenPipeError again, which ends the program well: it is in ``main``'s hands."""
+        """Raise BrokenPipeError again: ``main`` handles it, instead of rich."""
         raise
 
 

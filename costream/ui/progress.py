@@ -76,14 +76,14 @@ class BatchState:
     running: dict[str, float] = field(default_factory=dict)  # name: media seconds so far
 
     def count(self, status: str) -> None:
-        """Count a file that is settled."""
+        """Count a file with an outcome."""
         self.done_files += 1
         self.failed += status in ("failed", "partial")
         self.skipped += status == "skipped"
 
     @property
     def seen_s(self) -> float:
-        """Media seconds processed, those of unfinished files included."""
+        """Media seconds processed, including unfinished files."""
         return self.media_s + sum(self.running.values())
 
     def elapsed_s(self) -> float:

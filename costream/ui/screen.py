@@ -43,7 +43,7 @@ class Screen(RenderHook):
         self._console = console
         self._lines: list[Text] = []  # on the screen; the cursor is at the end of the last
         self._width = 0  # of the terminal when they were drawn
-        self._own = False  # these lines are being printed
+        self._is_drawing = False  # these lines are being printed
         self._is_open = False
 
     def open(self) -> None:
@@ -82,18 +82,18 @@ class Screen(RenderHook):
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         """Put other output above the lines."""
-        if self._own:
+        if self._is_drawing:
             return renderables
         before, after = Segments(self._erasure()), Segments(self._painted(self._lines))
         self._width = self._console.width
         return [before, *renderables, after]
 
     def _print(self, parts: Iterable[Segment]) -> None:
-        self._own = True
+        self._is_drawing = True
         try:
             self._console.print(Segments(parts), end="", crop=False)
         finally:
-            self._own = False
+            self._is_drawing = False
 
     def _changes(self, lines: Sequence[Text]) -> list[Segment]:
         """Return the segments that turn the lines on the screen into ``lines``, equal in number."""

@@ -22,9 +22,9 @@ from costream.core.records import (
 from costream.draw.palette import Palette
 from costream.ui.console import is_unicode, print_line
 
-_MOST = 1000  # rows; nobody reads more, and a run of days must not fill the memory
+_MOST = 1000  # rows, so that a run of days does not fill the memory
 
-_ROOM = 60  # from this width on there is room for lengths
+_ROOM = 60  # least width of a table with lengths
 
 
 class FinalTimeline:

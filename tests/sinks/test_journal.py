@@ -452,7 +452,7 @@ def test_rotation_and_limits_are_parsed(
         ("day", "30", "--keep: '30' is not a size or an age, like 10GB or 7d"),
         ("day", "500m", "--keep: '500m' is not a size or an age"),  # megabytes, or minutes?
         ("day", "1D", "--keep: '1D' is not a size or an age"),
-        ("day", "0d", "--keep: '0d' is no age above 0"),
+        ("day", "0d", "--keep: '0d' is not an age above 0"),
         ("day", "10GB,7d,5GB", "--keep: two sizes or two ages; write one size, one age or both"),
         ("day", "1d,12h", "--keep: two sizes or two ages"),
         ("day", "10GB,", "--keep: '' is not a size or an age"),

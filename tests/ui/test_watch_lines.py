@@ -135,7 +135,7 @@ def test_the_end_says_what_each_feed_came_to() -> None:
     ]
     assert lines[4] == "yard: given-up (404 Not Found)"
     assert lines[5] == "No label was seen."
-    assert lines[6] == "29786 steps, 43x less computation than computing everything anew"
+    assert lines[6] == "29786 steps, 43x less computation than without continual inference"
 
 
 @pytest.mark.parametrize("width", [30, 40, 60, 80])

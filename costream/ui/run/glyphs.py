@@ -38,7 +38,7 @@ class Legend:
         return self._palette.paint(label).block
 
     def letter(self, label: str) -> str:
-        """Return the letter of the label, which no other has (``+`` if there is none left)."""
+        """Return the letter of the label, which is unique (``+`` if no letter is left)."""
         if label not in self._letters:
             taken = set(self._letters.values())
             free = (c for c in _candidates(label) if c in _LETTERS and c not in taken)
@@ -60,7 +60,7 @@ class Legend:
 
 
 def _candidates(label: str) -> str:
-    """Return letters for a label, the most telling first: ``stand up`` has s, u, S, U, t, a ..."""
+    """Return letters for a label, the best first: for ``stand up`` s, u, S, U, t, a ..."""
     initials = "".join(word[0] for word in label.split())
     return (
         "".join(part for text in (initials, label) for part in (text.lower(), text.upper()))

@@ -96,7 +96,7 @@ class LineGroups:
         return Text.assemble((on * full, "green"), (off * (width - full), "dim"), text)
 
     def _scores(self, head: str | None, head_state: HeadState) -> list[Text]:
-        """Return the best labels; those of one of several heads stand beside its name."""
+        """Return the best labels; with several heads, next to the name of the head."""
         title = Text() if head is None else self._named(clean(head))
         if self._state.lost:
             return [title.append("unknown", "dim")]

@@ -31,10 +31,9 @@ from costream.ui.run.detection_state import DetectionState
 from costream.ui.run.glyphs import Legend
 from costream.ui.run.tracks import HeadState
 
-# Weight of the newest step in the shown times: they settle within a second or two, and a single
-# slow step does not make the figures jump.
+# Weight of the newest step in the displayed times, so that a single slow step changes them little.
 _NEWEST = 0.05
-_GONE_S = 1.0  # without any prediction of a person, nobody is there
+_GONE_S = 1.0  # after this long without a prediction of a person, nobody is there
 
 
 class RunState:
@@ -49,9 +48,9 @@ class RunState:
         self.time_s: float | None = None  # time of the newest step
         self.steps = 0
         self.head_states = {name: self._head_state(name) for name in heads_of(header)}
-        self._heads = self.head_states  # of the stream as a whole
+        self._heads = self.head_states  # of the stream, not of persons
         self._people: dict[int, HeadState] = {}  # persons who have predictions
-        self._here: list[int] = []  # those in this step
+        self._here: list[int] = []  # persons in this step
         self._persons_s = 0.0  # time of the newest step with persons
         self.legend = Legend(Palette.of(header))
         self.label_width = max((cell_len(clean(label)) for label in header.labels), default=0)

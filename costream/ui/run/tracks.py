@@ -23,11 +23,11 @@ class ActiveLabel:
 
 
 class HeadState:
-    """Output of one head so far; its current label is what its timeline would end with now.
+    """Output of one head so far; its current label is the one its timeline would end with now.
 
-    The strip has the segments of the timeline, and what came after them: a label from where it
-    begins. What has become no segment goes from the strip with the next one, or as soon as it
-    cannot become one, see ``LastingPresence``.
+    The strip has the segments of the timeline and, after them, labels that are not segments yet.
+    Such a label is removed with the next segment if it has not become one, or as soon as it cannot
+    become one, see ``LastingPresence``.
 
     ``length_s``: length of the run, if known. ``step_s``: seconds per step. ``only``: as for
     ``Hysteresis``. ``overlaps``: segments of different labels may overlap.
@@ -44,7 +44,7 @@ class HeadState:
     ) -> None:
         self.head = head
         self.top: tuple[Scored, ...] = ()
-        self.familiar = True  # whether the newest input is of a kind that the model knows
+        self.familiar = True  # whether the newest input is familiar to the model
         self.current: ActiveLabel | None = None
         self.strip: Strip | None = None
         self._overlaps = overlaps
@@ -54,7 +54,7 @@ class HeadState:
         self._presence = LastingPresence(head, head.labels, head.background)
         self._open: int | None = None  # column of the label that is open
         self._since_s = 0.0  # since then
-        self._lasts = False  # whether it counts whatever comes, see ``LastingPresence``
+        self._lasts = False  # whether it is certain to count, see ``LastingPresence``
         self._columns = {label: k for k, label in enumerate(head.labels)}
         self._background = self._columns.get(head.background or "")
         self._length_s, self._step_s = length_s, step_s
@@ -65,7 +65,7 @@ class HeadState:
         self.top = record.top
         least, familiarity = self.head.familiar, record.familiarity
         self.familiar = least is None or familiarity is None or familiarity >= least
-        scores = np.zeros(len(self.head.labels))  # those that are not among the best count as 0
+        scores = np.zeros(len(self.head.labels))  # 0 for labels that are not among the best
         for label, score in record.top:
             scores[self._columns[label]] = score
         column = self._hysteresis.step(self._smoother.push(record.time_s, scores), self._open)
@@ -104,7 +104,7 @@ class HeadState:
             self.current = ActiveLabel(current.label, segment.start_s)
 
     def end_step(self, time_s: float) -> None:
-        """Mark a step as over; without a prediction of its own, the current label continues."""
+        """Mark a step as over; without a prediction in it, the current label continues."""
         if self.top and time_s != self._marked_s:
             self._mark(time_s)
 
@@ -117,7 +117,7 @@ class HeadState:
         self._smoother.reset()
 
     def _close(self, time_s: float) -> None:
-        """Take the label that was open until now from the strip, if it cannot be a segment."""
+        """Remove the label that was open until now from the strip if it cannot be a segment."""
         if self.strip is not None and self.current is not None and not self._lasts:
             self.strip.paint(self._since_s, time_s, None)
 
@@ -132,8 +132,8 @@ class HeadState:
 class Strip:
     """Timeline so far: number of steps of each label, for each slice of time.
 
-    ``length_s``: the whole length if it is known. Otherwise the slices double in length
-    whenever the run exceeds them.
+    ``length_s``: length of the run, if known. Otherwise the slices double in length whenever
+    the run exceeds them.
     """
 
     def __init__(self, start_s: float, length_s: float | None, step_s: float) -> None:

@@ -27,7 +27,7 @@ REFRESH_S = 0.22
 class LiveView:
     """Sink that shows the records of one run on ``console``.
 
-    ``name``: name of the source, ``live``: it is a live one. Draws only from within ``open``,
+    ``name``: name of the source. ``live``: it is a live source. Draws only from within ``open``,
     ``write`` and ``close``, so there is no thread and nothing to lock. Only one may be open at a
     time.
     """
@@ -91,7 +91,7 @@ _WISHES = (
     *("timeline", "timeline", "timeline"),
 )
 _OF_HEADS = ("scores", "now", "timeline")
-# A small figure of the persons is shown to the right of these consecutive groups.
+# A small figure of the persons is shown to the right of these groups.
 _BESIDE = ("blank 1", "scores", "blank 2", "now", "before", "blank 3")
 _FIGURE_ROWS = 10
 _FIGURE_WIDTH = 2 + 2 * _FIGURE_ROWS

@@ -161,7 +161,7 @@ class Board:
     ) -> list[Text]:
         """Return a line for each feed, one cell per second, and the legend.
 
-        Persons have lines of their own.
+        Each person has a further line.
         """
         widest = max(cell_len(display_text(feed.name, unicode=viewport.unicode)) for feed in feeds)
         name = min(widest, 24, viewport.width // 3)
@@ -180,9 +180,9 @@ class Board:
     def _person_lines(
         self, feeds: Sequence[FeedStatus], viewport: Viewport, most: int
     ) -> list[Text]:
-        """Return a line for each person: who, what with its score, and the strip; ``most``: lines.
+        """Return a line for each person: number, label with its score, and the strip.
 
-        What does not fit is counted in the last one.
+        ``most``: lines; the last one counts the persons that do not fit.
         """
         there = [(feed, person) for feed in feeds for person in feed.persons or ()]
         shown = there if len(there) <= most else there[: max(0, most - 1)]

@@ -64,7 +64,8 @@ class NewAlerts:
         return new
 
 
-MOST, SPAN_S = 6, 60.0  # lines about the changes of one feed, and in which time
+MOST = 6  # lines about the changes of one feed ...
+SPAN_S = 60.0  # ... in this time
 
 
 @dataclass
@@ -75,14 +76,14 @@ class _Feed:
     reconnects: int
     was_live: bool
     away_s: float = 0.0  # uptime at which it ceased to be live
-    told_s: deque[float] = field(default_factory=lambda: deque(maxlen=MOST))  # uptimes of lines
+    lines_s: deque[float] = field(default_factory=lambda: deque(maxlen=MOST))  # uptimes of lines
 
 
 class StateChanges:
-    """Messages about the state changes of feeds, but for losses, which are logged.
+    """Messages about the state changes of feeds, except losses, which are logged.
 
-    Of a feed that changes all the time there are at most MOST in SPAN_S: what has changed since the
-    last one is told later, if it still holds.
+    There are at most MOST messages about a feed in SPAN_S; a change after them is reported later,
+    if it still holds then.
     """
 
     def __init__(self) -> None:
@@ -105,11 +106,11 @@ def _change(known: _Feed, feed: FeedStatus, now_s: float) -> str:
 
     A feed that is reconnecting is still away, as reported, and keeps its state here.
     """
-    if len(known.told_s) == MOST and now_s - known.told_s[0] < SPAN_S:
+    if len(known.lines_s) == MOST and now_s - known.lines_s[0] < SPAN_S:
         return ""
     line = _news(known, feed, now_s)
     if line:
-        known.told_s.append(now_s)
+        known.lines_s.append(now_s)
     return line
 
 

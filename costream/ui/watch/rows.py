@@ -75,7 +75,7 @@ class FeedRows:
     def row(self, feed: FeedStatus, legend: Legend) -> Text:
         """Return the row of one feed, ``width`` wide."""
         style = _STYLES[feed.state]
-        base = style if feed.state in ("lost", "ended") else ""  # of the whole row
+        base = style if feed.state in ("lost", "ended") else ""  # of the row
         name = fitted(feed.name, self._name, unicode=self._unicode)
         word = f"{state_word(feed.state):<{STATE_WIDTH}}"
         line = Text.assemble((f"{name} ", base), (word, style), (" ", base))
@@ -123,7 +123,7 @@ def display_text(text: str, *, unicode: bool = True) -> str:
 
 
 def state_word(state: FeedState) -> str:
-    """Return the word for a state; one that needs somebody is in capitals, without colours too."""
+    """Return the word for a state, in capitals if it needs attention."""
     return "GIVEN-UP" if state == "lost" else state
 
 

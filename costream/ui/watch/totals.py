@@ -29,7 +29,7 @@ _MOST_SEEN = 12  # labels of one feed
 def print_totals(console: Console, status: WatchStatus) -> None:
     """Print the table of the feeds and a line for all of them, from the last status.
 
-    Nothing if there is nothing to tell: the watch has ended before it began.
+    Prints nothing if the watch ended before its first step.
     """
     if not any(feed.steps or feed.errors or feed.message for feed in status.feeds):
         return
@@ -51,14 +51,14 @@ def print_totals(console: Console, status: WatchStatus) -> None:
     parts = [counted(sum(feed.steps for feed in status.feeds), "step")]
     macs, dense = (sum(getattr(f, n) for f in status.feeds) for n in ("macs", "dense_macs"))
     if less := saving(macs, dense):
-        parts.append(f"{less} computation than computing everything anew")
+        parts.append(f"{less} computation than without continual inference")
     if status.failed_actions:
         parts.append(f"{counted(status.failed_actions, 'action')} of alerts failed")
     print_line(console, ", ".join(parts), "dim")
 
 
 def _table(feeds: tuple[FeedStatus, ...], width: int, *, unicode: bool) -> Table:
-    """Return the totals of all feeds; on narrow terminals columns go, never the names."""
+    """Return the totals of all feeds; on narrow terminals some columns are left out."""
     counts = {name: [str(getattr(feed, name)) for feed in feeds] for name in _COUNTS}
     widths = {name: max(map(len, (name, *counts[name]))) + _APART for name in _COUNTS}
     longest = max((cell_len(display_text(feed.name, unicode=unicode)) for feed in feeds), default=0)
