@@ -37,7 +37,7 @@ class FeatureTokens:
 
     rows: npt.NDArray[np.float32]  # [T, D]
     times: npt.NDArray[np.float64]  # [T], seconds
-    whole: bool  # False: the source could not be read to its end
+    complete: bool  # False: the source could not be read to its end
 
 
 def features(options: Options) -> ExitCode:
@@ -63,7 +63,7 @@ def features(options: Options) -> ExitCode:
                 return stop.exit_code
             _write(target, tokens, model, options)
             print_path(target)
-            if not tokens.whole:
+            if not tokens.complete:
                 failed.append(ExitCode.PARTIAL)
         if len(failed) == len(targets) == 1:
             return failed[0]
@@ -83,7 +83,7 @@ def read_features(
     source = open_source(uri, reading)
     rows: list[npt.NDArray[np.float32]] = []
     times: list[float] = []
-    whole, state = True, model.init_state()
+    complete, state = True, model.init_state()
     try:
         with stop.while_running(source.stop):
             for what, note in source_notes(model.frontend, source.open()).items():
@@ -101,12 +101,12 @@ def read_features(
                     state.reset([0])
                 else:
                     log.warning("%s: %s", uri, tick.message)
-                    whole = whole and not tick.fatal
+                    complete = complete and not tick.fatal
     finally:
         source.close()
     if not rows:
         raise SourceError("too short for a single row", where=uri)
-    return FeatureTokens(np.concatenate(rows), np.array(times), whole)
+    return FeatureTokens(np.concatenate(rows), np.array(times), complete)
 
 
 def _targets(options: Options) -> dict[str, Path]:

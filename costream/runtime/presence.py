@@ -7,7 +7,7 @@ at which it was first inside, outside, and behind the line. An object that is no
 it was for as long as the tracker keeps it; if it does not come back, it left when last seen.
 
 Events are therefore known with a delay that varies. A record is held back while one of an earlier
-time may still follow, for at most ``PATIENCE_S``; its counts are those of its time.
+time may still follow, for at most ``PATIENCE_S``; its counts are for its time.
 """
 
 from __future__ import annotations

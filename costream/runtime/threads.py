@@ -1,4 +1,4 @@
-"""Numbers of threads and tokens: those of the options, unless another number is faster."""
+"""Numbers of threads and tokens: as in the options, unless another number is faster."""
 
 from __future__ import annotations
 

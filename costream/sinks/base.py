@@ -56,8 +56,8 @@ class TextSink:
 # has_summary: the last 64 KiB of the file hold the summary record
 # binary: the output is a BinaryFile; no standard output
 # draws: width, height that frames are fitted into
-# joins: files of several sources in one stream can be told apart, and are read as one; "named":
-#     where each line, which is written as a whole, begins with its source
+# joins: files of several sources may follow one another in one stream, and are read as one;
+#     "named": each line, which is written in one piece, begins with its source
 # objects: written only for runs that find objects (True), or only for others (False)
 # order: place of the format in lists
 OUTPUT_FILES = Registry[Callable[[Any], Sink]]("costream.sinks", "output_file")

@@ -116,9 +116,9 @@ def _media(header: Header, result: Path | None) -> list[str]:
         return [f"{head}/>"]
     path = Path(header.source)
     # ELAN expects paths in URLs without %-escapes.
-    whole = path.absolute().as_posix()
+    full_path = path.absolute().as_posix()
     attributes = {
-        "MEDIA_URL": f"file://{whole}" if whole.startswith("/") else f"file:///{whole}",
+        "MEDIA_URL": f"file://{full_path}" if full_path.startswith("/") else f"file:///{full_path}",
         "MIME_TYPE": _MIME_TYPES.get(path.suffix.lower(), f"{header.kind}/*"),
     }
     with suppress(ValueError):  # Windows has no relative path between drives

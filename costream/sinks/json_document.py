@@ -44,7 +44,7 @@ class JsonDocument(TextSink):
     arrive. ``zones``, ``crossings`` and ``levels`` follow the errors where there are any. The
     shorter lists are stored until the end, in memory while they are small. Each
     member starts on its own line and ``summary`` is the last, so that ``registry.is_complete``
-    need not read the whole document.
+    need not read the document.
     """
 
     def __init__(self, out: TextOutput) -> None:

@@ -33,8 +33,8 @@ class PredictionColumns:
         self._places: dict[str | None, list[int]] = {}
         if heads is not None and scores:
             self._scored = tuple(dict.fromkeys(labels))
-            for head, own in heads.items():
-                self._places[head] = [self._scored.index(label) for label in own]
+            for head, head_labels in heads.items():
+                self._places[head] = [self._scored.index(label) for label in head_labels]
         elif heads is None:
             self._scored = tuple(labels[: len(scores)])
             self._places[None] = list(range(len(self._scored)))

@@ -55,10 +55,10 @@ class Formats(Mapping[str, Format]):
 
     def __getitem__(self, name: str) -> Format:
         files = {s: e.info for s, e in OUTPUT_FILES.entries().items()}
-        own = {s: info for s, info in files.items() if info.get("format", s) == name}
-        if not own:
+        files_of_format = {s: info for s, info in files.items() if info.get("format", s) == name}
+        if not files_of_format:
             raise KeyError(name)
-        return Format(own)
+        return Format(files_of_format)
 
     def __iter__(self) -> Iterator[str]:
         entries = OUTPUT_FILES.entries().values()
@@ -200,8 +200,8 @@ def is_complete(formats: Sequence[str], directory: Path, name: str) -> bool:
 
 def _is_whole(format: str, paths: Sequence[Path]) -> bool:
     checked = FORMATS[format].has_summary
-    whole = all(path.is_file() and (not checked or _says_complete(path)) for path in paths)
-    return whole and len(paths) > 0
+    is_finished = all(path.is_file() and (not checked or _says_complete(path)) for path in paths)
+    return is_finished and len(paths) > 0
 
 
 def _says_complete(path: Path) -> bool:

@@ -123,7 +123,7 @@ def parts(directory: Path, name: str) -> Iterator[Path]:
 
 
 def _listed(directory: Path, name: str) -> list[tuple[str, int, str]]:
-    """Return the start of each part, its number among those of that second, and its file."""
+    """Return the start of each part, its number among the parts of that second, and its file."""
     pattern = re.compile(re.escape(name) + _PART)
     matches = [m for file in os.listdir(directory) if (m := pattern.fullmatch(file))]
     return sorted((m[1], int(m[2] or 1), m[0]) for m in matches)

@@ -109,7 +109,7 @@ class PredictionTable(_Table):
             self._heads = {head.model: head.labels for head in header.heads}
 
     def write(self, record: Record) -> None:
-        """Write a prediction; other records have their own tables."""
+        """Write a prediction; other records are ignored."""
         if not isinstance(record, Prediction):
             return
         future = [step[0] for step in record.anticipation or ()]
@@ -148,7 +148,7 @@ class ObjectTable(_Table):
         self._rows.add(OBJECT_COLUMNS, flush=True)
 
     def write(self, record: Record) -> None:
-        """Write the boxes of a step; other records have their own tables."""
+        """Write the boxes of a step; other records are ignored."""
         if isinstance(record, Objects):
             for box in record.boxes:
                 self._rows.add((record.time_s, record.frame, record.i, *object_cells(box)))
@@ -176,7 +176,7 @@ class TimelineTable(_Table):
         self._rows.add(self._columns.names(), flush=True)
 
     def write(self, record: Record) -> None:
-        """Write a segment; other records have their own tables."""
+        """Write a segment; other records are ignored."""
         if isinstance(record, Segment):
             self._rows.add(self._columns.row(record), flush=True)
 
@@ -205,7 +205,7 @@ class SegmentColumns:
 class MergedTimeline:
     """One table of the segments of several runs of a model; a sink for each run in turn.
 
-    Its columns are ``source``, then those of TimelineTable. ``path`` is complete after ``finish``.
+    Its columns are ``source`` and the columns of TimelineTable. ``finish`` completes ``path``.
     """
 
     def __init__(self, path: Path, columns: SegmentColumns, *, overwrite: bool) -> None:
@@ -243,7 +243,7 @@ class ComputeTable(_Table):
         self._rows.add(COMPUTE_COLUMNS, flush=True)
 
     def write(self, record: Record) -> None:
-        """Write the cost of a step; other records have their own tables."""
+        """Write the cost of a step; other records are ignored."""
         if isinstance(record, Compute):
             spent = (record.i, record.time_s, record.macs, record.dense_macs)
             ms = (record.ms.decode, record.ms.frontend, record.ms.network, record.ms.sink)

@@ -263,14 +263,14 @@ class AlertOptions:
         """
         kinds: dict[str, Callable[[str], Action]]
         kinds = {"run": RunCommand, "post": PostJson, "append": AppendLine}
-        made: dict[tuple[str, str], Action] = {}
+        actions: dict[tuple[str, str], Action] = {}
         for key, kind in kinds.items():
             for text in getattr(self, key):
                 try:
-                    made[key, text] = kind(text)
+                    actions[key, text] = kind(text)
                 except UsageError as error:
                     raise UsageError(str(error), where=where(key)) from error
-        return made
+        return actions
 
 
 KEYS = tuple(field.name for field in fields(AlertOptions))

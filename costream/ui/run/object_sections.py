@@ -40,7 +40,7 @@ class ObjectLineGroups(LineGroups):
         self._gutter = min(max(self._gutter, state.label_width + 1), MOST_GUTTER)
 
     def make(self, viewport: Viewport, now_s: float) -> dict[str, list[Text]]:
-        """Return the lines of all groups, with those of tokens and of the share of dense cost."""
+        """Return the lines of all groups, also of tokens and the share of the dense cost."""
         groups = super().make(viewport, now_s)
         objects, compute = self._objects, self._objects.compute
         if compute is None:

@@ -159,7 +159,7 @@ def _groups(state: RunState, name: str) -> LineGroups:
 
 
 def _each(keys: Sequence[str], state: RunState) -> list[str]:
-    """Return the names of the groups, those of heads once per head."""
+    """Return the names of the groups; groups of heads once per head."""
     heads = range(len(state.head_states))
     return [
         name
@@ -175,12 +175,12 @@ def _put_beside(
 
     ``spare``: lines that may be added to make room for it.
     """
-    own = [line.copy() for key in keys for line in lines[key]]
-    own += [Text("") for _ in range(min(spare, _FIGURE_ROWS - len(own)))]
-    rows = min(len(own), _FIGURE_ROWS)
-    for line, dots in zip(own, stick_lines(figure, rows), strict=False):
+    padded = [line.copy() for key in keys for line in lines[key]]
+    padded += [Text("") for _ in range(min(spare, _FIGURE_ROWS - len(padded)))]
+    rows = min(len(padded), _FIGURE_ROWS)
+    for line, dots in zip(padded, stick_lines(figure, rows), strict=False):
         line.truncate(width, pad=True)
         line.append("  ").append(dots, "cyan")
     for key in keys:
         lines[key] = []
-    lines[keys[0]] = own
+    lines[keys[0]] = padded

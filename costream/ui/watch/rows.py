@@ -1,4 +1,4 @@
-"""Feeds of a watch as the rows of a table of a given width."""
+"""Feeds of a watch as the rows of a table."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SCORE = 5
 
 
 class FeedRows:
-    """Layout of the columns, computed once for ``width``; ``names``: those of all feeds."""
+    """Layout of the columns, computed once for ``width``; ``names``: of all feeds."""
 
     def __init__(self, names: Sequence[str], width: int, *, unicode: bool) -> None:
         self.width = width
