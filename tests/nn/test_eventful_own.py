@@ -87,7 +87,7 @@ def test_a_policy_within_a_budget(attention):
     torch.manual_seed(0)
     model: Any = Shifted().eval() if attention == "own" else Vit().eval()
     net, given = co.to_eventful(model, attention=attention), frames(2, 1)
-    with pytest.raises(ValueError, match="known when a stream has begun"):
+    with pytest.raises(ValueError, match="set when a stream begins"):
         co.policy_within(net, 1_000_000)
     state = net.init_state(1, given[0])
     net.forward_step(given[0], state)
