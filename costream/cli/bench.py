@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from costream.cli import SuggestingGroup
+from costream.cli.click_command import Option
 from costream.cli.click_options import F, json_option, option
 from costream.cli.completers import file_names, model_names
 from costream.core.errors import UsageError
@@ -27,12 +29,23 @@ _BENCHES = model_benches()
 _ANYWHERE = ("costream.bench.video3d:", "costream.bench.vivit:")  # on any device
 _OBJECT_MODEL = "eventful-vitdet"
 _REPETITIONS = "Repetitions of each method."
-_threads = click.option("--threads", type=_SIZE, default=1, show_default=True)
+_threads = click.option(
+    "--threads", type=_SIZE, default=1, show_default=True, help="CPU threads of the network."
+)
 _dtype = click.option("--dtype", default="float32", show_default=True, help="Type of the numbers.")
-_device = click.option("--device", default="cpu", show_default=True, metavar="cpu|cuda:N|mps")
+_device = click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    metavar="cpu|cuda:N|mps",
+    help="Where the network runs.",
+)
 _weights = click.option(
     "--weights", metavar="PATH", help="Weight file, or a folder with NAME.safetensors."
 )
+
+
+_of_encoder = partial(click.option, cls=Option, heading="Encoder", show_default=True)
 
 
 def _model(default: str) -> Callable[[F], F]:
@@ -52,82 +65,82 @@ def command() -> None:
 
 
 @command.command()
-@click.option("-d", "--embed-dim", "width", type=_SIZE, help="Width d of a single encoder.")
-@click.option("--heads", type=_SIZE, default=8, show_default=True)
-@click.option(
-    "-n", "--window", type=_SIZE, default=64, show_default=True, help="Rows of the window."
-)
-@click.option("--feedforward", type=_SIZE, help="Hidden width.  [default: d]")
-@click.option("-L", "--depth", type=_SIZE, default=1, show_default=True, help="Number of blocks.")
-@click.option(
-    "--activation", type=click.Choice(["gelu", "relu"]), default="gelu", show_default=True
-)
 @click.option(
     "-m",
     "--model",
+    cls=Option,
+    heading="Network",
     type=click.Choice(list(_BENCHES)),
-    help="Instead of encoders: a network of its paper's size, the audio network, or Nyström"
-    " attention compared with exact attention.",
+    metavar="NAME",
+    help=f"A network of its paper's size: {', '.join(_BENCHES)}.  [default: encoders]",
 )
-@click.option(
-    "--streams", type=_SIZE, default=1, show_default=True, help="Streams that step together."
+@_of_encoder("-d", "--embed-dim", "width", type=_SIZE, help="Width d of a single encoder.")
+@_of_encoder("--heads", type=_SIZE, default=8, help="Attention heads.")
+@_of_encoder("-n", "--window", type=_SIZE, default=64, help="Rows of the window.")
+@_of_encoder("--feedforward", type=_SIZE, help="Hidden width.  [default: d]")
+@_of_encoder("-L", "--depth", type=_SIZE, default=1, help="Number of blocks.")
+@_of_encoder(
+    "--activation", type=click.Choice(["gelu", "relu"]), default="gelu", help="Activation."
 )
+@_of_encoder("--streams", type=_SIZE, default=1, help="Streams that step together.")
 @_dtype
 @_device
 @click.option("--rounds", type=_SIZE, default=60, show_default=True, help=_REPETITIONS)
 @_threads
 @json_option
-def steps(
-    width: int | None,
-    heads: int,
-    window: int,
-    feedforward: int | None,
-    depth: int,
-    activation: str,
-    model: str | None,
-    streams: int,
-    dtype: str,
-    device: str,
-    rounds: int,
-    threads: int,
-    as_json: bool,
-) -> None:
+def steps(model: str | None, width: int | None, as_json: bool, **values: Any) -> None:
     """Time a continual step against other methods with the same output.
 
     Without -d and -m, the encoders of the papers: 192 wide with 120 rows and 1024 wide with 64
-    rows, one and two blocks each. --device and --dtype are for encoders and networks of
-    video.
+    rows, one and two blocks each. --device and --dtype are for encoders and networks of video.
     """
-    place = device, dtype, streams
-    if model is not None:
-        if width is not None:
-            raise UsageError("-d and --model exclude each other")
-        if streams > 1:
-            raise UsageError("--streams is for encoders, not for --model")
-        if place == ("cpu", "float32", 1):
-            show([resolve_name(_BENCHES[model])(model, rounds, threads)], as_json)
-        elif _BENCHES[model].startswith("costream.bench.eventful:") and device.startswith("cuda"):
-            from costream.bench.eventful import object_steps_tables
-
-            show(object_steps_tables(device, dtype, rounds), as_json)
-        elif _BENCHES[model].startswith(_ANYWHERE):
-            bench = resolve_name(_BENCHES[model])
-            show([bench(model, rounds, threads, device, dtype)], as_json)
-        else:
-            raise UsageError(f"{model} is timed on a CPU, in float32", where="-m")
+    if model is None:
+        show(_encoder_tables(width, **values), as_json)
         return
+    if width is not None:
+        raise UsageError("-d and --model exclude each other")
+    if values["streams"] > 1:
+        raise UsageError("--streams is for encoders, not for --model")
+    device, dtype, rounds = values["device"], values["dtype"], values["rounds"]
+    show(_network_tables(model, rounds, values["threads"], device, dtype), as_json)
+
+
+def _network_tables(model: str, rounds: int, threads: int, device: str, dtype: str) -> list[Table]:
+    """Return the timings of a network."""
+    name = _BENCHES[model]
+    if (device, dtype) == ("cpu", "float32"):
+        return [resolve_name(name)(model, rounds, threads)]
+    if name.startswith("costream.bench.eventful:") and device.startswith("cuda"):
+        from costream.bench.eventful import object_steps_tables
+
+        return object_steps_tables(device, dtype, rounds)
+    if name.startswith(_ANYWHERE):
+        return [resolve_name(name)(model, rounds, threads, device, dtype)]
+    raise UsageError(f"{model} is timed on a CPU, in float32", where="-m")
+
+
+def _encoder_tables(
+    width: int | None,
+    *,
+    rounds: int,
+    threads: int,
+    device: str,
+    dtype: str,
+    streams: int,
+    **sizes: Any,
+) -> list[Table]:
+    """Return the timings of the encoders of the papers, or of one with these sizes."""
     from costream.bench.encoders import CONFIGS, steps_table
 
     configs = CONFIGS
     if width is not None:
+        heads = sizes.pop("heads")
         if width % heads:
-            raise UsageError(
-                f"{width} is not a multiple of {heads} heads", where="-d", hint="give --heads"
-            )
-        sizes = {"embed_dim": width, "num_heads": heads, "feedforward": feedforward or width}
-        options = {"depth": depth, "window": window, "activation": activation}
-        configs = (CONFIGS[0].update({**sizes, **options})[0],)
-    show([steps_table(config, rounds, threads, *place) for config in configs], as_json)
+            what = f"{width} is not a multiple of {heads} heads"
+            raise UsageError(what, where="-d", hint="change --heads")
+        sizes["feedforward"] = sizes["feedforward"] or width
+        configs = (CONFIGS[0].update({"embed_dim": width, "num_heads": heads, **sizes})[0],)
+    return [steps_table(config, rounds, threads, device, dtype, streams) for config in configs]
 
 
 @command.command()
@@ -175,17 +188,9 @@ def ops(as_json: bool) -> None:
 @_threads
 @json_option
 def stream(
-    file: str,
-    model: str,
-    weights: str | None,
-    device: str,
-    dtype: str,
-    duration: float | None,
-    rounds: int,
-    threads: int,
-    as_json: bool,
+    file: str, duration: float | None, rounds: int, threads: int, as_json: bool, **loading: Any
 ) -> None:
-    """Compare a whole run over a video with decoding and resizing alone, and ways from Python."""
+    """Compare a run over a video with decoding and resizing alone, and with runs in Python."""
     from costream.sources.uris import sniff
 
     sniff(file)  # reports a wrong name before torch is imported
@@ -194,7 +199,7 @@ def stream(
     from costream.runtime.torch_setup import prepare_torch
 
     prepare_torch(threads)
-    loaded = load_model(model, weights=weights, device=device, dtype=dtype)
+    loaded = load_model(loading.pop("model"), **loading)
     tables = [stream_table(file, loaded, rounds, duration), frames_table(file, loaded, rounds)]
     show(tables, as_json)
 

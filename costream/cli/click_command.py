@@ -88,10 +88,12 @@ def _text(option: click.Option, ctx: click.Context) -> str:
     default = option.get_default(ctx, call=False)
     if option.required:
         note = "[required]"
-    elif not option.show_default or option.count or default in (None, False, ()):
+    elif not option.show_default or option.count or default in (False, ()):
         return text
     elif isinstance(default, (list, tuple)):
         note = f"[default: {', '.join(map(str, default))}]"
+    elif not isinstance(default, (str, int, float)):  # there is none
+        return text
     else:
         shown = "on" if default is True else default
         note = f"[default: {shown:g}]" if isinstance(shown, float) else f"[default: {shown}]"

@@ -85,17 +85,22 @@ def fetch_command(
         if name not in known:
             raise UsageError(f"no published checkpoint {name!r}", hint=suggest_names(name, known))
     wanted = [known[name] for name in dict.fromkeys(names)]
-    missing = [e for e in wanted if not (target_of(e).exists() or _downloaded(e))]
-    for entry in missing:
-        if entry.by_hand is not None:
-            raise UsageError(f"{entry.name} must be downloaded manually", hint=_by_hand(entry))
-        if offline:
-            raise UsageError(f"--offline, but {entry.name} is not downloaded", where=entry.url)
-        if not accept_licence:
-            _ask(entry)
+    for entry in wanted:
+        if not (target_of(entry).exists() or _downloaded(entry)):
+            _check_download(entry, offline=offline, accept_licence=accept_licence)
     with StopHandler():
         for entry in wanted:
             print_path(_fetch(entry))
+
+
+def _check_download(entry: Published, *, offline: bool, accept_licence: bool) -> None:
+    """Raise UsageError for a checkpoint that cannot or may not be downloaded now."""
+    if entry.by_hand is not None:
+        raise UsageError(f"{entry.name} must be downloaded manually", hint=_by_hand(entry))
+    if offline:
+        raise UsageError(f"--offline, but {entry.name} is not downloaded", where=entry.url)
+    if not accept_licence:
+        _ask(entry)
 
 
 def target_of(entry: Published) -> Path:

@@ -137,40 +137,48 @@ def _screen(file: IO[bytes] | mmap.mmap) -> None:
     """
     stack: list[int | None] = []
     memo: dict[int, int] = {}
-    arg: Any
     for _ in range(_MAX_OPCODES):
         op = _OPCODES[file.read(1)]
-        name = op.name
-        if name in _REFUSED:
-            raise RefusedError(f"this pickle uses the operation {name}")
-        # Not a reader of pickletools, which wants ASCII: arrays of Python 2 are such strings.
-        if op.arg is None:
-            arg = None
-        elif name == "STRING":
-            arg = file.readline()
-        else:
-            arg = op.arg.reader(file)  # type: ignore[arg-type]  # read and readline are enough
-        if name == "STOP":
+        if op.name in _REFUSED:
+            raise RefusedError(f"this pickle uses the operation {op.name}")
+        argument = _argument(op, file)
+        if op.name == "STOP":
             return
-        if name in _PUTS:
-            index = len(memo) if name == "MEMOIZE" else arg
+        if op.name in _PUTS:
+            index = len(memo) if op.name == "MEMOIZE" else argument
             if not 0 <= index <= len(memo) + _MAX_KEY:  # the memo is an array as long as this
                 raise RefusedError("this pickle numbers its values in no order")
             memo[index] = stack[-1] or 0
-        elif name in _GETS:
-            stack.append(memo[arg])
-        elif name == "MARK":
-            stack.append(None)
-        elif name == "POP":
-            stack.pop()
-        elif name == "DUP":
-            stack.append(stack[-1])
+        elif op.name in _GETS:
+            stack.append(memo[argument])
         else:
             _apply(op, stack)
     raise RefusedError(f"this pickle has more than {_MAX_OPCODES:,} operations")
 
 
+def _argument(op: pickletools.OpcodeInfo, file: IO[bytes] | mmap.mmap) -> Any:
+    """Read the argument of an operation; None if it has none."""
+    if op.arg is None:
+        return None
+    if op.name == "STRING":  # not by pickletools, which wants ASCII: arrays of Python 2 are strings
+        return file.readline()
+    return op.arg.reader(file)  # type: ignore[arg-type]  # read and readline are enough
+
+
 def _apply(op: pickletools.OpcodeInfo, stack: list[int | None]) -> None:
+    """Change the stack as the operation does, except for those that use the memo."""
+    if op.name == "MARK":
+        stack.append(None)
+    elif op.name == "POP":
+        stack.pop()
+    elif op.name == "DUP":
+        stack.append(stack[-1])
+    else:
+        _build(op, stack)
+
+
+def _build(op: pickletools.OpcodeInfo, stack: list[int | None]) -> None:
+    """Replace the values that an operation takes by the one that it makes."""
     if pickletools.stackslice in op.stack_before:
         items = []
         while (item := stack.pop()) is not None:

@@ -28,15 +28,15 @@ class Flag:
     names: tuple[str, ...]  # "-o", "--output"; of a switch also "--live/--no-live"
     help: str
     commands: tuple[str, ...]  # that have it; (): those of the group
-    identity: Identity
     default: Any  # of the command line
-    metavar: str | None
-    parse: Callable[[Any], Any] | None  # of the text; raises UsageError
-    minimum: int | None
-    path: Literal["file", "folder"] | None  # an existing path must be of this kind
-    variable: bool  # whether COSTREAM_<NAME> sets it
-    bare: str | None  # value of the option without one
-    counted: bool  # how often it occurs
+    identity: Identity = "always"
+    metavar: str | None = None
+    parse: Callable[[Any], Any] | None = None  # of the text; raises UsageError
+    minimum: int | None = None
+    path: Literal["file", "folder"] | None = None  # an existing path must be of this kind
+    variable: bool = True  # whether COSTREAM_<NAME> sets it
+    bare: str | None = None  # value of the option without one
+    counted: bool = False  # the value is how often the option occurs
 
 
 @dataclass(frozen=True)
@@ -72,40 +72,20 @@ def declared_flags(options: type[Group]) -> Iterator[Declared]:
 
 def flag(
     names: str,
-    help: str = "",
+    help: str,
     *,
     default: Any = None,
     cli_default: Any = None,
     on: tuple[str, ...] = (),
-    identity: Identity = "always",
-    metavar: str | None = None,
-    parse: Callable[[Any], Any] | None = None,
-    minimum: int | None = None,
-    path: Literal["file", "folder"] | None = None,
-    variable: bool = True,
-    bare: str | None = None,
-    counted: bool = False,
+    **arguments: Any,
 ) -> Any:
-    """Return a field with the declaration of its flag; the arguments are those of ``Flag``.
+    """Return a field with the declaration of its flag.
 
     ``on``: the commands that have it, if not all of the group. ``cli_default``: the default of the
-    command line where it differs from the field's.
+    command line where it differs from the field's. ``arguments``: other fields of ``Flag``.
     """
     shown = default if cli_default is None else cli_default
-    declaration = Flag(
-        names=tuple(names.split()),
-        help=help,
-        commands=on,
-        identity=identity,
-        default=shown,
-        metavar=metavar,
-        parse=parse,
-        minimum=minimum,
-        path=path,
-        variable=variable,
-        bare=bare,
-        counted=counted,
-    )
+    declaration = Flag(tuple(names.split()), help, on, shown, **arguments)
     return field(default=default, metadata={"flag": declaration})
 
 

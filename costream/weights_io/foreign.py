@@ -76,24 +76,32 @@ def _load(path: Path) -> Any:
     except OSError as error:
         raise ModelError(f"cannot be read ({error.strerror or error})", where=path) from error
     try:
-        if start[:4] == b"PK\x03\x04":
-            return _load_zip(path)
-        if start[8:9] == b"{":
-            return _load_safetensors(path)
-        if start[:8] == _HDF5:
-            return _load_hdf5(path)
-        if start[4:8] == b"TFL3":
-            return read_tflite(path.read_bytes())
-        if start[:1] == b"\x80":
-            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as m:
-                if start == MAGIC:
-                    return read_old(m)
-                return pickles.plain(pickles.load(m, checkpoint_name))
+        loaded = _load_as(path, start)
     except ModelError:
         raise
     except Exception as error:  # a damaged pickle or archive can raise any exception
         raise _unreadable(path, error) from error
-    raise _foreign(path, start)
+    if loaded is None:
+        raise _foreign(path, start)
+    return loaded
+
+
+def _load_as(path: Path, start: bytes) -> Any:
+    """Return the content of a file that begins with ``start``; None for an unknown format."""
+    if start[:4] == b"PK\x03\x04":
+        return _load_zip(path)
+    if start[8:9] == b"{":
+        return _load_safetensors(path)
+    if start[:8] == _HDF5:
+        return _load_hdf5(path)
+    if start[4:8] == b"TFL3":
+        return read_tflite(path.read_bytes())
+    if start[:1] == b"\x80":
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as m:
+            return (
+                read_old(m) if start == MAGIC else pickles.plain(pickles.load(m, checkpoint_name))
+            )
+    return None
 
 
 def _load_zip(path: Path) -> Any:
