@@ -50,6 +50,7 @@ def test_forms_are_compared_with_the_first(tmp_path):
         compression_table([files[0], str(other)], 1, 1)
 
 
+@pytest.mark.slow
 def test_steps_of_files_are_timed_together(tmp_path):
     sizes = {"num_classes": 3, "embed_dim": 8, "num_heads": 2, "feedforward": 8, "window": 4}
     sizes |= {"frontend.box": [32, 24], "frontend.widths": [8, 8, 8, 8]}

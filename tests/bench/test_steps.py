@@ -164,6 +164,7 @@ def test_the_peer_may_be_absent(make: Callable[[], Table], monkeypatch: pytest.M
     assert set(peer[1:]) == {None}
 
 
+@pytest.mark.slow
 def test_every_way_that_sees_enough_gives_the_same_output() -> None:
     torch.manual_seed(0)
     backbone = ContinualAudioNet(8, (4, 6, 6, 8, 8, 10, 10), 8).eval()

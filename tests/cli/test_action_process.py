@@ -35,6 +35,7 @@ def test_records_of_raw_video(weights: Path) -> None:
     assert all(c["macs"] < c["dense_macs"] for c in costs if "tokens" in c)
 
 
+@pytest.mark.slow
 def test_a_budget_sets_the_tokens_of_steps_with_an_output(weights: Path) -> None:
     full, one = (
         records(

@@ -337,6 +337,7 @@ def test_a_file_that_takes_too_long_is_given_up(long_clips, tmp_path):
     assert not [name for name in snapshot(out) if "long" in name]
 
 
+@pytest.mark.slow
 def test_two_batches_do_not_share_a_folder(long_clips, tmp_path):
     out = tmp_path / "out"
     child = start("batch", long_clips, "-o", out, "--jobs", 1, "-q")
@@ -471,6 +472,7 @@ def test_when_nothing_is_for_the_model_it_says_so(tmp_path):
     assert "no files found" in done.stderr
 
 
+@pytest.mark.slow
 def test_settings_come_from_the_environment_and_from_files(clips, tmp_path):
     (tmp_path / "costream.toml").write_text("[batch]\ntop-k = 2\nlimit = 1\njobs = '1'\n")
     env = {"COSTREAM_PREDICTIONS": "none", "COSTREAM_TIMINGS": "1"}

@@ -87,6 +87,7 @@ def test_a_file_through_two_models(weights, wav, tmp_path):
         assert (tmp_path / f"noise.wav.{ending}").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_a_pipe_says_what_the_file_says(weights, wav, tmp_path):
     whole = records(run("listen", wav, *MODELS, weights, "-q", "-f", "jsonl").stdout)
     bare = tmp_path / "bare.pcm"

@@ -117,6 +117,7 @@ def test_show(home: Path, cache: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_short_lists_and_cards(home: Path, cache: Path) -> None:
     """What is here and what it is for, on 80 columns and without the paths of files."""
     own(cache / "kitchen.safetensors", limits="Not for use. " * 9, licence="MIT", background=None)
@@ -138,6 +139,7 @@ def test_short_lists_and_cards(home: Path, cache: Path) -> None:
     assert all(len(card.splitlines()) <= 26 for card in cards)
 
 
+@pytest.mark.slow
 def test_what_a_step_takes_here_and_what_is_damaged(home: Path, cache: Path) -> None:
     own(cache / "kitchen.safetensors")
     (cache / "broken.safetensors").write_bytes(b"<html>")
@@ -260,6 +262,7 @@ def test_names_that_are_not_there(home: Path) -> None:
     refused(5, words, "models", "show", "cooadrt", **places(home))
 
 
+@pytest.mark.slow
 def test_show_is_fifteen_lines_of_what_users_want_to_know(home: Path) -> None:
     shipped = sorted(path.stem for path in (ROOT / "weights").glob("*.safetensors"))
     for name in shipped:

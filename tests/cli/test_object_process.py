@@ -32,6 +32,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("weights") / "tiny-objects.safetensors")
 
 
+@pytest.mark.slow
 def test_records_on_a_pipe(weights: Path) -> None:
     options = ("--tokens", 6, "--track", "--end", 2)
     done = run("detect", SAMPLE, "-m", weights, *options, "-f", "jsonl")
@@ -177,6 +178,7 @@ def test_options_that_are_not_for_this_model(
     assert not list(tmp_path.rglob("*.*"))
 
 
+@pytest.mark.slow
 def test_the_model_is_listed_shown_and_verified(weights: Path) -> None:
     env = {"COSTREAM_WEIGHTS": str(weights.parent)}
     listed = run("models", "list", env=env).stdout
@@ -204,6 +206,7 @@ def test_the_table_of_a_photo(weights: Path, tmp_path: Path) -> None:
     assert action.splitlines()[:2] == ["photo.jpg", "No action was found."]
 
 
+@pytest.mark.slow
 @needs_broker
 def test_a_watch_publishes_and_takes_pictures(weights: Path, tmp_path: Path) -> None:
     clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)
@@ -225,6 +228,7 @@ def test_a_watch_publishes_and_takes_pictures(weights: Path, tmp_path: Path) -> 
     assert [event for event in events if event["type"] == "zone"] == visits
 
 
+@pytest.mark.slow
 def test_a_frame_to_draw_zones_on(tmp_path: Path) -> None:
     out = tmp_path / "room.png"
     options = ("--zone", "bed=0.1,0.5 0.6,0.5 0.6,0.9", "--line", "door=400,0 400,480", "-o", out)

@@ -51,6 +51,7 @@ def test_jsonl_goes_to_a_pipe():
     assert any(r["type"] == "segment" for r in lines)
 
 
+@pytest.mark.slow
 def test_every_format_together(tmp_path):
     formats = ("-f", "jsonl,json,csv,srt", "-f", "vtt,audacity")
     assert run("detect", SAMPLE, "-o", tmp_path, *formats).stdout == ""
@@ -63,6 +64,7 @@ def test_every_format_together(tmp_path):
     assert len(document["segments"]) == len(segments) > 3
 
 
+@pytest.mark.slow
 def test_existing_results_are_not_overwritten(tmp_path):
     run("detect", SAMPLE, "-o", tmp_path, "--duration", "2")
     before = (tmp_path / "room.mp4.jsonl").read_bytes()
@@ -88,6 +90,7 @@ def test_scores_sum_to_one_over_every_class():
             assert r["top"][0][0] == labels[best]
 
 
+@pytest.mark.slow
 def test_wait_leaves_out_the_warm_up():
     part = ("detect", SAMPLE, "--duration", "15")
     shown = records(run(*part, "--wait", "-f", "jsonl").stdout, "prediction")

@@ -63,6 +63,7 @@ def levels(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_lines_of_no_event_are_one_label(folder: Path, tmp_path: Path) -> None:
     table, path = tmp_path / "lines.csv", tmp_path / "o.safetensors"
     lines = [f"{INFOS[k % 3].format(k)},{('none', 'Other', 'info')[k % 3]}" for k in range(30)]
@@ -147,6 +148,7 @@ def test_lines_together_equal_lines_alone_and_words(levels: Path) -> None:
         np.testing.assert_allclose(result.probabilities, together[k].probabilities, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_mistakes_are_reported(levels: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_bytes(b"")
     (tmp_path / "binary.bin").write_bytes(b"a line\n\0\1\2")

@@ -42,6 +42,7 @@ def test_the_table_is_text_without_escapes(tmp_path):
     assert without_times == "14.0 s of video"
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_the_table_of_a_terminal_and_totals_once(tmp_path):
     piped = run("detect", ROOM, *PART)
     table = run("detect", ROOM, *PART, "-f", "table").stdout

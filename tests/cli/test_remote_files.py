@@ -112,6 +112,7 @@ def test_a_range_starts_in_the_middle(served):
     assert [r["top"] for r in got] == [r["top"] for r in _predictions("detect", ROOM, *part)]
 
 
+@pytest.mark.slow
 def test_a_connection_that_breaks_off_keeps_what_came(served, tmp_path):
     done = run("detect", served + "cut/front.mp4", "-o", tmp_path, code=3)
     assert "the rest is lost" in done.stderr

@@ -31,6 +31,7 @@ for args in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="POSIX permissions")
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv of util-linux")
 def test_what_belongs_to_others_is_one_line_and_its_code(tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ def test_models_for_sound_and_skeletons_watch_too(command, model, files, tmp_pat
         ]
 
 
+@pytest.mark.slow
 def test_each_feed_of_a_list_has_its_own_video_stream(clips, tmp_path):
     both = side_by_side(tmp_path / "both.mkv", clips / "a.mp4", clips / "b.mp4")
     (tmp_path / "feeds.toml").write_text(
@@ -133,6 +134,7 @@ def test_the_sound_of_a_pipe_is_ignored_with_a_warning(tmp_path):
     assert header["options"]["sound"] == "none (the sound of a piped video is not read)"
 
 
+@pytest.mark.slow
 def test_records_of_feeds_on_a_pipe_carry_their_names(clips):
     done = run("watch", clips / "a.mp4", clips / "c.mp4", "--realtime", "-q", "-o", "-")
     lines = records(done.stdout)
@@ -251,6 +253,7 @@ def wall(text: str) -> float:
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["loading", "connecting"])
 def test_ctrl_c_ends_it_at_once(moment, tmp_path):
     """Also while a camera that takes connections does not answer."""
@@ -368,6 +371,7 @@ def test_clips_are_complete_and_in_time_after_a_restart(tmp_path):
     assert alerts[1]["time_s"] > alerts[0]["time_s"] + 3
 
 
+@pytest.mark.slow
 def test_the_rules_in_help_and_errors_fit_the_default_model(clips, tmp_path):
     said = run("watch", "--help").stdout
     said += refused(2, "as in", "watch", "rtsp://h/x", "--on", "walk>=2")
@@ -391,6 +395,7 @@ def test_the_rules_in_help_and_errors_fit_the_default_model(clips, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_feed_that_is_given_up_is_exit_code_4(clips, tmp_path):
     done = run(
         *("watch", clips / "a.mp4", "rtsp://127.0.0.1:1/x", "--realtime", "--reconnect", "1"),

@@ -114,7 +114,13 @@ class _Program:
         return {k: v.numpy() for k, v in found.items()}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(name, marks=() if name in ("cooadtr", "costgcn") else pytest.mark.slow)
+        for name in FAMILIES
+    ],
+)
 def test_500_steps_agree(family, tmp_path):
     path, out = tmp_path / "x.safetensors", tmp_path / "step.onnx"
     options = {"num_classes": 5, **FAMILIES[family]}

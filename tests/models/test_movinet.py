@@ -40,6 +40,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importer, "SIZES", {"small": SMALL})
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("window", [200, 50])

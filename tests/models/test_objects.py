@@ -189,6 +189,7 @@ class Placed:
         return self.model.step([frame], self.model.init_state()).objects[0]  # type: ignore[index]
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     st.integers(1, 5000), st.integers(1, 5000), st.lists(st.floats(0, 1), min_size=4, max_size=4)

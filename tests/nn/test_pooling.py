@@ -45,6 +45,7 @@ def test_means_are_those_of_the_window(
     check(pool, x, expected, chunks)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(st.integers(1, 12), places, st.integers(0, 60), chunkings)
 def test_partial_means_are_over_what_was_seen(
@@ -86,6 +87,7 @@ def test_half_precision_is_summed_in_single() -> None:
     assert out.item() == 1.0078125
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(
     st.integers(1, 9),

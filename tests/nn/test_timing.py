@@ -260,6 +260,7 @@ def test_a_batch_of_another_size_is_refused(block: Any) -> None:
     assert state.clock.tolist() == [0, 0]
 
 
+@pytest.mark.slow
 @every_block
 def test_nothing_goes_wrong_in_20000_steps(block: Any) -> None:
     x = torch.randn(2, 20_000, 2, 3, dtype=torch.float64)
@@ -388,6 +389,7 @@ def test_hiding_leaves_streams_alone_that_have_begun() -> None:
     assert hidden[:, 0, 0].tolist() == [0, 1, 0]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(st.integers(0, 20), st.integers(1, 4), places, st.integers(0, 60), chunkings)
 def test_output_number_j_is_frame_j_times_the_stride(

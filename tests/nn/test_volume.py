@@ -42,6 +42,7 @@ def test_steps_are_a_convolution_of_three_dimensions(
             assert out.shape[2:] == step.output_size(x.shape[2:])
 
 
+@pytest.mark.slow
 def test_single_frames() -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 7, 5, 6)

@@ -303,6 +303,7 @@ rules = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(rules, st.lists(st.one_of(steps, steps, steps, steps, steps, st.none()), max_size=60))
 def test_any_series_as_the_rule_reads(rule, events):

@@ -57,6 +57,7 @@ def test_plenty_computes_all(clip: Path) -> None:
     assert {cost.tokens for cost in costs(clip, Budget.parse("1000TMAC"))} == {TOKENS}
 
 
+@pytest.mark.slow
 def test_too_little_is_reported_once(clip: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "costream"):
         found = costs(clip, Budget.parse("1kMAC"))

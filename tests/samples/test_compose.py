@@ -121,6 +121,7 @@ def test_the_steps_are_shell_lines(tmp_path: Path) -> None:
     assert user[-5:] == ["install", "-d", "-o", "costream", "/data"]
 
 
+@pytest.mark.slow
 @needs_broker
 def test_the_watch_runs_and_is_healthy(services: dict[str, Any], tmp_path: Path) -> None:
     words = shlex.split(services["watch"]["command"])

@@ -65,6 +65,7 @@ def play(name: str) -> Played:
     return Played(records, script, acts, [act for act in acts if act.label != nothing])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLE)
 def test_the_script_covers_the_sample_and_all_of_it_is_seen(name: str) -> None:
     played = play(name)
@@ -136,6 +137,7 @@ def test_the_room_shows_every_action_where_it_is() -> None:
     assert [s.label for s in long if s.label == "fall"] == ["fall"]
 
 
+@pytest.mark.slow
 def test_a_corridor_is_reported_from_a_room() -> None:
     """Nothing was learnt from such a place: few labels, no falls, and a line that says so."""
     played = run("detect", SAMPLES / "corridor.mp4", "-f", "table", "-q").stdout
@@ -144,6 +146,7 @@ def test_a_corridor_is_reported_from_a_room() -> None:
     assert play("room.mp4").records[-1]["unfamiliar_s"] < 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("film", "labels"),
     [

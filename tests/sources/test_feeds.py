@@ -262,6 +262,7 @@ def test_a_recording_that_is_sent_faster_than_it_happened(media: Path) -> None:
     assert numbers[0] == 0
 
 
+@pytest.mark.slow
 def test_nothing_leaks_over_many_reconnects() -> None:
     def descriptors() -> int:
         gc.collect()
@@ -286,6 +287,7 @@ def test_nothing_leaks_over_many_reconnects() -> None:
     assert len(reader.gaps) >= 20
 
 
+@pytest.mark.slow
 def test_ten_at_once() -> None:
     with RtspServer({"cam": endless(rate=10)}) as server, contextlib.ExitStack() as stack:
         # Ten connections at once may take a busy machine seconds.

@@ -180,6 +180,7 @@ def test_a_rate_that_changes_is_followed() -> None:
     assert len(placed.news) == 1
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(length_s=st.sampled_from([2, 4, 6, 10]), seed=st.integers(0, 10_000))
 def test_segments_are_not_wrong_rate(length_s: int, seed: int) -> None:

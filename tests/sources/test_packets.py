@@ -364,6 +364,7 @@ def test_nothing_is_saved_of_a_feed_that_gave_nothing(ring, tmp_path):
     assert not ring.save(tmp_path / "clip.mkv", 1.0, 1.0, 1.0, Clips().done)
 
 
+@pytest.mark.slow
 def test_clips_while_packets_come(ring, tmp_path):
     """The thread that reads and the one that saves at once, many times."""
     file = make_video(tmp_path / "feed.mp4", 400, keyframe_every=10, audio_s=16.0)

@@ -110,6 +110,7 @@ def test_a_base_with_an_adapter_is_shown_verified_and_compressed(skeletons, smal
     )
 
 
+@pytest.mark.slow
 def test_a_density_out_of_reach_is_reported(skeletons, tmp_path, capsys):
     path = _train(skeletons, tmp_path / "o.safetensors", density=0.001, steps=2)
     card = read_card(path)
@@ -272,6 +273,7 @@ def test_what_detectors_cannot(tmp_path, options, message):
         check_adapter(settings, objects=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"adapter": "lora"}, {"adapter": "splora", "density": 0.5}])
 def test_adapters_of_detectors(tmp_path, options):
     base = data_objects.write_tiny_weights(tmp_path / "base.safetensors")

@@ -63,6 +63,7 @@ def test_it_says_where_the_weights_are(trained):
     assert done.stdout.startswith(f"{path}: background, bend, step, wave\nvalidation: top-1 ")
 
 
+@pytest.mark.slow
 def test_all_classes_of_no_event_are_the_background(base, tmp_path):
     still = np.repeat(data_skeleton.STANDING[None], 36, 0)
     for n in range(3):
@@ -114,6 +115,7 @@ def test_fine_tuning_keeps_the_licence_and_repeats_with_its_seed(base, data, tmp
     assert "started from tiny" in read_card(path).trained_on
 
 
+@pytest.mark.slow
 def test_training_continues_from_trained_weights(trained, data, tmp_path):
     path = tmp_path / "again.safetensors"
     run("train", trained[0], "--data", data, "-o", path, "--steps", 2)
@@ -178,6 +180,7 @@ def test_classes_that_are_spelled_alike_are_refused(base, data, tmp_path):
     assert "differ only in case or word separators: 'Wave_', 'wave'" in done.stderr
 
 
+@pytest.mark.slow
 def test_copies_of_a_recording_are_on_one_side_of_the_split(base, data, tmp_path):
     folder = tmp_path / "data"
     shutil.copytree(data, folder)
@@ -189,6 +192,7 @@ def test_copies_of_a_recording_are_on_one_side_of_the_split(base, data, tmp_path
     assert re.match("24 examples to train, 6 to validate", read_card(output).split)
 
 
+@pytest.mark.slow
 def test_classes_without_validation_are_warned_of(base, tmp_path):
     folder = data_skeleton.write_folder(tmp_path / "data", 1)
     output = tmp_path / "o.safetensors"

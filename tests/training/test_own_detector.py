@@ -52,6 +52,7 @@ def predictor(network: ViTDet) -> tuple[torch.Tensor, torch.Tensor]:
     return own.cls_score.weight.detach(), own.bbox_pred.weight.detach()
 
 
+@pytest.mark.slow
 def test_labels_that_are_known_keep_their_rows(tmp_path: Path) -> None:
     weights = base(tmp_path, ("car", "Street lamp", "cat"))
     weights = replace(weights, card=replace(weights.card, costs={"macs": 1}, sample={"file": "x"}))
@@ -292,6 +293,7 @@ def red(pixels: torch.Tensor) -> list[int]:
     return [int(x.min()), int(y.min()), int(x.max()) + 1, int(y.max()) + 1]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(SHAPES), st.booleans())
 def test_boxes_go_where_their_pixels_go(seed: int, shape: tuple[int, int], steady: bool) -> None:

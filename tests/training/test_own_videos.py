@@ -95,6 +95,7 @@ def test_the_verdict_praises_what_was_learnt_and_warns_of_chance(base, classes, 
     assert words[1:] in Page(path.with_suffix(".html")).text
 
 
+@pytest.mark.slow
 def test_recordings_with_timelines_are_learnt(trained, tmp_path):
     media, labels = data_video.write_recordings(tmp_path, 1, first_seed=1000)
     done = run("detect", media / "r0.mp4", "-m", trained[0], "-f", "jsonl", "-o", "-")
@@ -123,6 +124,7 @@ def test_the_card_says_what_it_is_and_the_frontend_stays(base, trained):
     assert trained[1].stdout.startswith(f"{trained[0]}: background, blink, grow, slide\n")
 
 
+@pytest.mark.slow
 def test_the_frontend_is_trained_if_requested(base, recordings, tmp_path):
     path = tmp_path / "own.safetensors"
     given = ("--data", recordings[0], "--labels", recordings[1], "--no-cache", "--fine-tune")
@@ -165,6 +167,7 @@ def test_the_same_seed_gives_the_same_bytes(kept, base, recordings, trained, tmp
     assert path.read_bytes() == trained[0].read_bytes()
 
 
+@pytest.mark.slow
 def test_a_network_that_anticipates_learns_too(classes, tmp_path):
     base = data_video.write_tiny_weights(tmp_path / "tiny.safetensors", "oadtr")
     path = tmp_path / "own.safetensors"
@@ -282,6 +285,7 @@ def test_tokens_are_those_of_a_run(both, tmp_path):
         assert heard[steps >= 0] == pytest.approx(file["audio"][steps[steps >= 0]], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_what_only_the_sound_says_is_learnt(both, tmp_path):
     data, path = write_tones(tmp_path / "data", 5), tmp_path / "own.safetensors"
     run("train", both, "--data", data, "-o", path, "--steps", 60, "--no-cache")

@@ -37,6 +37,7 @@ def with_norms(pool: int = 4) -> ContinualAudioNet:
     return net
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.one_of(st.just(1), st.integers(1, 6)), min_size=1, max_size=6),
     st.integers(1, 5),

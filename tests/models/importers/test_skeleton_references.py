@@ -111,6 +111,7 @@ def steps(network: Any, x: np.ndarray) -> dict[int, Tensor]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("continual", [False, True])
 @pytest.mark.parametrize(
     ("file", "window", "padding", "names"),

@@ -60,6 +60,7 @@ def test_training_learns_and_repeats(clips):
             assert torch.equal(x, y)
 
 
+@pytest.mark.slow
 def test_tokens_of_kept_clips_hardly_change(clips):
     known, other = (Sampler([clip], 7, 24, 8.0) for clip in clips)
     schedule, changes = Schedule(20, batch=8, rate=3e-3), []

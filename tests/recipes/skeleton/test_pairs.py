@@ -44,6 +44,7 @@ def test_a_pack_is_two_people_in_pixels_the_actor_first(tmp_path):
         read_pairs(tmp_path / "no")
 
 
+@pytest.mark.slow
 def test_files_of_unseen_actors_show_what_they_do(tmp_path):
     """Tables with the set's own names of joints, which has no hips, through the command line."""
     with np.load(needed("skel_sbu.npz") / "skel_sbu.npz") as pack:
@@ -73,6 +74,7 @@ def test_files_of_unseen_actors_show_what_they_do(tmp_path):
     assert right / len(truth) >= 0.8
 
 
+@pytest.mark.slow
 def test_the_background_is_one_person_or_two_apart():
     folder = needed(*(f"skel_{name}.npz" for name in SETS))
     found = background(folder, 60, np.random.default_rng(0), test=False)
@@ -84,6 +86,7 @@ def test_the_background_is_one_person_or_two_apart():
             assert 2.4 < abs(hips[1] - hips[0]) < 9.1
 
 
+@pytest.mark.slow
 def test_from_packs_to_weights(tmp_path):
     packs = needed("skel_sbu.npz", *(f"skel_{name}.npz" for name in SETS))
     size = PairsRecipeSize(steps=3, last=2, background=8, trees=4)
