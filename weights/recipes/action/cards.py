@@ -44,8 +44,8 @@ FRONTEND: dict[str, Any] = {
     "glimpse_every": 8,
 }
 HINT = (
-    "unlike what {} learnt from (rooms seen by a fixed camera): labels may mean nothing;"
-    " for 600 everyday actions: costream models fetch movinet-a0"
+    "unlike the training data of {} (rooms seen by a camera that does not move): its labels"
+    " may be meaningless; for 600 everyday actions: costream models fetch movinet-a0"
 )
 _UNFAMILIAR = 0.1  # share of the steps with somebody in a known room
 # Labels that passers-by and people in pictures may have; their others are false.
@@ -216,7 +216,7 @@ def _acting(logits: Sequence[Rows], clips: Sequence[LabelledClip]) -> npt.NDArra
 def make_card(name: str, architecture: str, arguments: dict[str, Any]) -> Card:
     """Return the card of a network, without what is chosen and measured."""
     others = "" if name == "cooadtr" else " Trained on the finished frontend of cooadtr."
-    brief = " Of who is there for less than about three seconds it says nothing."
+    brief = " It shows nothing for people who are present for less than about three seconds."
     return Card(
         name=name,
         task="online action detection",
@@ -228,8 +228,11 @@ def make_card(name: str, architecture: str, arguments: dict[str, Any]) -> Card:
         frontend="tdn",
         frontend_arguments=FRONTEND,
         gap_tolerance_s=1.0,
-        description="What one person does in a room seen by a fixed camera: walk, sit down, sit,"
-        " stand up, fall, lie. Elsewhere it has learnt to say nothing." + others,
+        description=(
+            "What one person does in a room, seen by a camera that does not move: walk, sit"
+            " down, sit, stand up, fall, lie. In other places it is trained to show nothing."
+        )
+        + others,
         paper="OadTR (Wang et al., ICCV 2021)"
         if architecture == "oadtr"
         else "Continual Transformers (Hedegaard et al., ICLR 2023), section 4.1",
@@ -268,12 +271,15 @@ def make_card(name: str, architecture: str, arguments: dict[str, Any]) -> Card:
         " presence, of whose time constant (1, 1.5 or 2 s) the validation streams say least"
         " elsewhere with the last: no sample clip named below was learnt from, but they were"
         " looked at.",
-        limits="Not a fall detector and not for safety or medical use: trained on 24 short"
-        " videos of people acting in four rooms, and on rendered figures. Expects one person and a"
-        " camera that does not move. Falls and lying down look alike to it when the movement was"
-        " not seen, and lying may be called sitting. In places unlike these rooms (streets,"
-        " offices, shops) it is mostly silent, and what it says there may mean nothing: below its"
-        f" limit of familiarity do not trust it.{brief if PRESENCE_S[name] else ''}",
+        limits=(
+            "Not a fall detector, and not for safety or medical use: trained on 24 short"
+            " videos of people who act in four rooms, and on rendered figures. Expects one"
+            " person and a camera that does not move. Falls and lying down are confused if the"
+            " movement was not visible, and lying may be labelled sit. In other places"
+            " (streets, offices, shops) it mostly shows nothing, and what it shows may be"
+            " meaningless: do not trust it when its familiarity is below the limit."
+        )
+        + (brief if PRESENCE_S[name] else ""),
         licence="Research use only: the fir_action data state no licence (their authors ask for"
         " citation); the pictures include some of ImageNet, ADE20K, Flickr8k, COCO and TUD under"
         " non-commercial research terms, with boxes and first layers of NanoDet-Plus-m-1.5x"

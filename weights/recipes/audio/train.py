@@ -469,35 +469,37 @@ _LICENCE = (
 ABOUT: dict[str, dict[str, Any]] = {
     "cotrans": {
         "description": (
-            "The genre of music, each quarter of a second: ten genres of GTZAN, or no music."
+            "The genre of music, four times a second: ten genres of GTZAN, or no music."
         ),
         "trained_on": _DATA,
         "split": _SPLIT,
         "limits": (
-            "GTZAN has 100 songs a genre of before 2002, with mislabelled ones and the same artists"
-            " on both sides, so its figures are optimistic; here 24 songs a genre were learnt from."
-            " Music of other kinds gets one of the ten labels. Rock, country, disco and reggae are"
-            " taken for one another. Single notes of instruments may or may not count as music."
+            "GTZAN has 100 songs of each genre from before 2002, some with wrong labels, and"
+            " the same artists in training and test, so its figures are optimistic; 24 songs of"
+            " each genre were used for training. Other kinds of music get one of the ten"
+            " labels. Rock, country, disco and reggae are confused with one another. Single"
+            " notes of instruments may or may not count as music."
         ),
         "licence": _LICENCE,
     },
     "cosounds": {
         "description": (
-            f"Everyday sounds, each quarter of a second: {len(EVENTS)} labels, silence, and other:"
-            " what is none of these. Some labels are several of the data's, which are alike: cough"
-            " is also clearing the throat, dishes are also cutlery, an engine idling any engine,"
-            " a washing machine also a dishwasher, water from a tap, a jug or a stream; single"
-            " notes and percussion are a musical instrument."
+            f"Everyday sounds, four times a second: {len(EVENTS)} labels, silence, and other"
+            " for any other sound. Some labels combine similar labels of the data: cough"
+            " includes clearing the throat, dishes cutlery, engine idling any engine, washing"
+            " machine a dishwasher, water a tap, a jug or a stream; single notes and percussion"
+            " are musical instrument."
         ),
         "trained_on": _DATA,
         "split": _SPLIT,
         "limits": (
-            "Of UrbanSound8K's jackhammers four in ten are taken for idling engines, a third of its"
-            " idling engines and air conditioners for helicopters, others for one another: do not"
-            " rely on these four. A humpback's song is in part taken for a cat or a cow. Most"
-            " labels were learnt from some two dozen recordings. Of several sounds at once only the"
-            " strongest is told. In the timeline nothing stands for other. Not an alarm: do not"
-            " rely on it for sirens, shots, glass or crying babies."
+            "Four in ten of UrbanSound8K's jackhammers are labelled engine idling, a third of"
+            " its idling engines and air conditioners helicopter, and others are confused with"
+            " one another: do not rely on these four labels. A humpback's song is sometimes"
+            " labelled cat or cow. Most labels were trained on some two dozen recordings. Of"
+            " several sounds at the same time only the strongest is reported. The timeline"
+            " shows nothing for other. Not an alarm: do not rely on it for sirens, shots, glass"
+            " or crying babies."
         ),
         "licence": _LICENCE,
     },

@@ -113,8 +113,8 @@ def _row(network: NanoDetPlus, test: DetectionTest, box: PixelSize) -> dict[str,
 _ABOUT: dict[str, Any] = {
     "description": (
         "The 80 kinds of objects of COCO in video, with boxes: people, vehicles, animals,"
-        " furniture, food and things of every day. A small convolutional network that looks at"
-        " every frame alone."
+        " furniture, food and everyday things. A small convolutional network that processes"
+        " each frame separately."
     ),
     "paper": "https://github.com/RangiLyu/nanodet (NanoDet-Plus, RangiLyu, 2021)",
     "trained_on": (
@@ -126,9 +126,10 @@ _ABOUT: dict[str, Any] = {
         " 34.1 on all 5,000."
     ),
     "limits": (
-        "Small and crowded things are missed: from the threshold on about a third of all objects"
-        " in pictures of COCO are found. Scores are low: 0.45 is a box that is right four times"
-        " out of five. It knows 80 kinds and calls other things by their names now and then."
+        "Small and crowded objects are missed: at its threshold, about a third of all objects"
+        " in pictures of COCO are found. Scores are low: a box with a score of 0.45 is correct"
+        " four times out of five. It has 80 kinds and sometimes labels other things as one of"
+        " them."
     ),
     "licence": (
         "Apache-2.0: NanoDet-Plus-m-1.5x, Copyright 2020-2021 RangiLyu (RangiLyu/nanodet),"

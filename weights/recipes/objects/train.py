@@ -92,9 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 RATE_HZ = 10.0
 _ABOUT: dict[str, Any] = {
     "description": (
-        "Sixteen kinds of objects in video, with boxes: people, vehicles, animals, furniture and"
-        " things that are carried. A small convolutional network looks at every frame; the"
-        " transformer behind it computes only the tokens that changed."
+        "Sixteen kinds of objects in video, with boxes: people, vehicles, animals, furniture"
+        " and things that people carry. A small convolutional network processes every frame;"
+        " the transformer after it computes only the tokens that changed."
     ),
     "paper": (
         "Eventful Transformers (Dutson et al., ICCV 2023); ViTDet (Li et al., ECCV 2022);"
@@ -131,11 +131,12 @@ _ABOUT: dict[str, Any] = {
         " the last), so that what these cars have here is no independent measure."
     ),
     "limits": (
-        "Finds people, cars, bicycles and larger animals in pictures and before cameras that it has"
-        " not seen. Small and crowded things are mostly missed, bags, trucks, buses and bottles"
-        " nearly always. Paintings and dolls are people to it, things that it does not know are"
-        " now and then called by a name that it knows, and one object may have two boxes. About"
-        " half of the operations of a step, those of the stem, do not fall with fewer tokens."
+        "Detects people, cars, bicycles and larger animals in pictures and from cameras that"
+        " it has not seen. Small and crowded objects are mostly missed, bags, trucks, buses and"
+        " bottles nearly always. Paintings and dolls are detected as people, other things are"
+        " sometimes detected as one of its kinds, and one object may have two boxes. About half"
+        " of the operations of a step, those of the convolutional network, do not decrease with"
+        " fewer tokens."
     ),
     "licence": (
         "Stem: weights of NanoDet-Plus-m-1.5x (RangiLyu/nanodet, Apache-2.0), which is also the"

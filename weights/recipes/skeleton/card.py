@@ -46,19 +46,19 @@ _LICENCE = (
     " its authors), CMU motion capture (free use; mocap.cs.cmu.edu, NSF EIA-0196217)."
 )
 _FLAT_LIMITS = (
-    "Knows acted single motions of one person who is seen whole by a camera that does not move."
-    " Tested on projections of motions from the front, and on films, where it is much worse."
-    " Frames of"
-    " motions that follow one another without a pause are labelled much worse than whole motions."
-    " Everything else gets one of its labels or the background. Not for medical use or safety."
+    "Recognises single acted motions of one person who is completely visible to a camera that"
+    " does not move. Tested on projections of motions from the front, and on films, where it is"
+    " much less accurate. Frames of motions that follow one another without a pause are"
+    " labelled much less accurately than single motions. Any other motion gets one of its"
+    " labels or the background. Not for medical use or safety."
 )
 _LIMITS = (
-    "Knows acted single motions of one person who is seen whole. A motion is known after a second"
-    " or two: frames of motions that follow one another without a pause are labelled much worse"
-    " (frame mAP) than whole motions. Everything else gets one of its labels or the background."
-    " Labels that few people showed (jump, pull, phone, drink, read watch, tie shoe) are the least"
-    " sure. Joints in pictures (2-D) do not fit: costgcn-2d takes those. Not for medical use or"
-    " safety."
+    "Recognises single acted motions of one person who is completely visible. It needs a"
+    " second or two of a motion: frames of motions that follow one another without a pause are"
+    " labelled much less accurately (frame mAP) than single motions. Any other motion gets one"
+    " of its labels or the background. Labels that few people showed (jump, pull, phone, drink,"
+    " read watch, tie shoe) are the least reliable. It does not accept joints in pictures"
+    " (2-D): use costgcn-2d. Not for medical use or safety."
 )
 
 

@@ -218,10 +218,10 @@ def _card(
         ),
         metrics=metrics,
         limits=(
-            "Six actors in one room, seen from the side by one camera that does not move, whole."
-            " Expects two people; of more it takes the first two. One person alone, or two who do"
-            " not act upon each other, are the background. Not for safety, and no proof of"
-            " violence or its absence."
+            "Trained on six actors in one room, completely visible, seen from the side by one"
+            " camera that does not move. Expects two people; if there are more, it uses the"
+            " first two. One person alone, or two people who do not interact, are the"
+            " background. Not for safety, and not evidence of violence or of its absence."
         ),
         licence=(
             "Research use only: SBU Kinect Interaction (free for research, to be cited), and the"
