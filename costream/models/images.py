@@ -12,13 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.models.frontend import frontend
+from costream.models.image_values import IMAGENET_MEAN, IMAGENET_STD
 from costream.models.oad.tdn import check_image
 
 # Of all colours alike, as in SlowFast and PyTorchVideo.
 X3D_MEAN, X3D_STD = 0.45, 0.225
-# Of red, green and blue, 0 to 255, in the training images of the published networks.
-IMAGENET_MEAN = (123.675, 116.28, 103.53)
-IMAGENET_STD = (58.395, 57.12, 57.375)
 
 
 class _ImageFrontend(nn.Module):

@@ -355,4 +355,4 @@ def test_a_tokenizer_json_is_part_of_the_weights(folder: Path, tmp_path: Path) -
         tmp_path / "x.safetensors",
     )
     refused(2, "needs a file", *wrong)
-    refused(2, "is no tokenizer.json", *wrong, "--set", f"frontend.file={folder / 'lines.csv'}")
+    refused(2, "is not a tokenizer.json", *wrong, "--set", f"frontend.file={folder / 'lines.csv'}")

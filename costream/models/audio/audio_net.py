@@ -31,7 +31,7 @@ from costream.nn.state import State, zeros
 class FoldedAudio(Folded):
     """The folded layers of a ``ContinualAudioNet`` in evaluation, for single hops.
 
-    A hop is only copies and matrix products on preallocated buffers.
+    A hop consists of copies and matrix products on preallocated buffers.
     """
 
     def __init__(self, net: ContinualAudioNet) -> None:
@@ -55,11 +55,11 @@ class FoldedAudio(Folded):
         ``mel``: the buffers of the spectrogram. ``past``: of each layer, [B, K_time - stride, F,
         I]. ``features``: of the last hops, [B, N, W]. ``counts``: of hops and samples so far, [B].
         """
-        rooms = []
-        for layer, held, matrix in zip(self.layers, past, self._matrices, strict=True):
-            rooms.append(LayerBuffers(layer, matrix, held, frames))
+        buffers = []
+        for layer, frames_before, matrix in zip(self.layers, past, self._matrices, strict=True):
+            buffers.append(LayerBuffers(layer, matrix, frames_before, frames))
             frames //= layer.convolution.stride[0]
-        return HopBuffers(self, mel, rooms, features, counts)
+        return HopBuffers(self, mel, buffers, features, counts)
 
 
 class LayerBuffers:
@@ -158,13 +158,13 @@ class HopBuffers:
 def _matrix(weight: Tensor, bias: Tensor) -> Tensor:
     """Return weight and bias as the matrix [K_time K_bands I + 1, O] that multiplies patches.
 
-    The bias is the last row, for a column of ones, so it needs no addition of its own.
+    The bias is the last row, for a column of ones, which saves an addition.
     """
     rows = weight.permute(0, 2, 3, 1).flatten(1)
     return torch.cat([rows, bias[:, None]], 1).t().contiguous()
 
 
-# Strides of each layer in frames and bands; (1, 1): a residual layer. A hop becomes one frame.
+# Strides of each layer in frames and bands; (1, 1): a residual layer. Each hop becomes one frame.
 _STRIDES = ((2, 2), (1, 2), (1, 1), (2, 2), (1, 1), (2, 2), (1, 1))
 _HOP_FRAMES = 16
 
@@ -174,12 +174,12 @@ class AudioState(SpectrumState, State):
     """State of the audio backbone for each stream."""
 
     mel: LogMelState
-    past: tuple[Tensor, ...]  # of each convolution, the past frames that it still needs
+    past: tuple[Tensor, ...]  # of each convolution, the past frames that it needs
     features: Tensor  # [B, pool - 1, feature_width], of the last hops
     hops: Tensor  # int64 [B], processed so far
 
     def __post_init__(self) -> None:
-        self.room: HopBuffers | None = None  # buffers, of which ``past`` is a view; for single hops
+        self.buffers: HopBuffers | None = None  # for single hops; ``past`` is a view of them
 
 
 class AudioLayer(nn.Module):
@@ -237,7 +237,7 @@ class ContinualAudioNet(SpectrumFrontend, Foldable[FoldedAudio]):
     Raises ValueError unless there are seven widths and residual layers keep the width.
     """
 
-    exact = True  # a token is that of recomputing what it averages
+    exact = True  # tokens equal a recomputation of all hops that they average
 
     def __init__(
         self,
@@ -322,25 +322,25 @@ class ContinualAudioNet(SpectrumFrontend, Foldable[FoldedAudio]):
 
     def _hop(self, x: Tensor, state: AudioState) -> Tensor:
         """Take one block [B, block] of every stream, return its token [B, D]."""
-        room = self._room(state)
-        state.newest, fewest = room.step(x)
+        buffers = self._hop_buffers(state)
+        state.newest, fewest = buffers.step(x)
         if fewest >= self.pool:
-            return linear(self, "project", room.mean)
-        return self._average(room.rows, state.hops - 1)[:, 0]
+            return linear(self, "project", buffers.mean)
+        return self._average(buffers.rows, state.hops - 1)[:, 0]
 
     def fold(self) -> FoldedAudio:
         """Return the folded layers, for single hops."""
         return FoldedAudio(self)
 
-    def _room(self, state: AudioState) -> HopBuffers:
+    def _hop_buffers(self, state: AudioState) -> HopBuffers:
         """Return the buffers for the hops of these streams."""
         folded = self.folded()
-        if state.room is None or state.room.folded is not folded:
+        if state.buffers is None or state.buffers.folded is not folded:
             mel = MelBuffers(self.mel, state.mel.held, self.block)
             counts = state.hops, state.mel.samples
-            state.room = folded.lay_out(mel, state.past, state.features, counts, _HOP_FRAMES)
-            state.past, state.mel.held = state.room.past, mel.held
-        return state.room
+            state.buffers = folded.lay_out(mel, state.past, state.features, counts, _HOP_FRAMES)
+            state.past, state.mel.held = state.buffers.past, mel.held
+        return state.buffers
 
     @property
     def receptive_field_s(self) -> float:

@@ -15,7 +15,7 @@ from costream.nn.state import State, zeros
 
 @dataclass
 class LogMelState(State):
-    """The samples of a stream that later frames still need."""
+    """The samples of each stream that later frames need."""
 
     held: Tensor  # [B, window - 1], the newest last
     samples: Tensor  # int64 [B], processed so far
@@ -25,7 +25,7 @@ class LogMel(nn.Module):
     """log(M |STFT|^power + offset) for a matrix M of triangular bands.
 
     Frame k covers the samples k * hop to k * hop + window - 1, counted from ``lead`` zeros before
-    the first one: nothing is centred, so no frame needs the future. Frames shorter than the
+    the first one: frames are not centred, so none needs later samples. Frames shorter than the
     Fourier transform are zero-padded at the end. ``matrix`` [fft / 2 + 1, bands] comes with the
     weights; ``fill`` computes one.
 
@@ -68,7 +68,7 @@ class LogMel(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the frames [B, K, bands] of a whole recording [B, N]; K may be 0."""
+        """Return the frames [B, K, bands] of a recording [B, N]; K may be 0."""
         return self._frames(F.pad(x, (self.lead, 0)))[0]
 
     def init_state(self, batch_size: int = 1) -> LogMelState:
@@ -79,13 +79,13 @@ class LogMel(nn.Module):
     def forward_steps(self, x: Tensor, state: LogMelState) -> Tensor:
         """Take N more samples [B, N] of every stream, return the frames they complete.
 
-        N is arbitrary. The frames [B, K, bands] are those of ``forward`` over the whole recording.
+        N is arbitrary. The frames [B, K, bands] equal those of ``forward`` over the recording.
         Raises ValueError for streams whose frames do not end together.
         """
-        kept = {self._kept(int(n)) for n in state.samples.tolist()}
-        if len(kept) > 1:
+        counts = {self._kept(int(n)) for n in state.samples.tolist()}
+        if len(counts) > 1:
             raise ValueError("streams whose frames end at different samples cannot step together")
-        (begin,) = kept
+        (begin,) = counts
         rows = torch.cat([state.held[:, self.window - 1 - begin :], x], 1)
         frames, used = self._frames(rows)
         rest = rows[:, used:].detach()
@@ -174,10 +174,10 @@ def torchaudio_functional() -> Any:
 
 
 class MelBuffers:
-    """Buffers for blocks of ``size`` samples of B streams, after the samples still needed.
+    """Buffers for blocks of ``size`` samples of B streams, after the samples from before.
 
     Args:
-        mel: the spectrogram; its values are read at each block, where they are now.
+        mel: the spectrogram; its tensors are read at each block, in their present memory.
         held: of its state, [B, window - 1]. The attribute ``held`` starts as a copy and is updated
             by each block.
         size: samples per block, a whole number of hops and no fewer than a window.

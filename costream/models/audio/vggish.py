@@ -45,13 +45,13 @@ class VGGishState(SpectrumState, State):
 class VGGish(SpectrumFrontend, nn.Module):
     """Audio frontend: one token per hop, the features of the newest 96 frames of 10 ms.
 
-    The whole window goes through the network at each hop, so several hops should be passed at
-    once. Before the first sample there is silence: log(0.01) in every band.
+    The network computes all of the window at each hop, so several hops should be passed at once.
+    Before the first sample there is silence: log(0.01) in every band.
 
     Args:
         output: "relu", the 128 features after a ReLU as in the PyTorch port; "linear",
-            before it as in the original; "relu-pca" and "linear-pca", these after the published
-            post-processing, integers from 0 to 255; "penultimate", the 4096 before them.
+            before it as in the original; "relu-pca" and "linear-pca", the same after the published
+            post-processing, integers from 0 to 255; "penultimate", the 4096 values before.
         hop_frames: frames of 10 ms from one token to the next, up to 96.
         widths: of the six convolutions. hidden, width: of the fully connected layers.
     """

@@ -66,11 +66,11 @@ class PatchState(State):
     frontend="logmel",
 )
 class YamNet(nn.Module):
-    """MobileNet v1 over the newest 96 log-mel frames, with a score of its own for each class.
+    """MobileNet v1 over the newest 96 log-mel frames, with independent scores of all classes.
 
-    Every hop computes the whole patch, as published. Sharing the convolutions of overlapping
+    Every hop computes all of the patch, as published. Sharing the convolutions of overlapping
     patches is not exact: each patch has zeros at both ends, and its last rows are 32 frames apart,
-    which do not divide the hop. Before the first frame of a stream there is silence, ln(0.001).
+    which does not divide the hop. Before the first frame of a stream there is silence, ln(0.001).
 
     The batch norms are folded into the convolutions.
 
@@ -111,7 +111,7 @@ class YamNet(nn.Module):
 
     @property
     def receptive_field(self) -> int:
-        """Tokens that an output depends on; their middle is what it describes."""
+        """Tokens that an output depends on; it describes their middle."""
         return self.window
 
     def forward(self, patches: Tensor) -> Tensor:
@@ -137,9 +137,9 @@ class YamNet(nn.Module):
     def forward_steps(self, x: Tensor, state: PatchState) -> OadOutput:
         """Take T tokens [B, T, hop_frames, 64] of every stream, return the logits [B, T, K]."""
         count = FRAMES - self.hop_frames
-        heard = (state.hops * self.hop_frames)[:, None]
-        unheard = (torch.arange(count) < count - heard)[:, :, None].to(x.device)
-        past = state.frames.masked_fill(unheard, math.log(OFFSET))
+        frames = (state.hops * self.hop_frames)[:, None]
+        missing = (torch.arange(count) < count - frames)[:, :, None].to(x.device)
+        past = state.frames.masked_fill(missing, math.log(OFFSET))
         rows = torch.cat([past, x.flatten(1, 2)], 1)
         state.frames.copy_(rows[:, rows.shape[1] - count :])
         state.hops += x.shape[1]
@@ -178,7 +178,7 @@ def _pad(x: Tensor, stride: int) -> Tensor:
 
 
 _EPS = 1e-4  # of the batch norms
-# At 0.3 it named 80 % of 100 clips of ESC-10 correctly, with 6.5 labels a clip in all.
+# At 0.3, the right label was among those of 80 % of 100 clips of ESC-10, with 6.5 labels per clip.
 TIMELINE = Timeline(threshold=0.3, min_length_s=0.4, min_gap_s=0.5)
 _STEM = "layer1.fused"
 _KERAS = re.compile(r"(?:.*/)?(layer\d+)/(?:(depthwise|pointwise)_)?conv/(?:(bn)/)?([a-z_]+):0$")

@@ -18,7 +18,7 @@ from costream.nn.eventful.policies import Policy, StartPolicy, TopShare, TopToke
 from costream.nn.state import State, zeros
 from costream.nn.timing import check_shape
 
-_GRAPHS = 4  # kept at most, each with memory of its own
+_GRAPHS = 4  # at most, because each holds memory
 _MOVED = 0.5  # relative distance from its reference above which a token has changed
 
 
@@ -42,7 +42,7 @@ class GatedBlocksState(State):
 
 
 class _GatedSteps:
-    """Steps of blocks with a number of tokens that does not change, for ``GraphedStep``."""
+    """Steps of blocks with a constant number of tokens, for ``GraphedStep``."""
 
     def __init__(self, blocks: Sequence[EventfulBlock], policy: Policy) -> None:
         self._blocks, self._policy = blocks, policy
@@ -55,14 +55,14 @@ class _GatedSteps:
 
     def forward_step(self, x: Tensor, state: GatedBlocksState) -> tuple[Tensor, Operations]:
         operations, fresh = Operations(), [False] * len(x)
-        for block, own in zip(self._blocks, state.blocks, strict=True):
-            kept = cast(EventfulBlockState, own)
-            x = block.forward_step(x, kept, fresh, self._policy, operations)
+        for block, memory in zip(self._blocks, state.blocks, strict=True):
+            block_state = cast(EventfulBlockState, memory)
+            x = block.forward_step(x, block_state, fresh, self._policy, operations)
         return x, operations
 
 
 class _Resized(NamedTuple):
-    """A resized table and its source, which is referenced so that ``key`` stays unique."""
+    """A resized table and its source, which is kept so that ``key`` stays unique."""
 
     key: tuple[int, ...]
     source: Tensor
@@ -72,7 +72,7 @@ class _Resized(NamedTuple):
 class PositionEncoding(nn.Module):
     """Adds a learned table of positions, resized bicubically to the frame.
 
-    ``size``: height and width of the table. ``antialias``: as images are, when it gets smaller.
+    ``size``: height and width of the table. ``antialias``: whether shrinking it uses antialiasing.
     """
 
     def __init__(self, dim: int, size: tuple[int, int], antialias: bool = False) -> None:
@@ -105,7 +105,7 @@ class PositionEncoding(nn.Module):
 
 
 class GatedBlocks(nn.Module):
-    """Base of networks of ``EventfulBlock``s: when their streams are computed in full.
+    """Base of networks of ``EventfulBlock``s, which decides when a stream is computed in full.
 
     ``scene_cut``, ``refresh``: see ``ViTDetBackbone``.
     """
@@ -124,9 +124,9 @@ class GatedBlocks(nn.Module):
         return [cast(EventfulBlock, block) for block in self.blocks]
 
     def begin(self, x: Tensor, state: BackboneState, policy: Policy) -> list[bool]:
-        """Count a frame [B, h, w, D]; return of each stream whether it is computed in full.
+        """Count a frame [B, h, w, D]; return for each stream whether it is computed in full.
 
-        ``policy``: one that leaves tokens out also says which ones tell that the scene has changed.
+        ``policy``: tokens that a ``StartPolicy`` leaves out do not count in the scene test.
         """
         steps: list[int] = state.steps.tolist()
         fresh = [not t or t == self.refresh for t in steps]
@@ -244,7 +244,7 @@ class ViTDetBackbone(GatedBlocks):
     def _graph(
         self, x: Tensor, state: BackboneState, policy: Any, fresh: bool
     ) -> GraphedStep | None:
-        """Return the steps on a GPU for a policy that stays the same, or None."""
+        """Return the graph of steps on a GPU if the policy stays the same, else None."""
         stays, state.newest = policy == state.newest, policy
         if not x.is_cuda or fresh or not isinstance(policy, TopTokens | TopShare):
             return None

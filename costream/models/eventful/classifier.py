@@ -107,12 +107,12 @@ class ActionModel(GatedModelBase[ViViT, Crops, ActionState]):
         views: tuple[int, int] = VIEWS,
         operations: Operations | None = None,
     ) -> npt.NDArray[np.float32]:
-        """Return the probabilities [K] of a whole video, uint8 [T, h, w, 3], as the paper does.
+        """Return the probabilities [K] of a video, uint8 [T, h, w, 3], as in the paper.
 
         ``tokens``: computed per tubelet after the first of each view; None: all.
         ``stride``: frames from one frame of a view to the next. ``views``: in time and in
-        space; the logits are their mean. Each is a stream of its own. ``operations``: counts
-        the operations.
+        space; their logits are averaged. Each view is a stream. ``operations``: counts the
+        operations.
         """
         network, logits = self.network, []
         policy = TopTokens(network.tokens if tokens is None else tokens)

@@ -64,11 +64,11 @@ class FeatureProjector(nn.Module):
 
 
 class DeformableDecoder(nn.Module):
-    """Queries look at places of a feature map, beginning with the boxes its tokens propose.
+    """Queries attend to places of a feature map, starting with the boxes that its tokens propose.
 
-    Each token proposes a box and scores it; the best ``queries`` boxes, moved by what each query
-    has learned, are the references. Queries attend to one another and to ``points`` places a head
-    around their references, which stay the same in all layers; at the end each moves its box.
+    Each token proposes a box and scores it; the best ``queries`` boxes, moved by a learned offset
+    for each query, are the references. Queries attend to one another and to ``points`` places per
+    head around their references, which are the same in all layers; at the end each moves its box.
 
     Args:
         channels: of the feature map and the queries. ``columns``: classes.
@@ -160,7 +160,9 @@ class DeformableLayer(nn.Module):
     ) -> None:
         super().__init__()
         if channels % self_heads or channels % cross_heads:
-            raise ValueError(f"{channels} channels are no multiple of {self_heads}, {cross_heads}")
+            raise ValueError(
+                f"{channels} channels are not a multiple of {self_heads}, {cross_heads}"
+            )
         self.heads, self.cross_heads, self.points = self_heads, cross_heads, points
         self.query_key = nn.Linear(channels, 2 * channels)
         self.value = nn.Linear(channels, channels)
@@ -185,7 +187,7 @@ class DeformableLayer(nn.Module):
         return cast(Tensor, self.out(out))
 
     def _look(self, x: Tensor, references: Tensor, seen: Tensor) -> Tensor:
-        """Return what queries [B, Q, C] see of the map around their references [B, Q, 4]."""
+        """Return queries [B, Q, C] attending to the map around their references [B, Q, 4]."""
         heads = (self.cross_heads, self.points)
         value = self.map_value(seen.flatten(2).transpose(1, 2)).transpose(1, 2)
         value = value.reshape(len(x) * self.cross_heads, -1, *seen.shape[2:])
@@ -233,7 +235,7 @@ def move(boxes: Tensor, change: Tensor) -> Tensor:
 def proposals(height: int, width: int) -> tuple[Tensor, Tensor]:
     """Return the box around each token of a map, [h w, 4], and which are used, bool [h w].
 
-    Those too close to the edge of the picture, in maps of 50 tokens and more, are zeros.
+    Boxes too close to the edge of the picture, in maps 50 tokens wide and more, are zeros.
     """
     y, x = ((torch.arange(side, dtype=torch.float64) + 0.5) / side for side in (height, width))
     centre = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1).flatten(0, 1)

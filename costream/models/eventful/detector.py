@@ -165,14 +165,14 @@ class ObjectModel(GatedModelBase[FrameDetector, Pixels | Resized, ObjectState]):
     def _seen(
         self, masks: frozenset[Place], frame: VideoFrame, place: Size, size: Size
     ) -> Tensor | None:
-        """Return the tokens that are not wholly under masks, int64 [n]; None: all."""
+        """Return the tokens that masks do not cover entirely, int64 [n]; None: all."""
         if not masks:
             return None
         source = place[::-1] if frame.size is None else frame.size
         return _seen_tokens(masks, source, place, size, self.network.patch)
 
     def place(self, frame: VideoFrame, size: Size) -> Size:
-        """Return height and width of the frame in the network's input, which is of ``size``."""
+        """Return height and width of the frame within the network's input of this ``size``."""
         height, width = frame.rgb.shape[:2]
         return height, width
 

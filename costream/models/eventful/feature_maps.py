@@ -74,22 +74,22 @@ def update_view(
 ) -> View:
     """Return feature maps and predictions, recomputed where they depend on tokens passing a gate.
 
-    ``tokens`` [B, h, w, D]. A last token gate, like those of the backbone: all later results are
-    those for the tokens as they last passed, except for rounding. ``fresh``: for each stream,
-    whether all its tokens are computed. ``operations``: counts the operations.
+    ``tokens`` [B, h, w, D] pass a last gate, like the gates of the backbone: except for rounding,
+    results are those for the tokens that passed last. ``fresh``: for each stream, whether all its
+    tokens are computed. ``operations``: counts the operations.
     """
     height, width = tokens.shape[1:3]
     layout = pyramid.layout(height, width)
     chosen = pass_tokens(tokens.flatten(1, 2), state.reference, fresh, policy, operations)
-    for stream, own in enumerate(chosen.tokens):
-        if fresh[stream] and len(own) < height * width:  # there is nothing elsewhere
-            for kept in (state.narrow, state.rows, state.hidden):
-                kept[stream] = 0
-        if not len(own):
+    for stream, tokens_in in enumerate(chosen.tokens):
+        if fresh[stream] and len(tokens_in) < height * width:  # the rest is empty
+            for memory in (state.narrow, state.rows, state.hidden):
+                memory[stream] = 0
+        if not len(tokens_in):
             continue
         passed = torch.unflatten(state.reference[stream], 0, (height, width))
         rows = state.rows[stream]
-        computed = pyramid.renew(passed, own, state.narrow[stream], rows, operations)
+        computed = pyramid.renew(passed, tokens_in, state.narrow[stream], rows, operations)
         proposals.renew(
             layout, rows, computed, state.hidden[stream], state.predicted[stream], operations
         )
@@ -101,7 +101,7 @@ def update_view(
 
 
 def _hidden_places(layout: MapLayout, height: int, width: int, seen: Tensor) -> Tensor:
-    """Return which places of the feature maps see no token of ``seen``, bool [places]."""
+    """Return which places of the feature maps depend on no token of ``seen``, bool [places]."""
     grid = torch.zeros(height * width, device=seen.device).index_fill_(0, seen, 1.0)
     pooled = (
         F.adaptive_max_pool2d(grid.view(1, 1, height, width), size)

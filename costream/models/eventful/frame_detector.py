@@ -76,7 +76,7 @@ class FrameDetector(nn.Module, ABC):
     def view_step(self, tokens: Tensor, state: Any, policy: Any, operations: Operations) -> Any:
         """Take the tokens [B, h, w, D] of the next frame of every stream.
 
-        Return what ``detect`` takes. ``policy``: which tokens are computed.
+        Return the input of ``detect``. ``policy``: which tokens are computed.
         """
 
     @abstractmethod
@@ -116,7 +116,7 @@ class FrameDetector(nn.Module, ABC):
 
 
 class CategoryDetector(FrameDetector, GatedBlocks):
-    """Base of detectors of whose output columns ``categories``, ascending, are the classes."""
+    """Base of detectors whose classes are the columns ``categories``, ascending, of the output."""
 
     categories: Tensor
 
@@ -129,7 +129,7 @@ class CategoryDetector(FrameDetector, GatedBlocks):
         scene_cut: float | None,
         refresh: int | None,
     ) -> None:
-        """``score``: detections below are dropped. Others: see ``ViTDetBackbone``."""
+        """``score``: detections below it are dropped. Others: see ``ViTDetBackbone``."""
         super().__init__()
         if not categories or list(categories) != sorted(set(categories)) or categories[0] < 0:
             raise ValueError(f"categories {categories} do not ascend from 0")
@@ -141,7 +141,7 @@ class CategoryDetector(FrameDetector, GatedBlocks):
 
     @abstractmethod
     def encode(self, tokens: Tensor) -> Any:
-        """Return what ``detect`` takes, for the patches [B, h, w, D] of frames alone."""
+        """Return the input of ``detect`` for the patches [B, h, w, D] of independent frames."""
 
     def forward(self, pictures: Tensor) -> list[Detections]:
         """Return the objects of each of the pictures [B, 3, H, W], processed independently."""

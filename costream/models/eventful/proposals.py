@@ -1,4 +1,4 @@
-"""Region proposal network."""
+"""Region proposal network: the likeliest boxes of all feature maps."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from costream.nn.suppression import suppress
 RATIOS = (0.5, 1.0, 2.0)  # height over width
 PREDICTED = 5 * len(RATIOS)  # a logit and four deltas for each anchor of a place
 OBJECTNESS = len(RATIOS)  # the first of them: the logits
-NOTHING = -100.0  # logit of an anchor where nothing can be
-_THRESHOLD = 0.7
+NOTHING = -100.0  # logit of an anchor in a hidden place
+_THRESHOLD = 0.7  # IoU of boxes that suppress one another
 SMALLEST = 32.0  # anchor of the largest feature map, in pixels; doubled at each next one
 
 
@@ -171,7 +171,7 @@ def pyramid_anchors(
 ) -> list[Tensor]:
     """Return the anchors [n, 4] of each of the feature maps [B, C, H, W].
 
-    ``smallest``: the square root of the area of those of the largest map.
+    ``smallest``: square root of the area of the anchors of the largest map.
     """
     return [
         anchors(x.shape[2], x.shape[3], stride, smallest * 2**level).to(x)

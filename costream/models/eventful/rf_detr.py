@@ -74,11 +74,11 @@ def _paper(name: str) -> dict[str, Any]:
 @register_model("rf-detr-small", architecture="rf-detr", **_paper("rf-detr-small"))
 @register_model("rf-detr-medium", architecture="rf-detr", **_paper("rf-detr-medium"))
 class RfDetr(CategoryDetector):
-    """Patches attend within windows, in some blocks to all; queries then look at their map.
+    """Patches attend within windows, in some blocks to all; queries then attend to their map.
 
-    Each window has a class token. In video, gates pass patches as their policy says, and always the
-    class tokens. Feature map and decoder are computed for every frame. The sides of pictures are
-    multiples of ``patch`` x ``windows``.
+    Each window has a class token. In video, gates pass the patches that their policy selects, and
+    always the class tokens. Feature map and decoder are computed for every frame. The sides of
+    pictures are multiples of ``patch`` x ``windows``.
 
     Args:
         categories: output columns of the classes, ascending.
@@ -136,7 +136,7 @@ class RfDetr(CategoryDetector):
         self.decoder = DeformableDecoder(channels, max(categories) + 1, *sizes)
 
     def encode(self, patches: Tensor) -> WindowedView:
-        """Return the encoded patches of frames alone, for patches [B, h, w, D]."""
+        """Return the encoded patches of independent frames, for patches [B, h, w, D]."""
         x, outputs = self.arrange(patches), []
         for number, block in enumerate(self.blocks, 1):
             x = block(x)
@@ -195,12 +195,12 @@ class RfDetr(CategoryDetector):
     ) -> list[Detections]:
         """Return the objects for encoded patches, in pixels of pictures of this ``size``.
 
-        A query may find several classes; as many of the best are kept as there are queries.
+        A query may find several classes; the best detections are kept, as many as queries.
         """
         logits, boxes = self.predict(view, operations)
         probabilities, found = logits.sigmoid()[..., self.categories], []
-        for own, places in zip(probabilities, corners_of(boxes, *size), strict=True):
-            scores, order = own.flatten().topk(len(places))
+        for rows, places in zip(probabilities, corners_of(boxes, *size), strict=True):
+            scores, order = rows.flatten().topk(len(places))
             order = order[scores >= self.score]
             queries, labels = order // self.classes, order % self.classes
             found.append(Detections(places[queries], scores[: len(order)], labels))
@@ -230,7 +230,7 @@ class RfDetr(CategoryDetector):
         return windows, height, width, height * width + windows
 
     def _output(self, x: Tensor, patches: Tensor) -> Tensor:
-        """Return the patches [B, h, w, D] of tokens after a block, normalised."""
+        """Return the normalised patches [B, h, w, D] among the tokens after a block."""
         _, height, width, _ = patches.shape
         rows = x.flatten(1, 2)[:, places_of(height, width, self.windows).to(x.device)]
         return torch.unflatten(self.norm(rows), 1, (height, width))
@@ -244,7 +244,7 @@ class WindowedView(NamedTuple):
 
 
 class RowsBlock(EventfulBlock):
-    """A block whose tokens [B, windows, n, D] attend to those of their own window."""
+    """A block whose tokens [B, windows, n, D] attend within their window."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__(dim, heads, None)
@@ -256,9 +256,9 @@ class RowsBlock(EventfulBlock):
 
 
 class _InWindows:
-    """Passes the class tokens of windows, and of the patches those that a policy chooses.
+    """Passes the class tokens of windows and the patches that a policy selects.
 
-    ``places``: of each patch among the ``count`` tokens.
+    ``places``: the place of each patch among the ``count`` tokens.
     """
 
     def __init__(self, policy: Policy, places: Tensor, count: int) -> None:
@@ -437,9 +437,9 @@ def _count(tensors: Mapping[str, Tensor], pattern: str) -> int:
 def _prepared(
     tensors: Mapping[str, Tensor], dim: int, depth: int, channels: int, layers: int, queries: int
 ) -> dict[str, Tensor]:
-    """Return the tensors as ours are: scales multiplied into weights, training's groups left out.
+    """Return the tensors with scales multiplied into weights, and without the groups of training.
 
-    Tensors that are missing or misshapen stay as they are, for ``apply`` to report.
+    Tensors that are missing or misshapen are not changed; ``apply`` reports them.
     """
     out = dict(tensors)
     for k in range(depth):
@@ -546,7 +546,7 @@ def _decoder(
 def _mlp(
     ours: str, theirs: str, width: int, out: int, layers: int, first: int = 1
 ) -> list[TensorRule]:
-    """Return the rules of linear layers; the input is ``first`` times as wide as between them."""
+    """Return the rules of linear layers; the input is ``first`` times as wide as the others."""
     rules = []
     for k in range(layers):
         rows = out if k == layers - 1 else width

@@ -20,7 +20,7 @@ class ShuffleEmbedding(ShuffleBackbone):
     """One token of width ``dim`` for each square of 16 x 16 pixels, from a convolutional network.
 
     Backbone and neck of NanoDet-Plus (RangiLyu/nanodet): the stages of a ShuffleNet V2, whose maps
-    exchange what they hold, are projected to the grid of tokens, added and normed. Everything is
+    are combined, projected to the grid of tokens, added and normed. Everything is
     computed for every frame, since each token depends on pixels far beyond its patch.
 
     Han et al., "GhostNet" (CVPR 2020); Liu et al., "Path aggregation network" (CVPR 2018).
@@ -58,7 +58,7 @@ class ShuffleEmbedding(ShuffleBackbone):
         return tokens.permute(0, 2, 3, 1)
 
     def pretrained(self) -> Iterator[nn.Conv2d]:
-        """Yield all convolutions before the projections in the order of NanoDet's own files."""
+        """Yield all convolutions before the projections in the order of NanoDet's files."""
         yield from super().pretrained()
         yield from self.exchange.in_order()
 
@@ -106,7 +106,7 @@ class GhostExchange(nn.Module):
         return out
 
     def in_order(self) -> Iterator[nn.Conv2d]:
-        """Yield the convolutions in the order of NanoDet's own files."""
+        """Yield the convolutions in the order of NanoDet's files."""
         *others, last = cast(list[nn.Conv2d], list(self.reduce))
         yield last
         for reduce, block in zip(reversed(others), self.finer, strict=True):
@@ -139,6 +139,6 @@ class GhostBlock(nn.Module):
         return y + convolved(self.side, convolved(self.side_depth, x, operations), operations)
 
     def in_order(self) -> Iterator[nn.Conv2d]:
-        """Yield the convolutions in the order of NanoDet's own files."""
+        """Yield the convolutions in the order of NanoDet's files."""
         yield from (self.first, self.first_ghost, self.second, self.second_ghost)
         yield from (self.side_depth, self.side)

@@ -3,8 +3,8 @@
 Checkpoints of detectron2 ((Cascade) Mask R-CNN) and of Eventful Transformers are the same network;
 detectron2's tensors are renamed. They also differ in the interpolation of positions to other image
 sizes, an argument of the network: detectron2 resizes the tables linearly, the Eventful
-Transformers resize the matrices computed from them bicubically. Masks are not supported; their
-tensors are dropped, and the card says so.
+Transformers resize the matrices computed from them bicubically. Masks are not supported: their
+tensors are dropped, which the card notes.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ViTDet(FrameDetector):
         channels: of the feature maps. ``width``, ``convolutions``, ``cascade``: see ``BoxHeads``.
         proposals: boxes per image for the heads, at most. ``candidates``: per feature map, from
             which these are selected.
-        score: detections below are dropped.
+        score: detections below it are dropped.
         shuffle, ghost: ``stages`` and ``width`` of a ``ShuffleEmbedding`` in place of a stem.
         first: see ``SimplePyramid``. ``anchor``: see ``pyramid_anchors``.
     """
@@ -257,7 +257,7 @@ _RENAMED = (
         for theirs, ours in layers.items()
     ),
 )
-# Tensors of the mask head, or constants that are in the network's code.
+# Tensors of the mask head, and constants that are part of the network's code.
 _UNUSED = re.compile(r"roi_heads\.mask_|pixel_(mean|std)$|.*anchor_generator\.")
 _KNOWN = re.compile(r"(embedding|backbone|pyramid|proposal_generator|roi_heads)\.")
 
@@ -352,12 +352,12 @@ def _rename(name: str) -> str:
 
 
 def _square(parts: Sequence[Tensor]) -> Tensor:
-    """Return positions [1, n n, D] without that of a leading class token."""
+    """Return positions [1, n n, D] without the position of a leading class token."""
     rows = parts[0].shape[1]
     return parts[0][:, rows - math.isqrt(rows) ** 2 :]
 
 
 def _summary(names: Sequence[str]) -> list[str]:
-    """Return the names of modules instead of those of each of their tensors."""
+    """Return the names of the modules of these tensors."""
     parts = (name.split(".") for name in names)
     return sorted({".".join(part[:2]) if len(part) > 2 else ".".join(part) for part in parts})

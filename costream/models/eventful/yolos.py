@@ -1,4 +1,4 @@
-"""YOLOS: 80 kinds of objects, with a plain vision transformer and nothing else, token-gated.
+"""YOLOS: 80 kinds of objects, by a plain vision transformer alone, token-gated.
 
 Fang et al., "You Only Look at One Sequence: Rethinking Transformer in Vision through Object
 Detection" (NeurIPS 2021).
@@ -90,15 +90,15 @@ class Yolos(CategoryDetector):
     """Patches and detection tokens attend to one another; each detection token becomes a box.
 
     Tokens are a class token, the patches row by row, and the detection tokens. In video, gates
-    pass patches as their policy says, and always the other tokens, which depend on the whole
-    picture. Pictures of any size that is a multiple of the patch; nothing is padded.
+    pass the patches that their policy selects, and always the other tokens, which depend on all of
+    the picture. Pictures may have any size that is a multiple of the patch; nothing is padded.
 
     Args:
         categories: output columns of the classes, ascending; the last column of all is "none".
         dim, heads, depth: D, H and the number of blocks.
         detections: number of detection tokens.
         position_size: height and width, in tokens, of the tables of positions.
-        middle: whether there is a table after each block but the last, too.
+        middle: whether there is a table after each block except the last.
         norm_eps: of the layer norms.
         score: detections below are dropped.
         scene_cut, refresh: see ``ViTDetBackbone``.
@@ -139,11 +139,11 @@ class Yolos(CategoryDetector):
 
     @property
     def always(self) -> int:
-        """Number of tokens that are no patches."""
+        """Number of tokens that are not patches."""
         return 1 + self.start.last.shape[1]
 
     def encode(self, tokens: Tensor) -> Tensor:
-        """Return the detection tokens [B, n, D] for the patches [B, h, w, D] of frames alone."""
+        """Return the detection tokens [B, n, D] for patches [B, h, w, D] of independent frames."""
         size, x = (tokens.shape[1], tokens.shape[2]), self.start(tokens)
         for k, block in enumerate(self.blocks):
             x = self._after(k, block(x), size)
@@ -189,8 +189,8 @@ class Yolos(CategoryDetector):
                     operations.count_linear(view[..., 0].numel(), layer)
         probabilities = logits.float().softmax(-1)[..., self.categories]
         found = []
-        for own, places in zip(probabilities, corners_of(boxes, *size), strict=True):
-            scores, labels = own.max(-1)
+        for rows, places in zip(probabilities, corners_of(boxes, *size), strict=True):
+            scores, labels = rows.max(-1)
             order = scores.argsort(descending=True)
             order = order[scores[order] >= self.score]
             found.append(Detections(places[order], scores[order], labels[order]))
@@ -223,9 +223,9 @@ class FinalState(State):
 
 
 class FinalBlock(EventfulBlock):
-    """A last block, of which only the ``count`` last tokens are wanted: [B, 1, count, D].
+    """A last block that returns only the ``count`` last tokens: [B, 1, count, D].
 
-    Queries, keys and values are those of all tokens; what comes after them is not.
+    Queries, keys and values are computed for all tokens, everything after them for these only.
     """
 
     def __init__(self, dim: int, heads: int, count: int) -> None:
@@ -233,7 +233,7 @@ class FinalBlock(EventfulBlock):
         self.count = count
 
     def forward(self, x: Tensor, operations: Operations | None = None) -> Tensor:
-        """Return the wanted tokens of frames [B, 1, N, D], computed in full."""
+        """Return the last tokens of frames [B, 1, N, D], computed in full."""
         operations = Operations() if operations is None else operations
         rows = x.flatten(1, 2)
         operations.count_linear(rows[..., 0].numel(), self.qkv)
@@ -255,7 +255,7 @@ class FinalBlock(EventfulBlock):
         policy: Policy,
         operations: Operations,
     ) -> Tensor:
-        """Take the tokens [B, 1, N, D] of a frame of every stream, return the wanted ones."""
+        """Take the tokens [B, 1, N, D] of a frame of every stream, return the last ones."""
         rows, gate = x.flatten(1, 2), state.qkv
         normed = self.input_layer_norm(rows)
         chosen = pass_tokens(normed, gate.reference, fresh, policy, operations)
@@ -273,7 +273,7 @@ class FinalBlock(EventfulBlock):
         return passed * 3 * (d * d + d) + gate + self.count * after
 
     def _finish(self, rows: Tensor, qkv: Tensor, operations: Operations) -> Tensor:
-        """Return the wanted tokens [B, 1, count, D] for tokens and their projections."""
+        """Return the last tokens [B, 1, count, D] for tokens and their projections."""
         frame = TokenGrid(1, rows.shape[1], self.heads, products=qkv.dtype, relative=False)
         wanted = torch.arange(rows.shape[1], device=rows.device)[-self.count :]
         attended = torch.stack([attend_rows(one, wanted, frame, None) for one in qkv])
@@ -286,7 +286,7 @@ class FinalBlock(EventfulBlock):
 
 
 class TokenTable(nn.Module):
-    """Learned vectors of all tokens; those of patches are resized to the picture.
+    """Learned vectors of all tokens; the table of patches is resized to the picture.
 
     ``size``: height and width of the table. ``detections``: number of detection tokens.
     """
@@ -300,7 +300,7 @@ class TokenTable(nn.Module):
             nn.init.trunc_normal_(parameter, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the tokens [B, 1, N, D] of patches [B, h, w, D], with this added."""
+        """Return the tokens [B, 1, N, D] of patches [B, h, w, D], with the vectors added."""
         rows = (self.first, self.last)
         first, last = (row.expand(len(x), -1, -1) for row in rows)
         return torch.cat([first, self.patches(x).flatten(1, 2), last], 1)[:, None]
@@ -322,7 +322,7 @@ class YolosModel(ObjectModel):
 
 
 class _Around:
-    """Passes the first token and the ``last`` last ones, and of the patches what a policy does."""
+    """Passes the first token, the ``last`` last ones, and the patches that a policy selects."""
 
     def __init__(self, policy: Policy, last: int) -> None:
         self._policy, self._last = policy, last
@@ -416,7 +416,7 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
 def _with_positions(
     tensors: Mapping[str, Tensor], dim: int, depth: int, rows: int, detections: int
 ) -> dict[str, Tensor]:
-    """Return the tensors with the tables cut up; tokens without patches have theirs added."""
+    """Return the tensors with the tables split; those of class and detection tokens are added."""
     out = dict(tensors)
     tables: dict[str, tuple[int, ...]] = {_TABLE: (1, rows, dim)}
     if _MIDDLE in out:
@@ -427,13 +427,13 @@ def _with_positions(
             raise ModelError(f"the checkpoint does not fit: {message}")
     table = out.pop(_TABLE)
     out[_TABLE] = table[:, 1 : rows - detections]
-    for name, own in ((_FIRST, table[:, :1]), (_LAST, table[:, rows - detections :])):
-        if name in out and out[name].shape == own.shape:
-            out[name] = out[name] + own
+    for name, part in ((_FIRST, table[:, :1]), (_LAST, table[:, rows - detections :])):
+        if name in out and out[name].shape == part.shape:
+            out[name] = out[name] + part
     counts = [1, rows - 1 - detections, detections]
     for k, middle in enumerate(out.pop(_MIDDLE, torch.empty(0))):
-        named = zip(_PARTS, middle.split(counts, 1), strict=True)
-        out |= {f"{_MIDDLE}.{k}.{part}": own for part, own in named}
+        tables_of = zip(_PARTS, middle.split(counts, 1), strict=True)
+        out |= {f"{_MIDDLE}.{k}.{part}": rows_of for part, rows_of in tables_of}
     return out
 
 

@@ -39,9 +39,9 @@ class AudioVisual(nn.Module):
     """Concatenates the token of the newest video frame and the newest audio token.
 
     Fusion by concatenation, as Hedegaard et al. (ICLR 2023, section 4.1) fuse features of RGB,
-    flow and audio. Steps follow the video frames; an audio token is used from the step on at
-    which its last sample is known, until the next one comes. Without audio, and two seconds after
-    it has ended, that part is zeros.
+    flow and audio. Steps follow the video frames; an audio token is used from the step at which
+    its last sample has arrived, until the next token. Without audio, and two seconds after its
+    end, this part is zeros.
 
     Args:
         video, audio: keys of ``models.frontend.FRONTENDS``. ``video_arguments``,
@@ -79,7 +79,7 @@ class AudioVisual(nn.Module):
         return self.video.prepare(frames)
 
     def init_state(self, batch_size: int = 1) -> AudioVisualState:
-        """Return the state of streams that have seen and heard nothing."""
+        """Return the initial state of a batch of streams."""
         like = next(self.audio.parameters())
         heard = zeros(batch_size, self.parts["audio"], like=like)
         video, audio = self.video.init_state(batch_size), self.audio.init_state(batch_size)
@@ -102,9 +102,9 @@ class AudioVisual(nn.Module):
         state.age += 1
         for row, blocks in enumerate(sound):
             if len(blocks):
-                own = state.audio.take([row])
-                state.heard[row] = self.audio.forward_steps(blocks[None], own)[0, -1]
-                state.audio.put([row], own)
+                row_state = state.audio.take([row])
+                state.heard[row] = self.audio.forward_steps(blocks[None], row_state)[0, -1]
+                state.audio.put([row], row_state)
                 state.age[row] = 0
         return state.heard * (state.age <= self.patience).to(state.heard)[:, None]
 

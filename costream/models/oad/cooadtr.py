@@ -46,7 +46,7 @@ from costream.weights_io.tensor_rules import (
     linear as linear_rules,
 )
 
-# for THUMOS14: width of RGB and flow of ActivityNet's TSN, classes
+# Width of the features (RGB and flow of ActivityNet's TSN) and classes of THUMOS14.
 THUMOS14 = {"input_width": 3072, "num_classes": 22}
 
 
@@ -69,16 +69,16 @@ class TokenClassifier(nn.Module):
     """Linear, recycling positions, a continual encoder, LayerNorm, Linear.
 
     Args:
-        encoder: maps tokens to tokens, one per step; its dropout is that of the tokens too.
+        encoder: maps tokens to tokens, one per step; its dropout also applies to its input.
         input_width: width of a feature row. ``num_classes``: K.
-        positions: "learned", "fixed" or "none". ``num_positions``: rows of the table; the default
-            is that of Continual Transformers, n if learned and 2 n - 1 if fixed.
-        input_projection: False if rows are ``embed_dim`` wide already.
-        head: False to return the encoder's output in place of logits.
-        skip: whether a linear map of the feature row itself is added to the logits.
+        positions: "learned", "fixed" or "none". ``num_positions``: rows of the table; default as in
+            Continual Transformers: n if learned, 2 n - 1 if fixed.
+        input_projection: whether there is one; without it, rows are ``embed_dim`` wide.
+        head: whether to return logits, or the encoder's output.
+        skip: whether a linear map of the feature row is added to the logits.
 
-    Subclasses build the encoder. Their other arguments are those of ``EncoderConfig`` and the ones
-    above; ``config`` has the defaults.
+    Subclasses build the encoder. Further arguments are those of ``EncoderConfig`` and of this
+    class; ``config`` has the defaults.
     """
 
     delay = 0
@@ -122,15 +122,15 @@ class TokenClassifier(nn.Module):
 
     @property
     def exact(self) -> bool:
-        """Whether its answers are those of recomputing the window."""
+        """Whether the outputs equal a recomputation of the window."""
         return bool(self.encoder.exact)
 
     def forward(self, x: Tensor, offset: int | Tensor = 0, last: int | None = None) -> OadOutput:
         """Return the output of every step of a clip [B, T, C], as stepping through it would.
 
         ``offset``: steps before the clip, an int or int64 [B]; random offsets in training make the
-        table of positions recyclable. ``last``: only this number of last steps, which saves time
-        with two or more blocks, where each step has a window of its own.
+        table of positions recyclable. ``last``: return only this number of last steps, which saves
+        time with two or more blocks, where the windows of steps differ.
         """
         y = self.encoder(self._drop(self.embed(x, offset)), last)
         return self._classify(y, x if last is None else x[:, -last:])
@@ -146,14 +146,11 @@ class TokenClassifier(nn.Module):
         return ClassifierState(positions, self.encoder.init_state(batch_size))
 
     def warmup(self, state: ClassifierState, ago: int = 0) -> tuple[bool, ...]:
-        """Return for each stream whether its receptive field is not yet full.
-
-        ``ago``: the answer for this number of steps before.
-        """
+        """Return for each stream whether its receptive field was not full ``ago`` steps before."""
         return cast("tuple[bool, ...]", self.encoder.warmup(state.encoder, ago))
 
     def graph_key(self, x: Tensor, state: ClassifierState) -> Hashable:
-        """Return that of the encoder, or None; see ``cuda_graph.GraphedStep``."""
+        """Return the key of the encoder, or None; see ``cuda_graph.GraphedStep``."""
         key = getattr(self.encoder, "graph_key", None)
         return None if key is None else cast(Hashable, key(x, state.encoder))
 
@@ -165,7 +162,7 @@ class TokenClassifier(nn.Module):
         return self._classify(self.encoder.forward_step(self._drop(y), state.encoder), x)
 
     def forward_steps(self, x: Tensor, state: ClassifierState) -> OadOutput:
-        """Take T feature rows [B, T, C], return what T calls of ``forward_step`` would."""
+        """Take T feature rows [B, T, C], return the outputs of T calls of ``forward_step``."""
         y = self._embed(x)
         if self.positions is not None and state.positions is not None:
             y = self.positions.forward_steps(y, state.positions)
@@ -177,7 +174,7 @@ class TokenClassifier(nn.Module):
 
     @property
     def dense_macs(self) -> int:
-        """Multiply-accumulates of the same output when the whole window is recomputed."""
+        """Multiply-accumulates of the same output when all of the window is recomputed."""
         return int(self._row_macs(self.window) + self.encoder.dense_macs)
 
     def _row_macs(self, rows: int) -> int:
@@ -192,7 +189,7 @@ class TokenClassifier(nn.Module):
         return F.dropout(x, self.dropout) if self.training else x
 
     def _classify(self, y: Tensor, x: Tensor) -> OadOutput:
-        """Return the output for the encoder's rows and those of the features."""
+        """Return the output for rows of the encoder and for the feature rows."""
         if self.head is not None:
             y = linear(self, "head", y)
         return OadOutput(y if self.skip is None else y + linear(self, "skip", x), None)
@@ -215,7 +212,7 @@ class CoOadTR(TokenClassifier):
     """Linear, recycling positions, continual encoder, LayerNorm, Linear.
 
     The network of Hedegaard et al., Continual Transformers (ICLR 2023), section 4.1: OadTR
-    without class token and decoder. ``depth`` 1 and 2 are their b1 and b2, 3 and more are exact
+    without class token and decoder. ``depth`` 1 and 2 are their b1 and b2; larger depths are exact
     too. The output after each step is that of the ordinary encoder over the last ``window``
     tokens, or over all if there are fewer.
 
@@ -278,7 +275,7 @@ class FeaturesState(State):
 
 @register_model("features", order=8, arguments={"embed_dim": 4096}, task="features", frontend="tsn")
 class Features(nn.Module):
-    """Identity network, to run a frontend by itself whose tokens are ``embed_dim`` wide."""
+    """Identity network, to run only a frontend, whose tokens are ``embed_dim`` wide."""
 
     delay = 0
     window = 1
@@ -368,7 +365,7 @@ def require_layout(tensors: Mapping[str, object]) -> SequentialLayout:
 def read(
     foreign: ForeignCheckpoint, settings: ImportSettings, layout: SequentialLayout
 ) -> ImportedNetwork:
-    """Return the network, whichever memory its blocks have."""
+    """Return the network of a checkpoint with this layout."""
     tensors, blocks = foreign.tensors, layout.blocks
     settings.adopt(foreign.args, _ALIASES)
     sizes = read_sizes(tensors, blocks[0])

@@ -21,11 +21,11 @@ from costream.nn.deepcot import DeepEncoder
     task="sound classification",
 )
 class DeepCoT(TokenClassifier):
-    """Linear, positions, single-output blocks each with its own window, LayerNorm, Linear.
+    """Linear, positions, single-output blocks with a window each, LayerNorm, Linear.
 
     The network of Carreto Picon et al., DeepCoT (2025). For depth 1 it is CoOadTR; a deeper one is
     not the ordinary encoder over a window, see ``DeepEncoder``. The defaults are the sizes for
-    GTZAN with features of VGGish, but for the hidden width, which is 1024 in the authors' code.
+    GTZAN with features of VGGish, except the hidden width, which is 1024 in the authors' code.
 
     Args:
         input_width: width of a feature row. ``num_classes``: K.

@@ -1,4 +1,4 @@
-"""What a picture shows, from a network that has learnt from pictures of anything."""
+"""Image context: features of a picture from a network trained on general pictures."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.models.image_values import IMAGENET_MEAN, IMAGENET_STD
 from costream.nn.shuffle import ShuffleBackbone, ShuffleUnit
 
 STAGES = (176, 4), (352, 8)  # of ShuffleNet V2 1.5x, as in NanoDet-Plus-m-1.5x
-SCALE = 1.5  # of the pictures before they are looked at
-_MEAN, _SPREAD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of ImageNet
+SCALE = 1.5  # factor by which pictures are enlarged
 
 
 class ImageContext(ShuffleBackbone):
     """Two stages of a pretrained ShuffleNet V2; maxima over the picture of ``width`` features.
 
-    Small pictures are enlarged first: those that it has learnt from are larger.
+    Pictures are enlarged first, to sizes like those of its training.
     """
 
     def __init__(self, width: int) -> None:
@@ -30,13 +30,16 @@ class ImageContext(ShuffleBackbone):
         mean, spread = self.normalisation()
         x = (pictures.to(mean.dtype, memory_format=torch.channels_last) - mean) / spread
         x = F.interpolate(x, self.size(*pictures.shape[2:]), mode="bilinear")
-        seen = torch.relu(self.project(self.stage_maps(x)[-1]))
-        return seen.amax((2, 3))
+        features = torch.relu(self.project(self.stage_maps(x)[-1]))
+        return features.amax((2, 3))
 
     def normalisation(self) -> tuple[Tensor, Tensor]:
-        """Return what is subtracted from pixels, and what they are then divided by, [3, 1, 1]."""
+        """Return mean and standard deviation of the pixels of ImageNet, [3, 1, 1] each."""
         like = self.project.weight
-        return like.new_tensor(_MEAN).view(3, 1, 1), like.new_tensor(_SPREAD).view(3, 1, 1)
+        return (
+            like.new_tensor(IMAGENET_MEAN).view(3, 1, 1),
+            like.new_tensor(IMAGENET_STD).view(3, 1, 1),
+        )
 
     def size(self, height: int, width: int) -> tuple[int, int]:
         """Return height and width of enlarged pictures."""

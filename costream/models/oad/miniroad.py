@@ -75,8 +75,8 @@ class MiniRoad(nn.Module):
     def forward(self, x: Tensor, offset: int | Tensor = 0, last: int | None = None) -> OadOutput:
         """Return the output of every step of a clip [B, T, C], as stepping through it would.
 
-        ``offset`` has no effect; it is for compatibility with other networks. ``last``: only this
-        number of last steps.
+        ``offset`` has no effect; it is for compatibility with other networks. ``last``: return only
+        this number of last steps.
         """
         rows, _ = self.gru(self._embed(x))
         return self._classify(rows if last is None else rows[:, -last:])
@@ -94,7 +94,7 @@ class MiniRoad(nn.Module):
         return OadOutput(self.forward_steps(x[:, None], state).logits[:, 0], None)
 
     def forward_steps(self, x: Tensor, state: MiniRoadState) -> OadOutput:
-        """Take T feature rows [B, T, C], return what T calls of ``forward_step`` would."""
+        """Take T feature rows [B, T, C], return the outputs of T calls of ``forward_step``."""
         rows, hidden = self.gru(self._embed(x), state.hidden[None])
         state.hidden.copy_(hidden[0].detach())
         return self._classify(rows)

@@ -1,9 +1,9 @@
 """The official OadTR over a sliding window, as a baseline for CoOadTR.
 
 The ``args`` namespace of a checkpoint contains the heads, the window and the class names; without
-it, they are the published ones. Learned positions are a table of window + 1 rows. The fixed ones
-add, at batch size one, row 0 of their table to every token, and the network here does so for every
-stream.
+it, the published values are used. Learned positions are a table of window + 1 rows. With fixed
+positions and batch size one, the authors' code adds row 0 of the table to every token; the network
+here does so for every stream.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ class OadTR(nn.Module):
     projection is recomputed at each step; only projected rows are cached, which does not change
     results. While a window is not full, its rows are at its end and the others are masked.
 
-    The paper's smaller forms (Table 1a of Continual Transformers): without a decoder, which is
-    neither a mean of its tokens in the head nor anticipation; with a class token that enters later
-    and has no position, or with none, where the newest row is classified in its place.
+    Smaller forms (Table 1a of Continual Transformers): without a decoder there is no anticipation,
+    and the head has no mean of its tokens; a class token may enter later, without a position, or be
+    absent, and then the newest row is classified.
 
     Args:
         input_width: width of a feature row (RGB and flow). ``num_classes``: K.
         positions: "learned", or "fixed": the released code then adds row ``b`` of a sinusoidal
             table to every token of sample ``b`` of a batch; here, row 0 always, as it is when
             a window is evaluated by itself.
-        class_token: block of the encoder that the class token enters, from 1; 0: there is none.
-        num_queries: A. decoder_depth, decoder_heads, decoder_feedforward: the decoder;
-            ``decoder_depth`` 0: there is none.
-        Others are those of ``EncoderConfig``, of the encoder; ``config`` has the defaults.
+        class_token: block of the encoder that the class token enters, from 1; 0: no class token.
+        num_queries: A. decoder_depth, decoder_heads, decoder_feedforward: sizes of the decoder;
+            ``decoder_depth`` 0: no decoder.
+        Further arguments are those of ``EncoderConfig``; ``config`` has the defaults.
     """
 
     delay = 0
@@ -126,8 +126,8 @@ class OadTR(nn.Module):
     def forward(self, x: Tensor, offset: int | Tensor = 0, last: int | None = None) -> OadOutput:
         """Return the output of every step of a clip [B, T, C], as stepping through it would.
 
-        ``offset`` has no effect; it is for compatibility with other networks: positions are those
-        in the window. ``last``: only this number of last steps.
+        ``offset`` has no effect: positions are relative to the window. ``last``: return only this
+        number of last steps.
         """
         last = min(last or x.shape[1], x.shape[1])
         x = x[:, -(last + self.window - 1) :]
@@ -142,7 +142,7 @@ class OadTR(nn.Module):
         )
 
     def warmup(self, state: OadTRState, ago: int = 0) -> tuple[bool, ...]:
-        """Return for each stream whether its window is not yet full, or was not, steps ``ago``."""
+        """Return for each stream whether its window was not yet full ``ago`` steps before."""
         return tuple(t - ago < self.window for t in state.steps.tolist())
 
     def forward_step(self, x: Tensor, state: OadTRState) -> OadOutput:
@@ -151,7 +151,7 @@ class OadTR(nn.Module):
         return OadOutput(logits[:, 0], None if anticipation is None else anticipation[:, 0])
 
     def forward_steps(self, x: Tensor, state: OadTRState) -> OadOutput:
-        """Take T feature rows [B, T, C], return what T calls of ``forward_step`` would."""
+        """Take T feature rows [B, T, C], return the outputs of T calls of ``forward_step``."""
         rows = torch.cat([state.rows, self.input_projection(x)], 1)
         out = self._slide(rows, state.steps, x.shape[1])
         ring.store(state.rows.transpose(1, 2), rows, state.steps)
@@ -190,7 +190,7 @@ class OadTR(nn.Module):
         return OadOutput(now.unflatten(0, shape), ahead.unflatten(0, shape))
 
     def _decode(self, decoder: nn.Module, memory: Tensor, mask: Tensor | None) -> Tensor:
-        """Return one token for each future step, [B, A, d]; each attends to no later one."""
+        """Return one token for each future step, [B, A, d]; none attends to later ones."""
         queries = self.decoder_queries.expand(len(memory), -1, -1)
         later = torch.ones(queries.shape[1], queries.shape[1], device=memory.device).triu(1).bool()
         missing = None if mask is None else ~mask
@@ -217,7 +217,7 @@ class OadTR(nn.Module):
 
 
 class WindowEncoder(EncoderStack):
-    """Ordinary blocks; returns all rows. One more enters block ``entry``, from 1; 0: none does."""
+    """Ordinary blocks that return all rows. Another row enters block ``entry``, from 1; 0: none."""
 
     def __init__(self, config: EncoderConfig, entry: int = 0) -> None:
         blocks = [
@@ -230,10 +230,10 @@ class WindowEncoder(EncoderStack):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, entering: Tensor | None = None
     ) -> Tensor:
-        """Return all rows of ``x`` [B, m, d] and of ``entering`` [B, 1, d], behind them.
+        """Return all rows of ``x`` [B, m, d], followed by the row ``entering`` [B, 1, d].
 
-        ``entering``: None: the row is in ``x`` or there is none. ``mask``: bool, for each row that
-        is returned; False: no row there.
+        ``entering``: None if the row is in ``x`` or there is none. ``mask``: bool, for each
+        returned row whether it exists.
         """
         for k, block in enumerate(self._blocks, 1):
             if k == self.entry and entering is not None:
@@ -242,7 +242,7 @@ class WindowEncoder(EncoderStack):
         return self.normalise(x)
 
     def count_dense_macs(self, rows: int) -> int:
-        """Return the multiply-accumulates over ``rows`` rows and the one that enters."""
+        """Return the multiply-accumulates over ``rows`` rows and the entering row."""
         total = super().count_dense_macs(rows)
         for block in self._blocks[self.entry - 1 :] if self.entry else ():
             more = MultiheadAttention.count_macs
@@ -276,9 +276,9 @@ class WindowPositions(nn.Module):
 def _decoder_macs(layer: nn.TransformerDecoderLayer, queries: int, tokens: int) -> int:
     """Return the multiply-accumulates of self-attention, cross-attention and feed-forward."""
     d = layer.norm1.normalized_shape[0]
-    own = 4 * queries * d**2 + 2 * queries**2 * d
+    among = 4 * queries * d**2 + 2 * queries**2 * d
     cross = 2 * (queries + tokens) * d**2 + 2 * queries * tokens * d
-    return own + cross + 2 * queries * layer.linear1.weight.numel()
+    return among + cross + 2 * queries * layer.linear1.weight.numel()
 
 
 KEYS = (
@@ -299,7 +299,7 @@ PAPER = "https://arxiv.org/abs/2106.11149"
 _PUBLISHED = {"num_heads": 8, "decoder_heads": 4, "rate_hz": 4.0}
 _WINDOW = {"window": 64}  # where the positions do not determine it
 _ALIASES = {"num_heads": "num_heads", "decoder_num_heads": "decoder_heads", "enc_layers": "window"}
-# In the file, but the network's output does not depend on them.
+# Tensors of the file that the output does not depend on.
 _UNUSED = (
     "position_encoding.position_ids",
     "decoder_position_encoding.position_ids",

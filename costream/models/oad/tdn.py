@@ -26,6 +26,8 @@ from costream.nn.folding import Foldable, Folded
 from costream.nn.graph import scale_and_shift
 from costream.nn.state import State, zeros
 
+_SCALE = 1 / 64  # of pixels
+
 
 @dataclass
 class DifferenceState(State):
@@ -33,7 +35,7 @@ class DifferenceState(State):
 
     ring: Tensor  # float32 [B, largest lag, C, h, w], written in place
     count: Tensor  # int64 [B]
-    seen: Tensor | None = None  # float32 [B, G], the newest glimpses, if there are any
+    seen: Tensor | None = None  # float32 [B, G], the newest image context, if there is any
 
 
 class FoldedDifference(Folded):
@@ -78,7 +80,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
 
     ``box`` is the width and height that images are fitted into; ``lags`` are the distances, in
     frames, over which motion is measured. Without lags it is a plain image network. A
-    difference that reaches back before the first frame is zero. Normalisation is BatchNorm with
+    difference to a time before the first frame is zero. Normalisation is BatchNorm with
     fixed statistics (``eval``), so that a step does not depend on other frames or streams.
 
     ``widths``: channels of the two stem layers (1/2 and 1/4 of the image), of the body (1/8),
@@ -143,7 +145,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
         return channels_first
 
     def forward(self, frames: Tensor) -> Tensor:
-        """Return the tokens [B, T, D] of whole clips, uint8 [B, T, 3, H, W], from their start."""
+        """Return the tokens [B, T, D] of clips, uint8 [B, T, 3, H, W], from their start."""
         batch, steps = frames.shape[:2]
         maps = self._maps(frames.flatten(0, 1))
         parts = [maps]
@@ -238,7 +240,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
         return tokens
 
     def _with_motion(self, maps: Tensor, motion: Tensor, state: DifferenceState) -> Tensor:
-        """Return maps and their motion over each lag, [N, C, h, w]; put the motion maps by.
+        """Return maps and their motion over each lag, [N, C, h, w]; store the motion maps.
 
         ``maps``, ``motion``: of the next frames of every stream. Channels lie innermost in memory.
         """
@@ -289,7 +291,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
         return FoldedDifference(self)
 
     def _fast(self) -> Any:
-        """Return what steps are computed with: the folded network, or in training this one."""
+        """Return the network that computes steps: folded, or in training this one."""
         readable = self.training or torch.is_grad_enabled() or not fast.enabled()
         return self if readable else self._folded or self.folded()
 
@@ -321,9 +323,6 @@ class _Residual(nn.Module):
         return F.relu(x + self.norm(self.second(self.first(x))), inplace=True)
 
 
-_SCALE = 1 / 64  # of pixels
-
-
 def _join(parts: Sequence[Tensor]) -> Tensor:
     """Return the channels of all parts [N, C, h, w], innermost in memory."""
     return torch.cat([p.contiguous(memory_format=torch.channels_last) for p in parts], 1)
@@ -339,7 +338,7 @@ def _at(count: Tensor, slots: int) -> tuple[Any, Any]:
 def _folded(
     convolution: nn.Conv2d, norm: nn.BatchNorm2d | None = None, times: float = 1.0
 ) -> Callable[[Tensor], Tensor]:
-    """Return a convolution of inputs, times a number, with the norm behind it as one product."""
+    """Return a convolution of inputs times a number, with the norm after it, as one product."""
     weight, bias = convolution.weight.detach() * times, convolution.bias
     if norm is not None:
         scale, bias = scale_and_shift(norm)
@@ -358,6 +357,6 @@ def _conv(inputs: int, outputs: int, size: int, stride: int) -> nn.Sequential:
 
 
 def check_image(rgb: npt.NDArray[np.uint8]) -> None:
-    """Raise ValueError for an array that is no image, uint8 [h, w, 3] with at least one pixel."""
+    """Raise ValueError unless an array is an image, uint8 [h, w, 3], with at least one pixel."""
     if rgb.ndim != 3 or rgb.shape[2] != 3 or rgb.dtype != "uint8" or not rgb.size:
         raise ValueError(f"an image must be uint8 [h, w, 3], not {rgb.dtype} {list(rgb.shape)}")

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from costream.core.errors import ModelError
 from costream.core.records import VideoFrame
 from costream.models.frontend import frontend
-from costream.models.images import IMAGENET_MEAN, IMAGENET_STD, scaled_size
+from costream.models.image_values import IMAGENET_MEAN, IMAGENET_STD
+from costream.models.images import scaled_size
 from costream.models.oad.tdn import check_image
 from costream.nn.state import State, zeros
 from costream.weights_io.foreign import ForeignCheckpoint

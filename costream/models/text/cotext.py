@@ -23,8 +23,8 @@ _AT_ONCE = 256  # tokens
 class ReadingModel(StreamingModel):
     """A frontend and network for text, ready to step.
 
-    An item is a line or a word (``TextLine``), of one or more tokens, which pass through the
-    network one after the other; the result is that after the last of them.
+    An item is a line or a word (``TextLine``) of one or more tokens, which pass through the network
+    one after another; the result is the output after the last token.
     """
 
     @torch.inference_mode()
@@ -39,9 +39,9 @@ class ReadingModel(StreamingModel):
             return self.steps(items, state)[0]
         results = []
         for k, item in enumerate(items):  # of different lengths
-            own = state.take([k])
-            results += self.steps([item], own)
-            state.put([k], own)
+            row_state = state.take([k])
+            results += self.steps([item], row_state)
+            state.put([k], row_state)
         rows = [r.probabilities for r in results if r.probabilities is not None]
         failed = tuple(bool(r.overflowed) for r in results)
         return StepResult(
@@ -89,7 +89,7 @@ class CoText(DeepCoT):
     """DeepCoT (Carreto Picon et al., 2025) for the words of a stream of text.
 
     Two single-output blocks with rotary positions, each with a window of 64 tokens. Lines are
-    not told apart but by the token that ends one: what came before is context.
+    separated only by the token that ends a line: earlier lines are context.
 
     Args: as for ``DeepCoT``.
     """

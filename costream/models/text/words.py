@@ -20,7 +20,7 @@ from costream.core.records import TextLine
 from costream.models.frontend import frontend
 from costream.nn.state import State, zeros
 
-LONGEST = 12  # characters of a word; longer ones, as of scripts without spaces, are divided
+LONGEST = 12  # characters of a word; longer words, as in scripts without spaces, are divided
 GRAMS = 38  # sequences of up to three characters of the longest word, and the word itself
 END = "\n"  # the token that ends a line
 # Letters with their marks, digits, or other characters that stand together.
@@ -39,8 +39,8 @@ class HashedWords(nn.Module):
     """Frontend for text: the token of a word is the mean of the vectors of its n-grams.
 
     As in Bojanowski et al., Enriching Word Vectors with Subword Information (2017): one to three
-    characters in lower case, with marks for both ends, and the whole word are hashed into a table,
-    so that no vocabulary is needed and unknown words have a token, too.
+    characters in lower case, with marks for both ends, and the word are hashed into a table, so no
+    vocabulary is needed and every word has a token.
 
     Args:
         token_width: of the vectors. ``buckets``: their number.
@@ -89,12 +89,12 @@ class HashedWords(nn.Module):
 class Tokenizer(HashedWords):
     """Frontend for text: the tokens of a ``tokenizer.json`` of Hugging Face, each with a vector.
 
-    The file is part of the weights. What it adds at both ends of a text is left out; one more
-    token ends a line. Words that are given alone are divided alone.
+    The file is part of the weights. Tokens that it adds at both ends of a text are left out;
+    another token ends a line. Words that arrive one by one are divided one by one.
 
     Args:
         token_width: of the vectors. ``file``: the path of the tokenizer.json, for new weights;
-            later ``vocabulary``, its number of tokens, and ``size``, its bytes, tell enough.
+            afterwards ``vocabulary``, its number of tokens, and ``size``, its bytes, are enough.
     """
 
     rules: Tensor
@@ -112,8 +112,8 @@ class Tokenizer(HashedWords):
                 read = Path(file).read_bytes()
             except OSError as error:
                 raise ModelError(f"cannot be read ({error.strerror})", where=file) from error
-            made = _encoder(read)
-            vocabulary, size = made.get_vocab_size(), len(read)
+            encoder = _encoder(read)
+            vocabulary, size = encoder.get_vocab_size(), len(read)
             rules = torch.frombuffer(bytearray(read), dtype=torch.uint8)
         if vocabulary < 1:
             raise ModelError("needs a file: frontend.file=tokenizer.json", where="tokenizer")
@@ -126,8 +126,8 @@ class Tokenizer(HashedWords):
         """Return the rows of the table for each token of a line, [m, 1]."""
         if self._encoder is None:
             self._encoder = _encoder(self.rules.cpu().numpy().tobytes())
-        known = self._encoder.encode(item.text, add_special_tokens=False).ids
-        rows = [k + 1 for k in known] + ([self.buckets] if item.ends else [])
+        tokens = self._encoder.encode(item.text, add_special_tokens=False).ids
+        rows = [k + 1 for k in tokens] + ([self.buckets] if item.ends else [])
         return np.array(rows, np.int64).reshape(-1, 1)
 
 
@@ -140,8 +140,8 @@ def _encoder(rules: bytes) -> Any:
         raise ModelError("a tokenizer.json needs tokenizers", hint=hint) from error
     try:
         return Encoder.from_buffer(rules)
-    except Exception as error:  # the library raises nothing else
-        raise ModelError(f"is no tokenizer.json ({error})", where="tokenizer") from error
+    except Exception as error:  # the only class that the library raises
+        raise ModelError(f"is not a tokenizer.json ({error})", where="tokenizer") from error
 
 
 @lru_cache(maxsize=1 << 15)
@@ -156,7 +156,7 @@ def hashed(word: str, buckets: int) -> npt.NDArray[np.int64]:
 
 
 def _pieces(word: str) -> list[str]:
-    """Return a word in pieces of at most LONGEST characters; of a number only that it is one."""
+    """Return a word in pieces of at most LONGEST characters; all numbers are the piece "0"."""
     if word.isdecimal():
         return ["0"]
     return [word[k : k + LONGEST] for k in range(0, len(word), LONGEST)]

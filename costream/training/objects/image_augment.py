@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from costream.models.images import IMAGENET_MEAN
+from costream.models.image_values import IMAGENET_MEAN
 from costream.nn.boxes import areas, clip_boxes
 
 _VISIBLE = 0.3  # least visible share of an object

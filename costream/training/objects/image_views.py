@@ -13,7 +13,8 @@ from torch import Tensor
 
 from costream.core.records import PixelSize
 from costream.models.eventful.vitdet import ViTDet
-from costream.models.images import IMAGENET_MEAN, Pixels
+from costream.models.image_values import IMAGENET_MEAN
+from costream.models.images import Pixels
 from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
 from costream.training.objects.album import CLOSER, Album
 from costream.training.objects.image_augment import (

@@ -9,14 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.models.frontend import load_frontend
-from costream.models.images import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    CentreCrop,
-    Crops,
-    Pixels,
-    temporal_views,
-)
+from costream.models.image_values import IMAGENET_MEAN, IMAGENET_STD
+from costream.models.images import CentreCrop, Crops, Pixels, temporal_views
 
 
 def ramp(height: int, width: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from costream.models.images import IMAGENET_MEAN, IMAGENET_STD
+from costream.models.image_values import IMAGENET_MEAN, IMAGENET_STD
 from costream.nn.boxes import areas
 from costream.training.objects.losses import UNSURE
 from weights.recipes.objects.bank import Bank, decode

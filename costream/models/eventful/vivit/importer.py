@@ -2,8 +2,8 @@
 
 Both are the same network; TAdaConv's tensors are renamed. Its networks for EPIC-KITCHENS have a
 second classifier for nouns, which is dropped. The Eventful Transformers include temporal encoders
-and classifiers that were fine-tuned on gated tokens: such a file replaces tensors of the whole
-network, see ``overlay``.
+and classifiers that were fine-tuned on gated tokens: such a file replaces tensors of the network,
+see ``overlay``.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def overlay(parts: Sequence[ForeignCheckpoint]) -> list[ForeignCheckpoint]:
         raise ModelError(
             f"is not a tuned temporal encoder of {parts[0].path.name}: {listed(wrong)}",
             where=parts[1].path,
-            hint="give the file of the whole network first",
+            hint="give the file of the entire network first",
         )
     return [ForeignCheckpoint(parts[0].path, base | tuned, parts[0].args | parts[1].args)]
 
@@ -126,7 +126,7 @@ def _arguments(tensors: Mapping[str, Tensor], settings: ImportSettings) -> dict[
     steps = shape_of(tensors, "temporal_model.backbone.position_encoding.encoding", 3)[1]
     side = math.isqrt(rows - 1)
     if side**2 != rows - 1:
-        raise ModelError(f"the checkpoint does not fit: {rows - 1} tokens are no square")
+        raise ModelError(f"the checkpoint does not fit: {rows - 1} tokens are not a square")
     if dim % _HEAD == 0:
         settings.suggest({"num_heads": dim // _HEAD})
     hidden = shape_of(tensors, "spatial_model.backbone.blocks.0.mlp_1.weight", 2)[0]

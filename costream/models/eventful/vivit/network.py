@@ -130,7 +130,7 @@ class ViViT(nn.Module):
     """A spatial encoder of every tubelet, a temporal encoder of its class tokens, a classifier.
 
     The factorised encoder of Arnab et al., "ViViT: a video vision transformer" (ICCV 2021); the
-    spatial one has the gates of Dutson, Li, Gupta, "Eventful Transformers" (ICCV 2023). A step
+    spatial encoder has the gates of Dutson, Li, Gupta, "Eventful Transformers" (ICCV 2023). A step
     takes a tubelet, which is ``tubelet`` consecutive frames. Frames must be normalised.
 
     Equivalences: with all tokens, a stream's output after each step is that of ``forward``
@@ -280,7 +280,7 @@ class ViViT(nn.Module):
 
     @property
     def dense_macs(self) -> int:
-        """Multiply-accumulates of an output when its whole window is recomputed."""
+        """Multiply-accumulates of an output when all of its window is recomputed."""
         step = self.embedding.count_macs(self.tokens - 1) + self.spatial_model.count_macs()
         return int(self.window * step + self.temporal_model.dense_macs + _size(self.classifier))
 

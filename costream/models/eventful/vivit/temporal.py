@@ -104,7 +104,7 @@ class WindowTemporal(nn.Module):
 
     @property
     def dense_macs(self) -> int:
-        """The same as ``count_macs``: the whole window is recomputed."""
+        """The same as ``count_macs``, because every step recomputes the window."""
         return self.count_macs()
 
 
@@ -117,7 +117,7 @@ class DeepTemporalState(State):
 
 
 class DeepTemporal(nn.Module):
-    """A DeepCoT stack: blocks that each store keys and values of their own last inputs.
+    """A DeepCoT stack: each block stores keys and values of its last inputs.
 
     There is no class token, the output is that of the newest row, and positions are recycled, so
     a step costs one row in place of ``window`` + 1. Its ``forward`` over a clip, and stepping

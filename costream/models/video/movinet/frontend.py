@@ -17,7 +17,7 @@ from costream.models.video.movinet.trunk import MoViNetState, MoViNetTrunk
 class MoViNetFeatures(nn.Module):
     """``CentreCrop``, values from 0 to 1, and a ``MoViNetTrunk``: one token per frame.
 
-    ``arguments``: those of the trunk.
+    ``arguments``: of the trunk.
     """
 
     takes = "video"
@@ -35,7 +35,7 @@ class MoViNetFeatures(nn.Module):
         return self.crop.prepare(rgb)
 
     def forward(self, frames: Tensor) -> Tensor:
-        """Return the tokens [B, T, D] of whole clips, uint8 [B, T, 3, H, W], from their start."""
+        """Return the tokens [B, T, D] of clips, uint8 [B, T, 3, H, W], from their start."""
         return self.forward_steps(frames, self.init_state(len(frames)))
 
     def init_state(self, batch_size: int = 1) -> MoViNetState:

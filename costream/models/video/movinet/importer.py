@@ -1,6 +1,6 @@
 """Importer of MoViNet-Stream from the PyTorch port MoViNet-pytorch.
 
-Batch norms (eps 1e-3) are folded into the convolutions before them, and the learnt factor of each
+Batch norms (eps 1e-3) are folded into the convolutions before them, and the learned factor of each
 block into its projection.
 """
 
@@ -63,13 +63,13 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
     normed = {"stem": "conv1.conv_1", "head": "conv7.conv_1"}
     plain: dict[str, str] = {}
     for k, name in enumerate(names):
-        own = {part: f"blocks.{k}.{part}" for part in (*_CONVOLUTIONS, *_PLAIN)}
+        ours_of = {part: f"blocks.{k}.{part}" for part in (*_CONVOLUTIONS, *_PLAIN)}
         normed |= {
-            own[part]: f"{name}.{theirs}"
+            ours_of[part]: f"{name}.{theirs}"
             for part, theirs in _CONVOLUTIONS.items()
-            if f"{own[part]}.weight" in shapes
+            if f"{ours_of[part]}.weight" in shapes
         }
-        plain |= {own[part]: f"{name}.{theirs}" for part, theirs in _PLAIN.items()}
+        plain |= {ours_of[part]: f"{name}.{theirs}" for part, theirs in _PLAIN.items()}
     plain |= {"hidden": "classifier.0.conv_1.conv2d", "classifier": "classifier.3.conv_1.conv2d"}
     rules = []
     for ours, theirs in normed.items():
@@ -129,5 +129,5 @@ def _sizes(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Any], list[str]]:
         if {**arguments, **found} == arguments:
             hidden = shape_of(tensors, "classifier.0.conv_1.conv2d.weight", 4)[0]
             return {**arguments, "hidden": hidden}, names
-    known = ", ".join(SIZES)
-    raise ModelError(f"the checkpoint does not fit: its blocks are those of none of {known}")
+    sizes = ", ".join(SIZES)
+    raise ModelError(f"the checkpoint does not fit: its blocks are not those of {sizes}")

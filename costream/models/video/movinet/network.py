@@ -124,7 +124,7 @@ class MoViNet(MoViNetTrunk):
     Args:
         num_classes: K.
         hidden: channels between the two layers of the classifier.
-        size, stem, outputs, blocks, head, window: those of ``MoViNetTrunk``.
+        size, stem, outputs, blocks, head, window: see ``MoViNetTrunk``.
     """
 
     delay = 0
@@ -147,7 +147,7 @@ class MoViNet(MoViNetTrunk):
 
     @property
     def receptive_field(self) -> int:
-        """Frames of the means over time; their middle is what an output describes."""
+        """Frames of the means over time; an output describes their middle."""
         return self.window
 
     @property
@@ -190,6 +190,6 @@ class MoViNet(MoViNetTrunk):
     def as_frontend(self) -> tuple[str, MoViNetFeatures]:
         """Return the name of a frontend for other networks, and the trunk with its weights."""
         trunk = MoViNetFeatures(**self.arguments)
-        own = self.state_dict()
-        trunk.trunk.load_state_dict({name: own[name] for name in trunk.trunk.state_dict()})
+        tensors = self.state_dict()
+        trunk.trunk.load_state_dict({name: tensors[name] for name in trunk.trunk.state_dict()})
         return "movinet", trunk

@@ -32,9 +32,9 @@ class MoViNetTrunk(nn.Module):
     """Mobile inverted bottlenecks whose convolutions over time look back only.
 
     Squeeze-excitation takes means over time. The published network averages all frames since the
-    start, and was trained on clips of 50; here it is the last ``window`` ones, so that a stream of
-    any length is like a clip: the same numbers up to that frame. The means are summed anew at each
-    step, so that no error accumulates.
+    start, and was trained on clips of 50. Here means are over the last ``window`` frames, so that a
+    stream of any length is like a clip: outputs are the same up to that frame. The means are
+    recomputed at each step, so that no error accumulates.
 
     Batch norms and the factors of the residual branches are folded into the convolutions.
 
@@ -93,7 +93,7 @@ class MoViNetTrunk(nn.Module):
 
     @property
     def means_after(self) -> tuple[int, ...]:
-        """Widths of further means over time, of what follows the trunk."""
+        """Widths of further means over time, of layers after the trunk."""
         return ()
 
     def features(self, x: Tensor, state: MoViNetState) -> Tensor:
@@ -105,8 +105,8 @@ class MoViNetTrunk(nn.Module):
         x = F.hardswish(self.stem(_same(x.flatten(0, 1), self.stem)))
         past = iter(state.past)
         for block, ring in zip(self._blocks, state.means, strict=False):
-            held = None if block.time is None else next(past)
-            x = block(x, held, WindowMeans(ring, state.frames, steps))
+            frames = None if block.time is None else next(past)
+            x = block(x, frames, WindowMeans(ring, state.frames, steps))
         return F.hardswish(self.head(x)).mean((2, 3)).view(streams, steps, -1)
 
     def count_macs(self) -> int:
@@ -179,7 +179,7 @@ class _Block(nn.Module):
 
 
 class WindowMeans:
-    """Means over the last ``window`` frames: over a ring [B, window, C], brought up to date."""
+    """Means over the last ``window`` frames, which a ring [B, window, C] holds."""
 
     def __init__(self, ring: Tensor, frames: Tensor, steps: int) -> None:
         self._ring, self._frames, self.steps = ring, frames, steps

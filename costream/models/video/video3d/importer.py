@@ -56,8 +56,8 @@ def convert_video(
             "start": settings.get("start") or "zeros",
         }
         with torch.device("meta"):  # only sizes are needed
-            own = {k: v for k, v in arguments.items() if k != "num_classes"}
-            delay = VideoEncoder(**own).age
+            of_encoder = {k: v for k, v in arguments.items() if k != "num_classes"}
+            delay = VideoEncoder(**of_encoder).age
     else:
         arguments |= {"window": size.frames, "hop": hop}
         delay = (size.frames - 1) / 2
@@ -108,15 +108,15 @@ def _sizes(named: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def _known(sizes: Mapping[str, Any], settings: ImportSettings) -> VideoNetSize:
     """Return the published network that has these sizes."""
-    known = [s for s in SIZES if {**s.arguments(), "size": 0} == {**sizes, "size": 0}]
-    if not known:
+    alike = [s for s in SIZES if {**s.arguments(), "size": 0} == {**sizes, "size": 0}]
+    if not alike:
         raise ModelError(
             f"no published {sizes['kind']} has blocks {sizes['depths']} of widths {sizes['widths']}"
         )
-    if len(known) == 1:
-        return known[0]
-    name = settings.require("network", known[0].clip)
-    return next(size for size in known if size.clip == name)
+    if len(alike) == 1:
+        return alike[0]
+    name = settings.require("network", alike[0].clip)
+    return next(size for size in alike if size.clip == name)
 
 
 def _with_norms(named: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -82,8 +82,8 @@ class VideoNet(ContinualModule):
     """A ``VideoEncoder`` and a classifier.
 
     Hedegaard, Iosifidis, "Continual 3D Convolutional Neural Networks for Real-time Processing of
-    Videos" (ECCV 2022). The weights are those of the ordinary network, which ``forward`` is; a
-    step differs from it: no zeros follow the newest frame, and squeeze-excitation is per frame.
+    Videos" (ECCV 2022). ``forward`` is the ordinary network with the same weights; a step differs
+    from it: no zeros follow the newest frame, and squeeze-excitation is per frame.
 
     Args:
         num_classes: K.
@@ -136,7 +136,7 @@ class VideoNet(ContinualModule):
         return self.encoder.warmup(state)
 
     def graph_key(self, x: Tensor, state: Any) -> Hashable:
-        """Return that of the encoder; see ``cuda_graph.GraphedStep``."""
+        """Return the key of the encoder; see ``cuda_graph.GraphedStep``."""
         return self.encoder.graph_key(x, state)
 
     @torch.no_grad()
@@ -178,11 +178,11 @@ class VideoNet(ContinualModule):
 @register_model("slow", order=22, **_paper("slow"))
 @register_model("i3d", order=23, **_paper("i3d"))
 class WindowVideoNet(SlidingWindow, VideoNet):  # type: ignore[misc]
-    """A ``VideoNet`` that is recomputed over the last ``window`` frames, or fewer at first.
+    """A ``VideoNet`` that is recomputed over the last ``window`` frames, fewer at the start.
 
     Args:
         window: n, frames. ``hop``: steps from one output to the next.
-        arguments: those of ``VideoNet``; ``pool`` and ``start`` have no effect.
+        arguments: of ``VideoNet``; ``pool`` and ``start`` have no effect.
     """
 
     def __init__(self, *arguments: Any, window: int = 16, hop: int = 1, **options: Any) -> None:
@@ -241,7 +241,7 @@ class VideoFeatures(nn.Module):
         return self.crop.prepare(rgb)
 
     def forward(self, frames: Tensor) -> Tensor:
-        """Return the tokens [B, T, D] of whole clips, uint8 [B, T, 3, H, W], from their start."""
+        """Return the tokens [B, T, D] of clips, uint8 [B, T, 3, H, W], from their start."""
         return self.encoder.forward_stream(self.crop(frames))
 
     def init_state(self, batch_size: int = 1) -> VideoState:
