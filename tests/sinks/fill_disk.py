@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from costream.core.errors import OutputError
+from costream.core.layouts import BODY_15
 from costream.core.records import (
     OBJECT_DETECTION,
     Box,
@@ -24,6 +25,7 @@ from costream.core.records import (
     Prediction,
     Record,
     Segment,
+    SkeletonFrame,
     StageTimes,
     Summary,
     VideoFrame,
@@ -82,9 +84,12 @@ def records_of(i: int, finds: bool) -> tuple[Record, ...]:
 
 
 def picture_of(i: int, finds: bool) -> Picture:
+    somebody = (np.ones((1, 15, 3), np.float32), np.ones((1, 15), np.float32))
+    skeleton = SkeletonFrame(i, float(i), *somebody, BODY_15)
     if finds:
-        return Picture(float(i), VideoFrame(i, float(i), i, bytes, size=(2, 2)), None)  # no pixels
-    return Picture(float(i), FeatureRow(i, float(i), np.zeros(1, np.float32)), None)
+        frame = VideoFrame(i, float(i), i, bytes, size=(2, 2))  # no pixels
+        return Picture(float(i), frame, skeleton)
+    return Picture(float(i), FeatureRow(i, float(i), np.zeros(1, np.float32)), skeleton)
 
 
 if __name__ == "__main__":

@@ -429,7 +429,12 @@ def test_standard_output_takes_one_text() -> None:
 
 def test_all_formats_at_once(run: Any, tmp_path: Path) -> None:
     formats = parse_formats(
-        ["jsonl, JSON,csv", "srt", "vtt,table,audacity,jsonl,", "raven,rttm,eaf,coco,mp4,lines"]
+        [
+            "jsonl, JSON,csv",
+            "srt",
+            "vtt,table,audacity,jsonl,",
+            "raven,rttm,eaf,joints,coco,mp4,lines",
+        ]
     )
     assert formats == tuple(FORMATS)
     assert object_formats(formats) == ["coco"]
