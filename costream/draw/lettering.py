@@ -82,8 +82,8 @@ def plain_text(text: str) -> str:
 
 def _substitute(character: str) -> str:
     parts = unicodedata.normalize("NFKD", character)
-    known = (c for c in parts if _font_of(c) is not None and not unicodedata.combining(c))
-    return "".join(known) or "?"
+    drawable = (c for c in parts if _font_of(c) is not None and not unicodedata.combining(c))
+    return "".join(drawable) or "?"
 
 
 @cache

@@ -20,11 +20,14 @@ PANEL = 176  # height of a panel, pixels
 _EDGE = 16  # left and right of text
 _TEXT, _SMALL = 17, 15  # sizes of letters
 _TOP = 12
-_ROWS, _ROW = 3, 25  # best labels, and the height of each
-_STRIP_TOP, _STRIP = 98, 36  # of the timeline
+_ROWS = 3  # best labels
+_ROW = 25  # height of each
+_STRIP_TOP = 98  # of the timeline
+_STRIP = 36  # height of the timeline
 _LEGEND_TOP = 144
 _TRACK: Color = (48, 50, 57)  # below bars, curves and timelines
-_CURVE_TOP, _CURVE = 48, 86  # of the cost
+_CURVE_TOP = 48  # of the cost
+_CURVE = 86  # height of the curve
 _CURVE_COLOR: Color = (86, 180, 233)
 
 

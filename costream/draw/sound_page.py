@@ -54,9 +54,9 @@ class SoundPage:
         if not self._meter.has_spectrum:
             return page
         levels = (255 * self._meter.levels(self._columns, height)).astype(np.uint8)
-        known = min(width, round(WIDTH * self._steps * self._step_s / SHOWN_S))
-        image = Image.fromarray(levels).resize((known, height), Image.Resampling.BILINEAR)
-        page[:, width - known :] = _COLORS[np.asarray(image)]
+        filled = min(width, round(WIDTH * self._steps * self._step_s / SHOWN_S))
+        image = Image.fromarray(levels).resize((filled, height), Image.Resampling.BILINEAR)
+        page[:, width - filled :] = _COLORS[np.asarray(image)]
         return page
 
     def _draw_level(self, page: Canvas) -> None:

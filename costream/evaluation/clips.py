@@ -80,13 +80,13 @@ def measure(
     if stop.requested:
         return {}
     failed = len(examples) - len(read)
-    examples, found = [example for example, _ in read], [each for _, each in read]
-    predictions = [each.probabilities for each in found]
+    examples, found = [example for example, _ in read], [predicted for _, predicted in read]
+    predictions = [predicted.probabilities for predicted in found]
     truth, background = [e.label for e in examples], model.info.card.background
     labels = np.array([names.index(label) for label in truth])
     nothing = None if background is None else names.index(background)
     rivals = top1_by_rivals(fuse(predictions, "mean"), labels, nothing)
-    timeline = timeline_shares([each.segments for each in found], truth, background)
+    timeline = timeline_shares([predicted.segments for predicted in found], truth, background)
     left_out = background is not None and background not in truth
     if left_out:
         # No example is of the background: classify among the actions only.

@@ -132,13 +132,13 @@ def _reliability(frames: Mapping[str, Any]) -> Canvas:
 
 def _budgets(rows: Sequence[Mapping[str, Any]]) -> Canvas:
     """Draw precision over cost for each token budget."""
-    known = sorted((r for r in rows if not math.isnan(r["AP50"])), key=lambda r: r["macs"])
-    right = 1.1 * max((row["macs"] for row in known), default=1e6) / 1e6
-    best = max((row["AP50"] for row in known), default=0.0)
+    defined = sorted((r for r in rows if not math.isnan(r["AP50"])), key=lambda r: r["macs"])
+    right = 1.1 * max((row["macs"] for row in defined), default=1e6) / 1e6
+    best = max((row["AP50"] for row in defined), default=0.0)
     top = next(end for end in (0.1, 0.2, 0.5, 1.0) if best <= end)
     panel, square = _axes("AP50 over cost, by tokens", right, top, "MMAC per image")
     marks: dict[tuple[int, int], list[str]] = {}
-    for row in known:
+    for row in defined:
         x, y = row["macs"] / 1e6 / right, 1 - row["AP50"] / top
         tokens = "all" if row["tokens"] is None else str(row["tokens"])
         marks.setdefault((round(_SIDE * x), round(_SIDE * y)), []).append(tokens)

@@ -116,11 +116,11 @@ def _row(
 ) -> tuple[list[ClipWithBoxes], dict[str, Any]]:
     """Return the clips that can be read, and their precision and cost per image with ``tokens``."""
     labels = model.info.card.labels
-    asked = Options(rate_hz=settings.rate_hz, threshold=_ANY_SCORE, tokens=tokens)
+    run_options = Options(rate_hz=settings.rate_hz, threshold=_ANY_SCORE, tokens=tokens)
 
     def watched(clip: ClipWithBoxes) -> _Collector:
         collector = _Collector(clip, labels)
-        run(_open(clip, options), model, [collector], options=asked, stop=stop)
+        run(_open(clip, options), model, [collector], options=run_options, stop=stop)
         return collector
 
     title = "pictures" if tokens is None else f"{tokens} tokens"

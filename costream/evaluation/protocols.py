@@ -42,10 +42,10 @@ class Protocol:
         """
         places = {normalise_label(label): k for k, label in enumerate(labels)}
         known = {normalise_label(label) for label in (*self.labels, *self.ignored)}
-        lacking = [label for label in self.labels if normalise_label(label) not in places]
+        missing = [label for label in self.labels if normalise_label(label) not in places]
         foreign = [label for label in labels if normalise_label(label) not in known]
-        if lacking or foreign:
-            what = f"lacks {lacking[0]!r}" if lacking else f"has {foreign[0]!r}"
+        if missing or foreign:
+            what = f"lacks {missing[0]!r}" if missing else f"has {foreign[0]!r}"
             raise UsageError(
                 f"the labels of {model} differ from those of {self.name}: it {what}",
                 where="--protocol",

@@ -122,33 +122,35 @@ class RecordingEvaluator:
         Frame metrics, and start metrics if possible, are over the recordings with scores for
         every output; without any, frame metrics are None.
         """
-        judged = [self._judge(recording, predictions) for recording, predictions in pairs]
+        evaluated = [self._evaluate(recording, predictions) for recording, predictions in pairs]
         names, background = self._names, self._background
         actions = [name for name in names if name != background]
-        stepwise = [one for one in judged if len(one.predictions.times)]
+        stepwise = [recording for recording in evaluated if len(recording.predictions.times)]
         return {
             "labels": list(names),
             "background": background,
             "protocol": None if self._protocol is None else self._protocol.name,
-            "recordings": len(judged),
-            "groups": len({one.group for one in judged}),
+            "recordings": len(evaluated),
+            "groups": len({recording.group for recording in evaluated}),
             "frames": (
                 frame_scores(stepwise, names, background, self._tolerance_s) if stepwise else None
             ),
-            "segments": segment_scores(judged, actions),
-            "starts": start_scores(stepwise or judged, names, background),
-            "latency": detection_latency(judged, actions),
+            "segments": segment_scores(evaluated, actions),
+            "starts": start_scores(stepwise or evaluated, names, background),
+            "latency": detection_latency(evaluated, actions),
         }
 
-    def _judge(self, recording: Recording, predictions: ModelPredictions) -> EvaluatedRecording:
+    def _evaluate(self, recording: Recording, predictions: ModelPredictions) -> EvaluatedRecording:
         predictions = replace(
             predictions,
             probabilities=kept(predictions.probabilities, self._columns),
             segments=tuple(s for s in predictions.segments if s.label in self._names),
         )
-        judged = align_truth(recording, predictions, self._names, self._background, self._ignored)
+        evaluated = align_truth(
+            recording, predictions, self._names, self._background, self._ignored
+        )
         if self._protocol is not None:
             out = ~self._protocol.rows(predictions.steps, predictions.rows)
-            judged.labels[out] = -1
-            judged.positive[out] = False
-        return judged
+            evaluated.labels[out] = -1
+            evaluated.positive[out] = False
+        return evaluated

@@ -87,7 +87,7 @@ def paired(
     for name in predictions:
         for alias in dict.fromkeys(_aliases(name)):
             alike.setdefault(alias, []).append(name)
-    left = set(predictions)
+    unpaired = set(predictions)
     unmatched: list[str] = []
     for recording in recordings:
         fitting = (alike[a] for a in _aliases(recording.source) if a in alike)
@@ -95,9 +95,9 @@ def paired(
         if found is None:
             unmatched.append(recording.source)
         else:
-            left.discard(found)
+            unpaired.discard(found)
             yield recording, predictions[found]
-    for what, missing in (("no results of", unmatched), ("no labels of", sorted(left))):
+    for what, missing in (("no results of", unmatched), ("no labels of", sorted(unpaired))):
         if missing:
             log.warning("%s %s: left out", what, shortened(missing, 5))
 
@@ -156,7 +156,7 @@ def _collect(contents: Iterable[Any], path: Path) -> PredictionCollector:
 
 def _header(found: dict[str, PredictionCollector], folder: Path) -> Header:
     """Return the common header of all results. UsageError if they are of several models."""
-    headers = [one.header for one in found.values() if one.header is not None]
+    headers = [collector.header for collector in found.values() if collector.header is not None]
     first = headers[0]
     if first.heads is not None:
         raise UsageError("these are results of several models at once", where=folder)

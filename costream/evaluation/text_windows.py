@@ -83,11 +83,11 @@ def label_scores(counts: npt.NDArray[np.int64]) -> dict[str, float]:
         counts.diagonal(),
     )
     total = true.sum()
-    there = true > 0
+    occurs = true > 0
     spread = (total**2 - (predicted**2).sum()) * (total**2 - (true**2).sum())
     together = right.sum() * total - (true * predicted).sum()
     return {
         "accuracy": float(right.sum() / total),
-        "f1": float((2 * right[there] / (true + predicted)[there]).mean()),
+        "f1": float((2 * right[occurs] / (true + predicted)[occurs]).mean()),
         "matthews": float(together / spread**0.5) if spread > 0 else 0.0,
     }

@@ -55,23 +55,23 @@ def fit_truth(
     Spelling is compared as in ``name_matcher``. UsageError if none of the labels is known.
     ``ignored``: labels without a warning.
     """
-    known = (*names, *ignored)
-    called = name_matcher(known, background)
+    all_names = (*names, *ignored)
+    match = name_matcher(all_names, background)
 
     def fit(one: Label) -> Label:
-        return replace(one, label=called(one.label) or one.label)
+        return replace(one, label=match(one.label) or one.label)
 
     fitted = [replace(r, labels=tuple(map(fit, r.labels))) for r in recordings]
-    lacking = Counter(one.label for r in fitted for one in r.labels if one.label not in known)
-    if lacking and not any(one.label in names for r in fitted for one in r.labels):
+    unknown = Counter(one.label for r in fitted for one in r.labels if one.label not in all_names)
+    if unknown and not any(one.label in names for r in fitted for one in r.labels):
         first = next(one for r in fitted for one in r.labels)
         raise UsageError(
-            f"the model has none of the labels: {', '.join(map(repr, list(lacking)[:5]))}",
+            f"the model has none of the labels: {', '.join(map(repr, list(unknown)[:5]))}",
             where=first.where,
             hint="'costream models show NAME' lists its labels",
         )
-    if lacking:
-        counts = [f"{label} ({count})" for label, count in lacking.most_common()]
+    if unknown:
+        counts = [f"{label} ({count})" for label, count in unknown.most_common()]
         what = "the model lacks these labels, whose time is not scored: %s"
         log.warning(what, shortened(counts, 8))
     return fitted

@@ -95,22 +95,22 @@ def fit_boxes(clips: Sequence[ClipWithBoxes], names: Sequence[str]) -> list[Clip
     Logs a warning about the latter. Raises UsageError when none of the labels is known.
     """
     match = name_matcher(names)
-    lacking: Counter[str] = Counter()
+    unknown: Counter[str] = Counter()
     known = 0
 
     def fit(marks: ImageBoxes) -> ImageBoxes:
         nonlocal known
         fitted = [match(label) for label in marks.labels]
-        lacking.update(m for m, f in zip(marks.labels, fitted, strict=True) if f is None)
+        unknown.update(m for m, f in zip(marks.labels, fitted, strict=True) if f is None)
         rows = [k for k, name in enumerate(fitted) if name is not None]
         known += len(rows)
         return ImageBoxes(marks.boxes[rows], tuple(str(fitted[k]) for k in rows), marks.relative)
 
     out = [replace(c, frames={k: fit(m) for k, m in c.frames.items()}) for c in clips]
-    counts = ", ".join(f"{label} ({count})" for label, count in lacking.most_common(8))
+    counts = ", ".join(f"{label} ({count})" for label, count in unknown.most_common(8))
     if not known:
         raise UsageError(f"the model has none of the labels: {counts or 'no boxes'}")
-    if lacking:
+    if unknown:
         log.warning("labels that the model does not have, left out: %s", counts)
     return out
 

@@ -60,9 +60,9 @@ class LabelCollector:
             return self.part is None
         self._parts[part] = None
         found, requested = folded(part), folded(self.part)
-        wanted = _SUBSETS.get(found, found) == _SUBSETS.get(requested, requested)
-        self._taken = self._taken or wanted
-        return wanted
+        is_wanted = _SUBSETS.get(found, found) == _SUBSETS.get(requested, requested)
+        self._taken = self._taken or is_wanted
+        return is_wanted
 
     def label(
         self,

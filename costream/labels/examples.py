@@ -100,9 +100,9 @@ def name_matcher(
     An exact match takes precedence; otherwise case and the word separator (space, "_" or "-") are
     ignored. BACKGROUNDS that are not among the names map to the ``background``, if there is one.
     """
-    alike = {} if background is None else dict.fromkeys(BACKGROUNDS, background)
-    alike |= {normalise_label(name): name for name in reversed(names)}
-    return lambda label: label if label in names else alike.get(normalise_label(label))
+    by_spelling = {} if background is None else dict.fromkeys(BACKGROUNDS, background)
+    by_spelling |= {normalise_label(name): name for name in reversed(names)}
+    return lambda label: label if label in names else by_spelling.get(normalise_label(label))
 
 
 def located(error: SourceError, example: Example) -> SourceError:

@@ -141,9 +141,9 @@ def _matched(
     missing: list[str] = []
     for track in tracks:
         names = (*track.names, recording_name(track.path)) if track.single else track.names
-        near = track.path.relative_to(labels).parent if labels.is_dir() else Path()
+        folder = track.path.relative_to(labels).parent if labels.is_dir() else Path()
         try:
-            medium = media.find(names, PurePosixPath(near.as_posix()))
+            medium = media.find(names, PurePosixPath(folder.as_posix()))
         except UsageError as error:
             collector.error(track.path, names[0], str(error))
             continue

@@ -39,8 +39,8 @@ def _rows(data: Path, group: str | None) -> Iterator[Example]:
     needed = [name.lower() for name in ("text", "label", group) if name is not None]
     missing = [name for name in needed if name not in names]
     if missing:
-        seen = f"its columns are {', '.join(names):.300}"
-        raise UsageError(f"has no column {', '.join(missing)}; {seen}", where=data)
+        columns = f"its columns are {', '.join(names):.300}"
+        raise UsageError(f"has no column {', '.join(missing)}; {columns}", where=data)
     empty, long = [], []
     for line, row in rows:
         cells = dict(zip(names, row, strict=False))

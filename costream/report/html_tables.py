@@ -21,7 +21,7 @@ def table(
     """Return a table. The first cell of a row names it; columns in ``numbers`` align right."""
 
     def cells(row: Sequence[Cell], kind: str) -> Html:
-        made = (
+        elements = (
             tag(
                 kind if k else "th",
                 cell,
@@ -30,7 +30,7 @@ def table(
             )
             for k, cell in enumerate(row)
         )
-        return tag("tr", made)
+        return tag("tr", elements)
 
     head = tag("thead", cells(columns, "th"))
     body = tag("tbody", (cells(row, "td") for row in rows))

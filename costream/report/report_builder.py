@@ -129,8 +129,8 @@ class ReportBuilder:
                 elif k and summary.header is not None:
                     title = f"{file.name}: {Path(summary.header.source).name}"
                 labels = list(summary.labels)
-                few = len(labels) <= _WHOLE_LIST
-                shown = [label for label in labels if few or label in summary.stats]
+                show_all = len(labels) <= _WHOLE_LIST
+                shown = [label for label in labels if show_all or label in summary.stats]
                 self.report.palette.add(labels, shown, summary.heads.backgrounds())
                 anchor = f"r{len(self.report.overview.rows) + 1}"
                 pictures = self._take(summary, file.path, count)

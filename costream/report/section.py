@@ -175,9 +175,9 @@ def _how_drawn(summary: RunSummary) -> str:
     has_threshold = summary.header is not None and "timeline" in summary.header.options
     dashes = ", the dashes mark the threshold" if has_threshold else ""
     sentences.append(f"The line at the bottom marks the label's segments{dashes}.")
-    left = len(summary.labels) - len(shown_labels(summary))
-    if left > 0:
-        sentences.append(f"Not drawn: {counted(left, 'other label')} with lower scores.")
+    hidden = len(summary.labels) - len(shown_labels(summary))
+    if hidden > 0:
+        sentences.append(f"Not drawn: {counted(hidden, 'other label')} with lower scores.")
     return " ".join(sentences)
 
 

@@ -26,11 +26,9 @@ from costream.weights_io.card import Card
 from costream.weights_io.file import read_card
 
 log = logging.getLogger("costream")
-BEGIN, END, TIMES = (
-    0.1,
-    0.5,
-    16,
-)  # shares of the steps between which channels are pruned; number of times
+BEGIN = 0.1  # share of the steps after which channels are pruned
+END = 0.5  # share of the steps before which they are pruned
+TIMES = 16  # how many times
 OBSERVED = 4  # batches behind the scores of each time
 # Ends of the names of classifier layers; the last two are of detectors.
 CLASSIFIERS = ("head", "skip", "anticipation_head", "fc", "reading", "cls_score", "bbox_pred")
@@ -108,11 +106,11 @@ class Adaptation:
             pruner = self._pruning()
             both = isinstance(self._network, WithFrontend)
             parts = ["network", "frontend"] if both else ["network"]
-            left = round(pruner.density, 4)
-            self.facts |= {"density": left, "pruned": parts}
-            if left > self._density:
+            density = round(pruner.density, 4)
+            self.facts |= {"density": density, "pruned": parts}
+            if density > self._density:
                 what = "--density %g is out of reach: the least that layers can keep is %g"
-                log.warning(what, self._density, left)
+                log.warning(what, self._density, density)
                 self.facts["density_wanted"] = self._density
             pruner.finish()
         fuse(self._network)

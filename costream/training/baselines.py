@@ -28,13 +28,13 @@ def nearest_centroid(
     ``rows`` [N, D] with their ``labels`` are the training examples: features, mean over time. Each
     class is represented by its mean; a class without examples has probability 0.
     """
-    known = sorted(set(labels))
+    present = sorted(set(labels))
     where = np.asarray(labels)
-    centres = np.stack([rows[where == label].mean(0) for label in known])
+    centres = np.stack([rows[where == label].mean(0) for label in present])
     cosines = _unit(checks) @ _unit(centres).T
     weights = np.exp(SHARPNESS * (cosines - cosines.max(1, keepdims=True)))
     probabilities = np.zeros((len(checks), classes))
-    probabilities[:, known] = weights / weights.sum(1, keepdims=True)
+    probabilities[:, present] = weights / weights.sum(1, keepdims=True)
     return [row[None] for row in probabilities]
 
 

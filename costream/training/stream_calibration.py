@@ -34,7 +34,8 @@ StepLabels = npt.NDArray[np.int64]
 MIN_EXAMPLES = 20  # minimum examples of all events to choose a temperature
 MIN_LABEL_EXAMPLES = 30  # of a label, to choose its threshold: a dozen did not generalise
 OVERLAP = 0.5  # intersection over union from which a segment counts as found
-COLDEST, HOTTEST = 0.25, 4.0
+MIN_TEMPERATURE = 0.25
+MAX_TEMPERATURE = 4.0
 _THRESHOLDS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 _LOWS = (0.6, 0.8, 1.0)  # of the threshold
 _TIMES_S = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
@@ -87,11 +88,11 @@ def count_segments(
     """
     total = Counts()
     for stream in streams:
-        known = stream.labels != UNSCORED
+        is_scored = stream.labels != UNSCORED
         predicted = [
             s
             for s in segments(stream.probabilities, timeline, labels, rate_hz)
-            if known[round(s.start_s * rate_hz) : round(s.end_s * rate_hz)].mean() >= 0.5
+            if is_scored[round(s.start_s * rate_hz) : round(s.end_s * rate_hz)].mean() >= 0.5
         ]
         total += count(predicted, true_segments(stream.labels, labels, rate_hz), overlap)
     return total
@@ -160,7 +161,7 @@ def segment_f1(
 
 
 def best_temperature(groups: Sequence[Group]) -> float:
-    """Return the temperature with the least mean cross entropy, from COLDEST to HOTTEST.
+    """Return the temperature with the least mean cross entropy, within the bounds above.
 
     The cross entropy is convex in b = 1 / temperature: its slope, the mean over steps of the
     expected logit minus the true one, increases with b.
@@ -168,15 +169,15 @@ def best_temperature(groups: Sequence[Group]) -> float:
     parts = []
     for group in groups:
         truth = np.concatenate([stream.labels for stream in group])
-        known = truth != UNSCORED
-        logs = _logs(np.concatenate([stream.probabilities for stream in group])[known])
-        parts.append((logs, logs[np.arange(len(logs)), truth[known]].mean()))
+        is_scored = truth != UNSCORED
+        logs = _logs(np.concatenate([stream.probabilities for stream in group])[is_scored])
+        parts.append((logs, logs[np.arange(len(logs)), truth[is_scored]].mean()))
 
     def slope(b: float) -> float:
         each = [(_softmax(b * logs) * logs).sum(-1).mean() - true for logs, true in parts]
         return float(np.mean(each))
 
-    low, high = 1 / HOTTEST, 1 / COLDEST
+    low, high = 1 / MAX_TEMPERATURE, 1 / MIN_TEMPERATURE
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (low, middle) if slope(middle) > 0 else (middle, high)

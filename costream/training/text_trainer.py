@@ -42,10 +42,14 @@ log = logging.getLogger("costream")
 
 OTHER = "other"  # the background: lines without words
 WORDLESS = 64  # such lines that are made up
-STREAMS, RATE = 16, 5e-3  # in a batch; of learning
-STEPS, PER_LINE, MOST = 300, 2, 3000  # of a training
+STREAMS = 16  # in a batch
+RATE = 5e-3  # learning rate
+STEPS = 300  # of a training without lines
+STEPS_PER_LINE = 2
+MAX_STEPS = 3000
 ROUNDS = 50  # validations of a long one
-CHECKS, LINES = 4, 64  # streams to validate with, and lines of each
+CHECKS = 4  # streams to validate with
+LINES = 64  # in each of them
 COMPARED = 4000  # lines that baselines learn from, and that are scored
 PENALTY = 1e-4  # L2 penalty, of the linear baseline
 
@@ -121,7 +125,9 @@ class TextTrainer(SequenceTrainer):
         training = [tokens_of(frontend, line, card) for line in (*data.training, *wordless_lines)]
         checks = [tokens_of(frontend, line, card) for line in data.validation]
         validation = [stream_of(checks, LINES, rng) for _ in range(CHECKS if checks else 0)]
-        enough = min(MOST, STEPS + PER_LINE * len(training)) * (2 if settings.scratch else 1)
+        enough = min(MAX_STEPS, STEPS + STEPS_PER_LINE * len(training)) * (
+            2 if settings.scratch else 1
+        )
         schedule = Schedule(settings.steps or enough, STREAMS, RATE, 0.05, 0.05)
         reader = WordReader(frontend, network)
         every = max(VALIDATE_EVERY, schedule.steps // ROUNDS)
@@ -210,18 +216,18 @@ def _baselines(
     rng: np.random.Generator,
 ) -> dict[str, list[npt.NDArray[Any]]]:
     """Return the probabilities of linear models of how often each n-gram occurs."""
-    some = rng.permutation(len(training))[:COMPARED]
+    chosen = rng.permutation(len(training))[:COMPARED]
     width = 1 + int(card.frontend_arguments.get("buckets", 0) or _most(training, checks))
-    rows = np.stack([_counts(training[k], width) for k in some])
-    known = [int(training[k].labels[0]) for k in some]
-    asked = np.stack([_counts(line, width) for line in checks])
-    target, count = torch.tensor(known), len(card.labels)
+    rows = np.stack([_counts(training[k], width) for k in chosen])
+    numbers = [int(training[k].labels[0]) for k in chosen]
+    check_rows = np.stack([_counts(line, width) for line in checks])
+    target, count = torch.tensor(numbers), len(card.labels)
     weight, bias = logistic_regression(
         torch.from_numpy(rows), count, lambda y: F.cross_entropy(y, target), PENALTY
     )
-    linear = F.linear(torch.from_numpy(asked), weight, bias).softmax(-1).numpy()
+    linear = F.linear(torch.from_numpy(check_rows), weight, bias).softmax(-1).numpy()
     return {
-        CENTROID: nearest_centroid(rows, known, asked, count),
+        CENTROID: nearest_centroid(rows, numbers, check_rows, count),
         "linear on n-grams": [row[None] for row in linear],
     }
 

@@ -88,9 +88,9 @@ def test_it_has_the_least_cross_entropy() -> None:
 
 def test_it_stays_within_bounds_where_everything_is_right() -> None:
     sure = StreamPredictions(softmax(5 * np.eye(4)).astype(np.float32), np.arange(4))
-    assert best_temperature([[sure]]) == pytest.approx(calibration.COLDEST, abs=1e-3)
+    assert best_temperature([[sure]]) == pytest.approx(calibration.MIN_TEMPERATURE, abs=1e-3)
     wrong = replace(sure, labels=np.array([1, 2, 3, 0]))
-    assert best_temperature([[wrong]]) == pytest.approx(calibration.HOTTEST, abs=1e-3)
+    assert best_temperature([[wrong]]) == pytest.approx(calibration.MAX_TEMPERATURE, abs=1e-3)
 
 
 @given(st.floats(0.25, 4.0), st.integers(0, 99))

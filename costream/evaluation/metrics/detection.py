@@ -139,8 +139,8 @@ def precision_interval(
             interpolated_precision(right, int((often * totals).sum()), often[pictures])
             for right, pictures, totals in ranked
         ]
-        known = [value for value in each if not np.isnan(value)]
-        return [float(np.mean(known)) if known else float("nan")]
+        defined = [value for value in each if not np.isnan(value)]
+        return [float(np.mean(defined)) if defined else float("nan")]
 
     return intervals(mean, int(clip.max(initial=-1)) + 1)[0]
 

@@ -20,7 +20,7 @@ from costream.evaluation.truth import EvaluatedRecording
 
 
 def frame_scores(
-    judged: Sequence[EvaluatedRecording],
+    recordings: Sequence[EvaluatedRecording],
     names: Sequence[str],
     background: str | None,
     tolerance_s: float,
@@ -32,20 +32,28 @@ def frame_scores(
     it is true within the tolerance in the same recording, and average precision leaves out
     frames that close to a change. 95 % intervals resample groups; they are None for too few.
     """
-    frames = _Frames(judged, names, background)
-    out: dict[str, Any] = {"recordings": len(judged), "frames": len(frames.labels)}
+    frames = _Frames(recordings, names, background)
+    out: dict[str, Any] = {"recordings": len(recordings), "frames": len(frames.labels)}
     out |= frames.means("")
     if tolerance_s > 0:
-        near = [_near(one, round(tolerance_s / one.predictions.step_s)) for one in judged]
-        unchanged = [_unchanged(one, round(tolerance_s / one.predictions.step_s)) for one in judged]
+        tolerated = [
+            _near(recording, round(tolerance_s / recording.predictions.step_s))
+            for recording in recordings
+        ]
+        unchanged = [
+            _unchanged(recording, round(tolerance_s / recording.predictions.step_s))
+            for recording in recordings
+        ]
         out["tolerance_s"] = tolerance_s
-        out |= _Frames(judged, names, background, right=near, scored=unchanged).means("_tolerant")
+        out |= _Frames(recordings, names, background, right=tolerated, scored=unchanged).means(
+            "_tolerant"
+        )
     bins = reliability(frames.scores, frames.labels)
     counts = confusion(frames.best, frames.labels, len(names))
     return {
         **out,
         "calibration_error": calibration_error(bins),
-        "reliability": [dataclasses.asdict(one) for one in bins],
+        "reliability": [dataclasses.asdict(recording) for recording in bins],
         "classes": frames.classes(counts),
         "confusion": counts.tolist(),
     }
@@ -163,10 +171,10 @@ def average_precisions(
     Frames are sorted by falling score; each positive, the tp-th one at rank k, adds tp / k; the
     sum is divided by the number of positives. For equal scores see ``Ranking``.
     """
-    known = np.asarray(labels) >= 0
-    scores, labels = np.asarray(scores)[known], np.asarray(labels)[known]
-    wanted = range(scores.shape[1]) if classes is None else classes
-    return np.array([Ranking(scores[:, k], labels == k).precision(1.0) for k in wanted])
+    is_scored = np.asarray(labels) >= 0
+    scores, labels = np.asarray(scores)[is_scored], np.asarray(labels)[is_scored]
+    columns = range(scores.shape[1]) if classes is None else classes
+    return np.array([Ranking(scores[:, k], labels == k).precision(1.0) for k in columns])
 
 
 def mean_average_precision(
@@ -183,16 +191,16 @@ def mean_average_precision(
 
 def frame_accuracy(predicted: Integers, labels: Integers) -> float:
     """Return the share of frames whose label was predicted, NaN without scored frames."""
-    known = np.asarray(labels) >= 0
-    if not known.any():
+    is_scored = np.asarray(labels) >= 0
+    if not is_scored.any():
         return float("nan")
-    return float((np.asarray(predicted) == labels)[known].mean())
+    return float((np.asarray(predicted) == labels)[is_scored].mean())
 
 
 def confusion(predicted: Integers, labels: Integers, classes: int) -> npt.NDArray[np.int64]:
     """Return the number of times label i was predicted as j, int64 [K, K]."""
-    known = np.asarray(labels) >= 0
-    pairs = np.asarray(labels)[known] * classes + np.asarray(predicted)[known]
+    is_scored = np.asarray(labels) >= 0
+    pairs = np.asarray(labels)[is_scored] * classes + np.asarray(predicted)[is_scored]
     return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
 
 

@@ -32,10 +32,10 @@ def reliability(
 
     Frames with a negative label [T] do not count; none counts if scores are not probabilities.
     """
-    known = np.asarray(labels) >= 0
+    is_scored = np.asarray(labels) >= 0
     if not ((np.asarray(scores) >= -_ROUNDED) & (np.asarray(scores) <= 1 + _ROUNDED)).all():
-        known[:] = False
-    scores, labels = np.asarray(scores)[known], np.asarray(labels)[known]
+        is_scored[:] = False
+    scores, labels = np.asarray(scores)[is_scored], np.asarray(labels)[is_scored]
     confidences = scores.max(1) if len(scores) else np.zeros(0)
     right = scores.argmax(1) == labels if len(scores) else np.zeros(0, bool)
     # Bins are closed above; 0, and values rounded to slightly above 1, go to the outermost bins.

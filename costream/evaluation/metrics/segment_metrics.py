@@ -206,14 +206,16 @@ def _nearness(one: Start, other: Start) -> float:
     return -abs(one.time_s - other.time_s)
 
 
-def segment_scores(judged: Sequence[EvaluatedRecording], labels: Sequence[str]) -> dict[str, Any]:
+def segment_scores(
+    recordings: Sequence[EvaluatedRecording], labels: Sequence[str]
+) -> dict[str, Any]:
     """Return F1 and mAP at each tIoU, over all segments and by true or predicted label.
 
     The mean average precision is over the labels that are true somewhere; None if the predicted
     segments have no scores. Predicted segments mostly in unlabelled time do not count.
     """
-    predicted = [one.judgeable(one.predictions.segments) for one in judged]
-    truth = [one.segments for one in judged]
+    predicted = [recording.judgeable(recording.predictions.segments) for recording in recordings]
+    truth = [recording.segments for recording in recordings]
     ranked = all(np.isfinite(s.score) for own_segments in predicted for s in own_segments)
     classes: dict[str, dict[str, Any]] = {}
     for label in labels:
@@ -233,7 +235,7 @@ def segment_scores(judged: Sequence[EvaluatedRecording], labels: Sequence[str]) 
         "segments": sum(map(len, truth)),
         "predicted": sum(map(len, predicted)),
         "f1": {str(t): _f1(predicted, truth, t) for t in OVERLAPS},
-        "f1_95": _f1_limits(judged, predicted),
+        "f1_95": _f1_limits(recordings, predicted),
         "mAP": {
             str(t): _mean([c[str(t)] for c in true_ones]) if ranked else None for t in OVERLAPS
         },
@@ -242,16 +244,16 @@ def segment_scores(judged: Sequence[EvaluatedRecording], labels: Sequence[str]) 
 
 
 def start_scores(
-    judged: Sequence[EvaluatedRecording], labels: Sequence[str], background: str | None
+    recordings: Sequence[EvaluatedRecording], labels: Sequence[str], background: str | None
 ) -> dict[str, Any]:
     """Return the point-level mAP of action starts at each tolerance, and of each true label.
 
     Starts come from the best labels of the steps, or from the timeline if there are no step
     scores. ``labels``: all, in the order of the scores.
     """
-    stepwise = all(len(one.predictions.times) for one in judged)
-    predicted = [_starts(one, labels, background, stepwise) for one in judged]
-    truth = [starts_of_segments(one.segments) for one in judged]
+    stepwise = all(len(recording.predictions.times) for recording in recordings)
+    predicted = [_starts(recording, labels, background, stepwise) for recording in recordings]
+    truth = [starts_of_segments(recording.segments) for recording in recordings]
     classes = {}
     for label in labels:
         found, true = (
@@ -269,13 +271,15 @@ def start_scores(
 
 
 def detection_latency(
-    judged: Sequence[EvaluatedRecording], labels: Sequence[str]
+    recordings: Sequence[EvaluatedRecording], labels: Sequence[str]
 ) -> dict[str, Any]:
     """Return the detection latency over all segments and for each true label."""
     waits: dict[str, list[float]] = {}
-    for one in judged:
-        each = latencies(one.predictions.segments, one.segments, one.predictions.delay_s)
-        for segment, wait in zip(one.segments, each, strict=True):
+    for recording in recordings:
+        each = latencies(
+            recording.predictions.segments, recording.segments, recording.predictions.delay_s
+        )
+        for segment, wait in zip(recording.segments, each, strict=True):
             waits.setdefault(segment.label, []).append(wait)
     return {
         **latency_scores(wait for each in waits.values() for wait in each),
@@ -305,14 +309,14 @@ def _f1(predicted: Timelines, truth: Timelines, least: float) -> float:
 
 
 def _f1_limits(
-    judged: Sequence[EvaluatedRecording], predicted: Timelines
+    recordings: Sequence[EvaluatedRecording], predicted: Timelines
 ) -> dict[str, Interval | None]:
     """Return the 95 % interval of F1 at each tIoU."""
     groups: dict[str, list[Counts]] = {}
-    for one, own_segments in zip(judged, predicted, strict=True):
-        before = groups.get(one.group, [Counts()] * len(OVERLAPS))
-        added = [count(own_segments, one.segments, least) for least in OVERLAPS]
-        groups[one.group] = [a + b for a, b in zip(before, added, strict=True)]
+    for recording, own_segments in zip(recordings, predicted, strict=True):
+        before = groups.get(recording.group, [Counts()] * len(OVERLAPS))
+        added = [count(own_segments, recording.segments, least) for least in OVERLAPS]
+        groups[recording.group] = [a + b for a, b in zip(before, added, strict=True)]
     table = np.array(
         [[(c.found, c.false, c.missed) for c in counts] for counts in groups.values()]
     )  # [groups, tIoU, 3]

@@ -125,30 +125,30 @@ def _check_columns(path: Path, names: Sequence[str], group: str | None, *, files
     many = files or _FILE in names or _NAME in names
     group_column = [group.lower()] if group else []
     needed = [_FILE, "label"] if files else ["label"] if many else [_STARTS[0], _ENDS[0], "label"]
-    alike = {_STARTS[1]: _STARTS[0], _ENDS[1]: _ENDS[0]}
-    there = {*names, *(alike.get(name, name) for name in names)}
-    lacking = [name for name in (*needed, *group_column) if name not in there]
-    if lacking == [_STARTS[0], _ENDS[0]] and "text" in names and not files:
+    aliases = {_STARTS[1]: _STARTS[0], _ENDS[1]: _ENDS[0]}
+    present = {*names, *(aliases.get(name, name) for name in names)}
+    missing = [name for name in (*needed, *group_column) if name not in present]
+    if missing == [_STARTS[0], _ENDS[0]] and "text" in names and not files:
         raise NoLabelsError("a table of texts with labels, not of recordings", where=path)
-    if lacking and not files and "label" not in names:
+    if missing and not files and "label" not in names:
         what = "a table of joints" if _is_joints(names) else "a table"
-        seen = f"its columns are {', '.join(names):.300}"
-        raise NoLabelsError(f"{what} without a column 'label'; {seen}", where=path)
-    if lacking and files and _is_joints(names):
+        columns_text = f"its columns are {', '.join(names):.300}"
+        raise NoLabelsError(f"{what} without a column 'label'; {columns_text}", where=path)
+    if missing and files and _is_joints(names):
         raise UsageError(
             "this is a table of joints, not a list of recordings with their labels",
             where=path,
             hint=f"give a table {','.join(COLUMNS)} whose lines name it: {path.name},0,2.5,wave",
         )
-    if lacking:
+    if missing:
         columns = COLUMNS if many else (_STARTS[0], _ENDS[0], "label")
         raise UsageError(
-            f"the table has no column {' and no column '.join(lacking)}; its columns are"
+            f"the table has no column {' and no column '.join(missing)}; its columns are"
             f" {', '.join(names):.300}",
             where=f"{path}, line 1",
             hint=f"the first line names the columns: {', '.join(columns)}",
         )
-    known = {
+    expected = {
         _FILE,
         _NAME,
         *_STARTS,
@@ -160,7 +160,7 @@ def _check_columns(path: Path, names: Sequence[str], group: str | None, *, files
         *_UNUSED,
         *group_column,
     }
-    unknown = [name for name in names if name and name not in known]
+    unknown = [name for name in names if name and name not in expected]
     times = [name for name in unknown if name.startswith(_TIMES)]
     if times:
         raise UsageError(

@@ -116,9 +116,9 @@ def _about(path: Path, entry: dict[str, Any], array: npt.NDArray[Any]) -> tuple[
             entry = {**json.loads(read_text(settings)), **entry}
         except (ValueError, TypeError) as error:
             raise UsageError(f"cannot be read as JSON ({error})", where=settings) from error
-    known = _SETS.get(array.shape[1]) if array.ndim == 2 else None
-    names = entry.get("names", None if known is None else known.names)
-    rate = entry.get("rate_hz", None if known is None else known.rate_hz)
+    label_set = _SETS.get(array.shape[1]) if array.ndim == 2 else None
+    names = entry.get("names", None if label_set is None else label_set.names)
+    rate = entry.get("rate_hz", None if label_set is None else label_set.rate_hz)
     hint = f'write {SETTINGS_FILE} into its folder: {{"rate_hz": 4, "names": ["...", ...]}}'
     if not isinstance(names, (list, tuple, np.ndarray)):
         raise UsageError("the class names are unknown", where=path, hint=hint)

@@ -155,8 +155,8 @@ def _label(
 def _of_many(path: Path, video: str, labels: list[Label], entry: Mapping[str, Any]) -> LabelTrack:
     duration: Any = entry.get("duration")
     has_parts = _text(entry.get("subset")) is not None
-    known = isinstance(duration, (int, float)) and 0 < duration < math.inf
-    duration_s = float(duration) if known else None
+    is_known = isinstance(duration, (int, float)) and 0 < duration < math.inf
+    duration_s = float(duration) if is_known else None
     return LabelTrack(path, (video,), tuple(labels), duration_s, single=False, has_parts=has_parts)
 
 

@@ -51,9 +51,9 @@ def _raven(path: Path, lines: list[str], collector: LabelCollector) -> Iterator[
     head = [name.strip().lower() for name in lines[0].split("\t")]
     name = next((name for name in _CALLED if name in head), None)
     if name is None or _END not in head:
-        lacking = "Label" if name is None else "End Time (s)"
-        seen = ", ".join(lines[0].strip().split("\t"))
-        what = f"the table has no column {lacking}; its columns are {seen:.300}"
+        missing = "Label" if name is None else "End Time (s)"
+        columns = ", ".join(lines[0].strip().split("\t"))
+        what = f"the table has no column {missing}; its columns are {columns:.300}"
         raise UsageError(what, where=f"{path}, line 1")
     found: dict[str, dict[tuple[str, float], Label]] = {}
     for number, line in enumerate(lines[1:], 2):

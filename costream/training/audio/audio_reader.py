@@ -107,11 +107,11 @@ class AudioReader:
         Above the memory limit, only a random sample of the examples is returned. Raises as
         ``read`` does.
         """
-        found, left = list[EncodedAudio](), MOST_BYTES
+        found, free_bytes = list[EncodedAudio](), MOST_BYTES
         for k in np.random.default_rng(self._seed).permutation(len(examples)):
             rows = torch.from_numpy(self._wave(examples[k])).view(-1, self._frontend.block)
-            left -= rows.nbytes
-            if found and left < 0:
+            free_bytes -= rows.nbytes
+            if found and free_bytes < 0:
                 log.warning("fine-tuning on %d of %d examples", len(found), len(examples))
                 break
             found.append(EncodedAudio(examples[k].label, (rows,)))

@@ -41,9 +41,13 @@ from costream.weights_io.card import Card
 log = logging.getLogger("costream")
 
 VARIANTS = 4  # augmented versions of each example
-QUIET, QUIET_STEPS = 6, 8  # stretches of silence, and their length
+QUIET = 6  # stretches of silence
+QUIET_STEPS = 8  # length of each
 STREAMS = 8  # in a batch
-STEPS, PER_EXAMPLE, MOST = 120, 8, 600  # of fine-tuning; twice as many from scratch
+# Steps of fine-tuning; twice as many from scratch
+STEPS = 120
+STEPS_PER_EXAMPLE = 8
+MAX_STEPS = 600
 PENALTY = 1e-2  # L2 penalty, of the linear baseline
 CHECKS = 8  # streams to validate with
 # Joint training of frontend and network
@@ -106,7 +110,9 @@ class AudioTrainer(TokenTrainer):
 
     def schedule(self, network: nn.Module, examples: int, settings: TrainSettings) -> Schedule:
         """Return the schedule of the training on tokens."""
-        steps = min(MOST, STEPS + PER_EXAMPLE * examples) * (2 if settings.scratch else 1)
+        steps = min(MAX_STEPS, STEPS + STEPS_PER_EXAMPLE * examples) * (
+            2 if settings.scratch else 1
+        )
         return Schedule(settings.steps or steps, STREAMS, rate=1e-3, decay=0.05, smoothing=0.1)
 
     def clips(self, setup: TrainSetup, data: TrainingData, seed: int, cache: FeatureCache) -> Clips:
@@ -176,9 +182,11 @@ def views(training: EncodedAudio, card: Card) -> list[TokenStream]:
 def _centroid(
     training: Sequence[EncodedAudio], checks: Sequence[EncodedAudio], labels: Sequence[str]
 ) -> list[npt.NDArray[Any]]:
-    rows, asked = (torch.stack([h.tokens[0].mean(0) for h in some]) for some in (training, checks))
-    known = [labels.index(h.label) for h in training]
-    return nearest_centroid(rows.numpy(), known, asked.numpy(), len(labels))
+    rows, check_rows = (
+        torch.stack([h.tokens[0].mean(0) for h in examples]) for examples in (training, checks)
+    )
+    numbers = [labels.index(h.label) for h in training]
+    return nearest_centroid(rows.numpy(), numbers, check_rows.numpy(), len(labels))
 
 
 def linear(

@@ -139,8 +139,8 @@ class Album:
         shares = still.marks.pixels(original) / np.tile(original, 2)
         boxes = torch.from_numpy(shares * np.tile((width, height), 2)).float().view(-1, 4)
         boxes = clip_boxes(boxes, height, width)
-        there = areas(boxes) > 0
-        return LabelledImage(pixels, boxes[there], self.classes[number][there])
+        is_inside = areas(boxes) > 0
+        return LabelledImage(pixels, boxes[is_inside], self.classes[number][is_inside])
 
     def _read(
         self, source: str, wanted: Collection[int], sizes: Collection[PixelSize]
@@ -169,8 +169,8 @@ class Album:
         finally:
             opened.close()
         if missing:
-            lacking = f"has boxes for frame {min(missing)}, which cannot be read"
-            raise UsageError(lacking, where=source)
+            message = f"has boxes for frame {min(missing)}, which cannot be read"
+            raise UsageError(message, where=source)
         return found
 
 

@@ -50,8 +50,8 @@ def chosen(card: Card, results: DetectorResults) -> Timeline:
     for number, label in enumerate(card.labels):
         found = [DetectedBoxes(*(part[one.labels == number] for part in one)) for one in detected]
         truth = [Truth(*(part[one.labels == number] for part in one)) for one in results.truth]
-        enough = sum(len(one.labels) for one in truth) >= ENOUGH
-        if enough and any(len(one.scores) for one in found):
+        is_frequent = sum(len(one.labels) for one in truth) >= ENOUGH
+        if is_frequent and any(len(one.scores) for one in found):
             thresholds[label] = round(best_threshold(found, truth), 2)
     threshold = round(best_threshold(detected, results.truth), 2)
     return replace(card.timeline, threshold=threshold, low=None, thresholds=thresholds)

@@ -20,7 +20,9 @@ from costream.training.training_loop import Stopping, TrainingLoop, TrainingRun
 
 VALIDATE_EVERY = 25  # steps between two validations
 PATIENCE = 0.5  # share of all validations without improvement
-_FEWEST, _MOST, _TOGETHER = 4, 24, 400  # augmented views per image; in total, about
+_MIN_VIEWS = 4  # augmented views per image
+_MAX_VIEWS = 24
+_TOTAL_VIEWS = 400  # about as many views of all images
 # Tokens [B, h, w, D], and per image the true boxes [n, 4] and their classes int64 [n].
 Batch = tuple[Tensor, list[Tensor], list[Tensor]]
 ValidationFunction = Callable[[], dict[str, float]]
@@ -36,7 +38,7 @@ class TokenSupply:
 
     def __init__(self, encoded: EncodedViews) -> None:
         self._encoded, self._album = encoded, encoded.views.album
-        self._views = 1 + min(_MOST, max(_FEWEST, _TOGETHER // len(self._album.stills)))
+        self._views = 1 + min(_MAX_VIEWS, max(_MIN_VIEWS, _TOTAL_VIEWS // len(self._album.stills)))
 
     def batch(self, count: int, rng: np.random.Generator) -> Batch:
         """Return ``count`` views; images of rare classes are drawn more often."""

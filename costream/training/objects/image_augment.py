@@ -65,9 +65,9 @@ def put(
     low = torch.maximum(view.boxes[:, :2], box[:2])
     high = torch.minimum(view.boxes[:, 2:], box[2:])
     hidden = areas(torch.cat([low, high], 1)) / areas(view.boxes).clamp(min=1)
-    seen = hidden < 0.65
-    boxes = torch.cat([view.boxes[seen], box[None]])
-    labels = torch.cat([view.labels[seen], torch.tensor([cutout.label])])
+    is_visible = hidden < 0.65
+    boxes = torch.cat([view.boxes[is_visible], box[None]])
+    labels = torch.cat([view.labels[is_visible], torch.tensor([cutout.label])])
     return TrainingView(pixels, boxes, labels)
 
 
@@ -76,9 +76,9 @@ def shown(has: Sequence[Sequence[bool]]) -> npt.NDArray[np.float64]:
 
     ``has`` [N, K]: the classes present in each. Repeat factors, Gupta et al., "LVIS" (CVPR 2019).
     """
-    there = np.array(has)
-    factors = np.sqrt(_COMMON / there.mean(0).clip(1 / len(there))).clip(1)
-    weights = np.where(there, factors, 1.0).max(1)
+    present = np.array(has)
+    factors = np.sqrt(_COMMON / present.mean(0).clip(1 / len(present))).clip(1)
+    weights = np.where(present, factors, 1.0).max(1)
     shares: npt.NDArray[np.float64] = weights / weights.sum()
     return shares
 
@@ -108,9 +108,11 @@ def cut(scene: LabelledImage, width: int, height: int, rng: np.random.Generator)
     ratio = torch.tensor([new_w / crop_w, new_h / crop_h] * 2)
     complete = boxes * ratio
     inside = clip_boxes(complete, new_h, new_w)
-    seen = areas(inside) > _VISIBLE * areas(complete)
-    seen &= (inside[:, 2:] - inside[:, :2]).amin(1) > _SHORTEST
-    return TrainingView(pixels, inside[seen] + torch.tensor([x, y, x, y]), scene.labels[seen])
+    is_visible = areas(inside) > _VISIBLE * areas(complete)
+    is_visible &= (inside[:, 2:] - inside[:, :2]).amin(1) > _SHORTEST
+    return TrainingView(
+        pixels, inside[is_visible] + torch.tensor([x, y, x, y]), scene.labels[is_visible]
+    )
 
 
 def mosaic(

@@ -31,7 +31,8 @@ from costream.training.optim import device_of
 from costream.weights_io.card import Card
 
 log = logging.getLogger("costream")
-_MOSAIC, _COPIED = 0.4, 0.8  # shares of the views
+_MOSAIC = 0.4  # share of the views that are mosaics
+_COPIED = 0.8  # share of the views with pasted objects
 _SMALLER = (0.7, 0.85)  # scale of the sides: smaller views teach as much in less time
 
 

@@ -20,7 +20,8 @@ from costream.nn.boxes import apply_deltas, box_deltas, clip_boxes, pairwise_iou
 _ANCHORS = 128  # sampled per image
 _SAMPLES = 24  # boxes sampled per image for the heads
 _STAGES = (0.5, 0.6, 0.7)  # least overlap of positive boxes in each stage of a cascade
-NOTHING, IGNORED = -1, -2
+NOTHING = -1  # match of a box without an object
+IGNORED = -2  # match of a box that is not trained on
 UNSURE = -1  # label of boxes that may hold an object
 
 
@@ -93,9 +94,9 @@ def proposal_loss(
         ignore(matched, every, other, 0.3)
         something, nothing = draw(matched, _ANCHORS, 0.5)
         chosen = torch.cat([something, nothing])
-        wanted = own_logits.new_zeros(len(chosen))
-        wanted[: len(something)] = 1
-        loss = F.binary_cross_entropy_with_logits(own_logits[chosen], wanted, reduction="sum")
+        targets = own_logits.new_zeros(len(chosen))
+        targets[: len(something)] = 1
+        loss = F.binary_cross_entropy_with_logits(own_logits[chosen], targets, reduction="sum")
         goal = box_deltas(every[something], boxes[matched[something]], (1.0, 1.0, 1.0, 1.0))
         loss = loss + F.l1_loss(own_deltas[something], goal, reduction="sum")
         losses.append(loss / max(1, len(chosen)))
@@ -150,8 +151,8 @@ def match(shared: Tensor, positive: float, negative: float, best: bool = False) 
 def ignore(matched: Tensor, boxes: Tensor, unsure: Tensor, overlap: float) -> None:
     """Set the boxes [n, 4] matched with NOTHING to IGNORED where they overlap ``unsure`` ones."""
     if len(unsure):
-        near = pairwise_iou(boxes, unsure).amax(1) >= overlap
-        matched[near & (matched == NOTHING)] = IGNORED
+        is_unsure = pairwise_iou(boxes, unsure).amax(1) >= overlap
+        matched[is_unsure & (matched == NOTHING)] = IGNORED
 
 
 def draw(matched: Tensor, count: int, share: float) -> tuple[Tensor, Tensor]:

@@ -65,8 +65,12 @@ from costream.weights_io.card import Card
 from costream.weights_io.file import Weights
 
 log = logging.getLogger("costream")
-BATCH, TOKENS = 8, 8192  # maximum views of a step, and their tokens
-STEPS, PER_PICTURE, MOST = 450, 3, 900  # twice as many from scratch
+BATCH = 8  # maximum views of a step
+TOKENS = 8192  # maximum tokens of these views
+# Steps of a training; twice as many from scratch
+STEPS = 450
+STEPS_PER_IMAGE = 3
+MAX_STEPS = 900
 MOST_VALIDATED = 48  # maximum images of each validation during training
 COMPARED = 256  # maximum images that the class means are computed from
 
@@ -86,10 +90,10 @@ class ObjectTrainer:
         UsageError for options that are missing or do not apply to images with boxes.
         """
         if settings.data is None or settings.labels is None:
-            lacking = "--data" if settings.data is None else "--labels"
+            missing = "--data" if settings.data is None else "--labels"
             hint = "--data names the images, --labels their boxes: COCO JSON or a folder of YOLO"
             raise UsageError(
-                "training a detector needs images with boxes", where=lacking, hint=hint
+                "training a detector needs images with boxes", where=missing, hint=hint
             )
         unused = {"fps": settings.rate_hz, "layout": settings.layout, "columns": settings.columns}
         for name, value in unused.items():
@@ -134,9 +138,9 @@ class ObjectTrainer:
         fresh = new_network(card).state_dict()
         if not settings.scratch:
             stored = {k.removeprefix("network."): v.float() for k, v in base.tensors.items()}
-            called = name_matcher(base.card.labels)
-            known = [called(label) for label in labels]
-            rows = [None if name is None else base.card.labels.index(name) for name in known]
+            match = name_matcher(base.card.labels)
+            base_names = [match(label) for label in labels]
+            rows = [None if name is None else base.card.labels.index(name) for name in base_names]
             fresh = {
                 k: _rows(k, v, stored[k], rows) if _PREDICTOR in k else stored[k]
                 for k, v in fresh.items()
@@ -166,7 +170,7 @@ class ObjectTrainer:
         else:
             learning = heads_of(network)
             supply = TokenSupply(trained)
-        steps = min(MOST, STEPS + PER_PICTURE * len(data.training))
+        steps = min(MAX_STEPS, STEPS + STEPS_PER_IMAGE * len(data.training))
         steps *= 2 if settings.scratch else 1
         width, height = trained.views.canvases[0]
         batch = min(BATCH, max(1, TOKENS * network.patch**2 // (width * height)))
@@ -265,14 +269,14 @@ def _baselines(
         return {}
     pictures = [checked.seen(number) for number in range(len(checked.views.album.stills))]
     numbers = _sample(len(trained.views.album.stills), COMPARED, settings.seed)
-    known = [trained.seen(number) for number in numbers]
-    out = {PROTOTYPES: prototypes(network, known, pictures, len(card.labels))}
-    called = name_matcher(card.labels)
-    names = [called(label) for label in base.card.labels]
+    training_views = [trained.seen(number) for number in numbers]
+    out = {PROTOTYPES: prototypes(network, training_views, pictures, len(card.labels))}
+    match = name_matcher(card.labels)
+    names = [match(label) for label in base.card.labels]
     if any(names):
-        before = cast(ViTDet, build(base.card, base.tensors)[0]).to(device_of(network))
+        base_network = cast(ViTDet, build(base.card, base.tensors)[0]).to(device_of(network))
         new_numbers = np.array([-1 if name is None else card.labels.index(name) for name in names])
-        found = [detect_objects(before, picture) for picture in pictures]
+        found = [detect_objects(base_network, picture) for picture in pictures]
         out[f"{base.card.name}, before"] = [_renumbered(one, new_numbers) for one in found]
     return out
 

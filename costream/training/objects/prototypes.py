@@ -19,7 +19,8 @@ from costream.training.objects.detector_training import to_found
 from costream.training.objects.image_views import Encoded
 from costream.training.optim import device_of
 
-_NOTHING, _APART = 8, 0.3  # background proposals per image; maximum overlap with boxes
+_BACKGROUND_BOXES = 8  # proposals per image
+_MAX_OVERLAP = 0.3  # of such a proposal with true boxes
 
 
 @torch.no_grad()
@@ -37,7 +38,7 @@ def prototypes(
     for picture in (encoded.to(device) for encoded in trained):
         maps, proposed = _propose(network, picture)
         shared = pairwise_iou(proposed.boxes, picture.boxes).sum(1)
-        nothing = proposed.boxes[shared < _APART][:_NOTHING]
+        nothing = proposed.boxes[shared < _MAX_OVERLAP][:_BACKGROUND_BOXES]
         rows.append(_features(network, maps, torch.cat([picture.boxes, nothing])))
         targets += [*picture.labels.tolist(), *[classes] * len(nothing)]
     features = torch.cat(rows).cpu().numpy()

@@ -81,7 +81,7 @@ def learning(history: Sequence[dict[str, float]]) -> Html | None:
     names = list(dict.fromkeys(key for row in history for key in row if key != "step"))
     losses = [n for n in names if n.endswith("loss")]
     others = [n for n in names if n not in losses]
-    drawn = [curves(history, some, "Figures over steps") for some in (losses, others) if some]
+    drawn = [curves(history, group, "Figures over steps") for group in (losses, others) if group]
     note = "Figures over the training steps; validation examples were not trained on."
     return section("Learning", *drawn, tag("p", note, class_="note"))
 

@@ -15,7 +15,8 @@ from costream.nn.adapters.adapting import original
 from costream.training.baselines import logistic_regression
 from costream.training.skeleton.skeleton_training import SkeletonSupply, draw, loss
 
-BATCHES, PROBE_STEPS = 16, 128  # number of batches of streams, and the streams' length
+BATCHES = 16  # of streams
+PROBE_STEPS = 128  # length of a stream
 DECAY = 0.1  # L2 penalty, relative to the mean loss
 
 
@@ -66,7 +67,7 @@ def fit_probe(
     rng = np.random.default_rng(seed)
     tokens, *targets = draw(frontend, supplies, PROBE_STEPS, rng, BATCHES)
     described = network.describe(tokens)
-    labels, weights = (each[:, :: network.stride] for each in targets)
+    labels, weights = (part[:, :: network.stride] for part in targets)
     centre = described.mean((0, 1))
     spread = (described - centre).square().mean((0, 1)).view(2, -1).mean(1).sqrt()
     scale = spread.clamp(min=1e-6).repeat_interleave(len(centre) // 2)

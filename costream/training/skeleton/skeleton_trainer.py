@@ -38,9 +38,13 @@ from costream.weights_io.card import Card
 
 STREAM_STEPS = 64
 STREAMS = 12  # in a batch
-STEPS, PER_EXAMPLE, MOST = 120, 6, 400  # of fine-tuning; three times as many from scratch
+# Steps of fine-tuning; three times as many from scratch
+STEPS = 120
+STEPS_PER_EXAMPLE = 6
+MAX_STEPS = 400
 EQUAL = 10  # examples per class at which network and linear probe have equal weight
-CHECKS, CHECK_STEPS = 8, 256  # streams to choose a timeline on, and their length
+CHECKS = 8  # streams to choose a timeline on
+CHECK_STEPS = 256  # length of each
 # Custom examples come from one place and few people: heading and side may distinguish classes.
 VARIETY = Variety(mirror=0.0)
 AS_THEY_ARE = Variety(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -77,9 +81,10 @@ class SkeletonTrainer(SequenceTrainer):
         )
         augmenter = Augmenter(frontend.layout, frontend.axes, VARIETY, {})
         maker = StreamMaker(motions, card.labels, augmenter, card.labels[0])
-        enough = min(MOST, STEPS + PER_EXAMPLE * len(motions)) * (3 if settings.scratch else 1)
+        steps = min(MAX_STEPS, STEPS + STEPS_PER_EXAMPLE * len(motions))
+        steps *= 3 if settings.scratch else 1
         rate = 1e-2 if settings.scratch or settings.density < 1 else 1e-3
-        schedule = Schedule(settings.steps or enough, STREAMS, rate=rate, smoothing=0.1)
+        schedule = Schedule(settings.steps or steps, STREAMS, rate=rate, smoothing=0.1)
         supplies = [SkeletonSupply(maker, STREAMS)]
         skeletons = cast(SkeletonNet, network)
         probe = fit_probe(skeletons, frontend, supplies, schedule.smoothing, settings.seed)
@@ -139,11 +144,11 @@ def predict(
     """Return the probabilities [T, K] of every motion, as in a stream."""
     out = []
     for begin in range(0, len(motions), 32):
-        some = motions[begin : begin + 32]
-        joints = batch([m.joints for m in some]).to(device_of(frontend))
+        batched = motions[begin : begin + 32]
+        joints = batch([m.joints for m in batched]).to(device_of(frontend))
         rows = network(frontend(joints)).softmax(-1).cpu().numpy()
         stride = int(getattr(network, "stride", 1))
-        out += [p[: -(-len(m.joints) // stride)] for p, m in zip(rows, some, strict=True)]
+        out += [p[: -(-len(m.joints) // stride)] for p, m in zip(rows, batched, strict=True)]
     return out
 
 

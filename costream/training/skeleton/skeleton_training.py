@@ -18,7 +18,8 @@ from costream.training.skeleton.motion_streams import StreamMaker
 from costream.training.skeleton.motions import batch
 from costream.training.training_loop import Stopping, TrainingLoop, TrainingRun
 
-VALIDATE_EVERY, PATIENCE = 40, 5  # steps between validations; validations without improvement
+VALIDATE_EVERY = 40  # steps between validations
+PATIENCE = 5  # validations without improvement
 
 
 @dataclass(frozen=True)

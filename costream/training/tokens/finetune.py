@@ -16,7 +16,8 @@ from costream.training.tokens.token_streams import TokenStream
 from costream.training.tokens.token_training import WINDOWS, figures, slides, stream_loss
 from costream.training.training_loop import Stopping, TrainingLoop, TrainingRun
 
-VALIDATE_EVERY, PATIENCE = 10, 4  # least steps between validations; validations without gain
+VALIDATE_EVERY = 10  # minimum steps between validations
+PATIENCE = 4  # validations without improvement
 CHECKS = 20  # validations at most
 
 

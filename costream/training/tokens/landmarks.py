@@ -20,7 +20,8 @@ from costream.training.optim import Schedule, device_of
 
 TOKENS = 50_000  # used to fit centres
 ROUNDS = 25  # maximum iterations of Lloyd's algorithm
-STEPS, WINDOWS = 128, 8  # of a stream; windows of a stack that are used
+STEPS = 128  # of a stream
+WINDOWS = 8  # of a stack that are used
 FIRST = 0.5  # share of the steps trained with landmarks of the window
 
 
@@ -97,12 +98,14 @@ def centres(points: Tensor, count: int, rng: np.random.Generator) -> Tensor:
     Arthur and Vassilvitskii, 2007). A cluster that loses all its points retains its mean.
     """
     chance = torch.Generator(points.device).manual_seed(int(rng.integers(1 << 31)))
-    heads, apart = torch.arange(len(points)), points.new_ones(points.shape[:2])
+    heads, distances = torch.arange(len(points)), points.new_ones(points.shape[:2])
     found = points[:, :0]
     for _ in range(count):
-        drawn = points[heads, torch.multinomial(apart + 1e-12, 1, generator=chance)[:, 0]][:, None]
+        drawn = points[heads, torch.multinomial(distances + 1e-12, 1, generator=chance)[:, 0]][
+            :, None
+        ]
         distance = torch.cdist(points, drawn)[:, :, 0].square()
-        apart = torch.minimum(apart, distance) if found.shape[1] else distance
+        distances = torch.minimum(distances, distance) if found.shape[1] else distance
         found = torch.cat([found, drawn], 1)
     nearest = points.new_empty(0, dtype=torch.int64)
     for _ in range(ROUNDS):

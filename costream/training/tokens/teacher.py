@@ -15,7 +15,10 @@ from torch import Tensor, nn
 
 from costream.nn.adapters.adapting import fuse
 
-LABELS, SCORES, TOKENS = 0.3, 2.0, 3.0  # weights of the parts of the loss
+# Weights of the parts of the loss
+LABELS = 0.3
+SCORES = 2.0
+TOKENS = 3.0
 
 
 class Teacher:

@@ -27,7 +27,8 @@ from costream.training.training_loop import Stopping, TrainingLoop, TrainingRun
 
 STREAM_STEPS = (16, 128)  # minimum and maximum, so that windows are not always full
 WINDOWS = 8  # supervised steps of a stream if each needs a separate window
-VALIDATE_EVERY, PATIENCE = 20, 6  # steps between validations; validations without improvement
+VALIDATE_EVERY = 20  # steps between validations
+PATIENCE = 6  # validations without improvement
 NOISE = 1.0  # relative to the standard deviation of tokens
 COMING = 0.5  # loss weight of anticipated labels (OadTR, Wang et al., ICCV 2021)
 _AT_ONCE = 512  # steps of a stream in one call of the network

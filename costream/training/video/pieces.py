@@ -87,16 +87,16 @@ def read_pieces(
     """
     rng = np.random.default_rng(seed)
     kept: list[Piece] = []
-    seen = 0
+    count = 0
     for indices in by_recording(examples).values():
         selected = [examples[k] for k in indices]
         for piece in _pieces(card, frontend, selected, labels):
             if (piece.labels == UNSCORED).all():
                 continue
-            seen += 1
+            count += 1
             if len(kept) < max(1, MOST_BYTES // (STEPS * piece.frames[0].nbytes)):
                 kept.append(piece)
-            elif (place := int(rng.integers(seen))) < len(kept):  # Vitter's algorithm R
+            elif (place := int(rng.integers(count))) < len(kept):  # Vitter's algorithm R
                 kept[place] = piece
     return kept
 
@@ -108,8 +108,8 @@ def _pieces(
     times: list[float] = []
 
     def piece() -> Piece:
-        known = labels_at(examples, np.array(times), labels, UNSCORED)
-        return Piece(np.stack(frames), known)
+        labelled = labels_at(examples, np.array(times), labels, UNSCORED)
+        return Piece(np.stack(frames), labelled)
 
     for item in frames_of(card, frontend, stretch(examples)):
         if not isinstance(item, Gap) and isinstance(item.item, VideoFrame):

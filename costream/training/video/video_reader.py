@@ -91,11 +91,11 @@ def stretch(examples: Sequence[Example]) -> Example:
     """Return the part of a recording to read for the examples in it."""
     first = min(examples, key=lambda e: e.start_s)
     ends = [e.end_s for e in examples if e.end_s is not None]
-    known = len(ends) == len(examples)
+    has_ends = len(ends) == len(examples)
     return replace(
         first,
         start_s=max(0, (first.start_s - LEAD_S) // WHOLE_S) * WHOLE_S,
-        end_s=math.ceil(max(ends) / WHOLE_S) * WHOLE_S if known else None,
+        end_s=math.ceil(max(ends) / WHOLE_S) * WHOLE_S if has_ends else None,
     )
 
 

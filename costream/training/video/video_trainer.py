@@ -35,10 +35,13 @@ from costream.training.video.video_reader import EncodedVideo, VideoReader, of_p
 from costream.weights_io.card import Card
 from costream.weights_io.file import Weights
 
-VIEWS, CHECKED_VIEWS = 4, 1  # augmented views of each recording
+VIEWS = 4  # augmented views of each training recording
+CHECKED_VIEWS = 1  # of each validation recording
 VARIED = 4.0  # relative to the differences within a class; harmful from scratch
 STREAMS = 8  # in a batch; half as many if each step has a separate window
-STEPS, PER_EXAMPLE, MOST = 600, 12, 1200
+STEPS = 600  # of a training without examples
+STEPS_PER_EXAMPLE = 12
+MAX_STEPS = 1200
 CHECKS = 8  # streams to validate with
 # Joint training of frontend and network
 JOINT_STEPS = 100
@@ -130,7 +133,7 @@ class VideoTrainer(TokenTrainer):
 
     def schedule(self, network: nn.Module, examples: int, settings: TrainSettings) -> Schedule:
         """Return the schedule of the training on tokens."""
-        steps = settings.steps or min(MOST, STEPS + PER_EXAMPLE * examples)
+        steps = settings.steps or min(MAX_STEPS, STEPS + STEPS_PER_EXAMPLE * examples)
         batch = STREAMS // 2 if slides(network) else STREAMS
         return Schedule(steps, batch, rate=1e-3, decay=0.05, smoothing=0.1)
 
@@ -196,9 +199,9 @@ def listed(recordings: Sequence[EncodedVideo]) -> list[tuple[EncodedVideo, Examp
 def _centroid(
     encoded: Sequence[EncodedVideo], checked: Sequence[EncodedVideo], labels: Sequence[str]
 ) -> list[npt.NDArray[Any]]:
-    rows, asked = (
+    rows, check_rows = (
         np.stack([s.tokens[0][torch.from_numpy(s.steps(e))].mean(0).numpy() for s, e in pairs])
         for pairs in (listed(encoded), listed(checked))
     )
-    known = [labels.index(example.label) for _, example in listed(encoded)]
-    return nearest_centroid(rows, known, asked, len(labels))
+    numbers = [labels.index(example.label) for _, example in listed(encoded)]
+    return nearest_centroid(rows, numbers, check_rows, len(labels))

@@ -11,8 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 # Standard deviations, for one fixed camera that may be knocked, by day and by night.
-TURN, ZOOM, STRETCH, SHIFT = 0.05, 0.1, 0.04, 0.06  # radians; logarithms; half frames
-GAIN, TINT, OFFSET, NOISE = 0.2, 0.08, 8.0, 3.0  # logarithms; of 255
+TURN = 0.05  # radians
+ZOOM = 0.1  # of the logarithm
+STRETCH = 0.04  # of the logarithm
+SHIFT = 0.06  # half frames
+GAIN = 0.2  # of the logarithm
+TINT = 0.08  # of the logarithm, of each colour
+OFFSET = 8.0  # of 255
+NOISE = 3.0  # of 255
 SPEED = 0.25  # of the logarithm, uniform
 PAUSE = 24  # most steps for which the first and the last frame are repeated
 
