@@ -159,7 +159,7 @@ def _header(found: dict[str, PredictionCollector], folder: Path) -> Header:
     headers = [collector.header for collector in found.values() if collector.header is not None]
     first = headers[0]
     if first.heads is not None:
-        raise UsageError("these are results of several models at once", where=folder)
+        raise UsageError("these results come from several models at once", where=folder)
     for other in headers:
         if (other.labels, other.background) != (first.labels, first.background):
             raise UsageError(

@@ -74,11 +74,11 @@ class LabelCollector:
         *,
         cut: bool = True,
     ) -> list[Label]:
-        """Return the label in a list, which is empty for an invalid label, which is reported.
+        """Return a list of the label; empty for an invalid label, which is reported.
 
-        ``spot`` is its place in the file. Times are seconds or their text; ``end`` None or "":
-        until the end of the recording. ``cut``: a start before 0 s is cut off, as of a timeline of
-        more than the recording; otherwise it is an error.
+        ``spot``: its place in the file. Times are seconds or text; ``end`` None or "": the end of
+        the recording. ``cut``: cut off a start before 0 s, as timelines of more than the recording
+        have it; otherwise it is an error.
         """
         where = f"{path}, {spot}"
         label = composed(label.strip())
@@ -132,7 +132,7 @@ class LabelCollector:
             raise UsageError(listed_errors([f"{path}: {what}" for path, what in self._errors]))
         if self.part is not None and not self._taken:
             raise UsageError(
-                f"there is no part {self.part!r} in the labels",
+                f"the labels have no part {self.part!r}",
                 hint=f"its parts: {', '.join(map(repr, self._parts))}" if self._parts else None,
             )
 

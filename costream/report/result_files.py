@@ -38,7 +38,7 @@ def find_results(argument: Path) -> list[ResultFile]:
         files = sorted(found, key=lambda f: f.name)
         if not files:
             hint = "results are .jsonl or .json files, as 'costream detect -o' writes them"
-            raise SourceError("there are no results in this folder", where=where, hint=hint)
+            raise SourceError("no results in this folder", where=where, hint=hint)
         return files
     if not argument.exists():
         raise SourceError("no such file or folder", where=where)

@@ -46,7 +46,7 @@ class Run:
 
 
 def section(run: Run, palette: Palette, *, alone: bool) -> Html:
-    """Return the article of a run. ``alone``: its title is that of the page."""
+    """Return the article of a run. ``alone``: its title is the title of the page."""
     summary = run.summary
     head = tag("header", tag("h1" if alone else "h2", name(run.title)), _who(run))
     parts = [

@@ -150,8 +150,8 @@ def check_adapter(settings: TrainSettings, objects: bool = False) -> None:
 def with_facts(card: Card, facts: dict[str, Any], compare: Path | None) -> Card:
     """Return a card with the numbers of trained weights, removed channels and operations.
 
-    ``compare``: weights of the same training without ``--density``, whose accuracy on the
-    validation examples the card's is compared with. UsageError if they are of another training.
+    ``compare``: weights of the same training without ``--density``; the card gets the difference
+    of the validation accuracies. UsageError if they are of another training.
     """
     if not facts:
         return card
@@ -163,7 +163,7 @@ def with_facts(card: Card, facts: dict[str, Any], compare: Path | None) -> Card:
         is_same_training = (other.trained_on, other.labels) == (card.trained_on, card.labels)
         if not is_same_training or score is None or measure not in scores or other.compression:
             raise UsageError(
-                "not the same training without --density: other examples, labels, seed or start",
+                "not the same training without --density: examples, labels, seed or base differ",
                 where=compare,
             )
         facts = {**facts, "validation_loss": round(scores[measure] - score, 4)}
@@ -173,7 +173,7 @@ def with_facts(card: Card, facts: dict[str, Any], compare: Path | None) -> Card:
 def adapter_card(card: Card, base_sha256: str, sha256: str) -> Card:
     """Return the card of the adapter file of weights with this card.
 
-    ``base_sha256``: digest of the base weights; ``sha256``: of those that are frozen.
+    ``base_sha256``: digest of the base weights; ``sha256``: of the frozen ones.
     """
     facts = {k: v for k, v in card.compression.items() if k != "pruned"}
     facts |= {"base": base_sha256, "frozen": sha256}

@@ -201,7 +201,7 @@ def background_first(found: set[str], names: Sequence[str]) -> tuple[str, ...]:
     if duplicates := [repr(label) for label in events if counts[normalise_label(label)] > 1]:
         raise UsageError(
             f"classes that differ only in case or word separators: {', '.join(duplicates)}",
-            hint="give them one name, or names that differ",
+            hint="rename one of them",
         )
     return ((same or names)[0], *events)
 

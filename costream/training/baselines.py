@@ -25,8 +25,8 @@ def nearest_centroid(
 ) -> list[npt.NDArray[Any]]:
     """Return probabilities [1, K] for each row of ``checks`` [M, D], a softmax of cosines.
 
-    ``rows`` [N, D] with their ``labels`` are the training examples: features, mean over time. Each
-    class is represented by its mean; a class without examples has probability 0.
+    ``rows`` [N, D] and ``labels`` [N] are the training examples: mean features over time. Each
+    class is represented by the mean of its rows; a class without examples has probability 0.
     """
     present = sorted(set(labels))
     where = np.asarray(labels)

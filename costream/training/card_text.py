@@ -62,7 +62,7 @@ def _costs(card: Card) -> list[str]:
 
 
 def compression_lines(card: Card) -> list[str]:
-    """Return a line on what was adapted and pruned; none if nothing was."""
+    """Return a line about adapters and pruning; nothing without them."""
     facts = card.compression
     if "learnt" not in facts:
         return []

@@ -141,5 +141,5 @@ class TrainingCheckpoint:
             raise UsageError(
                 "checkpoint of a training with other options or data",
                 where=self._path,
-                hint="give the same ones to resume, or --overwrite to start over",
+                hint="use the same options and data to resume, or --overwrite to start over",
             )

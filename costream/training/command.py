@@ -1,7 +1,7 @@
 """``costream train``: train a model of custom classes from a few labelled examples.
 
-This module holds the steps of every training; the ``trainer`` modules of ``skeleton``, ``audio``,
-``video`` and ``objects`` hold the rest.
+This module holds the steps that all trainings share; a trainer of each kind of example does the
+rest.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class SequenceTrainer(ABC):
     ] = {}  # of the trained network, where they differ from its card
 
     def labels(self, found: set[str], card: Card) -> tuple[str, ...]:
-        """Return the labels to learn from those of the examples, the background first.
+        """Return the labels to learn, the background first. ``found``: labels of the examples.
 
         Classes named like the model's background or like one of ``backgrounds`` become one.
         """

@@ -157,7 +157,8 @@ def split_lines(
 ) -> tuple[list[Example], list[Example]]:
     """Return lines to train on and to validate with, with no group on both sides.
 
-    A group is held out by a hash of its name; a label of which nothing would be left is not.
+    A group is held out by a hash of its name. Lines of labels that would have no training lines are
+    not held out.
     """
     sides: tuple[list[Example], list[Example]] = ([], [])
     for line in lines:
