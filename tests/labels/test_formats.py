@@ -147,7 +147,7 @@ def test_elan_with_several_tiers(tmp_path, caplog):
     assert "tiers with a parent tier, left out" in caplog.text
     (recording,) = read_recordings(None, tmp_path / "clip.eaf#actions")
     assert [label.label for label in recording.labels] == ["wave & walk"]
-    with pytest.raises(UsageError, match="no part 'lights' in the labels; its parts: 'default'"):
+    with pytest.raises(UsageError, match="the labels have no part 'lights'; its parts: 'default'"):
         read_recordings(None, tmp_path / "clip.eaf#lights")
 
 
