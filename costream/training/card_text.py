@@ -101,14 +101,14 @@ def sequence_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> 
         "|---" * (len(names) + 1) + "|",
     ]
     for model, scores in models.items():
-        lines.append(f"| {model} | {' | '.join(_cell(scores.get(n)) for n in names)} |")
+        lines.append(f"| {model} | {' | '.join(cell(scores.get(n)) for n in names)} |")
     low, high = first["top1_95"]
     lines += ["", f"Top-1: 95 % interval over {interval_units(first)} {low:.3f} to {high:.3f}."]
     timelines = [(model, m["timeline"]) for model, m in models.items() if "timeline" in m]
     if timelines:
         shown = timeline_table("the timeline of a sequence shows", timelines)
         lines += ["", f"| {' | '.join(shown.columns)} |", "|---" * len(shown.columns) + "|"]
-        rows = ([str(name), *map(_cell, cells)] for name, *cells in shown.rows)
+        rows = ([str(name), *map(cell, cells)] for name, *cells in shown.rows)
         lines += [f"| {' | '.join(row)} |" for row in rows]
     if "groups" in first:
         parts = [f"{g} {v['top1']:.3f} ({v['sequences']})" for g, v in first["groups"].items()]
@@ -117,7 +117,7 @@ def sequence_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> 
     for name in labels:
         if name in first["classes"]:
             row = first["classes"][name]
-            cells = (_cell(row[k]) for k in ("sequences", "recall", "precision"))
+            cells = (cell(row[k]) for k in ("sequences", "recall", "precision"))
             lines.append(f"| {name} | {' | '.join(cells)} |")
     if first["confused"]:
         wrong = [f"{a} taken for {b} ({n})" for a, b, n in first["confused"][:8]]
@@ -125,5 +125,6 @@ def sequence_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> 
     return lines
 
 
-def _cell(value: str | float | None) -> str:
+def cell(value: str | float | None) -> str:
+    """Return a table cell: numbers with three decimals, a dash for None."""
     return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)

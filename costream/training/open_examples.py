@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from costream.core.errors import CostreamError, SourceError, UsageError
@@ -77,12 +76,6 @@ def open_example(
         raise located(error, example) from error
     finally:
         source.close()
-
-
-@cache
-def _tell(where: str, line: str) -> None:
-    """Log once what was assumed about a recording, however many examples it has."""
-    log.warning("%s: %s", where, line)
 
 
 def _without_faults(

@@ -17,6 +17,7 @@ from costream.evaluation.metrics.detection import (
     precision_interval,
 )
 from costream.training.adaptation import Adaptation
+from costream.training.card_text import cell
 from costream.weights_io.card import Card, Timeline
 
 ENOUGH = 10  # least number of validation objects to choose a threshold by
@@ -101,7 +102,7 @@ def detection_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) ->
     for model, scores in models.items():
         values = [scores["AP50"], *(scores["classes"][n]["AP50"] for n in names), scores["AP"]]
         cost = f"{scores['macs'] / 1e9:.3f}" if "macs" in scores else "-"
-        lines.append(f"| {model} | {' | '.join(map(_cell, values))} | {cost} |")
+        lines.append(f"| {model} | {' | '.join(map(cell, values))} | {cost} |")
     for model, scores in models.items():
         if "AP50_95" in scores:
             low, high = scores["AP50_95"]
@@ -131,7 +132,3 @@ def rounded_scores(
 
 def _parts(scores: dict[str, Any]) -> Iterable[dict[str, Any]]:
     return [scores, *scores["classes"].values()]
-
-
-def _cell(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
