@@ -154,7 +154,7 @@ def test_mistakes_are_reported(levels: Path, tmp_path: Path) -> None:
     (tmp_path / "binary.bin").write_bytes(b"a line\n\0\1\2")
     (tmp_path / "wide.txt").write_bytes("höher".encode("utf-16"))
     refused(4, "the file is empty", "read", tmp_path / "empty.txt", "-m", levels)
-    refused(4, "holds zero bytes", "read", tmp_path / "binary.bin", "-m", levels)
+    refused(4, "contains zero bytes", "read", tmp_path / "binary.bin", "-m", levels)
     refused(4, "iconv -f UTF-16", "read", tmp_path / "wide.txt", "-m", levels)
     refused(4, "no such file", "read", tmp_path / "none.txt", "-m", levels)
     (tmp_path / "a.txt").write_text("words\n")

@@ -130,7 +130,7 @@ def test_closed_in_the_middle(tmp_path: Path) -> None:
     items = source.items()
     frames = [next(items) for _ in range(3)]
     source.close()
-    assert not any(thread.name == "read ahead" for thread in threading.enumerate())
+    assert not any(thread.name == "prefetch" for thread in threading.enumerate())
     assert all(isinstance(f, VideoFrame) and f.rgb.shape == (64, 96, 3) for f in frames)
     assert list(items) == []
 
