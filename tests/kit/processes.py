@@ -28,20 +28,7 @@ Streams = tuple[IO[bytes], IO[bytes], IO[bytes]]
 Run = tuple[list[str], dict[str, str], str]  # arguments, environment, working directory
 # PyTorch's optimisers load its compiler, which takes seconds.
 _LOADED = ("av", "numpy.random", "safetensors.torch", "torch", "torch._dynamo")
-_ROOMS = (
-    "checkpoints",
-    "cli",
-    "evaluation",
-    "frontends",
-    "importers",
-    "labels",
-    "models",
-    "results",
-    "runtime",
-    "sinks",
-    "sources",
-    "training",
-)
+_ROOMS = ("cli", "evaluation", "labels", "models", "runtime", "sinks", "sources", "training")
 
 
 class Forks:
