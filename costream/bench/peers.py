@@ -20,7 +20,7 @@ from costream.models.skeleton.blocks import SkeletonBlock, TemporalUnit
 from costream.models.skeleton.network import SkeletonNet
 from costream.nn.encoder import Encoder
 from costream.nn.graph import GraphConvolution
-from costream.nn.video3d.blocks import Bottleneck3d, SqueezeExcitation
+from costream.nn.video3d.bottleneck import Bottleneck3d, SqueezeExcitation
 from costream.nn.video3d.encoder import VideoEncoder
 
 _PARTS = ("self_attn", "linear1", "linear2", "norm1", "norm2")

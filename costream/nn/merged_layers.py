@@ -22,7 +22,8 @@ from costream.nn.graph import scale_and_shift
 from costream.nn.parts import Part, PartState
 from costream.nn.state import zeros
 from costream.nn.timing import check_shape
-from costream.nn.video3d.convolution import FrameRingState, VolumeStep
+from costream.nn.video3d.convolution import VolumeStep
+from costream.nn.video3d.frame_ring import FrameRingState
 
 
 class Activation(NamedTuple):

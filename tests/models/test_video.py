@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from costream.models.video.video3d.network import VideoNet, WindowVideoNet
-from costream.nn.video3d.encoder import VideoState
+from costream.nn.video3d.folded import VideoState
 from kit.video_nets import KINDS, plain, small_net, stepped, video
 
 pytestmark = pytest.mark.usefixtures("no_grad")

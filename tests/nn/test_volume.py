@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from costream.nn.video3d.convolution import FrameRing, VolumeStep
+from costream.nn.video3d.convolution import VolumeStep
+from costream.nn.video3d.frame_ring import FrameRing
 
 
 @pytest.mark.parametrize("start", ["zeros", "replicate"])

@@ -18,7 +18,7 @@ from costream.models.video.movinet.network import MoViNet
 from costream.models.video.movinet.trunk import same_pads
 from costream.models.video.video3d.network import VideoNet, WindowVideoNet
 from costream.nn.timing import in_sequence
-from costream.nn.video3d.blocks import odd_kernel_timing
+from costream.nn.video3d.padding import odd_kernel_timing
 
 Shape = tuple[int, int, int]  # of a frame, C, h, w
 

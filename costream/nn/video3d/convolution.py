@@ -9,7 +9,6 @@ wide as the input and also serves a residual.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
@@ -18,8 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.nn.graph import scale_and_shift
-from costream.nn.state import zeros
-from costream.nn.timing import ClockedState, check_shape
+from costream.nn.video3d.frame_ring import FrameRingState
 
 
 class VolumeStep:
@@ -131,65 +129,3 @@ class VolumeStep:
         for row, tap in zip(rows[:-1], self.taps[:-1], strict=True):
             out.addmm_(row, tap)
         return out.view(frames[0].shape[0], 1, *frames[0].shape[1:3], -1)
-
-
-# Ring buffer of the last frames of each stream, for convolutions over time.
-
-
-STARTS = ("zeros", "replicate")
-
-
-@dataclass
-class FrameRingState(ClockedState):
-    """Frames in a ring: frame t is in slot t mod n."""
-
-    frames: Tensor  # [B, n, H, W, C]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        with torch.inference_mode(False):  # views of the same memory; making one takes 2 us
-            self.slots = self.frames.unbind(1)
-            self.volume = self.frames.permute(0, 4, 1, 2, 3)
-
-
-class FrameRing:
-    """Ring buffer of the newest ``slots`` frames.
-
-    Args:
-        slots: n.
-        start: frames before the first of a stream: "zeros", or copies of the first ("replicate").
-    """
-
-    def __init__(self, slots: int, start: str) -> None:
-        self.slots, self.start = slots, start
-
-    def init_state(self, batch_size: int, size: Sequence[int], like: Tensor) -> FrameRingState:
-        """Return the initial state of ``batch_size`` streams; ``size``: (H, W, C) of a frame."""
-        return FrameRingState(zeros(batch_size), zeros(batch_size, self.slots, *size, like=like))
-
-    def next_slot(self, state: FrameRingState) -> Tensor:
-        """Return the memory [B, H, W, C] of the next frame, to be written before ``push``."""
-        return state.slots[state.peek() % self.slots]
-
-    def push(self, x: Tensor, state: FrameRingState, rows: Sequence[int]) -> int:
-        """Store a frame [B, H, W, C] of every stream and return its number t.
-
-        ``rows``: streams that have not started yet, whose frames are set to zero; with start
-        "replicate", those that start with this frame.
-        """
-        time = state.tick()
-        slot = state.slots[time % self.slots]
-        if x is not slot:
-            check_shape(x.shape, slot.shape)
-            slot.copy_(x)
-        if rows:
-            each = list(rows)
-            if self.start == "zeros":
-                slot[each] = 0
-            else:
-                state.frames[each] = slot[each].unsqueeze(1)
-        return time
-
-    def frame(self, state: FrameRingState, time: int) -> Tensor:
-        """Return a view of frame t [B, H, W, C], one of the last n."""
-        return state.slots[time % self.slots]

@@ -10,85 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.nn.folding import Foldable, Folded
-from costream.nn.pooling import MaxState, MeanState, TemporalMax, TemporalMean
-from costream.nn.state import State, zeros
-from costream.nn.timing import ClockedState, ContinualModule, Timing, check_shape, in_sequence
-from costream.nn.video3d.blocks import (
-    Bottleneck3d,
-    FoldedBottleneck,
-    FoldedStem,
-    VideoStem,
-    convolution,
-    odd_kernel_timing,
-)
-from costream.nn.video3d.convolution import STARTS, VolumeStep
-
-# Steps of 3D networks: batch norms folded in, each frame computed once.
-
-
-class FoldedPart(Protocol):
-    """A part of a network in evaluation. Frames are [B, H, W, C], sizes (H, W, C)."""
-
-    timing: Timing
-
-    def init_state(self, batch_size: int, size: Sequence[int]) -> State:
-        """Return the initial state of ``batch_size`` streams."""
-
-    def output_size(self, size: Sequence[int]) -> tuple[int, int, int]:
-        """Return the output size for inputs of ``size``."""
-
-    def place(self, state: Any) -> Tensor | None:
-        """Return memory where the next frame may be written, to save a copy, or None."""
-
-    def step(self, x: Tensor, state: Any, rows: Sequence[int], out: Tensor | None) -> Tensor | None:
-        """Take a frame of every stream, return an output or None.
-
-        ``rows``: see ``FrameRing.push``. ``out``: memory for the output.
-        """
-
-
-class FoldedHalving:
-    """Maximum of each two frames; a ``FoldedPart``."""
-
-    def __init__(self, pool: TemporalMax, like: Tensor) -> None:
-        self.pool, self.timing, self._like = pool, pool.timing, like
-
-    def init_state(self, batch_size: int, size: Sequence[int]) -> MaxState:  # noqa: D102
-        return self.pool.init_state(batch_size, size, self._like)
-
-    def output_size(self, size: Sequence[int]) -> tuple[int, int, int]:  # noqa: D102
-        return size[0], size[1], size[2]
-
-    def place(self, state: MaxState) -> None:  # noqa: D102
-        return None
-
-    def step(  # noqa: D102
-        self, x: Tensor, state: MaxState, rows: Sequence[int], out: Tensor | None
-    ) -> Tensor | None:
-        if rows and not self.pool.padding:  # with padding, the pool knows which streams start
-            x[list(rows)] = -torch.inf
-        return self.pool.forward_step(x, state)
-
-
-@dataclass
-class VideoState(ClockedState):
-    """State of a network."""
-
-    steps: Tensor  # int64 [B], frames since the stream began
-    parts: tuple[State, ...]
-    mean: MeanState
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.taken: Any = self.steps.numpy()  # a NumPy view of the same memory, which is faster
+from costream.nn.pooling import MeanState, TemporalMax, TemporalMean
+from costream.nn.state import zeros
+from costream.nn.timing import ContinualModule, Timing, check_shape, in_sequence
+from costream.nn.video3d.architectures import VIDEO_ARCHITECTURES, VideoArchitecture
+from costream.nn.video3d.bottleneck import Bottleneck3d, FoldedBottleneck
+from costream.nn.video3d.convolution import VolumeStep
+from costream.nn.video3d.folded import FoldedHalving, FoldedPart, VideoState
+from costream.nn.video3d.frame_ring import STARTS
+from costream.nn.video3d.padding import convolution, odd_kernel_timing
+from costream.nn.video3d.stem import FoldedStem, VideoStem
 
 
 class FoldedVideo(Folded):
@@ -172,24 +110,6 @@ class FoldedVideo(Folded):
         if mean is None or self.linear is None:
             return mean
         return F.relu(torch.mm(mean, self.linear))
-
-
-@dataclass(frozen=True)
-class VideoArchitecture:
-    """Architecture of a kind of network, apart from its sizes."""
-
-    stem_kernel: int  # over time
-    kernels: tuple[tuple[int, ...], ...]  # over time, of the blocks of each stage, repeated
-    strides: tuple[int, ...]  # in pixels, of the first block of each stage
-    halves: bool = False  # the maximum of each two frames is taken after the first stage
-    depthwise: bool = False  # X3D's blocks, stem and head
-
-
-VIDEO_ARCHITECTURES = {
-    "x3d": VideoArchitecture(5, ((3,),) * 4, (2, 2, 2, 2), depthwise=True),
-    "slow": VideoArchitecture(1, ((1,), (1,), (3,), (3,)), (1, 2, 2, 2)),
-    "i3d": VideoArchitecture(5, ((3,), (3, 1), (3, 1), (1, 3)), (1, 2, 2, 2), halves=True),
-}
 
 
 class VideoEncoder(ContinualModule, Foldable[FoldedVideo]):

@@ -16,7 +16,8 @@ from costream.models.oad.cooadtr import OadOutput
 from costream.models.spec import register_model
 from costream.models.window import SlidingWindow, WindowState
 from costream.nn.timing import ContinualModule
-from costream.nn.video3d.encoder import VideoEncoder, VideoState
+from costream.nn.video3d.encoder import VideoEncoder
+from costream.nn.video3d.folded import VideoState
 from costream.nn.video3d.sizes import TASK, find_size
 
 

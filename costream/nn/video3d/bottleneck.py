@@ -1,9 +1,7 @@
-"""Residual bottlenecks of 3D networks over clips, with gradients, and frame by frame.
+"""Residual bottlenecks of 3D networks: over clips with gradients, and frame by frame.
 
-Clips are [B, C, T, H, W]. ``form`` is the padding in time: "same", as in the ordinary network,
-has zeros on both sides. The others are what a stream computes from the frames so far: "zeros"
-before frame 0 only, or copies of frame 0 ("replicate"); then there is no padding after the newest
-frame, and squeeze-excitation acts on each frame.
+Clips are [B, C, T, H, W]. ``form``: their padding in time, see ``padding``; unless it is "same",
+squeeze-excitation acts on each frame.
 """
 
 from __future__ import annotations
@@ -17,31 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.nn.state import State
-from costream.nn.timing import Timing
-from costream.nn.video3d.convolution import FrameRing, FrameRingState, VolumeStep
-
-
-def pad_time(x: Tensor, form: str, kernel: int) -> Tensor:
-    """Return a clip [B, C, T, H, W] padded in time for an odd kernel."""
-    if form == "replicate":
-        return torch.cat([x[:, :, :1].expand(-1, -1, kernel - 1, -1, -1), x], 2)
-    half = kernel // 2
-    return F.pad(x, (0, 0, 0, 0, half, half if form == "same" else 0))
-
-
-def centre_frames(x: Tensor, form: str, kernel: int) -> Tensor:
-    """Return the frames of a clip on which the outputs of a kernel are centred."""
-    half = kernel // 2
-    if not half or form == "same":
-        return x
-    if form == "zeros":
-        return x[:, :, :-half]
-    return torch.cat([x[:, :, :1].expand(-1, -1, half, -1, -1), x[:, :, :-half]], 2)
-
-
-def odd_kernel_timing(kernel: int, start: str) -> Timing:
-    """Return the timing of an odd kernel in a stream."""
-    return Timing(kernel, kernel // 2 if start == "zeros" else kernel - 1)
+from costream.nn.video3d.convolution import VolumeStep
+from costream.nn.video3d.frame_ring import FrameRing, FrameRingState
+from costream.nn.video3d.padding import centre_frames, convolution, odd_kernel_timing, pad_time
 
 
 class SqueezeExcitation(nn.Module):
@@ -118,18 +94,6 @@ class Bottleneck3d(nn.Module):
         if self.shortcut is not None:
             beside = self.shortcut_bn(self.shortcut(beside))
         return F.relu(self.c_bn(self.c(y)) + beside)
-
-
-def convolution(
-    in_width: int, out_width: int, kernel: tuple[int, int, int], stride: int = 1, groups: int = 1
-) -> nn.Conv3d:
-    """Return a convolution without bias, padded in space, not in time; ``stride`` is in pixels."""
-    sides = (0, kernel[1] // 2, kernel[2] // 2)
-    strides = (1, stride, stride)
-    return nn.Conv3d(in_width, out_width, kernel, strides, sides, groups=groups, bias=False)
-
-
-# Residual bottlenecks of 3D networks in evaluation, frame by frame.
 
 
 @dataclass
@@ -218,74 +182,3 @@ def _excite(frames: Tensor, weights: Sequence[Tensor]) -> None:
         first, first_bias, second, second_bias = weights
         hidden = torch.addmm(first_bias, frames.mean((1, 2)), first).relu_()
         frames *= torch.addmm(second_bias, hidden, second).sigmoid_()[:, None, None]
-
-
-# Stem of 3D networks, over clips and frame by frame.
-
-
-class VideoStem(nn.Module):
-    """Convolution, batch norm, ReLU.
-
-    Args:
-        width: output channels. ``kernel``: over time, odd.
-        separate: X3D's form, a convolution over 3 x 3 pixels with stride 2 followed by a depthwise
-            one over time; otherwise ResNet's, one over both, 7 x 7 pixels with stride 2, and the
-            maxima of 3 x 3 with stride 2.
-    """
-
-    def __init__(self, width: int, kernel: int, separate: bool) -> None:
-        super().__init__()
-        self.kernel, self.separate, self.width = kernel, separate, width
-        if separate:
-            self.conv_xy = convolution(3, width, (1, 3, 3), 2)
-            self.conv = convolution(width, width, (kernel, 1, 1), groups=width)
-        else:
-            self.conv = convolution(3, width, (kernel, 7, 7), 2)
-        self.bn = nn.BatchNorm3d(width)
-
-    def forward(self, x: Tensor, form: str) -> Tensor:
-        """Return [B, O, T', H', W'] for clips ``x`` [B, 3, T, H, W]."""
-        y = self.conv_xy(x) if self.separate else x
-        y = F.relu(self.bn(self.conv(pad_time(y, form, self.kernel))))
-        return y if self.separate else F.max_pool3d(y, (1, 3, 3), (1, 2, 2), (0, 1, 1))
-
-
-class FoldedStem:
-    """A ``VideoStem`` in evaluation; no gradients. See ``encoder.FoldedPart``.
-
-    ``start``: see ``FrameRing``.
-    """
-
-    def __init__(self, stem: VideoStem, start: str) -> None:
-        self.timing = odd_kernel_timing(stem.kernel, start)
-        self.ring = FrameRing(stem.kernel, start)
-        self.pixels = VolumeStep(stem.conv_xy) if stem.separate else None
-        self.conv = VolumeStep(stem.conv, stem.bn)
-        self._like = stem.conv.weight.detach()
-
-    def init_state(self, batch_size: int, size: Sequence[int]) -> FrameRingState:  # noqa: D102
-        shape = size if self.pixels is None else self.pixels.output_size(size)
-        return self.ring.init_state(batch_size, shape, self._like)
-
-    def output_size(self, size: Sequence[int]) -> tuple[int, int, int]:  # noqa: D102
-        if self.pixels is not None:
-            return self.pixels.output_size(size)
-        height, width, channels = self.conv.output_size(size)
-        return -(-height // 2), -(-width // 2), channels
-
-    def place(self, state: FrameRingState) -> None:  # noqa: D102
-        return None
-
-    def step(  # noqa: D102
-        self, x: Tensor, state: FrameRingState, rows: Sequence[int], out: Tensor | None
-    ) -> Tensor | None:
-        if self.pixels is not None:
-            x = self.pixels.convolve(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        time = self.ring.push(x, state, rows)
-        if time < self.timing.delay:
-            return None
-        if self.pixels is not None:
-            return self.conv.rectify(self.conv.weigh(state, time, out))
-        y = self.conv.over_time(state, time).squeeze(1)
-        y = F.max_pool2d(y.permute(0, 3, 1, 2), 3, 2, 1).permute(0, 2, 3, 1)
-        return torch.clamp_min(y, 0, out=out)
