@@ -12,7 +12,9 @@ from torch import Tensor
 
 from costream.bench.timing import Contender, measure, quiet_torch, state_size, step_row
 from costream.core.tables import Table
-from costream.models.audio.yamnet import BANDS, FRAMES, YamNet
+from costream.models.audio.efficientat import EfficientAt
+from costream.models.audio.windows import SpectrogramWindows
+from costream.models.audio.yamnet import YamNet
 from costream.models.eventful.backbone import BackboneState
 from costream.models.eventful.rf_detr import RfDetr
 from costream.models.eventful.yolos import Yolos
@@ -37,8 +39,9 @@ def published_steps_table(model: str, rounds: int = 10, threads: int = 1) -> Tab
         torch.manual_seed(0)
         arguments = model_spec(model).arguments or {}
         kind = model.partition("-")[0]
-        if kind == "yamnet":
-            ways, inputs, note = sound_ways(YamNet(**arguments).eval())
+        if kind in ("yamnet", "efficientat"):
+            listener = YamNet if kind == "yamnet" else EfficientAt
+            ways, inputs, note = sound_ways(listener(**arguments).eval())
         elif kind == "movinet":
             ways, inputs, note = action_ways(MoViNet(**arguments).eval())
         else:
@@ -54,11 +57,11 @@ def published_steps_table(model: str, rounds: int = 10, threads: int = 1) -> Tab
 Ways = tuple[list[Contender], Sequence[Tensor], str]
 
 
-def sound_ways(net: YamNet) -> Ways:
-    """Return a hop alone, and hops of a file, sixteen at a time: both are the published patches."""
+def sound_ways(net: SpectrogramWindows) -> Ways:
+    """Return a hop alone, and hops of a file, sixteen at a time: both are the published windows."""
     state, many = net.init_state(), net.init_state()
-    hops = [torch.randn(1, net.hop_frames, BANDS) for _ in range(4)]
-    chunk = torch.randn(1, 16, net.hop_frames, BANDS)
+    hops = [torch.randn(1, net.hop_frames, net.bands) for _ in range(4)]
+    chunk = torch.randn(1, 16, net.hop_frames, net.bands)
     ways = [
         _contender(
             "costream", lambda x: net.forward_step(x, state).logits, net.count_macs(), state
@@ -70,7 +73,7 @@ def sound_ways(net: YamNet) -> Ways:
             many,
         ),
     ]
-    return ways, hops, f"A hop computes its patch of {FRAMES} frames, as published."
+    return ways, hops, f"A hop computes its window of {net.window_frames} frames, as published."
 
 
 def action_ways(net: MoViNet) -> Ways:

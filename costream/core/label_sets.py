@@ -295,8 +295,16 @@ def _shipped(file: str, background: str | None = None) -> Labels:
     return Labels(tuple(text.splitlines()), background, None)
 
 
-# The classes of YAMNet: six of AudioSet's 527 are left out (yamnet_class_map.csv, Apache-2.0).
-AUDIOSET_521 = _shipped("audioset_521.txt")
+# The classes of AudioSet (Gemmeke et al., ICASSP 2017; class_labels_indices.csv, CC BY 4.0), and
+# those of YAMNet, which leaves six of them out (yamnet_class_map.csv, Apache-2.0).
+AUDIOSET_527 = _shipped("audioset_527.txt")
+_NOT_IN_YAMNET = (
+    *("Male speech, man speaking", "Female speech, woman speaking", "Battle cry"),
+    *("Male singing", "Female singing", "Funny music"),
+)
+AUDIOSET_521 = Labels(
+    tuple(name for name in AUDIOSET_527.names if name not in _NOT_IN_YAMNET), None, None
+)
 KINETICS600 = _shipped("kinetics_600.txt")
 # As MiniROAD numbers them; the rate depends on the features.
 FINEACTION = _shipped("fineaction.txt", "background")
@@ -311,6 +319,7 @@ KNOWN = {
     "ntu-60": NTU60,
     "ntu-120": NTU120,
     "audioset-521": AUDIOSET_521,
+    "audioset-527": AUDIOSET_527,
     "fineaction": FINEACTION,
     "kinetics-600": KINETICS600,
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from costream.core.errors import ModelError, UsageError
-from costream.models.audio.yamnet import YamNet
+from costream.models.audio.windows import SpectrogramWindows
 from costream.models.build import build
 from costream.models.catalogue import read_model
 from costream.models.exporting.convolutional import (
@@ -93,7 +93,7 @@ def step_graph(stored: Weights, *, whole: bool = False) -> StepGraph:
 
 def _family(network: Any) -> tuple[Callable[..., str], Callable[..., Any], Callable[..., str]]:
     """Return functions for the reason against an export, the shape of ``x`` and the step."""
-    if isinstance(network, MoViNet | VideoNet | YamNet):
+    if isinstance(network, MoViNet | VideoNet | SpectrogramWindows):
         return why_not_convolutional, convolutional_shape, add_convolutional
     if hasattr(network, "joints"):
         return why_not_skeleton, skeleton_shape, add_skeleton

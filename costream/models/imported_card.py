@@ -24,6 +24,7 @@ _DATA_SETS = {
     (OBJECT_DETECTION, 80): "coco",
     (OBJECT_DETECTION, 30): "imagenet-vid",
     (AUDIO_TAGGING, 521): "audioset-521",
+    (AUDIO_TAGGING, 527): "audioset-527",
     (TASK, 400): "kinetics-400",
     (TASK, 600): "kinetics-600",
     (TASK, 97): "epic-verbs",

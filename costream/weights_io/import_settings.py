@@ -111,8 +111,8 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "labels": (
         *_TEXT,
         "thumos14, tvseries, fineaction, gtzan, coco, imagenet-vid, epic-verbs, kinetics-400,"
-        " kinetics-600, ntu-60, audioset-521, or a text file (default: by the task and the number"
-        " of classes)",
+        " kinetics-600, ntu-60, audioset-521, audioset-527, or a text file (default: by the task"
+        " and the number of classes)",
     ),
     "background": (*_TEXT, "the label that is not an event"),
     "rate_hz": (

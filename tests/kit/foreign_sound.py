@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from costream.models.oad.cooadtr import CoTrans
 
@@ -129,3 +129,92 @@ def yamnet_in_keras(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         elif end in ends:
             out[f"{path}/bn/{path}/bn/{ends[end]}:0"] = value
     return out
+
+
+EFFICIENTAT = (  # of each block: kernel, channels inside and out, squeezed, hard swish, stride
+    *((3, 8, 8, 0, False, 1), (3, 8, 8, 0, False, 2), (3, 8, 8, 0, False, 1)),
+    *((5, 8, 8, 8, False, 2), (5, 16, 8, 8, False, 1), (5, 16, 8, 8, False, 1)),
+    *((3, 24, 8, 0, True, 2), (3, 24, 8, 0, True, 1), (3, 24, 8, 0, True, 1)),
+    *((3, 24, 8, 0, True, 1), (3, 48, 16, 16, True, 1), (3, 64, 16, 16, True, 1)),
+    *((5, 64, 16, 16, True, 2), (5, 96, 16, 24, True, 1), (5, 96, 16, 24, True, 1)),
+)
+
+
+class EfficientAtModules(nn.Module):
+    """MobileNetV3 of width 0.1 with the module names of EfficientAT, norms as such, untrained."""
+
+    def __init__(self, classes: int = 5) -> None:
+        super().__init__()
+        width, layers = 8, [_normed(1, 8, 3, 2, 1, nn.Hardswish())]
+        for kernel, inside, out, squeezed, hard, stride in EFFICIENTAT:
+            layers.append(_Residual(width, kernel, inside, out, squeezed, hard, stride))
+            width = out
+        layers.append(_normed(width, 6 * width, 1, 1, 1, nn.Hardswish()))
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(6 * width, 128),
+            nn.Hardswish(),
+            nn.Dropout(0.2),
+            nn.Linear(128, classes),
+        )
+        for name, tensor in self.state_dict().items():
+            if name.endswith(("running_mean", "running_var", "bias", "1.weight")):
+                base = 1.0 if name.endswith(("running_var", "1.weight")) else 0.0
+                tensor.copy_(base + values(name, tuple(tensor.shape), 0.2))
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.features(x))
+
+
+def _normed(
+    inputs: int, out: int, kernel: int, stride: int, groups: int, then: nn.Module | None
+) -> nn.Sequential:
+    conv = nn.Conv2d(inputs, out, kernel, stride, kernel // 2, groups=groups, bias=False)
+    layers = [conv, nn.BatchNorm2d(out, eps=1e-3)]
+    return nn.Sequential(*layers, *([] if then is None else [then]))
+
+
+class _Excitation(nn.Module):
+    def __init__(self, width: int, squeezed: int) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(width, squeezed), nn.Linear(squeezed, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = self.fc2(self.fc1(x.mean((2, 3))).relu()).sigmoid()
+        return x * gate[:, :, None, None]
+
+
+class _Concurrent(nn.Module):
+    def __init__(self, width: int, squeezed: int) -> None:
+        super().__init__()
+        self.conc_se_layers = nn.ModuleList([_Excitation(width, squeezed)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conc_se_layers[0](x)
+
+
+class _Residual(nn.Module):
+    def __init__(
+        self,
+        width: int,
+        kernel: int,
+        inside: int,
+        out: int,
+        squeezed: int,
+        hard: bool,
+        stride: int,
+    ) -> None:
+        super().__init__()
+        act = nn.Hardswish if hard else nn.ReLU
+        layers = [] if inside == width else [_normed(width, inside, 1, 1, 1, act())]
+        layers.append(_normed(inside, inside, kernel, stride, inside, act()))
+        layers += [_Concurrent(inside, squeezed)] if squeezed else []
+        layers.append(_normed(inside, out, 1, 1, 1, None))
+        self.block, self.shortcut = nn.Sequential(*layers), stride == 1 and width == out
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.block(x)
+        return x + y if self.shortcut else y

@@ -89,6 +89,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "x3d": {**X3D, "window": 5},
     "slow": {**SLOW, "window": 5},
     "i3d": {**I3D, "window": 5},
+    "efficientat": {"num_classes": 5, "width": 0.1, "window_frames": 100},
     "yamnet": {"num_classes": 5, "widths": [4, 4, 6, 6, 8, 8, *[10] * 6, 12, 12]},
     "movinet": {**movinet_clip.SMALL, **movinet_clip.CROP, "num_classes": 3, "window": 5},
     "yolos": YOLOS,

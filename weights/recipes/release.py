@@ -31,6 +31,7 @@ from costream.weights_io.card import Card
 from costream.weights_io.file import SUFFIX, read_card, read_weights, write_weights
 from costream.weights_io.store import samples_folder, shipped_folder
 from weights.recipes.action.loop import frame_table
+from weights.recipes.audio.mn04 import seen_table
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,22 @@ class ReleaseSample:
 
 _ROOM = ReleaseSample("room.mp4")
 _MOVES = ReleaseSample("moves.csv")
+_AUDIOSET = {
+    "silence": "Silence",
+    "dog bark": "Dog",
+    "siren": "Siren",
+    "baby cry": "Baby cry, infant cry",
+    "car horn": "Vehicle horn, car horn, honking",
+    "drilling": "Drill",
+    "gun shot": "Gunshot, gunfire",
+}
 SAMPLES = {
     "cooadtr": _ROOM,
     "cooadtr-b2": _ROOM,
     "oadtr": _ROOM,
     "cotrans": ReleaseSample("band.ogg"),
     "cosounds": ReleaseSample("street.ogg"),
+    "mn04": ReleaseSample("street.ogg", _AUDIOSET),
     "costgcn": _MOVES,
     "costgcn-2d": _MOVES,
     # One person alone does nothing to another.
@@ -115,6 +126,8 @@ def table_of(card: Card) -> Table:
     """Return the formatter of a card's metrics."""
     if card.task == OBJECT_DETECTION:
         return detection_table
+    if "what a user sees" in card.metrics:
+        return seen_table
     sequences = (m for models in card.metrics.values() for m in models.values() if "sequences" in m)
     return sequence_table if any(sequences) else frame_table
 

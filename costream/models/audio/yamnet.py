@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -22,9 +21,8 @@ from torch import Tensor, nn
 from costream.core.errors import ModelError
 from costream.core.records import AUDIO_TAGGING
 from costream.models.audio.logmel import OFFSET
-from costream.models.oad.cooadtr import OadOutput
+from costream.models.audio.windows import SpectrogramWindows
 from costream.models.spec import register_model
-from costream.nn.state import State, zeros
 from costream.weights_io.card import Timeline
 from costream.weights_io.foreign import ForeignCheckpoint
 from costream.weights_io.import_settings import ImportSettings
@@ -47,14 +45,6 @@ STRIDES = (2, 1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
 PAPER = "https://github.com/tensorflow/models/tree/master/research/audioset/yamnet"
 
 
-@dataclass
-class PatchState(State):
-    """The newest frames of each stream."""
-
-    frames: Tensor  # [B, 96 - hop_frames, 64], the newest last
-    hops: Tensor  # int64 [B], processed so far
-
-
 @register_model(
     "yamnet",
     order=26,
@@ -65,7 +55,7 @@ class PatchState(State):
     whole=True,
     frontend="logmel",
 )
-class YamNet(nn.Module):
+class YamNet(SpectrogramWindows):
     """MobileNet v1 over the newest 96 log-mel frames, with independent scores of all classes.
 
     Every hop computes all of the patch, as published. Sharing the convolutions of overlapping
@@ -82,17 +72,12 @@ class YamNet(nn.Module):
     Raises ValueError for other numbers.
     """
 
-    delay = 0
-
     def __init__(
         self, num_classes: int, hop_frames: int = HOP_FRAMES, widths: Sequence[int] = WIDTHS
     ) -> None:
-        super().__init__()
-        if not 1 <= hop_frames <= FRAMES or len(widths) != len(STRIDES):
-            raise ValueError(
-                f"hop_frames {hop_frames} not in 1 to {FRAMES}, or not {len(STRIDES)} widths"
-            )
-        self.num_classes, self.hop_frames = num_classes, hop_frames
+        super().__init__(num_classes, hop_frames, FRAMES, BANDS, math.log(OFFSET), FRAMES)
+        if len(widths) != len(STRIDES):
+            raise ValueError(f"{len(widths)} widths, not {len(STRIDES)}")
         self.stem = nn.Conv2d(1, widths[0], 3, STRIDES[0])
         self.layers = nn.ModuleList(
             _Separable(*sizes) for sizes in zip(widths, widths[1:], STRIDES[1:], strict=False)
@@ -104,47 +89,12 @@ class YamNet(nn.Module):
         # Interleaved channels suit depthwise convolutions on a CPU.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    @property
-    def window(self) -> int:
-        """Tokens that an output depends on."""
-        return -(-FRAMES // self.hop_frames)
-
-    @property
-    def receptive_field(self) -> int:
-        """Tokens that an output depends on; it describes their middle."""
-        return self.window
-
     def forward(self, patches: Tensor) -> Tensor:
         """Return the logits [N, K] of patches [N, 96, 64]."""
         x = F.relu_(self.stem(_pad(patches[:, None], STRIDES[0])))
         for layer in self.layers:
             x = layer(x)
         return cast(Tensor, self.classifier(x.mean((2, 3))))
-
-    def init_state(self, batch_size: int = 1) -> PatchState:
-        """Return the initial state of a batch of streams."""
-        shape = (batch_size, FRAMES - self.hop_frames, BANDS)
-        return PatchState(zeros(*shape, like=self.classifier.weight), zeros(batch_size))
-
-    def warmup(self, state: PatchState, ago: int = 0) -> tuple[bool, ...]:
-        """Return for each stream whether its patch is not full; ``ago``: steps before."""
-        return tuple(n - ago < self.window for n in state.hops.tolist())
-
-    def forward_step(self, x: Tensor, state: PatchState) -> OadOutput:
-        """Take a token [B, hop_frames, 64] of every stream, return the logits [B, K]."""
-        return OadOutput(self.forward_steps(x[:, None], state).logits[:, 0], None)
-
-    def forward_steps(self, x: Tensor, state: PatchState) -> OadOutput:
-        """Take T tokens [B, T, hop_frames, 64] of every stream, return the logits [B, T, K]."""
-        count = FRAMES - self.hop_frames
-        frames = (state.hops * self.hop_frames)[:, None]
-        missing = (torch.arange(count) < count - frames)[:, :, None].to(x.device)
-        past = state.frames.masked_fill(missing, math.log(OFFSET))
-        rows = torch.cat([past, x.flatten(1, 2)], 1)
-        state.frames.copy_(rows[:, rows.shape[1] - count :])
-        state.hops += x.shape[1]
-        patches = rows.unfold(1, FRAMES, self.hop_frames).transpose(2, 3)
-        return OadOutput(self(patches.flatten(0, 1)).unflatten(0, patches.shape[:2]), None)
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of a step of one stream: a patch."""

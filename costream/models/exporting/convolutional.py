@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from costream.models.audio.efficientat import EfficientAt
 from costream.models.audio.logmel import OFFSET
 from costream.models.audio.yamnet import BANDS, FRAMES, YamNet
 from costream.models.exporting.graph import WHOLE, StepGraph
@@ -25,6 +26,8 @@ Shape = tuple[int, int, int]  # of a frame, C, h, w
 
 def why_not_convolutional(network: nn.Module) -> str:
     """Return why the step of a convolutional network is not exported; '' if it is."""
+    if isinstance(network, EfficientAt):
+        return "its windows are shorter at the beginning of a stream"
     if isinstance(network, WindowVideoNet):
         return "it computes its whole window anew"
     if isinstance(network, VideoNet) and network.encoder.halving is not None:
