@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from costream.core.errors import UsageError
 from costream.core.records import Box, Objects, Picture, Record, VideoFrame
 from costream.evaluation.evaluate_settings import (
     EvaluateSettings,
@@ -25,7 +26,7 @@ from costream.evaluation.metrics.detection import (
 )
 from costream.evaluation.predictions import ConcatenatedSource, CostCollector
 from costream.labels.clips_with_boxes import ClipWithBoxes, fit_boxes, read_boxes
-from costream.models.base import Model
+from costream.models.base import GatedModel, Model
 from costream.options.options import Options
 from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
@@ -87,6 +88,9 @@ def measure(
     read.
     """
     budgets = settings.tokens or (None,)
+    if settings.tokens is not None and not isinstance(model, GatedModel):
+        hint = "omit it, or use another model, such as eventful-vitdet"
+        raise UsageError(f"{model.info.card.name} is not token-gated", where="--tokens", hint=hint)
     if len(budgets) > 1 and all(len(clip.frames) < 2 for clip in clips):
         log.warning("single images always use all tokens: --tokens has an effect on clips only")
     options = source_options(settings, model)

@@ -93,8 +93,13 @@ def train(settings: TrainSettings) -> ExitCode:
 
 
 def trainer_of(card: Card) -> CustomClassTrainer:
-    """Return the trainer of a model. ModelError if it takes features or has token gates."""
+    """Return the trainer of a model. ModelError if it takes features or has token gates.
+
+    Of the detectors only ViTDet can be trained.
+    """
     if card.finds_objects:
+        if card.architecture != "vitdet":
+            raise untrainable_error(card)
         return ObjectTrainer()
     kind = card_kind(card)
     if kind == "skeleton":

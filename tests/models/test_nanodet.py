@@ -11,6 +11,8 @@ import torch
 
 from costream.core.errors import ModelError, UsageError
 from costream.core.records import VideoFrame
+from costream.evaluation.evaluate_settings import EvaluateSettings
+from costream.evaluation.object_metrics import measure
 from costream.models.build import build, save_model
 from costream.models.catalogue import load_model
 from costream.models.objects.nanodet import STRIDES, NanoDetPlus, boxes_at
@@ -19,6 +21,8 @@ from costream.models.verify import random_items, verify
 from costream.nn.eventful.counts import Operations
 from costream.options.options import Options
 from costream.runtime.options import check_model_options
+from costream.runtime.stop import StopHandler
+from costream.training.command import trainer_of
 from kit.paths import SAMPLES, WEIGHTS
 from kit.runs import records, run
 
@@ -113,6 +117,14 @@ def test_somebody_in_the_sample_has_a_number() -> None:
 def test_its_cost_cannot_be_changed(shipped: Any, option: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="nanodet is not token-gated"):
         check_model_options(Options(model="nanodet", **option), shipped)
+
+
+def test_only_what_can_be_trained_and_evaluated_is(shipped: Any, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"nanodet cannot be trained .*eventful-vitdet"):
+        trainer_of(shipped.info.card)
+    settings = EvaluateSettings("nanodet", None, tmp_path, labels=tmp_path, tokens=(4,))
+    with pytest.raises(UsageError, match="--tokens: nanodet is not token-gated"):
+        measure(shipped, [], settings, StopHandler())
 
 
 def test_cards_that_do_not_fit_are_refused(tmp_path: Path) -> None:
