@@ -27,13 +27,13 @@ def synchronize(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-def find_dtype(name: str, known: Collection[str] = DTYPES) -> torch.dtype:
-    """Return a type of weights. Raises ModelError for one that is not among ``known``."""
-    if name in DTYPES and name not in known:
-        hint = f"possible are {', '.join(known)}"
+def find_dtype(name: str, allowed: Collection[str] = DTYPES) -> torch.dtype:
+    """Return a type of weights. Raises ModelError for a name that is not among ``allowed``."""
+    if name in DTYPES and name not in allowed:
+        hint = f"possible are {', '.join(allowed)}"
         raise ModelError(f"this model cannot be computed in {name}", hint=hint)
-    if name not in known:
-        raise ModelError(f"unknown type {name!r}", hint=f"known are {', '.join(known)}")
+    if name not in allowed:
+        raise ModelError(f"unknown type {name!r}", hint=f"known are {', '.join(allowed)}")
     return DTYPES[name]
 
 
@@ -54,11 +54,11 @@ def find_device(name: str) -> torch.device:
         return torch.device("cpu")
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        there, have = (device.index or 0) < count, f"{count} CUDA devices here"
+        available, reason = (device.index or 0) < count, f"{count} CUDA devices here"
     elif device.type == "mps":
-        there, have = torch.backends.mps.is_available(), "no Apple GPU here"
+        available, reason = torch.backends.mps.is_available(), "no Apple GPU here"
     else:
-        there, have = False, "costream runs on cpu, cuda and mps"
-    if not there:
-        raise ModelError(f"device {name!r} is not available ({have})", hint="use the device cpu")
+        available, reason = False, "costream runs on cpu, cuda and mps"
+    if not available:
+        raise ModelError(f"device {name!r} is not available ({reason})", hint="use the device cpu")
     return device

@@ -116,26 +116,26 @@ def _front(plan: ModelSpec, name: str | None, arguments: dict[str, Any]) -> _Fro
         return _beside(*(_front(plan, part, {}) for part in name.split("+", 1)))
     if name is None or name in FRONTENDS:
         kind = name or plan.frontend
-        own = arguments if name else {**plan.frontend_arguments, **arguments}
-        module = None if kind is None else load_frontend(kind, **own)
-        if kind is None and own:
-            raise ValueError(f"there is no frontend to take {', '.join(own)}")
-        return _FrontendSpec(module, kind, getattr(module, "arguments", own), plan.rate_hz)
+        options = arguments if name else {**plan.frontend_arguments, **arguments}
+        module = None if kind is None else load_frontend(kind, **options)
+        if kind is None and options:
+            raise ValueError(f"there is no frontend to take {', '.join(options)}")
+        return _FrontendSpec(module, kind, getattr(module, "arguments", options), plan.rate_hz)
     stored = read_whole(name)
     card = stored.card
     network: Any
     network, module = build(card, stored.tensors)
-    kind, own = card.frontend, card.frontend_arguments
+    kind, options = card.frontend, card.frontend_arguments
     if hasattr(network, "as_frontend"):
         kind, module = network.as_frontend()
-        own = module.arguments
+        options = module.arguments
     if module is None:
         raise ModelError(f"{card.name} has no frontend")
     if arguments:
         raise ValueError(f"the frontend of {card.name} cannot be changed by arguments")
     origin = f"; the frontend is that of {card.name}"
     licence = f"Frontend of {card.name}: {card.licence}" if card.licence else ""
-    return _FrontendSpec(module, kind, own, card.rate_hz, origin, licence)
+    return _FrontendSpec(module, kind, options, card.rate_hz, origin, licence)
 
 
 def _beside(video: _FrontendSpec, audio: _FrontendSpec) -> _FrontendSpec:

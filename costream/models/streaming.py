@@ -213,7 +213,8 @@ class StreamingModel:
             tokens = torch.from_numpy(stacked(rows)).to(self.device, self.dtype)
         else:
             tokens = self.see(skeletons or items, state)
-        synchronize(self.device)
+        if self.device.type != "cpu":
+            synchronize(self.device)
         frontend_s = 0.0 if rows else time.perf_counter() - began
         skip = bool(rows) and self.frontend is not None  # feature rows bypass it
         spectra = tuple(self._spectra(state, 1)[:, 0]) if isinstance(items[0], AudioBlock) else None
@@ -236,7 +237,8 @@ class StreamingModel:
         prepared = torch.from_numpy(np.stack([self._prepare(item) for item in items])[None])
         prepared = prepared.to(self.device, self.dtype if sound else prepared.dtype)
         tokens = self.frontend.forward_steps(prepared, state.frontend).to(self.device, self.dtype)
-        synchronize(self.device)
+        if self.device.type != "cpu":
+            synchronize(self.device)
         encoded = time.perf_counter()
         in_chunks = self.info.stride == 1 and hasattr(self.network, "forward_steps")
         if not sound and (not in_chunks or self.device.type == "cuda"):  # there, steps are graphs

@@ -168,8 +168,8 @@ def pool(
     layout, rows = flatten_maps(maps[:_LEVELS])
     scales = [1 / stride for stride in strides[:_LEVELS]]
     features = [
-        roi_align(picture, layout, own, levels(own), scales, BINS, operations)
-        for picture, own in zip(rows, boxes, strict=True)
+        roi_align(picture, layout, part, levels(part), scales, BINS, operations)
+        for picture, part in zip(rows, boxes, strict=True)
     ]
     return torch.cat(features).permute(0, 3, 1, 2)
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from costream.core.errors import ModelError
 from costream.core.records import OBJECT_DETECTION
 from costream.models.eventful.backbone import BackboneState, GatedBlocks, PositionEncoding
+from costream.models.eventful.block_rules import EventfulBlockNames, eventful_block_rules
 from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.deformable import DeformableDecoder, FeatureProjector
 from costream.models.eventful.detector import Size
@@ -453,13 +454,13 @@ def _prepared(
         if name in out:
             out[name] = out[name][:queries]
     for k in range(layers):
-        own = f"{_DECODER}.layers.{k}.self_attn"
+        attention = f"{_DECODER}.layers.{k}.self_attn"
         for end, shape in (("weight", (3 * channels, channels)), ("bias", (3 * channels,))):
-            rows = out.get(f"{own}.in_proj_{end}")
+            rows = out.get(f"{attention}.in_proj_{end}")
             if rows is not None and rows.shape == shape:
-                del out[f"{own}.in_proj_{end}"]
-                out[f"{own}.query_key.{end}"] = rows[: 2 * channels]
-                out[f"{own}.value.{end}"] = rows[2 * channels :]
+                del out[f"{attention}.in_proj_{end}"]
+                out[f"{attention}.query_key.{end}"] = rows[: 2 * channels]
+                out[f"{attention}.value.{end}"] = rows[2 * channels :]
     return out
 
 
@@ -484,15 +485,15 @@ def _backbone(dim: int, depth: int, side: int) -> list[TensorRule]:
         *norm("norm", f"{_BACKBONE}.layernorm", dim),
     ]
     for k in range(depth):
-        own, their = f"blocks.{k}", f"{_BACKBONE}.encoder.layer.{k}"
-        for end, shape in (("weight", (dim, dim)), ("bias", (dim,))):
-            three = tuple(f"{their}.attention.attention.{n}.{end}" for n in _QKV.values())
-            rules.append(TensorRule(f"{own}.qkv.{end}", three, shape))
-        rules += norm(f"{own}.input_layer_norm", f"{their}.norm1", dim)
-        rules += linear(f"{own}.projection", f"{their}.attention.output.dense", dim, dim)
-        rules += norm(f"{own}.mlp_layer_norm", f"{their}.norm2", dim)
-        rules += linear(f"{own}.mlp_1", f"{their}.mlp.fc1", 4 * dim, dim)
-        rules += linear(f"{own}.mlp_2", f"{their}.mlp.fc2", dim, 4 * dim)
+        block = f"{_BACKBONE}.encoder.layer.{k}"
+        attention = f"{block}.attention.attention"
+        names = EventfulBlockNames(
+            (f"{attention}.query", f"{attention}.key", f"{attention}.value"),
+            f"{block}.attention.output.dense",
+            (f"{block}.norm1", f"{block}.norm2"),
+            (f"{block}.mlp.fc1", f"{block}.mlp.fc2"),
+        )
+        rules += eventful_block_rules(f"blocks.{k}", names, dim)
     return rules
 
 
@@ -506,10 +507,10 @@ def _projector(width: int, channels: int, pairs: int) -> list[TensorRule]:
         both = [(f"pairs.{k}.{n}", f"m.{k}.cv{n + 1}", (half, half, 3, 3)) for n in (0, 1)]
         convolutions += both
     rules = norm("projector.norm", f"{_PROJECTOR}.1", channels)
-    for ours, own, shape in convolutions:
+    for ours, layer, shape in convolutions:
         name = f"projector.{ours}"
-        rules.append(TensorRule(f"{name}.weight", (f"{theirs}.{own}.conv.weight",), tuple(shape)))
-        rules += norm(f"{name}.norm", f"{theirs}.{own}.bn", shape[0])
+        rules.append(TensorRule(f"{name}.weight", (f"{theirs}.{layer}.conv.weight",), tuple(shape)))
+        rules += norm(f"{name}.norm", f"{theirs}.{layer}.bn", shape[0])
     return rules
 
 
@@ -527,19 +528,19 @@ def _decoder(
         *_mlp("decoder.corners", "bbox_embed", channels, 4, 3),
     ]
     for k in range(layers):
-        own, their = f"decoder.layers.{k}", f"{_DECODER}.layers.{k}"
-        attention, cross = f"{their}.self_attn", f"{their}.cross_attn"
-        rules += linear(f"{own}.query_key", f"{attention}.query_key", 2 * channels, channels)
-        rules += linear(f"{own}.value", f"{attention}.value", channels, channels)
-        rules += linear(f"{own}.out", f"{attention}.out_proj", channels, channels)
-        rules += linear(f"{own}.places", f"{cross}.sampling_offsets", 2 * weights, channels)
-        rules += linear(f"{own}.weights", f"{cross}.attention_weights", weights, channels)
-        rules += linear(f"{own}.map_value", f"{cross}.value_proj", channels, channels)
-        rules += linear(f"{own}.map_out", f"{cross}.output_proj", channels, channels)
-        rules += linear(f"{own}.up", f"{their}.linear1", hidden, channels)
-        rules += linear(f"{own}.down", f"{their}.linear2", channels, hidden)
+        ours, theirs = f"decoder.layers.{k}", f"{_DECODER}.layers.{k}"
+        attention, cross = f"{theirs}.self_attn", f"{theirs}.cross_attn"
+        rules += linear(f"{ours}.query_key", f"{attention}.query_key", 2 * channels, channels)
+        rules += linear(f"{ours}.value", f"{attention}.value", channels, channels)
+        rules += linear(f"{ours}.out", f"{attention}.out_proj", channels, channels)
+        rules += linear(f"{ours}.places", f"{cross}.sampling_offsets", 2 * weights, channels)
+        rules += linear(f"{ours}.weights", f"{cross}.attention_weights", weights, channels)
+        rules += linear(f"{ours}.map_value", f"{cross}.value_proj", channels, channels)
+        rules += linear(f"{ours}.map_out", f"{cross}.output_proj", channels, channels)
+        rules += linear(f"{ours}.up", f"{theirs}.linear1", hidden, channels)
+        rules += linear(f"{ours}.down", f"{theirs}.linear2", channels, hidden)
         for n in range(3):
-            rules += norm(f"{own}.norms.{n}", f"{their}.norm{n + 1}", channels)
+            rules += norm(f"{ours}.norms.{n}", f"{theirs}.norm{n + 1}", channels)
     return rules
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from costream.core.errors import ModelError
 from costream.core.records import OBJECT_DETECTION, VideoFrame
 from costream.models.eventful.backbone import BackboneState, GatedBlocks, PositionEncoding
+from costream.models.eventful.block_rules import EventfulBlockNames, eventful_block_rules
 from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.detector import ObjectModel, Size
 from costream.models.eventful.frame_detector import CategoryDetector
@@ -365,7 +366,7 @@ TABLES = {4150: (50, 83), 1728: (32, 54)}
 )
 def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for tensors that are missing, left over or misshapen."""
-    # transformers 5 puts the tables between blocks into a module of their own.
+    # transformers 5 has a module for the tables between blocks.
     tensors = {k.replace("interpolation.mid_", "mid_"): v for k, v in foreign.tensors.items()}
     _, detections, dim = shape_of(tensors, _LAST, 3)
     _, rows, _ = shape_of(tensors, _TABLE, 3)
@@ -459,16 +460,15 @@ def _rules(
             for part, name, count in zip(_PARTS, names, counts, strict=True)
         ]
     for k in range(depth):
-        own, their = f"blocks.{k}", f"vit.encoder.layer.{k}"
-        for end, shape in (("weight", (dim, dim)), ("bias", (dim,))):
-            attention = f"{their}.attention.attention"
-            three = tuple(f"{attention}.{name}.{end}" for name in ("query", "key", "value"))
-            rules.append(TensorRule(f"{own}.qkv.{end}", three, shape))
-        rules += norm(f"{own}.input_layer_norm", f"{their}.layernorm_before", dim)
-        rules += linear(f"{own}.projection", f"{their}.attention.output.dense", dim, dim)
-        rules += norm(f"{own}.mlp_layer_norm", f"{their}.layernorm_after", dim)
-        rules += linear(f"{own}.mlp_1", f"{their}.intermediate.dense", 4 * dim, dim)
-        rules += linear(f"{own}.mlp_2", f"{their}.output.dense", dim, 4 * dim)
+        block = f"vit.encoder.layer.{k}"
+        attention = f"{block}.attention.attention"
+        layers = EventfulBlockNames(
+            (f"{attention}.query", f"{attention}.key", f"{attention}.value"),
+            f"{block}.attention.output.dense",
+            (f"{block}.layernorm_before", f"{block}.layernorm_after"),
+            (f"{block}.intermediate.dense", f"{block}.output.dense"),
+        )
+        rules += eventful_block_rules(f"blocks.{k}", layers, dim)
     rules += norm("norm", "vit.layernorm", dim)
     heads = {"scores": ("class_labels_classifier", columns), "corners": ("bbox_predictor", 4)}
     for ours, (theirs, out) in heads.items():

@@ -124,7 +124,7 @@ def _picture(graph: StepGraph, net: Any) -> str:
 
 
 def _glimpse(graph: StepGraph, net: ImageContext, picture: str, size: tuple[int, int]) -> str:
-    """Add what a glimpse sees in a picture [1, 3, H, W], [1, G]."""
+    """Add the image context [1, G] of a picture [1, 3, H, W]."""
     mean, spread = (graph.constant(value) for value in net.normalisation())
     x = graph.add("Div", graph.add("Sub", picture, mean), spread)
     size = net.size(*size)

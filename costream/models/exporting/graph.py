@@ -35,9 +35,9 @@ class _Operation:
 
 
 class StepGraph:
-    """A step that is being described; values are known by their names.
+    """The operations of a step, which is built one by one; values have names.
 
-    State is an input beside an output ``next_...``; see ``keep``.
+    State is an input with an output ``next_...``; see ``keep``.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class StepGraph:
         self.outputs[name] = value, GraphInput(shape, whole)
 
     def steps_before(self) -> str:
-        """Return the number of steps before this one, int64 [1]: an input that counts itself."""
+        """Return the number of steps before this one, int64 [1]; it is part of the state."""
         if not self._before:
             self._before = self.input("steps", (1,), whole=True)
             more = self.add("Add", self._before, self.whole([1]))
@@ -77,9 +77,8 @@ class StepGraph:
     ) -> str:
         """Return the newest values along ``axis``: those of the state ``name``, then ``new``.
 
-        ``shape``: of the state, which is zeros at first, or what the value ``start`` is in the
-        first step, and of which the ``size`` oldest go; where ``when``, a value bool [1], is
-        false, it stays.
+        ``shape``: of the state, which is initially zeros or, with ``start``, that value. The
+        ``size`` oldest values leave it. Where ``when``, a value bool [1], is false, it stays.
         """
         before = self.input(name, shape)
         if start:
@@ -97,9 +96,9 @@ class StepGraph:
         return self._add(kind, values, 1, attributes)[0]
 
     def choose(self, condition: str, compute: Callable[[], str], otherwise: str) -> str:
-        """Return what ``compute`` adds where a value bool [1] is true, else another value.
+        """Return the value that ``compute`` adds if a value bool [1] is true, else ``otherwise``.
 
-        ONNX computes it only then; the module of torch computes it always.
+        ONNX computes it only if it is needed, the module of torch always.
         """
         start = len(self.operations)
         value = compute()
@@ -166,10 +165,11 @@ class StepGraph:
         return self.add("Conv", *terms, strides=list(strides), pads=around, group=groups)
 
     def layer(self, x: str, layer: Any, pads: Sequence[int] | None = None, ends: Any = None) -> str:
-        """Add a convolution that no norm follows; ``pads``: its own, unless they are given."""
+        """Add a convolution without a norm; ``pads``: default as in the layer."""
         pads = layer.padding if pads is None else pads
-        given = {"ends": ends, "groups": layer.groups}
-        return self.convolve(x, layer.weight, layer.bias, layer.stride, pads, **given)
+        return self.convolve(
+            x, layer.weight, layer.bias, layer.stride, pads, ends=ends, groups=layer.groups
+        )
 
     def normed(self, x: str, layer: Any, norm: Any) -> str:
         """Add a convolution with the batch norm behind it folded in."""
@@ -202,7 +202,7 @@ def to_onnx(graph: StepGraph, name: str, facts: Mapping[str, str]) -> bytes:
         return helper.make_tensor_value_info(name, kind, value.shape)
 
     def branch(nodes: Sequence[Any], value: str, result: str) -> Any:
-        # Its output has a name of its own: that of no value around it.
+        # The name of its output must not occur outside of the branch.
         nodes = [*nodes, helper.make_node("Identity", [value], [result])]
         output = helper.make_tensor_value_info(result, TensorProto.FLOAT, None)
         return helper.make_graph(nodes, result, [], [output])
@@ -308,7 +308,7 @@ def _convolve(
 
 
 def _average(x: Tensor, kernel_shape: Any, strides: Any, pads: Any) -> Tensor:
-    """Return the mean of the numbers of a picture in each window; what is around does not count."""
+    """Return the mean of a picture in each window; places outside of it do not count."""
     parts = (
         F.avg_pool2d(_padded(y, pads), kernel_shape, strides) for y in (x, x.new_ones(x.shape))
     )
@@ -331,7 +331,7 @@ _ON_PAIRS: dict[str, Callable[..., Any]] = {
     "Min": torch.minimum,
     "Max": torch.maximum,
 }
-# What each operation of ONNX is in torch; whole constants are lists.
+# The operations of ONNX in torch; constants of whole numbers are lists.
 OPERATIONS: dict[str, Callable[..., Any]] = {
     **{name: _pair(operation) for name, operation in _ON_PAIRS.items()},
     "Div": _pair(_divide),

@@ -1,7 +1,7 @@
 """Steps of networks over tokens, as graphs: one block, stacks, DeepCoT, OadTR and MiniROAD.
 
-Windows are shifted by a row in each step in place of being written in a ring, which gives the same
-sums in another order.
+Windows are shifted by a row in each step, not written in a ring, which gives the same sums in
+another order.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _attend(
 ) -> str:
     """Return [rows, d] for queries [h, rows, e] and keys and values [h, n, e].
 
-    ``filled``: see there. Without it a query sees no key behind its own.
+    ``filled``: see ``_filled``. Without it, a query attends to no later key.
     """
     logits = graph.add("MatMul", q, graph.add("Transpose", keys, perm=[0, 2, 1]))
     if filled:
@@ -196,7 +196,7 @@ def _activate(graph: StepGraph, block: Any, x: str) -> str:
 
 
 def _window(graph: StepGraph, network: OadTR, x: str) -> str:
-    """Add OadTR behind the projection of a row: encoder and decoder over the whole window."""
+    """Add OadTR after the projection of a row: encoder and decoder over the window."""
     n, width, token = network.window, network.encoder.embed_dim, network.class_token
     rows = graph.slice(graph.keep("rows", x, (n, width), 0, 1), 0, 1, n + 1)
     filled = _filled(graph, n)
@@ -230,10 +230,10 @@ def _window(graph: StepGraph, network: OadTR, x: str) -> str:
 def _decode(
     graph: StepGraph, layer: Any, x: str, memory: str, sizes: tuple[int, int], filled: str
 ) -> str:
-    """Add a layer of a decoder, an ``nn.TransformerDecoderLayer`` with norms behind branches."""
+    """Add a layer of a decoder, an ``nn.TransformerDecoderLayer`` with norms after the branches."""
     queries, rows = sizes
-    own = _heads(graph, layer.self_attn, (x, x, x), (queries,) * 3)
-    seen = _attend(graph, layer.self_attn, *own, queries)
+    among = _heads(graph, layer.self_attn, (x, x, x), (queries,) * 3)
+    seen = _attend(graph, layer.self_attn, *among, queries)
     x = graph.norm(graph.add("Add", x, seen), layer.norm1)
     attention = layer.multihead_attn
     cross = _heads(graph, attention, (x, memory, memory), (queries, rows, rows))
@@ -260,7 +260,7 @@ def _heads(
 
 
 def _recurrent(graph: StepGraph, network: MiniRoad, x: str) -> str:
-    """Add MiniROAD behind the projection of a row: a norm and a gated recurrent unit."""
+    """Add MiniROAD after the projection of a row: a norm and a gated recurrent unit."""
     unit: Any = network.gru
     width = unit.hidden_size
     x = graph.add("Relu", graph.norm(x, network.norm))

@@ -57,11 +57,11 @@ class TSN(nn.Module):
     """Residual networks on the middle frame of a chunk and on the optical flow through it.
 
     Wang et al., "Temporal segment networks" (ECCV 2016), as features of OadTR, LSTR, MiniROAD and
-    others: video at 24 frames a second in chunks of 6, so 4 tokens a second; the image is the
-    fourth, the flow that between the 6 as 5 fields of 2 channels (see ``flow_images``). A
-    token is the output of the RGB network, then that of the flow network. Frames are resized to
-    ``short`` and cropped in the middle. Published networks with 3072 values a row take the flow of
-    a BN-Inception, which this is not; those with 4096 that of a ResNet.
+    others: video at 24 frames a second in chunks of 6, so 4 tokens a second. The image is the
+    fourth frame, the flow is between the 6 frames, as 5 fields of 2 channels (see ``flow_images``).
+    A token is the output of the RGB network, then that of the flow network. Frames are resized to
+    ``short`` and cropped in the middle. Published networks with 3072 values a row use a
+    BN-Inception for the flow, which is not supported; those with 4096 values use a ResNet.
 
     Args:
         streams: of "rgb" and "flow", in this order.

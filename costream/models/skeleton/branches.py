@@ -59,7 +59,7 @@ class FoldedBranches:
             for conv, dilation in zip(unit.kernels, DILATIONS, strict=True)
         ]
         self.max = TemporalMax(3, unit.stride, 1, sides(unit.padding, 3))
-        # Each takes its own type of state.
+        # With different types of state.
         self.units: list[Any] = [*self.convs, self.max]
         reach = max(DILATIONS) if unit.padding == "same" else 0
         self.delays = [TemporalDelay(max(0, reach - d)) for d in (*DILATIONS, 1)]
@@ -92,9 +92,11 @@ class FoldedBranches:
             if late is not None:
                 late = self.units[k].forward_step(late, state.units[k])
             outputs.append(late)
-        own = self.delays[-1].past(x, state.delays[-1])
-        given = [out for out in outputs if out is not None]
-        return None if own is None or len(given) < len(outputs) else self._leave(given, own)
+        frame = self.delays[-1].past(x, state.delays[-1])
+        ready = [out for out in outputs if out is not None]
+        if frame is None or len(ready) < len(outputs):
+            return None
+        return self._leave(ready, frame)
 
     def steps(self, x: Tensor, state: BranchesState) -> Tensor:  # noqa: D102
         outputs = []
@@ -125,8 +127,8 @@ class FoldedBranches:
         """Return the inputs [..., O'] of the first five branches, concatenated."""
         return torch.matmul(x, self.reduce).add_(self.reduce_bias).relu_()
 
-    def _leave(self, outputs: Sequence[Tensor], own: Tensor) -> Tensor:
-        """Return the output [..., O], from those of the first branches and the frame itself."""
-        last = torch.matmul(own, self.last).add_(self.last_bias)
+    def _leave(self, outputs: Sequence[Tensor], frame: Tensor) -> Tensor:
+        """Return the output [..., O] from the outputs of the first branches and the frame."""
+        last = torch.matmul(frame, self.last).add_(self.last_bias)
         joined = torch.addcmul(self.shift, torch.cat([*outputs, last], -1), self.scale).relu_()
         return torch.matmul(joined, self.out).add_(self.out_bias)

@@ -162,7 +162,7 @@ class JointStreams(nn.Module):
         return out
 
     def forward(self, clip: Tensor) -> Tensor:
-        """Return the tokens [B, T, P, V, C] of whole clips [B, T, S, V, axes + 1], step by step."""
+        """Return the tokens [B, T, P, V, C] of clips [B, T, S, V, axes + 1], step by step."""
         state = self.init_state(len(clip))
         return torch.stack([self.forward_step(x, state) for x in clip.unbind(1)], 1)
 

@@ -57,8 +57,12 @@ class FoldedSkeleton(Folded):
         rest, persons = x.mean(1), net.persons
         for low, high in itertools.combinations_with_replacement(range(persons + 1), 2):
             others = (rest[:low].sum(0) + rest[high:].sum(0)) / persons
-            own = slice(low, high)
-            self.ranges[low, high] = (self.scale[own, None], self.shift[own, None], others)
+            present = slice(low, high)
+            self.ranges[low, high] = (
+                self.scale[present, None],
+                self.shift[present, None],
+                others,
+            )
         self.share = 1 / (persons * net.joints)
 
     def init_state(self, batch_size: int) -> SkeletonState:
@@ -114,8 +118,8 @@ class FoldedSkeleton(Folded):
         if means is None or self.statistics is None:
             return torch.addmm(self.bias, mean, self.weight)
         described = self.statistics.describe(means, x.dtype)
-        own = described.mean(1) if described.shape[1] > 1 else described.view(len(x), -1)
-        return torch.addmm(self.bias, torch.cat([mean, own], 1), self.both)
+        rows = described.mean(1) if described.shape[1] > 1 else described.view(len(x), -1)
+        return torch.addmm(self.bias, torch.cat([mean, rows], 1), self.both)
 
     def _read(self, x: Tensor, state: SkeletonState) -> Tensor | None:
         """Take T frames [B, T, M, V, C], return logits [B, T', K] of their statistics, if any."""
@@ -236,6 +240,6 @@ class FoldedSkeleton(Folded):
             elif any(asleep):
                 rows = [stream for stream, flag in enumerate(asleep) if flag]
                 time = max(state.clock.tolist())
-                for block, own, x in zip(self.blocks, person.blocks, self.rests, strict=True):
-                    block.wake(own, rows, x[m], time)
+                for block, memory, x in zip(self.blocks, person.blocks, self.rests, strict=True):
+                    block.wake(memory, rows, x[m], time)
                 flags[:, m] = 0

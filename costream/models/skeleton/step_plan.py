@@ -39,7 +39,7 @@ class StepPlan:
     ) -> None:
         self.blocks, self.scale, self.shift = blocks, scale, shift
         persons, _, joints, channels = scale.shape
-        self.own = slice(low, low + persons)
+        self.present = slice(low, low + persons)
         with torch.inference_mode(False):
             self.frames = scale.new_empty(persons, bodies.batch_size // persons, joints, channels)
             self.rows = self.frames.flatten(0, 1)
@@ -59,10 +59,10 @@ class StepPlan:
         """
         if self.arrays is not None and fast.has_numpy_view(x):
             frames, scale, shift = self.arrays
-            np.multiply(x.numpy().swapaxes(0, 1)[self.own], scale, out=frames)
+            np.multiply(x.numpy().swapaxes(0, 1)[self.present], scale, out=frames)
             frames += shift
         else:
-            torch.addcmul(self.shift, x.transpose(0, 1)[self.own], self.scale, out=self.frames)
+            torch.addcmul(self.shift, x.transpose(0, 1)[self.present], self.scale, out=self.frames)
         x = self.rows
         for step, delay, stride in self._steps:
             y = step(x, time)
