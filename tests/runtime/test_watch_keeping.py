@@ -290,9 +290,9 @@ def replaced(make: Callable[[Path], object]) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (replaced(os.mkfifo), "it is no file"),
-        (replaced(os.mkdir), "it is no file"),
-        (replaced(lambda path: path.symlink_to("/dev/zero")), "it is no file"),
+        (replaced(os.mkfifo), "it is not a file"),
+        (replaced(os.mkdir), "it is not a file"),
+        (replaced(lambda path: path.symlink_to("/dev/zero")), "it is not a file"),
         (replaced(lambda path: path.symlink_to(path)), "Too many levels of symbolic links"),
         (replaced(lambda path: path.symlink_to("/etc/passwd")), "it is damaged"),
     ],
