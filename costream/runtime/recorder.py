@@ -179,12 +179,7 @@ class StreamRecorder:
         if result.persons is not None:
             self._update_persons(result.persons, tick.time_s)
             self._nobody = result.nobody
-        ms = StageTimes(
-            decode=1e3 * decode_s,
-            frontend=1e3 * result.frontend_s,
-            network=1e3 * result.network_s,
-            sink=1e3 * self._sink_s,  # of the step before: that of this one is not known yet
-        )
+        compute = self._compute(step, tick, result, decode_s, budget or {})
         began = time.perf_counter()
         self._write_level(tick)
         people = result.people or result
@@ -200,22 +195,36 @@ class StreamRecorder:
             else:
                 part = result if row.timeline.person is None else people
                 has_output |= self._record_prediction(step, tick, part, row)
-        self.write(
-            Compute(
-                i=step,
-                time_s=tick.time_s,
-                macs=result.macs,
-                dense_macs=result.dense_macs,
-                ms=ms,
-                lag_s=self.counters.lag_s,
-                dropped=dropped,
-                tokens=None if result.tokens is None else result.tokens[0],
-                **(budget or {}),
-            )
-        )
+        self.write(compute)
         self._draw(tick, result)
         self._sink_s = time.perf_counter() - began
         return self.timelines.scores() if has_output else {}
+
+    def _compute(
+        self,
+        step: int,
+        tick: Tick,
+        result: StepResult,
+        decode_s: float,
+        budget: Mapping[str, float],
+    ) -> Compute:
+        """Return the cost of a step. The time in the sinks is that of the step before."""
+        return Compute(
+            i=step,
+            time_s=tick.time_s,
+            macs=result.macs,
+            dense_macs=result.dense_macs,
+            ms=StageTimes(
+                decode=1e3 * decode_s,
+                frontend=1e3 * result.frontend_s,
+                network=1e3 * result.network_s,
+                sink=1e3 * self._sink_s,
+            ),
+            lag_s=self.counters.lag_s,
+            dropped=self.counters.dropped,
+            tokens=None if result.tokens is None else result.tokens[0],
+            **budget,
+        )
 
     def gap(self, gap: Gap) -> None:
         """Take a gap in the data; the caller resets the model's state of this stream."""
