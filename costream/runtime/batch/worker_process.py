@@ -70,7 +70,7 @@ def signals_blocked() -> Iterator[None]:
 def serve(pipe: Connection, work: BatchJob, lock: InheritedFile) -> None:
     """Run tasks until the other end of ``pipe`` is closed, then exit at once.
 
-    ``lock`` is kept open only.
+    ``lock`` stays open until the process ends.
     """
     # Only the command handles signals and sends "stop"; Ctrl-C reaches all processes of the group.
     for number in (signal.SIGINT, signal.SIGTERM):
