@@ -11,7 +11,7 @@ import numpy as np
 
 from costream.core.clock import Tick
 from costream.core.errors import ExitCode
-from costream.core.records import AudioBlock, Data, Fault, Summary, TextLine, VideoFrame
+from costream.core.records import AudioBlock, Data, Fault, Segment, Summary, TextLine, VideoFrame
 from costream.core.status import SeenLabel
 from costream.models.base import StepResult
 
@@ -60,6 +60,27 @@ class StreamCounters:
         self.network_dense_macs = add_costs(self.network_dense_macs, result.network_dense_macs)
         return step
 
+    def resume(
+        self, next_step: int, newest_number: int, first_s: float | None, last_s: float
+    ) -> None:
+        """Continue the numbers and times of an earlier stream; see ``StreamRecorder.resume``."""
+        self.first_step, self.newest_number = next_step, newest_number
+        self.first_s, self.last_s = first_s, last_s
+
+    def end_data(self, last_s: float | None) -> None:
+        """Set the time of the newest data, if steps were taken after them."""
+        self.last_s = self.last_s if last_s is None else last_s
+
+    def add_gap(self) -> None:
+        """Count a gap in the data."""
+        self.gaps += 1
+
+    def add_segment(self, labelled: Segment | None) -> None:
+        """Count a segment, and its label unless ``labelled`` is None."""
+        self.segments += 1
+        if labelled is not None:
+            self.add_label(labelled.label, labelled.end_s)
+
     def add_familiarity(self, unfamiliar: bool | None) -> None:
         """Count a step by ``is_unfamiliar``."""
         if unfamiliar is not None:
@@ -89,9 +110,11 @@ class StreamCounters:
         wall_s: float,
         *,
         complete: bool,
+        dropped: int,
         drift_ppm: float | None,
     ) -> Summary:
         """Return the summary of the stream so far; ``rate_hz``: its steps per second."""
+        self.dropped = dropped
         media_s = 0.0 if self.first_s is None else self.last_s - self.first_s + 1 / rate_hz
         unfamiliar = self.unfamiliar_steps
         return Summary(

@@ -114,9 +114,7 @@ class StreamRecorder:
         object. ``first_s``, ``last_s``: times of the first and newest step. ``persons``: who is
         there.
         """
-        counters = self.counters
-        counters.first_step, counters.newest_number = next_step, newest_number
-        counters.first_s, counters.last_s = first_s, last_s
+        self.counters.resume(next_step, newest_number, first_s, last_s)
         self._objects.begin(newest_number)
         if persons:
             self._update_persons(persons, last_s)
@@ -228,7 +226,7 @@ class StreamRecorder:
 
     def gap(self, gap: Gap) -> None:
         """Take a gap in the data; the caller resets the model's state of this stream."""
-        self.counters.gaps += 1
+        self.counters.add_gap()
         if self.meter is not None:
             self.meter.reset()
         self._write_all(self._objects.gap())
@@ -249,8 +247,7 @@ class StreamRecorder:
         taken after them.
         """
         counters = self.counters
-        if last_s is not None:
-            counters.last_s = last_s
+        counters.end_data(last_s)
         self._write_all(self._objects.finish(complete=not counters.gaps))
         if counters.first_s is None:
             return
@@ -286,9 +283,13 @@ class StreamRecorder:
         drift_ppm: float | None = None,
     ) -> Summary:
         """Return the summary of the stream so far; ``dropped``: steps left out so far."""
-        self.counters.dropped = dropped
         return self.counters.summary(
-            exit_code, self.rate_hz, wall_s, complete=complete, drift_ppm=drift_ppm
+            exit_code,
+            self.rate_hz,
+            wall_s,
+            complete=complete,
+            dropped=dropped,
+            drift_ppm=drift_ppm,
         )
 
     @property
@@ -471,9 +472,8 @@ class StreamRecorder:
     def _emit(self, entry: HeadTimeline, segments: Sequence[Segment]) -> None:
         """Count and write segments of a timeline."""
         for segment in segments:
-            self.counters.segments += 1
-            if not self.model.info.text:  # of text, lines are counted
-                self.counters.add_label(segment.label, segment.end_s)
+            # Of text, the labels of lines are counted.
+            self.counters.add_segment(None if self.model.info.text else segment)
             self.write(entry.named(segment))
 
     def _write_all(self, records: Sequence[Record]) -> None:
