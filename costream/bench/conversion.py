@@ -18,7 +18,7 @@ from costream.nn.block import EncoderConfig
 from costream.nn.continual import Continual
 from costream.nn.conversion import convert
 from costream.nn.deepcot import DeepEncoder
-from costream.nn.encoder_layers import to_int8
+from costream.nn.int8_layers import to_int8
 from costream.nn.state import State
 from costream.nn.video3d.encoder import VideoEncoder
 from costream.nn.video3d.sizes import find_size

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from costream.core.errors import ModelError
-from costream.nn.encoder import replace_by_int8
 from costream.nn.int8 import LARGE, dequantise, quantise
+from costream.nn.int8_layers import replace_by_int8
 from costream.weights_io.card import Card
 
 SCALE = "_scale"

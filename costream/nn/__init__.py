@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from costream.nn.conversion import convert
     from costream.nn.deepcot import DeepEncoder
     from costream.nn.encoder import Encoder
-    from costream.nn.encoder_layers import to_deepcot, to_int8
+    from costream.nn.encoder_layers import to_deepcot
     from costream.nn.eventful.policies import AboveThreshold, TopShare, TopTokens
     from costream.nn.eventful.transfer import policy_within, to_eventful
+    from costream.nn.int8_layers import to_int8
     from costream.nn.layers import (
         GRU,
         LSTM,
@@ -64,7 +65,8 @@ _HOME = {
     "conversion": "convert",
     "deepcot": "DeepEncoder",
     "encoder": "Encoder",
-    "encoder_layers": "to_deepcot to_int8",
+    "encoder_layers": "to_deepcot",
+    "int8_layers": "to_int8",
     "eventful.policies": "AboveThreshold TopShare TopTokens",
     "eventful.transfer": "policy_within to_eventful",
     "layers": "AvgPool1d AvgPool2d AvgPool3d Conv1d Conv2d Conv3d GRU LSTM"

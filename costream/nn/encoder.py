@@ -8,12 +8,11 @@ their rows. Parameters and results are the same as the ordinary encoder's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from costream.nn import ring
 from costream.nn.attention import (
@@ -24,7 +23,6 @@ from costream.nn.attention import (
     SingleOutputAttention,
 )
 from costream.nn.block import EncoderBlock, EncoderConfig, EncoderStack
-from costream.nn.int8 import Int8Linear
 from costream.nn.state import State, zeros
 
 
@@ -145,31 +143,3 @@ class Encoder(EncoderStack):
         seen = block.before_attention(y)
         attended = block.self_attn.attend_changed(seen, ring.read(seen, newest), mask)
         return self.normalise(block.after_attention(ring.read(y, newest), attended))
-
-
-# Weights in eight bits.
-
-
-_PACKED = (MultiheadAttention, SingleOutputAttention, RetroactiveAttention)
-_Int8: TypeAlias = "tuple[Tensor, Tensor]"  # values and scales
-
-
-def replace_by_int8(module: nn.Module, find: Callable[[str, Tensor], _Int8 | None]) -> None:
-    """Replace the linear layers for whose weights, by name, ``find`` returns int8 ones."""
-    # The last block of a stack multiplies with parts of its projections in another order.
-    stacks = [m for m in module.modules() if isinstance(m, Encoder) and m.depth > 1]
-    whole = {id(stack._last[1]) for stack in stacks}
-    layers: dict[str, Any] = dict(module.named_modules())
-    for path, layer in layers.items():
-        packed = type(layer) in _PACKED and layer.packed is None and id(layer) not in whole
-        if not packed and (type(layer) is not nn.Linear or not path):
-            continue
-        name = "in_proj_weight" if packed else "weight"
-        found = find(f"{path}.{name}".removeprefix("."), getattr(layer, name))
-        if found is None:
-            continue
-        if packed:
-            layer.pack(Int8Linear(*found, layer.in_proj_bias))
-        else:
-            parent, _, own = path.rpartition(".")
-            setattr(layers[parent], own, Int8Linear(*found, layer.bias))

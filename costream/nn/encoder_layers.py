@@ -19,11 +19,7 @@ from torch import Tensor, nn
 
 from costream.nn.attention import MultiheadAttention
 from costream.nn.block import ACTIVATIONS, EncoderBlock, EncoderConfig
-from costream.nn.continual import Call, Continual
 from costream.nn.deepcot import DeepEncoder
-from costream.nn.encoder import replace_by_int8
-from costream.nn.int8 import LARGE, Int8Linear, quantise
-from costream.nn.layers import Rows
 from costream.nn.operation import ConversionError
 
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "nhead")
@@ -281,33 +277,3 @@ def _soft(plain: TransferredEncoder, rotary: bool) -> TransferredEncoder:
             own.linear1, own.linear2 = block.linear1, block.linear2
     like: Tensor = plain._blocks[0].linear1.weight
     return soft.to(like).eval()
-
-
-def to_int8(module: nn.Module, least: int = LARGE) -> nn.Module:
-    """Store the weights of large linear layers as int8, in place, and return the module.
-
-    For inference: a step reads a quarter of the bytes. ``least``: numbers of a weight from which
-    on it is stored so; smaller ones stay in the caches of a processor, where it gains nothing. Of a
-    network from ``convert`` only the steps and clips change, not the module that it was made of.
-    Raises ConversionError for an eventful network, which multiplies rows in the dtype of weights.
-    """
-    from costream.nn.eventful.block import EventfulBlock
-    from costream.nn.eventful.own_attention import GatedRows
-
-    if any(isinstance(m, EventfulBlock | GatedRows) for m in module.modules()):
-        raise ConversionError("an eventful network cannot be stored as int8")
-
-    def find(_: str, weight: Tensor) -> tuple[Tensor, Tensor] | None:
-        return quantise(weight) if weight.numel() >= least else None
-
-    if not isinstance(module, Continual):
-        replace_by_int8(module, find)
-        return module
-    for part in (node.part for node in module._nodes):
-        if isinstance(part, Rows):
-            replace_by_int8(part.block, find)
-        elif isinstance(part, Call) and type(part.function) is nn.Linear:
-            layer = part.function
-            if (found := find("", layer.weight)) is not None:
-                part.function = Int8Linear(*found, layer.bias)
-    return module

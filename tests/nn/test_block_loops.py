@@ -19,7 +19,7 @@ from costream.nn import fast
 from costream.nn.adapters.adapting import adapt
 from costream.nn.deepcot import DeepEncoder
 from costream.nn.encoder import Encoder
-from costream.nn.encoder_layers import to_int8
+from costream.nn.int8_layers import to_int8
 from kit.encoders import build_encoder, step_through
 
 
