@@ -1,1 +1,1 @@
-"""The Python API: runs as iterators of records, streams of one's own, results."""
+"""The Python API: runs as iterators of records, streams of frames, results."""

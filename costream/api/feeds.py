@@ -70,7 +70,7 @@ class _StatusHolder:
 class FeedRecords(RecordIterator[FeedRecord]):
     """The records of all feeds as they come: a header, records and a summary of each.
 
-    The network steps while the next record is asked for. Feeds are read by threads of their own;
+    The network steps while the next record is requested. Each feed is read by a thread;
     if the caller takes longer than ``max_lag``, steps are left out and counted. A loop that ends
     early, or ``close``, ends the watch; files are finished in any case.
     """
@@ -105,7 +105,7 @@ class FeedRecords(RecordIterator[FeedRecord]):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code that ``costream watch`` would have; known at the end."""
+        """The exit code that ``costream watch`` would return; set at the end."""
         return self._run.exit_code
 
 
@@ -134,8 +134,8 @@ def watch(
 
     ``feeds``: URLs, numbers of cameras, ``"mic"``, TOML lists of feeds, or with
     ``realtime=True`` files. Lost feeds are reconnected. ``sinks`` returns further sinks for a
-    feed. ``options``: those of ``costream watch``, without dashes: ``on=["fall>=0.8 for 2s"]``,
-    ``output="log"``, ``max_lag=5``.
+    feed. ``options``: the options of ``costream watch``, without dashes:
+    ``on=["fall>=0.8 for 2s"]``, ``output="log"``, ``max_lag=5``.
 
     Raises UsageError for wrong arguments, ModelError if the model cannot be used, OutputError if
     results cannot be written.

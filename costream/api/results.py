@@ -43,7 +43,7 @@ _TABLES: dict[str, type[Any]] = {
     "errors": Fault,
 }
 _REPORT = ".html"
-REPLACE = "give overwrite=True"  # hint for a file that exists
+REPLACE = "use overwrite=True"  # hint for a file that exists
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class Results:
             return page.read_text("utf-8")
 
     def _repr_html_(self) -> str:
-        # A frame of its own, so that the styles of the page and of the notebook do not mix.
+        # In a frame, so that the styles of the page and of the notebook do not mix.
         page = html.escape(self.to_html(), quote=True)
         return f'<iframe srcdoc="{page}" style="width:100%;height:30em;border:0"></iframe>'
 
@@ -234,19 +234,19 @@ def _rows(record: AnyRecord, header: Header) -> list[dict[str, Any]]:
 def _check_drawing(formats: Sequence[str]) -> None:
     drawn = [f for f in formats if any("draws" in info for info in FORMATS[f].files.values())]
     if drawn:
-        hint = f"give it to the run: detect(source, output='folder', format='{drawn[0]}')"
+        hint = f"request it from the run: detect(source, output='folder', format='{drawn[0]}')"
         raise UsageError(f"{drawn[0]} needs the frames, which are gone", hint=hint)
 
 
 def _suffix_of(path: Path) -> str:
-    """Return the output file that the name of ``path`` stands for."""
+    """Return the kind of output file that the name of ``path`` selects."""
     name = path.name.lower()
-    known = sorted(OUTPUT_FILES.entries(), key=len, reverse=True)
-    fitting = [suffix for suffix in known if name.endswith(f".{suffix}")]
+    suffixes = sorted(OUTPUT_FILES.entries(), key=len, reverse=True)
+    fitting = [suffix for suffix in suffixes if name.endswith(f".{suffix}")]
     if not fitting and name.endswith(".csv"):
         fitting = ["timeline.csv"]
     if not fitting:
-        hint = f"end it in one of {listed([f'.{suffix}' for suffix in known])}, .html"
+        hint = f"end it in one of {listed([f'.{suffix}' for suffix in suffixes])}, .html"
         raise UsageError("the name says no format", where=path, hint=hint)
     _check_drawing([str(OUTPUT_FILES.entries()[fitting[0]].info.get("format", fitting[0]))])
     if OUTPUT_FILES.entries()[fitting[0]].info.get("binary"):

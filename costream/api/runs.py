@@ -37,7 +37,7 @@ AnySource: TypeAlias = "str | os.PathLike[str] | int | Iterable[Any] | Source"
 class RecordStream(RecordIterator[Record]):
     """The records of one run, computed as they are asked for.
 
-    ``header`` is known at once, ``summary`` at the end. A loop that ends early, or ``close``, ends
+    ``header`` is set at once, ``summary`` at the end. A loop that ends early, or ``close``, ends
     the run; files are finished in any case.
     """
 
@@ -67,13 +67,13 @@ class RecordStream(RecordIterator[Record]):
         assert summary is not None
         return Results(self.header, records, summary)
 
-    if not TYPE_CHECKING:  # which knows what there is
+    if not TYPE_CHECKING:  # the attributes are declared
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Raise AttributeError, which tells where the attributes of results are."""
+            """Raise AttributeError with a hint where the attributes of results are."""
             if hasattr(Results, name):
                 hint = f"result = ...collect(), then result.{name}"
-                raise AttributeError(f"{name} is known once the run has ended: {hint}")
+                raise AttributeError(f"{name} is available when the run has ended: {hint}")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
@@ -91,8 +91,8 @@ def detect(
     uint8 [H, W, 3], joints [V, 3] or [M, V, 3], or feature rows [C]; a generator is live.
     ``rate_hz``: frames per second of arrays and iterables; a generator without it has the times
     at which its frames come. ``model``: a name, a weight file, or a loaded model. ``sinks``: also
-    get the records. ``options``: those of ``costream detect``, without dashes: ``threshold=0.4``,
-    ``start="1:30"``, ``top_k=5``, ``output="out"``, ``format="csv"``.
+    get the records. ``options``: the options of ``costream detect``, without dashes:
+    ``threshold=0.4``, ``start="1:30"``, ``top_k=5``, ``output="out"``, ``format="csv"``.
 
     Raises UsageError for wrong arguments, SourceError if nothing can be read, ModelError if the
     model cannot be used, OutputError if results cannot be written.
@@ -143,12 +143,12 @@ def run(
 ) -> Summary:
     """Run over an unopened source to its end, and return the summary.
 
-    For sources and sinks of one's own; the model decides what its source has to yield, see
+    For your own sources and sinks. The model decides what its source has to yield, see
     ``ModelInfo``. A file or pipe of ``open_source`` yields that by itself. Raises like ``detect``.
     """
     if not isinstance(source, Source):
-        hint = "give a path to costream.detect"
-        raise UsageError(f"{type(source).__name__} is no source", where="run", hint=hint)
+        hint = "pass a path to costream.detect"
+        raise UsageError(f"{type(source).__name__} is not a source", where="run", hint=hint)
     network = model if isinstance(model, Model) else loaded(model, {}).network
     source = fitted(source, source_options(options or Options(), network, stepped=True))
     return pipeline.run(source, network, checked(sinks), options=options)
@@ -160,11 +160,11 @@ def _run(
     model: str | os.PathLike[str] | LoadedModel,
     rate_hz: float | None,
     sinks: Sequence[Sink],
-    given: dict[str, Any],
+    keywords: dict[str, Any],
 ) -> RecordStream:
     name, sinks = _name_of(source), checked(sinks)
     check_rate(rate_hz)
-    options = make_options(command, given, sources=(name,))
+    options = make_options(command, keywords, sources=(name,))
     output = None if options.output is None else Path(options.output)
     if output is not None and output.suffix == ".csv" and not output.is_dir():
         hint = f'use .collect().save("{output}")'
@@ -173,10 +173,10 @@ def _run(
         formats = options.formats or ("jsonl",)
         check_outputs(formats, output, name, overwrite=options.overwrite, hint=REPLACE)
     elif options.formats:
-        raise UsageError("needs a folder for the files", where="format", hint="give output=FOLDER")
+        raise UsageError("needs a folder for the files", where="format", hint="add output=FOLDER")
     else:
         formats = ()
-    network = loaded(model, given).network
+    network = loaded(model, keywords).network
     check_model_options(options, network)
     opened = _opened(source, source_options(options, network, formats, stepped=True), rate_hz, name)
     queue = RecordQueue()
@@ -219,15 +219,15 @@ def _opened(source: AnySource, options: SourceOptions, rate_hz: float | None, na
             raise UsageError("is for arrays and iterables", where="rate_hz", hint=hint)
         return _by_name(source, options)
     if isinstance(source, Source):
-        return source  # of one's own
+        return source  # of the user
     first = next(iter(source), None) if isinstance(source, (list, tuple, set)) else source
     names = (bytes, bytearray, os.PathLike, *(() if options.text else (str,)))
     if isinstance(first, names) or isinstance(source, dict) or not hasattr(source, "__iter__"):
         of = f" of {type(first).__name__}" if first is not source else ""
-        hint = "give a path, a URL, the number of a camera, an array, or an iterable of arrays"
+        hint = "pass a path, a URL, the number of a camera, an array, or an iterable of arrays"
         if options.text is not None:
-            hint = "give a path, a URL, or an iterable of strings"
-        raise UsageError(f"{type(source).__name__}{of} is no source", hint=hint)
+            hint = "pass a path, a URL, or an iterable of strings"
+        raise UsageError(f"{type(source).__name__}{of} is not a source", hint=hint)
     return MemorySource(source, options, rate_hz=rate_hz, name=name)
 
 

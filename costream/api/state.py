@@ -35,7 +35,7 @@ def save_stream(
     newest_s: float,
     rate_hz: float | None,
 ) -> None:
-    """Write the state of a stream; its newest given time, and its rate. Raises OutputError."""
+    """Write the state of a stream, its newest time and its rate. Raises OutputError."""
     rows, counters, timelines = runner.persons, recorder.counters, recorder.timelines
     state = runner.state if rows is None or rows.state is None else rows.state
     tensors = {_NETWORK + key: value for key, value in state.tensors().items()}
@@ -47,7 +47,8 @@ def save_stream(
         "segments": _segments(timelines.current),
         "persons": {} if rows is None else rows.position,
         "people": [
-            [n, smoothed_scores(own), _segments(own)] for n, own in timelines.people.items()
+            [n, smoothed_scores(of_person), _segments(of_person)]
+            for n, of_person in timelines.people.items()
         ],
         "taken": converter.taken,
         "rest_s": None if converter.rest_s is None else float(converter.rest_s),
@@ -186,6 +187,6 @@ def _item(about: dict[str, Any], tensors: dict[str, Tensor], prefix: str) -> Dat
     if "joints" in arrays:
         layout = find_layout(about["layout"])
         persons = None if about["persons"] is None else tuple(about["persons"])
-        given = (i, time_s, arrays["joints"], arrays["scores"], layout)
-        return SkeletonFrame(*given, persons=persons)
+        joints, scores = arrays["joints"], arrays["scores"]
+        return SkeletonFrame(i, time_s, joints, scores, layout, persons=persons)
     return FeatureRow(i, time_s, arrays["values"])

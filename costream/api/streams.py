@@ -1,4 +1,4 @@
-"""Loaded models, and streams of one's own: a frame in, its records out."""
+"""Loaded models, and streams: pass a frame, get its records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Self = TypeVar("Self", bound="RecordIterator[Any]")
 _ENDED = object()
 _LATEST_S = 1e11  # of times: three thousand years; milliseconds since 1970 are more
 
-# Options of ``stream``: those of ``detect`` that do not concern files.
+# Options of ``detect`` that ``stream`` does not have, because they concern files.
 _OF_FILES = {"start", "end", "duration", "output", "format", "overwrite", "model", "weights"}
 _OF_FILES |= {"on", "run", "post", "append"}  # of text
 
@@ -80,7 +80,7 @@ class RecordIterator(Iterator[T]):
     def __next__(self) -> T:
         while not self._records:
             ended = next(self._steps, _ENDED) is _ENDED
-            if ended and not self._records:  # the end of a run has records of its own
+            if ended and not self._records:  # the end of a run has its last records
                 raise StopIteration
         return self._records.popleft()
 
@@ -133,7 +133,7 @@ class LoadedModel:
         sinks: Sequence[Sink] = (),
         **options: Any,
     ) -> ModelStream:
-        """Return a new stream, to be given one frame after another.
+        """Return a new stream, which takes one frame after another.
 
         ``rate_hz``: frames per second, or samples per second of audio; None: a frame has the time
         of its call of ``step``. ``sinks``: also get the records. ``options``: as for ``detect``,
@@ -203,7 +203,7 @@ class ModelStream:
     def step(self, frame: Any, time_s: float | None = None) -> list[Record]:
         """Take the next frame and return the records that it completes, maybe none.
 
-        The model steps at its own rate: of frames that come faster some are not used.
+        The model steps at its rate; of frames that come faster some are not used.
         ``time_s``: time of the frame in seconds, not before the previous one; None: by
         ``rate_hz``, or the time of this call. Raises UsageError for a frame of another shape or
         type, or after ``finish``; SourceError if the model does not take such frames.
@@ -241,18 +241,20 @@ class ModelStream:
         return self._queue.take()
 
     def reset(self) -> None:
-        """Begin anew: forget all frames, open segments and times. The sinks get a new run."""
+        """Start again without any frame, open segment or time. The sinks get a new run."""
         self.finish()
         self._begin()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the state of the stream to a file, from which ``load`` goes on.
+        """Write the state of the stream to a file, from which ``load`` continues.
 
-        The file has the memory of the network, the clock, the smoothing of the scores, the open
-        segments and samples of audio that have not been stepped: the results are those of a stream
-        without interruption, but for a few samples where audio is resampled. Raises UsageError
-        before the first frame, and for persons beside a whole stream, OutputError if the file
-        cannot be written.
+        The file holds the memory of the network, the clock, the smoothed scores, the open segments
+        and the audio samples that wait for their step. The results are those of an uninterrupted
+        stream, except for a few samples where audio is resampled.
+
+        Raises:
+            UsageError: before the first frame, or for persons in the frames of another model.
+            OutputError: if the file cannot be written.
         """
         from costream.api.state import save_stream
 
@@ -260,14 +262,16 @@ class ModelStream:
             raise UsageError("nothing to save before the first frame", where="save")
         if isinstance(self._model, PersonsModel):
             hint = "save streams of its models one by one"
-            raise UsageError("persons beside a whole stream are not saved", where="save", hint=hint)
+            raise UsageError(
+                "persons within another model's stream cannot be saved", where="save", hint=hint
+            )
         times = self._newest_s, self._rate_hz
         save_stream(_file(path, "save"), self._recorder, self._runner, self._converter, *times)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Go on from a saved state: with the same weights, at the next frame.
+        """Continue from a saved state, with the same weights, at the next frame.
 
-        Times given to ``step`` go on from those before. Raises SourceError if the file cannot be
+        Times of ``step`` continue from the earlier ones. Raises SourceError if the file cannot be
         read or belongs to another model, UsageError after the first frame, and for sound of
         another rate.
         """
@@ -278,7 +282,7 @@ class ModelStream:
         saved = load_stream(_file(path, "load"), self._model)
         rate_hz = saved.position.get("rate_hz")  # none in older states
         if self._model.info.sound and rate_hz not in (None, self._rate_hz):
-            hint = f"give rate_hz={rate_hz:g}"
+            hint = f"pass rate_hz={rate_hz:g}"
             raise UsageError(f"sound of {rate_hz:g} samples per second", where="load", hint=hint)
         self._saved = saved
         self._newest_s = self._saved.position.get("newest_s", self._newest_s)
@@ -316,19 +320,19 @@ def _file(path: str | os.PathLike[str], where: str) -> Path:
 
 def checked(sinks: Iterable[Sink]) -> list[Sink]:
     """Return the sinks as a list. Raises UsageError if one is none."""
-    given = list(sinks) if isinstance(sinks, Iterable) else None
+    checked = list(sinks) if isinstance(sinks, Iterable) else None
     methods = ("open", "write", "close")
-    if given is None or not all(hasattr(sink, name) for sink in given for name in methods):
+    if checked is None or not all(hasattr(sink, name) for sink in checked for name in methods):
         hint = "a sink has open(header), write(record) and close(summary)"
         raise UsageError(f"a list of sinks, not {sinks!r}", where="sinks", hint=hint)
-    return given
+    return checked
 
 
 def _check_time(time_s: float, newest_s: float) -> None:
     """Raise UsageError unless this is a time in seconds, and not before the newest one."""
     if not isinstance(time_s, Real) or not abs(time_s) <= _LATEST_S:
-        hint = "give seconds as a number: frame_number / 25, or time.time()"
-        raise UsageError(f"time_s={time_s!r} is no time in seconds", where="step", hint=hint)
+        hint = "pass seconds as a number: frame_number / 25, or time.time()"
+        raise UsageError(f"time_s={time_s!r} is not a time in seconds", where="step", hint=hint)
     if time_s < newest_s:
         raise UsageError(f"time_s={time_s:g} is before {newest_s:g}", where="step")
 
@@ -352,19 +356,19 @@ def load_model(
     from costream.models import catalogue as registry
     from costream.runtime.torch_setup import prepare_torch
 
-    for given in (name, name if weights is None else weights):
-        if not isinstance(given, str | os.PathLike):
-            raise UsageError(f"a name or a path, not {given!r}", where="load_model")
+    for path in (name, name if weights is None else weights):
+        if not isinstance(path, str | os.PathLike):
+            raise UsageError(f"a name or a path, not {path!r}", where="load_model")
     prepare_torch(threads)
     return LoadedModel(registry.load_model(os.fspath(name), weights, device, dtype))
 
 
 def loaded(model: str | os.PathLike[str] | LoadedModel, options: Mapping[str, Any]) -> LoadedModel:
-    """Return a model that is given by name, or loaded already."""
+    """Return the model of a name, or a loaded model unchanged."""
     if isinstance(model, LoadedModel):
         unfit = sorted({"weights", "device", "dtype", "threads"} & set(options))
         if unfit:
-            hint = "give it to load_model"
+            hint = "pass it to load_model"
             raise UsageError("the model is loaded already", where=unfit[0], hint=hint)
         return model
     keys = ("weights", "device", "dtype", "threads")

@@ -29,13 +29,16 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "read": ("costream.cli.read", "Label the lines or words of text: files, pipes, logs."),
     "watch": ("costream.cli.watch", "Monitor live feeds, cameras and microphones, with alerts."),
     "zones": ("costream.cli.zones", "Show a frame with a grid, to draw zones, lines and masks on."),
-    "batch": ("costream.cli.batch", "Process whole folders to files and tables, resumable."),
+    "batch": ("costream.cli.batch", "Process folders to files and tables; can be resumed."),
     "models": ("costream.cli.models", "List, show, fetch, import and verify models and weights."),
     "features": ("costream.cli.features", "Write feature files of video or audio."),
     "report": ("costream.cli.report", "Show results as a page or image; compare two runs."),
     "train": ("costream.cli.train", "Train a model on custom classes from labelled recordings."),
     "evaluate": ("costream.cli.evaluate", "Compute the metrics of a model on labelled recordings."),
-    "bench": ("costream.cli.bench", "Benchmark continual steps, operation counts and whole runs."),
+    "bench": (
+        "costream.cli.bench",
+        "Benchmark continual steps, operation counts and complete runs.",
+    ),
     "doctor": (
         "costream.cli.doctor",
         "Check what works on this machine, and what to install for the rest.",
@@ -45,7 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Print the JSON Schema of results, cards, feeds, settings.",
     ),
     "completion": ("costream.cli.completion", "Print the completion script of bash, zsh or fish."),
-    "help": ("costream.cli.help", "Show the manual: a page a command, and one a subject."),
+    "help": ("costream.cli.help", "Show the manual: a page for each command and subject."),
 }
 
 
@@ -124,13 +127,13 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
     type=click.Path(exists=True, dir_okay=False),
     multiple=True,
     metavar="FILE.py",
-    help="Run this Python file first: what it registers (networks, frontends, sources, formats)"
-    " is known to the command. See 'costream help adding'; repeatable.",
+    help="Run this Python file first. The command can then use the networks, frontends, sources and"
+    " formats that it registers; see 'costream help adding'. Repeatable.",
 )
 def cli(code: tuple[str, ...]) -> None:
     """Continual inference networks on video, audio and skeletons.
 
-    Every step is computed once: the same result as recomputing the window, for a fraction of
+    Every step is computed once. The result is that of recomputing the window, at a fraction of
     the cost.
 
     \b

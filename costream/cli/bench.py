@@ -61,7 +61,7 @@ def _model(default: str) -> Callable[[F], F]:
 
 @click.group(cls=SuggestingGroup)
 def command() -> None:
-    """Benchmark continual steps, operation counts and whole runs."""
+    """Benchmark continual steps, operation counts and complete runs."""
 
 
 @command.command()
@@ -215,7 +215,7 @@ def stream(
     multiple=True,
     default=(1, 16, 64, 256),
     show_default=True,
-    help="Number of streams that step together; repeatable.",
+    help="Number of streams that step together. Repeatable.",
 )
 @click.option("--rounds", type=_SIZE, default=10, show_default=True, help=_REPETITIONS)
 @_threads
@@ -229,7 +229,7 @@ def streams(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Time steps of many streams together: what one costs, and how many a core can take."""
+    """Time steps of many streams together: the cost of one, and how many a core can process."""
     from costream.bench.streams import streams_table
     from costream.models.catalogue import load_model
     from costream.runtime.torch_setup import prepare_torch
@@ -256,7 +256,7 @@ def streams(
     multiple=True,
     default=(1, 2, 4),
     show_default=True,
-    help="Number of threads; repeatable.",
+    help="Number of threads. Repeatable.",
 )
 @click.option("--rounds", type=_SIZE, default=10, show_default=True, help=_REPETITIONS)
 @json_option
@@ -290,7 +290,7 @@ def budget(
     png: str | None,
     as_json: bool,
 ) -> None:
-    """Show how well a budget is met: FILE is paused, then played, then a core gets busy."""
+    """Show how well a budget is kept: FILE is paused, then played, then played on a busy core."""
     from costream.options.budget import Budget
     from costream.sources.uris import sniff
 
@@ -328,7 +328,7 @@ def budget(
     "--weights",
     multiple=True,
     metavar="FILE",
-    help="Another network, besides the shipped and the cached ones; repeatable.",
+    help="Weight file to add to the shipped and the cached ones. Repeatable.",
 )
 @option(
     "--duration",
@@ -390,12 +390,12 @@ def zoo(
 @_threads
 @json_option
 def compress(models: tuple[str, ...], rounds: int, threads: int, as_json: bool) -> None:
-    """Compare models, pruned ones say, and their int8 forms: size, step, time, scores.
+    """Compare models and their int8 forms (size, step, time, scores), such as pruned ones.
 
-    The first is what the others are compared with; all have the same labels.
+    All are compared with the first; they must have the same labels.
 
     \b
-    costream bench compress whole.safetensors small.safetensors
+    costream bench compress large.safetensors small.safetensors
     """
     from costream.bench.compression import compression_table
     from costream.runtime.torch_setup import prepare_torch

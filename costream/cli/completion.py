@@ -1,7 +1,7 @@
 """Shell completion: the command that prints its script, and the answer to that script.
 
-The script runs ``costream`` with ``_COSTREAM_COMPLETE``. Nothing here loads torch: it has to be
-done while somebody types.
+The script runs ``costream`` with ``_COSTREAM_COMPLETE``. Nothing here loads torch,
+because completion must be fast.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def complete(instruction: str) -> int:
     from costream.cli import cli
 
     _register()
-    with suppress(CostreamError):  # nobody wants to read of an error while typing
+    with suppress(CostreamError):  # messages would disturb the typed line
         return shell_complete(cli, {}, "costream", VARIABLE, instruction)
     return 1
 
 
 class _Bash(BashComplete):
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words without the "=" that bash makes a word of its own."""
+        """Return the words without "=", which bash treats as a word."""
         args, incomplete = super().get_completion_args()
         return [arg for arg in args if arg != "="], incomplete
 

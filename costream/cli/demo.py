@@ -108,7 +108,7 @@ def command(output: str, live: bool, color: ColorMode, quiet: bool) -> int:
 
 
 class DemoFiles:
-    """The files that a demo may replace: missing ones, and those of an earlier demo.
+    """The files that a demo may write: new ones, and files of an earlier demo.
 
     A hidden file in the folder has their SHA-256; ``save`` and leaving the block write it.
     """

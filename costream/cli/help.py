@@ -1,4 +1,4 @@
-"""``costream help``: the manual, whose tables are made from the code when a page is shown."""
+"""``costream help``: the manual. Its tables are made from the code when a page is shown."""
 
 from __future__ import annotations
 
@@ -66,27 +66,27 @@ def pages() -> dict[str, str]:
 
 
 def find(name: str) -> str:
-    """Return the page or section of this name, or the only one with it among its words.
+    """Return the page or section of this name, or the only one whose name contains it.
 
-    Raises UsageError if there is none.
+    Raises UsageError if there is none, or more than one.
     """
-    known = pages()
-    for text in list(known.values()):
+    sections = pages()
+    for text in list(sections.values()):
         for match in re.finditer(r"^(##+) (.+)$", text, re.MULTILINE):
             end = re.compile(rf"^#{{2,{len(match[1])}}} ", re.MULTILINE).search(text, match.end())
             section = text[match.start() : end.start() if end else None].strip()
             slug = re.sub(r"[^a-z0-9]+", "-", match[2].lower()).strip("-")
-            known.setdefault(slug, section)
+            sections.setdefault(slug, section)
     starts = [page for page in pages() if page.startswith(name)]
-    words = [page for page in known if f"-{name}-" in f"-{page}-"]
-    for one in (starts, words):
-        if name not in known and len(one) == 1:
-            name = one[0]
-    if name not in known:
-        close = words[:5] or difflib.get_close_matches(name, known, 3, 0.6)
+    words = [page for page in sections if f"-{name}-" in f"-{page}-"]
+    for matches in (starts, words):
+        if name not in sections and len(matches) == 1:
+            name = matches[0]
+    if name not in sections:
+        close = words[:5] or difflib.get_close_matches(name, sections, 3, 0.6)
         hint = f"did you mean {' or '.join(close)}?" if close else "'costream help' lists the pages"
         raise UsageError(f"there is no page {name!r}", hint=hint)
-    return known[name]
+    return sections[name]
 
 
 def render(text: str) -> str:

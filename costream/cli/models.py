@@ -43,7 +43,7 @@ from costream.weights_io.card import Card
 from costream.weights_io.file import STEP_SUFFIX, SUFFIX, card_in, read_card, read_header
 from costream.weights_io.store import published
 
-_WIDTH = 80  # columns of what is printed
+_WIDTH = 80  # columns of the output
 
 # ``costream models init``: write weight files with random weights, marked as such.
 
@@ -86,9 +86,9 @@ def init_command(
     seed: int,
     overwrite: bool,
 ) -> None:
-    """Write a weight file with random weights, in the sizes of the network's paper; prints it.
+    """Write a weight file with random weights, in the sizes of the network's paper; print it.
 
-    Use it to measure costs, for experiments, or as a start of training. Its predictions are
+    Use it to measure costs, for experiments, or to start a training. Its predictions are
     meaningless: the labels are "random 0", "random 1", ..., and the results are marked. The same
     seed gives the same weights.
 
@@ -119,7 +119,7 @@ def _settings(pairs: tuple[str, ...]) -> dict[str, Any]:
         if not equals or not name or not text:
             raise UsageError(f"--set {pair}: not name=value")
         if name in out:
-            raise UsageError(f"--set {name}: given twice")
+            raise UsageError(f"--set {name}: set twice")
         try:
             out[name] = json.loads(text)
         except ValueError:
@@ -131,18 +131,21 @@ def _settings(pairs: tuple[str, ...]) -> dict[str, Any]:
 
 
 @click.command("list", cls=Command)
-@click.option("--all", "every", is_flag=True, help="Also models without weights here.")
+@click.option("--all", "every", is_flag=True, help="Also list models whose weights are not here.")
 @click.option(
-    "--time", "timed", is_flag=True, help="Measure a step of each on this machine (seconds each)."
+    "--time",
+    "timed",
+    is_flag=True,
+    help="Time a step of each model on this machine (takes seconds each).",
 )
 @json_option
 def list_command(every: bool, timed: bool, as_json: bool) -> None:
     """List the models whose weights are here, by what they find.
 
-    A line says what the weights weigh, what a step costs (multiplications, or with --time
-    milliseconds on this machine), and what the model knows. With --all also those whose weights are
-    published (costream models fetch NAME downloads them), and architectures for imported or
-    own weights. --json prints all of them, with their files.
+    Each line shows the size of the weights, the cost of a step (multiplications, or with --time
+    milliseconds on this machine) and the labels. --all adds models whose weights are published
+    (costream models fetch NAME downloads them) and architectures without weights. --json prints
+    all of them, with their files.
     """
     entries = list_models()
     if as_json:
@@ -169,13 +172,13 @@ _NOT_HERE = "Networks without weights here"
 
 
 def _listed(entry: ModelEntry, timed: bool) -> tuple[str, str, str, str]:
-    """Return heading, weight, cost and what it knows."""
+    """Return heading, size of the weights, cost of a step, and labels."""
     if entry.path is None:
-        known = published().get(entry.name) if entry.origin else None
-        if known is None:
+        online = published().get(entry.name) if entry.origin else None
+        if online is None:
             return _NOT_HERE, "", "", entry.summary
-        how = "by hand" if known.by_hand else "to fetch"
-        return kind_of(known.task), f"{known.total_megabytes:g} MB", how, known_labels(known)
+        how = "by hand" if online.by_hand else "to fetch"
+        return kind_of(online.task), f"{online.total_megabytes:g} MB", how, known_labels(online)
     try:
         card = read_card(entry.path)
     except CostreamError as error:
@@ -226,15 +229,15 @@ def _print_wrapped(start: str, text: str, most: int | None = None) -> None:
 @click.option(
     "--weights", metavar="PATH", help="Weight file, or a folder that holds NAME.safetensors."
 )
-@click.option("--full", is_flag=True, help="The whole card: metrics, data, settings.")
+@click.option("--full", is_flag=True, help="Show the complete card: metrics, data, settings.")
 @json_option
 def show_command(model: str, weights: str | None, full: bool, as_json: bool) -> None:
-    """Show what a model knows, its limits and its licence, and what it takes and costs."""
+    """Show the labels, limits and licence of a model, its input and its costs."""
     file, numbers = find_weights(model, weights), None
     if split_name(model)[1]:
-        path, whole = model, read_model(model, weights)
-        card, digest = whole.card, whole.sha256
-        numbers = sum(tensor.numel() for tensor in whole.tensors.values())
+        path, stored = model, read_model(model, weights)
+        card, digest = stored.card, stored.sha256
+        numbers = sum(tensor.numel() for tensor in stored.tensors.values())
     else:
         path, header = str(file), read_header(file)
         card, digest = card_in(header, file), header.metadata.get("tensors_sha256", "")
@@ -270,7 +273,7 @@ _TAKES |= dict.fromkeys(("audio", "vggish", "logmel"), "sound")
 
 
 def _summary(card: Card) -> Iterator[tuple[str, str]]:
-    """Yield what users want to know first, as keys and texts."""
+    """Yield the facts that users need first, as keys and texts."""
     yield "model", f"{card.name}: {card.description or card.task}"
     if card.labels:
         background = f" and {card.background}" if card.background else ""

@@ -54,7 +54,7 @@ from costream.weights_io.store import cache_folder, downloads_folder, published,
     "table",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE.toml",
-    help="List of checkpoints to use instead of costream's own.",
+    help="List of checkpoints to use instead of costream's.",
 )
 @click.option("--all", "every", is_flag=True, help="Without a name: list all, with their sources.")
 @click.option("--json", "as_json", is_flag=True, help="Without a name: print JSON.")
@@ -66,25 +66,25 @@ def fetch_command(
     every: bool,
     as_json: bool,
 ) -> None:
-    """Download published checkpoints and import them; prints the files. Without a name, list them.
+    """Download published checkpoints, import them and print the files. Without NAME: list them.
 
     Repeat the command to resume a download that was interrupted. No code in a checkpoint is
     executed. Proxies are taken from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
     """
     table = table or shipped_folder() / FILE
-    known = read_published(table)
-    for name, entry in known.items():
+    entries = read_published(table)
+    for name, entry in entries.items():
         check_published(entry.config or {}, f"{table}: [{name}]")
     if not names:
         if as_json or every:
-            _print_list(known, as_json)
+            _print_list(entries, as_json)
         else:
-            _print_choice(known)
+            _print_choice(entries)
         return
     for name in names:
-        if name not in known:
-            raise UsageError(f"no published checkpoint {name!r}", hint=suggest_names(name, known))
-    wanted = [known[name] for name in dict.fromkeys(names)]
+        if name not in entries:
+            raise UsageError(f"no published checkpoint {name!r}", hint=suggest_names(name, entries))
+    wanted = [entries[name] for name in dict.fromkeys(names)]
     for entry in wanted:
         if not (target_of(entry).exists() or _downloaded(entry)):
             _check_download(entry, offline=offline, accept_licence=accept_licence)
@@ -180,8 +180,8 @@ def _lock(file: Path) -> IO[str]:
 
 def _ask(entry: Published) -> None:
     """Ask to accept the licence. Raise UsageError if it is refused, or there is no terminal."""
-    known = entry.licence != NO_LICENCE
-    licence = f"its licence is {entry.licence}" if known else "its authors state no licence"
+    has_licence = entry.licence != NO_LICENCE
+    licence = f"its licence is {entry.licence}" if has_licence else "its authors state no licence"
     about = f"{entry.name} ({entry.source}): {licence}"
     if not _can_ask():
         raise UsageError(about, hint="accept it with --accept-licence")
@@ -210,7 +210,7 @@ def _by_hand(entry: Published) -> str:
 
 
 def _print_choice(known: dict[str, Published]) -> None:
-    """Print what is a model by itself and is fetched without a browser, by what it finds."""
+    """Print the models that can be fetched without a browser, by what they find."""
     shown = {n: e for n, e in known.items() if e.config is not None and not e.by_hand}
     groups: dict[str, list[Published]] = {}
     for entry in shown.values():
@@ -228,7 +228,7 @@ def _print_choice(known: dict[str, Published]) -> None:
 
 
 def known_labels(entry: Published) -> str:
-    """Return what a published checkpoint knows, in a few words."""
+    """Return the labels of a published checkpoint, in a few words."""
     names = published_labels(entry.config or {})
     return labels_text(names) if names else entry.source
 
@@ -274,7 +274,7 @@ def path_command(name: str) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def remove_command(names: tuple[str, ...], yes: bool) -> None:
-    """Delete imported and fetched weights, and leftover downloads, from the user cache."""
+    """Delete imported and fetched weights and unfinished downloads from the user cache."""
     paths = [path for name in dict.fromkeys(names) for path in _of(name)]
     if not yes:
         listed = "\n".join(map(str, paths))
@@ -335,7 +335,7 @@ def _keys() -> str:
     "pairs",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Setting that the checkpoint does not contain, if not the published one; repeatable.",
+    help="Setting that the checkpoint does not contain. Repeatable.  [default: as published]",
 )
 @click.option(
     "--weights",
@@ -353,47 +353,50 @@ def import_command(
     weights: Path | None,
     overwrite: bool,
 ) -> None:
-    """Convert a foreign checkpoint; prints the written file.
+    """Convert a checkpoint of another tool and print the written file.
 
     Without -o it is written to the user cache, where '-m NAME' finds it. No code in the
     checkpoint is executed: pickles may contain only arrays and plain containers. Settings that
     the checkpoint does not contain are the published ones, and are printed.
 
-    Skeleton networks of several streams become one model: give their checkpoints, and name their
-    streams in this order (--config stream=joint,bone) unless the names of the files do. An audio
-    network is combined with its VGGish: give that checkpoint too, and its PCA file if the network
-    was trained with it. A video network is combined with its TSN: give MMAction2's checkpoints of
-    RGB and flow too. Those alone become a model for 'costream features'. ViViT takes the temporal
-    encoder from a second checkpoint, tuned for fewer tokens.
+    Some models are made from several checkpoints:
+
+    \b
+    - skeletons: one per stream; --config stream=joint,bone names the streams in
+      this order, unless the file names do
+    - audio: the network, its VGGish, and the PCA file it was trained with
+    - video: the network, and MMAction2's TSN checkpoints of RGB and flow; these
+      two alone become a model for 'costream features'
+    - ViViT: a second checkpoint with the temporal encoder for fewer tokens
 
     FILE.py:FUNCTION runs that file and makes the network that its function builds continual; see
     'costream help adding'.
     """
     config = read_pairs(pairs)
     ImportSettings(config, KEYS)  # reports a typo before torch is imported
-    own = split_spec(str(checkpoints[0])) if len(checkpoints) == 1 else None
-    if weights is not None and own is None:
+    user_network = split_spec(str(checkpoints[0])) if len(checkpoints) == 1 else None
+    if weights is not None and user_network is None:
         raise UsageError("is for the network of FILE.py:FUNCTION", where="--weights")
-    for checkpoint in checkpoints if own is None else ():
+    for checkpoint in checkpoints if user_network is None else ():
         if not checkpoint.is_file():
             raise ModelError("there is no such file", where=checkpoint)
     if len(checkpoints) > 1 and not (name or output):
-        raise UsageError("several checkpoints become one model: give its --name")
-    name = name or (output or (checkpoints[0] if own is None else own[0])).stem
+        raise UsageError("several checkpoints become one model: name it with --name")
+    name = name or (output or (checkpoints[0] if user_network is None else user_network[0])).stem
     if not name or set(name) & set("/\\"):
         raise UsageError(f"--name {name!r}: not a file name")
     target = output or cache_folder() / f"{name}{SUFFIX}"
     check_weight_file(target)
     if target.exists() and not overwrite:
         raise UsageError("exists already", where=target, hint="use --name, -o or --overwrite")
-    if own is None:
+    if user_network is None:
         convert(checkpoints, name, config, target, form)
     else:
-        _convert_own(*own, weights, name, config, target)
+        _convert_user_network(*user_network, weights, name, config, target)
     print_path(target)
 
 
-def _convert_own(
+def _convert_user_network(
     file: Path,
     function: str,
     weights: Path | None,

@@ -19,7 +19,7 @@ from costream.report.command import FORMATS, ReportOptions, parse_formats
     "--output",
     metavar="FILE|-",
     shell_complete=file_names,
-    help="Output file; '-' is stdout.  [default: beside the results]",
+    help="Output file; '-': stdout.  [default: next to the results]",
 )
 @click.option(
     "-f",
@@ -28,7 +28,8 @@ from costream.report.command import FORMATS, ReportOptions, parse_formats
     multiple=True,
     metavar="LIST",
     shell_complete=lambda ctx, param, word: in_list(dict.fromkeys(FORMATS, ""), word),
-    help=f"Comma-separated, repeatable: {', '.join(FORMATS)}; else by the suffix of -o, or html.",
+    help=f"Formats, separated by commas: {', '.join(FORMATS)}."
+    "  [default: by the suffix of -o, or html]",
 )
 @click.option(
     "--thumbnails/--no-thumbnails",

@@ -18,14 +18,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ORIGINS = "costream.origins"  # key of a context's meta data: the file of each value from a file
 _PREFIX = "COSTREAM_"
 _OTHER_VARIABLES = {"CONFIG", "WEIGHTS", "OFFLINE", "MQTT_USER", "MQTT_PASSWORD"}
-_MIN_SIMILARITY = 0.75  # of a misspelt name and the one that may be meant
+_MIN_SIMILARITY = 0.75  # of a misspelt name and a setting
 
 
 def config_option() -> Callable[[F], F]:
     """Return ``-c/--config``, which reads the configuration files before the other options."""
 
     def read(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-        if ctx.resilient_parsing:  # a bad file is no matter for completion
+        if ctx.resilient_parsing:  # completion works with a damaged file, too
             return value
         options = {
             name.removeprefix("--").replace("-", "_"): p

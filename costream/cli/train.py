@@ -95,8 +95,8 @@ from costream.weights_io.file import SUFFIX
     heading="Adapters and pruning",
     type=click.Choice(["none", "lora", "splora"]),
     default="none",
-    help="Train low-rank differences to frozen weights, which are also written as a file of their"
-    " own. splora can be pruned.",
+    help="Train low-rank differences to frozen weights; they are also written as a separate file."
+    " splora can be pruned.",
 )
 @option(
     "--rank",
@@ -164,7 +164,7 @@ def command(
     if cache and no_cache:
         raise UsageError("--cache and --no-cache exclude each other")
     if rank is not None and values["adapter"] == "none":
-        raise UsageError("only adapters have a rank", where="--rank", hint="give --adapter too")
+        raise UsageError("only adapters have a rank", where="--rank", hint="add --adapter")
     output = output or Path(f"{Path(model).stem}-own{SUFFIX}")
     check_weight_file(output)
     from costream.training.base import TrainSettings
@@ -172,5 +172,5 @@ def command(
     from costream.training.feature_cache import features_folder
 
     cache = None if no_cache else cache or features_folder()
-    given = TrainSettings(model=model, output=output, cache=cache, rank=rank or 8, **values)
-    return int(train(given))
+    settings = TrainSettings(model=model, output=output, cache=cache, rank=rank or 8, **values)
+    return int(train(settings))

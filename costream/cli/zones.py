@@ -35,7 +35,9 @@ def _place(kind: Kind, help: str) -> Callable[[F], F]:
 @_place("line", "Draw this line. Repeatable.")
 @_place("mask", "Draw this polygon as a mask. Repeatable.")
 @option("--start", parse=seconds, metavar="TIME", help="Take the frame at this time.")
-@option("--timeout", default="10", parse=seconds, metavar="TIME", help="Wait so long for a URL.")
+@option(
+    "--timeout", default="10", parse=seconds, metavar="TIME", help="How long to wait for a URL."
+)
 @option(
     *("-o", "--output"),
     default="zones.png",
@@ -52,11 +54,11 @@ def command(
     timeout: float,
     output: str,
 ) -> ExitCode:
-    """Write one frame as PNG, with a grid and the given places, and print them as TOML.
+    """Write one frame as PNG with a grid and the places, and print the places as TOML.
 
     Read the corners off the grid: parts of the picture at its upper and left edges, pixels at the
-    others. Repeat with --zone, --line and --mask until they are where they should be, and paste the
-    TOML into a list of feeds. A page (-o zones.html) has the same picture to click corners on.
+    others. Repeat with --zone, --line and --mask until the places are right; paste the TOML into a
+    list of feeds. On a page (-o zones.html) you can click the corners.
 
     \b
     costream zones rtsp://cam1/live
@@ -79,9 +81,9 @@ def command(
     width, height = frame.rgb.shape[1], frame.rgb.shape[0]
     lines = [f"# {width} x {height} pixels: {output}", "[[feed]]"]
     lines.append(f"url = {json.dumps(display_name(source), ensure_ascii=False)}")
-    for kind, given in (("zone", zone), ("line", line), ("mask", mask)):
-        if given:
-            rows = (f"    {json.dumps(str(place), ensure_ascii=False)}," for place in given)
+    for kind, drawn in (("zone", zone), ("line", line), ("mask", mask)):
+        if drawn:
+            rows = (f"    {json.dumps(str(place), ensure_ascii=False)}," for place in drawn)
             lines += [f"{kind} = [", *rows, "]"]
     click.echo(printable("\n".join(lines)))
     return ExitCode.OK

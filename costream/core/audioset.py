@@ -12,7 +12,7 @@ FILE = Path(__file__).with_name("audioset_kinds.txt")
 
 
 def kinds_among(labels: Collection[str]) -> Mapping[str, frozenset[str]]:
-    """Return the kinds of AudioSet by name, each with those of the labels that are of it.
+    """Return the kinds of AudioSet by name, each with the labels that belong to it.
 
     Names are in small letters. A kind that is a label is of itself. Empty unless all labels are
     in the ontology.

@@ -27,7 +27,7 @@ NEARLY = 1.25
 # Step times are sums of 1/rate in floating point: five steps of 0.1 s are slightly below 0.5 s.
 SLACK_S = 1e-6
 
-# Without any for so long, sound beside pictures is over: its network begins anew when more comes.
+# After this time without audio, the sound of a video has ended; its network is reset for more.
 SILENT_S = 2.0
 
 _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*s?", re.IGNORECASE)
@@ -121,7 +121,7 @@ class Resampler:
 
     ``frames``: video frames per tick, sampled at ``frames`` times the rate. A tick has the time
     of its last frame, which holds the others as ``earlier``. Frames left over before a gap or
-    the end make no tick. Audio between frames is attached to the tick at which it is known.
+    the end make no tick. Audio between frames belongs to the tick at which it is complete.
     """
 
     def __init__(
@@ -173,11 +173,11 @@ class Resampler:
         if not self._blocks:
             return tick
         now_s = tick.end_s if isinstance(tick, Gap) else tick.time_s + TOLERANCE_S
-        known: list[AudioBlock] = []
+        blocks: list[AudioBlock] = []
         while self._blocks and self._blocks[0].time_s <= now_s:
-            known.append(self._blocks.popleft())
+            blocks.append(self._blocks.popleft())
         if isinstance(tick, Tick) and isinstance(tick.item, VideoFrame):
-            tick = replace(tick, item=replace(tick.item, sound=tuple(known)))
+            tick = replace(tick, item=replace(tick.item, sound=tuple(blocks)))
         return tick
 
 
@@ -189,7 +189,7 @@ def tick_per_item(items: Iterable[Item]) -> Iterator[TickItem]:
 
 
 class ItemClock:
-    """One tick per item, at the item's own time; for audio blocks, which are contiguous."""
+    """One tick per item, at the item's time; for audio blocks, which are contiguous."""
 
     def __init__(self) -> None:
         self._next = 0

@@ -1,4 +1,4 @@
-"""The version of the code: the number of the release, and the commit where it is known."""
+"""The version of the code: the number of the release, and the commit if there is one."""
 
 from __future__ import annotations
 

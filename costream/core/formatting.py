@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from costream.core.errors import UsageError, printable
-from costream.core.errors import clean as clean  # beside the other ways to show things
+from costream.core.errors import clean as clean  # next to other ways to format text
 from costream.core.records import Compute, Header, Segment, Summary
 from costream.core.units import counted as counted
 from costream.core.units import short_time as short_time
@@ -61,21 +61,21 @@ def cost_line(summary: Summary, kind: str) -> str:
 
 def network_saving(summary: Summary) -> str:
     """Return what the network saves without its frontend; '' if it has none, or that is unknown."""
-    own, dense = summary.network_macs, summary.network_dense_macs
-    known = own is not None and dense is not None and own != summary.macs
-    return saving(own or 0, dense or 0) if known else ""
+    macs, dense = summary.network_macs, summary.network_dense_macs
+    has_frontend = macs is not None and dense is not None and macs != summary.macs
+    return saving(macs or 0, dense or 0) if has_frontend else ""
 
 
 def saving_line(summary: Summary, *, exact: bool = True) -> str:
     """Return what continual inference did, in plain words; '' if it saved nothing, or unknown.
 
-    ``exact``: whether all answers are those of recomputing the window.
+    ``exact``: whether all results equal those of recomputing the window.
     """
-    own, dense = summary.network_macs, summary.network_dense_macs
-    if own is None or dense is None:
+    macs, dense = summary.network_macs, summary.network_dense_macs
+    if macs is None or dense is None:
         less = saving(summary.macs, summary.dense_macs)
-        return less and f"{less} computation than processing every frame whole"
-    if not saving(own, dense):
+        return less and f"{less} computation than processing every frame completely"
+    if not saving(macs, dense):
         return ""
     if exact:
         return "each step was computed once, with the same answer as recomputing the whole window"
@@ -97,22 +97,22 @@ def closing_lines(header: Header, summary: Summary) -> list[str]:
     sound = header.options.get("sound")
     lines = [f"sound: {clean(sound)}"] if isinstance(sound, str) else []
     saved = saving_line(summary, exact=header.options.get("exact") is not False)
-    told = unfamiliar_line(header, summary), cost_line(summary, header.kind), saved
-    return [*lines, *filter(None, told)]
+    remarks = (unfamiliar_line(header, summary), cost_line(summary, header.kind), saved)
+    return [*lines, *filter(None, remarks)]
 
 
 def unfamiliar_line(header: Header, summary: Summary) -> str | None:
     """Return for how long the input was unfamiliar; None if it was for ``_OFTEN`` at most.
 
-    Of several models those are named that can tell.
+    Of several models, those that measure familiarity are named.
     """
     if not summary.unfamiliar_s or summary.unfamiliar_s <= _OFTEN * summary.media_s:
         return None
     hint = header.options.get("unfamiliar")
-    told = clean(hint) if isinstance(hint, str) else "what is said of it is not to be trusted"
+    advice = clean(hint) if isinstance(hint, str) else "its predictions are unreliable"
     names = [clean(head.model) for head in header.heads or () if head.familiar is not None]
     to = f" to {' and '.join(names)}" if names else ""
-    return f"unfamiliar{to} for {summary.unfamiliar_s:.1f} s of {summary.media_s:.1f} s: {told}"
+    return f"unfamiliar{to} for {summary.unfamiliar_s:.1f} s of {summary.media_s:.1f} s: {advice}"
 
 
 def share_of_dense(compute: Compute) -> float:
@@ -128,7 +128,7 @@ def tokens_text(compute: Compute, most: int | None) -> str:
 
 
 def share_text(compute: Compute) -> str:
-    """Return ``31 % of full cost``: that of computing everything anew."""
+    """Return ``31 % of full cost``: the cost without continual computation."""
     return f"{100 * share_of_dense(compute):.0f} % of full cost"
 
 
@@ -149,22 +149,22 @@ def listed(names: Sequence[str], most: int = _MOST_NAMES) -> str:
 
 def suggest_names(name: str, names: Iterable[str]) -> str:
     """Return a hint for an unknown name: similar names, or all."""
-    known = list(names)
-    close = difflib.get_close_matches(name, known, 3)
-    return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(known)}"
+    names = list(names)
+    close = difflib.get_close_matches(name, names, 3)
+    return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(names)}"
 
 
-def parse_formats(values: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+def parse_formats(values: Iterable[str], formats: Iterable[str]) -> tuple[str, ...]:
     """Return the formats named in ``values`` (each may be a comma list), once each.
 
-    Raise UsageError for one that is not among the ``known``.
+    Raises UsageError for a name that is not in ``formats``.
     """
-    known = list(known)
+    formats = list(formats)
     names = [name.strip().lower() for value in values for name in value.split(",")]
     names = list(dict.fromkeys(name for name in names if name))
     for name in names:
-        if name not in known:
-            hint = f"choose from {', '.join(known)}"
+        if name not in formats:
+            hint = f"choose from {', '.join(formats)}"
             raise UsageError(f"there is no format {name!r}", where="--format", hint=hint)
     return tuple(names)
 

@@ -23,18 +23,18 @@ PRESENT = 0.8  # presence that is always enough: the average of a stream never i
 
 
 def finite(scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Return scores as float64, with 0 for what is no number."""
-    given = np.asarray(scores, np.float64)
-    return np.where(np.isfinite(given), given, 0.0)
+    """Return scores as float64, with 0 for NaN and infinity."""
+    values = np.asarray(scores, np.float64)
+    return np.where(np.isfinite(values), values, 0.0)
 
 
 class Hysteresis:
-    """The label of a stream: one at a time, the background is none.
+    """The label of a stream: one at a time; the background is not one of them.
 
     A label opens when it is the best of those at or above their threshold. It closes when it falls
     below its lower threshold, or when a better label is at or above its own threshold.
 
-    ``only``: the labels that may open, and so take the place of another; None: all.
+    ``only``: the labels that may open and replace another one; None: all.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Smoother:
     simple exponential smoothing (Brown, 1956) for steps of any length. Probabilities stay
     probabilities. With 0 s the scores pass through unchanged, bit for bit.
 
-    ``time_s`` and ``scores``: those of the newest step, None before the first.
+    ``time_s`` and ``scores`` belong to the newest step; None before the first.
     """
 
     def __init__(self, smooth_s: float) -> None:
@@ -145,23 +145,23 @@ def is_among(label: str, only: Collection[str] | None) -> bool:
 def match_labels(names: Iterable[str], labels: Sequence[str]) -> tuple[str, ...]:
     """Return the labels that match any of the names, in the order of ``labels``.
 
-    Each name is a label, a glob pattern, whole words of labels, or several of them separated by
-    commas; case does not matter. Words count only where no label has that name. Among labels of
-    AudioSet, the name of a kind also names what is of it. Raises UsageError for a name that
-    matches no label.
+    Each name is a label, a glob pattern, complete words of labels, or several of these separated by
+    commas; case does not matter. Words are searched only if no label has that name. Among labels of
+    AudioSet, the name of a kind also selects the labels below it. Raises UsageError for a name
+    that matches no label.
     """
-    known = {folded(label) for label in labels}
-    kinds = kinds_among(known)
+    folded_labels = {folded(label) for label in labels}
+    kinds = kinds_among(folded_labels)
     patterns: list[str] = []
     for name in names:
-        whole = folded(name.strip())
-        patterns += [name] if whole in known or whole in kinds else name.split(",")
+        text = folded(name.strip())
+        patterns += [name] if text in folded_labels or text in kinds else name.split(",")
     patterns = [pattern.strip() for pattern in patterns if pattern.strip()]
     if not patterns:
         raise UsageError("names no label", where="--only", hint=suggest_names("", labels))
     found: set[str] = set()
     for pattern in patterns:
-        named = kinds.get(folded(pattern)) or _named(folded(pattern), known)
+        named = kinds.get(folded(pattern)) or _named(folded(pattern), folded_labels)
         if not named:
             hint = suggest_names(pattern, labels)
             if not kinds and is_kind(folded(pattern)):
@@ -171,8 +171,8 @@ def match_labels(names: Iterable[str], labels: Sequence[str]) -> tuple[str, ...]
     return tuple(label for label in labels if folded(label) in found)
 
 
-def _named(pattern: str, known: Collection[str]) -> set[str]:
+def _named(pattern: str, labels: Collection[str]) -> set[str]:
     """Return the labels, of those in small letters, that a pattern or its words name."""
-    exact = {label for label in known if fnmatchcase(label, pattern)}
+    exact = {label for label in labels if fnmatchcase(label, pattern)}
     words = re.escape(pattern)
-    return exact or {label for label in known if re.search(rf"(?<!\w){words}(?!\w)", label)}
+    return exact or {label for label in labels if re.search(rf"(?<!\w){words}(?!\w)", label)}

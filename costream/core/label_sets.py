@@ -326,7 +326,7 @@ KNOWN = {
 
 
 def read_labels(name: str) -> Labels:
-    """Return the labels of a known data set, or of a text file with one label per line.
+    """Return the labels of a data set in ``KNOWN``, or of a text file with one label per line.
 
     Raises ModelError when it is neither, or the file contains repeated labels.
     """

@@ -70,17 +70,17 @@ def find_layout(name: str) -> Layout:
     names: ``LHand = "left hand"``), ``bones`` (pairs of names, child and parent) and optionally
     ``centre`` (default: the joint without a parent). Raise UsageError if it is invalid.
     """
-    known = {**LAYOUTS, **marker_sets()}
-    layout = known.get(name.lower())
+    layouts = {**LAYOUTS, **marker_sets()}
+    layout = layouts.get(name.lower())
     if layout is not None:
         return layout
     if name.lower().endswith(".toml") or os.path.isfile(name):
         return _declared(Path(name))
-    close = difflib.get_close_matches(name.lower(), known, 1)
+    close = difflib.get_close_matches(name.lower(), layouts, 1)
     raise UsageError(
         f"there is no joint layout {name!r}",
         hint=(f"did you mean {close[0]}? " if close else "")
-        + f"there are {', '.join(known)}, or a TOML file",
+        + f"there are {', '.join(layouts)}, or a TOML file",
     )
 
 
@@ -88,7 +88,7 @@ def find_layout(name: str) -> Layout:
 def marker_sets() -> dict[str, Layout]:
     """Return the layouts of the markers and bones of motion capture, by name.
 
-    Unlike those of ``LAYOUTS``, whose joints may be numbered, they are known by names only.
+    Unlike the joints of ``LAYOUTS``, which may be numbered, these have names only.
     """
     tables = read_toml(Path(__file__).with_name("marker_sets.toml"), "is missing")
     return {name: _from_table(table, name) for name, table in tables.items()}
@@ -120,11 +120,11 @@ def _derived(name: str, place: dict[str, int], tried: frozenset[str]) -> tuple[i
         if tried.intersection(wanted):
             continue
         parts = [_derived(part, place, tried | {name}) for part in wanted]
-        known = [part for part in parts if part is not None]
-        if len(known) == len(parts):
+        found = [part for part in parts if part is not None]
+        if len(found) == len(parts):
             # All parts have the same weight, however many joints each is the mean of.
-            size = math.lcm(*map(len, known))
-            return tuple(k for part in known for k in part * (size // len(part)))
+            size = math.lcm(*map(len, found))
+            return tuple(k for part in found for k in part * (size // len(part)))
     return None
 
 
@@ -244,7 +244,7 @@ JOINT_SUBSTITUTES: dict[str, tuple[tuple[str, ...], ...]] = {
     "mouth": (("nose",),),
 }
 
-# costream's own: the joints common to Kinect, MediaPipe and motion capture.
+# of costream: the joints that Kinect, MediaPipe and motion capture have in common
 BODY_15 = _layout(
     "body-15",
     "hips, neck, head, left shoulder, left elbow, left wrist, right shoulder, right elbow,"

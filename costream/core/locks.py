@@ -17,7 +17,7 @@ def open_own(path: str | os.PathLike[str], flags: int) -> int:
     """Open a temporary file, lock or journal for writing; the ``opener`` of ``open``.
 
     In a folder that others may write to, its name may be that of a link to another file, or of a
-    pipe that nobody reads: these are removed.
+    pipe without a reader: these are removed.
     """
     with suppress(FileNotFoundError):
         found = os.lstat(path)

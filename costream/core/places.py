@@ -63,7 +63,7 @@ class Place:
 
 
 def parse_place(text: str, kind: Kind, where: str) -> Place:
-    """Return the place ``NAME=X,Y X,Y ...``. UsageError names ``where`` it was given."""
+    """Return the place ``NAME=X,Y X,Y ...``. UsageError names ``where``, the option or key."""
     name, equals, rest = composed(text).partition("=")
     hint = "write it as in: door=0.1,0.2 0.4,0.2 0.4,0.9"
     if not equals or NO_NAME.search(name):
@@ -84,18 +84,18 @@ def parse_place(text: str, kind: Kind, where: str) -> Place:
 
 
 def check_places(places: Sequence[Place], where: str) -> tuple[Place, ...]:
-    """Return the places. UsageError when two have one name, by which rules know them."""
+    """Return the places. UsageError when two have the same name, because rules refer to names."""
     for number, place in enumerate(places):
         if place.name in {other.name for other in places[:number]}:
-            raise UsageError(f"{place.name!r} is given twice", where=where)
+            raise UsageError(f"{place.name!r} is used twice", where=where)
     return tuple(places)
 
 
 def places_of(options: Mapping[str, Any]) -> tuple[Place, ...]:
     """Return the places of a run by its header's options; what cannot be read is left out."""
     found = []
-    given = options.get("places")
-    for value in given if isinstance(given, (list, tuple)) else ():
+    places = options.get("places")
+    for value in places if isinstance(places, (list, tuple)) else ():
         if isinstance(value, Place):
             found.append(value)
             continue
@@ -178,7 +178,7 @@ def covered(
 ) -> npt.NDArray[np.bool_]:
     """Return which pixels of a picture have their middle under a mask: bool [rows, columns].
 
-    ``size``: that of the source's picture, of which this one may be a smaller copy.
+    ``size``: of the source's picture; this one may be a smaller copy of it.
     """
     import numpy as np
 

@@ -7,7 +7,7 @@ from typing import Any
 import av
 from av.container import InputContainer
 
-# Up to 18, a title that is no UTF-8 makes a file unreadable unless it is told what to do with it.
+# Up to version 18, a title that is not UTF-8 makes a file unreadable without this argument.
 _RELEASE = int(av.__version__.partition(".")[0])
 _TEXTS: dict[str, Any] = {"metadata_errors": "replace"} if _RELEASE < 19 else {}
 

@@ -48,7 +48,7 @@ class VideoFrame:
     """One decoded video frame; ``rgb`` is converted and resized on first access only."""
 
     i: int  # index of the frame in decoding order, from 0
-    time_s: float  # media time, seconds, the container's own clock
+    time_s: float  # media time, seconds, by the clock of the container
     pts: int | None  # presentation time stamp in units of time_base, None when missing
     convert: Callable[[], npt.NDArray[np.uint8]] = field(repr=False)
     motion: npt.NDArray[np.void] | None = None  # codec motion vectors, FFmpeg's struct fields
@@ -75,9 +75,9 @@ class AudioBlock:
     """
 
     i: int  # index of the block, from 0
-    time_s: float  # media time of its end, seconds, the container's own clock
+    time_s: float  # media time of its end, seconds, by the clock of the container
     samples: npt.NDArray[np.float32] = field(repr=False)  # float32 [N], mono, -1 to 1
-    pts: int | None = None  # of its first sample, in samples of the source; None: not known
+    pts: int | None = None  # of its first sample, in samples of the source; None: unknown
     arrived_s: float | None = None  # live: time.monotonic() when its last sample came
 
 
@@ -127,7 +127,7 @@ class Gap:
 
     type: ClassVar[str] = "gap"
     start_s: Seconds  # from here on there is no data ...
-    end_s: Seconds  # ... until here; then the model starts anew
+    end_s: Seconds  # ... until here; then the state of the model is reset
     reason: str  # why, in words
 
     def __str__(self) -> str:
@@ -142,7 +142,7 @@ class Fault:
     time_s: Seconds | None  # where in the source, null when unknown
     message: str  # what is damaged, in words
     fatal: bool = False  # nothing could be read after it
-    count: Count = 1  # damaged packets or frames this stands for; 0: a remark, nothing is lost
+    count: Count = 1  # damaged packets or frames; 0: a remark, nothing is lost
 
     def __str__(self) -> str:
         at = "" if self.time_s is None else f"{short_time(self.time_s, 2)}  "
@@ -159,7 +159,7 @@ class Thresholds:
 
     threshold: float
     low: float | None = None  # None: LOW times the threshold
-    thresholds: dict[str, float]  # of labels with their own threshold
+    thresholds: dict[str, float]  # of single labels
     presence_s: float  # see ``hysteresis.LastingPresence``
 
     def threshold_of(self, label: str) -> float:
@@ -207,13 +207,13 @@ class Header:
     delay_s: float  # an event seen at time_s happened at about time_s - delay_s
     source: str  # path or URL, without credentials
     kind: str  # "video", "audio", "features", "skeleton" or "text"
-    duration_s: float | None  # length to be processed; null: not known
+    duration_s: float | None  # length to be processed; null: unknown
     options: dict[str, Any]  # settings that change the results
     schema: str = SCHEMA  # changes only when readers would break
     heads: tuple[Head, ...] | None = None  # several models; `labels`: of all
     began: str | None = None  # live: time of day at 0 s, ISO 8601, UTC
     task: str | None = None  # of the model, if not the recognition of classes
-    persons: Count | None = None  # at one time, at most, if each has predictions of its own
+    persons: Count | None = None  # maximum at one time, if each person has predictions
 
     def __str__(self) -> str:
         return f"{clean(self.source)}: {clean(self.model)}, {self.rate_hz:g} steps a second"
@@ -221,11 +221,11 @@ class Header:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The class scores known at ``time_s``."""
+    """The class scores that are available at ``time_s``."""
 
     type: ClassVar[str] = "prediction"
     i: Count  # step, from 0
-    time_s: Seconds  # what follows was known at this time
+    time_s: Seconds  # when the results are available
     frame: Count  # index of the row used; frames and blocks of sound are counted from `--start`
     pts: Count | None  # its time stamp in time-base units
     top: tuple[Scored, ...]  # [[label, probability], ...], best first (--top-k)
@@ -234,8 +234,8 @@ class Prediction:
     warmup: bool = False  # the model's window is not full yet
     fresh: bool = True  # false: no new frame since the previous step
     model: str | None = None  # name of the head, if there are several
-    familiarity: float | None = None  # 0 to 1: whether the model knows input of this kind
-    person: Count | None = None  # number of the person, from 1, if each has its own predictions
+    familiarity: float | None = None  # 0 to 1: how familiar the input is to the model
+    person: Count | None = None  # number of the person, from 1, if each has predictions
     text: str | None = None  # the line, or word, of models for text
 
     def __str__(self) -> str:
@@ -264,7 +264,7 @@ class Objects:
 
     type: ClassVar[str] = "objects"
     i: Count  # step, from 0
-    time_s: Seconds  # what follows was known at this time
+    time_s: Seconds  # when the results are available
     frame: Count  # index of the source frame, counted from `--start`
     pts: Count | None  # its time stamp in time-base units
     boxes: tuple[Box, ...]  # [[x1, y1, x2, y2, score, label], ...], then the id, and zones
@@ -342,7 +342,7 @@ class Alert:
 
     type: ClassVar[str] = "alert"
     time_s: Seconds  # when it fired
-    rule: str  # as given: "fall>=0.8 for 2s"
+    rule: str  # as written: "fall>=0.8 for 2s"
     label: str  # that was recognised, or gap, or lost
     score: float  # of the label when it fired
     since_s: Seconds  # start of the time in which the condition held
@@ -351,7 +351,7 @@ class Alert:
     place: str | None = None  # zone or line of the rule
     id: Count | None = None  # track id of the object
     level_db: float | None = None  # rules about the sound level: how loud it was
-    person: Count | None = None  # number of the person, if persons are told apart
+    person: Count | None = None  # number of the person, if persons have numbers
     held: Count | None = None  # times that it was held back by its pause, since the one before
 
     def __str__(self) -> str:
@@ -406,7 +406,7 @@ class Summary:
     complete: bool  # false after an interruption or a fault that ended the source early
     exit: Count  # exit code for this source
     drift_ppm: float | None = None  # live: clock of the source against the local one, > 0: faster
-    network_macs: int | None = None  # of `macs`, without the frontend, where that is known
+    network_macs: int | None = None  # of `macs`, without the frontend, if it is counted
     network_dense_macs: int | None = None  # the same of `dense_macs`
     unfamiliar_s: float | None = None  # of `media_s`, below the limit of familiarity
 
@@ -527,7 +527,7 @@ class SourceInfo:
     size: tuple[int, int] | None = None  # upright width, height of the frames
     width: int | None = None  # features: values per row
     layout: str | None = None  # skeletons: name of the joint layout
-    joints: Layout | None = None  # and the layout, if it may be none of the known ones
+    joints: Layout | None = None  # and the layout, if it is not one of costream
     axes: int | None = None  # skeletons: coordinates per joint, 2 or 3
     extra_audio: bool = False  # sound accompanies the video
     silent: str | None = None  # why it does not, if known

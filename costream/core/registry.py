@@ -1,4 +1,4 @@
-"""Registries: what a name stands for, declared by a decorator in the file that implements it.
+"""Registries: named objects, declared by a decorator in the file that implements them.
 
 ``@register_model("miniroad", summary=...)`` above a class adds it. The names of a folder are read
 from the source text of its files, so that listing them imports nothing; a file is imported when
@@ -81,7 +81,7 @@ class Registry(Generic[T]):
         return self._added[name]
 
     def load(self, name: str) -> T:
-        """Return what a name stands for, importing its module. Raise KeyError if unknown."""
+        """Return the object of a name, importing its module. Raises KeyError if unknown."""
         return cast(T, self.get(name).target)
 
     def __contains__(self, name: object) -> bool:
@@ -125,7 +125,7 @@ def declarations(source: str, decorator: str) -> list[tuple[str, dict[str, Any]]
         for keyword in call.keywords:
             try:
                 info[str(keyword.arg)] = ast.literal_eval(keyword.value)
-            except ValueError:  # computed: known after the import
+            except ValueError:  # computed: available after the import
                 continue
         declared.append((ast.literal_eval(call.args[0]), info))
     return declared

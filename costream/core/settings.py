@@ -29,7 +29,7 @@ ColorMode = Literal["auto", "always", "never"]
 COMMANDS = ("detect", "listen", "read", "watch", "batch", "features", "train", "evaluate")
 PROJECT_FILE = "costream.toml"
 # Options that start programs, write or delete files, open ports, send results or passwords. They
-# are not taken from PROJECT_FILE, which may have come with a folder that somebody else has made.
+# are not taken from PROJECT_FILE, which may be part of a folder that another person has made.
 OUTWARD = frozenset(
     {
         *("run", "post", "append", "mqtt", "metrics", "ray_address", "password_file", "code"),
@@ -112,7 +112,7 @@ def _outward_error(key: str, path: Path) -> UsageError:
     """Return the error for a setting that a file of the current folder must not have."""
     what = f"{key!r} is not taken from a file of the current folder"
     hint = (
-        f"it may start programs, write files or send data: give --{key.replace('_', '-')},"
+        f"it may start programs, write files or send data: use --{key.replace('_', '-')},"
         f" name the file with -c {path}, or write it into {user_config_path()}"
     )
     return UsageError(what, where=path, hint=hint)
@@ -147,7 +147,7 @@ def read_toml(
 
 
 def _check_values(value: Any) -> None:
-    """Raise ValueError for a text that names nothing, or a whole number beyond TOML's 64 bits."""
+    """Raise ValueError for a text with a zero byte, or an integer beyond TOML's 64 bits."""
     if isinstance(value, str) and "\0" in value:
         raise ValueError(f"a zero byte in {value!r:.80}")
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:

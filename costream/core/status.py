@@ -55,7 +55,7 @@ class FeedStatus:
     dense_macs: int = 0  # without continual inference
     seen: tuple[SeenLabel, ...] = ()  # in order of appearance
     places: tuple[PlaceCount, ...] = ()  # objects in zones and over lines
-    persons: tuple[PersonStatus, ...] | None = None  # who is there, where persons are told apart
+    persons: tuple[PersonStatus, ...] | None = None  # in the picture, if they have numbers
     level_db: float | None = None  # of its sound, if it is measured
     rules: dict[str, bool] = field(default_factory=dict)  # whether the condition of each holds
     held: int = 0  # alerts that were held back by the pause of their rule (`every`)

@@ -6,8 +6,8 @@ from __future__ import annotations
 def short_time(seconds: float, decimals: int = 1) -> str:
     """Return a time as ``M:SS.s``, or ``H:MM:SS.s`` from an hour on."""
     unit = 10**decimals
-    whole, fraction = divmod(round(max(0.0, seconds) * unit), unit)
-    minutes, rest = divmod(whole, 60)
+    total, fraction = divmod(round(max(0.0, seconds) * unit), unit)
+    minutes, rest = divmod(total, 60)
     text = f"{minutes // 60}:{minutes % 60:02d}:" if minutes >= 60 else f"{minutes}:"
     return f"{text}{rest:02d}" + (f".{fraction:0{decimals}d}" if decimals else "")
 

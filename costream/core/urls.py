@@ -203,7 +203,7 @@ def _redact_query(query: str, hidden: list[str], after: str) -> str:
 
 
 def _redact_parameter(text: str, hidden: list[str], after: str, *, keys: bool = True) -> str:
-    """Return ``key=value`` with the value hidden, unless it is known to be plain.
+    """Return ``key=value`` with the value hidden, unless its key is known to be harmless.
 
     ``keys``: the key is shown.
     """
@@ -261,7 +261,7 @@ def _redact_lost_logins(text: str) -> str:
 
 
 class _Secrets:
-    """What is known to be secret of the URLs in use, in the forms in which libraries write it."""
+    """The secrets of the URLs in use, in the forms in which libraries write them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -278,14 +278,14 @@ class _Secrets:
         if found.keys() <= self._shown.keys():
             return
         with self._lock:
-            known = {**self._shown, **found}
-            self._shown = dict(list(known.items())[-_MOST:])
+            secrets = {**self._shown, **found}
+            self._shown = dict(list(secrets.items())[-_MOST:])
             self._pairs = None
 
     def hide(self, text: str) -> str:
         """Return a text without what is remembered."""
         pairs = self._pairs
-        if pairs is None:  # a part may be in a whole
+        if pairs is None:  # one may be part of another
             pairs = tuple(sorted(self._shown.items(), key=lambda pair: -len(pair[0])))
             self._pairs = pairs
         for secret, shown in pairs:
@@ -303,7 +303,7 @@ def _forms(text: str) -> set[str]:
 
 
 def _is_distinct(secret: str) -> bool:
-    """Return whether a secret is no common word or number, which would be hidden in any text."""
+    """Return whether a secret is rare enough to be hidden in any text."""
     kinds = (str.islower, str.isupper, str.isdecimal, lambda c: not c.isalnum())
     several = sum(any(map(kind, secret)) for kind in kinds) > 1
     return len(secret) >= _SHORTEST and several

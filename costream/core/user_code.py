@@ -1,6 +1,6 @@
 """Python files of the user's that a command runs: ``costream --code FILE.py``, and imports of them.
 
-What they register is known from then on; their functions can be named by weight files, which by
+What they register can be used from then on. Weight files can name their functions, which by
 themselves never run code. Does not import torch.
 """
 

@@ -1,4 +1,4 @@
-"""Cost budgets per step: as given on the command line, or read from a file again and again."""
+"""Cost budgets of a step, from the command line or from a file that may change during the run."""
 
 from __future__ import annotations
 

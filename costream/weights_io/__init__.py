@@ -1,1 +1,1 @@
-"""Weights: files, cards, where they are found, downloads, and reading those of other tools."""
+"""Weights: files, cards, folders, downloads, and checkpoints of other tools."""

@@ -114,7 +114,7 @@ class Card:
     costs: dict[str, Any] = field(default_factory=dict)  # of a step: Costs, and other facts
     sample: dict[str, Any] = field(default_factory=dict)  # Sample, and other facts
     compression: dict[str, Any] = field(default_factory=dict)  # Compression, and other facts
-    limits: str = ""  # known limitations
+    limits: str = ""  # what the model cannot do
     licence: str = ""
 
     @property
@@ -134,7 +134,7 @@ class Card:
 
     @property
     def multilabel(self) -> bool:
-        """Whether each label has a probability of its own, so that several may hold at once."""
+        """Whether each label has an independent probability, so that several may be present."""
         return self.task == AUDIO_TAGGING
 
     def to_json(self) -> str:

@@ -32,7 +32,7 @@ from costream.core.version import __version__
 
 _T = TypeVar("_T")
 _BLOCK = 1 << 16  # bytes
-_TRANSIENT = {408, 425, 429}  # HTTP errors, besides those from 500 on
+_TRANSIENT = {408, 425, 429}  # HTTP errors, in addition to those from 500
 _LONGEST_PAUSE_S = 60.0
 
 
@@ -253,7 +253,7 @@ def _check(part: PartFile, url: str, algorithm: str, digest: str) -> None:
             f"the {algorithm.upper()} of the download begins with {received}, not {digest}:"
             " deleted",
             where=url,
-            hint="fetch it again; a proxy or login portal may have sent a page of its own",
+            hint="fetch it again; a proxy or login portal may have sent another page",
         )
 
 
@@ -271,8 +271,8 @@ class PartFile:
 
     def size(self) -> int:
         """Return the number of stored bytes."""
-        own = self.path.is_file() and not self.path.is_symlink()
-        return self.path.stat().st_size if own else 0
+        is_file = self.path.is_file() and not self.path.is_symlink()
+        return self.path.stat().st_size if is_file else 0
 
     def version(self) -> str | None:
         """Return the version identifier of the file; None: the stored part cannot be used."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FORMAT, STEP_FORMAT = "costream-weights/1", "costream-step/1"
 SUFFIX, STEP_SUFFIX = ".safetensors", ".onnx"
-_MAX_HEADER = 100_000_000  # bytes; the safetensors format's own limit
+_MAX_HEADER = 100_000_000  # bytes; the limit of the safetensors format
 _ITEM_BYTES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2"), 1),
     **dict.fromkeys(("I16", "U16", "F16", "BF16"), 2),
@@ -112,7 +112,7 @@ def read_weights(path: Path) -> Weights:
     digest.
     """
     if path.suffix == STEP_SUFFIX:
-        hint = "give the weight file that it was exported from"
+        hint = "use the weight file that it was exported from"
         raise ModelError("a step for running only, not weights", where=path, hint=hint)
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -136,7 +136,7 @@ def read_weights(path: Path) -> Weights:
 def write_weights(path: Path, card: Card, tensors: Mapping[str, Tensor]) -> str:
     """Write a weight file atomically; return the digest of the tensors.
 
-    The same card and tensors give the same bytes (safetensors' own writer shuffles the metadata
+    The same card and tensors give the same bytes (the writer of safetensors shuffles the metadata
     and makes the file unreadable for other users). Raises OutputError when it cannot be written.
     """
     sha256 = tensors_digest(tensors)
@@ -182,7 +182,7 @@ def _info(entry: dict[str, Any], start: int) -> TensorInfo:
 def _onnx_metadata(path: Path) -> dict[str, str]:
     """Return the ``metadata_props`` of an ONNX file: a protobuf message, see onnx.proto."""
     try:
-        with path.open("rb") as file:  # of which only what is looked at is read
+        with path.open("rb") as file:  # only the parts that are used are read
             data = memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
         entries = [dict(_fields(value)) for number, value in _fields(data) if number == 14]
         return {str(entry[1], "utf-8"): str(entry[2], "utf-8") for entry in entries}
@@ -197,7 +197,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
-        size, at = _varint(message, at)  # or the value of a whole number
+        size, at = _varint(message, at)  # or the value of an integer
         if tag & 7 == 2:
             if at + size > len(message):
                 raise ValueError("truncated")
@@ -208,7 +208,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    """Return the whole number at a place in a protobuf message, and the place behind it."""
+    """Return the integer at a position of a protobuf message, and the position after it."""
     value = 0
     for place in range(10):  # a number has 64 bits at most
         value |= (message[at + place] & 0x7F) << 7 * place
@@ -226,10 +226,10 @@ def card_in(header: SafetensorsHeader, path: Path) -> Card:
         hint = made if step else "convert it with: costream models import FILE"
         kind = "ONNX" if step else "safetensors"
         raise ModelError(f"this {kind} file has no model card", where=path, hint=hint)
-    version, known = header.metadata.get("format", ""), STEP_FORMAT if step else FORMAT
-    if version != known:
+    version, readable = header.metadata.get("format", ""), STEP_FORMAT if step else FORMAT
+    if version != readable:
         raise ModelError(
-            f"its format is {version!r}, but this version reads {known!r}",
+            f"its format is {version!r}, but this version reads {readable!r}",
             where=path,
             hint="update costream",
         )

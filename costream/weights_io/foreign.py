@@ -146,7 +146,7 @@ def _load_hdf5(path: Path) -> dict[str, Any]:
 
 
 def _foreign(path: Path, start: bytes) -> ModelError:
-    """Return the error for a file that is no checkpoint, with what it is where that is known."""
+    """Return the error for a file that is not a checkpoint, and what it is instead."""
     with path.open("rb") as file:
         head = file.read(512).lstrip().lower()
     hint = None

@@ -87,7 +87,7 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     ),
     "sliding": (
         *_COUNT,
-        "recompute a skeleton or 3D network over whole clips every N steps, not step by step",
+        "recompute a skeleton or 3D network over complete clips every N steps, not step by step",
     ),
     "network": (
         *_one_of("x3d-xs", "x3d-s", "x3d-m"),
@@ -136,9 +136,9 @@ class ImportSettings:
     Missing and contradictory settings are collected, so that ``settle`` names all of them at once.
     """
 
-    def __init__(self, config: Mapping[str, str], known: Iterable[str]) -> None:
-        """Parse the pairs; UsageError for a key not in ``known`` or a value of the wrong type."""
-        self._known = tuple(known)
+    def __init__(self, config: Mapping[str, str], keys: Iterable[str]) -> None:
+        """Parse the pairs; UsageError for a key not in ``keys`` or a value of the wrong type."""
+        self._known = tuple(keys)
         self._given: dict[str, Any] = {}
         self._arguments: dict[str, Any] = {}
         self._taken: dict[str, tuple[Any, str]] = {}  # value and origin
@@ -158,7 +158,7 @@ class ImportSettings:
                 raise UsageError(f"--config {key}={text}: not {kind}") from error
 
     def adopt(self, args: Mapping[str, Any], aliases: Mapping[str, str]) -> None:
-        """Adopt values from the checkpoint's own arguments; ``aliases``: their name -> ours."""
+        """Adopt values from the arguments in the checkpoint; ``aliases``: their name -> ours."""
         for theirs, ours in aliases.items():
             value = args.get(theirs)
             if isinstance(value, int) and not isinstance(value, bool):
@@ -166,7 +166,7 @@ class ImportSettings:
                 self._arguments[ours] = value
 
     def suggest(self, values: Mapping[str, Any], origin: str = PUBLISHED) -> None:
-        """Take ``values`` for known keys that have none yet; ``taken`` lists them."""
+        """Take ``values`` for keys that have no value yet; ``taken`` lists them."""
         for key, value in values.items():
             if key in self._known and self.get(key) is None:
                 self._taken[key] = (value, origin)

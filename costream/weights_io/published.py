@@ -114,11 +114,11 @@ def _entry(name: str, table: Any, where: str) -> Published:
     return entry
 
 
-def _part(name: str, whole: dict[str, Any], part: Any, where: str) -> Published:
+def _part(name: str, entry: dict[str, Any], part: Any, where: str) -> Published:
     """Return a further file of an entry, a table with a ``url`` and a digest."""
     if not isinstance(part, dict) or part.keys() - {"url", *_DIGESTS}:
         raise ModelError(f"also is invalid: {part!r}", where=where, hint="known: url, sha256")
-    shared = {key: whole[key] for key in ("megabytes", "licence", "source")}
+    shared = {key: entry[key] for key in ("megabytes", "licence", "source")}
     return _entry(name, {**shared, **part}, where)
 
 
@@ -127,8 +127,8 @@ def _digest(table: dict[str, Any], where: str) -> tuple[str | None, str]:
     if not keys:
         return None, ""
     key, digest = keys[0], table[keys[0]].lower()
-    whole = {"sha256": 64, "sha256_prefix": 64, "md5_prefix": 32}[key]
-    fits = len(digest) == whole if key == "sha256" else 0 < len(digest) <= whole
+    digits = {"sha256": 64, "sha256_prefix": 64, "md5_prefix": 32}[key]
+    fits = len(digest) == digits if key == "sha256" else 0 < len(digest) <= digits
     if len(keys) > 1 or not fits or set(digest) - set("0123456789abcdef"):
         raise ModelError(f"{_list(keys)}: not the digest of a file", where=where)
     return key.removesuffix("_prefix"), digest

@@ -19,8 +19,8 @@ def cache_folder() -> Path:
         return base / "costream" / "cache" / "weights"
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "costream" / "weights"
-    given = Path(os.environ.get("XDG_CACHE_HOME", ""))  # the convention: only if absolute
-    return (given if given.is_absolute() else Path.home() / ".cache") / "costream" / "weights"
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))  # the convention: only if absolute
+    return (cache if cache.is_absolute() else Path.home() / ".cache") / "costream" / "weights"
 
 
 def shipped_folder() -> Path:
@@ -29,13 +29,13 @@ def shipped_folder() -> Path:
 
 
 def samples_folder() -> Path:
-    """Return the folder of the samples shipped with costream, of which cards state scores."""
+    """Return the folder of the samples shipped with costream; cards state scores on them."""
     return _shipped("samples")
 
 
 def _shipped(name: str) -> Path:
     package = Path(__file__).resolve().parents[1]
-    inside = package / name  # an installed package; a clone has it beside the package
+    inside = package / name  # an installed package; a clone has it next to the package
     return inside if inside.is_dir() else package.parent / name
 
 
@@ -45,7 +45,7 @@ def downloads_folder() -> Path:
 
 
 def published() -> dict[str, Published]:
-    """Return the published checkpoints known to this installation, by name."""
+    """Return the published checkpoints that this installation lists, by name."""
     table = shipped_folder() / FILE
     return read_published(table) if table.is_file() else {}
 

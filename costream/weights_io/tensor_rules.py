@@ -120,9 +120,9 @@ def rename_rules(
     """
     names = {ours(name): name for name in tensors}
     return [
-        TensorRule(own, (name,), tuple(tensors[name].shape), make(own))
-        for own, name in names.items()
-        if own is not None
+        TensorRule(target, (name,), tuple(tensors[name].shape), make(target))
+        for target, name in names.items()
+        if target is not None
     ]
 
 

@@ -108,12 +108,12 @@ def test_arguments_of_another_type(result, call, words):
 
 def test_existing_files_are_kept(result, tmp_path):
     result.save(tmp_path / "a.json")
-    with pytest.raises(UsageError, match=r"exists already; give overwrite=True$"):
+    with pytest.raises(UsageError, match=r"exists already; use overwrite=True$"):
         result.save(tmp_path / "a.json")
     result.save(tmp_path / "out", "srt")
-    with pytest.raises(UsageError, match=r"exists already; give overwrite=True$"):
+    with pytest.raises(UsageError, match=r"exists already; use overwrite=True$"):
         result.save(tmp_path / "out", "srt")
-    with pytest.raises(UsageError, match=r"exists already; give overwrite=True$"):
+    with pytest.raises(UsageError, match=r"exists already; use overwrite=True$"):
         costream.detect(SAMPLES / "room.mp4", output=tmp_path / "out", format="srt")
     result.save(tmp_path / "a.json", overwrite=True)
     result.save(tmp_path / "a.html")

@@ -205,7 +205,7 @@ def test_mistakes_are_reported(frames, model, tmp_path):
     with pytest.raises(UsageError, match="does not apply to a stream"):
         model.stream(start=3)
     for option in ({"device": "cpu"}, {"dtype": "bfloat16"}, {"threads": 2}):
-        with pytest.raises(UsageError, match=r"loaded already; give it to load_model"):
+        with pytest.raises(UsageError, match=r"loaded already; pass it to load_model"):
             model.stream(**option)
     stream = model.stream()
     with pytest.raises(UsageError, match="before the first frame"):
@@ -218,7 +218,7 @@ def test_mistakes_are_reported(frames, model, tmp_path):
     with pytest.raises(UsageError, match="before the first frame"):
         stream.load(tmp_path / "none")
     for time_s in (float("inf"), float("nan"), "9", 1.7e12):  # the last is in milliseconds
-        with pytest.raises(UsageError, match="is no time in seconds"):
+        with pytest.raises(UsageError, match="is not a time in seconds"):
             stream.step(frames[1], time_s)
     assert stream.step(frames[1], 6.0)
     for wrong in ({"name": None}, {"weights": 3}, {"threads": 0}, {"threads": True}):

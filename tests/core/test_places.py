@@ -162,7 +162,7 @@ def test_mistakes_are_named(text: str, kind: str, message: str) -> None:
 
 def test_a_name_is_given_once() -> None:
     place = parse_place("a=0,0 1,0 1,1", "zone", "--zone")
-    with pytest.raises(UsageError, match="'a' is given twice"):
+    with pytest.raises(UsageError, match="'a' is used twice"):
         check_places([place, Place("a", "line", ((0, 0), (1, 1)))], "--line")
 
 

@@ -147,7 +147,7 @@ def test_the_timeline_is_a_table_and_a_line_of_cost() -> None:
         "   0:01.50     0:04.25    2.75 s  ● walk               0.91",
         "1:00:00.00  1:02:05.50  125.50 s  ● [bold]sit[/bold]   0.50",
         "75.0 s of video in 9.1 s (8.2x real time)",
-        "33x less computation than processing every frame whole",
+        "33x less computation than processing every frame completely",
         "",
     ]
 
@@ -180,7 +180,7 @@ def test_unfamiliar_input_is_reported_where_it_is_more_than_a_twentieth(
     unfamiliar_s: float | None, is_told: bool
 ) -> None:
     summary = replace(SUMMARY, unfamiliar_s=unfamiliar_s)
-    line = "unfamiliar for 3.8 s of 75.0 s: what is said of it is not to be trusted"
+    line = "unfamiliar for 3.8 s of 75.0 s: its predictions are unreliable"
     assert unfamiliar_line(HEADER, summary) == (line if is_told else None)
     sure = Head("a", "", ("x",), None, 0.0, 0.5)
     heads = (sure, replace(sure, model="b", familiar=0.5), replace(sure, model="c", familiar=0.4))
@@ -221,7 +221,7 @@ def test_the_timeline_names_the_model_of_each_segment_in_order_of_time() -> None
     assert lines[4].endswith(", clock drift -31 ppm")
     assert "75.0 s of audio" in lines[4]
     strange = timeline(*segments, header=HEADS, summary=replace(SUMMARY, unfamiliar_s=12.5))
-    told = "unfamiliar for 12.5 s of 75.0 s: what is said of it is not to be trusted"
+    told = "unfamiliar for 12.5 s of 75.0 s: its predictions are unreliable"
     assert strange[4] == told
     mute = replace(HEADS, options={**HEADS.options, "sound": "none (only video)"})
     assert timeline(*segments, header=mute)[4] == "sound: none (only video)"

@@ -288,7 +288,7 @@ def test_streams_must_go_together(saved: list[tuple[StGcn, Path]], tmp_path: Pat
 def test_several_checkpoints_need_a_name(saved: list[tuple[StGcn, Path]]) -> None:
     done = run(*(path for _, path in saved), "--config", "stream=joint,bone")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "give its --name" in done.stderr
+    assert "name it with --name" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
