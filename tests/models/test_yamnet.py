@@ -130,7 +130,7 @@ def test_the_keras_file_gives_the_same(tmp_path: Path) -> None:
 def test_other_files_are_named(tmp_path: Path) -> None:
     for name, content, words in (
         ("page.pth", b"\n<!DOCTYPE html><html><body>Sign in</body></html>", "an HTML page"),
-        ("yamnet.tflite", b"\x1c\0\0\0TFL3" + bytes(64), "a TFLite network"),
+        ("yamnet.tflite", b"\x1c\0\0\0TFL3" + bytes(64), "damaged or not a checkpoint"),
         ("movinet.tar.gz", b"\x1f\x8b\x08\0" + bytes(64), "a gzip archive"),
         ("noise.bin", b"nothing of the kind" * 4, "not a checkpoint: neither"),
     ):
