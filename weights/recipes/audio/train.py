@@ -223,9 +223,9 @@ def make_model(
         names = [label_of(clip) for clip in some.clips]
         adviser = fit_adviser(some.tokens, some.said, names, labels, material.classes, recipe.part)
         tokens = torch.cat([t for t, _ in banks])
-        note = torch.cat([adviser.advise(t, y) for t, y in banks])
-        own = Recordings.of(some.clips, some.tokens, labels, label_of, shares, adviser)
-        return (tokens, note), own, adviser
+        advised = torch.cat([adviser.advise(t, y) for t, y in banks])
+        recordings = Recordings.of(some.clips, some.tokens, labels, label_of, shares, adviser)
+        return (tokens, advised), recordings, adviser
 
     arguments = {"num_classes": len(labels), **NETWORK, "dropout": recipe.dropout}
     make_head = partial(CoTrans, **arguments)
