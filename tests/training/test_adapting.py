@@ -265,7 +265,7 @@ def test_options_that_exclude_each_other_are_refused(tmp_path, options, message)
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"density": 0.5}, "whole network"), ({"adapter": "lora"}, "whole network")],
+    [({"density": 0.5}, "all of the network"), ({"adapter": "lora"}, "all of the network")],
 )
 def test_what_detectors_cannot(tmp_path, options, message):
     settings = train_settings(tmp_path / "x.safetensors", **{"fine_tune": False, **options})
@@ -319,7 +319,7 @@ def test_damaged_widths_are_model_errors(small, tmp_path):
     stored, path = read_weights(small), tmp_path / "damaged.safetensors"
     name = "network.layers.layer1.gcn.g_conv.0.weight"
     wide = torch.ones(500, *stored.tensors[name].shape[1:])
-    for tensor, message in ((stored.tensors[name][:1], "of no use"), (wide, "not fit")):
+    for tensor, message in ((stored.tensors[name][:1], "invalid arguments"), (wide, "not fit")):
         write_weights(path, stored.card, {**stored.tensors, name: tensor})
         with pytest.raises(ModelError, match=message):
             load_model(str(path))
