@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-import costream
 from costream.core.errors import ModelError, UsageError
+from costream.core.version import __version__
 from costream.labels.examples import Example, normalise_label
 from costream.labels.recording import Label
 from costream.runtime.stop import Stopped
@@ -157,7 +157,7 @@ def training_checkpoint(
     if settings.device != "cpu":
         names += ("device",)
     identity = {
-        "version": [costream.__version__, torch.__version__, base.sha256],
+        "version": [__version__, torch.__version__, base.sha256],
         "options": [getattr(settings, name) for name in (*names, "threads")],
         "examples": list(examples),
     }

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import costream
 from costream.core.errors import OutputError
+from costream.core.version import __version__
 from costream.labels.examples import Example
 from costream.weights_io.card import Card
 from costream.weights_io.file import tensors_digest, write_whole
@@ -73,7 +73,7 @@ class FeatureCache:
     ) -> None:
         self._folder = folder
         self._base = [
-            *(costream.__version__, torch.__version__, torch.get_num_threads()),
+            *(__version__, torch.__version__, torch.get_num_threads()),
             *(card.frontend, card.frontend_arguments, card.rate_hz),
             tensors_digest(frontend.state_dict()),
             *([] if device == "cpu" else [device]),
