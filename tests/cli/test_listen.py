@@ -128,6 +128,7 @@ def test_impossible_requests_are_reported_in_one_line(weights, args, code, messa
     refused(code, message, "listen", *args, *MODELS, weights)
 
 
+@pytest.mark.slow
 @needs_microphone
 def test_a_microphone_says_what_a_file_of_the_same_sound_says(weights, tmp_path):
     with VirtualMicrophone(tmp_path / "server") as microphone:
@@ -152,6 +153,7 @@ def test_a_microphone_says_what_a_file_of_the_same_sound_says(weights, tmp_path)
     assert np.corrcoef(heard, down[at : at + len(heard)])[0, 1] > 0.75  # the resampler is steeper
 
 
+@pytest.mark.slow
 @needs_microphone
 def test_ctrl_c_ends_listening_and_the_files_are_complete(weights, tmp_path):
     with VirtualMicrophone(tmp_path / "server") as microphone:

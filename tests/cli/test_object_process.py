@@ -126,7 +126,7 @@ def test_boxes_are_not_for_every_run(command: str, more: tuple[str, ...], tmp_pa
         "costream: --format coco: cooadtr does not detect objects; leave it out"
     )
     done = run(*options, "-m", "eventful-vitdet", "--start", 1, code=2)
-    assert "--format coco: needs the frames of the whole video; omit --start" in done.stderr
+    assert "--format coco: needs all frames of the video; omit --start" in done.stderr
     assert not list(tmp_path.iterdir())
 
 

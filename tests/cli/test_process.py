@@ -144,6 +144,7 @@ def test_signals_from_the_first_moment_on_leave_silently(number, code, after_s):
     assert child.returncode == code
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize("after_ms", range(0, 300, 12))
 def test_an_interrupt_while_python_starts_shows_nothing_of_the_program(after_ms):
@@ -156,6 +157,7 @@ def test_an_interrupt_while_python_starts_shows_nothing_of_the_program(after_ms)
     assert child.returncode in (130, -signal.SIGINT, 1)
 
 
+@pytest.mark.slow
 def test_warnings_of_libraries_are_shown_to_programmers_only(tmp_path):
     code = "import warnings; warnings.warn('of a library', UserWarning)\n"
     (tmp_path / "own.py").write_text(code)
@@ -207,6 +209,7 @@ def in_shell(options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_streams_that_were_closed_before(closed):
@@ -215,6 +218,7 @@ def test_streams_that_were_closed_before(closed):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the place of the cache")
 @pytest.mark.parametrize(
     ("command", "said"),
@@ -250,6 +254,7 @@ def test_a_full_disk_is_reported():
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full (Linux)")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -260,6 +265,7 @@ def test_a_full_standard_error_ends_no_run(unbuffered, tmp_path, monkeypatch):
     assert records(path)[-1]["complete"] is True
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full (Linux)")
 def test_a_full_log_is_reported_once_and_ends_no_run(tmp_path):
@@ -269,6 +275,7 @@ def test_a_full_log_is_reported_once_and_ends_no_run(tmp_path):
     assert done.stderr.splitlines()[-1].startswith("wrote ")
 
 
+@pytest.mark.slow
 @posix
 def test_a_reader_of_standard_error_that_leaves_ends_no_run(tmp_path):
     child = start("detect", SAMPLE, "--duration", 1, "-o", tmp_path)

@@ -133,6 +133,7 @@ def test_500_steps_agree(family, tmp_path):
     _agree(exported, rows, lambda x: network.forward_step(x, state), multilabel=several)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["stack", "costgcn", "rotary", "oadtr", "movinet", "coslow"])
 def test_programs_of_torch_agree(family, tmp_path):
     path, out = tmp_path / "x.safetensors", tmp_path / "step.pt2"
