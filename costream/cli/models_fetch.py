@@ -1,4 +1,4 @@
-"""``costream models fetch``: published checkpoints, downloaded and imported."""
+"""``costream models fetch``, ``path``, ``remove`` and ``import``: weights in the user cache."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from costream.weights_io.published import FILE, NO_LICENCE, Published, read_publ
 from costream.weights_io.store import cache_folder, downloads_folder, published, shipped_folder
 
 
-@click.command("fetch", cls=Command)
+@click.command("fetch", cls=Command, short_help="Download and import published checkpoints.")
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=published_names)
 @click.option(
     "--accept-licence", "--accept-license", is_flag=True, help="Accept the licences without asking."
@@ -257,7 +257,7 @@ def _print_list(known: dict[str, Published], as_json: bool) -> None:
 # ``costream models path`` and ``remove``: print the paths of weights, and delete them.
 
 
-@click.command("path", cls=Command)
+@click.command("path", cls=Command, short_help="Print the file of the weights in use.")
 @click.argument("name", shell_complete=model_names)
 def path_command(name: str) -> None:
     """Print the file of the weights in use, or of a checkpoint that was fetched as a part."""
@@ -270,7 +270,7 @@ def path_command(name: str) -> None:
     print_path(download_of(part))
 
 
-@click.command("remove", cls=Command)
+@click.command("remove", cls=Command, short_help="Delete weights from the user cache.")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def remove_command(names: tuple[str, ...], yes: bool) -> None:
@@ -314,7 +314,9 @@ def _keys() -> str:
     return "\b\n" + "\n".join([head, *lines])
 
 
-@click.command("import", cls=Command, epilog=_keys())
+@click.command(
+    "import", cls=Command, short_help="Convert a checkpoint of another tool.", epilog=_keys()
+)
 @click.argument("checkpoints", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--as",

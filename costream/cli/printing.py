@@ -22,6 +22,12 @@ def check_weight_file(target: Path) -> None:
     check_folder(target.parent)
 
 
+def check_new_file(target: Path, *, overwrite: bool) -> None:
+    """Raise UsageError for a file that exists, unless it may be replaced."""
+    if target.exists() and not overwrite:
+        raise UsageError("exists already", where=target, hint="use -o or --overwrite")
+
+
 def print_table(rows: Sequence[tuple[str, ...]]) -> None:
     """Print rows in aligned columns."""
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]

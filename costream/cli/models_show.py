@@ -1,0 +1,234 @@
+"""``costream models list`` and ``show``: list the models, and print the card of one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from costream.cli.click_command import Command
+from costream.cli.click_options import json_option
+from costream.cli.completers import model_names
+from costream.cli.models_fetch import (
+    known_labels,
+    labels_text,
+)
+from costream.cli.printing import print_json
+from costream.core.errors import CostreamError, printable, say
+from costream.core.formatting import counted, listed, saving, si
+from costream.core.records import POSE_ESTIMATION
+from costream.models.catalogue import (
+    ModelEntry,
+    find_weights,
+    kind_of,
+    list_models,
+    read_model,
+    split_name,
+)
+from costream.weights_io.card import Card
+from costream.weights_io.file import STEP_SUFFIX, card_in, read_card, read_header
+from costream.weights_io.store import published
+
+_WIDTH = 80  # columns of the output
+
+
+@click.command("list", cls=Command, short_help="List the models whose weights are here.")
+@click.option("--all", "every", is_flag=True, help="Also list models whose weights are not here.")
+@click.option(
+    "--time",
+    "timed",
+    is_flag=True,
+    help="Time a step of each model on this machine (takes seconds each).",
+)
+@json_option
+def list_command(every: bool, timed: bool, as_json: bool) -> None:
+    """List the models whose weights are here, by what they find.
+
+    Each line shows the size of the weights, the cost of a step (multiplications, or with --time
+    milliseconds on this machine) and the labels. --all adds models whose weights are published
+    (costream models fetch NAME downloads them) and architectures without weights. --json prints
+    all of them, with their files.
+    """
+    entries = list_models()
+    if as_json:
+        print_json([{**dataclasses.asdict(e), "path": e.path and str(e.path)} for e in entries])
+        return
+    shown = [entry for entry in entries if every or entry.path is not None]
+    groups: dict[str, list[tuple[str, str, str, str]]] = {}
+    for entry in shown:
+        kind, *row = _listed(entry, timed)
+        groups.setdefault(kind, []).append((entry.name, row[0], row[1], row[2]))
+    rows = [row for group in groups.values() for row in group]
+    left = [max(len(row[k]) for row in rows) for k in range(3)] if rows else []
+    for kind, group in sorted(groups.items(), key=lambda pair: pair[0] == _NOT_HERE):
+        click.echo(kind)
+        for name, weight, cost, text in group:
+            start = f"  {name:<{left[0]}}  {weight:>{left[1]}}  {cost:>{left[2]}}  "
+            _print_wrapped(start, text, 1)
+    rest = len(entries) - len(shown)
+    if rest:
+        say(f"{rest} more without weights here: costream models list --all")
+
+
+_NOT_HERE = "Networks without weights here"
+
+
+def _listed(entry: ModelEntry, timed: bool) -> tuple[str, str, str, str]:
+    """Return heading, size of the weights, cost of a step, and labels."""
+    if entry.path is None:
+        online = published().get(entry.name) if entry.origin else None
+        if online is None:
+            return _NOT_HERE, "", "", entry.summary
+        how = "by hand" if online.by_hand else "to fetch"
+        return kind_of(online.task), f"{online.total_megabytes:g} MB", how, known_labels(online)
+    try:
+        card = read_card(entry.path)
+    except CostreamError as error:
+        return "Damaged", "", "", str(error)
+    macs = card.costs.get("macs")
+    cost = si(macs, "MAC") if macs else ""
+    if timed:
+        cost = _step_time(entry.path)
+    shown = [label for label in card.events if card.timeline.threshold_of(label) < 1]  # may open
+    text = labels_text(shown) if card.labels else card.description or card.task
+    weight = f"{entry.path.stat().st_size / 1e6:.1f} MB"
+    return kind_of(card.task, card.frontend), weight, cost, text
+
+
+def _step_time(path: Path) -> str:
+    from costream.models.verify import step_ms
+    from costream.runtime.torch_setup import prepare_torch
+
+    prepare_torch()
+    try:
+        ms = step_ms(path)
+    except CostreamError:  # "costream models verify" says more
+        return "cannot be run"
+    return "" if ms is None else f"{ms:.2g} ms" if ms < 10 else f"{ms:.0f} ms"
+
+
+def _print_wrapped(start: str, text: str, most: int | None = None) -> None:
+    """Print a text after ``start``, in lines of _WIDTH columns that are indented like the first.
+
+    If it takes more than ``most`` lines, its last sentences are left out.
+    """
+    wrapper = textwrap.TextWrapper(_WIDTH, start, " " * len(start))
+    lines = wrapper.wrap(text)
+    if most is not None and len(lines) > most:
+        sentences = re.split(r"(?<=[.]) ", text)
+        for count in range(len(sentences) - 1, 0, -1):
+            lines = wrapper.wrap(" ".join([*sentences[:count], "..."]))
+            if len(lines) <= most:
+                break
+        if len(lines) > most:  # a first sentence that is too long by itself
+            wrapper.max_lines, wrapper.placeholder = most, " ..."
+            lines = wrapper.wrap(text)
+    click.echo(printable("\n".join(lines) if lines else start.rstrip()))
+
+
+@click.command("show", cls=Command, short_help="Show the card of a model.")
+@click.argument("model", metavar="NAME|FILE", shell_complete=model_names)
+@click.option(
+    "--weights", metavar="PATH", help="Weight file, or a folder that holds NAME.safetensors."
+)
+@click.option("--full", is_flag=True, help="Show the complete card: metrics, data, settings.")
+@json_option
+def show_command(model: str, weights: str | None, full: bool, as_json: bool) -> None:
+    """Show the labels, limits and licence of a model, its input and its costs."""
+    file, numbers = find_weights(model, weights), None
+    if split_name(model)[1]:
+        path, stored = model, read_model(model, weights)
+        card, digest = stored.card, stored.sha256
+        numbers = sum(tensor.numel() for tensor in stored.tensors.values())
+    else:
+        path, header = str(file), read_header(file)
+        card, digest = card_in(header, file), header.metadata.get("tensors_sha256", "")
+        if file.suffix != STEP_SUFFIX:  # whose weights are among the constants of its graph
+            numbers = sum(math.prod(info.shape) for info in header.tensors.values())
+    if as_json:
+        facts = {"path": path, "tensors_sha256": digest, "parameters": numbers}
+        print_json({**facts, **json.loads(card.to_json())})
+        return
+    if not full:
+        what = "a step in ONNX" if numbers is None else f"{si(numbers)} parameters"
+        lines = [*_summary(card), ("weights", f"{what}, {path}")]
+        width = max(len(key) for key, _ in lines)
+        for key, value in lines:
+            _print_wrapped(f"{key:<{width}}  ", value, _MAX_LINES.get(key, 1))
+        say(f"More: costream models show {model} --full")
+        return
+    lines = [("file", path), ("sha256", digest)]
+    lines += [] if numbers is None else [("parameters", f"{numbers:,}")]
+    lines += _describe(card)
+    width = max(len(key) for key, _ in lines if " " not in key)
+    for key, value in lines:
+        click.echo(printable(f"{key:<{width}}  {value}"))
+
+
+# Most lines of a text in the short form, which has 15 in all.
+_MAX_LINES = {"model": 2, "knows": 3, "limits": 4, "licence": 2}
+
+# What a model with a frontend takes; the other frontends are of video.
+_TAKES = {"joints": "skeletons", "audiovisual": "video, sound"}
+_TAKES |= dict.fromkeys(("text", "tokenizer"), "text")
+_TAKES |= dict.fromkeys(("audio", "vggish", "logmel"), "sound")
+
+
+def _summary(card: Card) -> Iterator[tuple[str, str]]:
+    """Yield the facts that users need first, as keys and texts."""
+    yield "model", f"{card.name}: {card.description or card.task}"
+    if card.labels:
+        background = f" and {card.background}" if card.background else ""
+        yield "knows", f"{counted(len(card.events), 'label')}{background}: {listed(card.events)}"
+    yield from (
+        (name, text) for name, text in (("limits", card.limits), ("licence", card.licence)) if text
+    )
+    if card.task == POSE_ESTIMATION:
+        yield "takes", "crops of video, one a person, for models of skeletons"
+    else:
+        takes = "features" if card.frontend is None else _TAKES.get(card.frontend, "video")
+        yield "takes", f"{takes}, {card.rate_hz:g} steps a second"
+    macs, dense_macs = card.costs.get("macs"), card.costs.get("dense_macs", 0)
+    if macs:
+        less = saving(macs, dense_macs)
+        dense = f" of {si(dense_macs, 'MAC')} dense ({less})" if less else ""
+        ms, machine = card.costs.get("ms"), card.costs.get("machine")
+        took = f", {ms:g} ms on {machine.split(',')[0]}" if ms and machine else ""
+        yield "step", f"{si(macs, 'MAC')}{dense}{took}"
+    scores = card.sample.get("metrics")
+    if scores:
+        texts = (f"{name.replace('_', ' ')} {value:.3g}" for name, value in scores.items())
+        yield "sample", f"{card.sample.get('file')}: {', '.join(texts)}"
+
+
+def _describe(card: Card) -> Iterable[tuple[str, str]]:
+    for field in dataclasses.fields(card):
+        value: Any = getattr(card, field.name)
+        if value in ("", None, {}, ()):
+            continue
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            value = dataclasses.asdict(value)
+        if isinstance(value, dict):
+            yield from _leaves(field.name, value)
+            continue
+        if isinstance(value, tuple):
+            value = f"{len(value)}: {', '.join(value)}"
+        yield field.name, str(value)
+
+
+def _leaves(path: str, table: dict[str, Any]) -> Iterable[tuple[str, str]]:
+    """Yield a line with the plain values of each nested table, without long lists (see --json)."""
+    nested = {k: v for k, v in table.items() if isinstance(v, dict)}
+    plain = {k: v for k, v in table.items() if k not in nested and v is not None}
+    short = [f"{k}={v}" for k, v in plain.items() if not (isinstance(v, list) and len(v) > 5)]
+    if short:
+        yield path, ", ".join(short)
+    for key, value in nested.items():
+        yield from _leaves(f"{path} {key}", value)
