@@ -228,8 +228,8 @@ def test_pictures_of_two_axes() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"persons": 2}, "gives 2 persons, the network takes 1"),
-        ({"streams": ["joint"]}, "gives 3 channels, the network takes 6"),
+        ({"persons": 2}, "outputs 2 persons, the network takes 1"),
+        ({"streams": ["joint"]}, "outputs 3 channels, the network takes 6"),
         ({"persons": "[["}, "persons must be a whole number"),
     ],
 )

@@ -262,7 +262,7 @@ def test_what_rules_about_places_mean(text: str, fields: dict[str, Any]) -> None
         ("car crosses gate for 5s", "'every'"),
         ("count(person) >= 0", "an integer of at least 1"),
         ("count(person in) >= 3", "the name of a zone"),
-        ("count(person) >= 2.5", "a whole number"),
+        ("count(person) >= 2.5", "an integer of at least 1"),
     ],
 )
 def test_mistakes_in_rules_about_places(text: str, wanted: str) -> None:
