@@ -50,6 +50,7 @@ def test_converted_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(conversion.window_with_sdpa(one, rows), one(rows)[:, -1])
 
 
+@pytest.mark.slow
 def test_steps_of_one_encoder_as_text_or_json() -> None:
     options = ["steps", "-d", "16", "--heads", "2", "-n", "6", "-L", "2", "--rounds", "1"]
     text = CliRunner().invoke(command, options, catch_exceptions=False).stdout

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from kit.paths import ROOT
@@ -107,6 +108,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
+@pytest.mark.slow
 def test_one_file_in_the_folder_of_models_adds_a_model(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -249,6 +249,7 @@ def check_equal(results: list[Any], expected: list[Any]) -> None:
             assert torch.equal(*(getattr(out, "logits", out) for out in (given, wanted)))
 
 
+@pytest.mark.slow
 @EVERY
 def test_streams_that_are_put_are_there_bit_for_bit(name: str) -> None:
     make, shape = KINDS[name]
@@ -282,6 +283,7 @@ def test_copies_of_a_state_continue_bit_for_bit(name: str) -> None:
         check_equal(run(module, other, x), expected)
 
 
+@pytest.mark.slow
 @EVERY
 def test_streams_continue_in_their_new_rows(name: str) -> None:
     """In memory that has been stepped, and of which views may be kept."""
