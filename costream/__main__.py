@@ -41,45 +41,66 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _replace_closed_streams()
     _protect_messages()
+    _set_encodings()
+    code = _run(args)
+    _detach_closed_stdout()
+    return code
+
+
+def _set_encodings() -> None:
+    """Write data as UTF-8, and on a terminal in its encoding."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # data are UTF-8, a terminal has its encoding
+        if isinstance(stream, io.TextIOWrapper):
             encoding = stream.encoding if stream.isatty() else "utf-8"
             stream.reconfigure(encoding=encoding, errors="backslashreplace", newline="\n")
+
+
+def _run(args: list[str]) -> int:
+    """Run the command, report what stops it, and return the exit code."""
     import click
 
-    from costream.core.errors import CostreamError, ExitCode
+    from costream.core.errors import ExitCode
     from costream.runtime.stop import Stopped
 
     try:
         code = _call(args)
         sys.stdout.flush()
+        return code
     except Stopped as stopped:
-        code = int(stopped.exit_code)
+        return int(stopped.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        code = int(ExitCode.SIGINT)
+        return int(ExitCode.SIGINT)
     except BrokenPipeError:
-        code = int(ExitCode.OK)
-    except click.ClickException as error:
+        return int(ExitCode.OK)
+    except Exception as error:
+        return _report(error, args)
+
+
+def _report(error: Exception, args: Sequence[str]) -> int:
+    """Print the line of an error, and return its exit code."""
+    import click
+
+    from costream.core.errors import CostreamError, ExitCode
+
+    if isinstance(error, click.ClickException):
         if type(error).__name__ == "NoArgsIsHelpError":  # click >= 8.2: its message is the help
             error.show()
             return int(ExitCode.USAGE)
-        code = _say(_usage_line(error), ExitCode.USAGE)
-    except CostreamError as error:
-        code = _say(str(error), error.exit_code)
-    except MemoryError:
-        code = _say("there is not enough memory", ExitCode.MODEL)
-    except ImportError as error:
-        code = _say(f"a library cannot be loaded ({error}); see: costream doctor", ExitCode.MODEL)
-    except Exception as error:
-        if _verbosity(args) >= 2:
-            import traceback
+        return _say(_usage_line(error), ExitCode.USAGE)
+    if isinstance(error, CostreamError):
+        return _say(str(error), error.exit_code)
+    if isinstance(error, MemoryError):
+        return _say("there is not enough memory", ExitCode.MODEL)
+    if isinstance(error, ImportError):
+        line = f"a library cannot be loaded ({error}); see: costream doctor"
+        return _say(line, ExitCode.MODEL)
+    if _verbosity(args) >= 2:
+        import traceback
 
-            from costream.core.errors import printable
+        from costream.core.errors import printable
 
-            print(printable(traceback.format_exc()), file=sys.stderr, end="")
-        code = _say_other(error)
-    _detach_closed_stdout()
-    return code
+        print(printable(traceback.format_exc()), file=sys.stderr, end="")
+    return _say_other(error)
 
 
 def _call(args: list[str]) -> int:
