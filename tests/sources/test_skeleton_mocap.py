@@ -505,7 +505,7 @@ def test_without_the_extras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{}", "no skeletons .nothing.; read are MMPose"),
+        ("{}", "no skeletons .nothing.; supported are MMPose"),
         ('{"boxes": [], "video": 3}', "no skeletons .boxes, video."),
         ("[]", "no skeletons .a list."),
         (
