@@ -137,7 +137,7 @@ class EfficientAtMel(SpectrumFrontend, nn.Module):
 
     def count_macs(self, hops: int = 1) -> int:
         """Return the multiply-accumulates of ``hops`` hops of one stream."""
-        return self.mel.count_macs(hops * self.hop_frames) + hops * self.block
+        return self.mel.count_macs(hops * self.hop_frames)
 
 
 def mel_matrix() -> Tensor:

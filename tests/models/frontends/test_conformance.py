@@ -49,6 +49,7 @@ SMALL: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "audiovisual": ({"video_arguments": TDN, "audio_arguments": AUDIO}, (3, 24, 32)),
     "vggish": ({"widths": (2,) * 6, "hidden": 8, "width": 8}, (4000,)),
     "logmel": ({"hop_frames": 25}, (4000,)),
+    "efficientat-mel": ({"hop_frames": 25}, (8000,)),
     "text": ({"token_width": 8, "buckets": 99}, (38,)),
     "tokenizer": ({"token_width": 8, "vocabulary": 98}, (1,)),
 }
@@ -91,7 +92,12 @@ def test_one_token_a_step_of_its_width(name: str) -> None:
     state = net.init_state(2)
     for item in items:
         token = net.forward_step(item, state)
-        if name in ("joints", "crop", "logmel"):  # what a network takes that is not a row
+        if name in (
+            "joints",
+            "crop",
+            "logmel",
+            "efficientat-mel",
+        ):  # what a network takes that is not a row
             assert token.shape[0] == 2
         else:
             assert token.shape == (2, net.token_width)
@@ -155,7 +161,7 @@ def test_the_tokens_of_a_clip_are_those_of_its_steps(name: str) -> None:
     torch.testing.assert_close(net(items.transpose(0, 1)), tokens)
 
 
-@pytest.mark.parametrize("name", ["tdn", "tsn", "audio", "vggish", "logmel"])
+@pytest.mark.parametrize("name", ["tdn", "tsn", "audio", "vggish", "logmel", "efficientat-mel"])
 def test_operations_are_those_that_run(name: str) -> None:
     net, items = small(name), streams(name, 1)
     state = net.init_state(1)
@@ -239,6 +245,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("vggish", {"hop_frames": 97}, "hop_frames"),
     ("vggish", {"widths": (64,)}, "widths"),
     ("logmel", {"hop_frames": 0}, "not positive"),
+    ("efficientat-mel", {"hop_frames": 0}, "not positive"),
     ("audiovisual", {"video": "audio", "audio": "tdn"}, "not a video and an audio frontend"),
     *(
         ("joints", {"layout": "body-15", **options}, "does not take these arguments")
