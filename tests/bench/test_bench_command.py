@@ -79,7 +79,7 @@ def test_where_and_how_each_is_timed(options: list[str], message: str) -> None:
 
 
 def test_a_width_that_heads_do_not_divide_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="give --heads"):
+    with pytest.raises(UsageError, match="change --heads"):
         CliRunner().invoke(command, ["steps", "-d", "10", "--heads", "4"], catch_exceptions=False)
 
 

@@ -14,7 +14,7 @@ from costream.core.records import Segment
 from costream.labels.reading import read_recordings
 from costream.sinks.registry import FORMATS
 
-TIMELINES = sorted(set(FORMATS) - {"coco", "lines", "mp4", "table"})
+TIMELINES = sorted(set(FORMATS) - {"coco", "joints", "lines", "mp4", "table"})
 SETS = {
     "activitynet": {"database": {"v": {"subset": "a", "annotations": [{"segment": [1, 2]}]}}},
     "actions": {"v": {"subset": "a", "duration": 9.0, "actions": [[1, 2.0, 3.0]]}},

@@ -13,7 +13,7 @@ from costream.core.spelling import composed
 from costream.labels.reading import read_recordings
 from costream.sinks.registry import FORMATS
 
-TIMELINES = sorted(set(FORMATS) - {"coco", "lines", "mp4", "table"})
+TIMELINES = sorted(set(FORMATS) - {"coco", "joints", "lines", "mp4", "table"})
 # Seconds that a time may be off, beside the half microsecond of every timeline.
 PRECISION_S = {"srt": 5e-4, "vtt": 5e-4, "eaf": 5e-4, "rttm": 5e-7}
 WHOLE = {"jsonl", "json"}  # carry every character

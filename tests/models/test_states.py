@@ -13,6 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 import costream.nn as co
+from costream.models.audio.efficientat import EfficientAt
 from costream.models.audio.vggish import VGGish
 from costream.models.audio.yamnet import YamNet
 from costream.models.catalogue import load_model
@@ -29,6 +30,7 @@ from costream.models.oad.cooadtr import CoOadTR, Features
 from costream.models.oad.deepcot import DeepCoT
 from costream.models.oad.miniroad import MiniRoad
 from costream.models.oad.oadtr import OadTR
+from costream.models.objects.model import FrameCount
 from costream.models.onnx_step import StepState
 from costream.models.skeleton.ensemble import SkeletonEnsemble
 from costream.models.skeleton.joints import JointStreams
@@ -179,6 +181,8 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     },
     "ensemble": (ensemble, (2, 5, 4)),
     "logmel": (lambda: load_frontend("logmel", hop_frames=5), (800,)),
+    "efficientat-mel": (lambda: load_frontend("efficientat-mel", hop_frames=5), (1600,)),
+    "efficientat": (lambda: EfficientAt(4, 0.1, 25, 100), (25, 128)),
     "yamnet": (lambda: YamNet(4, 8, foreign_sound.YAMNET_WIDTHS), (8, 64)),
     "movinet": (lambda: MoViNet(3, **movinet_clip.SMALL, window=6), (3, 44, 44)),
     "window": (window, (2, 5, 2)),
@@ -313,6 +317,7 @@ def test_every_kind_of_state_is_tested() -> None:
     # Those of converted encoders are tuples of others, that of sound beside pictures holds one.
     untested -= {BesideState, DeepState, EventfulState, HearingState, GatedRowsState, TextState}
     untested -= {StepState}  # needs the extra 'onnx': test_onnx_step.py
+    untested -= {FrameCount}  # a counter alone, in the conformance suite of models
     untested -= {GatedBlocksState}  # a backbone's without its counter, for graphs on a GPU
     assert untested == {ActionState, ClockedState, TokenState, ObjectState, ViTDetState, ViewState}
 

@@ -174,7 +174,9 @@ def test_a_clock_that_is_behind_loses_no_state(
     saved = restored(tmp_path, model)
     assert (saved.next_step, saved.now_s, saved.newest) == (40, 5.0, 3)
     assert saved.age_s(time.time()) == math.inf
-    assert "door: the clock of this machine is behind the saved state: times go on" in caplog.text
+    assert (
+        "door: the clock of this machine is behind the saved state: times continue" in caplog.text
+    )
     assert path.exists()
 
 

@@ -136,7 +136,7 @@ def test_nothing_is_overwritten(base, data, tmp_path):
 
 def test_a_rank_is_that_of_an_adapter(data, tmp_path):
     call = ("train", "costgcn", "--data", data, "-o", tmp_path / "o.safetensors", "--rank", 4)
-    refused(2, "--rank: only adapters have a rank; add --adapter too", *call)
+    refused(2, "--rank: only adapters have a rank; add --adapter", *call)
 
 
 def test_one_class_is_too_few(base, tmp_path):

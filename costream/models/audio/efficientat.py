@@ -158,7 +158,7 @@ def mel_matrix() -> Tensor:
 
 @register_model(
     "efficientat",
-    order=27,
+    order=30,
     bench="costream.bench.published:published_steps_table",
     arguments={"num_classes": 527},
     task=AUDIO_TAGGING,
@@ -299,7 +299,7 @@ def detect(tensors: Mapping[str, object]) -> bool:
     summary="EfficientAT, the published mn01_as to mn40_as",
     detect=detect,
     keys=("num_classes",),
-    order=18,
+    order=22,
 )
 def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError for tensors that are missing, left over or misshapen."""

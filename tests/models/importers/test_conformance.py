@@ -180,11 +180,6 @@ CASES = {
     "torch": Case(
         partial(encoder, "torch", 2, 8, 6), "layers.1.norm1.bias", {**ALONE, "norm_first": "no"}
     ),
-    "efficientat": Case(
-        lambda: foreign_sound.EfficientAtModules().state_dict(),
-        "features.8.block.1.1.bias",
-        classes=5,
-    ),
     "yamnet": Case(foreign_sound.yamnet, "layer7.pointwise_conv.bn.bias", classes=5),
     "movinet": Case(
         lambda: movinet_checkpoint(MOVINET, 5), "blocks.b1_l0.deep.conv_2.norm.bias", classes=5
@@ -199,6 +194,11 @@ CASES = {
         rf_detr,
         "transformer.decoder.layers.1.linear2.bias",
         classes=80,
+    ),
+    "efficientat": Case(
+        lambda: foreign_sound.EfficientAtModules().state_dict(),
+        "features.8.block.1.1.bias",
+        classes=5,
     ),
 }
 EVERY_CASE = pytest.mark.parametrize("name", CASES)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import csv
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from costream.core.audioset import kinds_among
 from costream.core.errors import UsageError
 from costream.core.label_sets import AUDIOSET_527
 from costream.core.records import AUDIO_TAGGING
+from costream.evaluation.metrics.bootstrap import intervals
 from costream.models.audio.efficientat import (
     PAPER,
     SAMPLE_RATE_HZ,
@@ -48,6 +49,8 @@ _LEVELS = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6)
 _USUAL = 0.3
 _PRECISION = 0.8  # of a label at its threshold
 _FEWEST = 5  # clips that a threshold is chosen on
+_SHARES = ("right", "wrong", "nothing")
+_COUNTED = (*_SHARES, "labels")
 Scores = npt.NDArray[np.float32]  # [clips, 527], of each clip the highest
 
 
@@ -198,35 +201,46 @@ def _lowest(
     return _USUAL if lowest is None else lowest
 
 
-def count_seen(scores: Scores, clips: Sequence[SoundClip], timeline: Timeline) -> dict[str, float]:
-    """Return the shares of clips with a right label, a wrong one, or none, and labels a clip."""
+def count_seen(scores: Scores, clips: Sequence[SoundClip], timeline: Timeline) -> dict[str, Any]:
+    """Return the shares of clips with a right label, a wrong one, or none, and labels a clip.
+
+    With their 95 % intervals over sources: recordings, speakers and songs.
+    """
     levels = np.array([timeline.thresholds.get(n, timeline.threshold) for n in AUDIOSET_527.names])
-    counts: Counter[str] = Counter()
+    rows, groups = [], []
     for row, clip in zip(scores, clips, strict=True):
         right, wrong = right_and_wrong(sound_label(clip) or clip.label)
-        if not right.any():
-            continue
-        shown = row >= levels
-        counts["clips"] += 1
-        counts["right"] += int((shown & right).any())
-        counts["wrong"] += int((shown & wrong).any())
-        counts["nothing"] += int(not shown.any())
-        counts["labels"] += int(shown.sum())
-    return {key: counts[key] / (1 if key == "clips" else counts["clips"]) for key in counts}
+        if right.any():
+            shown = row >= levels
+            rows.append(
+                [(shown & right).any(), (shown & wrong).any(), not shown.any(), shown.sum()]
+            )
+            groups.append(f"{clip.set} {clip.group}")
+    counts, (sources, places) = np.array(rows, float), np.unique(groups, return_inverse=True)
+    found = intervals(lambda drawn: np.average(counts, 0, drawn[places]).tolist(), len(sources))
+    means = zip(_COUNTED, counts.mean(0), found, strict=True)
+    seen: dict[str, Any] = {"clips": len(rows), "sources": len(sources)}
+    for name, mean, interval in means:
+        seen |= {name: round(float(mean), 4), f"{name}_95": interval}
+    del seen["labels_95"]
+    return seen
 
 
 def seen_table(models: Mapping[str, Mapping[str, Any]], labels: Sequence[str]) -> list[str]:
     """Return the lines of a table of what ``count_seen`` counted, by setting."""
-    clips = next(iter(models.values()))["clips"]
+    first = next(iter(models.values()))
     lines = [
-        f"{clips:.0f} clips of env_sound and sound2, at most {_TEST} of a label, shares of clips.",
+        f"{first['clips']} clips of {first['sources']} sources in env_sound and sound2, at most"
+        f" {_TEST} of a label; shares of clips, with 95 % intervals over sources.",
         "",
         "| thresholds | a right label | a wrong one | nothing | labels a clip |",
         "|---|---|---|---|---|",
     ]
     for name, row in models.items():
-        numbers = " | ".join(f"{row[key]:.2f}" for key in ("right", "wrong", "nothing", "labels"))
-        lines.append(f"| {name} | {numbers} |")
+        shares = [
+            f"{row[k]:.2f} ({row[f'{k}_95'][0]:.2f} to {row[f'{k}_95'][1]:.2f})" for k in _SHARES
+        ]
+        lines.append(f"| {name} | {' | '.join(shares)} | {row['labels']:.2f} |")
     return lines
 
 
