@@ -1,7 +1,7 @@
 """BlazePose as weight files: ``python -m weights.recipes.pose``.
 
 Reads the TFLite files of the pack teachers_pose, whose float16 weights stay as they are, and
-writes pose.safetensors (lite) and pose-full.safetensors, and their cards.
+writes pose.safetensors and its card.
 """
 
 from __future__ import annotations
@@ -28,22 +28,20 @@ from costream.weights_io.file import write_weights
 from weights.recipes.common import carry_out, parser, teacher_file
 from weights.recipes.release import table_of
 
-FILES = {"pose": "pose_landmark_lite.tflite", "pose-full": "pose_landmark_full.tflite"}
+FILE = "pose_landmark_lite.tflite"
 _TIMED = 50  # crops
 
 
 def make(options: argparse.Namespace) -> list[Path]:
-    """Convert and write the weight files and cards; return the written files."""
-    written = []
-    for name, file in FILES.items():
-        with teacher_file(options.packs / "teachers_pose.tar", file) as path:
-            card, tensors = import_files([path], name, {})
-        card = replace(card, **_ABOUT, costs=costs(card, tensors))
-        written.append(options.output / f"{name}.safetensors")
-        write_weights(written[-1], card, tensors)
-        text = card_text(card, table_of(card))
-        written[-1].with_suffix(".md").write_text(text, encoding="utf-8")
-    return written
+    """Convert and write the weight file and its card; return the written file."""
+    with teacher_file(options.packs / "teachers_pose.tar", FILE) as path:
+        card, tensors = import_files([path], "pose", {})
+    card = replace(card, **_ABOUT, costs=costs(card, tensors))
+    written = options.output / "pose.safetensors"
+    write_weights(written, card, tensors)
+    text = card_text(card, table_of(card))
+    written.with_suffix(".md").write_text(text, encoding="utf-8")
+    return [written]
 
 
 @torch.inference_mode()
