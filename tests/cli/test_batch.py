@@ -463,7 +463,7 @@ def test_when_nothing_is_for_the_model_it_says_so(tmp_path):
     (tmp_path / "in" / "a.txt").write_text("text")
     np.save(tmp_path / "in" / "b.npy", np.zeros((5, 3), np.float32))
     done = run("batch", tmp_path / "in", "-o", tmp_path / "out", code=4)
-    assert "none of the inputs" in done.stderr
+    assert "no input fits this model" in done.stderr
     reasons = " ".join(summary(tmp_path / "out")["skipped"])
     assert "not a media file" in reasons
     assert "rows of 3 values" in reasons
