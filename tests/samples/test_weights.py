@@ -141,7 +141,7 @@ def test_the_room_shows_every_action_where_it_is() -> None:
 def test_a_corridor_is_reported_from_a_room() -> None:
     """Nothing was learnt from such a place: few labels, no falls, and a line that says so."""
     played = run("detect", SAMPLES / "corridor.mp4", "-f", "table", "-q").stdout
-    assert "unlike the training data of cooadtr (rooms seen by a camera that does not move)" in played
+    assert "unlike the training data of cooadtr (rooms seen by a camera" in played
     assert not any(f" {label} " in played for label in ("stand up", "fall", "lie"))
     assert play("room.mp4").records[-1]["unfamiliar_s"] < 1.0
 
