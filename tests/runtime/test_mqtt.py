@@ -160,6 +160,19 @@ def test_states_alerts_and_the_will(tmp_path: Path) -> None:
 
 
 @needs_broker
+def test_events_that_wait_for_the_broker_are_published_before_the_end(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker, Listener(broker) as heard:
+        publisher = publishing(f"mqtt://127.0.0.1:{broker.port}")
+        wait_until(lambda: heard.newest("costream/status") == b"online")
+        for k in range(400):  # more than are on their way at once
+            publisher.event("door", str(k))
+        publisher.close()
+        sent = [str(k).encode() for k in range(400)]
+        wait_until(lambda: heard.all("costream/door/event") == sent)
+        wait_until(lambda: heard.newest("costream/status") == b"offline")
+
+
+@needs_broker
 def test_what_is_gone_since_the_last_watch_is_removed(tmp_path: Path) -> None:
     """Its rules, places and feeds; not what another watch describes, nor other programs."""
     fewer = [replace(SPECS[0], alerts=read_options({"on": "lost"}), places=(GATE,))]

@@ -43,7 +43,7 @@ from costream.runtime.watch.home_assistant import (
 USER, PASSWORD = "COSTREAM_MQTT_USER", "COSTREAM_MQTT_PASSWORD"
 QUEUE = 1000  # alerts and events that wait for the broker
 KEEP_ALIVE_S = 30
-CLOSE_S = 1.5  # time limit for disconnecting
+CLOSE_S = 1.5  # time limit for disconnecting, and before it for what still waits
 RETRY_S = (1, 30)  # between attempts to connect, growing
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 _PREFIX = "costream"
@@ -80,6 +80,7 @@ class MqttPublisher:
         self._described: dict[str, str] = {}  # descriptions by topic
         self._lock = threading.RLock()  # guards _states and _sent
         self._connected = self._closed = False
+        self._newest: Any = None  # the newest alert or event, which the broker confirms last
         self._drops, self._troubles = LogLimiter(), LogLimiter()
         self._trouble = ""  # why there is no connection, in the last message
         client = self._client = mqtt.Client(CallbackAPIVersion.VERSION2)
@@ -142,10 +143,13 @@ class MqttPublisher:
         self._closed = True
         ending = threading.Thread(target=self._end, daemon=True)
         ending.start()
-        ending.join(CLOSE_S)
+        ending.join(2 * CLOSE_S)
 
     def _end(self) -> None:
         if self._connected:
+            if self._newest is not None:
+                with suppress(ValueError, RuntimeError):  # the queue was full
+                    self._newest.wait_for_publish(CLOSE_S)
             last = self._client.publish(f"{self._prefix}/status", "offline", retain=True)
             with suppress(ValueError, RuntimeError):  # the broker has left
                 last.wait_for_publish(CLOSE_S)
@@ -154,7 +158,7 @@ class MqttPublisher:
 
     def _publish(self, topic: str, text: str) -> None:
         data = text.encode("utf-8", "backslashreplace")
-        info = self._client.publish(f"{self._prefix}/{topic}", data, qos=1)
+        info = self._newest = self._client.publish(f"{self._prefix}/{topic}", data, qos=1)
         if int(info.rc) not in self._done:
             self.dropped += 1
             self._drops.warn(f"{self.name}: {QUEUE} messages wait already, a new one was dropped")
