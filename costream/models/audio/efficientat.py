@@ -36,6 +36,7 @@ from costream.weights_io.tensor_rules import (
     TensorRule,
     apply,
     fold_norm,
+    linear,
     normed_convolution,
     shape_of,
 )
@@ -309,20 +310,19 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
     with torch.device("meta"):  # only shapes are needed
         network = EfficientAt(classes, width)
     shapes = {name: tuple(value.shape) for name, value in network.state_dict().items()}
-    convolutions, linear = _published_names(network)
+    convolutions, dense = _published_names(network)
     rules: list[TensorRule] = []
     for ours, theirs in convolutions.items():
         shape = shapes[f"{ours}.weight"]
         rules += normed_convolution(ours, f"{theirs}.0", f"{theirs}.1", shape)
-    for ours, theirs in linear.items():
-        for end in ("weight", "bias"):
-            rules.append(TensorRule(f"{ours}.{end}", (f"{theirs}.{end}",), shapes[f"{ours}.{end}"]))
+    for ours, theirs in dense.items():
+        rules += linear(ours, theirs, *shapes[f"{ours}.weight"])
     named = apply(rules, tensors, [name for name in tensors if name.endswith(COUNTER)])
     folded = {k: v for ours in convolutions for k, v in fold_norm(ours, named, EPS).items()}
     return ImportedNetwork(
         "efficientat",
         {"num_classes": classes, "width": width},
-        folded | {k: named[k] for ours in linear for k in (f"{ours}.weight", f"{ours}.bias")},
+        folded | {k: named[k] for ours in dense for k in (f"{ours}.weight", f"{ours}.bias")},
         classes,
         paper=PAPER,
         task=AUDIO_TAGGING,
@@ -336,7 +336,7 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
 
 def _published_names(network: EfficientAt) -> tuple[dict[str, str], dict[str, str]]:
     """Return the published names of the convolutions with norms, and of the linear layers."""
-    convolutions, linear = {"stem": "features.0"}, {}
+    convolutions, dense = {"stem": "features.0"}, {}
     for k, block in enumerate(network.blocks):
         place = 0
         for name in ("expand", "depthwise", "squeeze", "project"):
@@ -344,13 +344,13 @@ def _published_names(network: EfficientAt) -> tuple[dict[str, str], dict[str, st
                 continue
             theirs = f"features.{k + 1}.block.{place}"
             if name == "squeeze":
-                linear[f"blocks.{k}.squeeze"] = f"{theirs}.conc_se_layers.0.fc1"
-                linear[f"blocks.{k}.excite"] = f"{theirs}.conc_se_layers.0.fc2"
+                dense[f"blocks.{k}.squeeze"] = f"{theirs}.conc_se_layers.0.fc1"
+                dense[f"blocks.{k}.excite"] = f"{theirs}.conc_se_layers.0.fc2"
             else:
                 convolutions[f"blocks.{k}.{name}"] = theirs
             place += 1
     convolutions["last"] = f"features.{len(network.blocks) + 1}"
-    return convolutions, linear | {"hidden": "classifier.2", "classifier": "classifier.5"}
+    return convolutions, dense | {"hidden": "classifier.2", "classifier": "classifier.5"}
 
 
 def _transposed(value: Tensor) -> Tensor:

@@ -30,9 +30,9 @@ from costream.weights_io.importer import importer
 from costream.weights_io.tensor_rules import (
     COUNTER,
     ImportedNetwork,
-    TensorRule,
     apply,
     fold_norm,
+    linear,
     normed_convolution,
     shape_of,
 )
@@ -171,9 +171,7 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
     ]
     with torch.device("meta"):  # only shapes are needed
         shapes = {k: tuple(v.shape) for k, v in YamNet(classes, widths=widths).state_dict().items()}
-    rules = [
-        TensorRule(name, (name,), shapes[name]) for name in ("classifier.weight", "classifier.bias")
-    ]
+    rules = linear("classifier", "classifier", *shapes["classifier.weight"])
     for ours, theirs in pairs.items():
         shape = shapes[f"{ours}.weight"]
         rules += normed_convolution(ours, f"{theirs}.conv", f"{theirs}.bn", shape)

@@ -16,6 +16,7 @@ import csv
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,7 @@ def highest(network: EfficientAt, clips: Sequence[SoundClip]) -> Scores:
     return np.stack(rows)
 
 
+@cache
 def right_and_wrong(label: str) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Return which labels of AudioSet are right for a clip of this label, and which are wrong.
 

@@ -21,8 +21,8 @@ from weights.recipes.common import teacher_file
 # knowledge distillation, ICASSP 2023; MIT) is trained on AudioSet. Its features and its scores of
 # 527 classes teach the backbone to distinguish sounds that have no labels here. Teacher and
 # student get the same augmented pieces (Beyer et al., Knowledge distillation: A good teacher is
-# patient and consistent, CVPR 2022). Neither the teacher's weights nor its outputs are in the
-# shipped weights.
+# patient and consistent, CVPR 2022). Neither the teacher's weights nor its outputs are in those
+# of the student; the teacher itself is mn04.safetensors (mn04.py).
 
 
 WINDOW = 24_000  # samples of a window
