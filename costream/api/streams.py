@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from costream.api.keywords import checked_path, make_options
 from costream.core.errors import ExitCode, UsageError
@@ -24,6 +24,7 @@ from costream.sinks.base import Sink
 from costream.sources.array_values import as_array
 from costream.sources.values import ItemConverter, check_rate, make_converter
 from costream.weights_io.card import Card
+from costream.weights_io.licences import AllowedLicence
 
 if TYPE_CHECKING:
     from costream.api.state import SavedStream
@@ -35,6 +36,7 @@ _LATEST_S = 1e11  # of times: three thousand years; milliseconds since 1970 are 
 
 # Options of ``detect`` that ``stream`` does not have, because they concern files.
 _OF_FILES = {"start", "end", "duration", "output", "format", "overwrite", "model", "weights"}
+_LOADING = ("weights", "device", "dtype", "threads", "licence")  # options of ``load_model``
 _OF_FILES |= {"on", "run", "post", "append"}  # of text
 
 
@@ -344,14 +346,17 @@ def load_model(
     dtype: str = "float32",
     *,
     threads: int | None = 1,
+    licence: AllowedLicence | None = None,
 ) -> LoadedModel:
     """Load a model by its name, or a weight file by its path.
 
     Several names, separated by commas, are models with the same frontend, which then run
     together. ``device``: auto, cpu, cuda, cuda:N or mps. ``dtype``: float32, float64, bfloat16 or
     float16. ``threads``: sets the number of threads of torch, for this process; more than one
-    make most steps slower. None: leave it. Raises ModelError if there are no such weights, or
-    they or the device cannot be used; UsageError for arguments of another type.
+    make most steps slower. None: leave it. ``licence``: "free" or "non-commercial" refuses weights
+    that may not be used so; None or "any" does not. Raises ModelError if there are no such
+    weights, or they or the device cannot be used; UsageError for arguments of another type, and
+    for weights that ``licence`` refuses.
     """
     from costream.models import catalogue as registry
     from costream.runtime.torch_setup import prepare_torch
@@ -360,16 +365,18 @@ def load_model(
         if not isinstance(path, str | os.PathLike):
             raise UsageError(f"a name or a path, not {path!r}", where="load_model")
     prepare_torch(threads)
-    return LoadedModel(registry.load_model(os.fspath(name), weights, device, dtype))
+    if licence not in (None, *get_args(AllowedLicence)):
+        hint = f"known: {', '.join(get_args(AllowedLicence))}"
+        raise UsageError(f"licence={licence!r}", where="load_model", hint=hint)
+    return LoadedModel(registry.load_model(os.fspath(name), weights, device, dtype, licence))
 
 
 def loaded(model: str | os.PathLike[str] | LoadedModel, options: Mapping[str, Any]) -> LoadedModel:
     """Return the model of a name, or a loaded model unchanged."""
     if isinstance(model, LoadedModel):
-        unfit = sorted({"weights", "device", "dtype", "threads"} & set(options))
+        unfit = sorted({*_LOADING} & set(options))
         if unfit:
             hint = "pass it to load_model"
             raise UsageError("the model is loaded already", where=unfit[0], hint=hint)
         return model
-    keys = ("weights", "device", "dtype", "threads")
-    return load_model(model, **{key: options[key] for key in keys if key in options})
+    return load_model(model, **{key: options[key] for key in _LOADING if key in options})

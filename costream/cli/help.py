@@ -193,23 +193,33 @@ def _models() -> str:
 
 
 def _published() -> str:
+    from costream.weights_io.licences import UNKNOWN
     from costream.weights_io.store import published
 
     rows = (
-        (f"`{name}`", f"{each.total_megabytes:g}", each.licence, each.source)
+        (
+            f"`{name}`",
+            f"{each.total_megabytes:g}",
+            each.licence,
+            each.licence_class or UNKNOWN,
+            each.source,
+        )
         for name, each in published().items()
     )
-    return _table(("name", "MB", "licence", "source"), rows)
+    return _table(("name", "MB", "licence", "class", "source"), rows)
 
 
 def _cards() -> str:
     """Return a row for each weight file of the package: labels, limits and licence."""
     from costream.weights_io.file import read_card
+    from costream.weights_io.licences import licence_class
     from costream.weights_io.store import weight_folders
 
     cards = map(read_card, sorted(dict(weight_folders())["shipped"].glob("*.safetensors")))
-    rows = ((f"`{it.name}`", it.description, it.limits, it.licence) for it in cards)
-    return _table(("model", "for", "limits", "licence of the weights"), rows)
+    rows = (
+        (f"`{it.name}`", it.description, it.limits, licence_class(it), it.licence) for it in cards
+    )
+    return _table(("model", "for", "limits", "class", "licence of the weights"), rows)
 
 
 def _importers() -> str:

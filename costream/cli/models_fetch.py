@@ -39,6 +39,7 @@ from costream.weights_io.import_settings import (
     read_pairs,
 )
 from costream.weights_io.importer import IMPORTERS
+from costream.weights_io.licences import UNKNOWN, licence_class
 from costream.weights_io.published import FILE, NO_LICENCE, Published, read_published
 from costream.weights_io.store import cache_folder, downloads_folder, published, shipped_folder
 
@@ -130,6 +131,7 @@ def _fetch(entry: Published) -> Path:
         say(f"{entry.name}: {entry.note}".rstrip(": "))
         return file
     about = {"licence": entry.licence, "trained_on": entry.source}
+    about |= {"licence_class": entry.licence_class} if entry.licence_class else {}
     hint = f"the download is kept; costream models remove {entry.name} deletes it"
     try:
         convert(files, entry.name, {**about, **entry.config}, target)
@@ -245,12 +247,13 @@ def _print_list(known: dict[str, Published], as_json: bool) -> None:
         shown = {n: {**dataclasses.asdict(e), "url": display_name(e.url)} for n, e in known.items()}
         print_json([{**values, "path": existing.get(name)} for name, values in shown.items()])
         return
-    rows = [("NAME", "MB", "LICENCE", "FETCHED", "DESCRIPTION")]
+    rows = [("NAME", "MB", "LICENCE", "CLASS", "FETCHED", "DESCRIPTION")]
     for name, e in known.items():
         note = " (manual)" if e.by_hand else ""
         licence = "none stated" if e.licence == NO_LICENCE else e.licence
+        use = e.licence_class or UNKNOWN
         here = "yes" if paths[name].exists() else "no"
-        rows.append((name, f"{e.megabytes:g}", licence, here, f"{e.source}{note}"))
+        rows.append((name, f"{e.megabytes:g}", licence, use, here, f"{e.source}{note}"))
     print_table(rows)
 
 
@@ -436,4 +439,5 @@ def convert(
         card, tensors = import_files(checkpoints, name, config, form)
     build(card, tensors)  # checks that they fit before anything is written
     write_weights(target, card, tensors)
-    say(f"{name}: {card.description} See: costream models show {target}")
+    use = f"Licence class: {licence_class(card)}."
+    say(f"{name}: {card.description} {use} See: costream models show {target}")

@@ -34,6 +34,7 @@ from costream.models.catalogue import (
 )
 from costream.weights_io.card import Card
 from costream.weights_io.file import STEP_SUFFIX, card_in, read_card, read_header
+from costream.weights_io.licences import UNKNOWN, licence_class
 from costream.weights_io.store import published
 
 _WIDTH = 80  # columns of the output
@@ -51,26 +52,38 @@ _WIDTH = 80  # columns of the output
 def list_command(every: bool, timed: bool, as_json: bool) -> None:
     """List the models whose weights are here, by what they find.
 
-    Each line shows the size of the weights, the cost of a step (multiplications, or with --time
-    milliseconds on this machine) and the labels. --all adds models whose weights are published
+    Each line shows the licence class (free for any use, non-commercial, research), the size of the
+    weights, the cost of a step (multiplications, or with --time milliseconds on this machine) and
+    the labels. --all adds models whose weights are published
     (costream models fetch NAME downloads them) and architectures without weights. --json prints
     all of them, with their files.
     """
     entries = list_models()
     if as_json:
-        print_json([{**dataclasses.asdict(e), "path": e.path and str(e.path)} for e in entries])
+        print_json(
+            [
+                {
+                    **dataclasses.asdict(e),
+                    "path": e.path and str(e.path),
+                    "licence_class": _licence_class(e),
+                }
+                for e in entries
+            ]
+        )
         return
     shown = [entry for entry in entries if every or entry.path is not None]
-    groups: dict[str, list[tuple[str, str, str, str]]] = {}
+    groups: dict[str, list[tuple[str, ...]]] = {}
     for entry in shown:
         kind, *row = _listed(entry, timed)
-        groups.setdefault(kind, []).append((entry.name, row[0], row[1], row[2]))
+        groups.setdefault(kind, []).append((entry.name, *row))
     rows = [row for group in groups.values() for row in group]
-    left = [max(len(row[k]) for row in rows) for k in range(3)] if rows else []
+    left = [max(len(row[k]) for row in rows) for k in range(4)] if rows else []
     for kind, group in sorted(groups.items(), key=lambda pair: pair[0] == _NOT_HERE):
         click.echo(kind)
-        for name, weight, cost, text in group:
-            start = f"  {name:<{left[0]}}  {weight:>{left[1]}}  {cost:>{left[2]}}  "
+        for name, use, weight, cost, text in group:
+            start = (
+                f"  {name:<{left[0]}}  {use:<{left[1]}}  {weight:>{left[2]}}  {cost:>{left[3]}}  "
+            )
             _print_wrapped(start, text, 1)
     rest = len(entries) - len(shown)
     if rest:
@@ -80,18 +93,19 @@ def list_command(every: bool, timed: bool, as_json: bool) -> None:
 _NOT_HERE = "Networks without weights here"
 
 
-def _listed(entry: ModelEntry, timed: bool) -> tuple[str, str, str, str]:
-    """Return heading, size of the weights, cost of a step, and labels."""
+def _listed(entry: ModelEntry, timed: bool) -> tuple[str, ...]:
+    """Return heading, licence class, size of the weights, cost of a step, and labels."""
     if entry.path is None:
         online = published().get(entry.name) if entry.origin else None
         if online is None:
-            return _NOT_HERE, "", "", entry.summary
+            return _NOT_HERE, "", "", "", entry.summary
         how = "by hand" if online.by_hand else "to fetch"
-        return kind_of(online.task), f"{online.total_megabytes:g} MB", how, known_labels(online)
+        use, size = online.licence_class or UNKNOWN, f"{online.total_megabytes:g} MB"
+        return kind_of(online.task), use, size, how, known_labels(online)
     try:
         card = read_card(entry.path)
     except CostreamError as error:
-        return "Damaged", "", "", str(error)
+        return "Damaged", "", "", "", str(error)
     macs = card.costs.get("macs")
     cost = si(macs, "MAC") if macs else ""
     if timed:
@@ -99,7 +113,18 @@ def _listed(entry: ModelEntry, timed: bool) -> tuple[str, str, str, str]:
     shown = [label for label in card.events if card.timeline.threshold_of(label) < 1]  # may open
     text = labels_text(shown) if card.labels else card.description or card.task
     weight = f"{entry.path.stat().st_size / 1e6:.1f} MB"
-    return kind_of(card.task, card.frontend), weight, cost, text
+    return kind_of(card.task, card.frontend), licence_class(card), weight, cost, text
+
+
+def _licence_class(entry: ModelEntry) -> str | None:
+    """Return the licence class of a model; None: there are no weights, or they are damaged."""
+    try:
+        if entry.path is not None:
+            return licence_class(read_card(entry.path))
+    except CostreamError:
+        return None
+    online = published().get(entry.name) if entry.origin else None
+    return None if online is None else online.licence_class or UNKNOWN
 
 
 def _step_time(path: Path) -> str:
@@ -187,9 +212,9 @@ def _summary(card: Card) -> Iterator[tuple[str, str]]:
     if card.labels:
         background = f" and {card.background}" if card.background else ""
         yield "knows", f"{counted(len(card.events), 'label')}{background}: {listed(card.events)}"
-    yield from (
-        (name, text) for name, text in (("limits", card.limits), ("licence", card.licence)) if text
-    )
+    if card.limits:
+        yield "limits", card.limits
+    yield "licence", ": ".join(filter(None, (licence_class(card), card.licence)))
     if card.task == POSE_ESTIMATION:
         yield "takes", "crops of video, one a person, for models of skeletons"
     else:

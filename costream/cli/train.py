@@ -14,6 +14,7 @@ from costream.cli.printing import check_weight_file
 from costream.cli.settings_in_force import config_option
 from costream.core.errors import UsageError
 from costream.weights_io.file import SUFFIX
+from costream.weights_io.licences import CLASSES
 
 
 @click.command(cls=Command, no_args_is_help=True)
@@ -58,6 +59,13 @@ from costream.weights_io.file import SUFFIX
     metavar="FOLDER",
     help="Folder in which features of video and audio are cached.  [default: the user's cache]",
 )
+@option(
+    "--data-licence",
+    heading="Data",
+    type=click.Choice(CLASSES),
+    help="What the recordings may be used for, for the card; the narrower of it and of MODEL's"
+    " licence class applies.  [default: unknown]",
+)
 @option("--no-cache", heading="Data", is_flag=True, default=False, help="Do not cache features.")
 @shared(
     "weights",
@@ -65,6 +73,7 @@ from costream.weights_io.file import SUFFIX
     envvar="COSTREAM_WEIGHTS",
     help="Weights to start from, instead of MODEL's.",
 )
+@shared("licence", heading="Training")
 @option(
     "--scratch/--no-scratch", heading="Training", default=False, help="Start from random weights."
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from costream.core.errors import SourceError, UsageError
 from costream.options.options import Options
 from costream.sources.base import SourceOptions
+from costream.weights_io.licences import AllowedLicence
 
 if TYPE_CHECKING:
     from costream.models.base import Model
@@ -46,6 +47,7 @@ class EvaluateSettings:
     device: str = "cpu"
     dtype: str = "float32"
     threads: int = 1
+    licence: AllowedLicence | None = None  # of the weights; None: any
     png: Path | None = None
     as_json: bool = False
     verbosity: int = 0
@@ -84,10 +86,14 @@ class EvaluateSettings:
 
 
 def card_of(settings: EvaluateSettings) -> Card:
-    """Return the card of the model. ModelError if it is missing or damaged."""
-    from costream.models.catalogue import find_weights
+    """Return the card of the model.
+
+    Raises ModelError if it is missing or damaged, UsageError if its licence is not allowed.
+    """
+    from costream.models.catalogue import check_licence, find_weights
     from costream.weights_io.file import read_card
 
+    check_licence(str(settings.model), settings.weights, settings.licence)
     return read_card(find_weights(str(settings.model), settings.weights))
 
 

@@ -19,6 +19,7 @@ from costream.core.records import AUDIO_TAGGING, OBJECT_DETECTION, POSE_ESTIMATI
 from costream.core.spelling import stored_path
 from costream.models.spec import model_summaries
 from costream.weights_io.file import STEP_SUFFIX, SUFFIX, Weights, read_card, read_weights
+from costream.weights_io.licences import AllowedLicence, is_allowed, licence_class, licence_use
 from costream.weights_io.store import (
     VARIABLE,
     cache_folder,
@@ -156,6 +157,7 @@ def load_model(
     weights: str | os.PathLike[str] | None = None,
     device: str = "auto",
     dtype: str = "float32",
+    licence: AllowedLicence | None = None,
 ) -> LoadedModel:
     """Load a model, ready to step.
 
@@ -163,8 +165,9 @@ def load_model(
     combined: models with the same frontend, or a model of pictures and models of sound, which step
     together on a source that has both. ``device``: auto, cpu, cuda, cuda:N or mps; ``dtype``:
     float32, float64, bfloat16 or float16; for token-gated models see ``ObjectModel`` and
-    ``ActionModel``. A step in ONNX runs in ONNX Runtime. Raises ModelError if weights are missing,
-    damaged, or do not fit the architecture on their card, or the device is missing.
+    ``ActionModel``. A step in ONNX runs in ONNX Runtime. ``licence``: as for ``check_licence``.
+    Raises ModelError if weights are missing, damaged, or do not fit the architecture on their card,
+    or the device is missing; UsageError as ``check_licence``.
     """
     from costream.models.devices import find_device
 
@@ -172,7 +175,9 @@ def load_model(
     names = [part.strip() for part in name.split(",") if part.strip()]
     if len(names) > 1:
         _check_folder(weights)
-        return _combined([load_model(part, weights, device, dtype) for part in names], name)
+        parts = [load_model(part, weights, device, dtype, licence) for part in names]
+        return _combined(parts, name)
+    check_licence(name, weights, licence)
     path = find_weights(name, weights)
     find_device(device)  # report a wrong device before reading a large file
     if path.suffix == STEP_SUFFIX:
@@ -183,6 +188,40 @@ def load_model(
     if stored.card.untrained:
         log.warning("%s has random weights: its output is meaningless", stored.card.name)
     return _runnable(stored, path, device, dtype)
+
+
+def check_licence(
+    name: str, weights: str | os.PathLike[str] | None, allowed: AllowedLicence | None
+) -> None:
+    """Raise UsageError unless the licence class of a model's weights is allowed.
+
+    ``name`` and ``weights`` as for ``find_weights``, or several names separated by commas; all
+    weights are allowed if ``allowed`` is "any" or None. Raises ModelError as ``find_weights``.
+    """
+    if allowed in (None, "any"):
+        return
+    for part in filter(None, map(str.strip, name.split(","))):
+        card = read_card(find_weights(part, weights))
+        if not is_allowed(licence_class(card), allowed):
+            raise UsageError(
+                f"--licence {allowed} refuses {part} ({licence_use(card)})",
+                hint=free_alternative(kind_of(card.task, card.frontend)),
+            )
+
+
+def free_alternative(kind: str) -> str:
+    """Return which free model has a similar task, or which can be fetched; ``kind``: a heading."""
+    for entry in list_models():
+        if entry.path is None or entry.path.parent != shipped_folder():
+            continue
+        card = read_card(entry.path)
+        if licence_class(card) == "free" and card.labels and kind_of(card.task) == kind:
+            return f"free for any use: {entry.name}"
+    for name, online in published().items():
+        fits = online.task and not online.by_hand and kind_of(online.task) == kind
+        if fits and online.licence_class == "free":
+            return f"free for any use: {name} (costream models fetch {name})"
+    return "no free model with a similar task is known"
 
 
 def _runnable(

@@ -49,8 +49,7 @@ def imported_card(
         "description": f"Imported from a checkpoint of: {summary}.",
         "paper": imported.paper,
         "limits": imported.limits,
-        "trained_on": settings.get("trained_on") or "",
-        "licence": settings.get("licence") or "",
+        **settings.terms,
     }
     if imported.num_classes is None:
         for key in ("labels", "background"):

@@ -14,7 +14,7 @@ from costream.core.registry import Entry
 from costream.models.imported_card import imported_card, with_notes
 from costream.weights_io.card import Card
 from costream.weights_io.foreign import ForeignCheckpoint, read_foreign
-from costream.weights_io.import_settings import CARD_KEYS, KEYS, ImportSettings
+from costream.weights_io.import_settings import CARD_KEYS, KEYS, TERMS, ImportSettings
 from costream.weights_io.importer import FRONTEND_IMPORTERS, IMPORTERS
 from costream.weights_io.store import published
 from costream.weights_io.tensor_rules import ImportedFrontend, ImportedNetwork
@@ -211,7 +211,7 @@ def _import_frontend_alone(
             where=parts[0].path,
             hint="also give the checkpoint of a network that uses its features",
         )
-    settings = ImportSettings(config, ("rate_hz", "trained_on", "licence"))
+    settings = ImportSettings(config, ("rate_hz", *TERMS))
     rate_hz = settings.get("rate_hz") or alone["rate_hz"]
     front = _read_frontend(frontend, parts, settings, rate_hz)
     card = Card(
@@ -223,8 +223,7 @@ def _import_frontend_alone(
         frontend=front.name,
         frontend_arguments=front.arguments,
         description=f"Features of video: {front.description}.",
-        trained_on=settings.get("trained_on") or "",
-        licence=settings.get("licence") or "",
+        **settings.terms,
         **{**alone, "rate_hz": rate_hz},
     )
     return card, _prefixed("frontend", front.tensors)

@@ -13,6 +13,7 @@ from costream.core.errors import ModelError
 from costream.models.base import ModelHead
 from costream.models.streaming import StreamingModel
 from costream.nn.state import State
+from costream.weights_io.licences import terms_of
 
 
 class JointOutput(NamedTuple):
@@ -103,7 +104,13 @@ def combine_models(models: Sequence[StreamingModel]) -> StreamingModel:
     labels = tuple(label for model in models for label in model.info.card.labels)
     _share_memory([model.network for model in models])
     return StreamingModel(
-        replace(first.info.card, name=joined, labels=labels, background=None),
+        replace(
+            first.info.card,
+            name=joined,
+            labels=labels,
+            background=None,
+            **terms_of(model.info.card for model in models),
+        ),
         JointNetwork([model.network for model in models]),
         first.frontend,
         weights_sha256=",".join(model.info.weights_sha256 for model in models),

@@ -10,6 +10,7 @@ from typing import Any
 from costream.core.errors import ModelError
 from costream.core.records import Data, SourceInfo
 from costream.models.base import GatedModel, Model, StepResult
+from costream.weights_io.licences import terms_of
 
 PERSON = "person"  # the label of a detector whose boxes are persons
 
@@ -45,6 +46,7 @@ class PersonsModel:
             background=None,
             rate_hz=clock.rate_hz,
             gap_tolerance_s=clock.gap_tolerance_s,
+            **terms_of((stream.info.card, person.info.card)),
         )
         self.info = replace(
             info,

@@ -19,6 +19,7 @@ from costream.models.catalogue import read_whole
 from costream.models.frontend import FRONTENDS, load_frontend
 from costream.models.spec import MODELS, ModelSpec, initial_models, model_spec
 from costream.weights_io.card import UNTRAINED, Card
+from costream.weights_io.licences import LicenceClass, narrowest
 
 # Argument of a network for the width of its rows, by task.
 _WIDTHS = {
@@ -39,6 +40,7 @@ class _FrontendSpec:
     rate_hz: float
     origin: str = ""  # of its weights, unless they are random
     licence: str = ""
+    licence_class: LicenceClass | None = "free"  # random numbers are nobody's
 
 
 def random_model(
@@ -86,6 +88,7 @@ def random_model(
                 description="Random weights, trained on nothing: for costs, trials and training.",
                 trained_on=UNTRAINED + front.origin,
                 licence=front.licence,
+                licence_class=front.licence_class,
             )
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Initializing zero-element")  # refused below
@@ -135,7 +138,8 @@ def _front(plan: ModelSpec, name: str | None, arguments: dict[str, Any]) -> _Fro
         raise ValueError(f"the frontend of {card.name} cannot be changed by arguments")
     origin = f"; the frontend is that of {card.name}"
     licence = f"Frontend of {card.name}: {card.licence}" if card.licence else ""
-    return _FrontendSpec(module, kind, options, card.rate_hz, origin, licence)
+    terms = licence, card.licence_class
+    return _FrontendSpec(module, kind, options, card.rate_hz, origin, *terms)
 
 
 def _beside(video: _FrontendSpec, audio: _FrontendSpec) -> _FrontendSpec:
@@ -152,4 +156,5 @@ def _beside(video: _FrontendSpec, audio: _FrontendSpec) -> _FrontendSpec:
     module.audio.load_state_dict(audio.module.state_dict())
     origin = video.origin + audio.origin
     licence = " ".join(filter(None, (video.licence, audio.licence)))
-    return _FrontendSpec(module, "audiovisual", arguments, video.rate_hz, origin, licence)
+    terms = licence, narrowest((video.licence_class, audio.licence_class))
+    return _FrontendSpec(module, "audiovisual", arguments, video.rate_hz, origin, *terms)

@@ -238,8 +238,7 @@ def import_user_network(
         frontend=plan.frontend,
         frontend_arguments=dict(plan.frontend_arguments),
         description=f"The network of {function} in {file.name}, made continual.",
-        trained_on=settings.get("trained_on") or "",
-        licence=settings.get("licence") or "",
+        **settings.terms,
     )
     tensors = {f"network.network.{k}": v for k, v in plan.module.state_dict().items()}
     try:

@@ -20,6 +20,7 @@ from costream.models.base import GatedModel, Model, ModelHead, StepResult
 from costream.models.compatibility import exactness
 from costream.models.streaming import ModelState, StreamingModel
 from costream.nn.state import State, zeros
+from costream.weights_io.licences import terms_of
 
 
 @dataclass
@@ -152,7 +153,13 @@ class HearingModel:
         labels = picture.info.card.labels + sound.info.card.labels
         self.info = replace(
             picture.info,
-            card=replace(picture.info.card, name=name, labels=labels, background=None),
+            card=replace(
+                picture.info.card,
+                name=name,
+                labels=labels,
+                background=None,
+                **terms_of((picture.info.card, sound.info.card)),
+            ),
             weights_sha256=f"{picture.info.weights_sha256},{sound.info.weights_sha256}",
             heads=heads,
             beside=sound.info.sound,

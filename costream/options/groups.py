@@ -43,6 +43,7 @@ from costream.options.values import (
     step_rate,
 )
 from costream.sinks.registry import FORMATS, parse_formats
+from costream.weights_io.licences import AllowedLicence
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,12 @@ class ModelFlags(Group):
         identity="never",
         variable=False,
         metavar="PATH",
+    )
+    licence: AllowedLicence | None = flag(  # None: any for a model that is named
+        "--licence",
+        "Use only weights that this licence class allows; non-commercial: those and free ones."
+        "  [default: any]",
+        identity="if set",
     )
     tokens: int | None = flag(
         "--tokens",

@@ -25,6 +25,7 @@ def load(options: Options) -> Model:
             weights=options.weights,
             device=options.device,
             dtype=options.dtype or "float32",
+            licence=options.licence,
         )
         if options.threads > 1:
             from costream.runtime.threads import set_threads

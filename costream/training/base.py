@@ -22,6 +22,7 @@ from costream.training.checkpoint import TrainingCheckpoint
 from costream.training.feature_cache import FeatureCache
 from costream.weights_io.card import Card
 from costream.weights_io.file import Weights
+from costream.weights_io.licences import AllowedLicence, LicenceClass, narrowest
 
 log = logging.getLogger("costream")
 
@@ -59,6 +60,8 @@ class TrainSettings:
     overwrite: bool
     verbosity: int
     device: str = "cpu"
+    licence: AllowedLicence | None = None  # of the base weights; None: any
+    data_licence: LicenceClass | None = None  # of the examples; None: unknown
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,20 @@ class Workspace:
         """Name and licence of the base weights; empty for training from scratch."""
         base = self.base.card
         return "" if self.settings.scratch else f"{base.name} ({base.licence})"
+
+    def terms(self, examples: str) -> dict[str, Any]:
+        """Return ``licence`` and ``licence_class`` of what is trained on these ``examples``.
+
+        A frontend keeps the base weights, and so their terms, even from scratch.
+        """
+        base, settings = self.base.card, self.settings
+        keeps = not settings.scratch or any(k.startswith("frontend.") for k in self.base.tensors)
+        of_base = f" and of {base.name} ({base.licence})" if keeps and base.licence else ""
+        parts = (base.licence_class, settings.data_licence) if keeps else (settings.data_licence,)
+        return {
+            "licence": f"Licence of the {examples}{of_base}",
+            "licence_class": narrowest(parts),
+        }
 
 
 class TrainedModel(NamedTuple):

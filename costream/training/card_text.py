@@ -7,6 +7,7 @@ from typing import Any
 
 from costream.evaluation.clip_tables import interval_units, timeline_table
 from costream.weights_io.card import Card
+from costream.weights_io.licences import licence_class
 
 Table = Callable[[dict[str, dict[str, Any]], Sequence[str]], list[str]]  # models, labels: lines
 _NAMES = {
@@ -42,7 +43,7 @@ def card_text(card: Card, table: Table) -> str:
         f"- Trained on: {card.trained_on}",
         f"- Split: {card.split}",
         f"- Limits: {card.limits}",
-        f"- Licence: {card.licence}",
+        f"- Licence ({licence_class(card)}): {card.licence}",
         *_sample(card),
     ]
     for part, models in card.metrics.items():

@@ -13,7 +13,7 @@ from pathlib import Path
 from costream.core.errors import ExitCode, UsageError, printable
 from costream.core.formatting import counted
 from costream.models.build import save_model
-from costream.models.catalogue import read_whole
+from costream.models.catalogue import check_licence, read_whole
 from costream.models.compatibility import card_kind
 from costream.models.devices import find_device
 from costream.models.spec import is_gated
@@ -58,6 +58,7 @@ def train(settings: TrainSettings) -> ExitCode:
         prepare_torch(settings.threads)
         device = find_device(settings.device)
         settings = replace(settings, device=str(device))
+        check_licence(settings.model, settings.weights, settings.licence)
         base = with_new_head(read_whole(settings.model, settings.weights))
         # Untrained base weights mean training from scratch, whatever was requested.
         settings = replace(settings, scratch=settings.scratch or base.card.untrained)

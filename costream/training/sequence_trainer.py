@@ -188,7 +188,7 @@ class SequenceTrainer(ABC):
             split=f"{len(training)} examples to train, {len(checks)} to validate, {groups}."
             + "".join(f" {sentence}" for sentence in how),
             limits=f"Verdict: {verdict}. Fitted to the people, places and sensors of its examples.",
-            licence="Licence of the examples" + (f" and of {origin}" if origin else ""),
+            **workspace.terms("examples"),
             metrics={"validation": scores} if checks else {},
         )
         adaptation = result.adaptation

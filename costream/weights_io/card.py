@@ -21,6 +21,7 @@ from costream.core.declared import (
 )
 from costream.core.errors import ModelError
 from costream.core.records import AUDIO_TAGGING, OBJECT_DETECTION, THRESHOLD, Thresholds
+from costream.weights_io.licences import LicenceClass
 
 UNTRAINED = "nothing, random weights"  # how ``trained_on`` begins for untrained weights
 
@@ -116,6 +117,7 @@ class Card:
     compression: dict[str, Any] = field(default_factory=dict)  # Compression, and other facts
     limits: str = ""  # what the model cannot do
     licence: str = ""
+    licence_class: LicenceClass | None = None  # what the weights may be used for; None: unknown
 
     @property
     def untrained(self) -> bool:

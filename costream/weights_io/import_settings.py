@@ -8,6 +8,7 @@ from typing import Any
 
 from costream.core.errors import ModelError, UsageError
 from costream.core.label_sets import KNOWN
+from costream.weights_io.licences import CLASSES, class_of
 
 
 def _count(text: str) -> int:
@@ -122,9 +123,14 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     ),
     "norm_eps": (_rate, "a number above 0", "added to the variance in layer norms of YOLOS"),
     "trained_on": (*_TEXT, "training data of the weights, for the card"),
-    "licence": (*_TEXT, "licence of the weights, for the card"),
+    "licence": (*_TEXT, "licence of the weights, for the card: an SPDX identifier, or a text"),
+    "licence_class": (
+        *_one_of(*CLASSES),
+        "what the weights may be used for (default: as an SPDX identifier says, or unknown)",
+    ),
 }
-CARD_KEYS = ("labels", "background", "rate_hz", "trained_on", "licence")
+TERMS = ("trained_on", "licence", "licence_class")  # of the card
+CARD_KEYS = ("labels", "background", "rate_hz", *TERMS)
 
 
 PUBLISHED = "the published settings"
@@ -214,6 +220,16 @@ class ImportSettings:
         if width % heads:
             self.reject(f"{key}={heads} does not divide the token width {width}")
         return heads
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """The fields TERMS of the card; the class of a licence that is not known is None."""
+        licence = self.get("licence") or ""
+        return {
+            "trained_on": self.get("trained_on") or "",
+            "licence": licence,
+            "licence_class": self.get("licence_class") or class_of(licence),
+        }
 
     @property
     def taken(self) -> dict[str, str]:

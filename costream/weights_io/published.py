@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from costream.core.errors import ModelError
 from costream.core.settings import read_toml
+from costream.weights_io.licences import CLASSES, LicenceClass, class_of
 
 FILE = "published.toml"
 NO_LICENCE = "NOASSERTION"
@@ -30,6 +31,7 @@ _OPTIONAL: dict[str, type | tuple[type, ...]] = {
     "check": dict,
     "task": str,
     "also": list,
+    "class": str,
 }
 _LONGEST_NAME = 200  # bytes; with what is added to it, 255
 _DIGESTS = ("sha256", "sha256_prefix", "md5_prefix")
@@ -54,6 +56,7 @@ class Published:
     by_hand: str | None = None  # the file to download from a page that only a browser opens
     task: str = ""  # as in the card of what is imported; empty: not a model by itself
     also: tuple[Published, ...] = ()  # further files of one model: streams of skeletons
+    licence_class: LicenceClass | None = None  # what the weights may be used for; None: unknown
 
     @property
     def total_megabytes(self) -> float:
@@ -108,10 +111,20 @@ def _entry(name: str, table: Any, where: str) -> Published:
         table.get("by_hand"),
         table.get("task", ""),
         tuple(_part(name, table, part, where) for part in table.get("also", ())),
+        _licence_class(table, where),
     )
     if not _is_file_name(entry.file):
         raise ModelError(f"url is {entry.url!r}: not the address of a file", where=where)
     return entry
+
+
+def _licence_class(table: dict[str, Any], where: str) -> LicenceClass | None:
+    """Return what the weights of an entry may be used for; its licence says it if no key does."""
+    name = table.get("class")
+    if name is not None and name not in CLASSES:
+        raise ModelError(f"class is {name!r}", where=where, hint=f"known: {_list(CLASSES)}")
+    found: LicenceClass | None = name or class_of(table["licence"])
+    return found
 
 
 def _part(name: str, entry: dict[str, Any], part: Any, where: str) -> Published:

@@ -306,11 +306,15 @@ def test_errors_are_one_line(place: Place, args: list[str], code: int, message: 
 def test_the_lists(place: Place) -> None:
     done = place.models("fetch", "--all")
     head, *lines = done.stdout.splitlines()
-    assert head.split()[:4] == ["NAME", "MB", "LICENCE", "FETCHED"]
-    by_name = {line.split()[0]: line.split()[1:4] for line in lines}
-    assert by_name["vitdet-b-coco"] == ["444", "CC-BY-SA-3.0", "no"]
+    assert head.split()[:5] == ["NAME", "MB", "LICENCE", "CLASS", "FETCHED"]
+    by_name = {line.split()[0]: line.split()[1:5] for line in lines}
+    assert by_name["vitdet-b-coco"] == ["444", "CC-BY-SA-3.0", "free", "no"]
+    assert by_name["stgcn-ntu60"] == ["13", "Apache-2.0", "research", "no"]
+    assert "unknown" in by_name["eventful-vid"]
     models = {e["name"]: e for e in json.loads(place.models("list", "--json").stdout)}
     assert models["vitdet-b-coco"]["origin"] == "published"
+    assert models["vitdet-b-coco"]["licence_class"] == models["mn04"]["licence_class"] == "free"
+    assert models["miniroad"]["licence_class"] is None
     assert "vggish" not in models  # no model by itself
     for name, message in (
         ("vitdet-b-coco", "no weights for vitdet-b-coco here; costream models fetch vitdet-b-coco"),

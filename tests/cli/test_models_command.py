@@ -95,8 +95,10 @@ def test_overviews_need_no_torch(home: Path, cache: Path, args: list[str]) -> No
         assert heads[0] == "Actions in video"
         assert heads[-1] == "Networks without weights here"
         assert {"Sounds", "Objects in video"} < set(heads)
-        assert any(re.fullmatch(r"  kitchen +\d\.\d MB +22 labels: class 0, .*", x) for x in lines)
-        assert any(re.fullmatch(r"  yamnet +15 MB +to fetch +521 labels: .*", x) for x in lines)
+        assert any(re.fullmatch(r"  kitchen +unknown +\d\.\d MB +22 labels: .*", x) for x in lines)
+        assert any(
+            re.fullmatch(r"  yamnet +free +15 MB +to fetch +521 labels: .*", x) for x in lines
+        )
     else:
         assert out.startswith("Usage: ")
 

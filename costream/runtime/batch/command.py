@@ -15,6 +15,7 @@ from costream.core.errors import CostreamError, ExitCode, SourceError
 from costream.core.formatting import clean, counted, listed
 from costream.core.hysteresis import match_labels
 from costream.core.user_code import code_files
+from costream.models.catalogue import check_licence
 from costream.models.identity import identify
 from costream.options.options import Options
 from costream.runtime.batch.folders import Outcome, failure
@@ -62,6 +63,7 @@ def batch(options: Options, effective: Sequence[str] = ()) -> ExitCode:
 class _Batch:
     def __init__(self, options: Options, stop: StopHandler) -> None:
         self.options, self.stop = options, stop
+        check_licence(options.model, options.weights, options.licence)
         self.weights = identify(options.model, options.weights)
         finds_objects, gated = self.weights.finds_objects, self.weights.gated
         check_options(options, finds_objects=finds_objects, gated=gated)

@@ -230,7 +230,7 @@ class ObjectTrainer:
             split=f"{len(training)} images to train, {len(checks)} to validate, by file or group."
             + "".join(f" {sentence}" for sentence in how),
             limits=f"Verdict: {verdict}. Fitted to the places and cameras of its images.",
-            licence="Licence of the images" + (f" and of {origin}" if origin else ""),
+            **workspace.terms("images"),
             metrics={"validation": scores} if checks else {},
         )
         card = with_facts(card, result.adaptation.facts, settings.compare)
