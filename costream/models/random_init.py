@@ -18,8 +18,8 @@ from costream.models.build import build, new_network
 from costream.models.catalogue import read_whole
 from costream.models.frontend import FRONTENDS, load_frontend
 from costream.models.spec import MODELS, ModelSpec, initial_models, model_spec
-from costream.weights_io.card import UNTRAINED, Card
-from costream.weights_io.licences import LicenceClass, narrowest
+from costream.weights_io.card import UNTRAINED, Card, LicenceClass
+from costream.weights_io.licences import narrowest
 
 # Argument of a network for the width of its rows, by task.
 _WIDTHS = {

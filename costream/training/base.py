@@ -20,9 +20,9 @@ from costream.labels.recording import Label
 from costream.runtime.stop import Stopped
 from costream.training.checkpoint import TrainingCheckpoint
 from costream.training.feature_cache import FeatureCache
-from costream.weights_io.card import Card
+from costream.weights_io.card import Card, LicenceClass
 from costream.weights_io.file import Weights
-from costream.weights_io.licences import AllowedLicence, LicenceClass, narrowest
+from costream.weights_io.licences import AllowedLicence, narrowest
 
 log = logging.getLogger("costream")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from costream.core.declared import (
     MAX_NUMBER,
@@ -21,8 +21,9 @@ from costream.core.declared import (
 )
 from costream.core.errors import ModelError
 from costream.core.records import AUDIO_TAGGING, OBJECT_DETECTION, THRESHOLD, Thresholds
-from costream.weights_io.licences import LicenceClass
 
+# What weights may be used for, see ``licences.py``.
+LicenceClass: TypeAlias = Literal["free", "non-commercial", "research"]
 UNTRAINED = "nothing, random weights"  # how ``trained_on`` begins for untrained weights
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
-if TYPE_CHECKING:
-    from costream.weights_io.card import Card
+from costream.weights_io.card import Card, LicenceClass
 
-LicenceClass: TypeAlias = Literal["free", "non-commercial", "research"]
 AllowedLicence: TypeAlias = Literal["free", "non-commercial", "any"]
 CLASSES: tuple[str, ...] = get_args(LicenceClass)  # each excludes more uses than the one before
 UNKNOWN = "unknown"

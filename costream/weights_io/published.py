@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 from costream.core.errors import ModelError
 from costream.core.settings import read_toml
-from costream.weights_io.licences import CLASSES, LicenceClass, class_of
+from costream.weights_io.card import LicenceClass
+from costream.weights_io.licences import CLASSES, class_of
 
 FILE = "published.toml"
 NO_LICENCE = "NOASSERTION"
