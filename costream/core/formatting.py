@@ -10,7 +10,14 @@ from collections.abc import Iterable, Sequence
 
 from costream.core.errors import UsageError, printable
 from costream.core.errors import clean as clean  # next to other ways to format text
-from costream.core.records import Compute, Header, Segment, Summary
+from costream.core.records import (
+    IMAGE_CLASSIFICATION,
+    OBJECT_DETECTION,
+    Compute,
+    Header,
+    Segment,
+    Summary,
+)
 from costream.core.units import counted as counted
 from costream.core.units import short_time as short_time
 from costream.core.units import si as si
@@ -34,11 +41,13 @@ def saving(macs: float, dense_macs: float) -> str:
     return f"{times(dense_macs / macs)} less"
 
 
-def nothing_found(kind: str, *, objects: bool = False) -> str:
-    """Return the text for an empty timeline; ``objects``: of a model that finds objects."""
-    if objects:
+def nothing_found(kind: str, task: str | None = None) -> str:
+    """Return the text for an empty timeline of a kind of source, by a model of a task."""
+    if task == OBJECT_DETECTION:
         return "No object was found."
-    return "Nothing was recognised." if kind in ("audio", "text") else "No action was found."
+    if kind in ("audio", "text") or task == IMAGE_CLASSIFICATION:
+        return "Nothing was recognised."
+    return "No action was found."
 
 
 def cost_line(summary: Summary, kind: str) -> str:

@@ -306,6 +306,9 @@ AUDIOSET_521 = Labels(
     tuple(name for name in AUDIOSET_527.names if name not in _NOT_IN_YAMNET), None, None
 )
 KINETICS600 = _shipped("kinetics_600.txt")
+# ILSVRC 2012 (Russakovsky et al., IJCV 2015), in the order of the WordNet numbers; names are those
+# of torchvision (BSD-3-Clause), none of which repeats.
+IMAGENET_1000 = _shipped("imagenet_1000.txt")
 # As MiniROAD numbers them; the rate depends on the features.
 FINEACTION = _shipped("fineaction.txt", "background")
 KNOWN = {
@@ -322,6 +325,7 @@ KNOWN = {
     "audioset-527": AUDIOSET_527,
     "fineaction": FINEACTION,
     "kinetics-600": KINETICS600,
+    "imagenet-1k": IMAGENET_1000,
 }
 
 

@@ -32,6 +32,7 @@ SCHEMA = "costream/1"
 OBJECT_DETECTION = "object detection"  # task of models that output Objects, not Prediction
 POSE_ESTIMATION = "pose estimation"  # task of networks that find joints for other models
 AUDIO_TAGGING = "audio tagging"  # of models whose labels do not exclude one another
+IMAGE_CLASSIFICATION = "image classification"  # of models that know what a picture shows
 THRESHOLD = 0.5  # default probability that opens a segment
 LATEST_S = 1e12
 SUM = msgspec.Meta(ge=-1e30, le=1e30)

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from costream.core.errors import ModelError, UsageError
 from costream.core.formatting import suggest_names
-from costream.core.records import AUDIO_TAGGING, OBJECT_DETECTION, POSE_ESTIMATION
+from costream.core.records import (
+    AUDIO_TAGGING,
+    IMAGE_CLASSIFICATION,
+    OBJECT_DETECTION,
+    POSE_ESTIMATION,
+)
 from costream.core.spelling import stored_path
 from costream.models.spec import model_summaries
 from costream.weights_io.file import STEP_SUFFIX, SUFFIX, Weights, read_card, read_weights
@@ -59,6 +64,8 @@ def kind_of(task: str, frontend: str | None = None) -> str:
         return "Objects in video"
     if task in (AUDIO_TAGGING, "sound classification"):
         return "Sounds"
+    if task == IMAGE_CLASSIFICATION:
+        return "What pictures and video show"
     if frontend == "joints" or task.startswith("skeleton"):
         return "Actions of persons, from skeletons or video"
     if task == POSE_ESTIMATION:

@@ -8,7 +8,12 @@ from typing import Any
 
 from costream.core.errors import ModelError
 from costream.core.label_sets import KNOWN, Labels, custom_labels, read_labels
-from costream.core.records import AUDIO_TAGGING, OBJECT_DETECTION, POSE_ESTIMATION
+from costream.core.records import (
+    AUDIO_TAGGING,
+    IMAGE_CLASSIFICATION,
+    OBJECT_DETECTION,
+    POSE_ESTIMATION,
+)
 from costream.nn.video3d.sizes import TASK
 from costream.weights_io.card import Card
 from costream.weights_io.import_settings import ImportSettings
@@ -28,6 +33,7 @@ _DATA_SETS = {
     (TASK, 400): "kinetics-400",
     (TASK, 600): "kinetics-600",
     (TASK, 97): "epic-verbs",
+    (IMAGE_CLASSIFICATION, 1000): "imagenet-1k",
     ("skeleton action recognition", 60): "ntu-60",
     ("skeleton action recognition", 120): "ntu-120",
     ("skeleton action recognition", 400): "kinetics-400",

@@ -121,7 +121,10 @@ def _import_networks(
         _settle(done.settings, done.path, str(error))
         raise
     _settle(done.settings, done.path)
-    return with_notes(card, done.settings), _prefixed("network", done.network.tensors)
+    tensors = _prefixed("network", done.network.tensors)
+    return with_notes(card, done.settings), tensors | _prefixed(
+        "frontend", done.network.frontend_tensors
+    )
 
 
 def _import_streams(

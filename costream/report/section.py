@@ -189,8 +189,9 @@ def _segments(run: Run, palette: Palette) -> Html:
     ]
     title = tag("h3", "Segments")
     if not cards:
-        kind = "" if summary.header is None else summary.header.kind
-        empty = nothing_found(kind) if summary.steps else "There are no predictions."
+        header = summary.header
+        about = ("", None) if header is None else (header.kind, header.task)
+        empty = nothing_found(*about) if summary.steps else "There are no predictions."
         return tag("section", title, note(empty))
     notes = [run.thumbnails.note]
     if summary.segment_count > len(cards):

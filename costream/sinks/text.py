@@ -63,7 +63,7 @@ class TextTable(TextSink):
                 self._segment(segment)
             self._waiting.close()
         if not self._any:
-            empty = nothing_found(self._header.kind, objects=self._of_objects)
+            empty = nothing_found(self._header.kind, self._header.task)
             self._out.write(f"{empty if summary.steps else 'Nothing was read.'}\n")
         for line in closing_lines(self._header, summary):
             self._out.write(f"{line}\n")

@@ -53,6 +53,7 @@ class ImportedNetwork:
     task: str = "online action detection"
     frontend: str | None = None
     frontend_arguments: dict[str, Any] = field(default_factory=dict)
+    frontend_tensors: dict[str, Tensor] = field(default_factory=dict)
     rate_hz: float | None = None  # steps per second, where the training data determine it
     limits: str = ""  # limitations of the network, for the card
     delay_steps: float = 0.0  # delay of an output relative to the events it describes

@@ -89,6 +89,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "x3d": {**X3D, "window": 5},
     "slow": {**SLOW, "window": 5},
     "i3d": {**I3D, "window": 5},
+    "linear": {"num_classes": 3, "window": 4, "frontend.size": 32, "frontend.width": 0.25},
     "efficientat": {"num_classes": 5, "width": 0.1, "window_frames": 100},
     "yamnet": {"num_classes": 5, "widths": [4, 4, 6, 6, 8, 8, *[10] * 6, 12, 12]},
     "movinet": {**movinet_clip.SMALL, **movinet_clip.CROP, "num_classes": 3, "window": 5},
@@ -119,7 +120,8 @@ def joint(dtype: str = "float32") -> Any:
     return combine_models([one, other])
 
 
-ANY_TIME = ("cooadtr, tdn", "movinet", "nanodet")  # of video: streams may start at different times
+# Of video: streams may start at different times.
+ANY_TIME = ("cooadtr, tdn", "movinet", "nanodet", "linear")
 SILENT = ("features", "encoder", "deepcot-encoder")  # no classifier
 # That of a user's file: tests/models/importers/test_user_network.py.
 # Joints of persons are found for other models: tests/models/test_pose.py.

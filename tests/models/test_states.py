@@ -28,6 +28,7 @@ from costream.models.gated import TokenState
 from costream.models.oad.conystrom import CoNystrom
 from costream.models.oad.cooadtr import CoOadTR, Features
 from costream.models.oad.deepcot import DeepCoT
+from costream.models.oad.linear import LinearClassifier
 from costream.models.oad.miniroad import MiniRoad
 from costream.models.oad.oadtr import OadTR
 from costream.models.objects.model import FrameCount
@@ -37,6 +38,7 @@ from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.window import WindowSkeletonNet
 from costream.models.streaming import ModelState
 from costream.models.text.words import TextState
+from costream.models.video.efficientnet_lite import EfficientNetLite
 from costream.models.video.movinet.network import MoViNet
 from costream.models.video.video3d.network import WindowVideoNet
 from costream.models.with_audio import BesideState, HearingState
@@ -183,6 +185,8 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "logmel": (lambda: load_frontend("logmel", hop_frames=5), (800,)),
     "efficientat-mel": (lambda: load_frontend("efficientat-mel", hop_frames=5), (1600,)),
     "efficientat": (lambda: EfficientAt(4, 0.1, 25, 100), (25, 128)),
+    "linear": (lambda: LinearClassifier(10, 3, 4), (10,)),
+    "efficientnet-lite": (lambda: EfficientNetLite(0.25, 1, 32), (3, 32, 32)),
     "yamnet": (lambda: YamNet(4, 8, foreign_sound.YAMNET_WIDTHS), (8, 64)),
     "movinet": (lambda: MoViNet(3, **movinet_clip.SMALL, window=6), (3, 44, 44)),
     "window": (window, (2, 5, 2)),

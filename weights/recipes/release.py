@@ -32,6 +32,8 @@ from costream.weights_io.file import SUFFIX, read_card, read_weights, write_weig
 from costream.weights_io.store import samples_folder, shipped_folder
 from weights.recipes.action.loop import frame_table
 from weights.recipes.audio.mn04 import seen_table
+from weights.recipes.encoder import SEEN
+from weights.recipes.encoder import seen_table as picture_table
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ SAMPLES = {
     "costgcn-2d": _MOVES,
     # One person alone does nothing to another.
     "costgcn-pairs": ReleaseSample("moves.csv", others=BACKGROUND),
+    # A bed with a quilt is in the room.
+    "encoder": ReleaseSample("room.mp4", {"background": "quilt"}, others="quilt", end_s=10.0),
     "nanodet": ReleaseSample("room.mp4", {"background": None}, others="person", end_s=10.0),
     # Every action in the room shows a person; computing all tokens of a frame takes long.
     "eventful-vitdet": ReleaseSample("room.mp4", {"background": None}, others="person", end_s=10.0),
@@ -128,6 +132,8 @@ def table_of(card: Card) -> Table:
         return detection_table
     if "what a user sees" in card.metrics:
         return seen_table
+    if SEEN in card.metrics:
+        return picture_table
     sequences = (m for models in card.metrics.values() for m in models.values() if "sequences" in m)
     return sequence_table if any(sequences) else frame_table
 

@@ -15,6 +15,7 @@ from costream.core.errors import UsageError
 from costream.labels.examples import Example
 from costream.labels.recording import BACKGROUND, UNSCORED
 from costream.models.build import build
+from costream.models.compatibility import card_kind
 from costream.models.spec import MODELS, architectures, model_spec
 from costream.training.base import (
     TrainingData,
@@ -52,27 +53,32 @@ HEAD = {"embed_dim": 192, "num_heads": 4, "feedforward": 384, "window": 32}
 
 
 def with_new_head(base: Weights) -> Weights:
-    """Return base weights in which a classifier of videos is the frontend of a new network.
+    """Return base weights in which a new network follows the features of a classifier.
 
-    The network is a ``cooadtr`` without weights. Other base weights are returned unchanged.
+    The network is a ``cooadtr`` without weights. It replaces a linear classifier of video; a
+    classifier of videos becomes its frontend. Other base weights are returned unchanged.
     """
-    kind = base.card.architecture
-    if kind not in architectures() or not hasattr(MODELS.load(kind), "as_frontend"):
+    kind, card = base.card.architecture, base.card
+    if kind == "linear" and card_kind(card) == "video":
+        width = card.arguments["input_width"]
+        tensors = {k: v for k, v in base.tensors.items() if k.startswith("frontend.")}
+    elif kind in architectures() and hasattr(MODELS.load(kind), "as_frontend"):
+        network: Any = build(card, base.tensors)[0]
+        name, front = network.as_frontend()
+        width = front.token_width
+        card = replace(card, frontend=name, frontend_arguments=front.arguments)
+        tensors = {f"frontend.{key}": value for key, value in front.state_dict().items()}
+    else:
         return base
-    network: Any = build(base.card, base.tensors)[0]
-    name, front = network.as_frontend()
     card = replace(
-        base.card,
+        card,
         task=model_spec("cooadtr").task,
         architecture="cooadtr",
-        arguments={"input_width": front.token_width, "num_classes": 2, **HEAD},
+        arguments={"input_width": width, "num_classes": 2, **HEAD},
         labels=(BACKGROUND, "other"),
         background=BACKGROUND,
-        frontend=name,
-        frontend_arguments=front.arguments,
         delay_s=0.0,
     )
-    tensors = {f"frontend.{key}": value for key, value in front.state_dict().items()}
     return replace(base, card=card, tensors=tensors)
 
 

@@ -43,6 +43,7 @@ SMALL: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "tsn": (SMALL_TSN, (13, 32, 32)),
     "crop": ({"size": 16, "short_side": 20}, (3, 16, 16)),
     "cox3d": ({**X3D, "head": (6, 10), "pool": 4}, (3, 19, 19)),
+    "efficientnet-lite": ({"width": 0.25, "size": 32}, (3, 32, 32)),
     "movinet": (MOVINET, (3, 32, 32)),
     "joints": ({"layout": "body-15"}, (2, 15, 4)),
     "audio": (AUDIO, (4000,)),
@@ -161,7 +162,9 @@ def test_the_tokens_of_a_clip_are_those_of_its_steps(name: str) -> None:
     torch.testing.assert_close(net(items.transpose(0, 1)), tokens)
 
 
-@pytest.mark.parametrize("name", ["tdn", "tsn", "audio", "vggish", "logmel", "efficientat-mel"])
+@pytest.mark.parametrize(
+    "name", ["tdn", "tsn", "audio", "vggish", "logmel", "efficientat-mel", "efficientnet-lite"]
+)
 def test_operations_are_those_that_run(name: str) -> None:
     net, items = small(name), streams(name, 1)
     state = net.init_state(1)
@@ -246,6 +249,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("vggish", {"widths": (64,)}, "widths"),
     ("logmel", {"hop_frames": 0}, "not positive"),
     ("efficientat-mel", {"hop_frames": 0}, "not positive"),
+    ("efficientnet-lite", {"size": 0}, "must be positive"),
     ("audiovisual", {"video": "audio", "audio": "tdn"}, "not a video and an audio frontend"),
     *(
         ("joints", {"layout": "body-15", **options}, "does not take these arguments")
