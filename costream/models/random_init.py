@@ -99,8 +99,15 @@ def random_model(
     classes: Any = arguments.get("num_classes") or arguments.get("classes")
     count = int(classes or getattr(network, "num_classes", 0))
     labels = tuple(f"random {k}" for k in range(count))
-    delay_s = (network.receptive_field - 1) / 2 / rate_hz if plan.whole else 0.0
-    return replace(card, labels=labels, delay_s=delay_s), network, front.module
+    card = replace(card, labels=labels, delay_s=_delay_s(plan, network, rate_hz))
+    return card, network, front.module
+
+
+def _delay_s(plan: ModelSpec, network: Any, rate_hz: float) -> float:
+    """Return the seconds from the middle of what an output describes to its time."""
+    if not plan.whole:
+        return 0.0
+    return float(getattr(network, "delay_steps", (network.receptive_field - 1) / 2)) / rate_hz
 
 
 def _check_sizes(*modules: Any) -> None:

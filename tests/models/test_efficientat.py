@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from costream.core.audioset import kinds_among
 from costream.core.label_sets import AUDIOSET_521, AUDIOSET_527
@@ -21,11 +22,15 @@ from costream.models.audio.efficientat import (
     EfficientAtMel,
     mel_matrix,
 )
+from costream.models.audio.windows import SpectrogramWindows
 from costream.models.build import build
 from costream.models.catalogue import load_model
 from costream.models.importing import import_files
+from costream.models.random_init import random_model
+from costream.runtime.segments import IndependentSegmenter
 from costream.sources.base import SourceOptions
 from costream.sources.uris import open_source
+from costream.weights_io.card import Timeline
 from kit import foreign_sound
 from kit.paths import ROOT
 from kit.reading import contents
@@ -71,6 +76,64 @@ def test_streams_of_other_ages_step_together() -> None:
     both.reset([1])
     given = net.forward_steps(rows, both).logits[1:]
     torch.testing.assert_close(given, net.forward_steps(rows[1:], late).logits)
+
+
+class _Loudness(SpectrogramWindows):
+    """A network whose only score is the mean of its window."""
+
+    def __init__(self, hop_frames: int, window_frames: int) -> None:
+        super().__init__(1, hop_frames, window_frames, 1, 0.0, 1)
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, frames: Tensor) -> Tensor:
+        return frames.mean(1) * self.scale
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize(("hop", "window"), [(50, 200), (48, 96), (20, 20), (25, 210)])
+def test_the_middle_of_what_is_shown_is_the_middle_of_the_sound(
+    hop: int, window: int, share: float
+) -> None:
+    """At any threshold: from the share of a window that a sound has to fill on."""
+    net = _Loudness(hop, window)
+    delay_s, rate_hz, late = net.delay_steps * hop / 100, 100 / hop, []
+    for begin in range(600, 600 + hop):
+        sound = torch.zeros(1, 2000 // hop * hop, 1)
+        sound[:, begin : begin + 500] = 1
+        steps = torch.unflatten(sound, 1, (-1, hop))
+        scores = net.forward_steps(steps, net.init_state()).logits[0].numpy()
+        line = IndependentSegmenter(
+            ("a",), Timeline(share, low=share), rate_hz, delay_s, ahead=True
+        )
+        found = [s for k, p in enumerate(scores, 1) for s in line.push(k / rate_hz, p)]
+        found += line.flush()
+        late.append((found[0].start_s + found[-1].end_s) / 2 - (begin + 250) / 100)
+    assert abs(np.mean(late)) < 0.02
+    assert np.abs(late).max() < hop / 100
+
+
+def test_a_new_network_is_as_late_as_an_imported_one() -> None:
+    assert random_model("efficientat", "name", {})[0].delay_s == 1.25
+    assert random_model("yamnet", "name", {})[0].delay_s == pytest.approx(0.72)
+    assert load_model("mn04").info.card.delay_s == 1.25
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_a_tone_is_shown_when_it_sounds() -> None:
+    model = load_model("mn04")
+    card, times, late = model.info.card, torch.arange(14 * SAMPLE_RATE_HZ) / SAMPLE_RATE_HZ, []
+    beep = card.labels.index("Beep, bleep")
+    for begin_s in (5.0, 5.1, 5.2, 5.3, 5.4):
+        sounds = (times >= begin_s) & (times < begin_s + 3.7)
+        wave = torch.where(sounds, 0.3 * torch.sin(2 * torch.pi * 1000 * times), 0.0)
+        tokens = model.frontend((wave + 1e-4 * torch.randn(len(wave))).view(1, -1, 16_000))
+        logits = model.network.forward_steps(tokens, model.network.init_state()).logits[0]
+        steps = (logits[:, beep].sigmoid() > 0.2).nonzero().flatten()
+        begin, end = steps[0] + 1, steps[-1] + 2  # the time of a step is the end of its sound
+        late.append(float(begin + end) / 4 - card.delay_s - (begin_s + 1.85))
+    assert abs(np.mean(late)) < 0.2
 
 
 def test_the_spectrogram_is_the_published_one() -> None:

@@ -329,7 +329,7 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
         frontend="efficientat-mel",
         frontend_arguments={"hop_frames": network.hop_frames},
         rate_hz=100 / network.hop_frames,
-        delay_steps=0.5,
+        delay_steps=network.delay_steps,
         timeline=TIMELINE,
     )
 

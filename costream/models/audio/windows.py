@@ -63,8 +63,17 @@ class SpectrogramWindows(nn.Module):
 
     @property
     def receptive_field(self) -> int:
-        """Tokens that an output depends on; their middle is what it describes."""
+        """Tokens that an output depends on."""
         return self.window
+
+    @property
+    def delay_steps(self) -> float:
+        """Steps from the middle of a sound to that of the steps that find it.
+
+        The time of a step is the end of its window and the beginning of what it is shown for, so
+        that this is half a window and half a step.
+        """
+        return (self.window_frames + self.hop_frames) / 2 / self.hop_frames
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of a step of one stream: a full window."""

@@ -170,7 +170,8 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
         if not ours.endswith("depthwise")
     ]
     with torch.device("meta"):  # only shapes are needed
-        shapes = {k: tuple(v.shape) for k, v in YamNet(classes, widths=widths).state_dict().items()}
+        network = YamNet(classes, widths=widths)
+    shapes = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     rules = linear("classifier", "classifier", *shapes["classifier.weight"])
     for ours, theirs in pairs.items():
         shape = shapes[f"{ours}.weight"]
@@ -187,7 +188,7 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
         frontend="logmel",
         frontend_arguments={"hop_frames": HOP_FRAMES},
         rate_hz=RATE_HZ,
-        delay_steps=0.5,
+        delay_steps=network.delay_steps,
         timeline=TIMELINE,
     )
 

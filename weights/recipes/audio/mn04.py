@@ -68,14 +68,15 @@ def make(packs: Path, output: Path, cache: Path | None) -> Sequence[Path]:
         "with its thresholds": count_seen(scores, tested, timeline),
         "at 0.3 for all labels": count_seen(scores, tested, Timeline(_USUAL)),
     }
+    rate_hz = 100 / network.hop_frames
     card = Card(
         name="mn04",
         task=AUDIO_TAGGING,
         architecture="efficientat",
         arguments=NETWORK,
         labels=AUDIOSET_527.names,
-        rate_hz=100 / NETWORK["hop_frames"],
-        delay_s=NETWORK["window_frames"] / 200,
+        rate_hz=rate_hz,
+        delay_s=network.delay_steps / rate_hz,
         frontend="efficientat-mel",
         frontend_arguments=FRONTEND,
         timeline=timeline,
