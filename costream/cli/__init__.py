@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "batch": ("costream.cli.batch", "Process folders to files and tables; can be resumed."),
     "models": ("costream.cli.models", "List, show, fetch, import and verify models and weights."),
     "features": ("costream.cli.features", "Write feature files of video or audio."),
+    "find": ("costream.cli.find", "Find moments in recordings that look like an example."),
     "report": ("costream.cli.report", "Show results as a page or image; compare two runs."),
     "train": ("costream.cli.train", "Train a model on custom classes from labelled recordings."),
     "evaluate": ("costream.cli.evaluate", "Compute the metrics of a model on labelled recordings."),
