@@ -49,9 +49,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def search(*places: str, count: int = 10, **options: Any) -> Any:
     cached = options.pop("cached", True)
-    return find(
-        "asked.png", Options(model="encoder", sources=places, **options), count, cached=cached
-    )
+    named = {"model": "encoder", "sources": places, **options}
+    return find("asked.png", Options(**named), count, cached=cached)
 
 
 @pytest.mark.slow
@@ -103,7 +102,7 @@ def test_results_name_the_labels_at_that_time(folder: Path) -> None:
 
 def test_what_cannot_be_searched(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no features"):
-        search("all", model="mn04")
+        search("all", model="nanodet")
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceError, match="there is no video here"):
         search("empty")
