@@ -8,6 +8,7 @@ import sys
 import tarfile
 import venv
 import zipfile
+from collections.abc import Sequence
 from email import message_from_string
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,9 +16,12 @@ from pathlib import Path
 import pytest
 
 from costream.core.commit import code_version
-from kit.paths import ROOT, WEIGHTS
+from costream.weights_io.card import Card
+from costream.weights_io.file import SUFFIX, read_card
+from kit.paths import RESEARCH, ROOT, SHIPPED, WEIGHTS
 from kit.program import NOWHERE, environment
 
+RESEARCH_MODULE = "costream_research_weights"
 SAMPLES = {"room.mp4", "corridor.mp4", "street.ogg", "band.ogg", "moves.csv"}
 MISSING = [name for name in ("hatchling", "build") if find_spec(name) is None]
 pytestmark = pytest.mark.skipif(
@@ -26,7 +30,21 @@ pytestmark = pytest.mark.skipif(
 
 
 def run(*command: object, cwd: Path | None = None) -> str:
-    done = subprocess.run(
+    """Run a command that succeeds; return what it writes on stdout."""
+    done = start(command, cwd)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def shown(*command: object, cwd: Path | None = None, code: int = 0) -> str:
+    """Run a command; return what it writes on stderr."""
+    done = start(command, cwd)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stderr
+
+
+def start(command: Sequence[object], cwd: Path | None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [*map(str, command)],
         capture_output=True,
         text=True,
@@ -36,8 +54,6 @@ def run(*command: object, cwd: Path | None = None) -> str:
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +62,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     quiet = ("--no-deps", "--no-build-isolation", "--no-index", "-q")
     run(sys.executable, "-m", "pip", "wheel", *quiet, "-w", folder, ROOT)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def research_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the weights for research, built from the sdist of their folder."""
+    folder = tmp_path_factory.mktemp("research")
+    run(sys.executable, "-m", "build", "--no-isolation", "-o", folder, RESEARCH)
+    assert [path.name.partition("-")[0] for path in folder.glob("*.tar.gz")] == [RESEARCH_MODULE]
     (path,) = folder.glob("*.whl")
     return path
 
@@ -72,6 +98,35 @@ def test_the_wheel_has_what_it_runs_with_and_no_more(wheel: Path) -> None:
     assert sum(demo) < 1_200_000
 
 
+def read_cards(wheel: Path, folder: Path) -> dict[str, Card]:
+    """Return the cards of the weight files in a wheel by their paths there."""
+    with zipfile.ZipFile(wheel) as file:
+        names = [name for name in file.namelist() if name.endswith(SUFFIX)]
+        return {name: read_card(Path(file.extract(name, folder))) for name in names}
+
+
+def test_the_wheel_has_free_weights_only_and_the_other_wheel_those_for_research(
+    wheel: Path, research_wheel: Path, tmp_path: Path
+) -> None:
+    free, research = read_cards(wheel, tmp_path), read_cards(research_wheel, tmp_path)
+    assert {card.licence_class for card in free.values()} == {"free"}
+    assert {card.licence_class for card in research.values()} == {"research"}
+    assert {Path(name).parent.as_posix() for name in free} == {"costream/weights"}
+    assert {Path(name).parent.as_posix() for name in research} == {RESEARCH_MODULE}
+    assert sorted(Path(n).name for n in (*free, *research)) == sorted(p.name for p in SHIPPED)
+    with zipfile.ZipFile(research_wheel) as file:
+        names = {
+            n.removeprefix(f"{RESEARCH_MODULE}/") for n in file.namelist() if "-info/" not in n
+        }
+        text = file.read(f"{RESEARCH_MODULE}/LICENSES.md").decode()
+    assert names == {p.name for p in RESEARCH.iterdir() if p.suffix in (".md", SUFFIX)}
+    assert all(path.name in text for path in RESEARCH.glob(f"*{SUFFIX}"))
+
+
+def test_all_weights_together_are_at_most_fifty_megabytes() -> None:
+    assert sum(path.stat().st_size for path in SHIPPED) <= 50e6
+
+
 def test_the_metadata_names_all_licences(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         (name,) = (n for n in file.namelist() if n.endswith(".dist-info/METADATA"))
@@ -80,10 +135,7 @@ def test_the_metadata_names_all_licences(wheel: Path) -> None:
             each: file.read(f"{name.removesuffix('METADATA')}licenses/{each}").decode()
             for each in metadata.get_all("License-File", [])
         }
-    assert (
-        metadata["License-Expression"]
-        == "Apache-2.0 AND CC-BY-SA-4.0 AND LicenseRef-costream-weights"
-    )
+    assert metadata["License-Expression"] == "Apache-2.0 AND CC-BY-SA-4.0 AND MIT"
     assert texts.keys() == {"LICENSE", "weights/LICENSES.md", "costream/draw/fonts/LICENSE"}
     assert "Apache License" in texts["LICENSE"]
     assert all(path.name in texts["weights/LICENSES.md"] for path in WEIGHTS.glob("*.safetensors"))
@@ -102,10 +154,11 @@ def test_the_sdist_builds_the_same_wheel(wheel: Path, released: Path) -> None:
         inside = {Path(*Path(name).parts[1:]).as_posix() for name in file.getnames()}
     assert {"LICENSE", "README.md", "samples/make.py", "tests/test_package.py"} <= inside
     assert {"weights/recipes/release.py", "weights/LICENSES.md", "CHANGELOG.md"} <= inside
+    assert not any(name.startswith("weights/research") for name in inside)
 
 
 @pytest.mark.slow
-def test_an_installed_package_works(wheel: Path, tmp_path: Path) -> None:
+def test_an_installed_package_works(wheel: Path, research_wheel: Path, tmp_path: Path) -> None:
     """In an environment of its own, with the dependencies of this one."""
     venv.create(tmp_path / "env", system_site_packages=True)
     scripts = tmp_path / "env" / ("Scripts" if os.name == "nt" else "bin")
@@ -121,11 +174,28 @@ def test_an_installed_package_works(wheel: Path, tmp_path: Path) -> None:
     assert Path(where.strip()).parent == packages / "costream"
 
     assert run(costream, "--version", cwd=tmp_path) == f"costream {code_version()}\n"
-    shown = run(costream, "demo", "-q", "-o", "x", cwd=tmp_path)
-    assert shown.splitlines() == [os.path.join("x", "report.html")]
+    demo = shown(costream, "demo", "-o", "free", cwd=tmp_path)
+    page = (tmp_path / "free" / "report.html").read_text("utf-8")
+    assert all(label in page for label in ("person", "Siren"))
+    assert "moves.csv is left out: costgcn needs pip install costream-research-weights" in demo
+    missing = shown(costream, "detect", ROOT / "samples" / "moves.csv", "-m", "costgcn", code=5)
+    assert missing.splitlines() == [
+        "costream: costgcn is in the package of research weights: pip install"
+        " costream-research-weights (in a clone: pip install ./weights/research); its licence:"
+        " research use only, parts CC BY-NC 4.0"
+    ]
+    heard = run(costream, "listen", ROOT / "samples" / "street.ogg", "-m", "mn04", cwd=tmp_path)
+    assert "Siren" in heard
+
+    run(sys.executable, "-m", "pip", "--python", python, *install, research_wheel)
+    lines = run(costream, "demo", "-q", "-o", "x", cwd=tmp_path)
+    assert lines.splitlines() == [os.path.join("x", "report.html")]
     page = (tmp_path / "x" / "report.html").read_text("utf-8")
     assert all(label in page for label in ("walk", "dog bark", "wave both hands"))
     verified = run(costream, "models", "verify", "cosounds", cwd=tmp_path)
     assert "street.ogg: accuracy 0.9" in verified
+    for name in ("cotrans", "oadtr"):  # tensors of other files
+        assert f"{RESEARCH_MODULE}" in run(costream, "models", "path", name, cwd=tmp_path)
+        run(costream, "models", "verify", name, cwd=tmp_path)
     completion = run(costream, "completion", "bash", cwd=tmp_path)
     assert "complete -o nosort -F" in completion

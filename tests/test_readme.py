@@ -10,6 +10,7 @@ import pytest
 from costream.core.clock import parse_time
 from costream.models.catalogue import load_model
 from costream.weights_io.file import read_card
+from kit.paths import RESEARCH, SHIPPED
 from kit.program import ROOT
 from kit.runs import run
 
@@ -22,8 +23,8 @@ VENV = "python3 -m venv .venv && .venv/bin/pip install"
 
 def test_the_readme_is_short_and_has_the_two_commands_of_the_set_up():
     assert len(README.splitlines()) <= 200
-    assert f"{VENV} . && .venv/bin/costream detect samples/room.mp4\n" in README
-    assert f"{VENV} '.[test]' && .venv/bin/python -m pytest\n" in README
+    assert f"{VENV} . ./weights/research && .venv/bin/costream detect samples/room.mp4\n" in README
+    assert f"{VENV} '.[test]' ./weights/research && .venv/bin/python -m pytest\n" in README
 
 
 @pytest.mark.parametrize("text", [README, DETECT], ids=["README", "detect.md"])
@@ -47,9 +48,7 @@ def test_files_and_folders_that_are_named_exist():
     assert sum(p.stat().st_size for p in pictures) < 400_000
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "weights").glob("*.safetensors")), ids=lambda p: p.stem
-)
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
 def test_every_weight_file_has_a_row_with_its_licence(path):
     (row,) = re.findall(rf"^\|.*`{path.stem}`.*\|$", README, re.MULTILINE)
     licence = row.split("|")[-2].lower()
@@ -70,14 +69,14 @@ def shown(name: str, held_out: str, score: str, rows: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("name", ["cooadtr", "cooadtr-b2", "oadtr"])
 def test_scores_of_video_are_those_of_the_card(name: str) -> None:
-    rows = read_card(ROOT / "weights" / f"{name}.safetensors").metrics["test"]
+    rows = read_card(RESEARCH / f"{name}.safetensors").metrics["test"]
     held_out = f"fir_action, {rows[name]['videos']} videos, six actions"
     assert shown(name, held_out, "mAP", rows) in WEIGHTS
 
 
 @pytest.mark.parametrize(("name", "parts"), [("cosounds", 4), ("cotrans", 2)])
 def test_scores_of_clips_are_those_of_the_card(name: str, parts: int) -> None:
-    metrics = read_card(ROOT / "weights" / f"{name}.safetensors").metrics
+    metrics = read_card(RESEARCH / f"{name}.safetensors").metrics
     assert len(metrics) == parts
     for part, rows in metrics.items():
         assert shown(name, f"{part} ({rows[name]['sequences']} clips)", "top1", rows) in WEIGHTS
@@ -86,7 +85,7 @@ def test_scores_of_clips_are_those_of_the_card(name: str, parts: int) -> None:
 def test_scores_of_motions_are_those_of_the_cards() -> None:
     """For each set: both models, alone and with the background competing, and simpler methods."""
     names = ("costgcn", "costgcn-2d")
-    space, flat = (read_card(ROOT / "weights" / f"{n}.safetensors").metrics for n in names)
+    space, flat = (read_card(RESEARCH / f"{n}.safetensors").metrics for n in names)
     assert (len(space), len(flat)) == (9, 10)
     for part in {**flat, **space}:  # GTU3D's are two: one has learnt its "crouch", one has not
         rows = {**flat.get(part, {}), **space.get(part, {})}
@@ -100,7 +99,7 @@ def test_scores_of_motions_are_those_of_the_cards() -> None:
 
 
 def test_the_shipped_model_takes_what_is_reported() -> None:
-    path = ROOT / "weights" / "cooadtr.safetensors"
+    path = RESEARCH / "cooadtr.safetensors"
     network, costs = load_model(path, device="cpu").network, read_card(path).costs
     own, dense = network.count_macs() / 1e6, network.dense_macs / 1e6
     front, less = costs["macs"] / 1e6 - own, costs["dense_macs"] / costs["macs"]
@@ -114,7 +113,7 @@ def test_the_shipped_model_takes_what_is_reported() -> None:
 
 
 def test_the_shipped_model_is_better_than_its_baselines():
-    metrics = read_card(ROOT / "weights" / "cooadtr.safetensors").metrics["test"]
+    metrics = read_card(RESEARCH / "cooadtr.safetensors").metrics["test"]
     for score in ("mAP", "mAP_1s", "accuracy", "accuracy_1s", "balanced_accuracy"):
         for baseline in ("per-frame classifier", "tree ensemble", "majority"):
             assert metrics["cooadtr"][score] > metrics[baseline][score]

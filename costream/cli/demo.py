@@ -16,9 +16,9 @@ import click
 
 from costream.cli.click_command import Command
 from costream.cli.click_options import shared
-from costream.core.errors import ExitCode, UsageError
+from costream.core.errors import ExitCode, UsageError, say
 from costream.core.settings import ColorMode
-from costream.weights_io.store import samples_folder, shipped_folder
+from costream.weights_io.store import INSTALL_RESEARCH, samples_folder, shipped_file
 
 if TYPE_CHECKING:
     from costream.options.options import Options
@@ -35,6 +35,7 @@ class DemoSample:
     model: str
     knows: str
     knows_not: str
+    rate_hz: float | None = None  # None: of the model
 
     @property
     def results(self) -> str:
@@ -42,6 +43,7 @@ class DemoSample:
         return f"{self.file}.jsonl"
 
 
+# Of several for a file, the first one whose weights are installed.
 DEMO_SAMPLES = (
     DemoSample(
         "detect",
@@ -51,11 +53,26 @@ DEMO_SAMPLES = (
         "other places, moving cameras: it names something all the same",
     ),
     DemoSample(
+        "detect",
+        "room.mp4",
+        "nanodet",
+        "80 kinds of things, people among them",
+        "what people do; small and crowded things",
+        2.0,
+    ),
+    DemoSample(
         "listen",
         "street.ogg",
         "cosounds",
         "62 everyday sounds, speech and music among them, and what is none of these",
         "several sounds at once; engines, drills and air conditioners are mixed up",
+    ),
+    DemoSample(
+        "listen",
+        "street.ogg",
+        "mn04",
+        "527 sounds, several at once, speech and music among them",
+        "quiet sounds behind others, and very short ones",
     ),
     DemoSample(
         "detect",
@@ -77,10 +94,12 @@ _REPORT = "report.html"
 )
 @shared("live", "color", "quiet")
 def command(output: str, live: bool, color: ColorMode, quiet: bool) -> int:
-    """Run three shipped samples (video, sound, skeletons), and write a report of them.
+    """Run shipped samples (video, sound, skeletons), and write a report of them.
 
-    It takes some seconds and needs no network. Each timeline is printed; the last line is the path
-    of the report, a page for the browser. Files of an earlier demo are replaced, no others.
+    It takes some seconds and needs no network. It uses the research weights where they are
+    installed, and free ones otherwise (for skeletons there are none). Each timeline is printed; the
+    last line is the path of the report, a page for the browser. Files of an earlier demo are
+    replaced, no others.
 
     \b
     costream demo
@@ -91,20 +110,32 @@ def command(output: str, live: bool, color: ColorMode, quiet: bool) -> int:
     from costream.report.command import ReportOptions, make_report
     from costream.runtime.stop import StopHandler
 
-    folder = Path(output)
-    results = [sample.results for sample in DEMO_SAMPLES]
+    folder, samples = Path(output), _installed()
+    results = [sample.results for sample in samples]
     with DemoFiles(folder, [*results, _REPORT]) as files, StopHandler() as stop:
-        for sample in DEMO_SAMPLES:
+        for sample in samples:
             code = _run(sample, folder, live, color, quiet, stop)
             files.save()  # a signal while the next model is loaded ends the program at once
             if code is not ExitCode.OK:
                 return int(code)
         if not quiet:
             click.echo(f"The samples are in {samples_folder()}")
-            click.echo("The report of all three:")
+            click.echo("The report of all:")
         paths = tuple(folder / name for name in results)
         page = str(folder / _REPORT)
         return int(make_report(ReportOptions(paths, page, ("html",), True, True, True)))
+
+
+def _installed() -> list[DemoSample]:
+    """Return a sample for each file with installed weights; say which file has none."""
+    found: dict[str, DemoSample] = {}
+    for sample in DEMO_SAMPLES:
+        if shipped_file(f"{sample.model}.safetensors") is not None:
+            found.setdefault(sample.file, sample)
+    for sample in DEMO_SAMPLES:
+        if sample.file not in found:
+            say(f"{sample.file} is left out: {sample.model} needs {INSTALL_RESEARCH}")
+    return list(found.values())
 
 
 class DemoFiles:
@@ -162,11 +193,14 @@ def _run(
     from costream.ui.console import stdout_console
 
     source = samples_folder() / sample.file
-    weights = shipped_folder() / f"{sample.model}.safetensors"
-    options = Options(model=str(weights), live=live, color=color, quiet=quiet)
+    weights = shipped_file(f"{sample.model}.safetensors")
+    options = Options(
+        model=str(weights), rate_hz=sample.rate_hz, live=live, color=color, quiet=quiet
+    )
     if not quiet:
         console = stdout_console(color)
         command = f"costream {sample.command} {shlex.quote(str(source))} -m {sample.model}"
+        command += f" --fps {sample.rate_hz:g}" if sample.rate_hz else ""
         console.print(Text(command, "bold"), soft_wrap=True)
         console.print(f"  knows        {sample.knows}")
         console.print(f"  knows not    {sample.knows_not}")

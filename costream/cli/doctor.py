@@ -152,6 +152,7 @@ def _protocols() -> list[Finding]:
 
 def _weights() -> list[Finding]:
     from costream.models.catalogue import list_models
+    from costream.weights_io.store import INSTALL_RESEARCH
 
     findings = []
     for model in list_models():
@@ -161,6 +162,7 @@ def _weights() -> list[Finding]:
             continue
         fetched = model.origin == "published"
         hint = f"costream models fetch {model.name}" if fetched else "costream models import FILE"
+        hint = INSTALL_RESEARCH if model.origin == "research" else hint
         findings.append(Finding(name, None, "no weights installed", hint))
     return findings
 

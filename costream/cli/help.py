@@ -182,12 +182,15 @@ def _markers() -> str:
     return _table(("layout", "joints", "names in files"), rows)
 
 
+_PACKAGES = {"shipped": "shipped", "research": "shipped, for research"}
+
+
 def _models() -> str:
     from costream.models.catalogue import list_models
     from costream.models.spec import model_summaries
 
     origins = {entry.name: entry.origin for entry in list_models()}
-    shipped = {name: "shipped" if origins[name] else "" for name in model_summaries()}
+    shipped = {name: _PACKAGES.get(origins[name] or "", "") for name in model_summaries()}
     rows = ((f"`{name}`", shipped[name], text) for name, text in model_summaries().items())
     return _table(("`-m`", "weights", "task and network"), rows)
 
@@ -215,7 +218,8 @@ def _cards() -> str:
     from costream.weights_io.licences import licence_class
     from costream.weights_io.store import weight_folders
 
-    cards = map(read_card, sorted(dict(weight_folders())["shipped"].glob("*.safetensors")))
+    folders = [folder for origin, folder in weight_folders() if origin in _PACKAGES]
+    cards = [read_card(path) for each in folders for path in sorted(each.glob("*.safetensors"))]
     rows = (
         (f"`{it.name}`", it.description, it.limits, licence_class(it), it.licence) for it in cards
     )

@@ -33,9 +33,9 @@ from costream.models.catalogue import (
     split_name,
 )
 from costream.weights_io.card import Card
-from costream.weights_io.file import STEP_SUFFIX, card_in, read_card, read_header
+from costream.weights_io.file import STEP_SUFFIX, all_tensors, card_in, read_card, read_header
 from costream.weights_io.licences import UNKNOWN, licence_class
-from costream.weights_io.store import published
+from costream.weights_io.store import INSTALL_RESEARCH, published
 
 _WIDTH = 80  # columns of the output
 
@@ -78,24 +78,31 @@ def list_command(every: bool, timed: bool, as_json: bool) -> None:
         groups.setdefault(kind, []).append((entry.name, *row))
     rows = [row for group in groups.values() for row in group]
     left = [max(len(row[k]) for row in rows) for k in range(4)] if rows else []
-    for kind, group in sorted(groups.items(), key=lambda pair: pair[0] == _NOT_HERE):
+    last = (_RESEARCH, _NOT_HERE)
+    for kind in sorted(groups, key=lambda kind: last.index(kind) if kind in last else -1):
         click.echo(kind)
-        for name, use, weight, cost, text in group:
+        for name, use, weight, cost, text in groups[kind]:
             start = (
                 f"  {name:<{left[0]}}  {use:<{left[1]}}  {weight:>{left[2]}}  {cost:>{left[3]}}  "
             )
             _print_wrapped(start, text, 1)
-    rest = len(entries) - len(shown)
+    absent = [e for e in entries if e.origin == "research" and e.path is None and not every]
+    if absent:
+        say(f"{len(absent)} more are for research: {INSTALL_RESEARCH}")
+    rest = len(entries) - len(shown) - len(absent)
     if rest:
         say(f"{rest} more without weights here: costream models list --all")
 
 
+_RESEARCH = f"For research: {INSTALL_RESEARCH}"
 _NOT_HERE = "Networks without weights here"
 
 
 def _listed(entry: ModelEntry, timed: bool) -> tuple[str, ...]:
     """Return heading, licence class, size of the weights, cost of a step, and labels."""
     if entry.path is None:
+        if entry.origin == "research":
+            return _RESEARCH, _licence_class(entry) or "", "", "", entry.summary
         online = published().get(entry.name) if entry.origin else None
         if online is None:
             return _NOT_HERE, "", "", "", entry.summary
@@ -123,6 +130,8 @@ def _licence_class(entry: ModelEntry) -> str | None:
             return licence_class(read_card(entry.path))
     except CostreamError:
         return None
+    if entry.origin == "research":
+        return "research"
     online = published().get(entry.name) if entry.origin else None
     return None if online is None else online.licence_class or UNKNOWN
 
@@ -176,7 +185,7 @@ def show_command(model: str, weights: str | None, full: bool, as_json: bool) -> 
         path, header = str(file), read_header(file)
         card, digest = card_in(header, file), header.metadata.get("tensors_sha256", "")
         if file.suffix != STEP_SUFFIX:  # whose weights are among the constants of its graph
-            numbers = sum(math.prod(info.shape) for info in header.tensors.values())
+            numbers = sum(math.prod(info.shape) for info in all_tensors(file).values())
     if as_json:
         facts = {"path": path, "tensors_sha256": digest, "parameters": numbers}
         print_json({**facts, **json.loads(card.to_json())})

@@ -1,7 +1,8 @@
 """Models by name: the list, search for weights, loading.
 
 Weights are searched for in this order: the path given, $COSTREAM_WEIGHTS (a file or a folder), the
-user cache, the weights shipped with the package. Only ``load_model`` needs torch.
+user cache, the weights shipped with the package, those of the package of research weights. Only
+``load_model`` needs torch.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from costream.models.spec import model_summaries
 from costream.weights_io.file import STEP_SUFFIX, SUFFIX, Weights, read_card, read_weights
 from costream.weights_io.licences import AllowedLicence, is_allowed, licence_class, licence_use
 from costream.weights_io.store import (
+    INSTALL_RESEARCH,
+    RESEARCH_WEIGHTS,
     VARIABLE,
     cache_folder,
+    is_shipped,
     published,
-    shipped_folder,
     weight_folders,
 )
 
@@ -54,7 +57,9 @@ class ModelEntry:
 
     name: str
     summary: str
-    origin: str | None  # "environment", "cache", "shipped", "published" (to be fetched) or None
+    # "environment", "cache", "shipped" or "research" (the two packages); without a path:
+    # "research" (to be installed), "published" (to be fetched) or None
+    origin: str | None
     path: Path | None
 
 
@@ -85,7 +90,7 @@ def more_to_fetch(card: Card, path: Path) -> str:
         for entry in published().values()
         if entry.task and not entry.by_hand and kind_of(entry.task) == kind
     ]
-    if path.parent != shipped_folder() or not larger:
+    if not is_shipped(path) or not larger:
         return ""
     name, size = larger[0].name, f"{larger[0].total_megabytes:g} MB"
     marker = cache_folder().parent / "hints" / name
@@ -106,10 +111,11 @@ def list_models() -> list[ModelEntry]:
     for origin, folder in weight_folders():
         for path in sorted(folder.glob(f"*{SUFFIX}")):
             found.setdefault(path.name.removesuffix(SUFFIX), (origin, path))
-    entries = [
-        ModelEntry(name, text, *found.pop(name, (None, None)))
-        for name, text in model_summaries().items()
-    ]
+    entries, listed = [], model_summaries()
+    absent = {name: text for name, text in RESEARCH_WEIGHTS.items() if name not in found}
+    for name in dict.fromkeys((*listed, *absent)):
+        place = found.pop(name, ("research" if name in absent else None, None))
+        entries.append(ModelEntry(name, listed.get(name) or absent[name], *place))
     for name, (origin, path) in sorted(found.items()):
         entries.append(ModelEntry(name, _describe(path), origin, path))
     here = {entry.name for entry in entries if entry.path is not None}
@@ -219,7 +225,7 @@ def check_licence(
 def free_alternative(kind: str) -> str:
     """Return which free model has a similar task, or which can be fetched; ``kind``: a heading."""
     for entry in list_models():
-        if entry.path is None or entry.path.parent != shipped_folder():
+        if entry.path is None or not is_shipped(entry.path):
             continue
         card = read_card(entry.path)
         if licence_class(card) == "free" and card.labels and kind_of(card.task) == kind:
@@ -354,6 +360,11 @@ def _file_in(path: Path, name: str) -> Path:
 
 
 def _missing(name: str) -> ModelError:
+    if name in RESEARCH_WEIGHTS:
+        return ModelError(
+            f"{name} is in the package of research weights: {INSTALL_RESEARCH}",
+            hint=f"its licence: {RESEARCH_WEIGHTS[name]}",
+        )
     if name in model_summaries():
         return ModelError(
             f"no weights for {name} here",

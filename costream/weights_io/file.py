@@ -2,8 +2,11 @@
 
 The metadata of a file contains ``format`` ("costream-weights/1"), ``card`` (JSON, see
 card.py) and ``tensors_sha256``: the digest of names, types, shapes and bytes of all tensors,
-which makes a file self-checking. Reading the header needs only the standard library. The steps that
-``models export`` writes as ONNX have a card too, and the digest of the weights they are made of.
+which makes a file self-checking. Reading the header needs only the standard library. Tensors that
+are equal to those of another file in the same folder may be stored there only: ``shares`` in the
+metadata (JSON) has its name (``file``) and their names (``tensors``); the digest is over all of
+them. The steps that ``models export`` writes as ONNX have a card too, and the digest of the weights
+they are made of.
 """
 
 from __future__ import annotations
@@ -97,6 +100,22 @@ def read_header(path: Path) -> SafetensorsHeader:
     return SafetensorsHeader(metadata, tensors)
 
 
+def all_tensors(path: Path) -> dict[str, TensorInfo]:
+    """Return type, shape and place of all tensors of a weight file, shared ones included.
+
+    Raises ModelError as ``read_header`` does, and if the file that it shares tensors with is
+    missing or has other ones.
+    """
+    header = read_header(path)
+    other, names = _shared(header, path)
+    if not names:
+        return header.tensors
+    theirs = read_header(other).tensors
+    if missing := set(names) - theirs.keys():
+        raise ModelError(f"has no {min(missing)}, which {path.name} shares", where=other)
+    return header.tensors | {name: theirs[name] for name in names}
+
+
 def read_card(path: Path) -> Card:
     """Return the model card of a weight file, or of a step, without torch or tensors.
 
@@ -114,13 +133,18 @@ def read_weights(path: Path) -> Weights:
     if path.suffix == STEP_SUFFIX:
         hint = "use the weight file that it was exported from"
         raise ModelError("a step for running only, not weights", where=path, hint=hint)
-    from safetensors import SafetensorError
+    from safetensors import SafetensorError, safe_open
     from safetensors.torch import load_file
 
     header = read_header(path)
     card = card_in(header, path)
+    all_tensors(path)  # reports shared ones that are missing
+    other, names = _shared(header, path)
     try:
         tensors = load_file(path)
+        if names:
+            with safe_open(other, framework="pt") as file:
+                tensors |= {name: file.get_tensor(name) for name in names}
     except SafetensorError as error:
         raise ModelError(f"not a valid safetensors file ({error})", where=path) from error
     sha256 = header.metadata.get("tensors_sha256", "")
@@ -133,14 +157,23 @@ def read_weights(path: Path) -> Weights:
     return Weights(card, sha256, tensors)
 
 
-def write_weights(path: Path, card: Card, tensors: Mapping[str, Tensor]) -> str:
+def write_weights(
+    path: Path, card: Card, tensors: Mapping[str, Tensor], shares: Path | None = None
+) -> str:
     """Write a weight file atomically; return the digest of the tensors.
 
     The same card and tensors give the same bytes (the writer of safetensors shuffles the metadata
-    and makes the file unreadable for other users). Raises OutputError when it cannot be written.
+    and makes the file unreadable for other users). ``shares``: a weight file in the same folder;
+    tensors that it has under the same names are not written. Raises OutputError when the file
+    cannot be written, ModelError as ``read_weights`` if ``shares`` cannot be read.
     """
     sha256 = tensors_digest(tensors)
     metadata = {"format": FORMAT, "card": card.to_json(), "tensors_sha256": sha256}
+    if shares is not None:
+        stored, inside = read_weights(shares).tensors, read_header(shares).tensors
+        names = _equal(tensors, {name: stored[name] for name in inside})
+        metadata["shares"] = json.dumps({"file": shares.name, "tensors": names})
+        tensors = {name: tensors[name] for name in tensors.keys() - set(names)}
     header: dict[str, Any] = {"__metadata__": metadata}
     at = 0
     for name in sorted(tensors):
@@ -169,6 +202,35 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
         digest.update(json.dumps(entry).encode() + b"\n")
         digest.update(_bytes(tensor))
     return digest.hexdigest()
+
+
+def _equal(tensors: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> list[str]:
+    """Return the names under which both have the same bytes."""
+    names = sorted(tensors.keys() & others.keys())
+    return [k for k in names if tensors_digest({k: tensors[k]}) == tensors_digest({k: others[k]})]
+
+
+def _shared(header: SafetensorsHeader, path: Path) -> tuple[Path, list[str]]:
+    """Return the file that a weight file shares tensors with, and their names; none: itself.
+
+    Raises ModelError if the metadata is damaged, or there is no such file.
+    """
+    text = header.metadata.get("shares")
+    if text is None:
+        return path, []
+    try:
+        entry = json.loads(text)
+        name, names = str(entry["file"]), [str(each) for each in entry["tensors"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ModelError("not a weight file (damaged metadata: shares)", where=path) from error
+    if Path(name).name != name or name == path.name:  # nothing outside of the folder
+        raise ModelError(f"shares tensors with {name!r}, which is not a file beside it", where=path)
+    other = path.with_name(name)
+    if names and not other.is_file():
+        hint = f"copy {name} into the same folder, too"
+        what = f"some of its tensors are stored in {name}, which is missing"
+        raise ModelError(what, where=path, hint=hint)
+    return other, names
 
 
 def _info(entry: dict[str, Any], start: int) -> TensorInfo:

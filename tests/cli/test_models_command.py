@@ -18,7 +18,7 @@ from costream.models.oad.cooadtr import CoOadTR
 from costream.weights_io.card import Card
 from costream.weights_io.file import read_card
 from kit.foreign_actions import foreign
-from kit.paths import ROOT
+from kit.paths import SHIPPED
 from kit.program import python
 from kit.runs import refused, run
 
@@ -266,7 +266,7 @@ def test_names_that_are_not_there(home: Path) -> None:
 
 @pytest.mark.slow
 def test_show_is_fifteen_lines_of_what_users_want_to_know(home: Path) -> None:
-    shipped = sorted(path.stem for path in (ROOT / "weights").glob("*.safetensors"))
+    shipped = sorted(path.stem for path in SHIPPED)
     for name in shipped:
         lines = models(home, "show", name).stdout.splitlines()
         assert len(lines) <= 15

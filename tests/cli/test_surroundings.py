@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kit.media import excerpt
-from kit.paths import ROOT, SAMPLES
+from kit.paths import RESEARCH, SAMPLES
 from kit.program import COSTREAM, costream, environment, python
 from kit.runs import lines_in, records, refused, run, wait_until
 
@@ -36,7 +36,7 @@ for args in json.loads(sys.argv[1]):
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv of util-linux")
 def test_what_belongs_to_others_is_one_line_and_its_code(tmp_path: Path) -> None:
     shutil.copy(ROOM, tmp_path / "a.mp4")
-    shutil.copy(ROOT / "weights" / "cooadtr.safetensors", tmp_path / "w.safetensors")
+    shutil.copy(RESEARCH / "cooadtr.safetensors", tmp_path / "w.safetensors")
     for name in ("x.toml", "password", "r.jsonl"):
         (tmp_path / name).write_text("")
     for path in tmp_path.iterdir():

@@ -14,7 +14,7 @@ from costream.cli.help import pages
 from costream.runtime.watch.feed_list import feeds_schema
 from costream.weights_io.card import card_schema
 from costream.weights_io.file import read_card
-from costream.weights_io.store import weight_folders
+from kit.paths import SHIPPED
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -58,5 +58,5 @@ def test_schemas_refuse_what_the_reader_refuses(schema: Any, wrong: dict[str, An
 
 
 def test_shipped_cards_fit_the_schema_of_cards() -> None:
-    for path in dict(weight_folders())["shipped"].glob("*.safetensors"):
+    for path in SHIPPED:
         jsonschema.validate(json.loads(read_card(path).to_json()), card_schema())

@@ -17,16 +17,16 @@ from costream.evaluation.sample import measure, reproduce
 from costream.models.catalogue import load_model
 from costream.models.verify import verify
 from costream.weights_io.file import read_card, read_weights, write_weights
-from kit.paths import SAMPLES, WEIGHTS
+from kit.paths import RESEARCH, SAMPLES
 from kit.program import costream
 
-COTRANS = WEIGHTS / "cotrans.safetensors"
+COTRANS = RESEARCH / "cotrans.safetensors"
 ROOM = SAMPLES / "room.mp4"
 
 
 @pytest.mark.parametrize("name", ["cotrans", "cosounds", "costgcn", "costgcn-2d", "costgcn-pairs"])
 def test_shipped_weights_are_what_their_cards_say(name: str) -> None:
-    path = WEIGHTS / f"{name}.safetensors"
+    path = RESEARCH / f"{name}.safetensors"
     found, told = reproduce(path), read_card(path).sample
     assert found is not None
     assert found["reason"] is None
@@ -62,7 +62,7 @@ def test_the_figures_are_those_of_a_run() -> None:
 
 
 def test_objects_are_there_or_not() -> None:
-    model = load_model("eventful-vitdet", WEIGHTS, device="cpu")
+    model = load_model("eventful-vitdet", RESEARCH, device="cpu")
     nobody, somebody = (
         measure(model, ROOM, [[0.0, 9.0, label], [9.0, 10.0, "person"]], end_s=1.0).metrics
         for label in (None, "person")

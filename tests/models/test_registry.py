@@ -18,7 +18,8 @@ from costream.models.spec import model_summaries
 from costream.weights_io import store
 from costream.weights_io.card import Card
 from costream.weights_io.file import read_card
-from costream.weights_io.store import cache_folder, shipped_folder
+from costream.weights_io.store import RESEARCH_WEIGHTS, cache_folder, shipped_folder
+from kit.paths import RESEARCH
 
 ARGUMENTS = {
     "input_width": 6,
@@ -67,6 +68,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     places = {name: tmp_path / name for name in ("given", "environment", "cache", "shipped")}
     monkeypatch.setattr(store, "cache_folder", lambda: places["cache"])
     monkeypatch.setattr(store, "shipped_folder", lambda: places["shipped"])
+    monkeypatch.setattr(store, "find_spec", lambda name: None)  # of the second package
     monkeypatch.delenv("COSTREAM_WEIGHTS", raising=False)
     return places
 
@@ -100,12 +102,12 @@ def test_shipped_weights_say_once_what_knows_more(
 ) -> None:
     monkeypatch.setattr(store, "shipped_folder", shipped_folder)
     monkeypatch.setattr(registry, "cache_folder", lambda: tmp_path / "weights")
-    path = shipped_folder() / "cosounds.safetensors"
+    path = RESEARCH / "cosounds.safetensors"
     card = read_card(path)
     line = "A model with more classes is available: yamnet (costream models fetch yamnet, 15 MB)."
     assert more_to_fetch(card, tmp_path / "own.safetensors") == ""
     assert [more_to_fetch(card, path) for _ in range(2)] == [line, ""]
-    video = shipped_folder() / "cooadtr.safetensors"
+    video = RESEARCH / "cooadtr.safetensors"
     assert "movinet-a0" in more_to_fetch(read_card(video), video)
     (tmp_path / "file").touch()
     monkeypatch.setattr(registry, "cache_folder", lambda: tmp_path / "file" / "weights")
@@ -141,8 +143,10 @@ def test_order_of_the_places(places: dict[str, Path], monkeypatch: pytest.Monkey
     for place in ("environment", "cache", "shipped"):
         assert find_weights("cooadtr") == files[place]
         files[place].unlink()
-    with pytest.raises(ModelError, match="no weights for cooadtr here"):
+    with pytest.raises(ModelError, match="cooadtr is in the package of research weights"):
         find_weights("cooadtr")
+    with pytest.raises(ModelError, match="no weights for miniroad here"):
+        find_weights("miniroad")
 
 
 def test_files_can_be_named_directly(
@@ -172,6 +176,7 @@ def test_the_list_shows_where_weights_are(places: dict[str, Path]) -> None:
     rows = {e.name: (e.origin, e.path) for e in list_models()}
     assert rows == {
         **dict.fromkeys(model_summaries(), (None, None)),
+        **dict.fromkeys(RESEARCH_WEIGHTS, ("research", None)),
         "cooadtr": ("shipped", places["shipped"] / "cooadtr.safetensors"),
         "broken": ("cache", places["cache"] / "broken.safetensors"),
     }
@@ -183,7 +188,7 @@ def test_the_list_shows_where_weights_are(places: dict[str, Path]) -> None:
 @pytest.mark.parametrize(
     ("name", "weights", "message"),
     [
-        ("oadtr", None, r"no weights for oadtr here; .*costream models import FILE --name oadtr"),
+        ("deepcot", None, r"no weights for deepcot .*costream models import FILE --name deepcot"),
         ("coadtr", None, r"unknown model 'coadtr'; did you mean cooadtr"),
         ("zebra", None, r"unknown model 'zebra'; known are cooadtr, cooadtr-b2, oadtr, miniroad"),
         ("./here.safetensors", None, r"here\.safetensors: there is no such weight file"),
@@ -255,6 +260,36 @@ def test_shipped_weights_are_inside_a_wheel_or_next_to_a_clone(
     assert store.shipped_folder() == tmp_path / "weights"
     (package / "weights").mkdir()
     assert store.shipped_folder() == package / "weights"
+
+
+def test_research_weights_are_those_of_a_clone_or_of_the_second_package(
+    places: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert store.research_folder() is None
+    entry = next(e for e in list_models() if e.name == "cosounds")
+    assert (entry.origin, entry.path) == ("research", None)
+    with pytest.raises(ModelError) as caught:
+        find_weights("cosounds")
+    assert str(caught.value) == (
+        "cosounds is in the package of research weights: pip install costream-research-weights"
+        " (in a clone: pip install ./weights/research);"
+        " its licence: research use only, not commercial"
+    )
+    package = tmp_path / "site" / "costream_research_weights"
+    installed = write(package / "cosounds.safetensors")
+    monkeypatch.undo()
+    monkeypatch.setattr(store, "shipped_folder", lambda: places["shipped"])
+    monkeypatch.syspath_prepend(str(package.parent))
+    assert find_weights("cosounds") == installed
+    assert store.is_shipped(installed)
+    inside = write(places["shipped"] / "research" / "cosounds.safetensors")
+    assert find_weights("cosounds") == inside
+    entry = next(e for e in list_models() if e.name == "cosounds")
+    assert (entry.origin, entry.path) == ("research", inside)
+
+
+def test_the_list_of_research_weights_is_that_of_the_package() -> None:
+    assert {path.stem for path in RESEARCH.glob("*.safetensors")} == RESEARCH_WEIGHTS.keys()
 
 
 def test_looking_up_needs_no_torch(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from costream.core.errors import UsageError
 from costream.evaluation.sample import digest
 from costream.training.card_text import card_text
 from costream.weights_io.file import read_card, read_weights, write_weights
+from kit.paths import RESEARCH, SHIPPED, WEIGHTS
 from kit.paths import SAMPLES as SAMPLES_FOLDER
-from kit.paths import WEIGHTS
 from weights.recipes.action import train as action
 from weights.recipes.audio import train as audio
 from weights.recipes.audio.data import read_clips
@@ -25,7 +25,6 @@ from weights.recipes.release import SAMPLES, complete, licences, main, table_of
 from weights.recipes.skeleton import train as skeleton
 from weights.recipes.skeleton.sets import read_set
 
-SHIPPED = sorted(WEIGHTS.glob("*.safetensors"))
 # Models by themselves: the others find joints for them.
 WITH_LABELS = [path for path in SHIPPED if read_card(path).labels]
 MAY_BE_EMPTY = {"delay_s", "background", "familiarity", "compression"}
@@ -64,13 +63,14 @@ def test_every_shipped_model_has_a_sample() -> None:
 
 
 def test_every_shipped_model_has_its_licence_in_the_text() -> None:
-    text = (WEIGHTS / "LICENSES.md").read_text("utf-8")
-    assert text == licences(map(read_card, SHIPPED))
+    for folder in (WEIGHTS, RESEARCH):
+        cards = [read_card(path) for path in SHIPPED if path.parent == folder]
+        assert (folder / "LICENSES.md").read_text("utf-8") == licences(cards)
 
 
 def test_a_card_is_completed_and_no_tensor_changed(tmp_path: Path) -> None:
     path = tmp_path / "cosounds.safetensors"
-    shipped = read_weights(WEIGHTS / path.name)
+    shipped = read_weights(RESEARCH / path.name)
     sha256 = write_weights(path, replace(shipped.card, costs={}, sample={}), shipped.tensors)
     assert sha256 == shipped.sha256
     card = complete(path)
@@ -87,7 +87,7 @@ def test_a_card_is_completed_and_no_tensor_changed(tmp_path: Path) -> None:
 
 def test_what_cannot_be_completed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "cosounds.safetensors"
-    stored = read_weights(WEIGHTS / path.name)
+    stored = read_weights(RESEARCH / path.name)
     write_weights(path, replace(stored.card, name="mine"), stored.tensors)
     before = path.read_bytes()
     assert main([str(path)]) == 2
@@ -96,7 +96,7 @@ def test_what_cannot_be_completed(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "there is no sample for mine" in first
     assert "there is no such file" in second
     assert path.read_bytes() == before
-    shutil.copy(WEIGHTS / path.name, path)
+    shutil.copy(RESEARCH / path.name, path)
     with pytest.raises(Exception, match=r"street\.json: cannot be read"):
         complete(path, tmp_path)
 
@@ -127,4 +127,4 @@ def test_packs_that_are_not_there(tmp_path: Path) -> None:
 
 def test_the_weights_of_skeletons_are_small() -> None:
     for name in ("costgcn", "costgcn-2d", "costgcn-pairs"):
-        assert (WEIGHTS / f"{name}.safetensors").stat().st_size < 2_000_000
+        assert (RESEARCH / f"{name}.safetensors").stat().st_size < 2_000_000

@@ -14,7 +14,14 @@ from safetensors.torch import load_file, save_file
 
 from costream.core.errors import ModelError, OutputError
 from costream.weights_io.card import Card, Timeline
-from costream.weights_io.file import FORMAT, read_card, read_header, read_weights, write_weights
+from costream.weights_io.file import (
+    FORMAT,
+    all_tensors,
+    read_card,
+    read_header,
+    read_weights,
+    write_weights,
+)
 
 CARD = Card(
     name="tiny",
@@ -214,3 +221,51 @@ def test_others_can_read_the_file(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "new" / "x.safetensors").stat().st_mode) == 0o644
+
+
+def test_tensors_of_another_file_are_stored_once_and_read_as_before(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    common = {"frontend.x": torch.randn(40, 50), "frontend.n": torch.tensor(3)}
+    write_weights(first, CARD, {**common, "network.y": torch.randn(3)})
+    other = {**common, "network.y": torch.randn(3), "network.z": torch.randn(2).half()}
+    complete = write_weights(second, CARD, other)
+    size = second.stat().st_size
+    assert write_weights(second, CARD, other, shares=first) == complete
+    assert second.stat().st_size < size - 8000
+    assert read_header(second).tensors.keys() == {"network.y", "network.z"}
+    assert all_tensors(second)["frontend.x"].shape == (40, 50)
+    stored = read_weights(second)
+    assert stored.sha256 == complete == read_header(second).metadata["tensors_sha256"]
+    assert stored.tensors.keys() == other.keys()
+    for name, tensor in other.items():
+        assert stored.tensors[name].dtype == tensor.dtype
+        assert torch.equal(stored.tensors[name], tensor)
+
+
+def test_a_file_that_shares_tensors_needs_the_other_one_unchanged(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    common = {"x": torch.randn(4), "y": torch.randn(4)}
+    write_weights(first, CARD, common)
+    write_weights(second, CARD, common, shares=first)
+    write_weights(first, CARD, {**common, "y": torch.zeros(4)})
+    with pytest.raises(ModelError, match=r"b\.safetensors: the tensors do not match"):
+        read_weights(second)
+    write_weights(first, CARD, {"x": common["x"]})
+    with pytest.raises(ModelError, match=r"a\.safetensors: has no y, which b\.safetensors shares"):
+        read_weights(second)
+    first.unlink()
+    with pytest.raises(ModelError, match=r"stored in a\.safetensors, which is missing; copy a"):
+        read_weights(second)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["[", "{}", '{"file": "a"}', '{"file": "../a", "tensors": ["x"]}', '{"file": 3, "tensors": 3}'],
+)
+def test_damaged_metadata_of_shared_tensors_is_one_line(tmp_path: Path, entry: str) -> None:
+    path = tmp_path / "b.safetensors"
+    write_weights(path, CARD, {"x": torch.zeros(1)})
+    metadata = {**read_header(path).metadata, "shares": entry}
+    save_file({"x": torch.zeros(1)}, path, metadata)
+    with pytest.raises(ModelError, match="shares"):
+        read_weights(path)

@@ -18,19 +18,23 @@ from torch import Tensor
 from costream.core.errors import CostreamError, UsageError
 from costream.weights_io.card import Familiarity
 
+# Where weights belong that are free for any use, and those for research (the second package).
+FREE, RESEARCH = Path("weights"), Path("weights/research")
 Rows = npt.NDArray[np.float32]  # [N, F]
 TREES = 400  # of the tree ensemble
 UNFAMILIAR = 0.05  # share of what is known that is below the limit of familiarity
 
 
-def parser(name: str, packs: str = "", steps: int = 0) -> argparse.ArgumentParser:
+def parser(
+    name: str, packs: str = "", steps: int = 0, folder: Path = RESEARCH
+) -> argparse.ArgumentParser:
     """Return the argument parser of the recipe ``name``.
 
     ``packs``: help text for the data folder, and ``steps``: default number of training steps, of
-    recipes with these options.
+    recipes with these options. ``folder``: where the weights belong.
     """
     options = argparse.ArgumentParser(prog=f"python -m weights.recipes.{name}.train")
-    options.add_argument("-o", "--output", type=Path, default=Path("weights"), help="folder")
+    options.add_argument("-o", "--output", type=Path, default=folder, help="folder")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--threads", type=int, default=1)
     if packs:

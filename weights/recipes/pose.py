@@ -25,7 +25,7 @@ from costream.models.pose.blazepose import SIDE
 from costream.training.card_text import card_text
 from costream.weights_io.card import Card
 from costream.weights_io.file import write_weights
-from weights.recipes.common import carry_out, parser, teacher_file
+from weights.recipes.common import FREE, carry_out, parser, teacher_file
 from weights.recipes.release import table_of
 
 FILE = "pose_landmark_lite.tflite"
@@ -83,6 +83,7 @@ _ABOUT: dict[str, Any] = {
         "One person a crop. Joints that are hidden are guessed; metres lean with the camera;"
         " people who lie, are far away or are seen from above are often lost."
     ),
+    "licence_class": "free",
     "licence": (
         "Apache-2.0: BlazePose GHUM landmarks, Copyright Google LLC (MediaPipe), weights"
         " unchanged, layout of the file changed."
@@ -92,7 +93,7 @@ _ABOUT: dict[str, Any] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the recipe from the command line; return the exit code."""
-    known = parser("pose", "folder of the .tar packs")
+    known = parser("pose", "folder of the .tar packs", folder=FREE)
     known.prog = "python -m weights.recipes.pose"
     options = known.parse_args(argv)
     return carry_out(lambda: make(options), options.threads)

@@ -2,8 +2,9 @@
 
 Each model is run over the sample of its kind on one core of this machine. Its scores there,
 which ``models verify`` repeats, and the cost of a step go into the card and into NAME.md; the
-tensors stay unchanged. The licences of all cards go into LICENSES.md. Run it after a recipe, on an
-otherwise idle machine.
+tensors stay unchanged, but those that two files have in common are stored once (SHARED). The
+licences of all cards of a folder go into its LICENSES.md. Run it after a recipe, on an otherwise
+idle machine.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,8 @@ SAMPLES = {
     # Every action in the room shows a person; computing all tokens of a frame takes long.
     "eventful-vitdet": ReleaseSample("room.mp4", {"background": None}, others="person", end_s=10.0),
 }
+# Weights whose frontend is that of others in the same folder, where its tensors are stored.
+SHARED = {"cooadtr-b2": "cooadtr", "oadtr": "cooadtr", "cotrans": "cosounds"}
 
 
 def complete(path: Path, folder: Path | None = None) -> Card:
@@ -106,24 +109,35 @@ def complete(path: Path, folder: Path | None = None) -> Card:
             "tolerance": TOLERANCE,
         },
     )
-    write_weights(path, card, stored.tensors)
+    other = path.with_name(f"{SHARED.get(card.name, card.name)}{SUFFIX}")
+    shares = other if other != path and other.is_file() else None
+    write_weights(path, card, stored.tensors, shares)
     path.with_suffix(".md").write_text(card_text(card, table_of(card)), encoding="utf-8")
     return card
 
 
-_LICENCES = """\
+_FREE = """\
 # Licences of the weights
 
 The code of costream and its samples are under the Apache License 2.0 (file LICENSE). The weight
-files are not: the data that each was trained on bind its use. This is LicenseRef-costream-weights
-in the metadata of the package. The cards say what was trained on what: `costream models show NAME`.
+files of the package may be used for anything, under these terms. Weights that are for research only
+are in the package costream-research-weights. The cards say what was trained on what: `costream
+models show NAME`.
+"""
+_RESEARCH = """\
+# Licences of the research weights
+
+These weight files are for research only: the data that each was trained on bind its use. This is
+LicenseRef-costream-research-weights in the metadata of the package. The cards say what was trained
+on what: `costream models show NAME`.
 """
 
 
-def licences(cards: Iterable[Card]) -> str:
-    """Return LICENSES.md: the terms of each weight file, as its card states them."""
+def licences(cards: Sequence[Card]) -> str:
+    """Return LICENSES.md of a folder: the terms of each weight file, as its card states them."""
+    free = {card.licence_class for card in cards} == {"free"}
     parts = [f"## {card.name}{SUFFIX}\n\n{card.licence}\n" for card in cards]
-    return "\n".join([_LICENCES, *parts])
+    return "\n".join([_FREE if free else _RESEARCH, *parts])
 
 
 def table_of(card: Card) -> Table:
@@ -153,7 +167,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("weights", nargs="*", type=Path, help="weight files; default: all shipped")
     options = parser.parse_args(argv)
     prepare_torch()
-    shipped = sorted(shipped_folder().glob(f"*{SUFFIX}"))
+    folders = [shipped_folder(), shipped_folder() / "research"]
+    shipped = [path for folder in folders for path in sorted(folder.glob(f"*{SUFFIX}"))]
     try:
         for path in options.weights or [path for path in shipped if read_card(path).labels]:
             card = complete(path)
@@ -161,8 +176,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CostreamError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)
-    text = licences(read_card(path) for path in shipped)
-    (shipped_folder() / "LICENSES.md").write_text(text, encoding="utf-8")
+    for folder in folders:
+        text = licences([read_card(path) for path in shipped if path.parent == folder])
+        (folder / "LICENSES.md").write_text(text, encoding="utf-8")
     return 0
 
 

@@ -12,7 +12,7 @@ from costream.core.layouts import BODY_15
 from costream.models.catalogue import load_model
 from costream.weights_io.file import read_weights
 from kit.data_packs import packs as needed
-from kit.paths import WEIGHTS
+from kit.paths import RESEARCH
 from weights.recipes.skeleton.pairs import read_pairs
 from weights.recipes.skeleton.pictures import read_films
 from weights.recipes.skeleton.scoring import SkeletonWeights, score
@@ -113,7 +113,7 @@ def test_bodies_stand_upright_and_left_is_left(packs, name):
     [("msraction3d", 0.8, 2), ("bandai", 0.65, 24), ("gtu3d", 0.8, 2), ("utdmhad", 0.9, 4)],
 )
 def test_the_shipped_weights_on_the_motions_of_the_recipe(name, floor, every):
-    model = load_model(str(WEIGHTS / "costgcn.safetensors"))
+    model = load_model(str(RESEARCH / "costgcn.safetensors"))
     card = model.info.card
     shipped = SkeletonWeights(model.network, model.frontend, card.timeline, card.rate_hz)
     motions = read_set(needed(FILES[name]), name)

@@ -12,7 +12,7 @@ from costream.core.errors import UsageError
 from costream.models.build import build
 from costream.weights_io.file import read_weights
 from kit.data_packs import packs as needed
-from kit.paths import WEIGHTS
+from kit.paths import RESEARCH
 from kit.program import costream
 from weights.recipes.skeleton import pairs
 from weights.recipes.skeleton.pairs import LABELS, PairsRecipeSize, background, read_pairs, swapped
@@ -90,7 +90,7 @@ def test_the_background_is_one_person_or_two_apart():
 def test_from_packs_to_weights(tmp_path):
     packs = needed("skel_sbu.npz", *(f"skel_{name}.npz" for name in SETS))
     size = PairsRecipeSize(steps=3, last=2, background=8, trees=4)
-    path = pairs.make(packs, size, 0, tmp_path, WEIGHTS / "costgcn-2d.safetensors")
+    path = pairs.make(packs, size, 0, tmp_path, RESEARCH / "costgcn-2d.safetensors")
     stored = read_weights(path)
     assert stored.card.labels == ("background", *sorted(LABELS.values()))
     network, frontend = build(stored.card, stored.tensors)

@@ -280,6 +280,7 @@ def make_card(name: str, architecture: str, arguments: dict[str, Any]) -> Card:
             " meaningless: do not trust it when its familiarity is below the limit."
         )
         + (brief if PRESENCE_S[name] else ""),
+        licence_class="research",
         licence="Research use only: the fir_action data state no licence (their authors ask for"
         " citation); the pictures include some of ImageNet, ADE20K, Flickr8k, COCO and TUD under"
         " non-commercial research terms, with boxes and first layers of NanoDet-Plus-m-1.5x"

@@ -41,7 +41,7 @@ from costream.training.audio.audio_reader import SAMPLE_RATE_HZ as PACK_RATE_HZ
 from costream.weights_io.card import Card, Timeline
 from weights.recipes.audio.adviser import ALIKE
 from weights.recipes.audio.data import SoundClip, read_clips, sound_label
-from weights.recipes.common import carry_out, parser, teacher_file
+from weights.recipes.common import FREE, carry_out, parser, teacher_file
 
 NETWORK: dict[str, Any] = {"num_classes": 527, "width": 0.4, "hop_frames": 50, "window_frames": 200}
 FRONTEND: dict[str, Any] = {"hop_frames": 50}
@@ -249,7 +249,7 @@ def seen_table(models: Mapping[str, Mapping[str, Any]], labels: Sequence[str]) -
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the recipe from the command line; return the exit code."""
-    known = parser("audio", "folder of the .tar packs")
+    known = parser("audio", "folder of the .tar packs", folder=FREE)
     known.add_argument("--cache", type=Path, help="file for the decoded clips")
     options = known.parse_args(argv)
     return carry_out(lambda: make(options.packs, options.output, options.cache), options.threads)
@@ -275,6 +275,7 @@ _ABOUT: dict[str, Any] = {
         " less than a second are often missed; names of kinds (Animal, Vehicle, Music) are shown"
         " beside those of the sounds themselves, sometimes alone."
     ),
+    "licence_class": "free",
     "licence": (
         "MIT: EfficientAT, Copyright (c) 2022 Florian Schmid; the weights are unchanged."
         " Permission is hereby granted, free of charge, to any person obtaining a copy of this"

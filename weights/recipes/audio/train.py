@@ -481,6 +481,7 @@ ABOUT: dict[str, dict[str, Any]] = {
             " notes of instruments may or may not count as music."
         ),
         "licence": _LICENCE,
+        "licence_class": "research",
     },
     "cosounds": {
         "description": (
@@ -502,6 +503,7 @@ ABOUT: dict[str, dict[str, Any]] = {
             " or crying babies."
         ),
         "licence": _LICENCE,
+        "licence_class": "research",
     },
 }
 

@@ -26,7 +26,7 @@ from costream.training.card_text import card_text
 from costream.training.objects.detector_card import detection_table, rounded_scores
 from costream.weights_io.card import Card, Timeline
 from costream.weights_io.file import write_weights
-from weights.recipes.common import carry_out, parser, teacher_file
+from weights.recipes.common import FREE, carry_out, parser, teacher_file
 from weights.recipes.objects.data import read_images
 from weights.recipes.objects.detections import boxes_in
 from weights.recipes.objects.judge import DetectionTest, photographs, shown_boxes
@@ -131,6 +131,7 @@ _ABOUT: dict[str, Any] = {
         " four times out of five. It has 80 kinds and sometimes labels other things as one of"
         " them."
     ),
+    "licence_class": "free",
     "licence": (
         "Apache-2.0: NanoDet-Plus-m-1.5x, Copyright 2020-2021 RangiLyu (RangiLyu/nanodet),"
         " weights unchanged, layout of the file changed. Learnt from COCO (annotations CC BY 4.0,"
@@ -141,7 +142,7 @@ _ABOUT: dict[str, Any] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the recipe from the command line; return the exit code."""
-    known = parser("objects", "folder of the .tar packs")
+    known = parser("objects", "folder of the .tar packs", folder=FREE)
     known.prog = "python -m weights.recipes.objects.nanodet"
     options = known.parse_args(argv)
     return carry_out(lambda: make(options), options.threads)

@@ -138,6 +138,7 @@ _ABOUT: dict[str, Any] = {
         " of the operations of a step, those of the convolutional network, do not decrease with"
         " fewer tokens."
     ),
+    "licence_class": "research",
     "licence": (
         "Stem: weights of NanoDet-Plus-m-1.5x (RangiLyu/nanodet, Apache-2.0), which is also the"
         " teacher. Research use only: the pictures include some of ImageNet, ADE20K, Flickr8k and"

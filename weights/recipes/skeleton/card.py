@@ -119,5 +119,6 @@ def card_of(
         split=_SPLIT + (_BETWEEN.format(share) if share < 1 else ""),
         metrics=metrics,
         limits=_FLAT_LIMITS if pictures else _LIMITS,
+        licence_class="research",
         licence=_LICENCE + (" JHMDB (research use)." if pictures else ""),
     )

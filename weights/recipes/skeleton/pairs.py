@@ -1,10 +1,11 @@
 """Training recipe of ``costgcn-pairs``: ``python -m weights.recipes.skeleton.pairs``.
 
 What two people do to each other, from their joints in pictures: SBU Kinect Interaction (Yun et al.,
-CVPR workshops 2012), read as pixels. It starts from ``--start weights/costgcn-2d.safetensors``. The
-background is people of the other sets, each alone. Nothing is learnt from motions in which
-two of the six actors are seen: those that they begin are the test. Those of one more are for the
-choice of the background's weight and of the timeline, and are learnt from in the last steps.
+CVPR workshops 2012), read as pixels. It starts from ``--start
+weights/research/costgcn-2d.safetensors``. The background is people of the other sets, each alone.
+Nothing is learnt from motions in which two of the six actors are seen: those that they begin are
+the test. Those of one more are for the choice of the background's weight and of the timeline, and
+are learnt from in the last steps.
 Seeded, and resumed from OUTPUT/*.partial.
 """
 
@@ -223,6 +224,7 @@ def _card(
             " first two. One person alone, or two people who do not interact, are the"
             " background. Not for safety, and not evidence of violence or of its absence."
         ),
+        licence_class="research",
         licence=(
             "Research use only: SBU Kinect Interaction (free for research, to be cited), and the"
             " terms of costgcn-2d, with which it began: MSR-Action3D (Microsoft Research, research"

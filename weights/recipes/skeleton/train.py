@@ -4,11 +4,11 @@ Reads the packs of nine sets, trains a causal CoST-GCN on streams of their motio
 background's weight and the timeline on people that it has not learnt from, learns from those too,
 scores it and baselines on further people, styles and files, and writes the weights with their
 card. ``--model costgcn-2d`` learns from projections of the same streams, and also from the
-outputs of ``--teacher weights/costgcn.safetensors`` or, without it, from joints in films.
+outputs of ``--teacher weights/research/costgcn.safetensors`` or, without it, from joints in films.
 Seeded, and resumed from OUTPUT/MODEL.partial.
 
-``--start weights/costgcn.safetensors`` continues from stored weights, with a smaller ``--rate``;
-``--share 0.5`` keeps weights halfway between those and the trained ones.
+``--start weights/research/costgcn.safetensors`` continues from stored weights, with a smaller
+``--rate``; ``--share 0.5`` keeps weights halfway between those and the trained ones.
 
 It learns on a GPU too: after ``--device cuda --streams 256 --seconds 360 --learn`` there, the same
 command without ``--device`` and ``--learn`` makes choices and scores elsewhere from that folder.
