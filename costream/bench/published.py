@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from costream.bench.timing import Contender, measure, quiet_torch, state_size, step_row
+from costream.core.errors import ModelError, UsageError
 from costream.core.tables import Table
-from costream.models.audio.efficientat import EfficientAt
+from costream.models.audio.efficientat import BANDS, EfficientAt
 from costream.models.audio.windows import SpectrogramWindows
 from costream.models.audio.yamnet import YamNet
 from costream.models.eventful.backbone import BackboneState
 from costream.models.eventful.rf_detr import RfDetr
 from costream.models.eventful.yolos import Yolos
+from costream.models.objects.nanodet import NanoDetPlus
+from costream.models.onnx_step import onnx_session
+from costream.models.pose.blazepose import LITE, SIDE, BlazePose
 from costream.models.spec import model_spec
 from costream.models.video.movinet.network import MoViNet
 from costream.nn.eventful.counts import Operations
@@ -25,28 +33,34 @@ from costream.nn.eventful.policies import TopTokens
 from costream.nn.state import State
 
 COLUMNS = ("way", "median us", "p10 us", "x costream", "MACs", "state bytes")
-PICTURES = {"yolos": (480, 848), "rf": (384, 384)}  # height and width of frames
+# Height and width of frames.
+PICTURES = {"yolos": (480, 848), "rf": (384, 384), "nanodet": (416, 416), "blazepose": (SIDE, SIDE)}
+# What the published file of a network takes: ONNX, of blazepose TFLite.
+ORIGINALS = {
+    "efficientat": (1, 1, BANDS, 200),
+    "nanodet": (1, 3, 416, 416),
+    "blazepose": (1, SIDE, SIDE, 3),
+}
 _SHARES = (("a quarter", 4), ("a tenth", 10))
 _CHANGED = (120, 200)  # height and width of what is new in each frame
 
 
-def published_steps_table(model: str, rounds: int = 10, threads: int = 1) -> Table:
+def published_steps_table(
+    model: str, rounds: int = 10, threads: int = 1, original: Path | None = None
+) -> Table:
     """Return the timings of a step of a network, random weights, and of the published way.
 
-    ``rounds``: number of turns of each. Microseconds are of one step of one stream.
+    ``rounds``: number of turns of each. Microseconds are of one step of one stream. ``original``:
+    published ONNX or TFLite file of the network, which takes turns in its runtime.
+
+    Raises UsageError for an ``original`` that is not of this network, ModelError without runtime.
     """
     with quiet_torch(threads), torch.inference_mode():
         torch.manual_seed(0)
-        arguments = model_spec(model).arguments or {}
         kind = model.partition("-")[0]
-        if kind in ("yamnet", "efficientat"):
-            listener = YamNet if kind == "yamnet" else EfficientAt
-            ways, inputs, note = sound_ways(listener(**arguments).eval())
-        elif kind == "movinet":
-            ways, inputs, note = action_ways(MoViNet(**arguments).eval())
-        else:
-            net = Yolos(**arguments) if kind == "yolos" else RfDetr(**arguments)
-            ways, inputs, note = object_ways(net.eval(), *PICTURES[kind])
+        ways, inputs, note = _ways(kind, model_spec(model).arguments or {})
+        if original is not None:
+            ways.append(_original(original, kind, ways[0].macs, threads))
         times = measure(ways, inputs, rounds)
     base = statistics.median(times[ways[0].name])
     rows = tuple(step_row(way, times, base)[:-1] for way in ways)
@@ -55,6 +69,85 @@ def published_steps_table(model: str, rounds: int = 10, threads: int = 1) -> Tab
 
 
 Ways = tuple[list[Contender], Sequence[Tensor], str]
+
+
+def _ways(kind: str, arguments: Mapping[str, Any]) -> Ways:
+    """Return the ways of a kind of network, their inputs and a note."""
+    if kind in ("yamnet", "efficientat"):
+        listener = YamNet if kind == "yamnet" else EfficientAt
+        return sound_ways(listener(**arguments).eval())
+    if kind == "movinet":
+        return action_ways(MoViNet(**arguments).eval())
+    if kind == "nanodet":
+        return picture_ways(NanoDetPlus(**arguments).eval(), PICTURES[kind])
+    if kind == "blazepose":
+        return picture_ways(BlazePose(**LITE).eval(), PICTURES[kind])
+    net = Yolos(**arguments) if kind == "yolos" else RfDetr(**arguments)
+    return object_ways(net.eval(), *PICTURES[kind])
+
+
+def picture_ways(net: NanoDetPlus | BlazePose, size: tuple[int, int]) -> Ways:
+    """Return a picture, or a crop, alone and four of them at once."""
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    four, macs = torch.rand(4, 3, *size), FlopCounterMode(display=False)
+    pictures = [torch.rand(1, 3, *size) for _ in range(2)]
+    with macs:
+        net(pictures[0])
+    count = macs.get_total_flops() // 2
+    ways = [
+        _contender("costream", net, count, None),
+        _contender("four at once", lambda _: net(four), 4 * count, None),
+    ]
+    return ways, pictures, f"{size[1]} x {size[0]} pixels, of a picture or of a person's crop."
+
+
+def _original(path: Path, kind: str, macs: int, threads: int) -> Contender:
+    """Return the published file of a network in its runtime."""
+    if kind not in ORIGINALS:
+        known = ", ".join(ORIGINALS)
+        raise UsageError(f"is for {known}, not for {kind}", where="--original")
+    example = np.random.default_rng(0).random(ORIGINALS[kind], np.float32)
+    try:
+        if path.suffix == ".tflite":
+            name, run = "TFLite", _tflite(path, example, threads)
+        else:
+            name, run = "ONNX Runtime", _onnx(path, example, threads)
+        run()
+    except OSError as error:
+        raise UsageError(f"cannot be read ({error.strerror})", where=path) from error
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(f"does not take {[*ORIGINALS[kind]]}", where=path) from error
+    return _contender(f"{name}, {path.name}", lambda _: run(), macs, None)
+
+
+def _onnx(path: Path, example: npt.NDArray[np.float32], threads: int) -> Callable[[], Any]:
+    session = onnx_session(path.read_bytes(), threads)
+    inputs = {session.get_inputs()[0].name: example}
+
+    def run() -> Any:
+        try:
+            return session.run(None, inputs)
+        except Exception as error:  # the classes of ONNX Runtime have no other base
+            raise ValueError(str(error)) from error
+
+    return run
+
+
+def _tflite(path: Path, example: npt.NDArray[np.float32], threads: int) -> Callable[[], Any]:
+    try:
+        from ai_edge_litert.interpreter import Interpreter
+    except ImportError as error:
+        what = "timing a TFLite file needs the package ai-edge-litert"
+        raise ModelError(what, where=path, hint="pip install ai-edge-litert") from error
+    interpreter = Interpreter(model_content=path.read_bytes(), num_threads=threads)
+    interpreter.allocate_tensors()
+    place = interpreter.get_input_details()[0]["index"]
+
+    def run() -> Any:
+        interpreter.set_tensor(place, example)
+        interpreter.invoke()
+
+    return run
 
 
 def sound_ways(net: SpectrogramWindows) -> Ways:

@@ -83,17 +83,28 @@ def command() -> None:
     "--activation", type=click.Choice(["gelu", "relu"]), default="gelu", help="Activation."
 )
 @_of_encoder("--streams", type=_SIZE, default=1, help="Streams that step together.")
+@click.option(
+    "--original",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Published ONNX or TFLite file of the network, timed in its runtime.",
+)
 @_dtype
 @_device
 @click.option("--rounds", type=_SIZE, default=60, show_default=True, help=_REPETITIONS)
 @_threads
 @json_option
-def steps(model: str | None, width: int | None, as_json: bool, **values: Any) -> None:
+def steps(
+    model: str | None, width: int | None, original: Path | None, as_json: bool, **values: Any
+) -> None:
     """Time a continual step against other methods with the same output.
 
     Without -d and -m, the encoders of the papers: 192 wide with 120 rows and 1024 wide with 64
     rows, one and two blocks each. --device and --dtype are for encoders and networks of video.
     """
+    if original is not None:
+        show([_beside_original(model, original, values)], as_json)
+        return
     if model is None:
         show(_encoder_tables(width, **values), as_json)
         return
@@ -103,6 +114,17 @@ def steps(model: str | None, width: int | None, as_json: bool, **values: Any) ->
         raise UsageError("--streams is for encoders, not for --model")
     device, dtype, rounds = values["device"], values["dtype"], values["rounds"]
     show(_network_tables(model, rounds, values["threads"], device, dtype), as_json)
+
+
+def _beside_original(model: str | None, original: Path, values: dict[str, Any]) -> Table:
+    """Return the timings of a network and of its published file."""
+    name = "costream.bench.published:published_steps_table"
+    if model is None or _BENCHES[model] != name:
+        raise UsageError("--original is for published networks: -m nanodet")
+    if (values["device"], values["dtype"], values["streams"]) != ("cpu", "float32", 1):
+        raise UsageError("--original is timed on a CPU, in float32, with one stream")
+    table: Table = resolve_name(name)(model, values["rounds"], values["threads"], original)
+    return table
 
 
 def _network_tables(model: str, rounds: int, threads: int, device: str, dtype: str) -> list[Table]:

@@ -1,7 +1,8 @@
 """Models whose step runs in ONNX Runtime: ``-m step.onnx``, as ``models export`` writes it.
 
 The file has the card of the model, so everything but the step is as for its weights. Only steps of
-video models, exported with ``--whole``, and the network of YAMNet are faster there; see the manual.
+video models, exported with ``--whole``, and the networks of YAMNet and EfficientAT are faster
+there; see the manual.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from costream.nn.state import State, zeros
 from costream.weights_io.file import card_in, read_header
 
 Arrays = dict[str, npt.NDArray[Any]]
+_BARE = ("logmel", "efficientat-mel")  # frontends without weights
 _TYPES = {"tensor(float)": torch.float32, "tensor(int64)": torch.int64}
 
 
@@ -119,7 +121,7 @@ class _Pictures(nn.Module):
 
 
 def load_step(path: Path, device: str = "auto", dtype: str = "float32") -> StreamingModel:
-    """Return the model in an ONNX file that ``models export`` wrote: whole for video, or of YAMNet.
+    """Return the model in an ONNX file that ``models export`` wrote, whole if it is of video.
 
     Raises ModelError for other files, for steps that were measured to be no faster than with
     PyTorch, without ONNX Runtime, and for other devices and types than float32 on the CPU.
@@ -131,7 +133,7 @@ def load_step(path: Path, device: str = "auto", dtype: str = "float32") -> Strea
     try:
         facts = json.loads(metadata["step"])
         takes = frontend_class(card.frontend).takes if card.frontend else ""  # type: ignore[attr-defined]
-        bare = card.frontend == "logmel" and not facts["whole"]  # which has no weights
+        bare = card.frontend in _BARE and not facts["whole"]
         if not bare and (takes != "video" or not facts["whole"]):
             hint = f"give its weights, -m {card.name}"
             hint += ", or export it with --whole" if takes == "video" else ""

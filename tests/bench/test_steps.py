@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from costream.bench import audio, encoders, eventful, nystrom, published, skeletons, video3d, vivit
 from costream.bench.encoders import steps_table
 from costream.bench.timing import fit_norms
+from costream.core.errors import UsageError
 from costream.core.tables import Table
 from costream.models.audio.audio_net import ContinualAudioNet
 from costream.models.eventful.backbone import ViTDetBackbone
@@ -232,3 +234,33 @@ def test_published_networks_are_timed_with_the_published_way(
         assert alone["state bytes"] == 0 < quarter["state bytes"]
     one, many = rows_of(published.published_steps_table("yamnet", 1)).values()
     assert many["MACs"] == 16 * one["MACs"]
+
+
+@pytest.mark.slow
+def test_pictures_are_timed_alone_and_four_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published, "PICTURES", {"nanodet": (64, 96), "blazepose": (256, 256)})
+    for name in ("nanodet", "blazepose"):
+        alone, four = rows_of(published.published_steps_table(name, 1)).values()
+        assert four["MACs"] == 4 * alone["MACs"] > 0
+
+
+def test_the_published_file_takes_turns(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    shape = [1, 1, 128, 200]
+    infos = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in "xy"
+    ]
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Relu", ["x"], ["y"])], "mn", infos[:1], infos[1:]
+    )
+    opset = [onnx.helper.make_opsetid("", 20)]
+    model = onnx.helper.make_model(graph, ir_version=9, opset_imports=opset)
+    file = tmp_path / "mn.onnx"
+    onnx.save(model, file)
+    rows = rows_of(published.published_steps_table("efficientat", 1, 1, file))
+    assert [*rows] == ["costream", "16 hops at once", "ONNX Runtime, mn.onnx"]
+    with pytest.raises(UsageError, match=r"does not take \[1, 3, 416, 416\]"):
+        published.published_steps_table("nanodet", 1, 1, file)
+    with pytest.raises(UsageError, match="not for yamnet"):
+        published.published_steps_table("yamnet", 1, 1, file)

@@ -55,8 +55,15 @@ FAMILIES = {
     "coslow": COSLOW,
     "movinet": MOVINET,
     "yamnet": {"widths": (4,) * 14},
+    "efficientat": {"width": 0.1, "hop_frames": 40, "window_frames": 210},
 }
-SHAPES = {"cox3d": (3, 19, 19), "coslow": (3, 17, 17), "movinet": (3, 22, 22), "yamnet": (48, 64)}
+SHAPES = {
+    "cox3d": (3, 19, 19),
+    "coslow": (3, 17, 17),
+    "movinet": (3, 22, 22),
+    "yamnet": (48, 64),
+    "efficientat": (40, 128),
+}
 ARCHITECTURES = {
     "pre-norm": "cooadtr",
     "relu": "cotrans",
@@ -75,7 +82,7 @@ def _random(architecture, options, path):
     if hasattr(network, "encoder"):
         for parameter in network.parameters():  # large enough that the attention is uneven
             parameter.data *= 1.5
-    if architecture == "yamnet":
+    if architecture in ("yamnet", "efficientat"):
         network.classifier.weight.data *= 0.01  # logits of hundreds round by more than 1e-5
     if getattr(network, "reading", None) is not None:
         nn.init.normal_(network.reading.weight, std=0.1)
@@ -129,7 +136,7 @@ def test_500_steps_agree(family, tmp_path):
     joints = (12,) if "input_width" in options else (2, 4, 3)
     shape = SHAPES.get(ARCHITECTURES.get(family, family), joints)
     state, rows = network.init_state(1), torch.randn(500, 1, *shape)
-    several = family == "yamnet"  # kinds at once
+    several = family in ("yamnet", "efficientat")  # kinds at once
     _agree(exported, rows, lambda x: network.forward_step(x, state), multilabel=several)
 
 

@@ -60,15 +60,22 @@ def crops(files):
     return weights, step
 
 
-def test_yamnet_listens_alike(files):
-    card, network, frontend = random_model("yamnet", "y", {"widths": [4] * 14}, None, 0)
+@pytest.mark.parametrize(
+    ("architecture", "sizes"),
+    [
+        ("yamnet", {"widths": [4] * 14}),
+        pytest.param("efficientat", {"width": 0.1}, marks=pytest.mark.slow),
+    ],
+)
+def test_windows_of_sound_are_heard_alike(files, architecture, sizes):
+    card, network, frontend = random_model(architecture, "y", sizes, None, 0)
     network.classifier.weight.data *= 0.01
     weights, step = (files[0].with_name(f"y{end}") for end in (".safetensors", ".onnx"))
     save_model(weights, replace(card, trained_on="nothing"), network, frontend)
     export_step(str(weights), step)
     models = [load_model(str(file)) for file in (weights, step)]
     sound = np.random.default_rng(0).normal(0, 0.1, (6, frontend.block)).astype(np.float32)
-    blocks = [AudioBlock(k, k * 0.48, block) for k, block in enumerate(sound)]
+    blocks = [AudioBlock(k, k / card.rate_hz, block) for k, block in enumerate(sound)]
     states = [model.init_state(1) for model in models]
     for part in (blocks[:1], blocks[1:]):
         rows = [m.steps(part, state) for m, state in zip(models, states, strict=True)]

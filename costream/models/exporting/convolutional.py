@@ -1,4 +1,4 @@
-"""Steps of convolutional networks as graphs: CoX3D, CoSlow, MoViNet and YAMNet.
+"""Steps of convolutional networks as graphs: CoX3D, CoSlow, MoViNet, YAMNet and EfficientAT.
 
 Frames are [1, C, h, w]; with those before them, which are the state, [1, C, K, h, w].
 """
@@ -6,12 +6,14 @@ Frames are [1, C, h, w]; with those before them, which are the state, [1, C, K, 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from torch import nn
 
 from costream.models.audio.efficientat import EfficientAt
 from costream.models.audio.logmel import OFFSET
+from costream.models.audio.windows import SpectrogramWindows
 from costream.models.audio.yamnet import BANDS, FRAMES, YamNet
 from costream.models.exporting.graph import WHOLE, StepGraph
 from costream.models.exporting.skeletons import window_mean
@@ -26,8 +28,6 @@ Shape = tuple[int, int, int]  # of a frame, C, h, w
 
 def why_not_convolutional(network: nn.Module) -> str:
     """Return why the step of a convolutional network is not exported; '' if it is."""
-    if isinstance(network, EfficientAt):
-        return "its windows are shorter at the beginning of a stream"
     if isinstance(network, WindowVideoNet):
         return "it computes its whole window anew"
     if isinstance(network, VideoNet) and network.encoder.halving is not None:
@@ -37,8 +37,8 @@ def why_not_convolutional(network: nn.Module) -> str:
 
 def convolutional_shape(network: Any) -> tuple[int, ...]:
     """Return the shape of what a network takes in a step."""
-    if isinstance(network, YamNet):
-        return 1, network.hop_frames, BANDS
+    if isinstance(network, SpectrogramWindows):
+        return 1, network.hop_frames, network.bands
     size = network.size if isinstance(network, MoViNet) else network.encoder.size
     return 1, 3, size, size
 
@@ -50,6 +50,8 @@ def add_convolutional(graph: StepGraph, network: Any, x: str) -> str:
     """
     if isinstance(network, YamNet):
         return _patch(graph, network, x)
+    if isinstance(network, EfficientAt):
+        return _tagger(graph, network, x)
     if isinstance(network, MoViNet):
         return _mobile(graph, network, x)
     return _video(graph, network, x)
@@ -68,6 +70,46 @@ def _patch(graph: StepGraph, net: YamNet, x: str) -> str:
         ends = (1, 1) if layer.kernel_size[0] == 3 else (0, 0)
         y = graph.add("Relu", graph.layer(y, layer, pads, ends))
     return _linear(graph, net.classifier, graph.reduce("ReduceMean", y, (2, 3)))
+
+
+def _tagger(graph: StepGraph, net: EfficientAt, x: str) -> str:
+    """Add windows of all lengths that a stream has; the shorter ones are at its beginning."""
+    past = (1, net.window_frames - net.hop_frames, net.bands)
+    start = graph.constant(net.silence)
+    rows = graph.keep("frames", x, past, 1, net.hop_frames, start=start)
+    logits = _tags(graph, net, rows, net.window_frames)
+    hops = range(1, net.window + 1)
+    lengths = [min(max(net.shortest, hop * net.hop_frames), net.window_frames) for hop in hops]
+    for length in sorted({*lengths} - {net.window_frames}, reverse=True):
+        most = max(hop for hop, other in zip(hops, lengths, strict=True) if other == length)
+        due = graph.add("GreaterOrEqual", graph.whole([most - 1]), graph.steps_before())
+        logits = graph.choose(due, partial(_tags, graph, net, rows, length), logits)
+    return logits
+
+
+def _tags(graph: StepGraph, net: EfficientAt, rows: str, length: int) -> str:
+    """Add the network on the newest ``length`` frames; return its logits [1, K]."""
+    window = graph.slice(rows, 1, net.window_frames - length, net.window_frames)
+    y = graph.reshape(window, 1, 1, length, net.bands)
+    y = _hard_swish(graph, graph.layer(y, net.stem))
+    for block in net.blocks:
+        y = _inverted(graph, block, y)
+    y = _hard_swish(graph, graph.layer(y, net.last))
+    hidden = _linear(graph, net.hidden, graph.reduce("ReduceMean", y, (2, 3)))
+    return _linear(graph, net.classifier, _hard_swish(graph, hidden))
+
+
+def _inverted(graph: StepGraph, block: Any, x: str) -> str:
+    kind, y = "HardSwish" if block.hard else "Relu", x
+    if block.expand is not None:
+        y = graph.add(kind, graph.layer(y, block.expand))
+    y = graph.add(kind, graph.layer(y, block.depthwise))
+    if block.squeeze is not None:
+        gate = _linear(graph, block.squeeze, graph.reduce("ReduceMean", y, (2, 3)))
+        gate = graph.add("Sigmoid", _linear(graph, block.excite, graph.add("Relu", gate)))
+        y = graph.add("Mul", y, graph.reshape(gate, 1, block.excite.out_features, 1, 1))
+    y = graph.layer(y, block.project)
+    return graph.add("Add", y, x) if block.residual else y
 
 
 def _mobile(graph: StepGraph, net: MoViNet, x: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ class StepGraph:
         self.constants: dict[str, npt.NDArray[Any]] = {}
         self.facts: dict[str, Any] = {}  # of the network, for those who run the step
         self._before, self._count = "", 0
+        self._names: dict[tuple[Any, ...], str] = {}  # of constants: those that are equal are one
 
     def input(self, name: str, shape: tuple[int, ...], whole: bool = False) -> str:
         """Add an input, float32 or int64; return its name."""
@@ -187,8 +189,9 @@ class StepGraph:
         return names
 
     def _constant(self, array: npt.NDArray[Any]) -> str:
-        name = f"c{len(self.constants)}"
-        self.constants[name] = array
+        key = array.dtype.str, array.shape, sha256(array.tobytes()).digest()
+        name = self._names.setdefault(key, f"c{len(self.constants)}")
+        self.constants.setdefault(name, array)
         return name
 
 

@@ -31,6 +31,7 @@ _CANDIDATES, _KEPT = 1000, 100  # boxes before and after that, at most
     listed=20,
     order=16,
     model="costream.models.objects.model:DetectorModel",
+    bench="costream.bench.published:published_steps_table",
     arguments={"classes": 80},
     task=OBJECT_DETECTION,
     rate_hz=10.0,

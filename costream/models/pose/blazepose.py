@@ -35,6 +35,7 @@ class Landmarks(NamedTuple):
     "blazepose",
     order=31,
     model="costream.models.pose.estimator:PoseWeights",
+    bench="costream.bench.published:published_steps_table",
     task=POSE_ESTIMATION,
 )
 class BlazePose(nn.Module):
