@@ -121,6 +121,7 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
         "a number above 0",
         "steps per second (thumos14, gtzan: 4, skeletons: mostly 30)",
     ),
+    "size": (*_COUNT, "longer side of NanoDet's pictures in pixels, a multiple of 32"),
     "norm_eps": (_rate, "a number above 0", "added to the variance in layer norms of YOLOS"),
     "trained_on": (*_TEXT, "training data of the weights, for the card"),
     "licence": (*_TEXT, "licence of the weights, for the card: an SPDX identifier, or a text"),

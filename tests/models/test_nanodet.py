@@ -15,6 +15,7 @@ from costream.evaluation.evaluate_settings import EvaluateSettings
 from costream.evaluation.object_metrics import measure
 from costream.models.build import build, save_model
 from costream.models.catalogue import load_model
+from costream.models.importing import import_files
 from costream.models.objects.nanodet import STRIDES, NanoDetPlus, boxes_at
 from costream.models.random_init import random_model
 from costream.models.verify import random_items, verify
@@ -23,6 +24,7 @@ from costream.options.options import Options
 from costream.runtime.options import check_model_options
 from costream.runtime.stop import StopHandler
 from costream.training.command import trainer_of
+from kit.foreign_objects import CLASSES, NanoDetModules
 from kit.paths import SAMPLES, WEIGHTS
 from kit.runs import records, run
 
@@ -42,6 +44,28 @@ def test_its_outputs_equal_those_of_the_original_network(shipped: Any) -> None:
     rows[:, :80] = rows[:, :80].sigmoid()
     expected = torch.from_numpy(np.load(ORIGINAL)["output"])
     torch.testing.assert_close(rows, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("prefix", ["", "model.", "avg_model."])
+def test_a_checkpoint_of_the_training_gives_its_network(tmp_path: Path, prefix: str) -> None:
+    published = NanoDetModules()
+    tensors = {f"{prefix}{name}": value for name, value in published.state_dict().items()}
+    if prefix == "avg_model.":  # beside the weights that were averaged
+        tensors |= {f"model.{k}": torch.zeros_like(v) for k, v in published.state_dict().items()}
+        tensors["model.aux_head.gfl_cls.weight"] = torch.zeros(1)
+    path = tmp_path / "nanodet-plus-m_320.ckpt"
+    torch.save({"state_dict": tensors, "epoch": 3}, path)
+    card, stored = import_files([path], "mine", {})
+    assert (card.labels[4], card.frontend_arguments["box"]) == ("class 4", [320, 320])
+    larger, _ = import_files([path], "mine", {"size": "640"})
+    assert larger.frontend_arguments["box"] == [640, 640]
+    with pytest.raises(ModelError, match="size=100 is not a multiple of 32"):
+        import_files([path], "mine", {"size": "100"})
+    network = build(card, stored)[0].eval()
+    picture = noise(96, 160)
+    expected = published(picture.flip(1))
+    torch.testing.assert_close(network(picture), expected, rtol=1e-4, atol=1e-4)
+    assert expected.shape[2] == CLASSES + 32
 
 
 def noise(height: int, width: int) -> torch.Tensor:

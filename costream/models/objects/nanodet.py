@@ -1,16 +1,23 @@
-"""NanoDet-Plus: a small convolutional detector of objects (RangiLyu/nanodet, 2021)."""
+"""NanoDet-Plus: a small convolutional detector of objects (RangiLyu/nanodet, 2021).
+
+Checkpoints are those of its training (.ckpt, .pth) with a ShuffleNet V2. Their batch norms (eps
+1e-5) are folded into the convolutions.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
+from costream.core.errors import ModelError
 from costream.core.records import OBJECT_DETECTION
 from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.shuffle import GhostExchange
@@ -18,7 +25,21 @@ from costream.models.spec import register_model
 from costream.nn.eventful.counts import Operations
 from costream.nn.shuffle import ShuffleBackbone, convolved, depthwise, leaky
 from costream.nn.suppression import suppress
+from costream.weights_io.card import Timeline
+from costream.weights_io.foreign import ForeignCheckpoint
+from costream.weights_io.import_settings import ImportSettings
+from costream.weights_io.importer import has_tensors, importer
+from costream.weights_io.tensor_rules import (
+    COUNTER,
+    ImportedNetwork,
+    TensorRule,
+    apply,
+    fold_norm,
+    normed_convolution,
+    shape_of,
+)
 
+T = TypeVar("T")
 STRIDES = (8, 16, 32, 64)
 BINS = 8  # distances to a side of a box, in strides: 0 to 7
 _OVERLAP = 0.6  # of two boxes of a label above which the one with the lower score is dropped
@@ -158,3 +179,129 @@ def _activated(layers: Any, x: Tensor, operations: Operations | None) -> Tensor:
     for layer in layers:
         x = leaky(convolved(layer, x, operations))
     return x
+
+
+PAPER = "https://github.com/RangiLyu/nanodet"
+_EPS = 1e-5  # of the batch norms
+_AVERAGE = "avg_model."  # prefix of the weights that a training averages, which are evaluated
+_FIRST, _LAST = "backbone.conv1.0.weight", "head.gfl_cls.0.weight"
+# Branch and place of the convolutions of a unit, of a Ghost block, and of a separable one.
+_BRANCHES = {
+    "side_depth": ("branch1", 0),
+    "side": ("branch1", 2),
+    "reduce": ("branch2", 0),
+    "depth": ("branch2", 3),
+    "expand": ("branch2", 5),
+}
+_GHOSTS = {
+    "first": ("ghost1.primary_conv", 0),
+    "first_ghost": ("ghost1.cheap_operation", 0),
+    "second": ("ghost2.primary_conv", 0),
+    "second_ghost": ("ghost2.cheap_operation", 0),
+    "side_depth": ("shortcut", 0),
+    "side": ("shortcut", 2),
+}
+_SEPARABLE = (("depthwise", "dwnorm"), ("pointwise", "pwnorm"))
+_WAYS = {"finer": "top_down_blocks", "coarser": "bottom_up_blocks"}
+_UNIT = re.compile(r"backbone\.stage(\d)\.(\d+)\.branch2\.0\.weight")
+# Parts for the training alone: an auxiliary head, and constants.
+_UNUSED = re.compile(r"aux_(fpn|head)\.|head\.(distribution_project\.)?project$|.*" + COUNTER)
+
+
+def _is_ours(tensors: Mapping[str, object]) -> bool:
+    return has_tensors(_FIRST, _LAST)(_plain(tensors))
+
+
+def _plain(tensors: Mapping[str, T]) -> dict[str, T]:
+    """Return the tensors by their names in the network; the averaged ones, if there are both."""
+    averaged = {k.removeprefix(_AVERAGE): v for k, v in tensors.items() if k.startswith(_AVERAGE)}
+    return averaged or {k.removeprefix("model."): v for k, v in tensors.items()}
+
+
+def _size_of_name(path: Path) -> dict[str, Any]:
+    """Return the size in a name such as nanodet-plus-m-1.5x_320.pth."""
+    found = re.search(r"_(320|416|512|640)(?!\d)", path.stem)
+    return {"size": int(found[1])} if found else {}
+
+
+@importer(
+    "nanodet",
+    summary="NanoDet-Plus with a ShuffleNet V2",
+    detect=_is_ours,
+    keys=("num_classes", "size"),
+    order=23,
+    of_file_name=_size_of_name,
+)
+def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
+    """Return the network; ModelError for tensors that are missing, left over or misshapen."""
+    tensors = _plain(foreign.tensors)
+    outputs, width, *_ = shape_of(tensors, _LAST, 4)
+    if outputs <= 4 * BINS:
+        raise ModelError(f"the checkpoint does not fit: {_LAST} has {outputs} rows")
+    classes = settings.check("num_classes", outputs - 4 * BINS)
+    found = sorted((int(m[1]), int(m[2]), k) for k in tensors if (m := _UNIT.fullmatch(k)))
+    stages = []
+    for _, units in itertools.groupby(found, key=lambda unit: unit[0]):
+        names = [name for _, _, name in units]
+        stages.append((2 * shape_of(tensors, names[0], 4)[0], len(names)))
+    arguments = {"classes": classes, "stages": stages, "width": width}
+    with torch.device("meta"):  # only shapes are needed
+        network = NanoDetPlus(**arguments)
+    shapes = {name: tuple(value.shape) for name, value in network.state_dict().items()}
+    last = [f"heads.{k}.4.{end}" for k in range(len(STRIDES)) for end in ("weight", "bias")]
+    rules = [
+        TensorRule(name, (re.sub(r"heads\.(\d)\.4", r"head.gfl_cls.\1", name),), shapes[name])
+        for name in last
+    ]
+    normed = {name.rpartition(".")[0] for name in shapes.keys() - {*last}}
+    for name in normed:
+        rules += normed_convolution(name, *_published_name(name), shapes[f"{name}.weight"])
+    named = apply(rules, tensors, [name for name in tensors if _UNUSED.match(name)])
+    folded = {k: v for name in normed for k, v in fold_norm(name, named, _EPS).items()}
+    folded["backbone.first.weight"] = folded["backbone.first.weight"].flip(1)  # it takes BGR
+    settings.suggest({"size": 416})
+    size = settings.get("size")
+    if size % NanoDetPlus.patch:
+        settings.reject(f"size={size} is not a multiple of {NanoDetPlus.patch}")
+    return ImportedNetwork(
+        "nanodet",
+        arguments,
+        folded | {name: named[name] for name in last},
+        classes,
+        paper=PAPER,
+        task=OBJECT_DETECTION,
+        frontend="pixels",
+        frontend_arguments={"box": [size, size], "patch": NanoDetPlus.patch},
+        rate_hz=10.0,
+        timeline=Timeline(threshold=0.45),
+    )
+
+
+def _published_name(ours: str) -> tuple[str, str]:
+    """Return the published names of a convolution and of the norm after it."""
+    match ours.split("."):
+        case ["backbone", "first"]:
+            path, (conv, norm) = "backbone.conv1", _numbered(0)
+        case ["backbone", "stages", stage, unit, name]:
+            branch, at = _BRANCHES[name]
+            path, (conv, norm) = f"backbone.stage{int(stage) + 2}.{unit}.{branch}", _numbered(at)
+        case ["exchange", "reduce", level]:
+            path, conv, norm = f"fpn.reduce_layers.{level}", "conv", "bn"
+        case ["exchange", "finer" | "coarser" as way, level, name]:
+            part, at = _GHOSTS[name]
+            path, (conv, norm) = f"fpn.{_WAYS[way]}.{level}.blocks.0.{part}", _numbered(at)
+        case ["exchange", name, level]:
+            path, (conv, norm) = f"fpn.downsamples.{level}", _SEPARABLE[name == "halved"]
+        case ["coarsest", end, layer]:
+            path = f"fpn.extra_lvl_{('in', 'out')[int(end)]}_conv.0"
+            conv, norm = _SEPARABLE[int(layer)]
+        case [_, level, layer]:
+            path = f"head.cls_convs.{level}.{int(layer) // 2}"
+            conv, norm = _SEPARABLE[int(layer) % 2]
+        case _:
+            raise ValueError(f"{ours} is not a convolution of NanoDet")
+    return f"{path}.{conv}", f"{path}.{norm}"
+
+
+def _numbered(place: int) -> tuple[str, str]:
+    return str(place), str(place + 1)

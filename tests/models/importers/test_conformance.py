@@ -29,6 +29,7 @@ from kit import foreign_sound
 from kit.action_nets import small_vivit
 from kit.foreign_actions import DIALECTS, MiniRoadModules, classifier, encoder, oadtr
 from kit.foreign_eventful import in_detectron2, in_tadaconv, rf_detr, small_vitdet, yolos
+from kit.foreign_objects import NanoDetModules
 from kit.foreign_pictures import efficientnet_lite
 from kit.foreign_skeletons import ContinualSkeletons, Pyskl, StGcn, two_stream_agcn
 from kit.foreign_video import foreign_tensors
@@ -200,6 +201,12 @@ CASES = {
         lambda: foreign_sound.EfficientAtModules().state_dict(),
         "features.8.block.1.1.bias",
         classes=5,
+    ),
+    "nanodet": Case(
+        lambda: NanoDetModules().state_dict(),
+        "fpn.top_down_blocks.1.blocks.0.shortcut.3.bias",
+        classes=5,
+        published="size=416",
     ),
     "efficientnet-lite": Case(
         lambda: efficientnet_lite(1.0, 1.0, 5),
