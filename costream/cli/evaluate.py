@@ -64,7 +64,7 @@ def _token_counts(value: str) -> tuple[int | None, ...]:
 @option(
     "--protocol",
     heading="Metrics",
-    type=click.Choice(["thumos14", "tvseries", "glue"]),
+    type=click.Choice(["thumos14", "thumos", "tvseries", "glue"]),
     help="Score the classes and frames of this data set's standard protocol. glue: lines of text,"
     " with windows of 0.5, 1 and 2 times their mean length.",
 )
@@ -125,4 +125,6 @@ def command(tolerance: float | None, **values: Any) -> int:
     from costream.evaluation.command import evaluate
     from costream.evaluation.evaluate_settings import EvaluateSettings
 
+    if values["protocol"] == "thumos":
+        values["protocol"] = "thumos14"
     return int(evaluate(EvaluateSettings(tolerance_s=tolerance or 0.0, **values)))

@@ -97,6 +97,25 @@ from costream.weights_io.licences import CLASSES
     default=0,
     help="Seed of all random numbers.",
 )
+@option(
+    "--epochs",
+    heading="Features",
+    type=click.IntRange(1),
+    help="Times that every window is trained on.  [default: as published]",
+)
+@option(
+    "--learning-rate",
+    heading="Features",
+    type=click.FloatRange(0, min_open=True),
+    metavar="RATE",
+    help="Of the first step.  [default: as published]",
+)
+@option(
+    "--stepwise/--no-stepwise",
+    heading="Features",
+    default=False,
+    help="Train on all steps of streams, not only on the newest row of windows.",
+)
 @shared("device", heading="Training", help="Where the model is trained.")
 @shared("threads", heading="Training", help="CPU threads.")
 @option(

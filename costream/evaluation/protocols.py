@@ -21,6 +21,16 @@ from costream.labels.examples import normalise_label
 
 
 @dataclass(frozen=True)
+class Published:
+    """The figure of a paper; see ``Protocol.measure``."""
+
+    network: str
+    features: str  # what the network that computed them was trained on
+    value: float
+    source: str
+
+
+@dataclass(frozen=True)
 class Protocol:
     """Labels and frames of a protocol."""
 
@@ -29,6 +39,8 @@ class Protocol:
     ignored: tuple[str, ...] = ()  # labels of the data whose frames do not count
     first: int = 63  # first scored row, from 0
     tail: int = 9  # rows at the end that are not scored
+    measure: str = "mAP"  # key of the figure that papers report
+    published: tuple[Published, ...] = ()  # on the complete test part
 
     @property
     def background(self) -> str:
@@ -67,7 +79,34 @@ def kept(probabilities: npt.NDArray[np.float64], columns: Sequence[int]) -> npt.
     return np.asarray(part / np.maximum(part.sum(1, keepdims=True), 1e-300), np.float64)
 
 
+_ANET, _KINETICS = "ActivityNet", "Kinetics"
+_OADTR, _CONTINUAL = "Wang et al., ICCV 2021", "Hedegaard et al., ICLR 2023"
+_MINIROAD = "An et al., ICCV 2023"
 PROTOCOLS = {
-    "thumos14": Protocol("THUMOS14", THUMOS14.names[:-1], THUMOS14.names[-1:]),
-    "tvseries": Protocol("TVSeries", TVSERIES.names),
+    "thumos14": Protocol(
+        "THUMOS14",
+        THUMOS14.names[:-1],
+        THUMOS14.names[-1:],
+        published=(
+            Published("OadTR", _ANET, 0.583, _OADTR),
+            Published("OadTR", _KINETICS, 0.652, _OADTR),
+            Published("CoOadTR, one block", _ANET, 0.561, _CONTINUAL),
+            Published("CoOadTR, one block", _KINETICS, 0.642, _CONTINUAL),
+            Published("CoOadTR, two blocks", _ANET, 0.568, _CONTINUAL),
+            Published("CoOadTR, two blocks", _KINETICS, 0.644, _CONTINUAL),
+            Published("MiniROAD", _KINETICS, 0.718, _MINIROAD),
+        ),
+    ),
+    "tvseries": Protocol(
+        "TVSeries",
+        TVSERIES.names,
+        measure="calibrated_mAP",
+        published=(
+            Published("CoOadTR, one block", _ANET, 0.876, _CONTINUAL),
+            Published("CoOadTR, one block", _KINETICS, 0.877, _CONTINUAL),
+            Published("CoOadTR, two blocks", _ANET, 0.877, _CONTINUAL),
+            Published("CoOadTR, two blocks", _KINETICS, 0.876, _CONTINUAL),
+            Published("MiniROAD", _KINETICS, 0.896, _MINIROAD),
+        ),
+    ),
 }

@@ -10,7 +10,7 @@ from costream.evaluation.table_parts import confusion_table, limits, number, unr
 
 _METRICS = {
     "mAP": "mAP",
-    "calibrated_mAP": "calibrated mAP",
+    "calibrated_mAP": "calibrated mAP (mcAP)",
     "accuracy": "accuracy",
     "balanced_accuracy": "balanced accuracy",
 }
@@ -20,6 +20,8 @@ def recording_tables(result: dict[str, Any]) -> list[Table]:
     """Return the tables of frames, timeline, starts, classes and confusion."""
     frames = result["frames"]
     tables = [] if frames is None else [_frames(result)]
+    if "portions" in result:
+        tables += [_portions(result["portions"]), _published(result)]
     tables += [_timeline(result), _starts(result["starts"]), _recording_classes(result)]
     if frames is not None:
         tables += confusion_table(frames["confusion"], result["labels"], list(frames["classes"]))
@@ -54,6 +56,28 @@ def _frames(result: dict[str, Any]) -> Table:
         )
     columns = (f"{frames['frames']:,} frames", "", "95 % from", "to")
     return Table(_title(result), columns, tuple(rows), tuple(notes), decimals=3)
+
+
+def _portions(portions: list[dict[str, float | None]]) -> Table:
+    columns = ("", *(f"to {10 * k} %" for k in range(1, len(portions) + 1)))
+    rows = [
+        (_METRICS[key], *(number(part[key]) for part in portions))
+        for key in ("mAP", "calibrated_mAP")
+    ]
+    notes = ("frames in one tenth of their action, against all frames without it",)
+    return Table("Portions of actions", columns, tuple(rows), notes, decimals=3)
+
+
+def _published(result: dict[str, Any]) -> Table:
+    measure = result["published"]["measure"]
+    rows = [
+        (f["network"], f["features"], f["value"], f["source"])
+        for f in result["published"]["figures"]
+    ]
+    rows.append((result["model"], "these", number(result["frames"][measure]), "this evaluation"))
+    columns = ("network", "features", _METRICS[measure], "source")
+    notes = (f"published figures are of all test videos of {result['protocol']}",)
+    return Table("Published", columns, tuple(rows), notes, decimals=3)
 
 
 def _timeline(result: dict[str, Any]) -> Table:

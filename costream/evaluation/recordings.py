@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from costream.evaluation.evaluate_settings import (
     source_options,
 )
 from costream.evaluation.metrics.frames import frame_scores
+from costream.evaluation.metrics.portions import portion_scores
 from costream.evaluation.metrics.segment_metrics import (
     detection_latency,
     segment_scores,
@@ -122,8 +123,8 @@ class RecordingEvaluator:
         Frame metrics, and start metrics if possible, are over the recordings with scores for
         every output; without any, frame metrics are None.
         """
-        evaluated = [self._evaluate(recording, predictions) for recording, predictions in pairs]
-        names, background = self._names, self._background
+        evaluated = [self.evaluate(recording, predictions) for recording, predictions in pairs]
+        names, background = self.names
         actions = [name for name in names if name != background]
         stepwise = [recording for recording in evaluated if len(recording.predictions.times)]
         return {
@@ -138,9 +139,25 @@ class RecordingEvaluator:
             "segments": segment_scores(evaluated, actions),
             "starts": start_scores(stepwise or evaluated, names, background),
             "latency": detection_latency(evaluated, actions),
+            **self._of_protocol(stepwise),
         }
 
-    def _evaluate(self, recording: Recording, predictions: ModelPredictions) -> EvaluatedRecording:
+    def _of_protocol(self, stepwise: Sequence[EvaluatedRecording]) -> dict[str, Any]:
+        if self._protocol is None or not stepwise:
+            return {}
+        published = [asdict(one) for one in self._protocol.published]
+        return {
+            "portions": portion_scores(stepwise, *self.names),
+            "published": {"measure": self._protocol.measure, "figures": published},
+        }
+
+    @property
+    def names(self) -> tuple[tuple[str, ...], str | None]:
+        """The scored labels, and the background."""
+        return self._names, self._background
+
+    def evaluate(self, recording: Recording, predictions: ModelPredictions) -> EvaluatedRecording:
+        """Return the ground truth of a fitted recording at its predictions."""
         predictions = replace(
             predictions,
             probabilities=kept(predictions.probabilities, self._columns),

@@ -30,6 +30,7 @@ BEGIN = 0.1  # share of the steps after which channels are pruned
 END = 0.5  # share of the steps before which they are pruned
 TIMES = 16  # how many times
 OBSERVED = 4  # batches behind the scores of each time
+MEASURES = ("top1", "AP50", "mAP")  # figures that are compared before and after pruning
 # Ends of the names of classifier layers; the last two are of detectors.
 CLASSIFIERS = ("head", "skip", "anticipation_head", "fc", "reading", "cls_score", "bbox_pred")
 
@@ -155,8 +156,9 @@ def with_facts(card: Card, facts: dict[str, Any], compare: Path | None) -> Card:
     """
     if not facts:
         return card
-    measure = "AP50" if card.finds_objects else "top1"
-    score = card.metrics.get("validation", {}).get(card.name, {}).get(measure)
+    scores = card.metrics.get("validation", {}).get(card.name, {})
+    measure = next((key for key in MEASURES if key in scores), MEASURES[0])
+    score = scores.get(measure)
     if compare is not None:
         other = read_card(compare)
         scores = other.metrics.get("validation", {}).get(other.name, {})

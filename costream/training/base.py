@@ -62,6 +62,16 @@ class TrainSettings:
     device: str = "cpu"
     licence: AllowedLicence | None = None  # of the base weights; None: any
     data_licence: LicenceClass | None = None  # of the examples; None: unknown
+    # Of trainings on features; None: as published.
+    epochs: int | None = None
+    learning_rate: float | None = None
+    stepwise: bool = False
+
+    @property
+    def of_features(self) -> dict[str, Any]:
+        """The options that apply to features only, where they are given."""
+        given = {"--epochs": self.epochs, "--learning-rate": self.learning_rate}
+        return {k: v for k, v in {**given, "--stepwise": self.stepwise}.items() if v}
 
 
 @dataclass(frozen=True)
@@ -173,6 +183,8 @@ def training_checkpoint(
         names += ("adapter", "rank", "density")
     if settings.device != "cpu":
         names += ("device",)
+    if settings.of_features:
+        names += ("epochs", "learning_rate", "stepwise")
     identity = {
         "version": [__version__, torch.__version__, base.sha256],
         "options": [getattr(settings, name) for name in (*names, "threads")],

@@ -77,7 +77,8 @@ def compression_lines(card: Card) -> list[str]:
     text = f"{how}: {facts['learnt']:,} of {facts['learnt_whole']:,} numbers learnt;"
     text += f" a step of the network {facts['macs']:,} of {facts['macs_before']:,} MAC"
     lost = facts.get("validation_loss")
-    measure = "AP50" if card.finds_objects else "top-1"
+    scores = card.metrics.get("validation", {}).get(card.name, {})
+    measure = next((name for name in ("AP50", "mAP") if name in scores), "top-1")
     text += "" if lost is None else f"; {lost:+.3f} of validation {measure} lost by pruning"
     return [f"adapted: {text}"]
 
@@ -123,6 +124,26 @@ def sequence_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> 
     if first["confused"]:
         wrong = [f"{a} taken for {b} ({n})" for a, b, n in first["confused"][:8]]
         lines += ["", f"Most frequent errors: {'; '.join(wrong)}."]
+    return lines
+
+
+def feature_table(models: dict[str, dict[str, Any]], labels: Sequence[str]) -> list[str]:
+    """Return one row per model, and the average precision of each class of the first."""
+    first = next(iter(models.values()))
+    lines = [
+        f"{first['frames']:,} frames of {first['recordings']} recordings.",
+        "",
+        "| model | mAP | calibrated mAP | accuracy |",
+        "|---|---|---|---|",
+    ]
+    for model, scores in models.items():
+        keys = ("mAP", "calibrated_mAP", "accuracy")
+        lines.append(f"| {model} | {' | '.join(cell(scores.get(k)) for k in keys)} |")
+    lines += ["", "| class | frames | AP | calibrated AP |", "|---|---|---|---|"]
+    for name in labels:
+        if row := first["classes"].get(name):
+            keys = ("frames", "average_precision", "calibrated_average_precision")
+            lines.append(f"| {name} | {' | '.join(cell(row[k]) for k in keys)} |")
     return lines
 
 

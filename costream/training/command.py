@@ -34,6 +34,7 @@ from costream.training.base import (
 )
 from costream.training.card_text import compression_lines
 from costream.training.feature_cache import FeatureCache
+from costream.training.features.feature_trainer import FeatureTrainer, feature_base
 from costream.training.objects.object_trainer import ObjectTrainer
 from costream.training.skeleton.skeleton_trainer import SkeletonTrainer
 from costream.training.text_trainer import TextTrainer
@@ -58,11 +59,18 @@ def train(settings: TrainSettings) -> ExitCode:
         prepare_torch(settings.threads)
         device = find_device(settings.device)
         settings = replace(settings, device=str(device))
-        check_licence(settings.model, settings.weights, settings.licence)
-        base = with_new_head(read_whole(settings.model, settings.weights))
+        base = feature_base(settings)
+        trainer: CustomClassTrainer
+        if base is None:
+            check_licence(settings.model, settings.weights, settings.licence)
+            base = with_new_head(read_whole(settings.model, settings.weights))
+            trainer = trainer_of(base.card)
+            for name in settings.of_features:
+                raise UsageError("applies to trainings on features only", where=name)
+        else:
+            trainer = FeatureTrainer()
         # Untrained base weights mean training from scratch, whatever was requested.
         settings = replace(settings, scratch=settings.scratch or base.card.untrained)
-        trainer = trainer_of(base.card)
         settings = trainer.check(base.card, settings)
         check_adapter(settings, base.card.finds_objects)
         data = trainer.read(base.card, settings)
@@ -72,12 +80,13 @@ def train(settings: TrainSettings) -> ExitCode:
         ]
         with log_resume_hint(partials):
             cache = FeatureCache(settings.cache, setup.card, setup.encoder, settings.device)
-            for part in (setup.network, setup.frontend):
+            parts = [part for part in (setup.network, setup.frontend) if part is not None]
+            for part in parts:
                 part.to(device)
             workspace = Workspace(settings, base, cache, *partials)
             result = trainer.fit(setup, data, workspace)
             cache.prune()
-            for part in (setup.network, setup.frontend):
+            for part in parts:
                 part.cpu()
         trained = trainer.describe(setup, result, data, workspace)
         save_model(paths[0], trained.card, setup.network, setup.frontend)

@@ -29,6 +29,17 @@ class Schedule:
     decay: float = 0.02
     smoothing: float = 0.03  # of the labels
     seconds: float = 0.0  # of wall time that the steps are spread over; 0: as long as they take
+    clip: float | None = 1.0  # largest norm of the gradients
+
+    def optimizer(
+        self, modules: nn.Module
+    ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+        """Return AdamW and its one-cycle schedule."""
+        optimizer = adamw(modules, self.rate, self.decay)
+        cycle = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, self.rate, self.steps, pct_start=0.15
+        )
+        return optimizer, cycle
 
 
 def adamw(module: nn.Module, rate: float, decay: float) -> torch.optim.AdamW:
@@ -75,7 +86,7 @@ class Average:
 
 
 class Optimizer:
-    """AdamW under a one-cycle schedule: iterate over its steps and call ``step`` in each.
+    """The optimizer of a schedule: iterate over its steps and call ``step`` in each.
 
     With a ``partial``, training resumes from that checkpoint and updates it; ``parts`` are further
     state that changes from step to step. With ``schedule.seconds`` the steps are spread evenly over
@@ -91,10 +102,8 @@ class Optimizer:
         parts: Mapping[str, Stateful] | None = None,
     ) -> None:
         self._modules = nn.ModuleList(modules).train()
-        self._optimizer = adamw(self._modules, schedule.rate, schedule.decay)
-        self._cycle = torch.optim.lr_scheduler.OneCycleLR(
-            self._optimizer, schedule.rate, schedule.steps, pct_start=0.15
-        )
+        self._optimizer, self._cycle = schedule.optimizer(self._modules)
+        self._clip = schedule.clip
         self._steps, self._title, self._partial = schedule.steps, title, partial
         self._seconds = schedule.seconds
         # The state stored in checkpoints.
@@ -140,7 +149,8 @@ class Optimizer:
 
     def apply(self, loss: Tensor) -> None:
         """Take one step with the gradients of ``loss`` that the parameters hold."""
-        nn.utils.clip_grad_norm_(self._modules.parameters(), 1.0)
+        if self._clip is not None:
+            nn.utils.clip_grad_norm_(self._modules.parameters(), self._clip)
         self._optimizer.step()
         self._cycle.step()
         self._loss = loss.detach()

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from costream.core.errors import UsageError
 from costream.evaluation.clips import sequence_scores, without
@@ -145,16 +146,7 @@ class SequenceTrainer(ABC):
             costs={},
             compression={},
         )
-        torch.manual_seed(settings.seed)
-        merged = {k: v for k, v in base.tensors.items() if k.startswith("frontend.")}
-        for key, fresh in new_network(card).state_dict().items():
-            name = f"network.{key}"
-            stored = None if settings.scratch else base.tensors.get(name)
-            # A stored classifier fits only the labels it was trained on.
-            kept = labels == base.card.labels or not name.startswith(_CLASSIFIERS)
-            fits = stored is not None and kept and stored.shape == fresh.shape
-            merged[name] = stored if stored is not None and fits else fresh
-        network, frontend = build(card, merged)
+        network, frontend = build(card, fitting_tensors(card, base, settings))
         if frontend is None:
             raise untrainable_error(base.card)
         return TrainSetup(network, frontend, card, frontend)
@@ -202,6 +194,24 @@ class SequenceTrainer(ABC):
         text = card_text(card, sequence_table)
         adapter = None if adaptation is None else adaptation.adapter
         return TrainedModel(card, text, sequence_report(report), verdict, adapter)
+
+
+def fitting_tensors(card: Card, base: Weights, settings: TrainSettings) -> dict[str, Tensor]:
+    """Return the base weights that fit the network of a card, and random ones for the rest.
+
+    The frontend is that of the base. With ``scratch`` the network is random; with other labels
+    its classifier is.
+    """
+    torch.manual_seed(settings.seed)
+    merged = {k: v for k, v in base.tensors.items() if k.startswith("frontend.")}
+    for key, fresh in new_network(card).state_dict().items():
+        name = f"network.{key}"
+        stored = None if settings.scratch else base.tensors.get(name)
+        # A stored classifier fits only the labels it was trained on.
+        kept = card.labels == base.card.labels or not name.startswith(_CLASSIFIERS)
+        fits = stored is not None and kept and stored.shape == fresh.shape
+        merged[name] = stored if stored is not None and fits else fresh
+    return merged
 
 
 def _validation(

@@ -17,6 +17,7 @@ MAJORITY = "majority"
 FEWEST = 8  # validation examples; with fewer no result is significant
 SURE = 0.1  # largest probability of a better result by chance (one-sided sign test)
 GOOD = 0.9  # share of right answers that needs no better baseline
+TIED = 0.005  # difference of two figures that are called equal
 COUNTED = 100  # below so many examples, shares are written as counts
 _NAMES = {
     CENTROID: "the nearest class mean",
@@ -78,22 +79,28 @@ def classification_verdict(
     return f"better than {compared}"
 
 
-def detection_verdict(
-    own: Mapping[str, Any], baselines: Mapping[str, Mapping[str, Any]], held: Held
+def score_verdict(
+    measure: str,
+    own: Mapping[str, Any],
+    baselines: Mapping[str, Mapping[str, Any]],
+    held: Held,
 ) -> str:
-    """Return the verdict on a detector by its AP50, whose interval is ``AP50_95`` if known."""
+    """Return the verdict by a figure, AP50 or mAP, whose interval is ``MEASURE_95`` if known."""
+    score = own.get(measure)
     too_few = _too_few(held, "")
-    if too_few or own["AP50"] is None:
-        return too_few or "not validated: there are no objects in the validation images"
-    scores = {name: s["AP50"] for name, s in baselines.items() if s["AP50"] is not None}
+    if too_few or score is None:
+        return too_few or f"not validated: nothing is labelled in the validation {held.noun}s"
+    scores = {name: s[measure] for name, s in baselines.items() if s[measure] is not None}
     if not scores:
-        return f"AP50 {own['AP50']:.2f} on {held}; there is no baseline to compare with"
+        return f"{measure} {score:.2f} on {held}; there is no baseline to compare with"
     best = max(scores, key=lambda name: scores[name])
     name = _NAMES.get(best, best.replace(", before", " before this training"))
-    compared = f"{name} (AP50 {own['AP50']:.2f} against {scores[best]:.2f}, {held})"
-    if own["AP50"] <= scores[best]:
+    compared = f"{name} ({measure} {score:.2f} against {scores[best]:.2f}, {held})"
+    if abs(score - scores[best]) < TIED and score >= GOOD:
+        return f"as good as {compared}: the classes are easy to distinguish"
+    if score <= scores[best]:
         return f"no better than {compared}: {held.remedy}"
-    if own.get("AP50_95", [0.0])[0] <= scores[best]:
+    if (own.get(f"{measure}_95") or [0.0])[0] <= scores[best]:
         return f"perhaps better than {compared}, but that may be chance: {held.remedy}"
     return f"better than {compared}"
 

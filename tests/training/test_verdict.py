@@ -13,7 +13,6 @@ from costream.training.verdict import (
     MAJORITY,
     Held,
     classification_verdict,
-    detection_verdict,
     group_text,
     share_text,
 )
@@ -129,4 +128,4 @@ def test_a_detector_against_its_baselines(
     own: dict[str, Any], others: dict[str, float | None], count: int, verdict: str
 ) -> None:
     scores = {name: {"AP50": value} for name, value in others.items()}
-    assert detection_verdict(own, scores, Held(count, "image", "", "wait")) == verdict
+    assert score_verdict("AP50", own, scores, Held(count, "image", "", "wait")) == verdict

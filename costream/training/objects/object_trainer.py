@@ -60,7 +60,7 @@ from costream.training.objects.prototypes import prototypes
 from costream.training.optim import Schedule, device_of
 from costream.training.report.detector_report import DetectorReport, objects_report
 from costream.training.training_loop import TrainingRun
-from costream.training.verdict import Held, detection_verdict, group_text
+from costream.training.verdict import Held, group_text, score_verdict
 from costream.weights_io.card import Card
 from costream.weights_io.file import Weights
 
@@ -218,8 +218,8 @@ class ObjectTrainer:
         remedy = "add images" + ("" if settings.fine_tune else ", or use --fine-tune")
         groups = group_text([still.group for still in checks], settings.group)
         others = {name: s for name, s in scores.items() if name != card.name}
-        verdict = detection_verdict(
-            scores.get(card.name, {}), others, Held(len(checks), "image", groups, remedy)
+        verdict = score_verdict(
+            "AP50", scores.get(card.name, {}), others, Held(len(checks), "image", groups, remedy)
         )
         card = replace(
             card,

@@ -55,8 +55,8 @@ def sequence_report(report: SequenceReport) -> str:
         _classes(report),
         _confusion(report),
         baselines(report, {"Top-1": "top1", "Top-1 of votes": "top1_vote", "mAP": "sequence_mAP"}),
-        _chosen(report),
-        _reliability(report),
+        chosen_settings(report),
+        reliability_charts(report),
         data(report.card),
         use(report, "--data FOLDER"),
     )
@@ -109,7 +109,8 @@ def _confusion(report: SequenceReport) -> Html | None:
     return section("Confusion", table(("Class", "Predicted as", "Examples"), rows, numbers=(2,)))
 
 
-def _chosen(report: SequenceReport) -> Html | None:
+def chosen_settings(report: SequenceReport) -> Html | None:
+    """Return the section on temperature and timeline; None if they were not chosen."""
     chosen = report.calibration
     if chosen is None:
         return None
@@ -134,7 +135,8 @@ def _settings(temperature: float, timeline: Timeline) -> dict[str, str]:
     }
 
 
-def _reliability(report: SequenceReport) -> Html | None:
+def reliability_charts(report: SequenceReport) -> Html | None:
+    """Return the section on calibration; None without validation streams."""
     if not report.streams or report.calibration is None:
         return None
     probabilities = np.concatenate([stream.probabilities for stream in report.streams])
