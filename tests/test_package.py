@@ -142,6 +142,7 @@ def test_the_metadata_names_all_licences(wheel: Path) -> None:
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
 
 
+@pytest.mark.slow
 def test_the_sdist_builds_the_same_wheel(wheel: Path, released: Path) -> None:
     (again,), (sdist,) = released.glob("*.whl"), released.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:

@@ -248,6 +248,7 @@ def finished(tmp_path_factory) -> tuple[Path, Path]:
     return folder, out
 
 
+@pytest.mark.slow
 def test_a_repetition_does_only_what_is_missing(finished, tmp_path):
     folder, before = finished
     out = Path(shutil.copytree(before, tmp_path / "out"))
@@ -367,6 +368,7 @@ def test_fail_fast_stops_and_the_repetition_continues(clips, tmp_path):
 # --- inputs and exit codes --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_list_on_standard_input_with_limit(clips, tmp_path):
     listed = "\n".join(str(clips / f"{k}.mp4") for k in (2, 0, 1))
     run("batch", "-", "-o", tmp_path / "out", "--limit", 2, "--jobs", 1, input=listed)

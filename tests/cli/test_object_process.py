@@ -92,6 +92,7 @@ def test_tables_of_a_file_and_of_a_batch(weights: Path, tmp_path: Path) -> None:
     assert "tokens 9, now 8" in other.stderr
 
 
+@pytest.mark.slow
 def test_boxes_for_annotation_tools(weights: Path, tmp_path: Path) -> None:
     """They are those of the records, are read back, and are made again by a batch."""
     clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)

@@ -100,7 +100,10 @@ def test_wait_leaves_out_the_warm_up():
 
 
 @posix
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+)
 def test_signals_finalise_files(tmp_path, endless, number, code):
     child = start("detect", endless, "-o", tmp_path, "-f", "jsonl,json,csv,srt")
     wait_until(lambda: lines_in(tmp_path / "long.ts.jsonl.part") >= 20, child)
@@ -191,6 +194,7 @@ def test_interrupt_while_waiting_for_standard_input():
     assert b"Traceback" not in stderr
 
 
+@pytest.mark.slow
 @posix
 def test_a_reader_that_leaves_ends_the_run_quietly(endless):
     child = start("detect", endless, "-q", "-f", "jsonl")
@@ -245,6 +249,7 @@ def test_standard_input_that_was_closed_before(command, said, tmp_path):
     assert done.returncode == (2 if said else 0)
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full (Linux)")
 def test_a_full_disk_is_reported():
@@ -285,6 +290,7 @@ def test_a_reader_of_standard_error_that_leaves_ends_no_run(tmp_path):
     assert records(path)[-1]["complete"] is True
 
 
+@pytest.mark.slow
 @posix
 def test_kill_leaves_readable_lines(tmp_path, endless):
     child = start("detect", endless, "-o", tmp_path)
@@ -296,6 +302,7 @@ def test_kill_leaves_readable_lines(tmp_path, endless):
     assert len(records(complete)) >= 50
 
 
+@pytest.mark.slow
 def test_piped_video_equals_the_file(endless):
     with endless.open("rb") as media:
         piped = run("detect", "-", "--duration", "20", "-f", "jsonl", stdin=media)

@@ -161,11 +161,11 @@ def test_a_terminal_shows_what_lasts_to_the_end(clips, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("uri", "model"), [("a.mp4", "cooadtr"), ("-", "cooadtr"), ("mic", "cosounds")]
+    ("uri", "model"), [("room.mp4", "cooadtr"), ("-", "cooadtr"), ("mic", "cosounds")]
 )
-def test_only_streams_and_cameras_have_clips(clips, tmp_path, uri, model):
+def test_only_streams_and_cameras_have_clips(tmp_path, uri, model):
     options = ("-m", model, "--realtime", "-o", tmp_path / "log", "--on", "*>=0.8", "--clips", "1")
-    source = clips / uri if uri == "a.mp4" else uri
+    source = SAMPLES / uri if uri == "room.mp4" else uri
     refused(2, "only streams and cameras have clips", "watch", source, *options)
 
 
@@ -179,6 +179,7 @@ def test_a_reader_that_has_left_ends_it_well(clips):
     process.stderr.close()
 
 
+@pytest.mark.slow
 @needs_rtsp
 def test_changes_of_feeds_are_reported_and_the_others_continue(tmp_path):
     """One is killed and comes back, one has a wrong password, one does not exist."""
@@ -302,6 +303,7 @@ def test_a_second_watch_is_refused_without_a_table_of_nothing(clips, tmp_path):
     assert "watched" not in said
 
 
+@pytest.mark.slow
 def test_a_restart_continues_where_it_was(clips, tmp_path):
     told = ("watch", clips / "a.mp4", "--realtime", "-o", tmp_path, "-q", "--state-dir", tmp_path)
     file = tmp_path / "a.mp4.jsonl"

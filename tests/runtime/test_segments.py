@@ -233,7 +233,7 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(tuple(events), timeline, delay_s, background)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(cases())
 def test_equals_the_offline_reference(case: Case) -> None:
     groups, timeline = stream(case), case.timeline

@@ -375,7 +375,13 @@ def test_a_full_disk_behind_a_stream(format: str, run: Any) -> None:
             full.close()
 
 
-@EVERY
+@pytest.mark.parametrize(
+    "format",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "mp4" else name
+        for name in sorted(FORMATS)
+    ],
+)
 def test_a_full_disk(format: str, tmp_path: Path) -> None:
     """In a process whose files may not grow beyond 4 KiB, which the system refuses like ENOSPC."""
     pytest.importorskip("resource", reason="needs POSIX resource limits")

@@ -113,6 +113,7 @@ def runs_in(paths: list[Path]) -> list[list[int]]:
     return runs
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_is_readable_and_nothing_is_lost(tmp_path: Path) -> None:
     """While the files of some 400 records are made parts; what was taken is what is read."""
     chance, taken = random.Random(6), []
