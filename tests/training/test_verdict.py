@@ -14,6 +14,7 @@ from costream.training.verdict import (
     Held,
     classification_verdict,
     group_text,
+    score_verdict,
     share_text,
 )
 
@@ -120,7 +121,7 @@ def test_examples_and_shares_in_words() -> None:
             {"AP50": None},
             {},
             12,
-            "not validated: there are no objects in the validation images",
+            "not validated: nothing is labelled in the validation images",
         ),
     ],
 )

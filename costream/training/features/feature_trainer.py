@@ -18,7 +18,7 @@ from costream.labels.examples import Example, split, to_examples
 from costream.labels.reading import read_recordings
 from costream.labels.recording import BACKGROUNDS
 from costream.models.build import build
-from costream.models.catalogue import find_weights, read_whole
+from costream.models.catalogue import check_licence, find_weights, read_whole
 from costream.models.compatibility import input_width
 from costream.models.oad.cooadtr import TokenClassifier
 from costream.models.oad.miniroad import MiniRoad
@@ -65,6 +65,7 @@ from costream.weights_io.file import Weights, read_card
 log = logging.getLogger("costream")
 
 CHANCE = "chance"  # mAP of scores that say nothing: the share of a class
+_DEPTHS = {"cooadtr-b2": 2}  # of names of weights, where it is not that of the architecture
 _NETWORKS = (TokenClassifier, OadTR, MiniRoad)
 
 
@@ -91,14 +92,15 @@ def feature_base(settings: TrainSettings) -> Weights | None:
     if not isinstance(kind, type) or not issubclass(kind, _NETWORKS):
         return None
     if card is not None and input_width(card) == features.width:
+        check_licence(settings.model, settings.weights, settings.licence)
         return read_whole(settings.model, settings.weights)
     if card is not None and (not is_name or settings.weights is not None):
         what = f"{card.name} takes rows of {input_width(card)} values, not {features.width}"
         hint = f"costream models init {architecture} --set input_width={features.width}"
         raise UsageError(what, where=settings.data, hint=hint)
     sizes: dict[str, Any] = {"input_width": features.width}
-    if card is not None and issubclass(kind, TokenClassifier):
-        sizes["depth"] = card.arguments.get("depth", 1)
+    if settings.model in _DEPTHS:
+        sizes["depth"] = _DEPTHS[settings.model]
     new, network, _ = random_model(architecture, settings.model, sizes, seed=settings.seed)
     numbers = sum(p.numel() for p in network.parameters())
     say(
@@ -288,7 +290,7 @@ class FeatureTrainer:
             split=f"{trained} recordings to train, {checks} to validate, by file or group."
             + "".join(f" {sentence}" for sentence in notes),
             limits=f"Verdict: {verdict}. Only for the features it was trained on.",
-            licence="Licence of the features" + (f" and of {origin}" if origin else ""),
+            **workspace.terms("features"),
             metrics={"validation": result.scores} if result.scores else {},
         )
         if result.adaptation.facts:

@@ -45,9 +45,9 @@ class FeatureWindows:
     """The windows of recordings, in a new order in each epoch.
 
     An epoch has every ``stride``-th window of a recording, from a random one on. Windows whose
-    labelled rows are all unknown, or ignored, are left out. With ``stepwise``, a stream is a
-    window long after its first window, and labelled at each of these steps; a step then has as many
-    labelled rows as otherwise, or one stream.
+    labelled rows are all unknown, or ignored, are left out. With ``stepwise``, streams follow each
+    other: each goes on for as many rows as a window has after its first window is full, and is
+    labelled at these steps. A batch then has as many labelled rows as otherwise, or one stream.
 
     Args:
         recordings: rows and labels, in a fixed order.
@@ -105,10 +105,14 @@ class FeatureWindows:
         """Return recording and end of each window, [N, 2]; ``phase``: windows that are skipped."""
         recipe, parts = self._recipe, []
         for k, usable in enumerate(self._usable):
-            first = self._labelled if recipe.padded else self._rows
-            ends = np.arange(first + phase, len(usable) + 1 - recipe.ahead, self._stride)
+            first = min(self._labelled, len(usable)) if recipe.padded else self._rows
+            places = len(usable) + 1 - recipe.ahead - first
+            if places < 1:
+                continue
+            begin = first + phase % min(self._stride, places)
+            ends = np.arange(begin, first + places, self._stride)
             counts = np.concatenate(([0], np.cumsum(usable)))
-            ends = ends[counts[ends] > counts[ends - self._labelled]]
+            ends = ends[counts[ends] > counts[np.maximum(ends - self._labelled, 0)]]
             parts.append(np.column_stack([np.full(len(ends), k), ends]))
         return np.concatenate(parts) if parts else np.zeros((0, 2), np.int64)
 
@@ -116,8 +120,8 @@ class FeatureWindows:
         rows = recording.rows[max(0, end - self._rows) : end]
         rows = F.pad(rows, (0, 0, self._rows - len(rows), 0))
         first, ahead = end - self._labelled, self._recipe.ahead
-        targets = recording.targets[first : end + ahead]
-        targets = F.pad(targets, (0, 0, 0, self._labelled + ahead - len(targets)))
+        targets = recording.targets[max(0, first) : end + ahead]
+        targets = F.pad(targets, (0, 0, max(0, -first), 0))
         coming = targets[1:].unfold(0, ahead, 1).mT if ahead else targets[:, None, :][:, :0]
         return rows, targets[: self._labelled], coming
 
