@@ -222,16 +222,26 @@ def test_sound_is_not_a_video(base, tmp_path):
 TONES = {"high": 3000.0, "low": 300.0}
 
 
-def test_features_are_not_video(base, tmp_path):
-    (tmp_path / "grow").mkdir()
-    (tmp_path / "slide").mkdir()
-    made = ("features", make_video(tmp_path / "a.mp4", frames=8), "-m", base, "-o")
-    run(*made, tmp_path / "grow" / "a.npz")
-    run(*made, tmp_path / "slide" / "a.npz")
-    (tmp_path / "a.mp4").unlink()
-    given = ("--data", tmp_path, "-o", tmp_path / "o.safetensors", "--validation", 0)
+def test_features_of_its_frontend_train_the_network_alone(base, tmp_path):
+    for label in ("grow", "slide"):
+        (tmp_path / "data" / label).mkdir(parents=True)
+        video = make_video(tmp_path / f"{label}.mp4", frames=48)
+        run("features", video, "-m", base, "-o", tmp_path / "data" / label / "a.npz")
+    path = tmp_path / "o.safetensors"
+    given = ("--data", tmp_path / "data", "-o", path, "--validation", 0, "--steps", 2)
+    run("train", base, *given)
+    card = read_card(path)
+    assert card.labels == ("background", "grow", "slide")
+    assert card.frontend == read_card(base).frontend
+    assert run("detect", tmp_path / "grow.mp4", "-m", path, "-f", "jsonl").stdout
+
+
+def test_features_in_a_table_are_refused(base, tmp_path):
+    np.savez(tmp_path / "a.npz", features=np.zeros((8, 6), np.float32), rate_hz=8.0)
+    (tmp_path / "clips.csv").write_text("file,label\na.npz,grow\na.npz,slide\n", "utf-8")
+    given = ("--data", tmp_path / "clips.csv", "-o", tmp_path / "o.safetensors")
     told = run("train", base, *given, code=2).stderr
-    assert told.count("training takes recordings, not features") == 2
+    assert "training takes recordings, not features" in told
 
 
 def write_tone(path, tone, seed):
