@@ -21,7 +21,7 @@ from costream.labels.examples import normalise_label
 
 
 @dataclass(frozen=True)
-class Published:
+class PaperFigure:
     """The figure of a paper; see ``Protocol.measure``."""
 
     network: str
@@ -40,7 +40,7 @@ class Protocol:
     first: int = 63  # first scored row, from 0
     tail: int = 9  # rows at the end that are not scored
     measure: str = "mAP"  # key of the figure that papers report
-    published: tuple[Published, ...] = ()  # on the complete test part
+    published: tuple[PaperFigure, ...] = ()  # on the complete test part
 
     @property
     def background(self) -> str:
@@ -88,13 +88,13 @@ PROTOCOLS = {
         THUMOS14.names[:-1],
         THUMOS14.names[-1:],
         published=(
-            Published("OadTR", _ANET, 0.583, _OADTR),
-            Published("OadTR", _KINETICS, 0.652, _OADTR),
-            Published("CoOadTR, one block", _ANET, 0.561, _CONTINUAL),
-            Published("CoOadTR, one block", _KINETICS, 0.642, _CONTINUAL),
-            Published("CoOadTR, two blocks", _ANET, 0.568, _CONTINUAL),
-            Published("CoOadTR, two blocks", _KINETICS, 0.644, _CONTINUAL),
-            Published("MiniROAD", _KINETICS, 0.718, _MINIROAD),
+            PaperFigure("OadTR", _ANET, 0.583, _OADTR),
+            PaperFigure("OadTR", _KINETICS, 0.652, _OADTR),
+            PaperFigure("CoOadTR, one block", _ANET, 0.561, _CONTINUAL),
+            PaperFigure("CoOadTR, one block", _KINETICS, 0.642, _CONTINUAL),
+            PaperFigure("CoOadTR, two blocks", _ANET, 0.568, _CONTINUAL),
+            PaperFigure("CoOadTR, two blocks", _KINETICS, 0.644, _CONTINUAL),
+            PaperFigure("MiniROAD", _KINETICS, 0.718, _MINIROAD),
         ),
     ),
     "tvseries": Protocol(
@@ -102,11 +102,11 @@ PROTOCOLS = {
         TVSERIES.names,
         measure="calibrated_mAP",
         published=(
-            Published("CoOadTR, one block", _ANET, 0.876, _CONTINUAL),
-            Published("CoOadTR, one block", _KINETICS, 0.877, _CONTINUAL),
-            Published("CoOadTR, two blocks", _ANET, 0.877, _CONTINUAL),
-            Published("CoOadTR, two blocks", _KINETICS, 0.876, _CONTINUAL),
-            Published("MiniROAD", _KINETICS, 0.896, _MINIROAD),
+            PaperFigure("CoOadTR, one block", _ANET, 0.876, _CONTINUAL),
+            PaperFigure("CoOadTR, one block", _KINETICS, 0.877, _CONTINUAL),
+            PaperFigure("CoOadTR, two blocks", _ANET, 0.877, _CONTINUAL),
+            PaperFigure("CoOadTR, two blocks", _KINETICS, 0.876, _CONTINUAL),
+            PaperFigure("MiniROAD", _KINETICS, 0.896, _MINIROAD),
         ),
     ),
 }

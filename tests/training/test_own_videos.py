@@ -225,7 +225,7 @@ TONES = {"high": 3000.0, "low": 300.0}
 def test_features_of_its_frontend_train_the_network_alone(base, tmp_path):
     for label in ("grow", "slide"):
         (tmp_path / "data" / label).mkdir(parents=True)
-        video = make_video(tmp_path / f"{label}.mp4", frames=48)
+        video = make_video(tmp_path / f"{label}.mp4", frames=60, rate=8)
         run("features", video, "-m", base, "-o", tmp_path / "data" / label / "a.npz")
     path = tmp_path / "o.safetensors"
     given = ("--data", tmp_path / "data", "-o", path, "--validation", 0, "--steps", 2)
