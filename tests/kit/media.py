@@ -247,6 +247,7 @@ def excerpt(
     *,
     rate: int = 8,
     size: tuple[int, int] | None = None,
+    b_frames: int | None = None,
 ) -> Path:
     """Write pictures of a video from ``start_s`` on as H.264, so many a second of their own."""
     with av.open(str(source)) as given, av.open(str(target), "w") as out:
@@ -254,6 +255,8 @@ def excerpt(
         stream = out.add_stream("libx264", rate=rate)
         stream.width, stream.height = size or (video.width, video.height)
         stream.pix_fmt = "yuv420p"
+        if b_frames is not None:
+            stream.max_b_frames = b_frames
         taken = 0
         for frame in given.decode(video=0):
             if frame.time < start_s or taken >= seconds * rate:

@@ -34,10 +34,13 @@ class Faults:
 
 
 @contextmanager
-def camera(*paths: Path, **faults: object) -> Iterator[str]:
-    """Return the address of a camera with a track for each file, sent again and again."""
+def camera(*paths: Path, port: int = 0, **faults: object) -> Iterator[str]:
+    """Return the address of a camera with a track for each file, sent again and again.
+
+    ``port``: 0 is a free one.
+    """
     films = [_units_of(path) for path in paths]
-    server = socket.create_server(("127.0.0.1", 0))
+    server = socket.create_server(("127.0.0.1", port))
     port = server.getsockname()[1]
     made = Faults(**faults)  # type: ignore[arg-type]
 

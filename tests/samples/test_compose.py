@@ -1,25 +1,24 @@
-"""The container and its neighbours: what their files tell to run does run, without containers."""
+"""The container and its neighbours: the lines of their files are run in empty roots."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit.broker import Broker, Listener, needs_broker
+from kit.broker import needs_broker
+from kit.clean_root import CleanRoots, needs_roots
 from kit.media import excerpt
-from kit.object_nets import write_model
-from kit.paths import ROOT, SAMPLES
-from kit.program import environment, start
+from kit.paths import ROOT, SAMPLES, WEIGHTS
 from kit.runs import records, wait_until
 
 FOLDER = SAMPLES / "compose"
@@ -89,67 +88,120 @@ def test_the_dockerfile_keeps_to_the_rules() -> None:
     assert "root" not in users
 
 
-@pytest.mark.skipif(shutil.which("sh") is None, reason="needs a shell")
-def test_the_steps_are_shell_lines(tmp_path: Path) -> None:
-    """Each RUN is run by sh in folders of its own, with programs that write down their words."""
-    place, wheels = tmp_path / "bin", tmp_path / "wheels"
-    place.mkdir()
-    wheels.mkdir()
-    (wheels / "costream-0.1.0-py3-none-any.whl").touch()
-    for name in ("pip", "useradd", "install", "costream"):
-        program = place / name
-        program.write_text(f'#!/bin/sh\nfor word in {name} "$@"; do echo "$word"; done\n')
-        program.chmod(0o755)
-    done = []
-    for line in (rest for word, rest in instructions() if word == "RUN"):
-        checked = subprocess.run(["sh", "-n", "-c", line], capture_output=True, check=False)
-        assert (checked.returncode, checked.stderr) == (0, b"")
-        line = line.replace("/wheels", str(wheels))
-        ran = subprocess.run(
-            ["sh", "-e", "-c", line],
-            env={"PATH": f"{place}:/usr/bin:/bin"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        done.append(ran.stdout.split("\n")[:-1])
-    build, fetch, user = done
-    assert build[:2] == ["pip", "wheel"]
-    assert build[-1] == "/src"
-    assert fetch[-2:] == ["torch<2.16", f"{wheels}/costream-0.1.0-py3-none-any.whl[mqtt]"]
-    assert user[0] == "useradd"
-    assert user[-5:] == ["install", "-d", "-o", "costream", "/data"]
+METRICS = (
+    "import urllib.request as u; print(u.urlopen('http://127.0.0.2:9100/metrics').read().decode())"
+)
+HEARD = """
+from paho.mqtt import subscribe
+print(subscribe.simple("costream/room/available", hostname="127.0.0.2").payload.decode())
+"""
+CAMERA = """
+import sys, time
+from pathlib import Path
+from kit.rtsp_camera import camera
+with camera(Path({file!r}), port=8554) as url:
+    print(url, flush=True)
+    time.sleep(3600)
+"""
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CleanRoots]:
+    """The image: all instructions of the Dockerfile, in a root for each of its stages."""
+    roots = CleanRoots(tmp_path_factory.mktemp("roots"), "build", "image", "broker")
+    try:
+        build_image(roots)
+        yield roots
+    finally:
+        roots.close()
+
+
+def build_image(roots: CleanRoots) -> None:
+    stages = iter(("build", "image"))
+    for word, rest in instructions():
+        if word == "FROM":
+            stage = next(stages)
+        elif word == "COPY":
+            *options, source, target = rest.split()
+            outside = roots.folder / "build" / source[1:] if options else ROOT / source
+            left_out = (FOLDER / "Dockerfile.dockerignore").read_text("utf-8").split()
+            ignored = [line.removeprefix("**/").rpartition("/")[2] for line in left_out]
+            place = roots.folder / stage / target[1:]
+            shutil.copytree(outside, place, ignore=shutil.ignore_patterns(*ignored))
+        elif word == "RUN":
+            roots.run(stage, "sh", "-c", rest)
 
 
 @pytest.mark.slow
+@needs_roots
 @needs_broker
-def test_the_watch_runs_and_is_healthy(services: dict[str, Any], tmp_path: Path) -> None:
-    words = shlex.split(services["watch"]["command"])
-    weights = write_model(tmp_path / "tiny-objects.safetensors")
-    clip = excerpt(SAMPLES / "room.mp4", tmp_path / "room.mp4", 0, 10)
-    feeds = (FOLDER / "feeds.toml").read_text("utf-8")
-    (tmp_path / "feeds.toml").write_text(feeds.replace("rtsp://camera:8554/room", str(clip)))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    with Broker(tmp_path) as broker, Listener(broker) as heard:
-        own = {"/config/feeds.toml": "feeds.toml", "eventful-vitdet": str(weights), "9100": port,
-               "mqtt://broker": f"mqtt://127.0.0.1:{broker.port}"}  # fmt: skip
-        assert own.keys() <= set(words)
-        child = start(*(own.get(word, word) for word in words), "--realtime", cwd=tmp_path)
-        check = steps()["HEALTHCHECK"].split("CMD python ")[1].replace(":9100/", f":{port}/")
-        line = f"{shlex.quote(sys.executable)} {check}"
+def test_the_image_is_built_and_its_services_run(
+    services: dict[str, Any], roots: CleanRoots, tmp_path: Path
+) -> None:
+    given = steps()
+    user, folder, entry = given["USER"], given["WORKDIR"], json.loads(given["ENTRYPOINT"])
+    image = roots.folder / "image"
+    how: dict[str, Any] = {"user": user, "cwd": folder}
+    listed = roots.run("image", *entry, "models", "list", "--json", **how)
+    found = {
+        e["name"] for e in json.loads(listed) if e["origin"] in ("shipped", "research") if e["path"]
+    }
+    assert found == {path.stem for path in WEIGHTS.glob("*.safetensors")}
 
-        def is_healthy() -> bool:
-            done = subprocess.run(["sh", "-c", line], env=environment(), capture_output=True)
-            return done.returncode == 0
+    hosts = "127.0.0.1 localhost " + " ".join(services)
+    for root in ("image", "broker"):
+        (roots.folder / root / "etc" / "hosts").write_text(f"{hosts}\n")
+    # The file is part of the image of the broker, which is not built here.
+    (roots.folder / "broker" / "mosquitto-no-auth.conf").write_text(
+        "listener 1883\nallow_anonymous true\n"
+    )
+    watch = services["watch"]
+    (mount,) = [each.split(":") for each in watch["volumes"] if each.startswith("./")]
+    (image / mount[1][1:]).parent.mkdir()
+    shutil.copy(FOLDER / mount[0], image / mount[1][1:])
+    film = excerpt(SAMPLES / "room.mp4", tmp_path / "room.ts", 3, 20, b_frames=0)
+    children = [
+        roots.start("broker", *shlex.split(services["broker"]["command"])),
+        roots.beside(CAMERA.format(file=str(film))),
+    ]
+    assert children[1].stdout is not None
+    assert children[1].stdout.readline() == "rtsp://127.0.0.1:8554/live\n"
+    child = roots.start("image", *entry, *shlex.split(watch["command"]), **how)
+    check = given["HEALTHCHECK"].split(" CMD ")[1]
 
-        wait_until(is_healthy, child)
-        wait_until(lambda: heard.newest("costream/room/available") == b"online", child)
-        child.send_signal(signal.SIGTERM)  # as a container is stopped
-        child.communicate(timeout=60)
-        assert child.returncode == 143
-        wait_until(lambda: heard.newest("costream/status") == b"offline")
-    assert records(tmp_path / "log" / "room.jsonl")[0]["options"]["places"]
+    def is_healthy() -> bool:
+        done = roots.start("image", "sh", "-c", check, **how)
+        done.communicate(timeout=60)
+        return done.returncode == 0
+
+    wait_until(is_healthy, child)
+    port = given["EXPOSE"]
+    assert watch["ports"] == [f"127.0.0.1:{port}:{port}"]
+    assert "costream_feed_steps_total" in roots.answer(METRICS)  # not on the loopback address alone
+    wait_until(lambda: roots.answer(HEARD) == "online\n", child)
+    wait_until(lambda: list((image / "data" / "pictures").glob("*.jpg")), child)
+    (inside,) = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text("ascii").split()
+    os.kill(int(inside), signal.SIGTERM)  # as a container is stopped
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 143, err
+    header, *rest = records(image / "data" / "log" / "room.jsonl")
+    assert header["model"] == "nanodet"
+    assert header["options"]["places"]
+    assert any(record["type"] == "alert" for record in rest)
+    assert (image / "data").stat().st_uid == 1000
+
+
+@pytest.mark.slow
+@needs_roots
+def test_the_command_of_the_image_alone_runs(roots: CleanRoots) -> None:
+    given = steps()
+    data = roots.folder / "image" / given["WORKDIR"][1:]
+    clip = excerpt(SAMPLES / "room.mp4", data / "room.mp4", 0, 4)
+    (data / "feeds.toml").write_text(f'[[feed]]\nname = "door"\nurl = "{clip.name}"\n')
+    words = (*json.loads(given["ENTRYPOINT"]), *json.loads(given["CMD"]), "--realtime")
+    roots.run("image", *words, user=given["USER"], cwd=given["WORKDIR"])
+    summary = records(data / "log" / "door.jsonl")[-1]
+    assert (summary["type"], summary["complete"]) == ("summary", True)
 
 
 @pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="needs ffmpeg")
