@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from costream.api.keywords import checked_path, make_options
 from costream.core.errors import ExitCode, UsageError
@@ -36,7 +36,7 @@ _LATEST_S = 1e11  # of times: three thousand years; milliseconds since 1970 are 
 
 # Options of ``detect`` that ``stream`` does not have, because they concern files.
 _OF_FILES = {"start", "end", "duration", "output", "format", "overwrite", "model", "weights"}
-_LOADING = ("weights", "device", "dtype", "threads", "licence")  # options of ``load_model``
+_LOADING = ("weights", "device", "dtype", "threads", "licence", "pose")  # options of ``load_model``
 _OF_FILES |= {"on", "run", "post", "append"}  # of text
 
 
@@ -347,6 +347,7 @@ def load_model(
     *,
     threads: int | None = 1,
     licence: AllowedLicence | None = None,
+    pose: Literal["lite", "full"] | None = None,
 ) -> LoadedModel:
     """Load a model by its name, or a weight file by its path.
 
@@ -354,9 +355,10 @@ def load_model(
     together. ``device``: auto, cpu, cuda, cuda:N or mps. ``dtype``: float32, float64, bfloat16 or
     float16. ``threads``: sets the number of threads of torch, for this process; more than one
     make most steps slower. None: leave it. ``licence``: "free" or "non-commercial" refuses weights
-    that may not be used so; None or "any" does not. Raises ModelError if there are no such
-    weights, or they or the device cannot be used; UsageError for arguments of another type, and
-    for weights that ``licence`` refuses.
+    that may not be used so; None or "any" does not. ``pose``: the network that finds joints in
+    video, for models of skeletons. Raises ModelError if there are no such weights, or they or the
+    device cannot be used; UsageError for arguments of another type, and for weights that
+    ``licence`` refuses.
     """
     from costream.models import catalogue as registry
     from costream.runtime.torch_setup import prepare_torch
@@ -368,7 +370,12 @@ def load_model(
     if licence not in (None, *get_args(AllowedLicence)):
         hint = f"known: {', '.join(get_args(AllowedLicence))}"
         raise UsageError(f"licence={licence!r}", where="load_model", hint=hint)
-    return LoadedModel(registry.load_model(os.fspath(name), weights, device, dtype, licence))
+    model = registry.load_model(os.fspath(name), weights, device, dtype, licence)
+    if pose is not None:
+        from costream.models.pose.choice import find_joints_with
+
+        find_joints_with(model, pose)
+    return LoadedModel(model)
 
 
 def loaded(model: str | os.PathLike[str] | LoadedModel, options: Mapping[str, Any]) -> LoadedModel:

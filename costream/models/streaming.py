@@ -35,6 +35,7 @@ from costream.models.compatibility import (
 from costream.models.devices import find_device, find_dtype, synchronize
 from costream.models.head_scores import HeadScores, rows_with_nan
 from costream.models.oad.audiovisual import stack_audio_blocks
+from costream.models.pose.estimator import ESTIMATOR, landmarks
 from costream.models.pose.tracker import BOX, PoseTracker, PoseTrackers
 from costream.nn.cuda_graph import GraphedStep
 from costream.nn.state import State, numbers_of
@@ -150,6 +151,7 @@ class StreamingModel:
         self.frontend: Any = self._place(frontend) if on_device else frontend
         self.info = _model_info(card, network, frontend, weights_sha256, heads)
         self.scores = HeadScores(self.info.heads)
+        self._pose = ESTIMATOR  # weights that find the joints of persons in frames
 
     @property
     def input_width(self) -> int:
@@ -371,12 +373,21 @@ class StreamingModel:
         if not frames:
             return tuple(item for item in items if isinstance(item, SkeletonFrame)) or None
         if state.poses is None:
-            state.poses = PoseTrackers(len(items), self.frontend.persons, self.frontend.places)
+            front = self.frontend
+            state.poses = PoseTrackers(len(items), front.persons, front.places, self._pose)
         return tuple(state.poses.find(frames))
 
     def person_finder(self, most: int) -> PoseTracker:
         """Return a finder of up to ``most`` persons in the frames of one stream."""
-        return PoseTracker(most, self.frontend.places)
+        return PoseTracker(most, self.frontend.places, self._pose)
+
+    def find_joints_with(self, weights: str) -> None:
+        """Find the joints of persons in frames with these weights, given by name, from now on.
+
+        Raises ModelError if they are missing.
+        """
+        landmarks(weights)
+        self._pose = weights
 
     def see(self, items: Sequence[Data], state: ModelState) -> Tensor:
         """Return the tokens [B, ...] of one item per stream, which are not feature rows.

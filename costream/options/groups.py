@@ -82,6 +82,12 @@ class ModelFlags(Group):
         parse=parse_budget,
         metavar="40ms|20GMAC|0.5x|@FILE",
     )
+    pose: Literal["lite", "full"] | None = flag(
+        "--pose",
+        "Network that finds joints in video; full has to be imported first.  [default: lite]",
+        on=VIDEO,
+        identity="if set",
+    )
     device: str = flag(
         "--device", "Where the model runs.", default="auto", metavar="auto|cpu|cuda:N|mps"
     )

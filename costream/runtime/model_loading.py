@@ -27,6 +27,10 @@ def load(options: Options) -> Model:
             dtype=options.dtype or "float32",
             licence=options.licence,
         )
+        if options.pose is not None:
+            from costream.models.pose.choice import find_joints_with
+
+            find_joints_with(model, options.pose)
         if options.threads > 1:
             from costream.runtime.threads import set_threads
 

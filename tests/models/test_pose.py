@@ -11,18 +11,21 @@ import numpy as np
 import pytest
 import torch
 
-from costream.core.errors import ModelError
+from costream.core.errors import ModelError, UsageError
 from costream.core.layouts import MEDIAPIPE_33
 from costream.core.records import SkeletonFrame, VideoFrame
-from costream.models.build import build
+from costream.models.build import build, save_model
 from costream.models.catalogue import load_model
 from costream.models.importing import import_files
+from costream.models.pose.blazepose import FULL, BlazePose
+from costream.models.pose.choice import find_joints_with
 from costream.models.pose.estimator import Crop, PoseEstimator, cut, in_picture
 from costream.models.pose.tracker import DetectedPerson, PoseTracker, PoseTrackers
 from costream.models.skeleton.joints import JointStreams
 from costream.models.verify import verify
 from costream.sources.base import SourceOptions
 from costream.sources.media.video_source import VideoSource
+from costream.weights_io.card import Card
 from costream.weights_io.file import read_weights
 from kit.paths import SAMPLES, WEIGHTS
 
@@ -216,3 +219,27 @@ def test_weights_of_a_pose_estimator_are_not_model_by_themselves(tmp_path: Path)
     damaged.write_bytes(b"\x1c\0\0\0TFL3" + bytes(40))
     with pytest.raises(ModelError, match=r"x\.tflite: (damaged|the tensor names)"):
         import_files([damaged], "x", {})
+
+
+def test_the_larger_network_is_imported_before_it_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_model("costgcn")
+    monkeypatch.setenv("COSTREAM_WEIGHTS", str(tmp_path))
+    missing = "no weights for pose-full here.*import pose_landmark_full.tflite --name pose-full"
+    with pytest.raises(ModelError, match=missing):
+        find_joints_with(model, "full")
+    torch.manual_seed(0)
+    card = Card("pose-full", "pose estimation", "blazepose", FULL, (), 0.0)
+    save_model(tmp_path / "pose-full.safetensors", card, BlazePose(**FULL))
+    (picture,) = frames("room.mp4", 5.0, 5.1)[:1]
+    assert model.person_finder(1).find(picture).scores.max() > 0.9
+    find_joints_with(model, "full")
+    assert model.person_finder(1).find(picture).scores.max() < 0.9  # random weights see nobody
+
+
+def test_a_model_without_skeletons_finds_no_joints() -> None:
+    with pytest.raises(UsageError, match="cosounds does not take joints"):
+        find_joints_with(load_model("cosounds"), "full")
+    with pytest.raises(UsageError, match="'heavy' is not one of lite, full"):
+        find_joints_with(load_model("cosounds"), "heavy")

@@ -30,6 +30,7 @@ from costream.weights_io.file import SUFFIX, read_weights
 from costream.weights_io.store import weight_folders
 
 DETECTOR, ESTIMATOR = "nanodet", "pose"
+POSES = {"lite": ESTIMATOR, "full": "pose-full"}  # names of the weights of both networks
 LOOK_S = 0.5  # between two looks of the detector while somebody is followed ...
 _SEARCH_S = 0.2  # ... and while nobody is
 _SURE = 0.4  # score of a person from which on they are looked at
@@ -72,13 +73,14 @@ class Crop(NamedTuple):
 class PoseEstimator:
     """Finds up to ``most`` persons and their joints in the frames of one stream.
 
-    Raises ModelError if the weights of the detector or of the landmarks are missing.
+    ``weights``: name of those of the landmarks. Raises ModelError if these, or the detector's, are
+    missing.
     """
 
-    def __init__(self, most: int = 1) -> None:
+    def __init__(self, most: int = 1, weights: str = ESTIMATOR) -> None:
         self._most = most
         self._detector, self._pixels = _detector()
-        self._network = _landmarks()
+        self._network = landmarks(weights)
         self.reset()
 
     def reset(self) -> None:
@@ -215,10 +217,11 @@ def _detector() -> tuple[NanoDetPlus, Pixels]:
 
 
 @cache
-def _landmarks() -> BlazePose:
-    _, network, _ = _loaded(ESTIMATOR)
+def landmarks(name: str) -> BlazePose:
+    """Return the network of these weights. ModelError if they are missing, or not BlazePose's."""
+    _, network, _ = _loaded(name)
     if not isinstance(network, BlazePose):
-        raise ModelError(f"{ESTIMATOR} has other weights here than those of BlazePose")
+        raise ModelError(f"{name} has other weights here than those of BlazePose")
     return network
 
 
@@ -228,7 +231,10 @@ def _loaded(name: str) -> tuple[Card, Any, Any]:
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         what = f"no weights for {name} here, with which persons are found in video"
-        raise ModelError(what, hint="reinstall costream")
+        hint = "reinstall costream"
+        if name == POSES["full"]:
+            hint = f"costream models import pose_landmark_full.tflite --name {name}"
+        raise ModelError(what, hint=hint)
     stored = read_weights(path)
     network, frontend = build(stored.card, stored.tensors)
     network.eval().requires_grad_(False)

@@ -8,7 +8,12 @@ import numpy as np
 
 from costream.core.layouts import MEDIAPIPE_33
 from costream.core.records import SkeletonFrame, VideoFrame
-from costream.models.pose.estimator import DetectedPerson, Numbers, PoseEstimator
+from costream.models.pose.estimator import (
+    ESTIMATOR,
+    DetectedPerson,
+    Numbers,
+    PoseEstimator,
+)
 
 BOX = (640, 480)  # frames are fitted into this; a person of a third of it is still detected well
 KEEP_S = 1.0  # a person who was not detected for this long has left the slot
@@ -18,11 +23,14 @@ class PoseTracker:
     """Detects up to ``persons`` persons in the frames of one stream, each in a slot of its own.
 
     ``places``: None for joints in metres, or the unit of their places in the picture: "unit", 0 to
-    1 along both sides, or "height", that of the picture.
+    1 along both sides, or "height", that of the picture. ``weights``: name of those that find
+    joints.
     """
 
-    def __init__(self, persons: int = 1, places: str | None = None) -> None:
-        self._persons, self._places = persons, places
+    def __init__(
+        self, persons: int = 1, places: str | None = None, weights: str = ESTIMATOR
+    ) -> None:
+        self._persons, self._places, self._weights = persons, places, weights
         self._estimator: PoseEstimator | None = None  # before the first frame
         self._last: list[tuple[float, Numbers] | None] = [None] * persons  # time and place
         self._numbers = [0] * persons  # of the persons in the slots
@@ -59,7 +67,7 @@ class PoseTracker:
 
     def _detect(self, frame: VideoFrame) -> list[DetectedPerson]:
         if self._estimator is None:
-            self._estimator = PoseEstimator(self._persons)
+            self._estimator = PoseEstimator(self._persons, self._weights)
         return self._estimator.find(frame.rgb, frame.time_s)
 
     def _assign(
@@ -89,8 +97,14 @@ class PoseTracker:
 class PoseTrackers:
     """The trackers of a batch of streams, created at the first frame."""
 
-    def __init__(self, batch_size: int, persons: int, places: str | None = None) -> None:
-        self._trackers = [PoseTracker(persons, places) for _ in range(batch_size)]
+    def __init__(
+        self,
+        batch_size: int,
+        persons: int,
+        places: str | None = None,
+        weights: str = ESTIMATOR,
+    ) -> None:
+        self._trackers = [PoseTracker(persons, places, weights) for _ in range(batch_size)]
 
     def find(self, frames: Sequence[VideoFrame]) -> list[SkeletonFrame]:
         """Return the persons in one frame of every stream."""
