@@ -7,12 +7,17 @@ import re
 import shutil
 import signal
 import time
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from costream.weights_io.file import read_card
+from costream.training.base import Workspace
+from costream.weights_io.card import Card
+from costream.weights_io.file import Weights, read_card
 from kit import data_skeleton
+from kit.data_training import train_settings
 from kit.program import costream, python, start
 from kit.runs import evaluate, refused, run
 
@@ -113,6 +118,43 @@ def test_fine_tuning_keeps_the_licence_and_repeats_with_its_seed(base, data, tmp
     assert digests[0] == digests[1]
     assert "public domain" in read_card(path).licence
     assert "started from tiny" in read_card(path).trained_on
+
+
+@pytest.mark.parametrize(
+    ("of_base", "of_data", "scratch", "frontend", "expected"),
+    [
+        ("research", "free", False, False, "research"),
+        ("research", None, False, False, "research"),
+        ("free", "free", False, False, "free"),
+        ("free", "non-commercial", False, False, "non-commercial"),
+        ("free", None, False, False, None),
+        (None, "free", False, False, None),
+        ("research", "free", True, False, "free"),
+        ("research", "free", True, True, "research"),  # whose frontend is kept
+    ],
+)
+def test_trained_weights_have_the_narrower_licence_class(
+    tmp_path, of_base, of_data, scratch, frontend, expected
+):
+    card = Card("base", "x", "cooadtr", {}, ("a",), 1.0, licence="words", licence_class=of_base)
+    tensors = {"frontend.x": torch.zeros(1)} if frontend else {}
+    settings = train_settings(tmp_path / "o", scratch=scratch, data_licence=of_data)
+    none: Any = None
+    terms = Workspace(settings, Weights(card, "", tensors), none, none, none).terms("examples")
+    assert terms["licence_class"] == expected
+    assert ("of base (words)" in terms["licence"]) == (not scratch or frontend)
+
+
+@pytest.mark.slow
+def test_the_licence_class_of_the_examples_is_on_the_card(base, data, tmp_path):
+    path = tmp_path / "own.safetensors"
+    made = ("train", base, "--data", data, "-o", path, "--steps", 1, "--scratch", "--overwrite")
+    run(*made, "--data-licence", "free")
+    assert read_card(path).licence_class == "free"
+    assert "- Licence (free): Licence of the examples" in path.with_suffix(".md").read_text("utf-8")
+    run(*made)
+    assert read_card(path).licence_class is None
+    assert "- Licence (unknown): " in path.with_suffix(".md").read_text("utf-8")
 
 
 @pytest.mark.slow

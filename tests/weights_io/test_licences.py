@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costream.core.errors import ModelError, UsageError
+import costream
+from costream.__main__ import main
+from costream.core.errors import ExitCode, ModelError, UsageError
 from costream.models.catalogue import check_licence
 from costream.weights_io.card import Card, card_schema
 from costream.weights_io.file import read_card, read_weights, write_weights
+from costream.weights_io.import_settings import CARD_KEYS, ImportSettings
 from costream.weights_io.licences import (
     CLASSES,
     UNKNOWN,
@@ -22,7 +25,7 @@ from costream.weights_io.licences import (
     licence_class,
     narrowest,
 )
-from kit.paths import RESEARCH, SHIPPED, WEIGHTS
+from kit.paths import RESEARCH, SAMPLES, SHIPPED, WEIGHTS
 
 PARTS = st.lists(st.sampled_from([*CLASSES, None]), min_size=1)
 
@@ -112,3 +115,69 @@ def test_a_class_that_allows_more_uses_passes_what_a_narrower_one_passes(tmp_pat
 def test_every_shipped_card_has_a_class():
     for folder, use in ((WEIGHTS, "free"), (RESEARCH, "research")):
         assert {read_card(p).licence_class for p in SHIPPED if p.parent == folder} == {use}
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"licence": "MIT"}, "free"),
+        ({"licence": "MIT", "licence_class": "research"}, "research"),
+        ({"licence": "ask us"}, None),
+        ({}, None),
+    ],
+)
+def test_an_import_takes_the_class_of_an_identifier_or_of_a_setting(config, expected):
+    assert ImportSettings(config, CARD_KEYS).terms["licence_class"] == expected
+
+
+def test_an_import_refuses_another_class():
+    with pytest.raises(UsageError, match=r"licence_class=x: not free, non-commercial or research"):
+        ImportSettings({"licence_class": "x"}, CARD_KEYS)
+
+
+def test_models_that_run_together_have_the_narrower_class():
+    card = costream.load_model("nanodet,cosounds", device="cpu").card
+    assert card.licence_class == "research"
+    assert card.licence.startswith("nanodet: Apache-2.0")
+    assert "; cosounds: Research use only" in card.licence
+
+
+def test_python_refuses_as_the_command_line_does():
+    with pytest.raises(UsageError, match=r"--licence free refuses cooadtr"):
+        costream.load_model("cooadtr", licence="free")
+    with pytest.raises(UsageError, match=r"refuses cotrans"):
+        costream.listen(SAMPLES / "street.ogg", "cotrans", licence="free").collect()
+    with pytest.raises(UsageError, match=r"licence='mine'; known: free, non-commercial"):
+        costream.load_model("mn04", licence="mine")
+    model = costream.load_model("mn04", licence="free")
+    with pytest.raises(UsageError, match="the model is loaded already"):
+        costream.listen(SAMPLES / "street.ogg", model, licence="free")
+
+
+@pytest.mark.parametrize("where", ["flag", "variable", "file"])
+def test_every_command_that_runs_a_model_refuses(where, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
+    flags = ("--licence", "free") if where == "flag" else ()
+    if where == "variable":
+        monkeypatch.setenv("COSTREAM_LICENCE", "free")
+    if where == "file":
+        (tmp_path / "costream.toml").write_text('licence = "free"\n')
+    room, street = str(SAMPLES / "room.mp4"), str(SAMPLES / "street.ogg")
+    for model, *line in (
+        ("cooadtr", "detect", room),
+        ("cosounds", "listen", street),
+        ("cooadtr", "watch", room, "--realtime"),
+        ("cooadtr", "batch", room, "-o", "out"),
+        ("cooadtr", "features", room, "-o", "out.npz"),
+        ("cooadtr", "evaluate", "--data", str(SAMPLES)),
+        ("cooadtr", "train", "--data", str(SAMPLES)),
+    ):
+        named = (model,) if line[0] == "train" else ("-m", model)
+        assert main([*line, *named, *flags]) == ExitCode.USAGE
+        found = capsys.readouterr()
+        assert (found.out, found.err.count("\n")) == ("", 1)
+        assert found.err.startswith(
+            f"costream: --licence free refuses {model} (research use only);"
+        )
+    assert {path.name for path in tmp_path.iterdir()} <= {"costream.toml", "none"}
