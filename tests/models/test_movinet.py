@@ -81,7 +81,9 @@ def folded_exactly(net: MoViNet, tensors: dict[str, Tensor]) -> MoViNet:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "movinet-a0")) for n in SIZES]
+)
 def test_the_published_sizes_are_those_of_the_paper(name: str, tmp_path: Path) -> None:
     sizes = SIZES[name]
     net, tensors = imported(tmp_path / "x", sizes, 600)

@@ -96,7 +96,7 @@ def test_float32_error_does_not_grow_with_the_logits(kind: type, fixed: bool, sc
     check(module, torch.randn(5 * n, 16), [0, n - 1, 2 * n, 5 * n - 1], **TOLERANCE)
 
 
-@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("fixed", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize(
     "kind", [SingleOutputNystrom, pytest.param(RetroactiveNystrom, marks=pytest.mark.long)]
 )
