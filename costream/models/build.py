@@ -32,10 +32,15 @@ def save_model(
 
     Raises OutputError if it cannot be written.
     """
+    return write_weights(path, card, model_tensors(network, frontend))
+
+
+def model_tensors(network: nn.Module, frontend: nn.Module | None) -> dict[str, Tensor]:
+    """Return the tensors of a weight file of these modules."""
     tensors = {f"network.{k}": v for k, v in network.state_dict().items()}
     if frontend is not None:
         tensors |= {f"frontend.{k}": v for k, v in frontend.state_dict().items()}
-    return write_weights(path, card, tensors)
+    return tensors
 
 
 def build(card: Card, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, nn.Module | None]:

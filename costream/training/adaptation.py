@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from costream.core.errors import UsageError
 from costream.models.adapters import WithFrontend, prunable
+from costream.models.compact import round_weights
 from costream.nn.adapters.adapting import adapt, adapter_state, count_learnt, fuse
 from costream.nn.adapters.pruning import Pruner, gradual
 from costream.training.base import TrainSettings
@@ -59,6 +60,7 @@ class Adaptation:
     ) -> None:
         self._network, self._count = network, macs or cast(Any, network).count_macs
         self._kind, self._rank, self._density = settings.adapter, settings.rank, settings.density
+        self._rounds = settings.compact
         self._pruner: Pruner | None = None
         self._when: list[int] = []
         self.adapter: tuple[dict[str, Tensor], str] | None = None  # see ``adapter_state``
@@ -94,7 +96,12 @@ class Adaptation:
         return not self._when or step >= self._when[-1]
 
     def finish(self) -> None:
-        """Remove the masked channels, merge the adapters into the weights, and set ``facts``."""
+        """Remove the masked channels, merge the adapters into the weights, and set ``facts``.
+
+        The weights are rounded as they will be stored.
+        """
+        if self._rounds:
+            round_weights(self._network)
         if self._kind == "none" and not self.prunes:
             return
         self.facts = {"adapter": self._kind, "learnt": count_learnt(self._network)}
@@ -115,6 +122,8 @@ class Adaptation:
                 self.facts["density_wanted"] = self._density
             pruner.finish()
         fuse(self._network)
+        if self._rounds:
+            round_weights(self._network)
         self._network.eval()
         self.facts["macs"] = int(self._count())
 

@@ -60,6 +60,7 @@ class TrainSettings:
     overwrite: bool
     verbosity: int
     device: str = "cpu"
+    compact: bool = False  # files in float16 or int8, as MODEL's
     licence: AllowedLicence | None = None  # of the base weights; None: any
     data_licence: LicenceClass | None = None  # of the examples; None: unknown
     # Of trainings on features; None: as published.

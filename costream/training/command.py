@@ -7,16 +7,18 @@ rest.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from costream.core.errors import ExitCode, UsageError, printable
+from costream.core.errors import ExitCode, ModelError, UsageError, printable
 from costream.core.formatting import counted
-from costream.models.build import save_model
-from costream.models.catalogue import check_licence, read_whole
+from costream.models.build import model_tensors
+from costream.models.catalogue import check_licence, find_weights, read_whole
+from costream.models.compact import compact, compact_adapter, is_compact
 from costream.models.compatibility import card_kind
 from costream.models.devices import find_device
-from costream.models.spec import is_gated
+from costream.models.spec import MODELS, is_gated
 from costream.runtime.logs import logging_to
 from costream.runtime.stop import StopHandler
 from costream.runtime.torch_setup import prepare_torch
@@ -27,6 +29,7 @@ from costream.training.base import (
     CustomClassTrainer,
     TrainedModel,
     TrainSettings,
+    TrainSetup,
     Workspace,
     log_resume_hint,
     training_checkpoint,
@@ -58,7 +61,9 @@ def train(settings: TrainSettings) -> ExitCode:
                 raise UsageError("already exists", where=path, hint="--overwrite replaces it")
         prepare_torch(settings.threads)
         device = find_device(settings.device)
-        settings = replace(settings, device=str(device))
+        origin = _file_of(settings)
+        is_small = origin is not None and is_compact(origin)
+        settings = replace(settings, device=str(device), compact=is_small)
         base = feature_base(settings)
         trainer: CustomClassTrainer
         if base is None:
@@ -89,17 +94,46 @@ def train(settings: TrainSettings) -> ExitCode:
             for part in parts:
                 part.cpu()
         trained = trainer.describe(setup, result, data, workspace)
-        save_model(paths[0], trained.card, setup.network, setup.frontend)
+        _save(paths[0], trained.card, setup, compacted=is_small)
         if trained.adapter is not None:
             tensors, sha256 = trained.adapter
             card = adapter_card(trained.card, base.sha256, sha256)
+            tensors = compact_adapter(tensors) if is_small else tensors
             write_weights(adapter_path(paths[0]), card, tensors)
         paths[1].write_text(trained.text, encoding="utf-8")
         paths[2].write_text(trained.report, encoding="utf-8")
         for partial in partials:
             partial.remove()
         _print_summary(trained, paths[0], len(data.validation), trainer)
+        _print_sizes(paths[0], adapters if trained.adapter is not None else [], origin)
         return ExitCode.OK
+
+
+def _file_of(settings: TrainSettings) -> Path | None:
+    """Return the weight file of MODEL; None if there is none."""
+    try:
+        return find_weights(settings.model, settings.weights)
+    except ModelError:
+        if settings.model in MODELS and settings.weights is None:
+            return None
+        raise
+
+
+def _save(path: Path, card: Card, setup: TrainSetup, *, compacted: bool) -> None:
+    """Write the weights of network and frontend; ``compacted``: in float16 or int8."""
+    tensors = model_tensors(setup.network, setup.frontend)
+    if compacted:
+        card, tensors = compact(card, tensors)
+    write_weights(path, card, tensors)
+
+
+def _print_sizes(path: Path, adapters: Sequence[Path], origin: Path | None) -> None:
+    """Print the sizes of the written files, and that of the base weights."""
+    sizes = [f"{path.stat().st_size / 1e6:.2f} MB"]
+    sizes += [f"adapter {adapter.stat().st_size / 1e6:.2f} MB" for adapter in adapters]
+    if origin is not None:
+        sizes.append(f"{origin.name.removesuffix(SUFFIX)} {origin.stat().st_size / 1e6:.2f} MB")
+    print(printable(f"size: {', '.join(sizes)}"))
 
 
 def trainer_of(card: Card) -> CustomClassTrainer:

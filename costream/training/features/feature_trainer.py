@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from costream.core.errors import UsageError, say
+from costream.core.errors import ModelError, UsageError, say
 from costream.evaluation.truth import fit_truth
 from costream.labels.examples import Example, split, to_examples
 from costream.labels.reading import read_recordings
@@ -82,7 +82,7 @@ def feature_base(settings: TrainSettings) -> Weights | None:
     is_name = settings.model in MODELS
     try:
         card: Card | None = read_card(find_weights(settings.model, settings.weights))
-    except Exception:
+    except ModelError:
         if not is_name or settings.weights is not None:
             raise
         card = None
