@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from costream.options.options import Options
 from costream.runtime.options import check_model_options
 from costream.runtime.stop import StopHandler
 from costream.training.command import trainer_of
+from kit.data_packs import packs
 from kit.foreign_objects import CLASSES, NanoDetModules
 from kit.paths import SAMPLES, WEIGHTS
 from kit.runs import records, run
@@ -66,6 +68,28 @@ def test_a_checkpoint_of_the_training_gives_its_network(tmp_path: Path, prefix: 
     expected = published(picture.flip(1))
     torch.testing.assert_close(network(picture), expected, rtol=1e-4, atol=1e-4)
     assert expected.shape[2] == CLASSES + 32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "size", [(416, 416), (256, 416), (416, 256), (32, 32), (32, 640), (640, 96), (192, 160)]
+)
+def test_pictures_of_all_shapes_give_the_original_numbers(
+    shipped: Any, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    """Height and width in pixels; the original takes blue first and returns scores."""
+    runtime = pytest.importorskip("onnxruntime")
+    pack = packs("teachers2.tar") / "teachers2.tar"
+    member = "teachers2/nanodet_plus_m_1.5x_416.onnx"
+    with tarfile.open(pack) as archive:
+        archive.extract(member, tmp_path, filter="data")
+    session = runtime.InferenceSession(str(tmp_path / member))
+    picture = noise(*size)
+    (given,) = session.get_inputs()
+    expected = torch.from_numpy(session.run(None, {given.name: picture.flip(1).numpy()})[0])
+    rows = shipped.network(picture)
+    rows[..., :80] = rows[..., :80].sigmoid()
+    torch.testing.assert_close(rows, expected, rtol=1e-4, atol=1e-4)
 
 
 def noise(height: int, width: int) -> torch.Tensor:
