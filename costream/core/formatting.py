@@ -41,10 +41,15 @@ def saving(macs: float, dense_macs: float) -> str:
     return f"{times(dense_macs / macs)} less"
 
 
-def nothing_found(kind: str, task: str | None = None) -> str:
-    """Return the text for an empty timeline of a kind of source, by a model of a task."""
+def nothing_found(kind: str, task: str | None = None, *, persons: int | None = None) -> str:
+    """Return the text for an empty timeline of a kind of source, by a model of a task.
+
+    ``persons``: who were seen, if they are counted.
+    """
     if task == OBJECT_DETECTION:
         return "No object was found."
+    if persons:
+        return f"No action is known of {counted(persons, 'person')}."
     if kind in ("audio", "text") or task == IMAGE_CLASSIFICATION:
         return "Nothing was recognised."
     return "No action was found."
@@ -106,8 +111,22 @@ def closing_lines(header: Header, summary: Summary) -> list[str]:
     sound = header.options.get("sound")
     lines = [f"sound: {clean(sound)}"] if isinstance(sound, str) else []
     saved = saving_line(summary, exact=header.options.get("exact") is not False)
-    remarks = (unfamiliar_line(header, summary), cost_line(summary, header.kind), saved)
+    remarks = (
+        persons_line(summary),
+        unfamiliar_line(header, summary),
+        cost_line(summary, header.kind),
+        saved,
+    )
     return [*lines, *filter(None, remarks)]
+
+
+def persons_line(summary: Summary) -> str | None:
+    """Return for how long persons were seen, and did something unknown; None without persons."""
+    if not summary.persons or summary.persons_s is None:
+        return None
+    unknown_s = max(0.0, summary.persons_s - (summary.acting_s or 0.0))
+    who = counted(summary.persons, "person")
+    return f"{who} for {summary.persons_s:.1f} s, {unknown_s:.1f} s without a known action"
 
 
 def unfamiliar_line(header: Header, summary: Summary) -> str | None:

@@ -410,6 +410,9 @@ class Summary:
     network_macs: int | None = None  # of `macs`, without the frontend, if it is counted
     network_dense_macs: int | None = None  # the same of `dense_macs`
     unfamiliar_s: float | None = None  # of `media_s`, below the limit of familiarity
+    persons: Count | None = None  # who were seen, if each person has predictions
+    persons_s: float | None = None  # for how long, the sum over persons
+    acting_s: float | None = None  # of that, with a segment: an action is known
 
     def __str__(self) -> str:
         whole = "" if self.complete else ", incomplete"

@@ -37,6 +37,10 @@ class StreamCounters:
     unfamiliar_steps: int | None = None  # None: no model measures familiarity
     seen: dict[str, SeenLabel] = field(default_factory=dict)  # labels, in order of appearance
     newest_number: int = 0  # the highest number of a person or an object
+    persons: int | None = None  # who were seen; None: no model has predictions for each
+    person_steps: int = 0  # the sum over persons
+    acting_s: float = 0.0  # length of the segments of persons
+    _last_person: int = 0  # the highest number of those who were seen
     first_s: float | None = None  # time of the first step
     last_s: float = 0.0  # time of the newest step
     lag_s: float = 0.0  # age of its data
@@ -78,6 +82,8 @@ class StreamCounters:
     def add_segment(self, labelled: Segment | None) -> None:
         """Count a segment, and its label unless ``labelled`` is None."""
         self.segments += 1
+        if labelled is not None and labelled.person is not None:
+            self.acting_s += labelled.end_s - labelled.start_s
         if labelled is not None:
             self.add_label(labelled.label, labelled.end_s)
 
@@ -98,6 +104,13 @@ class StreamCounters:
             return
         before = self.seen.get(label)
         self.seen[label] = SeenLabel(label, 1 if before is None else before.count + 1, time_s)
+
+    def add_persons(self, numbers: Sequence[int]) -> None:
+        """Count the persons who are there in a step."""
+        new = [number for number in numbers if number > self._last_person]
+        self.persons = (self.persons or 0) + len(new)
+        self._last_person = max(self._last_person, *new, 0)
+        self.person_steps += len(numbers)
 
     def add_numbers(self, numbers: Sequence[int]) -> None:
         """Take the numbers of the persons or objects of a step."""
@@ -133,6 +146,9 @@ class StreamCounters:
             network_macs=self.network_macs if self.steps else None,
             network_dense_macs=self.network_dense_macs if self.steps else None,
             unfamiliar_s=None if unfamiliar is None else unfamiliar / rate_hz,
+            persons=self.persons,
+            persons_s=None if self.persons is None else self.person_steps / rate_hz,
+            acting_s=None if self.persons is None else self.acting_s,
         )
 
 

@@ -177,6 +177,8 @@ class StreamRecorder:
         if result.persons is not None:
             self._update_persons(result.persons, tick.time_s)
             self._nobody = result.nobody
+            if self.follows:
+                self.counters.add_persons(() if result.nobody else result.persons)
         compute = self._compute(step, tick, result, decode_s, budget or {})
         began = time.perf_counter()
         self._write_level(tick)
@@ -473,8 +475,9 @@ class StreamRecorder:
         """Count and write segments of a timeline."""
         for segment in segments:
             # Of text, the labels of lines are counted.
-            self.counters.add_segment(None if self.model.info.text else segment)
-            self.write(entry.named(segment))
+            named = entry.named(segment)
+            self.counters.add_segment(None if self.model.info.text else named)
+            self.write(named)
 
     def _write_all(self, records: Sequence[Record]) -> None:
         for record in records:

@@ -63,7 +63,8 @@ class TextTable(TextSink):
                 self._segment(segment)
             self._waiting.close()
         if not self._any:
-            empty = nothing_found(self._header.kind, self._header.task)
+            header = self._header
+            empty = nothing_found(header.kind, header.task, persons=summary.persons)
             self._out.write(f"{empty if summary.steps else 'Nothing was read.'}\n")
         for line in closing_lines(self._header, summary):
             self._out.write(f"{line}\n")

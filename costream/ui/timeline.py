@@ -59,7 +59,8 @@ class FinalTimeline:
         if self._segments:
             self._console.print(self._table())
         else:
-            empty = nothing_found(self._header.kind, self._header.task)
+            header = self._header
+            empty = nothing_found(header.kind, header.task, persons=summary.persons)
             print_line(self._console, empty if summary.steps else "Nothing was read.")
         if self._count > _MOST:
             line = f"The first {self._count - _MOST} segments are left out; -o writes them all."

@@ -19,7 +19,7 @@ from costream.models.catalogue import load_model
 from costream.models.importing import import_files
 from costream.models.pose.blazepose import FULL, BlazePose
 from costream.models.pose.choice import find_joints_with
-from costream.models.pose.estimator import Crop, PoseEstimator, cut, in_picture
+from costream.models.pose.estimator import Crop, ObjectBox, PoseEstimator, cut, in_picture
 from costream.models.pose.tracker import DetectedPerson, PoseTracker, PoseTrackers
 from costream.models.skeleton.joints import JointStreams
 from costream.models.verify import verify
@@ -200,6 +200,43 @@ def test_the_detector_looks_now_and_then(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(looks) == 2
     for one, other in itertools.pairwise(persons):
         assert np.abs(one[0].middle - other[0].middle).max() < 0.05
+
+
+def test_joints_are_kept_of_a_person_who_does_not_move() -> None:
+    """For half a second; where a part of the crop changes they are computed again."""
+    still = frames("room.mp4", 5.0, 5.1)[0].rgb
+    estimator = PoseEstimator(1)
+    first, *same = (estimator.find(still, k / 10) for k in range(5))
+    assert (estimator.computed, estimator.kept) == (1, 4)
+    assert all(found[0] is first[0] for found in same)
+    estimator.find(still, 0.6)
+    assert estimator.computed == 2
+    x, y = (first[0].middle * still.shape[1::-1]).astype(int)
+    moved = still.copy()
+    moved[y : y + 12, x : x + 12] = 255 - moved[y : y + 12, x : x + 12]
+    estimator.find(moved, 0.7)
+    assert estimator.computed == 3
+
+
+def test_somebody_who_was_lost_is_looked_for_lying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The middle of the picture turns by a quarter; the detector is hardly sure of a wide box."""
+    upright = frames("room.mp4", 5.0, 5.1)[0].rgb
+    estimator = PoseEstimator(1)
+    places = estimator.find(upright, 0.0)[0].places * upright.shape[1::-1]
+    (x, y), half = places.mean(0).round().astype(int), 200
+    around = np.s_[y - half : y + half, x - half : x + half]
+    lying = upright.copy()
+    lying[around] = np.rot90(upright[around])
+    size = np.ptp(places, 0)
+    box = ObjectBox(float(x), float(y), float(size[1]), float(size[0]), 0.2)
+    fresh = PoseEstimator(1)
+    for each in (estimator, fresh):
+        monkeypatch.setattr(each, "_unknown", lambda *_: [box])
+    assert not fresh.find(lying, 0.1)  # nobody was there before
+    found = [estimator.find(lying, 0.1 + k / 10) for k in range(5)]
+    (person,) = found[-1]
+    nose, hip = person.places[JOINT["nose"]], person.places[JOINT["left hip"]]
+    assert abs(nose[0] - hip[0]) > 2 * abs(nose[1] - hip[1])
 
 
 def test_nobody_is_there_after_a_reset_of_the_stream() -> None:

@@ -144,6 +144,11 @@ def test_without_anybody_nobody_is_shown(table: Path) -> None:
     model = costream.load_model("costgcn").network
     with_two = costream.detect(table, costream.LoadedModel(model), duration=6).collect()
     assert with_two.header.persons == 8
+    summary = with_two.summary
+    assert summary.persons == 2
+    assert summary.persons_s == pytest.approx(8, abs=0.3)  # the second comes after four
+    acting_s = sum(s.end_s - s.start_s for s in with_two.segments if s.person)
+    assert summary.acting_s == pytest.approx(acting_s)
     rows = PersonRows(model)
     layout = find_layout("ntu-25")
     joints = np.random.default_rng(0).standard_normal((1, 25, 3)).astype(np.float32)

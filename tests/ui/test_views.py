@@ -195,6 +195,10 @@ def test_the_timeline_says_when_there_is_none() -> None:
         (OBJECTS, "No object was found."),
     ):
         assert timeline(header=header)[1] == words
+    summary = replace(SUMMARY, persons=2, persons_s=9.5, acting_s=0.0)
+    lines = timeline(header=HEADER, summary=summary)
+    assert lines[1] == "No action is known of 2 persons."
+    assert lines[2] == "2 persons for 9.5 s, 9.5 s without a known action"
     changed = {"steps": 0, "macs": 0, "x_realtime": None, "errors": 1, "dropped": 2}
     lines = timeline(header=HEADER, summary=replace(SUMMARY, complete=False, **changed))
     assert lines[1] == "Nothing was read."

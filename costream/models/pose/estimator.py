@@ -1,7 +1,8 @@
 """Joints of the persons in a stream of frames: who is there, and where their crops are.
 
 A detector finds new persons; each is then followed by the crop that the joints of the frame before
-define, so that the detector looks again only now and then, or when somebody is lost.
+define, so that the detector looks again only now and then, or when somebody is lost. The joints of
+a person whose crop looks the same are those of before, for half a second.
 """
 
 from __future__ import annotations
@@ -35,6 +36,15 @@ LOOK_S = 0.5  # between two looks of the detector while somebody is followed ...
 _SEARCH_S = 0.2  # ... and while nobody is
 _SURE = 0.4  # score of a person from which on they are looked at
 _PRESENT = 0.5  # as in MediaPipe
+# People who lie have low scores, so that somebody who was just lost is looked for among these.
+_FAINT = 0.15  # the score then, of a box ...
+_WIDE = 1.2  # ... of this width to its height: the person in it may lie
+_LOST_S = 3.0  # for which somebody is looked for so
+_CERTAIN = 0.8  # presence of those who are found so
+_LYING = (0.0, math.pi / 2, -math.pi / 2)  # angles of a crop of a wide box
+STILL_S = 0.5  # for which joints are kept of a person who does not move ...
+STILL = 0.02  # ... which is a crop of which no part changes by more, of the range of a channel
+_PARTS, _SAMPLES = 16, 4  # of a crop, along a side; and pixels of each of these, along a side
 _MARGIN = 1.25  # side of a crop, to that of the box or of the circle around a person
 _SAME = 0.6  # share of the smaller of two boxes in the larger one, from which on it is one person
 _CENTRE, _TOP = 33, 34  # points that define the next crop: between the hips, and above
@@ -70,44 +80,107 @@ class Crop(NamedTuple):
     angle: float  # radians
 
 
+class ObjectBox(NamedTuple):
+    """A box of the detector, in pixels, and its score."""
+
+    x: float  # of its middle
+    y: float
+    width: float
+    height: float
+    score: float
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """A person of the newest frame."""
+
+    person: DetectedPerson
+    crop: Crop  # for the next frame
+    box: Tensor  # [4], pixels
+    looks: Tensor  # [3, parts, parts] of that crop, when the joints were computed
+    time_s: float  # of that frame
+    present: float  # how likely a person is there
+
+
 class PoseEstimator:
     """Finds up to ``most`` persons and their joints in the frames of one stream.
 
-    ``weights``: name of those of the landmarks. Raises ModelError if these, or the detector's, are
-    missing.
+    ``weights``: name of those of the landmarks. ``computed``: crops whose joints were computed so
+    far; ``kept``: of persons who did not move, see ``STILL_S``. Raises ModelError if these weights,
+    or the detector's, are missing.
     """
 
     def __init__(self, most: int = 1, weights: str = ESTIMATOR) -> None:
         self._most = most
         self._detector, self._pixels = _detector()
         self._network = landmarks(weights)
+        self.computed = self.kept = 0
         self.reset()
 
     def reset(self) -> None:
         """Follow nobody any longer."""
-        self._crops: list[Crop] = []  # of the persons of the newest frame
+        self._followed: list[_Followed] = []
+        self._lost: list[tuple[Crop, float]] = []  # of whom, and when
         self._looked_s = -math.inf
 
     @torch.inference_mode()
     def find(self, rgb: npt.NDArray[np.uint8], time_s: float) -> list[DetectedPerson]:
         """Return the persons in a picture, uint8 [h, w, 3]; those who are followed come first."""
         frame = torch.from_numpy(np.ascontiguousarray(rgb)).permute(2, 0, 1)[None]
-        persons = self._joints(frame, self._crops)
-        wait_s = LOOK_S if len(persons) == len(self._crops) and persons else _SEARCH_S
+        before = self._followed
+        picture = frame.float() / 255
+        persons = self._follow(picture, time_s)
+        nobody_lost = persons and len(persons) == len(before) and not self._lost
+        wait_s = LOOK_S if nobody_lost else _SEARCH_S
         if len(persons) < self._most and not 0 <= time_s - self._looked_s < wait_s - 1e-6:
             self._looked_s = time_s
-            new = self._unknown(frame, persons)[: self._most - len(persons)]
-            persons += self._joints(frame, new)
-        persons = _distinct(persons)
-        self._crops = [crop for _, crop, _ in persons]
-        return [person for person, _, _ in persons]
+            for box in self._unknown(frame, persons):
+                if len(persons) < self._most:
+                    persons += self._in_box(picture, box, time_s, persons)
+        self._followed = _distinct(persons)
+        return [each.person for each in self._followed]
 
-    def _joints(
-        self, frame: Tensor, crops: Sequence[Crop]
-    ) -> list[tuple[DetectedPerson, Crop, Tensor]]:
-        """Return who is present in the crops, with the crop for the next frame and a box [4]."""
+    def _follow(self, frame: Tensor, time_s: float) -> list[_Followed]:
+        """Return those of the frame before who are still present."""
+        known = self._followed
+        looks = _looks(frame, [each.crop for each in known])
+        still = [
+            0 <= time_s - each.time_s < STILL_S and float((now - each.looks).abs().max()) < STILL
+            for each, now in zip(known, looks, strict=True)
+        ]
+        moved = [each.crop for each, same in zip(known, still, strict=True) if not same]
+        self.kept += sum(still)
+        kept = [each for each, same in zip(known, still, strict=True) if same]
+        there = [*kept, *self._joints(frame, moved, time_s)]
+        self._lost = [each for each in self._lost if 0 <= time_s - each[1] <= _LOST_S]
+        for crop in moved:
+            if not any(_is_at(each, crop) for each in there):
+                self._lost.append((crop, time_s))
+        return there
+
+    def _in_box(
+        self, frame: Tensor, box: ObjectBox, time_s: float, known: Sequence[_Followed]
+    ) -> list[_Followed]:
+        """Return who is present in a box of the detector, if anybody."""
+        x, y, width, height, score = box
+        side, least = _MARGIN * max(width, height), _PRESENT
+        angles: Sequence[float] = _LYING[:1]
+        if score < _SURE:
+            near = any(math.dist(crop[:2], (x, y)) < crop.side for crop, _ in self._lost)
+            if not near or width < _WIDE * height:
+                return []
+            angles, least = _LYING, _CERTAIN
+        found = self._joints(frame, [Crop(x, y, side, angle) for angle in angles], time_s)
+        found = [each for each in found if each.present >= least and _is_new(each, known)]
+        best = sorted(found, key=lambda each: -each.present)[:1]
+        self._lost = [lost for lost in self._lost if not any(_is_at(b, lost[0]) for b in best)]
+        return best
+
+    def _joints(self, frame: Tensor, crops: Sequence[Crop], time_s: float) -> list[_Followed]:
+        """Return who is present in the crops."""
         if not crops:
             return []
+        self.computed += len(crops)
         found = self._network(cut(frame, crops))
         height, width = frame.shape[2:]
         out = []
@@ -121,13 +194,18 @@ class PoseEstimator:
             box = torch.cat([points[:JOINTS].amin(0), points[:JOINTS].amax(0)])
             places = points[:JOINTS] / points.new_tensor((width, height))
             person = _person(found, k, crop.angle, places)
-            out.append((person, after, box))
+            out.append(
+                _Followed(
+                    person, after, box, _looks(frame, [after])[0], time_s, float(found.present[k])
+                )
+            )
         return out
 
-    def _unknown(
-        self, frame: Tensor, persons: Sequence[tuple[DetectedPerson, Crop, Tensor]]
-    ) -> list[Crop]:
-        """Return crops of those whom the detector finds and nobody follows, the largest first."""
+    def _unknown(self, frame: Tensor, persons: Sequence[_Followed]) -> list[ObjectBox]:
+        """Return the boxes of those whom the detector finds and nobody follows.
+
+        The likely ones first, the largest of these first.
+        """
         height, width = frame.shape[2:]
         scale = min(1.0, *(m / n for m, n in zip(self._pixels.box, (width, height), strict=True)))
         size = max(1, round(height * scale)), max(1, round(width * scale))
@@ -135,31 +213,44 @@ class PoseEstimator:
         if size != (height, width):
             small = F.interpolate(frame, size, mode="bilinear", antialias=True)
         said = self._detector.detect(self._pixels(small))[0]
-        boxes = said.boxes[(said.labels == 0) & (said.scores >= _SURE)] / scale
-        known = torch.stack([box for _, _, box in persons]) if persons else boxes.new_zeros(0, 4)
-        free = boxes[(_shared(boxes, known) < _SAME).all(1)]
-        sides = (free[:, 2:] - free[:, :2]).amax(1)
-        middles = (free[:, :2] + free[:, 2:]) / 2
-        rows = torch.cat([middles, _MARGIN * sides[:, None]], 1)[sides.argsort(descending=True)]
-        return [Crop(x, y, side, 0.0) for x, y, side in rows.tolist() if side >= 1]
+        likely = (said.labels == 0) & (said.scores >= (_FAINT if self._lost else _SURE))
+        boxes, scores = said.boxes[likely] / scale, said.scores[likely]
+        known = torch.stack([each.box for each in persons]) if persons else boxes.new_zeros(0, 4)
+        free = (_shared(boxes, known) < _SAME).all(1)
+        sizes = boxes[:, 2:] - boxes[:, :2]
+        columns = [(boxes[:, :2] + boxes[:, 2:]) / 2, sizes, scores[:, None]]
+        rows = [ObjectBox(*row) for row in torch.cat(columns, 1)[free].tolist()]
+        rows = [row for row in rows if max(row.width, row.height) >= 1]
+        return sorted(rows, key=lambda row: (row.score < _SURE, -max(row.width, row.height)))
 
 
-def cut(frame: Tensor, crops: Sequence[Crop]) -> Tensor:
-    """Return crops [n, 3, 256, 256], 0 to 1, of a frame uint8 [1, 3, h, w]; outside is black."""
+def cut(frame: Tensor, crops: Sequence[Crop], side: int = SIDE) -> Tensor:
+    """Return crops [n, 3, side, side], 0 to 1, of a frame [1, 3, h, w]; outside is black.
+
+    The frame is uint8, or 0 to 1.
+    """
     height, width = frame.shape[2:]
     rows = []
-    for x, y, side, angle in crops:
-        cos, sin = math.cos(angle) * side, math.sin(angle) * side
+    for x, y, size, angle in crops:
+        cos, sin = math.cos(angle) * size, math.sin(angle) * size
         rows.append(
             [
                 [cos / width, -sin / width, 2 * x / width - 1],
                 [sin / height, cos / height, 2 * y / height - 1],
             ]
         )
-    shape = [len(crops), 3, SIDE, SIDE]
+    shape = [len(crops), 3, side, side]
     grid = F.affine_grid(torch.tensor(rows), shape, align_corners=False)
-    pictures = (frame.float() / 255).expand(len(crops), -1, -1, -1)
+    pictures = frame if frame.is_floating_point() else frame.float() / 255
+    pictures = pictures.expand(len(crops), -1, -1, -1)
     return F.grid_sample(pictures, grid, "bilinear", "zeros", align_corners=False)
+
+
+def _looks(frame: Tensor, crops: Sequence[Crop]) -> Tensor:
+    """Return the mean colours [n, 3, parts, parts] of the parts of crops of a frame."""
+    if not crops:
+        return frame.new_zeros(0, 3, _PARTS, _PARTS, dtype=torch.float32)
+    return F.avg_pool2d(cut(frame, crops, _PARTS * _SAMPLES), _SAMPLES)
 
 
 def in_picture(points: Tensor, crop: Crop) -> Tensor:
@@ -194,14 +285,23 @@ def _shared(boxes: Tensor, others: Tensor) -> Tensor:
     return (high - low).clamp(min=0).prod(2) / torch.minimum(areas[0][:, None], areas[1])
 
 
-def _distinct(
-    persons: Sequence[tuple[DetectedPerson, Crop, Tensor]],
-) -> list[tuple[DetectedPerson, Crop, Tensor]]:
+def _is_at(person: _Followed, crop: Crop) -> bool:
+    """Return whether a person is in the middle of a crop."""
+    return math.dist(crop[:2], person.crop[:2]) < crop.side / 2
+
+
+def _is_new(person: _Followed, known: Sequence[_Followed]) -> bool:
+    """Return whether most of a person's box is outside of those of others."""
+    boxes = [other.box for other in known]
+    return not boxes or float(_shared(person.box[None], torch.stack(boxes)).max()) < _SAME
+
+
+def _distinct(persons: Sequence[_Followed]) -> list[_Followed]:
     """Return the persons without those who are at the place of one before them."""
-    kept: list[tuple[DetectedPerson, Crop, Tensor]] = []
+    kept: list[_Followed] = []
     for person in persons:
-        boxes = [other[2] for other in kept]
-        if not boxes or pairwise_iou(person[2][None], torch.stack(boxes)).max() < _SAME:
+        boxes = [other.box for other in kept]
+        if not boxes or pairwise_iou(person.box[None], torch.stack(boxes)).max() < _SAME:
             kept.append(person)
     return kept
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,14 @@ from kit.data_packs import packs as needed
 from kit.paths import RESEARCH
 from kit.program import costream
 from weights.recipes.skeleton import pairs
-from weights.recipes.skeleton.pairs import LABELS, PairsRecipeSize, background, read_pairs, swapped
+from weights.recipes.skeleton.pairs import (
+    ACTS,
+    LABELS,
+    PairsRecipeSize,
+    background,
+    read_pairs,
+    swapped,
+)
 from weights.recipes.skeleton.sets import SETS
 
 
@@ -39,7 +48,8 @@ def test_a_pack_is_two_people_in_pixels_the_actor_first(tmp_path):
     other = swapped(motion)
     np.testing.assert_array_equal(other.joints[:, 0], motion.joints[:, 1])
     np.testing.assert_array_equal(swapped(other).joints, motion.joints)
-    assert pairs.main(["--packs", str(tmp_path / "no"), "--start", "x", "-o", str(tmp_path)]) == 2
+    where = ["--packs", str(tmp_path / "no"), "--tracks", "x", "--start", "x"]
+    assert pairs.main([*where, "-o", str(tmp_path)]) == 2
     with pytest.raises(UsageError, match="pairs are missing"):
         read_pairs(tmp_path / "no")
 
@@ -86,16 +96,38 @@ def test_the_background_is_one_person_or_two_apart():
             assert 2.4 < abs(hips[1] - hips[0]) < 9.1
 
 
+def write_tracks_of_nobody_real(packs: Path, folder: Path) -> None:
+    """Write a file of tracks for each clip of the pack: two persons of noise."""
+    rng = np.random.default_rng(0)
+    with tarfile.open(packs / "action_clips.tar") as archive:
+        names = [name for name in archive.getnames() if name.endswith(".mp4")]
+    frame, number = np.repeat(np.arange(24), 2), np.tile([1, 2], 24)
+    places = rng.uniform(0.4, 0.6, (48, 33, 2)).astype(np.float32)
+    for name in names:
+        path = folder / "action_clips" / f"{name[:-4]}.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(
+            path,
+            time_s=np.arange(24) / 12, size=[640, 480], frame=frame, number=number, places=places,
+            scores=np.ones((48, 33)), space=np.zeros((48, 33, 3)),
+        )  # fmt: skip
+
+
 @pytest.mark.slow
 def test_from_packs_to_weights(tmp_path):
-    packs = needed("skel_sbu.npz", *(f"skel_{name}.npz" for name in SETS))
-    size = PairsRecipeSize(steps=3, last=2, background=8, trees=4)
-    path = pairs.make(packs, size, 0, tmp_path, RESEARCH / "costgcn-2d.safetensors")
+    files = ("skel_sbu.npz", "action_clips.tar", *(f"skel_{name}.npz" for name in SETS))
+    packs = needed(*files)
+    write_tracks_of_nobody_real(packs, tmp_path / "tracks")
+    size = PairsRecipeSize(steps=3, half=2, background=8, trees=4)
+    start = RESEARCH / "costgcn-2d.safetensors"
+    path = pairs.make(packs, tmp_path / "tracks", size, 0, tmp_path, start)
     stored = read_weights(path)
-    assert stored.card.labels == ("background", *sorted(LABELS.values()))
+    acts = {*LABELS.values(), *ACTS.values()} - {"background"}
+    assert stored.card.labels == ("background", *sorted(acts))
     network, frontend = build(stored.card, stored.tensors)
     assert (network.persons, frontend.persons) == (2, 2)
-    [rows] = stored.card.metrics.values()
-    assert rows["costgcn-pairs"]["sequences"] == 62
-    assert set(rows) == {"costgcn-pairs", "tree ensemble", "majority"}
+    sequences = [rows["costgcn-pairs"]["sequences"] for rows in stored.card.metrics.values()]
+    assert sequences == [48, 48, 62]  # of two places, and of SBU
+    for rows in stored.card.metrics.values():
+        assert set(rows) == {"costgcn-pairs", "tree ensemble", "majority"}
     assert path.with_suffix(".md").is_file()

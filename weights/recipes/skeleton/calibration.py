@@ -48,16 +48,16 @@ def calibrate(
     best, least = (0.0, Timeline()), (float("inf"), 0.0)
     true = {name: [m.label for m in some] for name, some in sets.items()}
     for bias in BIASES:
-        shifted = {name: [_shifted(p, bias) for p in rows] for name, rows in motions.items()}
-        resting = [_shifted(p, bias) for p in quiet]
-        first = {name: [labels[p.mean(0).argmax()] for p in rows] for name, rows in shifted.items()}
+        moved = {name: [shifted(p, bias) for p in rows] for name, rows in motions.items()}
+        resting = [shifted(p, bias) for p in quiet]
+        first = {name: [labels[p.mean(0).argmax()] for p in rows] for name, rows in moved.items()}
         missed = {
             n: np.mean([a != b for a, b in zip(first[n], true[n], strict=True)]) for n in true
         }
         for threshold in THRESHOLDS:
             timeline = Timeline(threshold, round(CLOSING * threshold, 3), LENGTH_S, 0.6)
             costs = []
-            for name, rows in shifted.items():
+            for name, rows in moved.items():
                 told = [timeline_of(p, labels, timeline, rate_hz) for p in rows]
                 shares = timeline_shares(told, true[name])
                 costs.append(WRONG * shares["wrong"] + shares["nothing"] + missed[name])
@@ -68,7 +68,8 @@ def calibrate(
     return best
 
 
-def _shifted(rows: Rows, bias: float) -> Rows:
+def shifted(rows: Rows, bias: float) -> Rows:
+    """Return probabilities [T, K] with ``bias`` added to the logit of the background, the first."""
     out = np.array(rows, np.float64)
     out[:, 0] *= np.exp(bias)
     out /= out.sum(1, keepdims=True)

@@ -18,16 +18,16 @@ from costream.nn.graph import GraphConvolution
 
 
 def clip_logits(network: SkeletonNet, tokens: Tensor) -> Tensor:
-    """Return what ``network(tokens)`` does, [B, T', K], for clips [B, T, 1, V, C] of one person.
+    """Return what ``network(tokens)`` does, [B, T', K], for clips [B, T, M, V, C].
 
     Gradients and batch statistics are the same too. T is a multiple of the network's stride.
     """
-    count, _, _, joints, channels = tokens.shape
-    rows = network.data_bn(tokens.flatten(2).flatten(0, 1)).view(count, -1, joints, channels)
-    x = rows.transpose(0, 1).contiguous()
+    count, steps, persons, joints, channels = tokens.shape
+    rows = network.data_bn(tokens.flatten(2).flatten(0, 1)).view(tokens.shape)
+    x = rows.permute(1, 0, 2, 3, 4).reshape(steps, count * persons, joints, channels)
     for block in network.blocks:
         x = _block(block, x)
-    pooled = x.mean(2).transpose(0, 1)
+    pooled = x.view(len(x), count, -1, x.shape[3]).mean(2).transpose(0, 1)
     logits = cast(Tensor, network.fc(network.mean(pooled)))
     return logits if network.reading is None else logits + network.reading(network.describe(tokens))
 

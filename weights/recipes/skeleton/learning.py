@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,13 +21,21 @@ from costream.training.skeleton.skeleton_training import loss
 from costream.training.training_loop import TrainingRun
 from costream.weights_io.file import read_weights
 from weights.recipes.skeleton.clips import clip_logits
-from weights.recipes.skeleton.streams import MixedStreams, StreamBatch, StreamBatches
+from weights.recipes.skeleton.streams import StreamBatch
 from weights.recipes.skeleton.tokens import body_tokens
 
 log = logging.getLogger("costream")
 REPORT_S = 10.0  # between two lines of progress
 ORDINARY = 5  # updates on a GPU before one is recorded
 TEMPERATURE, TAUGHT = 2.0, 0.5  # of the teacher's outputs, and their weight relative to the labels
+
+
+class Streams(Protocol):
+    """Draws batches of streams; labels are int64 [B, T], or bool [B, T, K]: those that may be."""
+
+    def draw(self, count: int, steps: int, generator: torch.Generator) -> StreamBatch: ...  # noqa: D102
+
+
 Tokens = Callable[[StreamBatch, torch.Generator], Tensor]  # -> [B, T, 1, V, C]
 
 
@@ -105,7 +113,7 @@ class _Gradients:
 
 def learn(
     network: SkeletonNet,
-    streams: StreamBatches | MixedStreams,
+    streams: Streams,
     tokens: Tokens,
     schedule: Schedule,
     length: int,
@@ -130,6 +138,8 @@ def learn(
     def cost_of(seen: Tensor, labels: Tensor, weights: Tensor, space: Tensor) -> Tensor:
         with fastest_autocast():
             logits = clip_logits(network, seen).float()
+        if labels.dtype == torch.bool:
+            return set_loss(logits, labels, weights, schedule.smoothing)
         cost = loss(logits, labels, weights, schedule.smoothing)
         if teacher is None:
             return cost
@@ -153,6 +163,19 @@ def learn(
         run.checkpoint.write(schedule.steps, optimizer.parts)
     network.load_state_dict(average.weights)
     network.eval()
+
+
+def set_loss(logits: Tensor, may: Tensor, weights: Tensor, smoothing: float) -> Tensor:
+    """Return the loss of logits [B, T, K] where each of the labels ``may``, bool, may be true.
+
+    The negative logarithm of the sum of their probabilities (Cour et al., "Learning from partial
+    labels", JMLR 2011), and a share ``smoothing`` of the mean over all labels.
+    """
+    logs = logits.log_softmax(-1)
+    one = -logs.masked_fill(~may, -1e4).logsumexp(-1)
+    each = (1 - smoothing) * one - smoothing * logs.mean(-1)
+    weights = weights * may.any(-1)
+    return (each * weights).sum() / weights.sum().clamp(min=1e-6)
 
 
 def taught_loss(logits: Tensor, taught: Tensor, labels: Tensor, weights: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from weights.recipes.skeleton.tokens import body_tokens
 
 NEAREST, FARTHEST = 8.0, 32.0  # distance of the camera, in mean bones (about 0.28 m)
 PITCH = (-0.15, 0.7)  # radians that the camera looks down
+STEEP = 1.3  # the same, from a ceiling
 # JHMDB's neck, belly, face, then right and left of shoulder, hip, elbow, knee, wrist, ankle.
 _JHMDB = (1, 0, 2, 4, 8, 12, 3, 7, 11, 6, 10, 14, 5, 9, 13)
 _LABELS = {
@@ -36,17 +37,29 @@ _LABELS = {
 
 def picture_tokens(batch: StreamBatch, chance: torch.Generator) -> Tensor:
     """Return tokens [B, T, 1, V, 6] of streams seen by a random camera each."""
+    return body_tokens(projected(batch, chance), batch.seen)
+
+
+def projected(batch: StreamBatch, chance: torch.Generator, steep: float = 0.0) -> Tensor:
+    """Return the places [B, T, V, 2] of streams that a random camera each sees, y up.
+
+    ``steep``: share of cameras that look down from ``PITCH`` to ``STEEP``.
+    """
     x = batch.joints
     share = torch.rand(len(x), 2, generator=chance, device=x.device)
     distance = (NEAREST + (FARTHEST - NEAREST) * share[:, 0])[:, None, None]
-    pitch = (PITCH[0] + (PITCH[1] - PITCH[0]) * share[:, 1])[:, None, None]
+    pitch = PITCH[0] + (PITCH[1] - PITCH[0]) * share[:, 1]
+    if steep:
+        down, kind = torch.rand(2, len(x), generator=chance, device=x.device)
+        pitch = torch.where(kind < steep, PITCH[1] + (STEEP - PITCH[1]) * down, pitch)
+    pitch = pitch[:, None, None]
     a, up, away = x.unbind(-1)
     up, away = (
         up * pitch.cos() + away * pitch.sin(),
         away * pitch.cos() - up * pitch.sin(),
     )
     scale = distance / (distance + away).clamp(min=NEAREST / 4)
-    return body_tokens(torch.stack((-a, up), -1) * scale[..., None], batch.seen)
+    return torch.stack((-a, up), -1) * scale[..., None]
 
 
 def flat(motions: Sequence[Motion]) -> list[Motion]:

@@ -67,8 +67,9 @@ class StreamBatches:
     """Draws batches of streams from motions; label 0 is the background between them.
 
     Motions of a label and of a set are drawn equally often, sets of a label by the root of their
-    number. ``mirrored``: labels whose mirrored action is called otherwise, or None for those that
-    are not mirrored. Streams are made on ``device``.
+    number. ``resting``: labels of what people do while they rest after the motions of a label, such
+    as sitting; ``"< stand up"``: before them. ``mirrored``: labels whose mirrored action is called
+    otherwise, or None for those that are not mirrored. Streams are made on ``device``.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class StreamBatches:
         mirrored: Mapping[str, str | None],
         changes: Changes | None = None,
         device: torch.device | str = "cpu",
+        resting: Mapping[str, str] | None = None,
     ) -> None:
         self._changes = Changes() if changes is None else changes
         filled = [facing(m.joints[:, 0]) for m in motions]
@@ -94,6 +96,12 @@ class StreamBatches:
         middles = torch.stack([torch.stack((x[0], x.mean(0))) for x in limbs])
         self._middles = middles.to(self._device)
         self._label = self._held([place[m.label] for m in motions])
+        resting = resting or {}
+        after, before = (
+            [place[resting[name]] if (name := way + label) in resting else 0 for label in labels]
+            for way in ("", "< ")
+        )
+        self._rests = self._held([after, before])  # [2, K]
         twins = [mirrored.get(m.label, m.label) for m in motions]
         self._twin = self._held([-1 if t is None else place[t] for t in twins])
         cells = [(m.label, m.name.partition(" ")[0]) for m in motions]
@@ -154,11 +162,23 @@ class StreamBatches:
         kind = torch.searchsorted(ends, true.contiguous(), right=True)
         number = (kind // 2).clamp(max=MOTIONS - 1)
         acting = (kind % 2 == 1) & (kind < 2 * MOTIONS)
-        labels = torch.where(acting, label.gather(1, number), 0)
+        starts = torch.cat((torch.zeros_like(ends[:, :1]), ends[:, :-1]), 1)
+        waited = true - starts.gather(1, kind.clamp(max=2 * MOTIONS - 1))
+        labels = torch.where(acting, label.gather(1, number), self._resting(label, number, kind))
+        moving_on = (kind % 2 == 0) & (kind < 2 * MOTIONS) & (waited >= rest.gather(1, number))
+        between = moving_on & (labels > 0)  # from a chair, for example
+        labels = torch.where(between, 0, labels)
         since = true - (ends - taken.repeat_interleave(2, 1))[:, 1::2].gather(1, number)
         ramp = ((since + 1) / taken.gather(1, number).clamp(max=RAMP)).clamp(0, 1)
-        weights = torch.where(acting, ramp, BACKGROUND_WEIGHT)
+        weights = torch.where(acting, ramp, BACKGROUND_WEIGHT) * ~between
         return StreamBatch(x * seen[..., None], seen, labels, weights)
+
+    def _resting(self, label: Tensor, number: Tensor, kind: Tensor) -> Tensor:
+        """Return the labels [B, T] of the rests before a motion or after the last one."""
+        over = kind >= 2 * MOTIONS
+        last = torch.where(over, number, (number - 1).clamp(min=0))
+        after = self._rests[0][label.gather(1, last)]
+        return torch.where((number == 0) & ~over, self._rests[1][label[:, :1]], after)
 
     def _gaps(self, chance: _Chance, steps: int) -> tuple[Tensor, Tensor]:
         """Return the steps of rest and of the way to the next pose before each motion."""

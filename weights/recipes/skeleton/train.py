@@ -142,7 +142,7 @@ class SkeletonRecipe:
         self._data = {name: read_set(packs, name)[:: size.every] for name in SETS}
         used = [m for name, motions in self._data.items() if name not in without for m in motions]
         labels = self._labels = [BACKGROUND, *labels_of(used)]
-        self._train, self._choosing, self._test = _parts(self._data, labels, without)
+        self._train, self._choosing, self._test = parts_of(self._data, labels, without)
         self._frontend = JointStreams(**self._frontend_arguments)
         torch.manual_seed(seed)
         self._network = self._new_network()
@@ -286,7 +286,7 @@ def make(
     return SkeletonRecipe(packs, size, seed, folder, options).make()
 
 
-def _parts(
+def parts_of(
     data: Parts, labels: Sequence[str], without: Sequence[str]
 ) -> tuple[Parts, Parts, Parts]:
     """Return the motions to learn from, to choose on and to score, by set."""
