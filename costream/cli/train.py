@@ -66,6 +66,13 @@ from costream.weights_io.licences import CLASSES
     help="What the recordings may be used for, for the card; the narrower of it and of MODEL's"
     " licence class applies.  [default: unknown]",
 )
+@option(
+    "--suggest",
+    heading="Data",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="FOLDER",
+    help="After the training, list the recordings in FOLDER that are most worth labelling next.",
+)
 @option("--no-cache", heading="Data", is_flag=True, default=False, help="Do not cache features.")
 @shared(
     "weights",

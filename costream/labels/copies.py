@@ -21,10 +21,7 @@ def join_copies(examples: Sequence[Example]) -> list[Example]:
     Copies are links to one file, and files of equal content. With one group they are on the same
     side of a split. A warning names them.
     """
-    of_content: dict[bytes, list[str]] = {}
-    for source in _of_equal_size(dict.fromkeys(e.source for e in examples)):
-        of_content.setdefault(_digest(source), []).append(source)
-    copies = [sources for sources in of_content.values() if len(sources) > 1]
+    copies = find_copies(dict.fromkeys(e.source for e in examples))
     if not copies:
         return list(examples)
     named = [" = ".join(sources) for sources in copies]
@@ -44,6 +41,14 @@ def join_copies(examples: Sequence[Example]) -> list[Example]:
         for group in joined[1:]:
             first[find(group)] = find(joined[0])
     return [replace(example, group=find(example.group)) for example in examples]
+
+
+def find_copies(sources: Iterable[str]) -> list[list[str]]:
+    """Return the sources that are copies of each other, in lists of two or more."""
+    of_content: dict[bytes, list[str]] = {}
+    for source in _of_equal_size(sources):
+        of_content.setdefault(_digest(source), []).append(source)
+    return [alike for alike in of_content.values() if len(alike) > 1]
 
 
 def _of_equal_size(sources: Iterable[str]) -> list[str]:

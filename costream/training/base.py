@@ -67,6 +67,7 @@ class TrainSettings:
     epochs: int | None = None
     learning_rate: float | None = None
     stepwise: bool = False
+    suggest: Path | None = None  # unlabelled recordings
 
     @property
     def of_features(self) -> dict[str, Any]:

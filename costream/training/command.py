@@ -10,15 +10,16 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from costream.core.errors import ExitCode, ModelError, UsageError, printable
+from costream.core.errors import ExitCode, UsageError, printable
 from costream.core.formatting import counted
 from costream.models.build import model_tensors
 from costream.models.catalogue import check_licence, find_weights, read_whole
 from costream.models.compact import compact, compact_adapter, is_compact
 from costream.models.compatibility import card_kind
 from costream.models.devices import find_device
-from costream.models.spec import MODELS, is_gated
+from costream.models.spec import is_gated
 from costream.runtime.logs import logging_to
 from costream.runtime.stop import StopHandler
 from costream.runtime.torch_setup import prepare_torch
@@ -40,11 +41,12 @@ from costream.training.feature_cache import FeatureCache
 from costream.training.features.feature_trainer import FeatureTrainer, feature_base
 from costream.training.objects.object_trainer import ObjectTrainer
 from costream.training.skeleton.skeleton_trainer import SkeletonTrainer
+from costream.training.suggestions import suggest
 from costream.training.text_trainer import TextTrainer
 from costream.training.verdict import COUNTED, share_text
 from costream.training.video.video_trainer import VideoTrainer, with_new_head
 from costream.weights_io.card import Card
-from costream.weights_io.file import SUFFIX, write_weights
+from costream.weights_io.file import SUFFIX, Weights, write_weights
 
 
 def train(settings: TrainSettings) -> ExitCode:
@@ -53,7 +55,7 @@ def train(settings: TrainSettings) -> ExitCode:
     Until then only ``OUTPUT.partial`` exists, from which the same command resumes after an
     interruption. Raises UsageError, SourceError, ModelError, OutputError.
     """
-    with StopHandler(), logging_to(settings.verbosity, "auto", None):
+    with StopHandler() as stop, logging_to(settings.verbosity, "auto", None):
         paths = [settings.output.with_suffix(end) for end in (".safetensors", ".md", ".html")]
         adapters = [adapter_path(paths[0])] if settings.adapter != "none" else []
         for path in (*paths, *adapters):
@@ -61,23 +63,8 @@ def train(settings: TrainSettings) -> ExitCode:
                 raise UsageError("already exists", where=path, hint="--overwrite replaces it")
         prepare_torch(settings.threads)
         device = find_device(settings.device)
-        origin = _file_of(settings)
-        is_small = origin is not None and is_compact(origin)
-        settings = replace(settings, device=str(device), compact=is_small)
-        base = feature_base(settings)
-        trainer: CustomClassTrainer
-        if base is None:
-            check_licence(settings.model, settings.weights, settings.licence)
-            base = with_new_head(read_whole(settings.model, settings.weights))
-            trainer = trainer_of(base.card)
-            for name in settings.of_features:
-                raise UsageError("applies to trainings on features only", where=name)
-        else:
-            trainer = FeatureTrainer()
-        # Untrained base weights mean training from scratch, whatever was requested.
-        settings = replace(settings, scratch=settings.scratch or base.card.untrained)
-        settings = trainer.check(base.card, settings)
-        check_adapter(settings, base.card.finds_objects)
+        start = _begin(replace(settings, device=str(device)))
+        base, trainer, settings = start.base, start.trainer, start.settings
         data = trainer.read(base.card, settings)
         setup = trainer.setup(base, data.labels, settings)
         partials = [
@@ -94,37 +81,67 @@ def train(settings: TrainSettings) -> ExitCode:
             for part in parts:
                 part.cpu()
         trained = trainer.describe(setup, result, data, workspace)
-        _save(paths[0], trained.card, setup, compacted=is_small)
-        if trained.adapter is not None:
-            tensors, sha256 = trained.adapter
-            card = adapter_card(trained.card, base.sha256, sha256)
-            tensors = compact_adapter(tensors) if is_small else tensors
-            write_weights(adapter_path(paths[0]), card, tensors)
-        paths[1].write_text(trained.text, encoding="utf-8")
-        paths[2].write_text(trained.report, encoding="utf-8")
+        _write(paths, trained, setup, start)
         for partial in partials:
             partial.remove()
         _print_summary(trained, paths[0], len(data.validation), trainer)
-        _print_sizes(paths[0], adapters if trained.adapter is not None else [], origin)
+        if settings.suggest is not None:
+            sources = [_source_of(one) for one in (*data.training, *data.validation)]
+            for line in suggest(paths[0], settings.suggest, sources, settings, stop):
+                print(printable(line))
+        _print_sizes(paths[0], adapters if trained.adapter is not None else [], start.file)
         return ExitCode.OK
 
 
-def _file_of(settings: TrainSettings) -> Path | None:
-    """Return the weight file of MODEL; None if there is none."""
-    try:
-        return find_weights(settings.model, settings.weights)
-    except ModelError:
-        if settings.model in MODELS and settings.weights is None:
-            return None
-        raise
+class _Start(NamedTuple):
+    """What a training begins with; ``file``: of the base weights, None for a new network."""
+
+    base: Weights
+    trainer: CustomClassTrainer
+    settings: TrainSettings  # with defaults
+    file: Path | None
 
 
-def _save(path: Path, card: Card, setup: TrainSetup, *, compacted: bool) -> None:
-    """Write the weights of network and frontend; ``compacted``: in float16 or int8."""
+def _begin(settings: TrainSettings) -> _Start:
+    """Return base weights and trainer. Raises ModelError, and UsageError for wrong options."""
+    base = feature_base(settings)
+    trainer: CustomClassTrainer = FeatureTrainer()
+    if base is None:
+        check_licence(settings.model, settings.weights, settings.licence)
+        base = with_new_head(read_whole(settings.model, settings.weights))
+        trainer = trainer_of(base.card)
+        for name in settings.of_features:
+            raise UsageError("applies to trainings on features only", where=name)
+    file = find_weights(settings.model, settings.weights) if base.sha256 else None
+    # Untrained base weights mean training from scratch, whatever was requested.
+    scratch = settings.scratch or base.card.untrained
+    settings = replace(settings, compact=file is not None and is_compact(file), scratch=scratch)
+    settings = trainer.check(base.card, settings)
+    if settings.suggest is not None and isinstance(trainer, (ObjectTrainer, TextTrainer)):
+        raise UsageError("applies to actions and sounds", where="--suggest")
+    check_adapter(settings, base.card.finds_objects)
+    return _Start(base, trainer, settings, file)
+
+
+def _write(paths: Sequence[Path], trained: TrainedModel, setup: TrainSetup, start: _Start) -> None:
+    """Write weights, card and report, and the adapter. Raises OutputError."""
+    is_small, card = start.settings.compact, trained.card
     tensors = model_tensors(setup.network, setup.frontend)
-    if compacted:
+    if is_small:
         card, tensors = compact(card, tensors)
-    write_weights(path, card, tensors)
+    write_weights(paths[0], card, tensors)
+    if trained.adapter is not None:
+        tensors, sha256 = trained.adapter
+        tensors = compact_adapter(tensors) if is_small else tensors
+        card = adapter_card(trained.card, start.base.sha256, sha256)
+        write_weights(adapter_path(paths[0]), card, tensors)
+    paths[1].write_text(trained.text, encoding="utf-8")
+    paths[2].write_text(trained.report, encoding="utf-8")
+
+
+def _source_of(example: Any) -> str:
+    """Return the source of an example, or of a recording of features."""
+    return str(getattr(example, "recording", example).source)
 
 
 def _print_sizes(path: Path, adapters: Sequence[Path], origin: Path | None) -> None:

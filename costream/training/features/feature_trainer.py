@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from costream.core.errors import ModelError, UsageError, say
 from costream.evaluation.truth import fit_truth
+from costream.labels.copies import join_copies
 from costream.labels.examples import Example, split, to_examples
 from costream.labels.reading import read_recordings
 from costream.labels.recording import BACKGROUNDS
@@ -160,10 +161,10 @@ class FeatureTrainer:
             )
         fitted = fit_truth(recordings, labels, background=labels[0])
         read = read_rows(fitted, labels, input_width(card), settings.rate_hz, card.rate_hz)
-        examples = to_examples(fitted, labels[0])
-        held = {e.group for e in split(examples, settings.validation, settings.seed)[1]}
-        training = [r for r in read if r.recording.group not in held]
-        checks = [r for r in read if r.recording.group in held]
+        examples = join_copies(to_examples(fitted, labels[0]))
+        held = {e.source for e in split(examples, settings.validation, settings.seed)[1]}
+        training = [r for r in read if r.recording.source not in held]
+        checks = [r for r in read if r.recording.source in held]
         log.info("%d recordings to train on, %d to validate with", len(training), len(checks))
         return TrainingData(labels, training, checks, [_identity(r) for r in read])
 
