@@ -13,8 +13,10 @@ from costream.api.keywords import make_options
 from costream.api.streams import LoadedModel, RecordIterator, checked, loaded
 from costream.core.errors import ExitCode, UsageError, clean
 from costream.core.records import Header, Record, Summary
+from costream.core.settings import AUTO
 from costream.core.status import WatchStatus
 from costream.options.options import Options
+from costream.runtime.model_loading import kind_of_feeds
 from costream.runtime.options import check_model_options
 from costream.runtime.stop import StopHandler
 from costream.runtime.watch.command import status_exports
@@ -125,7 +127,7 @@ def _sinks_of(
 
 def watch(
     feeds: FeedName | Sequence[FeedName],
-    model: str | os.PathLike[str] | LoadedModel = "cooadtr",
+    model: str | os.PathLike[str] | LoadedModel = AUTO,
     *,
     sinks: Callable[[str], Sequence[Sink]] | None = None,
     **options: Any,
@@ -135,7 +137,7 @@ def watch(
     ``feeds``: URLs, numbers of cameras, ``"mic"``, TOML lists of feeds, or with
     ``realtime=True`` files. Lost feeds are reconnected. ``sinks`` returns further sinks for a
     feed. ``options``: the options of ``costream watch``, without dashes:
-    ``on=["fall>=0.8 for 2s"]``, ``output="log"``, ``max_lag=5``.
+    ``on=["person>=0.6 for 2s"]``, ``output="log"``, ``max_lag=5``.
 
     Raises UsageError for wrong arguments, ModelError if the model cannot be used, OutputError if
     results cannot be written.
@@ -152,6 +154,7 @@ def watch(
     if not names:
         raise UsageError("there is no feed to watch", where="feeds")
     chosen = make_options("watch", options, sources=names)
-    network = loaded(model, options)
+    kind = kind_of_feeds(names, chosen) if model == AUTO else None
+    network = loaded(model, options, kind)
     check_model_options(chosen, network.network, shares=True)
     return FeedRecords(chosen, network, sinks)

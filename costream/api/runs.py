@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
@@ -14,21 +15,25 @@ from costream.api.keywords import make_options
 from costream.api.results import REPLACE, Results
 from costream.api.streams import LoadedModel, RecordIterator, RecordQueue, checked, loaded
 from costream.core.errors import SourceError, UsageError
-from costream.core.records import Header, Record, Summary
+from costream.core.records import Header, Record, SourceKind, Summary
+from costream.core.settings import AUTO
+from costream.models.auto import SOUND
 from costream.models.base import Model
 from costream.options.options import Options
 from costream.runtime import pipeline
 from costream.runtime.alerts.files import AlertRules
+from costream.runtime.model_loading import kind_of
 from costream.runtime.options import check_model_options, source_options
 from costream.runtime.pipeline import SourceRun
 from costream.runtime.stop import StopHandler
 from costream.sinks.base import Sink
 from costream.sinks.registry import check_outputs, make_sinks
+from costream.sources.array_values import as_array
 from costream.sources.base import ConnectionOptions, Source, SourceOptions
 from costream.sources.media.remote import is_remote_file
 from costream.sources.memory_source import MemorySource
 from costream.sources.uris import expand, fitted, name_of, open_source
-from costream.sources.values import check_rate
+from costream.sources.values import check_rate, kind_of_value
 
 # A path, URL or microphone; the number of a camera; an array, or an iterable of arrays; a source.
 AnySource: TypeAlias = "str | os.PathLike[str] | int | Iterable[Any] | Source"
@@ -79,7 +84,7 @@ class RecordStream(RecordIterator[Record]):
 
 def detect(
     source: AnySource,
-    model: str | os.PathLike[str] | LoadedModel = "cooadtr",
+    model: str | os.PathLike[str] | LoadedModel = AUTO,
     *,
     rate_hz: float | None = None,
     sinks: Sequence[Sink] = (),
@@ -102,7 +107,7 @@ def detect(
 
 def listen(
     source: AnySource = "mic",
-    model: str | os.PathLike[str] | LoadedModel = "cotrans,cosounds",
+    model: str | os.PathLike[str] | LoadedModel = SOUND,
     *,
     rate_hz: float | None = None,
     sinks: Sequence[Sink] = (),
@@ -176,7 +181,8 @@ def _run(
         raise UsageError("needs a folder for the files", where="format", hint="add output=FOLDER")
     else:
         formats = ()
-    network = loaded(model, keywords).network
+    source, kind = _kind(command, source, model, options)
+    network = loaded(model, keywords, kind).network
     check_model_options(options, network)
     opened = _opened(source, source_options(options, network, formats, stepped=True), rate_hz, name)
     queue = RecordQueue()
@@ -210,6 +216,34 @@ def _name_of(source: AnySource) -> str:
     if isinstance(source, int):
         return f"camera{source}"
     return "memory"
+
+
+def _kind(
+    command: str, source: AnySource, model: str | os.PathLike[str] | LoadedModel, options: Options
+) -> tuple[AnySource, SourceKind | None]:
+    """Return the source, and its kind if the model depends on it.
+
+    The first value of an iterable is taken for it.
+    """
+    if model != AUTO:
+        return source, None
+    if command == "listen":
+        return source, "audio"
+    if isinstance(source, (int, Source)):
+        return source, "video"
+    if isinstance(source, (str, os.PathLike)):
+        try:
+            return source, kind_of(os.fspath(source), replace(options, model=AUTO))
+        except UsageError:  # a feed or a camera
+            return source, "video"
+    if not hasattr(source, "__iter__") or isinstance(source, (dict, set, bytes, bytearray)):
+        return source, "video"  # which is refused later
+    first = next(iter(source), None)
+    if first is None or isinstance(first, (str, bytes, bytearray, os.PathLike)):
+        return source, "video"
+    if iter(source) is source:
+        source = itertools.chain([first], source)
+    return source, kind_of_value(as_array(first))
 
 
 def _opened(source: AnySource, options: SourceOptions, rate_hz: float | None, name: str) -> Source:

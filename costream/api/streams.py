@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from costream.api.keywords import checked_path, make_options
 from costream.core.errors import ExitCode, UsageError
-from costream.core.records import Header, Item, Record, Summary
+from costream.core.records import Header, Item, Record, SourceKind, Summary
+from costream.models.auto import model_for
 from costream.models.base import Model, ModelInfo
 from costream.models.persons import PersonsModel
 from costream.options.options import Options
@@ -378,12 +379,18 @@ def load_model(
     return LoadedModel(model)
 
 
-def loaded(model: str | os.PathLike[str] | LoadedModel, options: Mapping[str, Any]) -> LoadedModel:
-    """Return the model of a name, or a loaded model unchanged."""
+def loaded(
+    model: str | os.PathLike[str] | LoadedModel,
+    options: Mapping[str, Any],
+    kind: SourceKind | None = None,
+) -> LoadedModel:
+    """Return the model of a name, or a loaded model unchanged; ``kind``: of the source."""
     if isinstance(model, LoadedModel):
         unfit = sorted({*_LOADING} & set(options))
         if unfit:
             hint = "pass it to load_model"
             raise UsageError("the model is loaded already", where=unfit[0], hint=hint)
         return model
-    return load_model(model, **{key: options[key] for key in _LOADING if key in options})
+    given = {key: options[key] for key in _LOADING if key in options}
+    name = model if kind is None else model_for(os.fspath(model), kind, given.get("licence"))
+    return load_model(name, **given)

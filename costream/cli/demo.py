@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,8 @@ import click
 from costream.cli.click_command import Command
 from costream.cli.click_options import shared
 from costream.core.errors import ExitCode, UsageError, say
-from costream.core.settings import ColorMode
+from costream.core.settings import AUTO, ColorMode
+from costream.models.auto import SOUND, expanded
 from costream.weights_io.store import INSTALL_RESEARCH, samples_folder, shipped_file
 
 if TYPE_CHECKING:
@@ -35,7 +36,13 @@ class DemoSample:
     model: str
     knows: str
     knows_not: str
-    rate_hz: float | None = None  # None: of the model
+
+    @property
+    def weights(self) -> list[Path] | None:
+        """The weight files, in the order of the models; None if one is not installed."""
+        names = expanded(self.model).split(",")
+        files = [shipped_file(f"{name}.safetensors") for name in names]
+        return None if None in files else [file for file in files if file is not None]
 
     @property
     def results(self) -> str:
@@ -43,34 +50,18 @@ class DemoSample:
         return f"{self.file}.jsonl"
 
 
-# Of several for a file, the first one whose weights are installed.
 DEMO_SAMPLES = (
     DemoSample(
         "detect",
         "room.mp4",
-        "cooadtr",
-        "one person in a room: walk, sit, stand up, fall, lie",
-        "other places, moving cameras: it names something all the same",
-    ),
-    DemoSample(
-        "detect",
-        "room.mp4",
-        "nanodet",
-        "80 kinds of things, people among them",
-        "what people do; small and crowded things",
-        2.0,
+        AUTO,
+        "80 kinds of people, animals, vehicles and things, and 527 sounds, where there is sound",
+        "what people do (-m cooadtr for a room like this one); small and crowded things",
     ),
     DemoSample(
         "listen",
         "street.ogg",
-        "cosounds",
-        "62 everyday sounds, speech and music among them, and what is none of these",
-        "several sounds at once; engines, drills and air conditioners are mixed up",
-    ),
-    DemoSample(
-        "listen",
-        "street.ogg",
-        "mn04",
+        SOUND,
         "527 sounds, several at once, speech and music among them",
         "quiet sounds behind others, and very short ones",
     ),
@@ -96,10 +87,9 @@ _REPORT = "report.html"
 def command(output: str, live: bool, color: ColorMode, quiet: bool) -> int:
     """Run shipped samples (video, sound, skeletons), and write a report of them.
 
-    It takes some seconds and needs no network. It uses the research weights where they are
-    installed, and free ones otherwise (for skeletons there are none). Each timeline is printed; the
-    last line is the path of the report, a page for the browser. Files of an earlier demo are
-    replaced, no others.
+    It takes half a minute and needs no network. The sample of skeletons needs the weights for
+    research. Each timeline is printed; the last line is the path of the report, a page for the
+    browser. Files of an earlier demo are replaced, no others.
 
     \b
     costream demo
@@ -127,15 +117,11 @@ def command(output: str, live: bool, color: ColorMode, quiet: bool) -> int:
 
 
 def _installed() -> list[DemoSample]:
-    """Return a sample for each file with installed weights; say which file has none."""
-    found: dict[str, DemoSample] = {}
+    """Return the samples with installed weights; say which sample has none."""
     for sample in DEMO_SAMPLES:
-        if shipped_file(f"{sample.model}.safetensors") is not None:
-            found.setdefault(sample.file, sample)
-    for sample in DEMO_SAMPLES:
-        if sample.file not in found:
+        if sample.weights is None:
             say(f"{sample.file} is left out: {sample.model} needs {INSTALL_RESEARCH}")
-    return list(found.values())
+    return [sample for sample in DEMO_SAMPLES if sample.weights is not None]
 
 
 class DemoFiles:
@@ -193,14 +179,13 @@ def _run(
     from costream.ui.console import stdout_console
 
     source = samples_folder() / sample.file
-    weights = shipped_file(f"{sample.model}.safetensors")
-    options = Options(
-        model=str(weights), rate_hz=sample.rate_hz, live=live, color=color, quiet=quiet
-    )
+    options = Options(model=sample.model, live=live, color=color, quiet=quiet)
+    files = sample.weights
+    if files is not None and sample.model != AUTO:
+        options = replace(options, model=str(files[0]))
     if not quiet:
         console = stdout_console(color)
         command = f"costream {sample.command} {shlex.quote(str(source))} -m {sample.model}"
-        command += f" --fps {sample.rate_hz:g}" if sample.rate_hz else ""
         console.print(Text(command, "bold"), soft_wrap=True)
         console.print(f"  knows        {sample.knows}")
         console.print(f"  knows not    {sample.knows_not}")

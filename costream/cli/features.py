@@ -12,7 +12,10 @@ from costream.options.options import Options
 @run_command(
     "features",
     "SOURCE...",
-    model={"help": "Model whose frontend computes the features; see 'costream models list'."},
+    model={
+        "default": "cooadtr",
+        "help": "Model whose frontend computes the features; see 'costream models list'.",
+    },
     output={
         "type": click.Path(),
         "required": True,

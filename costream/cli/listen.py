@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from costream.cli.run_command import run_command
 from costream.core.errors import ExitCode
+from costream.core.settings import AUTO
+from costream.models.auto import SOUND
 from costream.options.options import Options
 
 
@@ -11,13 +15,13 @@ from costream.options.options import Options
     "listen",
     "[SOURCE...]",
     model={
-        "default": "cotrans,cosounds",
+        "default": SOUND,
         "metavar": "LIST",
         "help": "One model, or several with the same frontend.",
     },
 )
 def command(options: Options, effective: list[str]) -> ExitCode:
-    """Recognise music genres and sounds, in steps of a quarter of a second.
+    """Recognise sounds, speech and music, in steps of half a second or less.
 
     SOURCE is a sound file, a video with sound, the http URL of either, features of the frontend, or
     '-' for stdin. Without SOURCE, --mic listens to the microphone until Ctrl-C or for --duration.
@@ -35,4 +39,6 @@ def command(options: Options, effective: list[str]) -> ExitCode:
     """
     from costream.runtime.detect import detect
 
+    if options.model == AUTO:
+        options = replace(options, model=SOUND)
     return detect(options, effective)

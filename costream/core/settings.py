@@ -28,6 +28,7 @@ else:
 ColorMode = Literal["auto", "always", "never"]
 COMMANDS = ("detect", "listen", "read", "watch", "batch", "features", "train", "evaluate")
 PROJECT_FILE = "costream.toml"
+AUTO = "auto"  # the name that stands for free models, by the kind of the source
 # Options that start programs, write or delete files, open ports, send results or passwords. They
 # are not taken from PROJECT_FILE, which may be part of a folder that another person has made.
 OUTWARD = frozenset(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -85,6 +85,8 @@ class StepResult:
     persons: tuple[int, ...] | None = None
     nobody: bool = False  # no followed person is present
     people: StepResult | None = None  # of the heads by person, where others are of the stream
+    # [B], why each network was run that is not run at every step, by its name; None: all were
+    ran: tuple[Mapping[str, str], ...] | None = None
 
     def row(self, k: int) -> StepResult:
         """Return the result of one stream of the batch (B = 1), with its share of the cost."""
@@ -106,6 +108,7 @@ class StepResult:
             None if self.network_dense_macs is None else self.network_dense_macs // rows,
             None if self.familiarity is None else self.familiarity[one],
             (True,) if self.overflowed and self.overflowed[k] else None,
+            ran=None if self.ran is None else self.ran[one],
         )
 
 
@@ -139,11 +142,22 @@ class ModelInfo:
     chunk: int = 1
     persons: int | None = None  # per step of a stream; None: no skeletons
     in_time: bool = False  # whether the streams of a batch must step together
+    looks: bool = False  # a detector that need not look at every picture, see ``Looks``
 
     @property
     def follows(self) -> bool:
         """Whether there are outputs for each of several persons."""
         return any(head.by_person for head in self.heads)
+
+
+@dataclass
+class Looks:
+    """Settings of a stream whose detector looks only where something has moved.
+
+    ``may``: whether the budget admits a look at the next picture; the first is always looked at.
+    """
+
+    may: bool = True
 
 
 @runtime_checkable

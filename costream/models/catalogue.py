@@ -22,7 +22,9 @@ from costream.core.records import (
     OBJECT_DETECTION,
     POSE_ESTIMATION,
 )
+from costream.core.settings import AUTO
 from costream.core.spelling import stored_path
+from costream.models.auto import AUTO_MODELS, auto_model, expanded
 from costream.models.spec import model_summaries
 from costream.weights_io.file import STEP_SUFFIX, SUFFIX, Weights, read_card, read_weights
 from costream.weights_io.licences import AllowedLicence, is_allowed, licence_class, licence_use
@@ -174,17 +176,19 @@ def load_model(
 ) -> LoadedModel:
     """Load a model, ready to step.
 
-    ``name`` and ``weights`` as for ``find_weights``. Several names, separated by commas, are
-    combined: models with the same frontend, or a model of pictures and models of sound, which step
-    together on a source that has both. ``device``: auto, cpu, cuda, cuda:N or mps; ``dtype``:
-    float32, float64, bfloat16 or float16; for token-gated models see ``ObjectModel`` and
-    ``ActionModel``. A step in ONNX runs in ONNX Runtime. ``licence``: as for ``check_licence``.
-    Raises ModelError if weights are missing, damaged, or do not fit the architecture on their card,
-    or the device is missing; UsageError as ``check_licence``.
+    ``name`` and ``weights`` as for ``find_weights``; ``auto``: see ``auto_model``. Several names,
+    separated by commas, are combined: models with the same frontend, or a model of pictures and
+    models of sound, which step together on a source that has both. ``device``: auto, cpu, cuda,
+    cuda:N or mps; ``dtype``: float32, float64, bfloat16 or float16; for token-gated models see
+    ``ObjectModel`` and ``ActionModel``. A step in ONNX runs in ONNX Runtime. ``licence``: as for
+    ``check_licence``. Raises ModelError if weights are missing, damaged, or do not fit the
+    architecture on their card, or the device is missing; UsageError as ``check_licence``.
     """
     from costream.models.devices import find_device
 
     name = os.fspath(name)
+    if name == AUTO:
+        return auto_model(*(load_model(part, weights, device, dtype) for part in AUTO_MODELS))
     names = [part.strip() for part in name.split(",") if part.strip()]
     if len(names) > 1:
         _check_folder(weights)
@@ -213,7 +217,7 @@ def check_licence(
     """
     if allowed in (None, "any"):
         return
-    for part in filter(None, map(str.strip, name.split(","))):
+    for part in filter(None, map(str.strip, expanded(name).split(","))):
         card = read_card(find_weights(part, weights))
         if not is_allowed(licence_class(card), allowed):
             raise UsageError(

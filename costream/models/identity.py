@@ -6,6 +6,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 
+from costream.models.auto import expanded
 from costream.models.catalogue import find_weights
 from costream.models.spec import is_gated
 from costream.weights_io.card import Card
@@ -20,6 +21,7 @@ class WeightsIdentity:
     card_sha256: str  # of the card: labels, thresholds, rates
     finds_objects: bool = False
     gated: bool = False  # token-gated
+    looks: bool = False  # see ``ModelInfo.looks``
     events: tuple[str, ...] = ()  # labels that are not background
 
 
@@ -30,7 +32,7 @@ def identify(name: str, weights: str | os.PathLike[str] | None = None) -> Weight
     """
     headers = [
         read_header(find_weights(part.strip(), weights)).metadata
-        for part in name.split(",")
+        for part in expanded(name).split(",")
         if part.strip()
     ]
     texts = [metadata.get("card", "") for metadata in headers]
@@ -38,6 +40,7 @@ def identify(name: str, weights: str | os.PathLike[str] | None = None) -> Weight
     cards = [Card.from_json(text) for text in texts if text]
     finds_objects = any(card.finds_objects for card in cards)
     gated = any(is_gated(card.architecture) for card in cards)
+    looks = any(card.finds_objects and not is_gated(card.architecture) for card in cards)
     sha256 = hashlib.sha256("".join(texts).encode()).hexdigest()
     events = tuple(label for card in cards for label in card.events)
-    return WeightsIdentity(tensors, sha256, finds_objects, gated, events)
+    return WeightsIdentity(tensors, sha256, finds_objects, gated, looks, events)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,6 +73,7 @@ class BesideModel:
             network_dense_macs=sum(result.network_dense_macs or 0 for result in new),
             familiarity=_newest([[r.familiarity for r in results] for results in streams]),
             overflowed=_either([tuple(any(r.overflowed for r in results) for results in streams)]),
+            ran=tuple({self.info.card.name: "sound"} if results else {} for results in streams),
         )
 
     def steps(self, items: Sequence[Data], state: BesideState) -> list[StepResult]:
@@ -117,6 +118,15 @@ class HearingState(State):
     @pace.setter
     def pace(self, pace: Any) -> None:
         self.picture.pace = pace
+
+    @property
+    def looks(self) -> Any:
+        """When a detector looks; see ``objects.looks``."""
+        return self.picture.looks
+
+    @looks.setter
+    def looks(self, looks: Any) -> None:
+        self.picture.looks = looks
 
     @property
     def masks(self) -> frozenset[Place]:
@@ -195,6 +205,7 @@ class HearingModel:
             network_dense_macs=None if dense is None else dense + (sound.network_dense_macs or 0),
             familiarity=_joined(picture.familiarity, sound.familiarity, heads),
             overflowed=_either([picture.overflowed, sound.overflowed]),
+            ran=_both(picture.ran, sound.ran),
         )
 
     def steps(self, items: Sequence[Data], state: HearingState) -> list[StepResult]:
@@ -256,6 +267,15 @@ def _joined(
     if second is not None:
         out[:, -second.shape[1] :] = second
     return out
+
+
+def _both(
+    first: Sequence[Mapping[str, str]] | None, second: Sequence[Mapping[str, str]] | None
+) -> tuple[Mapping[str, str], ...] | None:
+    """Return for each stream [B] which networks ran, of both models; None if the first always."""
+    if first is None or second is None:
+        return None
+    return tuple({**one, **other} for one, other in zip(first, second, strict=True))
 
 
 def _either(parts: Sequence[tuple[bool, ...] | None]) -> tuple[bool, ...] | None:

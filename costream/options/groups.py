@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 from costream.core.places import Place
 from costream.core.records import RawAudioFormat
-from costream.core.settings import ColorMode
+from costream.core.settings import AUTO, ColorMode
 from costream.options.budget import Budget, BudgetFile, parse_budget
 from costream.options.flags import (
     BATCH,
@@ -54,7 +54,10 @@ class ModelFlags(Group):
     commands: ClassVar[tuple[str, ...]] = EVERY
 
     model: str = flag(
-        "-m --model", "See 'costream models list'.", default="cooadtr", metavar="NAME|FILE"
+        "-m --model",
+        "See 'costream models list'; auto: by the input.",
+        default=AUTO,
+        metavar="NAME|FILE",
     )
     weights: str | None = flag(  # $COSTREAM_WEIGHTS is the folder in which models are searched
         "--weights",

@@ -1,4 +1,4 @@
-"""Controllers of a stream's token count: keep its steps within a budget."""
+"""Controllers of a stream: keep its steps within a budget, by their tokens or by their looks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
-from costream.models.base import GatedModel, StepResult
+from costream.models.base import GatedModel, Looks, Model, StepResult
 from costream.options.budget import Budget, BudgetFile
 
 log = logging.getLogger("costream")
@@ -24,6 +24,7 @@ _FOLLOW = 0.1  # share of a step's (log) error by which the load factor is corre
 _FAR = 0.12  # relative error above which a step is an outlier or the load has changed
 _IN_A_ROW = 3  # consecutive outliers that mean the load has changed
 _COUNTED = 5  # steps whose ratio of actual to predicted operations is remembered
+_SAVED_S = 1.0  # seconds of budget that a stream in which nothing moves saves for later looks
 NEAR = 0.03  # relative distance to the target within which the token count stays
 
 
@@ -200,6 +201,64 @@ class TokenController:
             self._warned = True
             text = self._controller.budget.text
             log.warning("a step exceeds the budget of %s even with a single token", text)
+
+
+class LookController:
+    """Controls how often the detector of one stream looks: the steps keep a budget on average.
+
+    Each step adds the budget and takes its cost from an account; the detector may look while the
+    account is not overdrawn. What was saved while nothing moved is kept for up to ``_SAVED_S``.
+    """
+
+    def __init__(self, budget: Budget | BudgetFile, rate_hz: float) -> None:
+        """``budget``: one in a file may change. ``rate_hz``: steps per second."""
+        self._file = budget if isinstance(budget, BudgetFile) else None
+        self._budget = budget.budget if isinstance(budget, BudgetFile) else budget
+        self._rate_hz = rate_hz
+        self._account = 0.0
+        self._begun = False
+
+    @property
+    def target(self) -> float:
+        """The maximum mean cost of a step, in the unit of the budget."""
+        return self._budget.target(self._rate_hz)
+
+    @property
+    def step_budget(self) -> dict[str, float]:
+        """The maximum mean cost of a step, by its field of Compute."""
+        return {f"budget_{self._budget.unit}": self.target}
+
+    def before(self, state: Any) -> None:
+        """Set whether the detector of the stream with this state may look in the next step."""
+        if self._file is not None and self._file.current() is not self._budget:
+            self._budget, self._account = self._file.budget, 0.0
+        if state.looks is None:
+            state.looks = Looks()
+        state.looks.may = self._account >= 0
+
+    def after(self, result: StepResult) -> None:
+        """Take the result of the step and its cost (B = 1)."""
+        ms = 1e3 * (result.frontend_s + result.network_s)
+        cost = result.macs if self._budget.unit == "macs" else ms
+        if not self._begun:  # the first look has to be, and its time is that of warming up
+            self._begun = True
+            return
+        most = self.target * self._rate_hz * _SAVED_S
+        self._account = min(most, self._account + self.target - cost)
+
+
+Controller: TypeAlias = TokenController | LookController
+
+
+def controller(
+    model: Model, budget: Budget | BudgetFile | None, rate_hz: float
+) -> Controller | None:
+    """Return a controller of one stream; None without a budget, or for a model that has no use."""
+    if budget is None:
+        return None
+    if isinstance(model, GatedModel):
+        return TokenController(model, budget, rate_hz)
+    return LookController(budget, rate_hz) if model.info.looks else None
 
 
 class GateController:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from costream.core.errors import ExitCode, SourceError, display_name
 from costream.core.formatting import clean, work_line
+from costream.core.records import SourceKind
+from costream.core.settings import AUTO
 from costream.models.base import Model
 from costream.models.catalogue import find_weights, more_to_fetch
 from costream.options.options import Options
 from costream.runtime.alerts.files import AlertRules
 from costream.runtime.detect_plan import OutputPlan, log_failure, plan_inputs, plan_outputs
 from costream.runtime.logs import logging_to
-from costream.runtime.model_loading import load_checked
+from costream.runtime.model_loading import kind_of, load_checked
 from costream.runtime.options import source_options
 from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
@@ -52,17 +54,15 @@ def detect(options: Options, effective: Sequence[str] = ()) -> ExitCode:
         inputs, failures = plan_inputs(options, plan)
         if not inputs:
             return _overall(0, failures)
-        model = load_checked(options)
         with ExitStack() as stack:
-            table = alerts = None
+            models = _Models(options, stack, {uri: kind_of(uri, options) for uri in inputs})
+            model, _ = models.of(inputs[0])
+            table = None
             if plan.table is not None:
                 table = _open_table(plan.table, model, options)
                 stack.callback(table.finish)
             stack.enter_context(silence_portaudio(inputs))
-            if options.on:
-                alerts = AlertRules.of(options, model)
-                stack.callback(alerts.close)
-            code = _Detection(options, plan, model, stop, table, alerts).run(inputs, failures)
+            code = _Detection(options, plan, models, stop, table).run(inputs, failures)
         if plan.table is not None:
             _print_written(options, [plan.table])
         _print_larger_model(options, model)
@@ -70,15 +70,35 @@ def detect(options: Options, effective: Sequence[str] = ()) -> ExitCode:
 
 
 @dataclass(frozen=True)
+class _Models:
+    """The model of each input, and the alert rules for it; each is loaded once."""
+
+    options: Options
+    stack: ExitStack  # closes the alert rules
+    kinds: Mapping[str, SourceKind | None]  # of the inputs
+    loaded: dict[SourceKind | None, tuple[Model, AlertRules | None]] = field(default_factory=dict)
+
+    def of(self, uri: str) -> tuple[Model, AlertRules | None]:
+        """Return them for an input. Raises ModelError or UsageError as ``load_checked``."""
+        kind = self.kinds[uri]
+        if kind not in self.loaded:
+            model, alerts = load_checked(self.options, kind), None
+            if self.options.on:
+                alerts = AlertRules.of(self.options, model)
+                self.stack.callback(alerts.close)
+            self.loaded[kind] = model, alerts
+        return self.loaded[kind]
+
+
+@dataclass(frozen=True)
 class _Detection:
-    """A run of one model over several inputs."""
+    """A run over several inputs."""
 
     options: Options
     plan: OutputPlan
-    model: Model
+    models: _Models
     stop: StopHandler
     table: MergedTimeline | None
-    alerts: AlertRules | None
 
     def run(self, inputs: Sequence[str], failures: list[ExitCode]) -> ExitCode:
         """Run every input, and return the overall exit code; ``failures``: those so far."""
@@ -91,7 +111,8 @@ class _Detection:
             except (SourceError, OSError) as error:
                 if self.stop.exit_code is not None:  # interrupted while waiting for data
                     return self.stop.exit_code
-                failures.append(log_failure(error, uri, _other_command(uri, self.model)))
+                other = _other_command(uri, self.models.of(uri)[0])
+                failures.append(log_failure(error, uri, other))
                 continue
             if self.stop.exit_code is not None:
                 return self.stop.exit_code
@@ -103,7 +124,8 @@ class _Detection:
 
     def _run_input(self, uri: str, shown_name: str | None) -> ExitCode:
         """Run one input; ``shown_name``: its name in readable lines, if there are several."""
-        options, plan, model, name = self.options, self.plan, self.model, name_of(uri)
+        options, plan, name = self.options, self.plan, name_of(uri)
+        model, alerts = self.models.of(uri)
         sinks: list[Sink] = [] if self.table is None else [self.table]
         sinks += make_sinks(
             plan.formats,
@@ -122,7 +144,7 @@ class _Detection:
             options=options,
             stop=self.stop,
             follow_persons=True,
-            listener=None if self.alerts is None else partial(self.alerts.listener, name),
+            listener=None if alerts is None else partial(alerts.listener, name),
         )
         log.info("%s: %s", name, work_line(summary))
         if plan.directory is not None:
@@ -154,9 +176,9 @@ class _Detection:
 def _open_table(path: Path, model: Model, options: Options) -> MergedTimeline:
     """Open the table of the segments of all inputs."""
     columns = SegmentColumns(
-        heads=len(model.info.heads) > 1,
+        heads=len(model.info.heads) > 1 or options.model == AUTO,
         persons=model.info.follows,
-        counts=model.info.card.finds_objects,
+        counts=model.info.card.finds_objects or options.model == AUTO,
     )
     return MergedTimeline(path, columns, overwrite=options.overwrite)
 
@@ -174,7 +196,7 @@ def _print_larger_model(options: Options, model: Model) -> None:
     """Print on a terminal which model has more classes than shipped weights, unless -q is given."""
     if options.verbosity < 0 or not (sys.stdout.isatty() and sys.stderr.isatty()):
         return
-    if "," in options.model:  # several models
+    if options.model == AUTO or "," in options.model:
         return
     line = more_to_fetch(model.info.card, find_weights(options.model, options.weights))
     if line:

@@ -53,7 +53,7 @@ def source_options(
 def check_model_options(options: Options, model: Model, *, shares: bool = False) -> None:
     """Raise UsageError for an option that does not apply to the model, see ``check_options``."""
     finds_objects = model.info.card.finds_objects
-    gated = isinstance(model, GatedModel)
+    gated, shares = isinstance(model, GatedModel), shares or model.info.looks
     check_options(options, finds_objects=finds_objects, gated=gated, shares=shares)
 
 
@@ -63,7 +63,7 @@ def check_options(
     """Raise UsageError for an option that does not apply to the model or this machine.
 
     ``finds_objects``: whether the model detects objects. ``gated``: whether it is token-gated.
-    ``shares``: a budget may be a share of real time, for which any model is suitable.
+    ``shares``: any model of this run can keep a budget.
     """
     unfit: dict[str, str] = {}
     _ = options.places  # raises if two have one name

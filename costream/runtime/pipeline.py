@@ -16,7 +16,7 @@ from costream.core.records import AudioBlock, Data, Gap, Item, SourceInfo, Summa
 from costream.models.base import GatedModel, Model
 from costream.models.persons import PersonsModel
 from costream.options.options import Options
-from costream.runtime.budget import TokenController
+from costream.runtime.budget import Controller, controller
 from costream.runtime.masks import MaskPainter
 from costream.runtime.persons import PersonScores, person_rows
 from costream.runtime.recorder import StreamRecorder
@@ -192,15 +192,12 @@ class StreamRunner:
                 self._listener(tick.time_s, scores)
         self.begin()
 
-    def _controlled(self) -> TokenController | None:
+    def _controlled(self) -> Controller | None:
         """Set the stream's token count; return its controller if there is a budget."""
         options = self._recorder.options
-        if not isinstance(self._model, GatedModel):
-            return None
-        self.state.tokens, self.state.masks = options.tokens, self._painter.masks
-        if options.budget is None:
-            return None
-        return TokenController(self._model, options.budget, self._recorder.rate_hz)
+        if isinstance(self._model, GatedModel):
+            self.state.tokens, self.state.masks = options.tokens, self._painter.masks
+        return controller(self._model, options.budget, self._recorder.rate_hz)
 
 
 def _convert(item: Data) -> None:

@@ -223,6 +223,7 @@ class StreamRecorder:
             lag_s=self.counters.lag_s,
             dropped=self.counters.dropped,
             tokens=None if result.tokens is None else result.tokens[0],
+            ran=None if result.ran is None else dict(result.ran[0]),
             **budget,
         )
 

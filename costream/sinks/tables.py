@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ TIMELINE_COLUMNS = ("start_s", "end_s", "length_s", "label", "score")
 COMPUTE_COLUMNS = (
     *("i", "time_s", "macs", "dense_macs", "decode_ms", "frontend_ms", "network_ms", "sink_ms"),
     *("lag_s", "dropped", "tokens", "budget", "budget_ms", "budget_macs", "budget_share"),
+    "ran",
 )
 
 
@@ -211,17 +213,18 @@ class MergedTimeline:
     def __init__(self, path: Path, columns: SegmentColumns, *, overwrite: bool) -> None:
         """Open the file."""
         self.path, self.segments = path, 0
-        self._columns, self._source = columns, ""
+        self._columns, self._source, self._model = columns, "", ""
         self._rows = CsvRows(AtomicFile(path, overwrite=overwrite))
         self._rows.open(("source", *columns.names()))
 
     def open(self, header: Header) -> None:
         """Start a run."""
-        self._source = header.source
+        self._source, self._model = header.source, header.model
 
     def write(self, record: Record) -> None:
         """Write a segment; other records are ignored."""
         if isinstance(record, Segment):
+            record = replace(record, model=record.model or self._model)
             self._rows.add((self._source, *self._columns.row(record)), flush=True)
             self.segments += 1
 
@@ -249,4 +252,5 @@ class ComputeTable(_Table):
             ms = (record.ms.decode, record.ms.frontend, record.ms.network, record.ms.sink)
             state = (record.lag_s, record.dropped, record.tokens, record.budget)
             budgets = (record.budget_ms, record.budget_macs, record.budget_share)
-            self._rows.add([*spent, *ms, *state, *budgets])
+            ran = "; ".join(f"{model}: {why}" for model, why in (record.ran or {}).items())
+            self._rows.add([*spent, *ms, *state, *budgets, ran])

@@ -23,6 +23,7 @@ from costream.core.records import (
     FeatureRow,
     Item,
     SourceInfo,
+    SourceKind,
     TextLine,
     VideoFrame,
 )
@@ -95,14 +96,26 @@ def make_converter(
         info = replace(info, began_s=time.time())
     if options.sound is not None:
         return AudioSamples(first, options, options.sound, rate_hz, info)
-    if first.dtype.kind == "U":
+    kind = kind_of_value(first)
+    if kind == "text":
         return _Lines(rate_hz, replace(info, kind="text"))
-    if first.ndim == 1:
+    if kind == "features":
         return _FeatureRows(first, rate_hz, info)
-    joints = first.shape[-1:] in ((2,), (3,)) and first.dtype != np.uint8
-    if first.ndim > 3 or (first.ndim == 3 and not (joints and len(first) <= _MOST_PERSONS)):
+    if kind == "video":
         return _Frames(first, options, rate_hz, info)
     return _Skeletons(first, options, rate_hz, info)
+
+
+def kind_of_value(first: Values) -> SourceKind:
+    """Return the kind of a stream that is not sound, by its first value."""
+    if first.dtype.kind == "U":
+        return "text"
+    if first.ndim == 1:
+        return "features"
+    joints = first.shape[-1:] in ((2,), (3,)) and first.dtype != np.uint8
+    if first.ndim > 3 or (first.ndim == 3 and not (joints and len(first) <= _MOST_PERSONS)):
+        return "video"
+    return "skeleton"
 
 
 def check_rate(rate_hz: float | None) -> None:

@@ -19,6 +19,7 @@ from costream.core.records import (
     finds_objects,
     has_overlaps,
 )
+from costream.core.shared_rows import SEPARATOR, share_rows
 from costream.draw.palette import Palette
 from costream.ui.console import is_unicode, print_line
 
@@ -89,13 +90,13 @@ class FinalTimeline:
         mark = "● " if is_unicode(self._console) else "* "
         segments: Iterable[Segment] = self._segments
         if self._has_heads or self._overlaps or several:  # segments may arrive out of order
-            segments = sorted(segments, key=lambda s: s.start_s)
+            segments = sorted(share_rows(segments), key=lambda s: s.start_s)
         for s in segments:
             start, end = short_time(s.start_s, 2), short_time(s.end_s, 2)
             length = [f"{s.end_s - s.start_s:.2f} s"] if has_room else []
             model = [Text(clean(s.model or ""))] if self._has_heads else []
             most = [str(s.count or "")] if self._of_objects else []
-            style = self._palette.paint(s.label).style
+            style = self._palette.paint(s.label.partition(SEPARATOR)[0]).style
             label = Text.assemble((mark, style), clean(s.label))
             person = [str(s.person or "")] if several else []
             first = [start, end, *length]

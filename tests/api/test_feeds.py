@@ -22,12 +22,14 @@ def clip(tmp_path_factory):
 
 @pytest.mark.slow
 def test_files_as_feeds_have_the_records_of_detect(clip, tmp_path):
-    feeds = costream.watch([clip], realtime=True, speed=4, on_late="block", output=tmp_path)
+    feeds = costream.watch(
+        [clip], "cooadtr", realtime=True, speed=4, on_late="block", output=tmp_path
+    )
     taken = list(feeds)
     kinds = Counter(type(record) for _, record in taken)
     assert {feed for feed, _ in taken} == {"a.mp4"}
     assert (kinds[Header], kinds[Summary]) == (1, 1)
-    expected = costream.detect(clip).collect()
+    expected = costream.detect(clip, model="cooadtr").collect()
     assert [r.label for _, r in taken if isinstance(r, Segment)] == [
         s.label for s in expected.segments
     ]
@@ -42,7 +44,7 @@ def test_files_as_feeds_have_the_records_of_detect(clip, tmp_path):
 def test_a_feed_that_is_lost_is_a_gap_and_a_loop_may_end(tmp_path):
     with (
         RtspServer({"door": endless()}) as server,
-        costream.watch(server.url("door"), timeout=5, output=tmp_path) as feeds,
+        costream.watch(server.url("door"), "cooadtr", timeout=5, output=tmp_path) as feeds,
     ):
         steps = 0
         for feed, record in feeds:

@@ -14,7 +14,7 @@ from kit.paths import SAMPLES
 
 @pytest.fixture(scope="module")
 def result() -> costream.Results:
-    return costream.detect(SAMPLES / "room.mp4", end=16, scores=True).collect()
+    return costream.detect(SAMPLES / "room.mp4", end=16, scores=True, model="cooadtr").collect()
 
 
 def test_files_by_their_suffix(result, tmp_path):
@@ -114,7 +114,9 @@ def test_existing_files_are_kept(result, tmp_path):
     with pytest.raises(UsageError, match=r"exists already; use overwrite=True$"):
         result.save(tmp_path / "out", "srt")
     with pytest.raises(UsageError, match=r"exists already; use overwrite=True$"):
-        costream.detect(SAMPLES / "room.mp4", output=tmp_path / "out", format="srt")
+        costream.detect(
+            SAMPLES / "room.mp4", output=tmp_path / "out", format="srt", model="cooadtr"
+        )
     result.save(tmp_path / "a.json", overwrite=True)
     result.save(tmp_path / "a.html")
     with pytest.raises(UsageError, match="exists"):
@@ -134,7 +136,7 @@ def test_printed_it_is_the_timeline_and_it_iterates(result):
 
 @pytest.mark.parametrize("name", ["segments", "to_dataframe", "save"])
 def test_a_run_says_how_to_get_results(name):
-    with costream.detect(SAMPLES / "room.mp4", end=1) as run:
+    with costream.detect(SAMPLES / "room.mp4", end=1, model="cooadtr") as run:
         with pytest.raises(AttributeError, match=rf"collect\(\), then result.{name}$"):
             getattr(run, name)
         assert not hasattr(run, "gist")

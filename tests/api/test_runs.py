@@ -37,7 +37,9 @@ def model() -> costream.LoadedModel:
 
 def test_a_file_has_the_records_of_the_command_line(model):
     result = costream.detect(ROOM, model, end=16, top_k=2).collect()
-    done = command("detect", ROOM, "--end", "16", "--top-k", "2", "-f", "json", "-q")
+    done = command(
+        "detect", "-m", "cooadtr", ROOM, "--end", "16", "--top-k", "2", "-f", "json", "-q"
+    )
     expected = json.loads(done.stdout)
     for member in ("predictions", "segments", "gaps", "errors"):
         assert result.to_dict()[member] == expected[member]
@@ -177,42 +179,130 @@ def test_what_is_opened_yields_what_the_model_needs(name, model, tmp_path):
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda f: costream.detect("nope.mp4"), SourceError, "no such file"),
-        (lambda f: costream.detect(f), UsageError, "rate_hz=25"),
-        (lambda f: costream.detect(f, rate_hz=0), UsageError, "above 0"),
-        (lambda f: costream.detect([], rate_hz=5), UsageError, "there are no values"),
-        (lambda f: costream.detect(f, thresold=1), UsageError, "did you mean threshold"),
-        (lambda f: costream.detect(f, rate_hz=5, threshold=2), UsageError, "threshold: 2 is not"),
-        (lambda f: costream.detect(f, rate_hz=5, budget="1x"), UsageError, "not token-gated"),
-        (lambda f: costream.detect(ROOM, start=5, end=2), UsageError, "is not after"),
-        (lambda f: costream.detect(ROOM, format="csv"), UsageError, "output=FOLDER"),
-        (lambda f: costream.detect(ROOM, rate_hz=5), UsageError, "fps="),
-        (lambda f: costream.detect([f[0] / 255], rate_hz=5), UsageError, "uint8"),
-        (lambda f: costream.detect([f[0].T], rate_hz=5), UsageError, "transpose(1, 2, 0)"),
-        (lambda f: costream.detect([f], rate_hz=5), UsageError, "one by one"),
-        (lambda f: costream.detect([["a"]], rate_hz=5), UsageError, "not an array of numbers"),
-        (lambda f: costream.detect(iter(["a"]), rate_hz=5), SourceError, "takes video, not text"),
-        (lambda f: costream.detect(["a.mp4"]), UsageError, "list of str is not a source; pass"),
-        (lambda f: costream.listen((ROOM,)), UsageError, "is not a source; pass a path"),
-        (lambda f: costream.detect(b"a.mp4"), UsageError, "bytes is not a source; pass a path"),
+        (lambda f: costream.detect("nope.mp4", model="cooadtr"), SourceError, "no such file"),
+        (lambda f: costream.detect(f, model="cooadtr"), UsageError, "rate_hz=25"),
+        (lambda f: costream.detect(f, rate_hz=0, model="cooadtr"), UsageError, "above 0"),
+        (
+            lambda f: costream.detect([], rate_hz=5, model="cooadtr"),
+            UsageError,
+            "there are no values",
+        ),
+        (
+            lambda f: costream.detect(f, thresold=1, model="cooadtr"),
+            UsageError,
+            "did you mean threshold",
+        ),
+        (
+            lambda f: costream.detect(f, rate_hz=5, threshold=2, model="cooadtr"),
+            UsageError,
+            "threshold: 2 is not",
+        ),
+        (
+            lambda f: costream.detect(f, rate_hz=5, budget="1x", model="cooadtr"),
+            UsageError,
+            "not token-gated",
+        ),
+        (
+            lambda f: costream.detect(ROOM, start=5, end=2, model="cooadtr"),
+            UsageError,
+            "is not after",
+        ),
+        (
+            lambda f: costream.detect(ROOM, format="csv", model="cooadtr"),
+            UsageError,
+            "output=FOLDER",
+        ),
+        (lambda f: costream.detect(ROOM, rate_hz=5, model="cooadtr"), UsageError, "fps="),
+        (lambda f: costream.detect([f[0] / 255], rate_hz=5, model="cooadtr"), UsageError, "uint8"),
+        (
+            lambda f: costream.detect([f[0].T], rate_hz=5, model="cooadtr"),
+            UsageError,
+            "transpose(1, 2, 0)",
+        ),
+        (lambda f: costream.detect([f], rate_hz=5, model="cooadtr"), UsageError, "one by one"),
+        (
+            lambda f: costream.detect([["a"]], rate_hz=5, model="cooadtr"),
+            UsageError,
+            "not an array of numbers",
+        ),
+        (
+            lambda f: costream.detect(iter(["a"]), rate_hz=5, model="cooadtr"),
+            SourceError,
+            "takes video, not text",
+        ),
+        (
+            lambda f: costream.detect(["a.mp4"], model="cooadtr"),
+            UsageError,
+            "list of str is not a source; pass",
+        ),
+        (
+            lambda f: costream.listen((ROOM,), model="cotrans,cosounds"),
+            UsageError,
+            "is not a source; pass a path",
+        ),
+        (
+            lambda f: costream.detect(b"a.mp4", model="cooadtr"),
+            UsageError,
+            "bytes is not a source; pass a path",
+        ),
         (lambda f: costream.read([b"a"], "costgcn"), UsageError, "an iterable of strings"),
-        (lambda f: costream.detect(f, rate_hz="25"), UsageError, "above 0, not '25'"),
-        (lambda f: costream.detect(ROOM, sinks=[print]), UsageError, "a list of sinks"),
-        (lambda f: costream.detect(ROOM, sinks=None), UsageError, "a list of sinks, not None"),
+        (
+            lambda f: costream.detect(f, rate_hz="25", model="cooadtr"),
+            UsageError,
+            "above 0, not '25'",
+        ),
+        (
+            lambda f: costream.detect(ROOM, sinks=[print], model="cooadtr"),
+            UsageError,
+            "a list of sinks",
+        ),
+        (
+            lambda f: costream.detect(ROOM, sinks=None, model="cooadtr"),
+            UsageError,
+            "a list of sinks, not None",
+        ),
         (lambda f: costream.run(ROOM, "cooadtr"), UsageError, "pass a path to costream.detect"),
         (lambda f: costream.run(costream.open_source(str(ROOM)), 3), UsageError, "a path, not 3"),
-        (lambda f: costream.detect(ROOM, threads=10**30), UsageError, "is out of range"),
-        (lambda f: costream.detect(ROOM, format=5), UsageError, "format: 5 is not a valid"),
-        (lambda f: costream.detect(ROOM, only=1), UsageError, "only: 1 is not a valid"),
-        (lambda f: costream.detect(ROOM, zone=1), UsageError, "zone: 1 is not a valid"),
+        (
+            lambda f: costream.detect(ROOM, threads=10**30, model="cooadtr"),
+            UsageError,
+            "is out of range",
+        ),
+        (
+            lambda f: costream.detect(ROOM, format=5, model="cooadtr"),
+            UsageError,
+            "format: 5 is not a valid",
+        ),
+        (
+            lambda f: costream.detect(ROOM, only=1, model="cooadtr"),
+            UsageError,
+            "only: 1 is not a valid",
+        ),
+        (
+            lambda f: costream.detect(ROOM, zone=1, model="cooadtr"),
+            UsageError,
+            "zone: 1 is not a valid",
+        ),
         (lambda f: costream.read(["a"], "x", on=5), UsageError, "on: 5 is not a valid"),
         (lambda f: costream.open_source(5), UsageError, "a path or a URL, not 5"),
-        (lambda f: costream.detect({}), UsageError, "dict is not a source"),
-        (lambda f: costream.detect(None), UsageError, "NoneType is not a source"),
-        (lambda f: costream.detect(STREET), SourceError, "only sound"),
-        (lambda f: costream.detect(np.zeros((9, 22, 3)), rate_hz=9), UsageError, "layout="),
-        (lambda f: costream.listen(np.zeros(99)), UsageError, "rate_hz=25"),
-        (lambda f: costream.listen(np.zeros((2, 999)), rate_hz=8000), UsageError, "samples.T"),
+        (lambda f: costream.detect({}, model="cooadtr"), UsageError, "dict is not a source"),
+        (lambda f: costream.detect(None, model="cooadtr"), UsageError, "NoneType is not a source"),
+        (lambda f: costream.detect(STREET, model="cooadtr"), SourceError, "only sound"),
+        (
+            lambda f: costream.detect(np.zeros((9, 22, 3)), rate_hz=9, model="cooadtr"),
+            UsageError,
+            "layout=",
+        ),
+        (
+            lambda f: costream.listen(np.zeros(99), model="cotrans,cosounds"),
+            UsageError,
+            "rate_hz=25",
+        ),
+        (
+            lambda f: costream.listen(np.zeros((2, 999)), rate_hz=8000, model="cotrans,cosounds"),
+            UsageError,
+            "samples.T",
+        ),
         (lambda f: costream.detect(f, "nomodel", rate_hz=5), CostreamError, "nomodel"),
     ],
 )

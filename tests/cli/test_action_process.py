@@ -60,11 +60,11 @@ def test_a_budget_sets_the_tokens_of_steps_with_an_output(weights: Path) -> None
 def test_a_batch_and_a_watch(weights: Path, tmp_path: Path) -> None:
     clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)
     options = ("-m", weights, "--tokens", 6, "-q")
-    run("batch", clip, "-o", tmp_path / "out", *options, "-f", "csv", "--jobs", 1)
+    run("batch", "-m", "cooadtr", clip, "-o", tmp_path / "out", *options, "-f", "csv", "--jobs", 1)
     costs = rows(tmp_path / "out" / "door.mp4.compute.csv")
     assert [row["tokens"] for row in costs][:4] == ["", "10", "", "6"]
     pace = ("--realtime", "--fps", 8, "--on-late", "block")
-    run("watch", clip, "-o", tmp_path, *pace, *options)
+    run("watch", "-m", "cooadtr", clip, "-o", tmp_path, *pace, *options)
     costs = records(tmp_path / "door.mp4.jsonl", "compute")
     assert [c["tokens"] for c in costs if "tokens" in c] == [TOKENS, *([6] * (len(costs) // 2 - 1))]
 

@@ -101,7 +101,7 @@ def tree(tmp_path_factory) -> Path:
 def reference(tree, tmp_path_factory) -> Path:
     """The output of an uninterrupted run."""
     out = tmp_path_factory.mktemp("reference") / "out"
-    done = run("batch", tree, "-o", out, "-f", FORMATS, "--jobs", 2, code=3)
+    done = run("batch", "-m", "cooadtr", tree, "-o", out, "-f", FORMATS, "--jobs", 2, code=3)
     assert done.stdout == ""
     assert "60/60 files" in done.stderr.splitlines()[-1]
     return out
@@ -157,7 +157,7 @@ def test_tables_hold_the_rows_of_all_inputs(reference):
 
 def test_results_are_those_of_detect(tree, reference):
     name = "d0/03.mp4"
-    alone = records(costream("detect", tree / name, "-f", "jsonl").stdout)
+    alone = records(costream("detect", "-m", "cooadtr", tree / name, "-f", "jsonl").stdout)
     batched = records(reference / f"{name}.jsonl")
     timed = ("ms", "wall_s", "x_realtime")
     strip = [{k: v for k, v in r.items() if k not in timed} for r in alone]
@@ -167,7 +167,20 @@ def test_results_are_those_of_detect(tree, reference):
 
 @pytest.mark.slow
 def test_one_worker_gives_the_same_bytes(tree, reference, tmp_path):
-    run("batch", tree, "-o", tmp_path / "out", "-f", FORMATS, "--jobs", 1, "-q", code=3)
+    run(
+        "batch",
+        "-m",
+        "cooadtr",
+        tree,
+        "-o",
+        tmp_path / "out",
+        "-f",
+        FORMATS,
+        "--jobs",
+        1,
+        "-q",
+        code=3,
+    )
     assert snapshot(tmp_path / "out") == snapshot(reference)
 
 
@@ -179,7 +192,9 @@ def test_one_worker_gives_the_same_bytes(tree, reference, tmp_path):
 def test_killed_again_and_again_the_tree_is_the_same(tree, reference, tmp_path):
     out, chance, kills = tmp_path / "out", random.Random(11), 0
     for jobs in (2, 1, 2):
-        child = start("batch", tree, "-o", out, "-f", FORMATS, "--jobs", jobs, "-q")
+        child = start(
+            "batch", "-m", "cooadtr", tree, "-o", out, "-f", FORMATS, "--jobs", jobs, "-q"
+        )
         enough = journal_lines(out) + chance.randrange(2, 16)
         wait_until(lambda at=enough, c=child: journal_lines(out) >= at or c.poll() is not None)
         time.sleep(chance.random() * 0.2)
@@ -190,14 +205,14 @@ def test_killed_again_and_again_the_tree_is_the_same(tree, reference, tmp_path):
         _, alive = psutil.wait_procs(workers, timeout=20)
         assert not alive  # else they would write beside the next run
     assert kills >= 2
-    done = run("batch", tree, "-o", out, "-f", FORMATS, "--jobs", 2, code=3)
+    done = run("batch", "-m", "cooadtr", tree, "-o", out, "-f", FORMATS, "--jobs", 2, code=3)
     assert "kept" in done.stderr
     assert snapshot(out) == snapshot(reference)
 
 
 def start_long(clips: Path, out: Path) -> tuple[subprocess.Popen[bytes], Path]:
     """Start a batch; return it in the midst of the long file, and what that is written to."""
-    child = start("batch", clips, "-o", out, "--jobs", 1)
+    child = start("batch", "-m", "cooadtr", clips, "-o", out, "--jobs", 1)
     part = out / "long.npy.jsonl.part"
     wait_until(lambda: part.exists() and part.stat().st_size > 10_000, child)
     return child, part
@@ -222,7 +237,7 @@ def test_signals_finalise_files(long_clips, tmp_path, number, code):
     assert document["complete"] is False
     assert document["exit"] == code
     assert document["inputs"]["not reached"] == 4
-    again = run("batch", long_clips, "-o", out, "--dry-run")
+    again = run("batch", "-m", "cooadtr", long_clips, "-o", out, "--dry-run")
     assert [line.split("\t")[0] for line in again.stdout.splitlines()] == ["run"] * 4
 
 
@@ -230,7 +245,9 @@ def test_signals_finalise_files(long_clips, tmp_path, number, code):
 @posix
 def test_ctrl_c_reaches_workers_that_still_import_and_prints_nothing(clips, tmp_path):
     for after_s in (0.0, 0.3):
-        child = start("batch", clips, "-o", tmp_path / "out", "-q", start_new_session=True)
+        child = start(
+            "batch", "-m", "cooadtr", clips, "-o", tmp_path / "out", "-q", start_new_session=True
+        )
         begun = psutil.Process(child.pid)
         wait_until(lambda p=begun: any("spawn_main" in " ".join(w.cmdline()) for w in p.children()))
         time.sleep(after_s)
@@ -244,7 +261,7 @@ def finished(tmp_path_factory) -> tuple[Path, Path]:
     """Three good files and their results; not to be changed."""
     folder = make_clips(tmp_path_factory.mktemp("finished") / "in")
     out = folder.with_name("out")
-    run("batch", folder, "-o", out, "-f", "jsonl,srt", "--jobs", 1)
+    run("batch", "-m", "cooadtr", folder, "-o", out, "-f", "jsonl,srt", "--jobs", 1)
     return folder, out
 
 
@@ -252,7 +269,7 @@ def finished(tmp_path_factory) -> tuple[Path, Path]:
 def test_a_repetition_does_only_what_is_missing(finished, tmp_path):
     folder, before = finished
     out = Path(shutil.copytree(before, tmp_path / "out"))
-    call = ("batch", folder, "-o", out, "-f", "jsonl,srt", "--jobs", 1)
+    call = ("batch", "-m", "cooadtr", folder, "-o", out, "-f", "jsonl,srt", "--jobs", 1)
     again = run(*call)
     assert "0/0 files" in again.stderr
     assert "3 kept" in again.stderr
@@ -267,7 +284,7 @@ def test_a_repetition_does_only_what_is_missing(finished, tmp_path):
 @pytest.mark.slow
 def test_with_hash_a_touched_file_is_the_same(clips, tmp_path):
     out = tmp_path / "out"
-    call = ("batch", clips, "-o", out, "--hash", "--jobs", 1)
+    call = ("batch", "-m", "cooadtr", clips, "-o", out, "--hash", "--jobs", 1)
     run(*call)
     before = snapshot(out)
     os.utime(clips / "0.mp4", (1, 1))
@@ -286,15 +303,17 @@ def test_with_hash_a_touched_file_is_the_same(clips, tmp_path):
 def test_another_command_is_refused_and_overwrite_starts_again(finished, tmp_path):
     folder, before = finished
     out = Path(shutil.copytree(before, tmp_path / "out"))
-    other = run("batch", folder, "-o", out, "-f", "jsonl,srt", "--top-k", 1, code=2)
+    other = run(
+        "batch", "-m", "cooadtr", folder, "-o", out, "-f", "jsonl,srt", "--top-k", 1, code=2
+    )
     assert "top_k 3, now 1" in other.stderr
     assert "--overwrite" in other.stderr
     assert other.stderr.count("\n") == 1
-    elsewhere = run("batch", tmp_path, "-o", out, "-f", "jsonl,srt", code=2)
+    elsewhere = run("batch", "-m", "cooadtr", tmp_path, "-o", out, "-f", "jsonl,srt", code=2)
     assert "root" in elsewhere.stderr
-    run("batch", folder, "-o", out, "--no-skip-existing", code=2)
+    run("batch", "-m", "cooadtr", folder, "-o", out, "--no-skip-existing", code=2)
     assert snapshot(out) == snapshot(before)
-    run("batch", folder, "-o", out, "--top-k", 1, "--jobs", 1, "--overwrite")
+    run("batch", "-m", "cooadtr", folder, "-o", out, "--top-k", 1, "--jobs", 1, "--overwrite")
     assert not list(out.rglob("*.srt"))
     labels = rows(out / "predictions.csv")[0]
     assert "label" in labels
@@ -305,7 +324,7 @@ def test_files_of_others_are_not_overwritten(clips, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "1.mp4.jsonl").write_text("mine")
-    refused(2, "was not made by a batch", "batch", clips, "-o", out)
+    refused(2, "was not made by a batch", "batch", "-m", "cooadtr", clips, "-o", out)
     assert snapshot(out) == {"1.mp4.jsonl": b"mine"}
 
 
@@ -331,7 +350,19 @@ def test_a_worker_that_crashes_costs_one_file(long_clips, tmp_path):
 @pytest.mark.slow
 def test_a_file_that_takes_too_long_is_given_up(long_clips, tmp_path):
     out = tmp_path / "out"
-    run("batch", long_clips, "-o", out, "--jobs", 1, "--timeout-per-file", 2, code=3)
+    run(
+        "batch",
+        "-m",
+        "cooadtr",
+        long_clips,
+        "-o",
+        out,
+        "--jobs",
+        1,
+        "--timeout-per-file",
+        2,
+        code=3,
+    )
     (row,) = rows(out / "failures.csv")
     assert row["reason"] == "took longer than 2 s"
     assert summary(out)["inputs"]["done"] == 3
@@ -341,10 +372,10 @@ def test_a_file_that_takes_too_long_is_given_up(long_clips, tmp_path):
 @pytest.mark.slow
 def test_two_batches_do_not_share_a_folder(long_clips, tmp_path):
     out = tmp_path / "out"
-    child = start("batch", long_clips, "-o", out, "--jobs", 1, "-q")
+    child = start("batch", "-m", "cooadtr", long_clips, "-o", out, "--jobs", 1, "-q")
     try:
         wait_until(lambda: journal_lines(out) or list(out.rglob("*.part")), child)
-        done = costream("batch", long_clips, "-o", out)
+        done = costream("batch", "-m", "cooadtr", long_clips, "-o", out)
     finally:
         child.kill()
         child.communicate(timeout=20)
@@ -356,11 +387,11 @@ def test_two_batches_do_not_share_a_folder(long_clips, tmp_path):
 def test_fail_fast_stops_and_the_repetition_continues(clips, tmp_path):
     out = tmp_path / "out"
     (clips / "bad.mp4").write_bytes(bytes(100_000))  # the largest comes first
-    run("batch", clips, "-o", out, "--fail-fast", "--jobs", 1, code=4)
+    run("batch", "-m", "cooadtr", clips, "-o", out, "--fail-fast", "--jobs", 1, code=4)
     assert summary(out)["complete"] is False
     assert summary(out)["inputs"] == {"total": 4, "failed": 1, "not reached": 3}
     (clips / "bad.mp4").unlink()
-    run("batch", clips, "-o", out, "--jobs", 1)
+    run("batch", "-m", "cooadtr", clips, "-o", out, "--jobs", 1)
     assert summary(out)["inputs"] == {"total": 3, "done": 3}
     assert rows(out / "failures.csv") == []
 
@@ -371,7 +402,19 @@ def test_fail_fast_stops_and_the_repetition_continues(clips, tmp_path):
 @pytest.mark.slow
 def test_list_on_standard_input_with_limit(clips, tmp_path):
     listed = "\n".join(str(clips / f"{k}.mp4") for k in (2, 0, 1))
-    run("batch", "-", "-o", tmp_path / "out", "--limit", 2, "--jobs", 1, input=listed)
+    run(
+        "batch",
+        "-m",
+        "cooadtr",
+        "-",
+        "-o",
+        tmp_path / "out",
+        "--limit",
+        2,
+        "--jobs",
+        1,
+        input=listed,
+    )
     assert [row["name"] for row in rows(tmp_path / "out" / "compute.csv")] == ["2.mp4", "0.mp4"]
 
 
@@ -380,14 +423,26 @@ def test_a_dry_run_changes_nothing(clips, tmp_path):
     (clips / "d.txt").write_text("no film")
     make_audio(clips / "e.m4a")
     (clips / "f.mp4").touch()
-    done = run("batch", clips, "-o", tmp_path / "out", "--dry-run")
+    done = run("batch", "-m", "cooadtr", clips, "-o", tmp_path / "out", "--dry-run")
     lines = done.stdout.splitlines()
     assert lines[:3] == ["run\t0.mp4", "run\t1.mp4", "run\t2.mp4"]
     assert lines[3:5] == ["failed\tb ad.mp4\tno such file", "skipped\td.txt\tnot a media file"]
     assert lines[5].startswith("skipped\te.m4a\tonly sound")
     assert lines[6].startswith("failed\tf.mp4\t")
     assert not (tmp_path / "out").exists()
-    refused(5, "cuda:99", "batch", clips, "-o", "out", "--dry-run", "--device", "cuda:99")
+    refused(
+        5,
+        "cuda:99",
+        "batch",
+        "-m",
+        "cooadtr",
+        clips,
+        "-o",
+        "out",
+        "--dry-run",
+        "--device",
+        "cuda:99",
+    )
 
 
 @pytest.mark.slow
@@ -395,7 +450,7 @@ def test_a_dry_run_changes_nothing(clips, tmp_path):
 def test_a_reader_that_leaves_ends_the_list_quietly(tmp_path):
     for k in range(4000):
         (tmp_path / f"a-file-with-a-rather-long-name-{k}.mp4").touch()
-    child = start("batch", tmp_path, "-o", tmp_path / "out", "--dry-run")
+    child = start("batch", "-m", "cooadtr", tmp_path, "-o", tmp_path / "out", "--dry-run")
     assert child.stdout.readline().startswith(b"failed\t")
     child.stdout.close()
     stderr = child.stderr.read()
@@ -406,12 +461,25 @@ def test_a_reader_that_leaves_ends_the_list_quietly(tmp_path):
 @pytest.mark.slow
 def test_records_are_kept_for_the_tables_when_not_asked_for(clips, tmp_path):
     out = tmp_path / "out"
-    run("batch", clips, "-o", out, "-f", "srt", "--predictions", "none", "--jobs", 1)
+    run(
+        "batch",
+        "-m",
+        "cooadtr",
+        clips,
+        "-o",
+        out,
+        "-f",
+        "srt",
+        "--predictions",
+        "none",
+        "--jobs",
+        1,
+    )
     assert (out / "0.mp4.srt").exists()
     assert not (out / "0.mp4.jsonl").exists()
     assert (out / ".costream" / "records" / "0.mp4.jsonl").exists()
     assert not (out / "predictions.csv").exists()
-    run("batch", clips, "-o", out, "-f", "srt")
+    run("batch", "-m", "cooadtr", clips, "-o", out, "-f", "srt")
     assert len(rows(out / "predictions.csv")) == 12
 
 
@@ -422,7 +490,7 @@ def test_predictions_as_parquet(finished, tmp_path):
     folder, before = finished
     out = Path(shutil.copytree(before, tmp_path / "out"))
     told = rows(out / "predictions.csv")
-    run("batch", folder, "-o", out, "-f", "jsonl,srt", "--predictions", "parquet")
+    run("batch", "-m", "cooadtr", folder, "-o", out, "-f", "jsonl,srt", "--predictions", "parquet")
     assert not (out / "predictions.csv").exists()
     table = parquet.read_table(out / "predictions.parquet").to_pylist()
     assert [row["label"] for row in table] == [row["label"] for row in told]
@@ -449,14 +517,14 @@ def test_predictions_as_parquet(finished, tmp_path):
 )
 def test_bad_calls_get_one_line_and_their_code(tmp_path, args, code, says):
     (tmp_path / "file").write_text("a file")
-    refused(code, says, "batch", *args, "--quiet", cwd=tmp_path)
+    refused(code, says, "batch", "-m", "cooadtr", *args, "--quiet", cwd=tmp_path)
 
 
 @pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_ends_the_batch_and_marks_nothing(clips, tmp_path):
     out = tmp_path / "out"
-    refused(5, "cuda:99", "batch", clips, "-o", out, "--device", "cuda:99", "-q")
-    run("batch", clips, "-o", out, "--device", "cpu", "--dry-run")
+    refused(5, "cuda:99", "batch", "-m", "cooadtr", clips, "-o", out, "--device", "cuda:99", "-q")
+    run("batch", "-m", "cooadtr", clips, "-o", out, "--device", "cpu", "--dry-run")
 
 
 @pytest.mark.slow
@@ -464,13 +532,13 @@ def test_when_nothing_is_for_the_model_it_says_so(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("text")
     np.save(tmp_path / "in" / "b.npy", np.zeros((5, 3), np.float32))
-    done = run("batch", tmp_path / "in", "-o", tmp_path / "out", code=4)
+    done = run("batch", "-m", "cooadtr", tmp_path / "in", "-o", tmp_path / "out", code=4)
     assert "no input fits this model" in done.stderr
     reasons = " ".join(summary(tmp_path / "out")["skipped"])
     assert "not a media file" in reasons
     assert "rows of 3 values" in reasons
     (tmp_path / "empty").mkdir()
-    done = run("batch", tmp_path / "empty", "-o", tmp_path / "none", code=4)
+    done = run("batch", "-m", "cooadtr", tmp_path / "empty", "-o", tmp_path / "none", code=4)
     assert "no files found" in done.stderr
 
 
@@ -478,7 +546,7 @@ def test_when_nothing_is_for_the_model_it_says_so(tmp_path):
 def test_settings_come_from_the_environment_and_from_files(clips, tmp_path):
     (tmp_path / "costream.toml").write_text("[batch]\ntop-k = 2\nlimit = 1\njobs = '1'\n")
     env = {"COSTREAM_PREDICTIONS": "none", "COSTREAM_TIMINGS": "1"}
-    done = run("batch", clips, "-o", "out", "-v", cwd=tmp_path, env=env)
+    done = run("batch", "-m", "cooadtr", clips, "-o", "out", "-v", cwd=tmp_path, env=env)
     assert "predictions = none (environment)" in done.stderr
     assert summary(tmp_path / "out")["options"]["top_k"] == 2
     assert summary(tmp_path / "out")["inputs"] == {"total": 1, "done": 1}
@@ -490,5 +558,7 @@ def test_settings_come_from_the_environment_and_from_files(clips, tmp_path):
 
 def test_inputs_that_do_not_exist_leave_no_folder_in_the_way(tmp_path):
     for names in (["none"], ["none.mp4", "neither/b.mp4"], ["none.npy#1"]):
-        refused(4, "no such file or folder", "batch", *names, "-o", "out", cwd=tmp_path)
+        refused(
+            4, "no such file or folder", "batch", "-m", "cooadtr", *names, "-o", "out", cwd=tmp_path
+        )
         assert not list(tmp_path.iterdir())

@@ -44,7 +44,7 @@ def clips(tmp_path) -> Path:
 
 
 def test_the_tree_is_that_of_the_local_engine(clips, tmp_path):
-    call = ("batch", clips, "-f", "jsonl,csv")
+    call = ("batch", "-m", "cooadtr", clips, "-f", "jsonl,csv")
     run(*call, "-o", tmp_path / "local", "--jobs", 1, code=3)
     assert run(*call, "-o", tmp_path / "ray", *RAY, code=3).stdout == ""
     assert snapshot(tmp_path / "ray") == snapshot(tmp_path / "local")
@@ -52,7 +52,7 @@ def test_the_tree_is_that_of_the_local_engine(clips, tmp_path):
 
 def test_a_cluster_reads_from_a_server(clips, tmp_path, address):
     with serving(clips) as url:
-        call = ("batch", url, "-f", "jsonl,csv")
+        call = ("batch", "-m", "cooadtr", url, "-f", "jsonl,csv")
         run(*call, "-o", tmp_path / "local", "--jobs", 1, code=3)
         run(*call, "-o", tmp_path / "ray", *RAY, "--ray-address", address, code=3)
     assert snapshot(tmp_path / "ray") == snapshot(tmp_path / "local")
@@ -62,7 +62,7 @@ def test_a_cluster_reads_from_a_server(clips, tmp_path, address):
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
 def test_a_lost_worker_costs_a_retry_of_its_file(clips, tmp_path, address):
     np.save(clips / "long.npy", np.zeros((3_000, 288), np.float32))
-    call = ("batch", clips, "-f", "jsonl,csv")
+    call = ("batch", "-m", "cooadtr", clips, "-f", "jsonl,csv")
     child = start(*call, "-o", tmp_path / "ray", *RAY, "--ray-address", address)
     part = tmp_path / "ray" / "long.npy.jsonl.part"
     wait_until(lambda: part.exists() and part.stat().st_size > 10_000, child)
@@ -77,7 +77,7 @@ def test_a_lost_worker_costs_a_retry_of_its_file(clips, tmp_path, address):
 def test_a_cluster_that_does_not_answer_is_reported(clips, tmp_path):
     shutil.rmtree(clips / "deeper")
     done = run(
-        *("batch", clips, "-o", tmp_path / "out", "-q", "--engine", "ray"),
+        *("batch", "-m", "cooadtr", clips, "-o", tmp_path / "out", "-q", "--engine", "ray"),
         *("--ray-address", "127.0.0.1:1"),
         code=2,
     )

@@ -40,9 +40,9 @@ def clips(tmp_path) -> Path:
 
 def test_a_server_gives_what_the_folder_gives(clips, tmp_path):
     local, out = tmp_path / "local", tmp_path / "out"
-    run("batch", clips, "-o", local, "--jobs", 1, code=3)
+    run("batch", "-m", "cooadtr", clips, "-o", local, "--jobs", 1, code=3)
     with serving(clips) as url:
-        call = ("batch", url, "-o", out, "--jobs", 2)
+        call = ("batch", "-m", "cooadtr", url, "-o", out, "--jobs", 2)
         done = run(*call, code=3)
         assert results(out) == results(local)
         before = snapshot(out)
@@ -64,7 +64,18 @@ def test_an_archive_of_this_machine(clips, tmp_path):
     with zipfile.ZipFile(tmp_path / "clips.zip", "w") as archive:
         for path in clips.rglob("*.mp4"):
             archive.write(path, path.relative_to(clips))
-    run("batch", "zip://::clips.zip", "-o", "out", "--jobs", 1, cwd=tmp_path, code=3)
+    run(
+        "batch",
+        "-m",
+        "cooadtr",
+        "zip://::clips.zip",
+        "-o",
+        "out",
+        "--jobs",
+        1,
+        cwd=tmp_path,
+        code=3,
+    )
     for path in clips.rglob("*#.mp4"):
         name = path.relative_to(clips).as_posix()
         assert (tmp_path / "out" / f"{name}.jsonl").exists()
@@ -73,7 +84,9 @@ def test_an_archive_of_this_machine(clips, tmp_path):
 def test_a_list_with_urls_that_lead_nowhere(clips, tmp_path):
     with serving(clips) as url:
         listed = "\n".join(f"{url}{name}" for name in ("0%20%23.mp4", "none.mp4", "0%20%23.mp4?a"))
-        run("batch", "-", "-o", tmp_path / "out", "--jobs", 1, input=listed, code=3)
+        run(
+            "batch", "-m", "cooadtr", "-", "-o", tmp_path / "out", "--jobs", 1, input=listed, code=3
+        )
     (row,) = rows(tmp_path / "out" / "failures.csv")
     assert (row["name"], row["reason"]) == ("none.mp4", "no such file")
     assert {path.name for path in (tmp_path / "out").glob("*.jsonl")} == {
@@ -88,7 +101,7 @@ def test_a_stop_leaves_no_copies(clips, tmp_path):
     with (clips / "large.npy").open("wb") as file:
         file.truncate(1 << 31)
     with serving(clips) as url:
-        child = start("batch", url, "-o", out, "--jobs", 1, "--include", "large*")
+        child = start("batch", "-m", "cooadtr", url, "-o", out, "--jobs", 1, "--include", "large*")
         wait_until(lambda: list(out.glob(".costream/fetched/*/large.npy")), child)
         child.send_signal(signal.SIGINT)
         _, stderr = child.communicate(timeout=60)
@@ -105,5 +118,5 @@ def test_a_stop_leaves_no_copies(clips, tmp_path):
     ],
 )
 def test_impossible_requests_are_reported_in_one_line(tmp_path, args, says):
-    assert "swordfish" not in refused(2, says, "batch", *args, "-q", cwd=tmp_path)
+    assert "swordfish" not in refused(2, says, "batch", "-m", "cooadtr", *args, "-q", cwd=tmp_path)
     assert list(tmp_path.iterdir()) == []

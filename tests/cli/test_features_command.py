@@ -17,7 +17,9 @@ NETWORK = ("--set", "embed_dim=16", "--set", "hidden=16")
 
 
 def scores(*arguments: object, cwd: Path) -> np.ndarray:
-    return scores_of(run("detect", *arguments, "--scores", "-f", "jsonl", cwd=cwd).stdout)
+    return scores_of(
+        run("detect", "-m", "cooadtr", *arguments, "--scores", "-f", "jsonl", cwd=cwd).stdout
+    )
 
 
 def scores_of(text: str) -> np.ndarray:

@@ -74,7 +74,7 @@ def wav(tmp_path_factory):
 
 def test_a_file_through_two_models(weights, wav, tmp_path):
     formats = ("-f", "jsonl,csv,audacity,eaf", "--threshold", "0.1")
-    run("listen", wav, *MODELS, weights, "-o", tmp_path, *formats)
+    run("listen", "-m", "cotrans,cosounds", wav, *MODELS, weights, "-o", tmp_path, *formats)
     lines = records(tmp_path / "noise.wav.jsonl")
     header, summary = lines[0], lines[-1]
     assert [h["model"] for h in header["heads"]] == ["genres", "sounds"]
@@ -89,11 +89,25 @@ def test_a_file_through_two_models(weights, wav, tmp_path):
 
 @pytest.mark.slow
 def test_a_pipe_says_what_the_file_says(weights, wav, tmp_path):
-    whole = records(run("listen", wav, *MODELS, weights, "-q", "-f", "jsonl").stdout)
+    whole = records(
+        run("listen", "-m", "cotrans,cosounds", wav, *MODELS, weights, "-q", "-f", "jsonl").stdout
+    )
     bare = tmp_path / "bare.pcm"
     bare.write_bytes(wav.read_bytes()[-16_000 * 5 * 4 :])
     told = records(
-        run("listen", bare, "--raw", "f32le:16000", *MODELS, weights, "-q", "-f", "jsonl").stdout
+        run(
+            "listen",
+            "-m",
+            "cotrans,cosounds",
+            bare,
+            "--raw",
+            "f32le:16000",
+            *MODELS,
+            weights,
+            "-q",
+            "-f",
+            "jsonl",
+        ).stdout
     )
     np.testing.assert_allclose(predictions(told, "sounds"), predictions(whole, "sounds"), atol=2e-6)
     for args, data in (
@@ -101,7 +115,18 @@ def test_a_pipe_says_what_the_file_says(weights, wav, tmp_path):
         (("-", "--raw", "f32le:16000"), bare.read_bytes()),
     ):
         done = subprocess.run(
-            [*COSTREAM, "listen", *args, *MODELS, weights, "-f", "jsonl", "-q"],
+            [
+                *COSTREAM,
+                "listen",
+                "-m",
+                "cotrans,cosounds",
+                *args,
+                *MODELS,
+                weights,
+                "-f",
+                "jsonl",
+                "-q",
+            ],
             input=data,
             capture_output=True,
             env=environment(),
@@ -125,7 +150,7 @@ def test_a_pipe_says_what_the_file_says(weights, wav, tmp_path):
     ],
 )
 def test_impossible_requests_are_reported_in_one_line(weights, args, code, message):
-    refused(code, message, "listen", *args, *MODELS, weights)
+    refused(code, message, "listen", "-m", "cotrans,cosounds", *args, *MODELS, weights)
 
 
 @pytest.mark.slow
@@ -142,7 +167,9 @@ def test_a_microphone_says_what_a_file_of_the_same_sound_says(weights, tmp_path)
     assert lines[0]["kind"] == "audio"
     assert all(0 < r["lag_s"] < 2 for r in lines if r["type"] == "compute")
     path = write_wav(tmp_path / "heard.wav", heard)
-    again = records(run("listen", path, *MODELS, weights, "-q", "-f", "jsonl").stdout)
+    again = records(
+        run("listen", "-m", "cotrans,cosounds", path, *MODELS, weights, "-q", "-f", "jsonl").stdout
+    )
     for model in ("genres", "sounds"):
         np.testing.assert_allclose(predictions(lines, model), predictions(again, model), atol=2e-6)
     # What was heard is what was played, from some moment on.
@@ -160,7 +187,7 @@ def test_ctrl_c_ends_listening_and_the_files_are_complete(weights, tmp_path):
         microphone.play(noise(60))
         child = subprocess.Popen(
             [
-                *(*COSTREAM, "listen", "--mic", *MODELS, weights),
+                *(*COSTREAM, "listen", "-m", "cotrans,cosounds", "--mic", *MODELS, weights),
                 *("-o", tmp_path / "out", "-f", "jsonl,csv,eaf"),
             ],
             env=environment(microphone.environment),

@@ -69,7 +69,7 @@ def test_a_reader_that_has_seen_enough(weights: Path) -> None:
 @pytest.mark.slow
 def test_tables_of_a_file_and_of_a_batch(weights: Path, tmp_path: Path) -> None:
     options = ("-m", weights, "-f", "csv,jsonl", "--tokens", 9, "--end", 1)
-    run("batch", SAMPLE, "-o", tmp_path, *options, "--jobs", 1, "-q")
+    run("batch", "-m", "cooadtr", SAMPLE, "-o", tmp_path, *options, "--jobs", 1, "-q")
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == [
         *("compute.csv", "failures.csv", "objects.csv"),
         *("room.mp4.compute.csv", "room.mp4.jsonl", "room.mp4.objects.csv"),
@@ -83,12 +83,25 @@ def test_tables_of_a_file_and_of_a_batch(weights: Path, tmp_path: Path) -> None:
     costs = rows(tmp_path / "room.mp4.compute.csv")
     assert [row["tokens"] for row in costs] == ["35", *(9 * ["9"])]
     before = (tmp_path / "room.mp4.objects.csv").stat().st_mtime_ns
-    again = run("batch", SAMPLE, "-o", tmp_path, *options, "--jobs", 1)
+    again = run("batch", "-m", "cooadtr", SAMPLE, "-o", tmp_path, *options, "--jobs", 1)
     assert "1 kept" in again.stderr
-    skipped = run("detect", SAMPLE, "-o", tmp_path, *options, "--skip-existing")
+    skipped = run("detect", "-m", "cooadtr", SAMPLE, "-o", tmp_path, *options, "--skip-existing")
     assert "results exist already, skipped" in skipped.stderr
     assert (tmp_path / "room.mp4.objects.csv").stat().st_mtime_ns == before
-    other = run("batch", SAMPLE, "-o", tmp_path, *options, "--tokens", 8, "--jobs", 1, code=2)
+    other = run(
+        "batch",
+        "-m",
+        "cooadtr",
+        SAMPLE,
+        "-o",
+        tmp_path,
+        *options,
+        "--tokens",
+        8,
+        "--jobs",
+        1,
+        code=2,
+    )
     assert "tokens 9, now 8" in other.stderr
 
 
@@ -97,7 +110,7 @@ def test_boxes_for_annotation_tools(weights: Path, tmp_path: Path) -> None:
     """They are those of the records, are read back, and are made again by a batch."""
     clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)
     options = ("-m", weights, "--tokens", 9, "-f", "coco,jsonl")
-    run("detect", clip, "-o", tmp_path / "out", *options, "-q")
+    run("detect", "-m", "cooadtr", clip, "-o", tmp_path / "out", *options, "-q")
     path = tmp_path / "out" / "door.mp4.coco.json"
     steps = records(tmp_path / "out" / "door.mp4.jsonl", "objects")
     (found,) = read_boxes(clip, path)
@@ -111,14 +124,31 @@ def test_boxes_for_annotation_tools(weights: Path, tmp_path: Path) -> None:
         for own, box in zip(marks.boxes.tolist(), step["boxes"], strict=True):
             assert own == pytest.approx(box[:4], abs=2e-6)
     assert sum(len(marks.labels) for marks in found.frames.values()) > 0
-    batch = ("batch", clip, "-o", tmp_path / "batch", *options[:4], "-f", "coco", "--jobs", 1)
+    batch = (
+        "batch",
+        "-m",
+        "cooadtr",
+        clip,
+        "-o",
+        tmp_path / "batch",
+        *options[:4],
+        "-f",
+        "coco",
+        "--jobs",
+        1,
+    )
     run(*batch, "-q")
     assert (tmp_path / "batch" / "door.mp4.coco.json").read_bytes() == path.read_bytes()
     assert "1 kept" in run(*batch).stderr
 
 
 @pytest.mark.parametrize(
-    ("command", "more"), [("detect", ()), ("batch", ()), ("batch", ("--skip-existing",))]
+    ("command", "more"),
+    [
+        ("detect", ()),
+        ("batch", ()),
+        ("batch", ("--skip-existing",)),
+    ],
 )
 def test_boxes_are_not_for_every_run(command: str, more: tuple[str, ...], tmp_path: Path) -> None:
     options = (command, SAMPLE, "-o", tmp_path / "out", "-f", "coco", *more)
@@ -139,7 +169,7 @@ def test_a_feed_that_is_watched(weights: Path, tmp_path: Path) -> None:
     pace = ("--realtime", "--fps", 4, "--on-late", "block")
     clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)
     for _ in range(2):
-        run("watch", clip, "-o", tmp_path, *pace, *options, "-q")
+        run("watch", "-m", "cooadtr", clip, "-o", tmp_path, *pace, *options, "-q")
     lines = records(tmp_path / "door.mp4.jsonl")
     headers = [k for k, line in enumerate(lines) if line["type"] == "header"]
     assert len(headers) == 2
@@ -215,7 +245,7 @@ def test_a_watch_publishes_and_takes_pictures(weights: Path, tmp_path: Path) -> 
     pace = ("--realtime", "--fps", 4, "--on-late", "block", "--snapshots", tmp_path / "pictures")
     with Broker(tmp_path) as broker, Listener(broker) as heard:
         url = f"mqtt://127.0.0.1:{broker.port}"
-        done = run("watch", clip, *options, *pace, "--mqtt", url)
+        done = run("watch", "-m", "cooadtr", clip, *options, *pace, "--mqtt", url)
         wait_until(lambda: heard.newest("costream/status") == b"offline")
         lines = records(tmp_path / "door.mp4.jsonl")
         visits = [{**line, "feed": "door.mp4"} for line in lines if line["type"] == "zone"]
@@ -259,5 +289,5 @@ def test_a_frame_to_draw_zones_on(tmp_path: Path) -> None:
     assert "the picture is a PNG, or a page" in refused(2, "", "zones", SAMPLE, "-o", "a.jpg")
     assert "is not a folder" in refused(2, "", "zones", SAMPLE, "-o", out / "a.png")
     assert "no such file" in refused(4, "", "zones", tmp_path / "none.mp4")
-    why = refused(2, "", "detect", SAMPLE, "--zone", "a=0,0 1,0 1,1")
+    why = refused(2, "", "detect", "-m", "cooadtr", SAMPLE, "--zone", "a=0,0 1,0 1,1")
     assert "--zone: cooadtr does not detect objects" in why

@@ -118,10 +118,10 @@ def test_every_field_has_one_declaration() -> None:
     ("command", "args", "changed"),
     [
         ("detect", (), {}),
-        ("listen", (), {"model": "cotrans,cosounds"}),
+        ("listen", (), {"model": "mn04"}),
         ("batch", ("-o", "out"), {"output": "out", "skip_existing": True}),
         ("watch", (), {}),
-        ("features", ("-o", "out"), {"output": "out"}),
+        ("features", ("-o", "out"), {"output": "out", "model": "cooadtr"}),
     ],
 )
 def test_defaults_of_the_command_line_are_those_of_the_fields(parse, command, args, changed):
@@ -145,7 +145,7 @@ def test_values_are_stored_parsed(parse):
 def test_the_identity_of_a_batch_is_that_of_earlier_versions() -> None:
     absent = ("end_s", "rate_hz", "layout", "columns", "threshold", "min_length_s", "min_gap_s")
     earlier: dict[str, Any] = {
-        "model": "cooadtr",
+        "model": "auto",
         "start_s": 0.0,
         "top_k": 3,
         "device": "auto",
@@ -222,7 +222,6 @@ def test_a_file_that_is_not_written_is_not_a_folder(tmp_path, command, name):
         ("192.168.1.20", 4, "a URL, as in rtsp://192.168.1.20"),
         ("cam:554/live", 4, "a URL, as in rtsp://cam:554/live"),
         ("none.mp4", 4, "none.mp4: no such file\n"),
-        ("mic", 2, "as in -m cosounds"),
     ],
 )
 def test_what_is_almost_a_feed(source, code, words):

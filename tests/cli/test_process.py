@@ -44,7 +44,7 @@ def endless(tmp_path_factory):
 
 
 def test_jsonl_goes_to_a_pipe():
-    lines = records(run("detect", SAMPLE, "-f", "jsonl").stdout)
+    lines = records(run("detect", "-m", "cooadtr", SAMPLE, "-f", "jsonl").stdout)
     assert (lines[0]["type"], lines[0]["schema"]) == ("header", "costream/1")
     assert (lines[-1]["type"], lines[-1]["complete"]) == ("summary", True)
     assert lines[-1]["steps"] == sum(r["type"] == "prediction" for r in lines)
@@ -54,7 +54,7 @@ def test_jsonl_goes_to_a_pipe():
 @pytest.mark.slow
 def test_every_format_together(tmp_path):
     formats = ("-f", "jsonl,json,csv,srt", "-f", "vtt,audacity")
-    assert run("detect", SAMPLE, "-o", tmp_path, *formats).stdout == ""
+    assert run("detect", "-m", "cooadtr", SAMPLE, "-o", tmp_path, *formats).stdout == ""
     assert sorted(p.name.removeprefix("room.mp4.") for p in tmp_path.iterdir()) == [
         *("audacity.txt", "compute.csv", "json", "jsonl", "predictions.csv", "srt"),
         *("timeline.csv", "vtt"),
@@ -66,20 +66,22 @@ def test_every_format_together(tmp_path):
 
 @pytest.mark.slow
 def test_existing_results_are_not_overwritten(tmp_path):
-    run("detect", SAMPLE, "-o", tmp_path, "--duration", "2")
+    run("detect", "-m", "cooadtr", SAMPLE, "-o", tmp_path, "--duration", "2")
     before = (tmp_path / "room.mp4.jsonl").read_bytes()
-    again = run("detect", SAMPLE, "-o", tmp_path, "--duration", "2", code=2)
+    again = run("detect", "-m", "cooadtr", SAMPLE, "-o", tmp_path, "--duration", "2", code=2)
     assert "--overwrite" in again.stderr
-    skipped = run("detect", SAMPLE, "-o", tmp_path, "--duration", "2", "--skip-existing")
+    skipped = run(
+        "detect", "-m", "cooadtr", SAMPLE, "-o", tmp_path, "--duration", "2", "--skip-existing"
+    )
     assert "skipped" in skipped.stderr
     assert (tmp_path / "room.mp4.jsonl").read_bytes() == before
-    run("detect", SAMPLE, "-o", tmp_path, "--duration", "3", "--overwrite")
+    run("detect", "-m", "cooadtr", SAMPLE, "-o", tmp_path, "--duration", "3", "--overwrite")
     assert (tmp_path / "room.mp4.jsonl").read_bytes() != before
 
 
 def test_scores_sum_to_one_over_every_class():
     header, *lines = records(
-        run("detect", SAMPLE, "--scores", "--duration", "3", "-f", "jsonl").stdout
+        run("detect", "-m", "cooadtr", SAMPLE, "--scores", "--duration", "3", "-f", "jsonl").stdout
     )
     labels = header["labels"]
     for r in lines:
@@ -92,7 +94,7 @@ def test_scores_sum_to_one_over_every_class():
 
 @pytest.mark.slow
 def test_wait_leaves_out_the_warm_up():
-    part = ("detect", SAMPLE, "--duration", "15")
+    part = ("detect", "-m", "cooadtr", SAMPLE, "--duration", "15")
     shown = records(run(*part, "--wait", "-f", "jsonl").stdout, "prediction")
     everything = records(run(*part, "-f", "jsonl").stdout, "prediction")
     assert shown == [r for r in everything if not r["warmup"]]
@@ -105,7 +107,7 @@ def test_wait_leaves_out_the_warm_up():
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
 )
 def test_signals_finalise_files(tmp_path, endless, number, code):
-    child = start("detect", endless, "-o", tmp_path, "-f", "jsonl,json,csv,srt")
+    child = start("detect", "-m", "cooadtr", endless, "-o", tmp_path, "-f", "jsonl,json,csv,srt")
     wait_until(lambda: lines_in(tmp_path / "long.ts.jsonl.part") >= 20, child)
     child.send_signal(number)
     _, stderr = child.communicate(timeout=20)
@@ -164,7 +166,19 @@ def test_an_interrupt_while_python_starts_shows_nothing_of_the_program(after_ms)
 def test_warnings_of_libraries_are_shown_to_programmers_only(tmp_path):
     code = "import warnings; warnings.warn('of a library', UserWarning)\n"
     (tmp_path / "own.py").write_text(code)
-    call = ("--code", "own.py", "detect", SAMPLE, "--duration", "1", "-o", "out", "--overwrite")
+    call = (
+        "--code",
+        "own.py",
+        "detect",
+        "-m",
+        "cooadtr",
+        SAMPLE,
+        "--duration",
+        "1",
+        "-o",
+        "out",
+        "--overwrite",
+    )
     child = start(*call, "-v", cwd=tmp_path)
     _, stderr = child.communicate(timeout=120)
     assert (child.returncode, b"of a library" in stderr) == (0, False)
@@ -175,7 +189,7 @@ def test_warnings_of_libraries_are_shown_to_programmers_only(tmp_path):
 def test_a_hundred_stops_while_libraries_and_the_model_load():
     random, codes = Random(1), {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
     for number in [*codes] * 33:
-        child = start("detect", "-", "-f", "jsonl", stdin=subprocess.PIPE)
+        child = start("detect", "-m", "cooadtr", "-", "-f", "jsonl", stdin=subprocess.PIPE)
         time.sleep(random.uniform(0.1, 4.0))
         child.send_signal(number)
         _, stderr = child.communicate(timeout=60)
@@ -184,7 +198,7 @@ def test_a_hundred_stops_while_libraries_and_the_model_load():
 
 @posix
 def test_interrupt_while_waiting_for_standard_input():
-    child = start("detect", "-", "-q", "-f", "jsonl", stdin=subprocess.PIPE)
+    child = start("detect", "-m", "cooadtr", "-", "-q", "-f", "jsonl", stdin=subprocess.PIPE)
     time.sleep(4)
     child.send_signal(signal.SIGINT)
     began = time.monotonic()
@@ -197,7 +211,7 @@ def test_interrupt_while_waiting_for_standard_input():
 @pytest.mark.slow
 @posix
 def test_a_reader_that_leaves_ends_the_run_quietly(endless):
-    child = start("detect", endless, "-q", "-f", "jsonl")
+    child = start("detect", "-m", "cooadtr", endless, "-q", "-f", "jsonl")
     first = child.stdout.readline()
     assert json.loads(first)["type"] == "header"
     child.stdout.close()
@@ -227,8 +241,11 @@ def test_streams_that_were_closed_before(closed):
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (("batch", "--dry-run", "-o", "out", SAMPLE), ""),
-        (("batch", "--dry-run", "-o", "out", "-"), "costream: stdin: standard input is closed\n"),
+        (("batch", "-m", "cooadtr", "--dry-run", "-o", "out", SAMPLE), ""),
+        (
+            ("batch", "-m", "cooadtr", "--dry-run", "-o", "out", "-"),
+            "costream: stdin: standard input is closed\n",
+        ),
         (("models", "remove", "mine"), "mine.safetensors would be deleted; confirm with --yes\n"),
     ],
 )
@@ -283,7 +300,7 @@ def test_a_full_log_is_reported_once_and_ends_no_run(tmp_path):
 @pytest.mark.slow
 @posix
 def test_a_reader_of_standard_error_that_leaves_ends_no_run(tmp_path):
-    child = start("detect", SAMPLE, "--duration", 1, "-o", tmp_path)
+    child = start("detect", "-m", "cooadtr", SAMPLE, "--duration", 1, "-o", tmp_path)
     child.stderr.close()
     assert child.wait(timeout=60) == 0
     (path,) = tmp_path.iterdir()
@@ -293,7 +310,7 @@ def test_a_reader_of_standard_error_that_leaves_ends_no_run(tmp_path):
 @pytest.mark.slow
 @posix
 def test_kill_leaves_readable_lines(tmp_path, endless):
-    child = start("detect", endless, "-o", tmp_path)
+    child = start("detect", "-m", "cooadtr", endless, "-o", tmp_path)
     part = tmp_path / "long.ts.jsonl.part"
     wait_until(lambda: lines_in(part) >= 50, child)
     child.kill()
@@ -305,8 +322,8 @@ def test_kill_leaves_readable_lines(tmp_path, endless):
 @pytest.mark.slow
 def test_piped_video_equals_the_file(endless):
     with endless.open("rb") as media:
-        piped = run("detect", "-", "--duration", "20", "-f", "jsonl", stdin=media)
-    direct = run("detect", endless, "--duration", "20", "-f", "jsonl")
+        piped = run("detect", "-m", "cooadtr", "-", "--duration", "20", "-f", "jsonl", stdin=media)
+    direct = run("detect", "-m", "cooadtr", endless, "--duration", "20", "-f", "jsonl")
     for kind, fewest in (("prediction", 100), ("segment", 0)):
         a, b = records(piped.stdout, kind), records(direct.stdout, kind)
         assert len(a) > fewest
@@ -316,21 +333,25 @@ def test_piped_video_equals_the_file(endless):
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        (["detect", "x.mp4", "--top-k", "0"], 2, "--top-k"),
-        (["detect", "x.mp4", "--threshold", "7"], 2, "--threshold"),
-        (["detect", "x.mp4", "--start", "later"], 2, "--start"),
-        (["detect", "x.mp4", "--start", "5", "--end", "4"], 2, "not after"),
-        (["detect", "x.mp4", "-f", "xyz"], 2, "xyz"),
-        (["detect", "x.mp4", "-f", "csv"], 2, "-o"),
-        (["detect", "x.mp4", "--overwrite", "--skip-existing"], 2, "exclude"),
-        (["detect", "x.mp4", "-c", "none.toml"], 2, "none.toml"),
+        (["detect", "-m", "cooadtr", "x.mp4", "--top-k", "0"], 2, "--top-k"),
+        (["detect", "-m", "cooadtr", "x.mp4", "--threshold", "7"], 2, "--threshold"),
+        (["detect", "-m", "cooadtr", "x.mp4", "--start", "later"], 2, "--start"),
+        (["detect", "-m", "cooadtr", "x.mp4", "--start", "5", "--end", "4"], 2, "not after"),
+        (["detect", "-m", "cooadtr", "x.mp4", "-f", "xyz"], 2, "xyz"),
+        (["detect", "-m", "cooadtr", "x.mp4", "-f", "csv"], 2, "-o"),
+        (["detect", "-m", "cooadtr", "x.mp4", "--overwrite", "--skip-existing"], 2, "exclude"),
+        (["detect", "-m", "cooadtr", "x.mp4", "-c", "none.toml"], 2, "none.toml"),
         (["nonsense"], 2, "nonsense"),
-        (["detect", "no-such-file.mp4"], 4, "no-such-file.mp4"),
-        (["detect", "."], 4, "folder"),
-        (["detect", "rtsp://user:secret@127.0.0.1:1/x"], 2, "***@"),
+        (["detect", "-m", "cooadtr", "no-such-file.mp4"], 4, "no-such-file.mp4"),
+        (["detect", "-m", "cooadtr", "."], 4, "folder"),
+        (["detect", "-m", "cooadtr", "rtsp://user:secret@127.0.0.1:1/x"], 2, "***@"),
         (["detect", SAMPLE, "-m", "coadtr"], 5, "cooadtr"),
-        (["detect", SAMPLE, "--weights", "missing.safetensors"], 5, "missing.safetensors"),
-        (["detect", SAMPLE, "--device", "cuda:99"], 5, "cuda:99"),
+        (
+            ["detect", "-m", "cooadtr", SAMPLE, "--weights", "missing.safetensors"],
+            5,
+            "missing.safetensors",
+        ),
+        (["detect", "-m", "cooadtr", SAMPLE, "--device", "cuda:99"], 5, "cuda:99"),
         (["train", "cooadtr", "--data", ".", "--device", "cuda:99"], 5, "cuda:99"),
     ],
 )
@@ -348,7 +369,9 @@ def test_a_call_without_arguments_gets_the_usage(command):
 def test_one_bad_input_among_good_ones_is_exit_3(tmp_path):
     bad = tmp_path / "bad.mp4"
     bad.write_bytes(b"")
-    done = run("detect", bad, SAMPLE, "--duration", "2", "-o", tmp_path / "out", code=3)
+    done = run(
+        "detect", "-m", "cooadtr", bad, SAMPLE, "--duration", "2", "-o", tmp_path / "out", code=3
+    )
     assert "bad.mp4" in done.stderr
     assert (tmp_path / "out" / "room.mp4.jsonl").exists()
 
@@ -358,14 +381,14 @@ def test_same_name_twice_is_refused(tmp_path):
     same = tmp_path / "a" / "room.mp4"
     same.write_bytes(SAMPLE.read_bytes())
     for other in (same, SAMPLE):
-        refused(2, "same files", "detect", SAMPLE, other, "-o", tmp_path / "out")
+        refused(2, "same files", "detect", "-m", "cooadtr", SAMPLE, other, "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_names_are_unicode(tmp_path):
     path = tmp_path / "Küche – 厨房 #1.mp4"
     path.write_bytes(SAMPLE.read_bytes())
-    run("detect", path, "--duration", "2", "-o", tmp_path / "öut")
+    run("detect", "-m", "cooadtr", path, "--duration", "2", "-o", tmp_path / "öut")
     result = tmp_path / "öut" / f"{path.name}.jsonl"
     assert records(result)[0]["source"] == str(path)
 
@@ -373,17 +396,39 @@ def test_names_are_unicode(tmp_path):
 def test_settings_from_files_and_environment(tmp_path):
     text = "\ufeff[detect]\ntop-k = 2\nformat = 'jsonl'\n"
     (tmp_path / "costream.toml").write_text(text, "utf-8")
-    call, given = ("detect", SAMPLE, "--duration", "1", "-v"), {"COSTREAM_TOP_K": "1"}
+    call, given = (
+        ("detect", "-m", "cooadtr", SAMPLE, "--duration", "1", "-v"),
+        {"COSTREAM_TOP_K": "1"},
+    )
     for env, count in ({}, 2), (given, 1):
         done = run(*call, cwd=tmp_path, env=env)
         assert {len(r["top"]) for r in records(done.stdout, "prediction")} == {count}
     assert "top_k = 1 (environment)" in done.stderr
-    refused(2, "COSTREAM_TOP_K", "detect", SAMPLE, cwd=tmp_path, env={"COSTREAM_TOP_K": "x"})
+    refused(
+        2,
+        "COSTREAM_TOP_K",
+        "detect",
+        "-m",
+        "cooadtr",
+        SAMPLE,
+        cwd=tmp_path,
+        env={"COSTREAM_TOP_K": "x"},
+    )
 
 
 def test_quiet_and_log_file(tmp_path):
     done = run(
-        "detect", SAMPLE, "--duration", "2", "-q", "--log-file", tmp_path / "log", "-f", "jsonl"
+        "detect",
+        "-m",
+        "cooadtr",
+        SAMPLE,
+        "--duration",
+        "2",
+        "-q",
+        "--log-file",
+        tmp_path / "log",
+        "-f",
+        "jsonl",
     )
     assert done.stderr == ""
     assert "weights" in (tmp_path / "log").read_text("utf-8")

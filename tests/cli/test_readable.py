@@ -23,7 +23,7 @@ PART = ("--duration", "14")
 
 @pytest.mark.slow
 def test_the_table_is_text_without_escapes(tmp_path):
-    shown = run("detect", ROOM, *PART, "-f", "table", "--color", "always").stdout
+    shown = run("detect", "-m", "cooadtr", ROOM, *PART, "-f", "table", "--color", "always").stdout
     assert "\x1b" not in shown
     name, columns, first, *_, cost, saving = shown.splitlines()
     assert (name, columns) == ("room.mp4", "  start      end   length  label       score")
@@ -33,35 +33,40 @@ def test_the_table_is_text_without_escapes(tmp_path):
     )
     assert first.split()[:5] == ["0:03.25", "0:06.88", "3.62", "s", "walk"]
     assert cost.startswith("14.0 s of video in ")
-    run("detect", ROOM, *PART, "-f", "table", "-o", tmp_path)
+    run("detect", "-m", "cooadtr", ROOM, *PART, "-f", "table", "-o", tmp_path)
     assert (tmp_path / "room.mp4.txt").read_text("utf-8").splitlines()[:-2] == (
         shown.splitlines()[:-2]
     )
-    run("batch", ROOM, *PART, "-f", "table", "-o", tmp_path / "many")
+    run("batch", "-m", "cooadtr", ROOM, *PART, "-f", "table", "-o", tmp_path / "many")
     without_times = (tmp_path / "many" / "room.mp4.txt").read_text("utf-8").splitlines()[-2]
     assert without_times == "14.0 s of video"
 
 
 @pytest.mark.slow
 def test_a_pipe_gets_the_table_of_a_terminal_and_totals_once(tmp_path):
-    piped = run("detect", ROOM, *PART)
-    table = run("detect", ROOM, *PART, "-f", "table").stdout
+    piped = run("detect", "-m", "cooadtr", ROOM, *PART)
+    table = run("detect", "-m", "cooadtr", ROOM, *PART, "-f", "table").stdout
     assert piped.stdout.splitlines()[:-2] == table.splitlines()[:-2]
     assert "s of video" not in piped.stderr
-    assert run("detect", ROOM, *PART, "-f", "jsonl").stderr.count("s of video") == 1
-    assert records(run("detect", ROOM, *PART, "-o", "-").stdout)[0]["type"] == "header"
-    heard = run("listen", STREET, "--duration", "8").stdout
+    assert (
+        run("detect", "-m", "cooadtr", ROOM, *PART, "-f", "jsonl").stderr.count("s of video") == 1
+    )
+    assert (
+        records(run("detect", "-m", "cooadtr", ROOM, *PART, "-o", "-").stdout)[0]["type"]
+        == "header"
+    )
+    heard = run("listen", "-m", "cotrans,cosounds", STREET, "--duration", "8").stdout
     assert "cosounds  dog bark" in heard
 
 
 def test_verbose_runs_print_the_cost():
-    told = run("detect", ROOM, "--duration", "2", "-v").stderr
+    told = run("detect", "-m", "cooadtr", ROOM, "--duration", "2", "-v").stderr
     assert "room.mp4: 16 steps, 903 MMAC: 1.4x less, the network alone 64x less" in told
-    assert "MAC" not in run("detect", ROOM, "--duration", "2").stdout
+    assert "MAC" not in run("detect", "-m", "cooadtr", ROOM, "--duration", "2").stdout
 
 
 def test_written_files_are_named_on_stderr(tmp_path):
-    call = ("detect", ROOM, "--duration", "1", "-o", "out", "-f")
+    call = ("detect", "-m", "cooadtr", ROOM, "--duration", "1", "-o", "out", "-f")
     last = run(*call, "jsonl,srt", cwd=tmp_path).stderr.splitlines()[-1]
     assert last == "wrote out/room.mp4.jsonl, out/room.mp4.srt"
     many = run(*call, "csv,srt,vtt", "--overwrite", cwd=tmp_path).stderr.splitlines()[-1]
@@ -73,51 +78,79 @@ def test_written_files_are_named_on_stderr(tmp_path):
 def test_one_table_of_many_inputs(tmp_path):
     second, table = tmp_path / "again.mp4", tmp_path / "made" / "all.csv"
     shutil.copy(ROOM, second)
-    done = run("detect", ROOM, tmp_path / "gone.mp4", second, *PART, "-o", table, code=3)
+    done = run(
+        "detect", "-m", "cooadtr", ROOM, tmp_path / "gone.mp4", second, *PART, "-o", table, code=3
+    )
     assert done.stderr.splitlines()[-1] == f"wrote {table}"
     got = rows(table)
     assert [*got[0]] == ["source", "start_s", "end_s", "length_s", "label", "score"]
     half = len(got) // 2
     assert [row.pop("source") for row in got] == [str(ROOM)] * half + [str(second)] * half
-    assert half == len(records(run("detect", ROOM, *PART, "-f", "jsonl").stdout, "segment"))
+    assert half == len(
+        records(run("detect", "-m", "cooadtr", ROOM, *PART, "-f", "jsonl").stdout, "segment")
+    )
     assert got[:half] == got[half:]
     assert {path.name for path in table.parent.iterdir()} == {"all.csv"}
-    refused(2, "exists already", "detect", ROOM, "-o", table)
+    refused(2, "exists already", "detect", "-m", "cooadtr", ROOM, "-o", table)
     hint = "which of them are complete; name a folder, and jsonl too: -f csv,jsonl -o FOLDER"
-    refused(2, hint, "detect", ROOM, "-o", table.parent, "-f", "csv", "--skip-existing")
-    refused(2, hint, "detect", ROOM, "-o", table, "--skip-existing")
-    refused(2, "is not a folder", "detect", ROOM, "-o", table / "all.csv")
-    run("listen", STREET, "--duration", "8", "-o", table, "--overwrite")
+    refused(
+        2, hint, "detect", "-m", "cooadtr", ROOM, "-o", table.parent, "-f", "csv", "--skip-existing"
+    )
+    refused(2, hint, "detect", "-m", "cooadtr", ROOM, "-o", table, "--skip-existing")
+    refused(2, "is not a folder", "detect", "-m", "cooadtr", ROOM, "-o", table / "all.csv")
+    run("listen", "-m", "cotrans,cosounds", STREET, "--duration", "8", "-o", table, "--overwrite")
     assert [row["model"] for row in rows(table)] == ["cosounds"]
-    refused(2, "-f srt -o FOLDER", "detect", ROOM, "-o", table.with_suffix(".srt"))
-    refused(2, "a single file takes the format csv", "detect", ROOM, "-o", table, "-f", "srt")
+    refused(2, "-f srt -o FOLDER", "detect", "-m", "cooadtr", ROOM, "-o", table.with_suffix(".srt"))
+    refused(
+        2,
+        "a single file takes the format csv",
+        "detect",
+        "-m",
+        "cooadtr",
+        ROOM,
+        "-o",
+        table,
+        "-f",
+        "srt",
+    )
     hint = "results of 2 sources cannot be written as one file; name a folder with -o, or use -f"
-    refused(2, hint, "detect", ROOM, second, "-f", "srt")
-    alone = run("detect", ROOM, *PART, "-f", "lines").stdout.splitlines()
-    both = run("detect", ROOM, second, *PART, "-f", "lines").stdout.splitlines()
+    refused(2, hint, "detect", "-m", "cooadtr", ROOM, second, "-f", "srt")
+    alone = run("detect", "-m", "cooadtr", ROOM, *PART, "-f", "lines").stdout.splitlines()
+    both = run("detect", "-m", "cooadtr", ROOM, second, *PART, "-f", "lines").stdout.splitlines()
     assert both == [f"{source}\t{line}" for source in (ROOM, second) for line in alone]
-    joined = run("detect", ROOM, second, *PART, "-f", "table").stdout.splitlines()
+    joined = run("detect", "-m", "cooadtr", ROOM, second, *PART, "-f", "table").stdout.splitlines()
     assert (joined[0], joined[len(joined) // 2]) == (ROOM.name, second.name)
     with pytest.raises(UsageError, match="save"):
-        costream.detect(ROOM, output=table)
+        costream.detect(ROOM, output=table, model="cooadtr")
 
 
 @pytest.mark.slow
 def test_only_some_labels(tmp_path):
-    call = ("detect", ROOM, "--duration", "17", "--scores", "--only", "WALK, st*")
+    call = ("detect", "-m", "cooadtr", ROOM, "--duration", "17", "--scores", "--only", "WALK, st*")
     header, *rest = records(run(*call, "-f", "jsonl").stdout)
     assert header["options"]["only"] == ["walk", "stand up"]
     assert {r["label"] for r in rest if r["type"] == "segment"} == {"walk", "stand up"}
     first = next(r for r in rest if r["type"] == "prediction")
     assert len(first["scores"]) == len(header["labels"])
-    result = costream.detect(ROOM, only="walk", duration=17).collect()
+    result = costream.detect(ROOM, only="walk", duration=17, model="cooadtr").collect()
     assert {s.label for s in result.segments} == {"walk"}
-    heard = run("listen", STREET, "--duration", "14", "--only", "siren", "-f", "table").stdout
+    heard = run(
+        "listen",
+        "-m",
+        "cotrans,cosounds",
+        STREET,
+        "--duration",
+        "14",
+        "--only",
+        "siren",
+        "-f",
+        "table",
+    ).stdout
     assert ("siren" in heard, "dog bark" in heard) == (True, False)
     out = tmp_path / "many"
-    run("batch", ROOM, "--duration", "8", "--only", "walk", "-o", out)
+    run("batch", "-m", "cooadtr", ROOM, "--duration", "8", "--only", "walk", "-o", out)
     assert {row["label"] for row in rows(out / "timeline.csv")} == {"walk"}
-    again = ("batch", ROOM, "--duration", "8", "-o", out)
+    again = ("batch", "-m", "cooadtr", ROOM, "--duration", "8", "-o", out)
     assert "only walk, now none" in run(*again, code=2).stderr
 
 
@@ -183,30 +216,54 @@ def test_only_some_objects(tmp_path: Path):
 
 def test_commands_that_fit_are_named(tmp_path):
     words = "only sound; try: costream listen "
-    refused(4, words + str(STREET), "detect", STREET)
-    refused(4, f"only video; try: costream detect {ROOM}", "listen", ROOM)
+    refused(4, words + str(STREET), "detect", "-m", "cooadtr", STREET)
+    refused(4, f"only video; try: costream detect {ROOM}", "listen", "-m", "cotrans,cosounds", ROOM)
     both = run("listen", STREET, "-m", "cosounds,cooadtr", code=4).stderr
     assert both == f"costream: {STREET}: there is no video stream, only sound\n"
-    refused(4, "for skeletons: -m costgcn", "detect", SAMPLES / "moves.csv")
-    refused(4, "for skeletons: -m costgcn", "listen", SAMPLES / "moves.csv")
+    refused(4, "for skeletons: -m costgcn", "detect", "-m", "cooadtr", SAMPLES / "moves.csv")
+    refused(
+        4, "for skeletons: -m costgcn", "listen", "-m", "cotrans,cosounds", SAMPLES / "moves.csv"
+    )
     refused(2, "a command comes first: costream detect FILE", ROOM)
     refused(2, "no such command 'dectect', did you mean detect?", "dectect", ROOM)
     refused(2, "no such command 'verfy', did you mean verify?", "models", "verfy")
-    refused(2, "is not a folder", "watch", ROOM, "--on", "walk", "--snapshots", STREET / "x")
+    refused(
+        2,
+        "is not a folder",
+        "watch",
+        "-m",
+        "cooadtr",
+        ROOM,
+        "--on",
+        "walk",
+        "--snapshots",
+        STREET / "x",
+    )
     for name in ("a.ogg", "b.ogg"):
         (tmp_path / name).write_bytes(STREET.read_bytes() + name.encode())
-    lines = run("batch", tmp_path, "-o", tmp_path / "out", code=4).stderr.splitlines()
+    lines = run(
+        "batch", "-m", "cooadtr", tmp_path, "-o", tmp_path / "out", code=4
+    ).stderr.splitlines()
     assert "2 skipped: only sound, and cooadtr takes no sound; try -m cosounds" in lines
 
 
 @pytest.mark.slow
 def test_half_precision_where_it_is_possible():
-    call = ("detect", ROOM, "--duration", "12", "--dtype")
+    call = ("detect", "-m", "cooadtr", ROOM, "--duration", "12", "--dtype")
     half, single = (run(*call, dtype, "-f", "jsonl").stdout for dtype in ("float16", "float32"))
     assert records(half)[0]["options"]["dtype"] == "float16"
     pairs = zip(records(half, "prediction"), records(single, "prediction"), strict=True)
     assert all(abs(a["top"][0][1] - b["top"][0][1]) < 0.05 for a, b in pairs)
-    refused(5, "no spectrograms in float16", "listen", STREET, "--dtype", "float16")
+    refused(
+        5,
+        "no spectrograms in float16",
+        "listen",
+        "-m",
+        "cotrans,cosounds",
+        STREET,
+        "--dtype",
+        "float16",
+    )
     words = "this model cannot be computed in float16; possible are float32"
     refused(5, words, "detect", ROOM, "-m", "eventful-vitdet", "--dtype", "float16")
 

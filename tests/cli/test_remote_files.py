@@ -40,7 +40,7 @@ def _copy(source: Path, target: Path, options: dict[str, str]) -> None:
 
 @pytest.fixture(scope="module")
 def local():
-    return _predictions("detect", ROOM, "--duration", "4")
+    return _predictions("detect", "-m", "cooadtr", ROOM, "--duration", "4")
 
 
 def _predictions(*call):
@@ -49,15 +49,19 @@ def _predictions(*call):
 
 def test_a_file_is_read_as_one(served, local, tmp_path):
     for name in ("front.mp4", "ranges/end.mp4", "as/video/mp4/watch"):
-        done = run("detect", served + name, "--duration", "4", "-o", tmp_path / name[:3])
+        done = run(
+            "detect", "-m", "cooadtr", served + name, "--duration", "4", "-o", tmp_path / name[:3]
+        )
         assert "fish" not in done.stderr
         (file,) = (tmp_path / name[:3]).glob("*.jsonl")
         header, *rest = records(file)
         assert "***@" in header["source"]
         assert [r["top"] for r in rest if r["type"] == "prediction"] == [r["top"] for r in local]
-    heard = run("listen", served + "street.ogg", "--duration", "7", "-f", "table").stdout
+    heard = run(
+        "listen", "-m", "cotrans,cosounds", served + "street.ogg", "--duration", "7", "-f", "table"
+    ).stdout
     assert "dog bark" in heard
-    result = costream.detect(served + "front.mp4", duration=1).collect()
+    result = costream.detect(served + "front.mp4", duration=1, model="cooadtr").collect()
     assert (result.header.duration_s, result.summary.steps) == (1.0, 8)
 
 
@@ -69,7 +73,7 @@ def test_no_secret_is_in_any_output(served, tmp_path):
         (4, (url.replace("front", "none"),)),
     ):
         end = ("--duration", "1", "-vv", "--log-file", "log.txt")
-        done = run("detect", *call, "-o", "out", *end, code=code, cwd=tmp_path)
+        done = run("detect", "-m", "cooadtr", *call, "-o", "out", *end, code=code, cwd=tmp_path)
         told = done.stdout + done.stderr
         assert "***@127.0.0.1" in told
         for path in (path for path in tmp_path.rglob("*") if path.is_file()):
@@ -98,7 +102,7 @@ def test_no_secret_is_in_any_output_of_a_watch(tmp_path):
         "--post",
         "http://127.0.0.1:1/hookKEYx",
     )
-    done = run("watch", key, "-o", "out", *options, *more, code=4, cwd=tmp_path)
+    done = run("watch", "-m", "cooadtr", key, "-o", "out", *options, *more, code=4, cwd=tmp_path)
     told = done.stdout + done.stderr
     for path in (path for path in tmp_path.rglob("*") if path.is_file()):
         told += f"{path} {path.read_bytes()!r}"
@@ -108,13 +112,15 @@ def test_no_secret_is_in_any_output_of_a_watch(tmp_path):
 
 def test_a_range_starts_in_the_middle(served):
     part = ("--start", "20", "--duration", "2")
-    got = _predictions("detect", served + "ranges/front.mp4", *part)
-    assert [r["top"] for r in got] == [r["top"] for r in _predictions("detect", ROOM, *part)]
+    got = _predictions("detect", "-m", "cooadtr", served + "ranges/front.mp4", *part)
+    assert [r["top"] for r in got] == [
+        r["top"] for r in _predictions("detect", "-m", "cooadtr", ROOM, *part)
+    ]
 
 
 @pytest.mark.slow
 def test_a_connection_that_breaks_off_keeps_what_came(served, tmp_path):
-    done = run("detect", served + "cut/front.mp4", "-o", tmp_path, code=3)
+    done = run("detect", "-m", "cooadtr", served + "cut/front.mp4", "-o", tmp_path, code=3)
     assert "the rest is lost" in done.stderr
     (file,) = tmp_path.glob("*.jsonl")
     *rest, last = records(file)
@@ -134,12 +140,12 @@ def test_a_connection_that_breaks_off_keeps_what_came(served, tmp_path):
     ],
 )
 def test_what_is_not_a_file_is_refused_in_one_line(served, name, code, words):
-    assert "fish" not in refused(code, words, "detect", served + name)
+    assert "fish" not in refused(code, words, "detect", "-m", "cooadtr", served + name)
 
 
 def test_a_wrong_password_and_no_server(served):
     wrong = served.replace("fish", "tuna")
-    for name in ("front.mp4", "watch"):
-        refused(4, "the server refuses the login", "detect", wrong + name)
+    for name in ("front.mp4", "watch", "-m", "cooadtr"):
+        refused(4, "the server refuses the login", "detect", "-m", "cooadtr", wrong + name)
     for name in ("a.mp4", "a"):
-        refused(4, "server cannot be", "detect", f"http://127.0.0.1:9/{name}")
+        refused(4, "server cannot be", "detect", "-m", "cooadtr", f"http://127.0.0.1:9/{name}")

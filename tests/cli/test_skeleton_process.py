@@ -71,7 +71,7 @@ def test_a_table_to_records_and_annotated_video(weights: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize(("option", "value"), [("--layout", "ntu-25"), ("--columns", "x,y,z")])
 def test_options_of_tables_without_a_table(option: str, value: str) -> None:
-    refused(2, f"{option}: no input has joints", "detect", SAMPLE, option, value)
+    refused(2, f"{option}: no input has joints", "detect", "-m", "cooadtr", SAMPLE, option, value)
 
 
 def test_joints_are_found_in_video(weights: Path, tmp_path: Path) -> None:

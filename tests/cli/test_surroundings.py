@@ -46,24 +46,28 @@ def test_what_belongs_to_others_is_one_line_and_its_code(tmp_path: Path) -> None
         folder.mkdir(mode=mode)
     room, camera = str(ROOM), "rtsp://u@127.0.0.1:1/x"
     cases: list[tuple[int, str, list[str]]] = [
-        (4, "no permission", ["detect", "a.mp4"]),
-        (4, "", ["detect", "shut/a.mp4"]),
-        (4, "", ["listen", "a.mp4"]),
-        (2, "locked", ["detect", room, "-o", "locked/out"]),
-        (2, "locked", ["detect", room, "-o", "locked/out.csv"]),
-        (2, "locked", ["detect", room, "-o", "locked"]),
-        (2, "log", ["detect", room, "--log-file", "locked/log"]),
-        (2, "x.toml", ["detect", room, "-c", "x.toml"]),
-        (5, "w.safetensors", ["detect", room, "--weights", "w.safetensors"]),
+        (4, "no permission", ["detect", "-m", "cooadtr", "a.mp4"]),
+        (4, "", ["detect", "-m", "cooadtr", "shut/a.mp4"]),
+        (4, "", ["listen", "-m", "cotrans,cosounds", "a.mp4"]),
+        (2, "locked", ["detect", "-m", "cooadtr", room, "-o", "locked/out"]),
+        (2, "locked", ["detect", "-m", "cooadtr", room, "-o", "locked/out.csv"]),
+        (2, "locked", ["detect", "-m", "cooadtr", room, "-o", "locked"]),
+        (2, "log", ["detect", "-m", "cooadtr", room, "--log-file", "locked/log"]),
+        (2, "x.toml", ["detect", "-m", "cooadtr", room, "-c", "x.toml"]),
+        (5, "w.safetensors", ["detect", "-m", "cooadtr", room, "--weights", "w.safetensors"]),
         (5, "w.safetensors", ["models", "show", "w.safetensors"]),
         (5, "no permission", ["models", "show", "shut/w.safetensors"]),
         (2, "locked", ["models", "export", "cooadtr", "-o", "locked/x.onnx"]),
         (2, "w.safetensors", ["models", "import", "w.safetensors", "--name", "mine"]),
-        (2, "x.toml", ["watch", "x.toml"]),
-        (2, "password", ["watch", camera, "--password-file", "password"]),
-        (2, "locked", ["watch", room, "--realtime", "--state-dir", "locked/state"]),
-        (2, "locked", ["watch", room, "--realtime", "-o", "locked/log"]),
-        (2, "locked", ["batch", room, "-o", "locked/out"]),
+        (2, "x.toml", ["watch", "-m", "cooadtr", "x.toml"]),
+        (2, "password", ["watch", "-m", "cooadtr", camera, "--password-file", "password"]),
+        (
+            2,
+            "locked",
+            ["watch", "-m", "cooadtr", room, "--realtime", "--state-dir", "locked/state"],
+        ),
+        (2, "locked", ["watch", "-m", "cooadtr", room, "--realtime", "-o", "locked/log"]),
+        (2, "locked", ["batch", "-m", "cooadtr", room, "-o", "locked/out"]),
         (2, "r.jsonl", ["report", "r.jsonl", "-o", "page.html"]),
         (4, "Permission denied", ["report", "shut/r.jsonl", "-o", "page.html"]),
         (2, "locked", ["report", ".", "-o", "locked/page.html"]),
@@ -111,7 +115,17 @@ def test_a_full_disk_costs_a_watch_records_and_nothing_else(disk: Path, tmp_path
     with (disk / "stderr").open("w") as stderr:
         child = subprocess.Popen(
             [
-                *(*COSTREAM, "watch", tmp_path / "a.mp4", "--realtime", "-o", log, "-vv"),
+                *(
+                    *COSTREAM,
+                    "watch",
+                    "-m",
+                    "cooadtr",
+                    tmp_path / "a.mp4",
+                    "--realtime",
+                    "-o",
+                    log,
+                    "-vv",
+                ),
                 *("--log-file", disk / "log.txt", "--status-file", disk / "status.json"),
                 *("--state-dir", disk / "state", "--rotate", "20KB", "--keep", "1MB"),
                 *("--on", "*>=0.1 every 1s", "--append", disk / "alerts"),
@@ -143,7 +157,7 @@ def test_files_that_a_full_disk_cuts_keep_their_temporary_names(disk: Path) -> N
             filler.write(bytes(4096))
     with (disk / "rest").open("r+b") as rest:
         rest.truncate((disk / "rest").stat().st_size - 20_000)
-    done = run("detect", ROOM, "-o", disk / "out", "-f", "csv,jsonl", code=3)
+    done = run("detect", "-m", "cooadtr", ROOM, "-o", disk / "out", "-f", "csv,jsonl", code=3)
     assert "No space left on device" in done.stderr
     assert {path.suffix for path in (disk / "out").iterdir()} == {".part"}
     assert len(list((disk / "out").iterdir())) > 2
@@ -152,13 +166,17 @@ def test_files_that_a_full_disk_cuts_keep_their_temporary_names(disk: Path) -> N
 @pytest.mark.parametrize("name", ["COLUMNS", "LINES"])
 @pytest.mark.parametrize("size", ["0", "-1", "1"])
 def test_errors_are_reported_at_any_width(name: str, size: str, tmp_path: Path) -> None:
-    for args in (("detect", "none"), ("watch", "none", "--realtime"), ("batch", "none")):
+    for args in (
+        ("detect", "-m", "cooadtr", "none"),
+        ("watch", "-m", "cooadtr", "none", "--realtime"),
+        ("batch", "-m", "cooadtr", "none"),
+    ):
         done = costream(*args, "-o", "out", env={name: size}, cwd=tmp_path)
         assert "".join(done.stderr.split()), args
 
 
 def test_variables_that_are_almost_settings_are_reported() -> None:
-    call = ("detect", ROOM, "--duration", "1", "-f", "jsonl")
+    call = ("detect", "-m", "cooadtr", ROOM, "--duration", "1", "-f", "jsonl")
     done = run(*call, env={"COSTREAM_THRESHOL": "0.8", "COSTREAM_MY_CAMERA": "x"})
     told = "COSTREAM_THRESHOL: no setting has this name; did you mean COSTREAM_THRESHOLD?"
     assert told in done.stderr
@@ -168,7 +186,15 @@ def test_variables_that_are_almost_settings_are_reported() -> None:
 
 
 def test_the_list_of_booleans_has_no_empty_one() -> None:
-    refused(2, "Recognized values: 0, 1, ", "detect", ROOM, env={"COSTREAM_WAIT": "perhaps"})
+    refused(
+        2,
+        "Recognized values: 0, 1, ",
+        "detect",
+        "-m",
+        "cooadtr",
+        ROOM,
+        env={"COSTREAM_WAIT": "perhaps"},
+    )
 
 
 @pytest.mark.slow
@@ -186,7 +212,7 @@ def test_names_that_the_locale_cannot_hold(tmp_path: Path) -> None:
             assert len(list((out / command).glob("*.mp4.jsonl"))) == 1
     feeds = tmp_path / "feeds.toml"
     feeds.write_text("[[feed]]\nname = 'Küche'\nurl = 'a.mp4'\n", "utf-8")
-    call = ("watch", "feeds.toml", "--realtime", "-o", "log")
+    call = ("watch", "-m", "cooadtr", "feeds.toml", "--realtime", "-o", "log")
     done = python("-m", "costream", *call, env=ascii_only, cwd=tmp_path)
     assert (done.returncode, "set LC_ALL=C.UTF-8" in done.stderr) == (2, True), done.stderr
 
@@ -195,7 +221,7 @@ def test_a_link_to_nowhere_is_not_a_folder(tmp_path: Path) -> None:
     (tmp_path / "out").symlink_to(tmp_path / "nowhere")
     for folder in ("out", "out/deeper"):
         words = "out: is a link to what does not exist"
-        refused(2, words, "detect", ROOM, "-o", folder, cwd=tmp_path)
+        refused(2, words, "detect", "-m", "cooadtr", ROOM, "-o", folder, cwd=tmp_path)
 
 
 def test_a_frozen_program_can_start_workers() -> None:
@@ -205,4 +231,4 @@ def test_a_frozen_program_can_start_workers() -> None:
         "multiprocessing.freeze_support = lambda: sys.exit(77)\n"
         "from costream.__main__ import entry; entry()"
     )
-    assert python("-c", script, "detect", ROOM).returncode == 77
+    assert python("-c", script, "detect", "-m", "cooadtr", ROOM).returncode == 77

@@ -73,8 +73,19 @@ def test_feeds_together_give_what_each_gives_alone(clips, tmp_path):
     """Different sizes and rates, so that every step has another set of feeds in it."""
     files = sorted(clips.iterdir())
     alone, together = tmp_path / "alone", tmp_path / "together"
-    run("detect", *files, "-o", alone, "--scores")
-    run("watch", *files, "--realtime", "-o", together, "--scores", "--on-late", "block")
+    run("detect", "-m", "cooadtr", *files, "-o", alone, "--scores")
+    run(
+        "watch",
+        "-m",
+        "cooadtr",
+        *files,
+        "--realtime",
+        "-o",
+        together,
+        "--scores",
+        "--on-late",
+        "block",
+    )
     for file in files:
         a, b = records(alone / f"{file.name}.jsonl"), records(together / f"{file.name}.jsonl")
         assert of_type(b, "summary")[0]["dropped"] == 0
@@ -118,7 +129,17 @@ def test_each_feed_of_a_list_has_its_own_video_stream(clips, tmp_path):
         f"stream = 2\n[[feed]]\nurl = '{both}'\nname = 'x'\n"
         f"[[feed]]\nurl = '{both}'\nname = 'y'\nstream = '640x480'\n"
     )
-    run("watch", tmp_path / "feeds.toml", "--realtime", "--speed", "20", "-o", tmp_path)
+    run(
+        "watch",
+        "-m",
+        "cooadtr",
+        tmp_path / "feeds.toml",
+        "--realtime",
+        "--speed",
+        "20",
+        "-o",
+        tmp_path,
+    )
     for name, stream in (("x", "2"), ("y", "640x480")):
         (header,) = of_type(records(tmp_path / f"{name}.jsonl"), "header")
         assert header["options"]["stream"] == stream
@@ -136,7 +157,9 @@ def test_the_sound_of_a_pipe_is_ignored_with_a_warning(tmp_path):
 
 @pytest.mark.slow
 def test_records_of_feeds_on_a_pipe_carry_their_names(clips):
-    done = run("watch", clips / "a.mp4", clips / "c.mp4", "--realtime", "-q", "-o", "-")
+    done = run(
+        "watch", "-m", "cooadtr", clips / "a.mp4", clips / "c.mp4", "--realtime", "-q", "-o", "-"
+    )
     lines = records(done.stdout)
     assert {line["feed"] for line in lines} == {"a.mp4", "c.mp4"}
     for name in ("a.mp4", "c.mp4"):
@@ -148,7 +171,17 @@ def test_records_of_feeds_on_a_pipe_carry_their_names(clips):
 
 @pytest.mark.slow
 def test_a_terminal_shows_what_lasts_to_the_end(clips, tmp_path):
-    call = ("watch", clips / "b.mp4", "--realtime", "--speed", "20", "--on-late", "block")
+    call = (
+        "watch",
+        "-m",
+        "cooadtr",
+        clips / "b.mp4",
+        "--realtime",
+        "--speed",
+        "20",
+        "--on-late",
+        "block",
+    )
     run(*call, "-o", tmp_path, "-q")
     (path,) = tmp_path.glob("*.jsonl")
     told = [(s["label"], s["end_s"]) for s in records(path, "segment")]
@@ -171,7 +204,7 @@ def test_only_streams_and_cameras_have_clips(tmp_path, uri, model):
 
 @pytest.mark.slow
 def test_a_reader_that_has_left_ends_it_well(clips):
-    process = start("watch", clips / "a.mp4", "--realtime", "-q", "-o", "-")
+    process = start("watch", "-m", "cooadtr", clips / "a.mp4", "--realtime", "-q", "-o", "-")
     assert process.stdout.readline()
     process.stdout.close()
     assert process.wait(LONG_S) == 0
@@ -200,7 +233,17 @@ def test_changes_of_feeds_are_reported_and_the_others_continue(tmp_path):
     ):
         urls = {"DOOR": door.url("door"), "SAFE": safe.url("safe", right)}
         process = start(
-            *("watch", tmp_path / "feeds.toml", "-o", out, "--timeout", "20", "-vv"),
+            *(
+                "watch",
+                "-m",
+                "cooadtr",
+                tmp_path / "feeds.toml",
+                "-o",
+                out,
+                "--timeout",
+                "20",
+                "-vv",
+            ),
             *("--status-file", status, "--log-file", tmp_path / "log.txt"),
             env=environment({**urls, "REFUSED": safe.url("safe", wrong)}),
         )
@@ -260,7 +303,7 @@ def test_ctrl_c_ends_it_at_once(moment, tmp_path):
     """Also while a camera that takes connections does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
         url = f"rtsp://127.0.0.1:{mute.getsockname()[1]}/x"
-        process = start("watch", url, "-o", tmp_path, "--timeout", "60", "-v")
+        process = start("watch", "-m", "cooadtr", url, "-o", tmp_path, "--timeout", "60", "-v")
         if moment == "connecting":
             assert select.select([mute], [], [], 60)[0]
             time.sleep(0.5)
@@ -277,7 +320,17 @@ def test_ctrl_c_ends_it_at_once(moment, tmp_path):
 
 @pytest.mark.slow
 def test_a_kill_loses_nothing_but_the_last_second(clips, tmp_path):
-    process = start("watch", clips / "a.mp4", clips / "b.mp4", "--realtime", "-o", tmp_path, "-q")
+    process = start(
+        "watch",
+        "-m",
+        "cooadtr",
+        clips / "a.mp4",
+        clips / "b.mp4",
+        "--realtime",
+        "-o",
+        tmp_path,
+        "-q",
+    )
     a, b = tmp_path / "a.mp4.jsonl", tmp_path / "b.mp4.jsonl"
     wait_until(lambda: count(a, "prediction") > 20)
     process.kill()
@@ -285,7 +338,7 @@ def test_a_kill_loses_nothing_but_the_last_second(clips, tmp_path):
     for path in (a, b):
         lines = records(path)
         assert of_type(lines, "compute")[-1]["time_s"] > 1.5
-    run("watch", clips / "a.mp4", "--realtime", "-o", tmp_path, "-q")
+    run("watch", "-m", "cooadtr", clips / "a.mp4", "--realtime", "-o", tmp_path, "-q")
     lines = records(a)
     assert [r["type"] for r in lines].count("header") == 2
     assert lines[-1]["type"] == "summary"
@@ -294,7 +347,7 @@ def test_a_kill_loses_nothing_but_the_last_second(clips, tmp_path):
 
 @pytest.mark.slow
 def test_a_second_watch_is_refused_without_a_table_of_nothing(clips, tmp_path):
-    told = ("watch", clips / "a.mp4", "--realtime", "-o", tmp_path)
+    told = ("watch", "-m", "cooadtr", clips / "a.mp4", "--realtime", "-o", tmp_path)
     process = start(*told, "-q")
     wait_until(lambda: count(tmp_path / "a.mp4.jsonl", "prediction") > 2)
     said = run(*told, code=2).stderr
@@ -305,7 +358,18 @@ def test_a_second_watch_is_refused_without_a_table_of_nothing(clips, tmp_path):
 
 @pytest.mark.slow
 def test_a_restart_continues_where_it_was(clips, tmp_path):
-    told = ("watch", clips / "a.mp4", "--realtime", "-o", tmp_path, "-q", "--state-dir", tmp_path)
+    told = (
+        "watch",
+        "-m",
+        "cooadtr",
+        clips / "a.mp4",
+        "--realtime",
+        "-o",
+        tmp_path,
+        "-q",
+        "--state-dir",
+        tmp_path,
+    )
     file = tmp_path / "a.mp4.jsonl"
     process = start(*told)
     wait_until(lambda: count(file, "prediction") > 20)
@@ -327,7 +391,18 @@ def test_a_restart_continues_where_it_was(clips, tmp_path):
 
 @pytest.mark.slow
 def test_a_crash_loop_continues_and_no_number_is_used_twice(clips, tmp_path):
-    told = ("watch", clips / "a.mp4", "--realtime", "-o", tmp_path, "-q", "--state-dir", tmp_path)
+    told = (
+        "watch",
+        "-m",
+        "cooadtr",
+        clips / "a.mp4",
+        "--realtime",
+        "-o",
+        tmp_path,
+        "-q",
+        "--state-dir",
+        tmp_path,
+    )
     file = tmp_path / "a.mp4.jsonl"
     for _ in range(3):
         known, process = count(file, "prediction"), start(*told)
@@ -355,7 +430,18 @@ def test_clips_are_complete_and_in_time_after_a_restart(tmp_path):
         feeds = tmp_path / "feeds.toml"
         feeds.write_text(f'[[feed]]\nname = "door"\nurl = "{server.url("door")}"\n')
         for number in (1, 2, 3):
-            told = ("watch", feeds, "-o", tmp_path, "-q", *rule, "--state-dir", tmp_path / "state")
+            told = (
+                "watch",
+                "-m",
+                "cooadtr",
+                feeds,
+                "-o",
+                tmp_path,
+                "-q",
+                *rule,
+                "--state-dir",
+                tmp_path / "state",
+            )
             process = start(*told)
             wait_until(lambda n=number: lines_in(started) == n, process)
             assert stop(process)[0] == 130
@@ -376,14 +462,16 @@ def test_clips_are_complete_and_in_time_after_a_restart(tmp_path):
 @pytest.mark.slow
 def test_the_rules_in_help_and_errors_fit_the_default_model(clips, tmp_path):
     said = run("watch", "--help").stdout
-    said += refused(2, "as in", "watch", "rtsp://h/x", "--on", "walk>=2")
-    said += refused(2, "as in", "watch", "rtsp://h/x", "--run", "true")
+    said += refused(2, "as in", "watch", "-m", "cooadtr", "rtsp://h/x", "--on", "walk>=2")
+    said += refused(2, "as in", "watch", "-m", "cooadtr", "rtsp://h/x", "--run", "true")
     rules = {*re.findall(r"--on '([^']+)' --run", said), *re.findall(r"as in: ([^-(\n]+)", said)}
     rules |= {*re.findall(r"as in: --on '([^']+)'", said)}
     assert len(rules) >= 1
     rules = [word for rule in sorted(rules) for word in ("--on", rule.strip())]
     run(
         "watch",
+        "-m",
+        "cooadtr",
         clips / "a.mp4",
         "--realtime",
         "--speed",
@@ -400,7 +488,16 @@ def test_the_rules_in_help_and_errors_fit_the_default_model(clips, tmp_path):
 @pytest.mark.slow
 def test_a_feed_that_is_given_up_is_exit_code_4(clips, tmp_path):
     done = run(
-        *("watch", clips / "a.mp4", "rtsp://127.0.0.1:1/x", "--realtime", "--reconnect", "1"),
+        *(
+            "watch",
+            "-m",
+            "cooadtr",
+            clips / "a.mp4",
+            "rtsp://127.0.0.1:1/x",
+            "--realtime",
+            "--reconnect",
+            "1",
+        ),
         *("-o", tmp_path),
         code=4,
     )
@@ -422,4 +519,4 @@ def test_a_feed_that_is_given_up_is_exit_code_4(clips, tmp_path):
     ],
 )
 def test_mistakes_are_reported_in_one_line(args, code, words, tmp_path):
-    assert "secret" not in refused(code, words, "watch", *args, cwd=tmp_path)
+    assert "secret" not in refused(code, words, "watch", "-m", "cooadtr", *args, cwd=tmp_path)

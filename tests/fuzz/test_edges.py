@@ -22,13 +22,17 @@ LONG = "n" * 300
     [
         (2, "name too long", ("models", "show", "cooadtr", "--weights", LONG)),
         (2, "name too long", ("report", LONG)),
-        (2, "is out of range", ("detect", "v.mp4", "--top-k", "9" * 400)),
-        (2, "is not valid", ("listen", "-", "--raw", "s16le:" + "9" * 5000)),
-        (2, "not a time", ("detect", "v.mp4", "--start", "9" * 400)),
-        (2, "not valid TOML", ("detect", "v.mp4", "-c", "latin.toml")),
-        (2, "more than 64 bits", ("detect", "v.mp4", "-c", "large.toml")),
-        (2, "more than 10 MB", ("detect", "v.mp4", "-c", "/dev/zero")),
-        (4, "x?]0;t?.mp4: no such file", ("detect", "x\x1b]0;t\x07.mp4")),
+        (2, "is out of range", ("detect", "-m", "cooadtr", "v.mp4", "--top-k", "9" * 400)),
+        (
+            2,
+            "is not valid",
+            ("listen", "-m", "cotrans,cosounds", "-", "--raw", "s16le:" + "9" * 5000),
+        ),
+        (2, "not a time", ("detect", "-m", "cooadtr", "v.mp4", "--start", "9" * 400)),
+        (2, "not valid TOML", ("detect", "-m", "cooadtr", "v.mp4", "-c", "latin.toml")),
+        (2, "more than 64 bits", ("detect", "-m", "cooadtr", "v.mp4", "-c", "large.toml")),
+        (2, "more than 10 MB", ("detect", "-m", "cooadtr", "v.mp4", "-c", "/dev/zero")),
+        (4, "x?]0;t?.mp4: no such file", ("detect", "-m", "cooadtr", "x\x1b]0;t\x07.mp4")),
     ],
 )
 def test_one_line(code: int, words: str, args: tuple[str, ...], tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ _VARIABLES += ("THREADS", "MODEL", "WEIGHTS", "DEVICE", "DTYPE", "CONFIG", "MIN_
 
 
 def _settings(made: Hostile, chance: random.Random) -> Case:
-    run = ("detect", "nothing.mp4")
+    run = ("detect", "-m", "cooadtr", "nothing.mp4")
     match chance.randrange(5):
         case 0:
             return Case({"c.toml": retold(_TOML, chance)}, (*run, "-c", "c.toml"))
@@ -416,9 +416,9 @@ def _names(made: Hostile, chance: random.Random) -> Case:
         {},
         chance.choice(
             (
-                ("detect", name),
+                ("detect", "-m", "cooadtr", name),
                 ("detect", "v.mp4", "-m", name),
-                ("detect", "v.mp4", "--weights", name),
+                ("detect", "-m", "cooadtr", "v.mp4", "--weights", name),
                 ("models", "show", name),
                 ("models", "fetch", name),
                 ("models", "path", name),
@@ -426,11 +426,11 @@ def _names(made: Hostile, chance: random.Random) -> Case:
                 ("report", name),
                 ("report", "--diff", name, name),
                 ("evaluate", "--results", name, "--labels", name),
-                ("watch", name, "-o", name or "log", "--reconnect", "0"),
-                ("batch", name, "-o", "out"),
-                ("detect", "v.mp4", "--layout", name),
-                ("detect", "v.mp4", "--log-file", name),
-                ("listen", name, "-o", name),
+                ("watch", "-m", "cooadtr", name, "-o", name or "log", "--reconnect", "0"),
+                ("batch", "-m", "cooadtr", name, "-o", "out"),
+                ("detect", "-m", "cooadtr", "v.mp4", "--layout", name),
+                ("detect", "-m", "cooadtr", "v.mp4", "--log-file", name),
+                ("listen", "-m", "cotrans,cosounds", name, "-o", name),
                 ("help", name),
                 (name,),
             )

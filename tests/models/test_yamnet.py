@@ -173,7 +173,19 @@ def test_a_run_names_all_that_is_heard_at_once(tmp_path: Path) -> None:
     net.classifier.weight.data.zero_()  # type: ignore[union-attr]
     save_model(tmp_path / "y.safetensors", card, net, front)  # type: ignore[arg-type]
     arguments = ["-m", str(tmp_path / "y.safetensors"), "-o", str(tmp_path), "-f", "csv"]
-    run("listen", STREET, *arguments, "--end", 4, "--only", "random 1,*3", "-f", "jsonl")
+    run(
+        "listen",
+        "-m",
+        "cotrans,cosounds",
+        STREET,
+        *arguments,
+        "--end",
+        4,
+        "--only",
+        "random 1,*3",
+        "-f",
+        "jsonl",
+    )
     table = (tmp_path / "street.ogg.timeline.csv").read_text().splitlines()[1:]
     assert [line.split(",")[3] for line in table] == ["random 1", "random 3"]
     assert {line.split(",")[0] for line in table} == {table[0].split(",")[0]}

@@ -217,7 +217,7 @@ def test_memory_does_not_grow_with_the_file(result):
 
 def test_what_detect_writes_is_shown(tmp_path):
     sample = ROOT / "samples" / "room.mp4"
-    run("detect", sample, "-o", tmp_path)
+    run("detect", "-m", "cooadtr", sample, "-o", tmp_path)
     done = costream("report", tmp_path / "room.mp4.jsonl")
     assert (done.returncode, done.stderr) == (0, "")
     page = Page(tmp_path / "room.mp4.html")

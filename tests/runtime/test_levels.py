@@ -121,17 +121,21 @@ def test_there_is_not_a_level_once_the_sound_has_ended() -> None:
 def test_levels_of_files_and_feeds(tmp_path: Path) -> None:
     sample = SAMPLES / "street.ogg"
     options = (sample, "-m", "cosounds", "--levels", "dBA", "--full-scale", 90)
-    lines = records(run("listen", *options, "--end", 3, "-f", "jsonl").stdout)
+    lines = records(
+        run("listen", "-m", "cotrans,cosounds", *options, "--end", 3, "-f", "jsonl").stdout
+    )
     levels = [line for line in lines if line["type"] == "level"]
     steps = [line["time_s"] for line in lines if line["type"] == "prediction"]
     assert [line["time_s"] for line in levels] == steps
     assert all(-6 <= line["dba"] <= line["db"] + 2 <= 92 for line in levels)
     rules = ("--on", "level >= 1dBA", "-o", tmp_path, "--realtime", "--speed", 20)
-    run("watch", *options, *rules)
+    run("watch", "-m", "cooadtr", *options, *rules)
     alert = records(tmp_path / "street.ogg.jsonl", "alert")[0]
     assert (alert["label"], alert["rule"]) == ("level", "level >= 1dBA")
     assert 1 <= alert["level_db"] <= 90
-    why = refused(2, "", "watch", SAMPLES / "room.mp4", "--realtime", "--on", "any sound")
+    why = refused(
+        2, "", "watch", "-m", "cooadtr", SAMPLES / "room.mp4", "--realtime", "--on", "any sound"
+    )
     assert "--on 'any sound': cooadtr does not take sound" in why
 
 

@@ -53,7 +53,9 @@ def slow(monkeypatch):
 def watch(tmp_path, *args, seconds=10):
     """Watch the beginning of the sample; return the records."""
     clip = excerpt(ROOM, tmp_path / "room.mp4", 0, seconds)
-    assert main(["watch", str(clip), "-o", str(tmp_path), "--realtime", *args]) == 0
+    assert (
+        main(["watch", "-m", "cooadtr", str(clip), "-o", str(tmp_path), "--realtime", *args]) == 0
+    )
     return records(tmp_path / "room.mp4.jsonl")
 
 

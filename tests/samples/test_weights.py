@@ -20,10 +20,10 @@ from kit.runs import records, run
 
 # Of each sample: the command, the model and what it calls that nothing happens.
 SAMPLE = {
-    "moves.csv": ("detect", "costgcn", "background"),
-    "room.mp4": ("detect", "cooadtr", "background"),
-    "street.ogg": ("listen", "cosounds", "silence"),
-    "band.ogg": ("listen", "cotrans", "no music"),
+    "moves.csv": ("detect", "-m", "cooadtr", "costgcn", "background"),
+    "room.mp4": ("detect", "-m", "cooadtr", "cooadtr", "background"),
+    "street.ogg": ("listen", "-m", "cotrans,cosounds", "cosounds", "silence"),
+    "band.ogg": ("listen", "-m", "cotrans,cosounds", "cotrans", "no music"),
 }
 SOUNDS = ["street.ogg", "band.ogg"]
 KNOWN_AFTER_S = 0.7
@@ -140,7 +140,7 @@ def test_the_room_shows_every_action_where_it_is() -> None:
 @pytest.mark.slow
 def test_a_corridor_is_reported_from_a_room() -> None:
     """Nothing was learnt from such a place: few labels, no falls, and a line that says so."""
-    played = run("detect", SAMPLES / "corridor.mp4", "-f", "table", "-q").stdout
+    played = run("detect", "-m", "cooadtr", SAMPLES / "corridor.mp4", "-f", "table", "-q").stdout
     assert "unlike the training data of cooadtr (rooms seen by a camera" in played
     assert not any(f" {label} " in played for label in ("stand up", "fall", "lie"))
     assert play("room.mp4").records[-1]["unfamiliar_s"] < 1.0
@@ -164,7 +164,9 @@ def test_films_from_elsewhere_show_nothing_that_is_not_there(
         member = archive.getmember(f"samples/video/{film}")
         member.name = film
         archive.extract(member, tmp_path, filter="data")
-    told = records(run("detect", tmp_path / film, "-q", "-f", "jsonl").stdout, "segment")
+    told = records(
+        run("detect", "-m", "cooadtr", tmp_path / film, "-q", "-f", "jsonl").stdout, "segment"
+    )
     assert {record["label"] for record in told} == labels
 
 

@@ -469,11 +469,11 @@ class Words(TextSink):
 def test_a_format_from_outside_is_one_file(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["detect", "gone.mp4", "--format", "words"]) == ExitCode.USAGE
+    assert main(["detect", "-m", "cooadtr", "gone.mp4", "--format", "words"]) == ExitCode.USAGE
     (tmp_path / "words_format.py").write_text(ADDED)
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("words_format")
-    assert main(["detect", "gone.mp4", "--format", "words"]) == ExitCode.INPUT
+    assert main(["detect", "-m", "cooadtr", "gone.mp4", "--format", "words"]) == ExitCode.INPUT
     assert list(FORMATS)[-2:] == ["lines", "words"]
     assert FORMATS["words"].about == "labels alone"
     play(make_sinks(["words"], tmp_path, NAME), run)

@@ -53,7 +53,20 @@ def test_killed_before_close_leaves_a_readable_part(tmp_path: Path) -> None:
 def test_a_second_run_with_the_same_output_is_one_line(tmp_path: Path) -> None:
     clip, out = tmp_path / "clip.mp4", tmp_path / "out"
     shutil.copy(ROOM, clip)
-    command = ("detect", clip, "-o", out, "--format", "jsonl", "--overwrite", "-q", "--end", "4")
+    command = (
+        "detect",
+        "-m",
+        "cooadtr",
+        clip,
+        "-o",
+        out,
+        "--format",
+        "jsonl",
+        "--overwrite",
+        "-q",
+        "--end",
+        "4",
+    )
     first = [sys.executable, "-c", WRITER, str(out)]
     with subprocess.Popen(first, stdout=subprocess.PIPE, env=environment()) as process:
         assert process.stdout is not None
@@ -72,7 +85,19 @@ def test_a_second_run_with_the_same_output_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_runs_at_once_do_not_mix_their_lines(tmp_path: Path) -> None:
-    command = ("detect", ROOM, "-o", tmp_path, "--format", "jsonl", "-q", "--end", "6")
+    command = (
+        "detect",
+        "-m",
+        "cooadtr",
+        ROOM,
+        "-o",
+        tmp_path,
+        "--format",
+        "jsonl",
+        "-q",
+        "--end",
+        "6",
+    )
     runs = [start(*command) for _ in range(2)]
     messages = [run.communicate()[1] for run in runs]
     assert sorted(run.returncode for run in runs) == [0, 2], messages

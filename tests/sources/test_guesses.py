@@ -32,7 +32,9 @@ def bare(tmp_path: Path) -> Path:
 
 
 def test_bare_samples_are_not_taken_for_the_sound_of_a_game(bare: Path) -> None:
-    line = refused(4, "it has no signature of that format", "listen", bare)
+    line = refused(
+        4, "it has no signature of that format", "listen", "-m", "cotrans,cosounds", bare
+    )
     assert "ADP" in line
     assert "--raw s16le:48000:2" in line
     with bare.open("rb") as file, pytest.raises(SourceError, match=r"no signature .*--raw"):

@@ -161,6 +161,6 @@ def test_a_day_of_sound_whose_size_wraps_at_4_gb(tmp_path: Path) -> None:
 
 
 def test_it_is_reported_once(tmp_path: Path) -> None:
-    done = run("listen", made(tmp_path, "wav", 1 / 3), "-f", "jsonl")
+    done = run("listen", "-m", "cotrans,cosounds", made(tmp_path, "wav", 1 / 3), "-f", "jsonl")
     assert done.stderr.count("its header states 4.000 s") == 1
     assert '"assumed": ["its header states 4.000 s' in done.stdout

@@ -55,7 +55,7 @@ def test_it_is_reported_arrays_and_by_the_program(tmp_path: Path) -> None:
     stream = costream.listen(both, "cotrans", rate_hz=HZ)
     assert [CANCEL in each.message for each in stream if isinstance(each, Fault)] == [True]
     make_sound(tmp_path / "a.wav", (both * 32767).astype(np.int16), HZ)
-    done = run("listen", tmp_path / "a.wav", "-f", "jsonl")
+    done = run("listen", "-m", "cotrans,cosounds", tmp_path / "a.wav", "-f", "jsonl")
     assert done.stderr.count(CANCEL) == 1
     assert records(done.stdout, "summary")[0]["errors"] == 0
 

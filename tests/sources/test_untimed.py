@@ -112,11 +112,11 @@ def test_a_rate_is_not_given_to_what_has_time_stamps(tmp_path: Path) -> None:
 def test_what_is_assumed_is_a_line_and_in_the_header(tmp_path: Path) -> None:
     path, out = written(tmp_path, "a.mjpeg", frames=60), tmp_path / "out"
     line = "no time stamps: 25 frames a second assumed; set it with --input-fps"
-    done = run("detect", path, "-o", out)
+    done = run("detect", "-m", "cooadtr", path, "-o", out)
     assert done.stderr.count(line) == 1
     (header,) = records(out / "a.mjpeg.jsonl", "header")
     assert header["options"]["assumed"] == [line]
-    done = run("detect", path, "-o", out, "--input-fps", 30, "--overwrite")
+    done = run("detect", "-m", "cooadtr", path, "-o", out, "--input-fps", 30, "--overwrite")
     assert "time stamps" not in done.stderr
     (header,) = records(out / "a.mjpeg.jsonl", "header")
     assert "assumed" not in header["options"]

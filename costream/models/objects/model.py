@@ -1,38 +1,32 @@
-"""Models of detectors that look at every frame alone."""
+"""Models of detectors of single pictures: at every picture, or where something has moved."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from costream.core.errors import ModelError
-from costream.core.records import Data, SourceInfo, VideoFrame
-from costream.models.base import ModelHead, ModelInfo, StepResult
+from costream.core.records import Box, Data, SourceInfo, VideoFrame
+from costream.models.base import Looks, ModelHead, ModelInfo, StepResult
 from costream.models.compatibility import check_source
 from costream.models.devices import find_device, find_dtype, synchronize
 from costream.models.eventful.detector import boxes_in_frame
 from costream.models.images import Pixels
+from costream.models.objects.looks import DetectorState, Reason, brightness
 from costream.models.objects.nanodet import NanoDetPlus
 from costream.nn.eventful.counts import Operations
-from costream.nn.state import State, zeros
 from costream.weights_io.card import Card
-
-
-@dataclass
-class FrameCount(State):
-    """State of streams: how many frames each had, as nothing else is remembered."""
-
-    frames: Tensor  # int64 [B]
 
 
 class DetectorModel:
     """Detector and frontend of one weight file; implements ``models.base.Model``.
 
+    ``sparing``: streams begin with ``Looks``: a picture in which nothing has moved since the newest
+    look gets the boxes of that look, for up to ``AGE_S``.
     Streams of a batch may have frames of different sizes: those of one size are computed together.
     ``network`` is in ``eval`` mode on ``device`` with ``dtype`` weights.
     """
@@ -66,11 +60,14 @@ class DetectorModel:
             if weight.ndim == 4:
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
         self.frontend = frontend.to(self.device, self.dtype)
+        self.sparing = False
+        self._numbers = {label: k for k, label in enumerate(card.labels)}
         self.info = ModelInfo(
             card,
             weights_sha256,
             (ModelHead(card, weights_sha256, slice(None)),),
             box=frontend.box,
+            looks=True,
         )
 
     def check(self, source: SourceInfo) -> dict[str, Any]:
@@ -78,44 +75,69 @@ class DetectorModel:
         check_source(self.info.card, self.frontend, source)
         return {}
 
-    def init_state(self, batch_size: int = 1) -> FrameCount:
+    def init_state(self, batch_size: int = 1) -> DetectorState:
         """Return an initial state for ``batch_size`` streams."""
-        return FrameCount(zeros(batch_size))
+        return DetectorState.zeros(batch_size, Looks() if self.sparing else None)
 
     @torch.inference_mode()
-    def step(self, items: Sequence[Data], state: FrameCount) -> StepResult:
-        """Take one frame per stream, return its objects."""
+    def step(self, items: Sequence[Data], state: DetectorState) -> StepResult:
+        """Take one frame per stream, return its objects: found now, or those of the newest look."""
         began = time.perf_counter()
         frames = [item for item in items if isinstance(item, VideoFrame)]
         if len(frames) < len(items):
             raise TypeError("expected VideoFrames only")
-        prepared = [torch.from_numpy(self.frontend.prepare(frame.rgb)) for frame in frames]
+        reasons, cells = self._reasons(frames, state)
+        rows = [row for row in range(len(frames)) if reasons is None or reasons[row] is not None]
+        prepared = {row: torch.from_numpy(self.frontend.prepare(frames[row].rgb)) for row in rows}
         groups: dict[tuple[int, ...], list[int]] = {}
-        for row, picture in enumerate(prepared):
+        for row, picture in prepared.items():
             groups.setdefault(tuple(picture.shape), []).append(row)
         pictures = [
             self.frontend(torch.stack([prepared[row] for row in rows]).to(self.device))
             for rows in groups.values()
         ]
         synchronize(self.device)
-        seen, operations, labels = time.perf_counter(), Operations(), self.info.card.labels
-        objects: dict[int, tuple[Any, ...]] = {}
+        seen, total, labels = time.perf_counter(), 0, self.info.card.labels
+        objects: dict[int, tuple[Box, ...]] = {}
         for rows, batch in zip(groups.values(), pictures, strict=True):
+            operations = Operations()
             for row, found in zip(rows, self.network.detect(batch, operations), strict=True):
                 place = tuple(prepared[row].shape[1:])
                 objects[row] = boxes_in_frame(found, frames[row], (place[0], place[1]), labels)
+            state.macs[rows] = operations.total // len(rows)
+            total += operations.total
+        if reasons is not None:
+            for row, frame in enumerate(frames):
+                if row in objects:
+                    state.hold(row, frame.time_s, cells[row], objects[row], self._numbers)
+                else:
+                    objects[row] = state.held(row, labels)
         state.frames += 1
         return StepResult(
             None,
             None,
             (False,) * len(items),
-            macs=operations.total,
-            dense_macs=operations.total,
+            macs=total,
+            dense_macs=int(state.macs.sum()),
             frontend_s=seen - began,
             network_s=time.perf_counter() - seen,
             objects=tuple(objects[row] for row in range(len(items))),
+            ran=None if reasons is None else self._ran(reasons),
         )
 
-    def steps(self, items: Sequence[Data], state: FrameCount) -> list[StepResult]:
+    def _reasons(
+        self, frames: Sequence[VideoFrame], state: DetectorState
+    ) -> tuple[list[Reason | None] | None, list[Tensor]]:
+        """Return why to look at each frame, and the cells of each; None: look at all of them."""
+        if state.looks is None:
+            return None, []
+        cells = [brightness(frame.rgb) for frame in frames]
+        return [state.why_look(k, f.time_s, cells[k]) for k, f in enumerate(frames)], cells
+
+    def _ran(self, reasons: Sequence[Reason | None]) -> tuple[dict[str, str], ...]:
+        name = self.info.card.name
+        return tuple({} if reason is None else {name: reason} for reason in reasons)
+
+    def steps(self, items: Sequence[Data], state: DetectorState) -> list[StepResult]:
         """Take consecutive frames of one stream, return their results."""
         return [self.step([item], state) for item in items]

@@ -65,8 +65,8 @@ class _Batch:
         self.options, self.stop = options, stop
         check_licence(options.model, options.weights, options.licence)
         self.weights = identify(options.model, options.weights)
-        finds_objects, gated = self.weights.finds_objects, self.weights.gated
-        check_options(options, finds_objects=finds_objects, gated=gated)
+        gated, looks = self.weights.gated, self.weights.looks
+        check_options(options, finds_objects=self.weights.finds_objects, gated=gated, shares=looks)
         if options.only:
             match_labels(options.only, self.weights.events)
         self.work = BatchJob(_absolute(options), self.weights.weights_sha256, code_files())

@@ -21,6 +21,7 @@ from costream.core.errors import (
     ModelError,
     OutputError,
     SourceError,
+    UsageError,
     display_name,
     reason_of,
 )
@@ -30,15 +31,18 @@ from costream.core.records import (
     Header,
     Record,
     SourceInfo,
+    SourceKind,
     Summary,
     to_json,
 )
+from costream.core.settings import AUTO
 from costream.core.user_code import run_code
 from costream.models.base import Model
 from costream.runtime.batch.folders import Outcome, Status, failure
 from costream.runtime.batch.job import RECORDS, BatchJob, Task, copy_folder, discard, result_paths
 from costream.runtime.batch.sniffing import MisfitError, is_still, why_skipped
 from costream.runtime.batch.stores import fetched, is_url
+from costream.runtime.model_loading import kind_of
 from costream.runtime.model_loading import load as load_model
 from costream.runtime.options import source_options
 from costream.runtime.pipeline import run
@@ -55,17 +59,28 @@ _REPORT_S = 0.5
 _FOR_ALL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 
-@lru_cache(maxsize=1)
-def load(work: BatchJob) -> Model:
-    """Return the model of a batch, loaded once per process. ModelError as ``load_model``."""
+def load(work: BatchJob, path: str | None = None) -> Model:
+    """Return the model of a batch for an input, loaded once per process.
+
+    Raises ModelError as ``load_model``, MisfitError for an input of a kind without a model.
+    """
+    kind: SourceKind | None = "video" if work.options.model == AUTO else None
+    try:
+        return _load(work, kind if path is None else kind_of(path, work.options))
+    except UsageError as error:
+        raise MisfitError(str(error)) from error
+
+
+@lru_cache(maxsize=2)
+def _load(work: BatchJob, kind: SourceKind | None) -> Model:
     from costream.models.compatibility import check_classifier
 
     os.environ["OMP_NUM_THREADS"] = str(work.options.threads)
     for path in work.code:
         run_code(path)
-    model = load_model(work.options)
+    model = load_model(work.options, kind)
     check_classifier(model.info.card)
-    if model.info.weights_sha256 != work.weights_sha256:
+    if not {*model.info.weights_sha256.split(",")} <= {*work.weights_sha256.split(",")}:
         raise ModelError(
             "the weights have changed since the batch began", where=work.options.weights
         )
@@ -102,7 +117,7 @@ def _process(
     try:
         source = _source(path, work, None if path == task.uri else task.uri)
         sinks = [watch, *_sinks(work, task.name)]
-        options, model = work.options, load(work)
+        options, model = work.options, load(work, path)
         summary = run(source, model, sinks, options=options, stop=stop, follow_persons=True)
     except Exception as error:
         if stop.requested:
@@ -132,9 +147,9 @@ def preview(task: Task, work: BatchJob) -> Outcome | None:
 
 def _source(path: str, work: BatchJob, url: str | None) -> Source:
     """Return the source of an input. Raises MisfitError for an image; errors of ``open_source``."""
-    model = load(work)
     if is_still(path):
         raise MisfitError("a single image")
+    model = load(work, path)
     reading = source_options(work.options, model, work.formats, stepped=True)
     return _CheckedSource(open_source(path, reading), model, url)
 
@@ -161,7 +176,7 @@ def _explained(error: Exception, name: str, path: str, work: BatchJob) -> Outcom
     if isinstance(error, MisfitError):
         return Outcome(name, "skipped", reason_of(error, path))
     if isinstance(error, (SourceError, OSError)) and not isinstance(error, OutputError):
-        model = load(work)
+        model = load(work)  # its kind is not known
         skipped = why_skipped(path, model, source_options(work.options, model, work.formats))
         if skipped is not None:
             return Outcome(name, "skipped", skipped)

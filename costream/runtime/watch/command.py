@@ -12,7 +12,7 @@ from costream.core.errors import ExitCode
 from costream.options.options import Options
 from costream.runtime.logs import logging_to
 from costream.runtime.memory import share_heap
-from costream.runtime.model_loading import load_checked
+from costream.runtime.model_loading import kind_of_feeds, load_checked
 from costream.runtime.stop import StopHandler
 from costream.runtime.watch.feed_list import read_feeds
 from costream.runtime.watch.metrics_server import Metrics
@@ -50,7 +50,9 @@ def watch(options: Options, effective: Sequence[str] = ()) -> ExitCode:
         with ExitStack() as stack:
             stack.enter_context(silence_portaudio(spec.uri for spec in specs))
             views = _views(options, stack)
-            model = load_checked(options, shares=True)
+            model = load_checked(
+                options, kind_of_feeds([s.uri for s in specs], options), shares=True
+            )
             run = WatchRun(options, specs, model, views, stop, _sinks)
             for _ in run.rounds():
                 pass

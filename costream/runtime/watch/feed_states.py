@@ -9,7 +9,7 @@ from costream.core.places import Place
 from costream.core.records import Data
 from costream.models.base import GatedModel, Model, StepResult
 from costream.models.persons import PersonsModel
-from costream.runtime.budget import TokenController
+from costream.runtime.budget import Controller
 from costream.runtime.persons import PersonRows
 
 
@@ -26,21 +26,23 @@ class FeedStates:
         model: Model,
         count: int,
         tokens: int | None = None,
-        throttles: Sequence[TokenController] | None = None,
+        throttles: Sequence[Controller] | None = None,
         masks: Sequence[frozenset[Place]] = (),
         persons: Sequence[PersonRows] | None = None,
     ) -> None:
         """``tokens``: for a token-gated model, most tokens computed per frame; None: all.
 
-        For each row: ``throttles``: the controller of its tokens. ``masks``: its masks.
+        For each row: ``throttles``: the controller of its budget. ``masks``: its masks.
         ``persons``: the rows of its persons, if they are followed.
         """
         self._model, self._count = model, count
         self._throttles = throttles
-        in_sync = model.info.in_time
+        self._apart = model.info.in_time or throttles is not None  # a state for each feed
         self._persons = persons
         self._states: list[Any] = (
-            [model.init_state(1) for _ in range(count)] if in_sync else [model.init_state(count)]
+            [model.init_state(1) for _ in range(count)]
+            if self._apart
+            else [model.init_state(count)]
         )
         if isinstance(model, GatedModel):
             for row, state in enumerate(self._states):
@@ -49,7 +51,7 @@ class FeedStates:
 
     def step(self, rows: Sequence[int], items: Sequence[Data]) -> list[StepResult]:
         """Step these rows, in ascending order, with one item each; return their results."""
-        if self._persons is not None or self._model.info.in_time:
+        if self._persons is not None or self._apart:
             return [self._step_one(row, item) for row, item in zip(rows, items, strict=True)]
         state = self._states[0]
         if len(rows) == self._count:
@@ -102,4 +104,4 @@ class FeedStates:
         return result if persons is None else persons[row].step(item, result)
 
     def _at(self, row: int) -> tuple[Any, list[int]]:
-        return (self._states[row], [0]) if self._model.info.in_time else (self._states[0], [row])
+        return (self._states[row], [0]) if self._apart else (self._states[0], [row])

@@ -24,7 +24,7 @@ from costream.options.options import Options
 from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.alerts.rules import RuleLabels
 from costream.runtime.alerts.snapshots import BOX
-from costream.runtime.budget import TokenController
+from costream.runtime.budget import Controller, controller
 from costream.runtime.masks import MaskPainter
 from costream.runtime.memory import give_back
 from costream.runtime.options import check_model_options, source_options
@@ -312,7 +312,7 @@ def _open(spec: FeedSpec, reading: SourceOptions) -> Source:
 
 def _share(options: Options, model: Model) -> float | None:
     """Return the share of real time that steps are left out for; None: there is no such limit."""
-    if options.budget is None or isinstance(model, GatedModel):
+    if options.budget is None or isinstance(model, GatedModel) or model.info.looks:
         return None
     budget = options.budget
     if isinstance(budget, BudgetFile) or budget.kind != "share":
@@ -324,13 +324,12 @@ def _share(options: Options, model: Model) -> float | None:
 
 def _throttles(
     options: Options, model: Model, specs: Sequence[FeedSpec]
-) -> list[TokenController] | None:
-    """Return a token controller for each feed; None without a budget or a token-gated model."""
-    if options.budget is None or not isinstance(model, GatedModel):
-        return None
+) -> list[Controller] | None:
+    """Return the controller of each feed; None where none is needed."""
     # The budget is shared by the steps of all feeds.
     rate_hz = len(specs) * (options.rate_hz or model.info.card.rate_hz)
-    return [TokenController(model, options.budget, rate_hz) for _ in specs]
+    throttles = [controller(model, options.budget, rate_hz) for _ in specs]
+    return [each for each in throttles if each is not None] or None
 
 
 def _alerts(

@@ -57,7 +57,7 @@ def test_every_reader_refuses_a_hostile_pickle(name: str, tmp_path: Path) -> Non
     path.write_bytes(PROGRAMS[name])
     for kind, args in {
         5: ("models", "import", path, "--name", "q", "--config", "labels=thumos14"),
-        4: ("detect", path),
+        4: ("detect", "-m", "cooadtr", path),
     }.items():
         run = costream(*args, cwd=tmp_path)
         assert run.returncode == kind, run.stderr

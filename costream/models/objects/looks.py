@@ -1,0 +1,97 @@
+"""When a detector looks at a picture, and when its newest boxes still hold: by what has moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from costream.core.records import Box
+from costream.models.base import Looks
+from costream.nn.state import State, zeros
+
+GRID = (24, 32)  # cells of a picture that are compared
+MOVED = 5.0  # change of the mean brightness of a cell that counts as motion, of 255 ...
+CELLS = 2  # ... in at least this many cells
+AGE_S = 1.0  # boxes are held for at most this long, with or without motion
+MOST = 100  # boxes that are held
+Reason: TypeAlias = Literal["first", "motion", "age"]
+
+
+@dataclass
+class DetectorState(State):
+    """State of the streams of a detector of single pictures.
+
+    ``looks`` is a setting: None to look at every picture. The tensors are zero before the first.
+    """
+
+    frames: Tensor  # int64 [B]
+    looked_s: Tensor  # float64 [B], time of the newest look
+    cells: Tensor  # float32 [B, *GRID], brightness of that picture
+    macs: Tensor  # int64 [B], cost of a look
+    count: Tensor  # int64 [B], boxes that are held
+    boxes: Tensor  # float64 [B, MOST, 6], edges, score, label
+    looks: Looks | None = None
+
+    @classmethod
+    def zeros(cls, batch_size: int, looks: Looks | None = None) -> DetectorState:
+        """Return the state of streams without a picture."""
+        real = torch.zeros(0, dtype=torch.float64)
+        return cls(
+            frames=zeros(batch_size),
+            looked_s=zeros(batch_size, like=real),
+            cells=zeros(batch_size, *GRID, like=real.float()),
+            macs=zeros(batch_size),
+            count=zeros(batch_size),
+            boxes=zeros(batch_size, MOST, 6, like=real),
+            looks=looks,
+        )
+
+    def why_look(self, row: int, time_s: float, cells: Tensor) -> Reason | None:
+        """Return why to look at the next picture of a stream; None: the held boxes still do."""
+        if not self.frames[row]:
+            return "first"
+        assert self.looks is not None
+        if not self.looks.may:
+            return None
+        if not 0 <= time_s - float(self.looked_s[row]) < AGE_S - 1e-6:
+            return "age"
+        return "motion" if has_moved(self.cells[row], cells) else None
+
+    def hold(
+        self, row: int, time_s: float, cells: Tensor, found: tuple[Box, ...], labels: dict[str, int]
+    ) -> None:
+        """Keep what was found in a picture."""
+        held = found[:MOST]
+        self.looked_s[row], self.cells[row], self.count[row] = time_s, cells, len(held)
+        rows = [(b.x1, b.y1, b.x2, b.y2, b.score, labels[b.label]) for b in held]
+        if rows:
+            self.boxes[row, : len(rows)] = torch.tensor(rows, dtype=torch.float64)
+
+    def held(self, row: int, labels: tuple[str, ...]) -> tuple[Box, ...]:
+        """Return the boxes of the newest look."""
+        rows = self.boxes[row, : int(self.count[row])].tolist()
+        return tuple(Box(a, b, c, d, score, labels[int(k)]) for a, b, c, d, score, k in rows)
+
+
+def brightness(rgb: npt.NDArray[np.uint8]) -> Tensor:
+    """Return the mean brightness of the cells of a picture, float32 ``GRID``, 0 to 255.
+
+    The green of every second pixel stands for it.
+    """
+    green = torch.from_numpy(np.ascontiguousarray(rgb[::2, ::2, 1])).float()
+    return F.adaptive_avg_pool2d(green[None, None], GRID)[0, 0]
+
+
+def has_moved(before: Tensor, now: Tensor) -> bool:
+    """Return whether cells have changed, apart from a change of the whole picture's brightness."""
+    change = now - before
+    all_alike = float(change.median())
+    if abs(all_alike) > MOVED:  # the light was switched, or the camera has turned
+        return True
+    return int(((change - all_alike).abs() > MOVED).sum()) >= CELLS
