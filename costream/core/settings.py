@@ -26,7 +26,7 @@ else:
     import tomli as tomllib
 
 ColorMode = Literal["auto", "always", "never"]
-COMMANDS = ("detect", "listen", "read", "watch", "batch", "features", "train", "evaluate")
+COMMANDS = ("detect", "listen", "read", "watch", "batch", "features", "train", "evaluate", "find")
 PROJECT_FILE = "costream.toml"
 AUTO = "auto"  # the name that stands for free models, by the kind of the source
 # Options that start programs, write or delete files, open ports, send results or passwords. They

@@ -158,7 +158,7 @@ def test_only_some_labels(tmp_path):
 def test_an_unknown_label_is_refused_with_similar_ones(tmp_path, command):
     more = {"detect": (), "watch": ("--realtime",), "batch": ("-o", tmp_path / "out")}[command]
     words = "--only: there is no label 'stand-up'; did you mean stand up"
-    refused(2, words, command, ROOM, "--only", "walk,stand-up", *more)
+    refused(2, words, command, "-m", "cooadtr", ROOM, "--only", "walk,stand-up", *more)
 
 
 def test_labels_with_commas_and_none():

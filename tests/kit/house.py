@@ -204,7 +204,7 @@ def files_entered(root: Path, *commands: Sequence[str]) -> list[list[str]]:
 
 
 # Short runs of the program.
-FRAME = ("detect", "samples/room.mp4", "--end", "16", "-o", "-", "-q")
+FRAME = ("detect", "samples/room.mp4", "-m", "cooadtr", "--end", "16", "-o", "-", "-q")
 SOUND = ("listen", "samples/street.ogg", "-m", "cosounds", "-o", "-", "-q")
 SKELETON = ("detect", "samples/moves.csv", "-m", "costgcn", "-o", "-", "-q")
 
