@@ -216,9 +216,13 @@ class EfficientAt(SpectrogramWindows):
             x = block(x)
         return F.hardswish(self.last(x)).mean((2, 3))
 
+    def classify(self, features: Tensor) -> Tensor:
+        """Return the logits [N, K] of features [N, E]."""
+        return cast(Tensor, self.classifier(F.hardswish(self.hidden(features))))
+
     def forward(self, frames: Tensor) -> Tensor:
         """Return the logits [N, K] of windows [N, T, 128] of any T."""
-        return cast(Tensor, self.classifier(F.hardswish(self.hidden(self.features(frames)))))
+        return self.classify(self.features(frames))
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of a step of one stream: a full window."""

@@ -1,6 +1,6 @@
 """Training recipe of the shipped audio models: ``python -m weights.recipes.audio.train``.
 
-Reads the packs env_sound, sound2, sound_unlabelled, music_genre and teachers_audio, trains the
+Reads the packs env_sound, sound2, sound_unlabelled and music_genre, trains the
 continual backbone on labels and on mn04's outputs, beginning with the weights of ``--start``, then
 on top of it a temporal model for genres and one for sounds, calibrates and scores both on held-out
 folds, sources, speakers and songs and writes their weights with their cards. Seeded; about two
@@ -402,9 +402,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             weights = read_weights(chosen.start)
             start = build(weights.card, weights.tensors)[1]
         waves = None if cache is None else cache / "waves.npz"
-        teacher = partial(Mn04, chosen.packs / "teachers_audio.tar")
         plan = LessonPlan(
-            *(chosen.packs, teacher, chosen.pieces, chosen.seed, 1, cache, waves, chosen.fold)
+            *(chosen.packs, Mn04, chosen.pieces, chosen.seed, 1, cache, waves, chosen.fold)
         )
         given = chosen.steps, chosen.batch, chosen.seconds, chosen.workers
         return make(
