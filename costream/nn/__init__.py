@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from costream.nn.position import RecyclingPositions, RotaryPositions
     from costream.nn.query_attention import QueryAttention
     from costream.nn.state import State
+    from costream.nn.stepwise import stepwise_momentum
 
 _HOME = {
     "adapters.adapting": "adapt adapter_state count_learnt fuse load_adapter",
@@ -77,6 +78,7 @@ _HOME = {
     "position": "RecyclingPositions RotaryPositions",
     "query_attention": "QueryAttention",
     "state": "State",
+    "stepwise": "stepwise_momentum",
 }
 _MODULES = {name: module for module, names in _HOME.items() for name in names.split()}
 __all__ = [
@@ -138,6 +140,7 @@ __all__ = [
     "gradual",
     "load_adapter",
     "policy_within",
+    "stepwise_momentum",
     "to_deepcot",
     "to_eventful",
     "to_int8",
