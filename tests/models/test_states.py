@@ -31,7 +31,7 @@ from costream.models.oad.deepcot import DeepCoT
 from costream.models.oad.linear import LinearClassifier
 from costream.models.oad.miniroad import MiniRoad
 from costream.models.oad.oadtr import OadTR
-from costream.models.objects.model import FrameCount
+from costream.models.objects.looks import DetectorState
 from costream.models.onnx_step import StepState
 from costream.models.skeleton.ensemble import SkeletonEnsemble
 from costream.models.skeleton.joints import JointStreams
@@ -321,7 +321,7 @@ def test_every_kind_of_state_is_tested() -> None:
     # Those of converted encoders are tuples of others, that of sound beside pictures holds one.
     untested -= {BesideState, DeepState, EventfulState, HearingState, GatedRowsState, TextState}
     untested -= {StepState}  # needs the extra 'onnx': test_onnx_step.py
-    untested -= {FrameCount}  # a counter alone, in the conformance suite of models
+    untested -= {DetectorState}  # in the conformance suite of models
     untested -= {GatedBlocksState}  # a backbone's without its counter, for graphs on a GPU
     assert untested == {ActionState, ClockedState, TokenState, ObjectState, ViTDetState, ViewState}
 
