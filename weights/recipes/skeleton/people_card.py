@@ -37,7 +37,7 @@ _SPLIT = (
     " networks learnt from one half of the sources each; what each says of the other half is the"
     " score of films below, and chose temperature {temperature}, the background's weight,"
     " thresholds of single labels, the shortest segment (together with one subject of each set of"
-    " motions and GMDCSA24's person 2; a wrong label is three times as bad as none). Those choices"
+    " motions and GMDCSA24's person 2; a wrong label is twice as bad as none). Those choices"
     " were made on the clips that are scored. The shipped weights learnt from both halves, and from"
     " those subjects. Sets of motions: by person, by style (Bandai), by file (GTU3D, CMU); their"
     " tests were looked at for earlier versions. Of the steps in films that nothing was learnt"
