@@ -34,7 +34,7 @@ def test_networks_for_video_together(tmp_path: Path) -> None:
     given = ("--labels", LABELS, "--weights", "x.safetensors", "--png", "zoo.png")
     rows = zoo(SAMPLE, *given, "--duration", 4, cwd=tmp_path)
     assert {"cooadtr", "cooadtr-b2", "oadtr", "eventful-vitdet", "x"} <= rows.keys()
-    assert rows["cooadtr"]["weights"] == "shipped"
+    assert rows["cooadtr"]["weights"] == "research"
     assert 0.5 < rows["cooadtr"]["accuracy"] <= 1
     assert 0 < rows["cooadtr"]["mAP"] <= 1
     assert rows["x"]["weights"] == "given, random"
