@@ -69,7 +69,7 @@ class ModelFlags(Group):
     licence: AllowedLicence | None = flag(  # None: any for a model that is named
         "--licence",
         "Use only weights that this licence class allows; non-commercial: those and free ones."
-        "  [default: any]",
+        "  [default: any for a named model, free without one]",
         identity="if set",
     )
     tokens: int | None = flag(
