@@ -281,6 +281,12 @@ def test_what_cannot_be_trained_is_one_line(data: Path, tmp_path: Path) -> None:
     told = run("train", base, *given, *own, "--fps", RATE_HZ, code=2).stderr
     assert "no recording has labels after 64 rows" in told
     refused(2, "no frontend to train", "train", base, *given, *own, "--fine-tune")
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    call = ("train", "miniroad", "--data", nothing, *given[2:], *own)
+    refused(2, "there are no .npy, .npz or pickle files of features", *call)
+    (nothing / "a.pickle").write_bytes(b"junk")
+    refused(4, "a.pickle", *call)
     moves = tmp_path / "moves"
     (moves / "a").mkdir(parents=True)
     (moves / "a" / "x.csv").write_text("time\n", "utf-8")

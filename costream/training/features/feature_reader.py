@@ -36,16 +36,22 @@ class FeatureRecording:
 
 
 def first_features(data: Path | None) -> FeatureArrays | None:
-    """Return the first feature file of a folder, or a file; None if the data are not features."""
+    """Return the first feature file of a folder, or a file; None if the data are not features.
+
+    Raises SourceError if there are only such files, and none can be read.
+    """
     if data is None or data.suffix == ".csv" or not data.exists():
         return None
-    for medium in Media(data).found:
+    found, errors = Media(data).found, list[SourceError]()
+    for medium in found:
         if medium.source.partition("#")[0].lower().endswith(_SUFFIXES):
             try:
                 if sniff(medium.source) == "features":
                     return load_features(medium.source)
-            except (SourceError, UsageError):
-                continue
+            except SourceError as error:
+                errors.append(error)
+    if errors and len(errors) == len(found):
+        raise errors[0]
     return None
 
 

@@ -75,11 +75,9 @@ def feature_base(settings: TrainSettings) -> Weights | None:
 
     MODEL's weights if they take such rows, or else, for a name, a network with the sizes of its
     paper and random weights. None too for a MODEL that does not classify rows. UsageError for a
-    weight file that takes other rows.
+    weight file that takes other rows, and for a name without weights if the data are not features;
+    SourceError if they cannot be read.
     """
-    features = first_features(settings.data)
-    if features is None:
-        return None
     is_name = settings.model in MODELS
     try:
         card: Card | None = read_card(find_weights(settings.model, settings.weights))
@@ -87,10 +85,14 @@ def feature_base(settings: TrainSettings) -> Weights | None:
         if not is_name or settings.weights is not None:
             raise
         card = None
-    architecture = settings.model if card is None else card.architecture
-    architecture = model_spec(architecture).architecture or architecture
-    kind = MODELS.load(architecture)
-    if not isinstance(kind, type) or not issubclass(kind, _NETWORKS):
+    architecture = _architecture(settings.model if card is None else card.architecture)
+    if architecture is None:
+        return None
+    features = first_features(settings.data)
+    if features is None:
+        if card is None:
+            what = "there are no .npy, .npz or pickle files of features"
+            raise UsageError(what, where=settings.data or "--data")
         return None
     if card is not None and input_width(card) == features.width:
         check_licence(settings.model, settings.weights, settings.licence)
@@ -109,6 +111,15 @@ def feature_base(settings: TrainSettings) -> Weights | None:
         f" {numbers / 1e6:.1f} M weights"
     )
     return Weights(new, "", {f"network.{k}": v for k, v in network.state_dict().items()})
+
+
+def _architecture(name: str) -> str | None:
+    """Return the architecture of a registered network if it classifies rows, else None."""
+    if name not in MODELS:
+        return None
+    architecture = model_spec(name).architecture or name
+    kind = MODELS.load(architecture)
+    return architecture if isinstance(kind, type) and issubclass(kind, _NETWORKS) else None
 
 
 @dataclass(frozen=True)
