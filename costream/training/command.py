@@ -78,7 +78,8 @@ def train(settings: TrainSettings) -> ExitCode:
             workspace = Workspace(settings, base, cache, *partials)
             result = trainer.fit(setup, data, workspace)
             cache.prune()
-            for part in parts:
+            setup = getattr(result, "setup", None) or setup
+            for part in filter(None, (setup.network, setup.frontend)):
                 part.cpu()
         trained = trainer.describe(setup, result, data, workspace)
         _write(paths, trained, setup, start)

@@ -62,6 +62,9 @@ class TrainResult:
     baselines: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)  # see ``EarlyStopping``
     adaptation: Adaptation | None = None
+    setup: TrainSetup | None = None  # with another network; None: as before
+    how: str = ""  # what was chosen, for the card
+    reason: str = ""  # why the result is as it is, for the verdict
 
 
 class SequenceTrainer(ABC):
@@ -162,6 +165,8 @@ class SequenceTrainer(ABC):
         training, checks = data.training, data.validation
         counts, checked = (Counter(e.label for e in side) for side in (training, checks))
         how, chosen = ([EARLY_STOPPING_NOTE] if checks else []), None
+        if result.how:
+            how.append(result.how)
         if result.streams:
             rate_hz = card.rate_hz / int(getattr(setup.network, "stride", 1))
             streams = [result.streams]
@@ -173,6 +178,7 @@ class SequenceTrainer(ABC):
         start = f"started from {origin}" if origin else "trained from scratch"
         start += ", frontend fine-tuned" if settings.fine_tune else ""
         scores, verdict = _validation(card, result, data, settings, self.remedy(card, settings))
+        verdict += f"; {result.reason}" if result.reason else ""
         card = replace(
             card,
             description=f"Custom classes: {', '.join(sorted(counts))}.",

@@ -37,23 +37,32 @@ class LinearClassifier(nn.Module):
 
     Args:
         input_width: C. ``num_classes``: K.
-        window: rows. ``unit``: whether the mean is divided by its Euclidean norm, so that the
-            logits are cosines to the rows of the weight, times the norms of these.
+        window: rows.
+        unit: whether the mean is divided by its Euclidean norm, so that the logits are cosines to
+            the rows of the weight, times the norms of these.
+        changes: whether the mean absolute difference of successive rows of the window follows the
+            mean, 2 C values together; 0 before the second row.
 
-    Raises ValueError unless the window is positive.
+    Raises ValueError unless the window is positive, and at least 2 with ``changes``.
     """
 
     delay = 0
     exact = True
 
     def __init__(
-        self, input_width: int, num_classes: int, window: int = 1, unit: bool = False
+        self,
+        input_width: int,
+        num_classes: int,
+        window: int = 1,
+        unit: bool = False,
+        changes: bool = False,
     ) -> None:
         super().__init__()
-        if window < 1:
-            raise ValueError(f"window {window} is not positive")
-        self.window, self.unit = int(window), bool(unit)
-        self.classifier = nn.Linear(input_width, num_classes)
+        if window < 1 + changes:
+            raise ValueError(f"window {window} is not positive, or 1 with changes")
+        self.window, self.unit, self.changes = int(window), bool(unit), bool(changes)
+        self.input_width = int(input_width)
+        self.classifier = nn.Linear(input_width * (2 if changes else 1), num_classes)
 
     @property
     def receptive_field(self) -> int:
@@ -63,18 +72,38 @@ class LinearClassifier(nn.Module):
     def init_state(self, batch_size: int = 1) -> NewestRows:
         """Return the initial state of a batch of streams."""
         weight = self.classifier.weight
-        rows = zeros(batch_size, self.window - 1, self.classifier.in_features, like=weight)
+        rows = zeros(batch_size, self.window - 1, self.input_width, like=weight)
         return NewestRows(rows, zeros(batch_size))
 
     def warmup(self, state: NewestRows, ago: int = 0) -> tuple[bool, ...]:
         """Return for each stream whether its window was not full ``ago`` steps before."""
         return tuple(count - ago < self.window for count in state.count.tolist())
 
-    def forward(self, means: Tensor) -> Tensor:
-        """Return the logits [..., K] of means [..., C]."""
-        means = F.normalize(means, dim=-1) if self.unit else means
-        logits: Tensor = self.classifier(means)
+    def forward(self, pooled: Tensor) -> Tensor:
+        """Return the logits [..., K] of the output of ``pool``."""
+        pooled = F.normalize(pooled, dim=-1) if self.unit else pooled
+        logits: Tensor = self.classifier(pooled)
         return logits
+
+    def pool(self, x: Tensor, state: NewestRows) -> Tensor:
+        """Take T feature rows [B, T, C], return mean and changes of T windows, [B, T, C or 2 C]."""
+        steps, window = x.shape[1], self.window
+        rows = torch.cat([state.rows, x], 1)
+        state.rows.copy_(rows[:, steps:])
+        before = state.count[:, None].clone()
+        state.count += steps
+        if window == 1:
+            return x
+        seen = (before + torch.arange(1, steps + 1)).clamp(max=window)[..., None].to(x)
+        # Rows before a stream's first are zeros.
+        pooled = rows.unfold(1, window, 1).sum(-1) / seen
+        if not self.changes:
+            return pooled
+        places = torch.arange(1, rows.shape[1])
+        known = (places > window - 1 - before)[..., None].to(x.device)
+        moved = (rows[:, 1:] - rows[:, :-1]).abs() * known
+        change = moved.unfold(1, window - 1, 1).sum(-1) / (seen - 1).clamp(min=1)
+        return torch.cat([pooled, change], -1)
 
     def forward_step(self, x: Tensor, state: NewestRows) -> OadOutput:
         """Take one feature row [B, C] of every stream, return the logits [B, K]."""
@@ -82,16 +111,7 @@ class LinearClassifier(nn.Module):
 
     def forward_steps(self, x: Tensor, state: NewestRows) -> OadOutput:
         """Take T feature rows [B, T, C] of every stream, return the logits [B, T, K]."""
-        steps, held = x.shape[1], self.window - 1
-        rows = torch.cat([state.rows, x], 1)
-        state.rows.copy_(rows[:, steps:])
-        counts = state.count[:, None] + torch.arange(1, steps + 1)
-        state.count += steps
-        if not held:
-            return OadOutput(self(x), None)
-        # Rows before a stream's first are zeros.
-        sums = rows.unfold(1, self.window, 1).sum(-1)
-        return OadOutput(self(sums / counts.clamp(max=self.window)[..., None].to(x)), None)
+        return OadOutput(self(self.pool(x, state)), None)
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of one step of one stream."""

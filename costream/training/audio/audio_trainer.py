@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.core.errors import UsageError
+from costream.labels.examples import Example
 from costream.labels.recording import BACKGROUNDS, SILENCE, UNSCORED
 from costream.models.oad.cooadtr import TokenClassifier
 from costream.training.audio.audio_reader import (
@@ -33,6 +34,7 @@ from costream.training.base import (
 from costream.training.baselines import CENTROID, logistic_regression, nearest_centroid
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule
+from costream.training.tokens.linear_head import Clip
 from costream.training.tokens.token_streams import TokenStream, TokenStreams
 from costream.training.tokens.token_trainer import Clips, EncodedChecks, EncodedData, TokenTrainer
 from costream.training.tokens.token_training import STREAM_STEPS, predict
@@ -97,6 +99,8 @@ class AudioTrainer(TokenTrainer):
                 CENTROID: _centroid(training, checks, card.labels),
                 "linear on mean tokens": linear(labelled, checks, card.labels),
             },
+            clips_of([*training, *silence], data.training, card.labels),
+            clips_of(checks, data.validation, card.labels),
         )
 
     def encode_checks(
@@ -177,6 +181,18 @@ def views(training: EncodedAudio, card: Card) -> list[TokenStream]:
     for varied in streams[1:]:
         varied.labels[: min(LEAD - 1, len(varied.labels) // 2)] = UNSCORED
     return streams
+
+
+def clips_of(
+    encoded: Sequence[EncodedAudio], examples: Sequence[Example], labels: Sequence[str]
+) -> list[Clip]:
+    """Return examples, for linear heads; what follows the ``examples`` is silence."""
+    groups = [example.group for example in examples]
+    groups += [f"silence {k}" for k in range(len(encoded) - len(examples))]
+    return [
+        Clip(h.tokens[0], np.arange(len(h.tokens[0])), labels.index(h.label), group)
+        for h, group in zip(encoded, groups, strict=True)
+    ]
 
 
 def _centroid(

@@ -5,13 +5,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor, nn
 
+from costream.evaluation.metrics.sequence_metrics import fuse
+from costream.labels.recording import UNSCORED
 from costream.models.adapters import WithFrontend
+from costream.models.oad.linear import LinearClassifier
 from costream.training.adaptation import Adaptation
 from costream.training.base import (
     TrainingData,
@@ -24,9 +29,17 @@ from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule
 from costream.training.sequence_trainer import SequenceTrainer, TrainResult
 from costream.training.tokens.finetune import ClipSource, fine_tune
+from costream.training.tokens.linear_head import (
+    Clip,
+    HeadFitter,
+    fitted_bias,
+    surprise,
+    why_few,
+)
 from costream.training.tokens.token_streams import TokenStream, TokenStreams
 from costream.training.tokens.token_training import fit_streams, predict_streams, standardise
 from costream.training.training_loop import TrainingRun
+from costream.training.verdict import share_text
 
 Probabilities = list[npt.NDArray[Any]]  # [T, K] of each example
 
@@ -49,7 +62,9 @@ class EncodedData:
 
     ``supply``: streams to train on. ``tokens`` [N, D]: of the training examples, unchanged;
     ``standard`` [M, D]: those that the first layer of a new network standardises. ``baselines``
-    returns the probabilities of each validation example by each baseline.
+    returns the probabilities of each validation example by each baseline. ``clips`` and
+    ``checked``: the training examples, with further ones of the background, and the validation
+    examples, to fit linear heads.
     """
 
     supply: TokenStreams
@@ -57,6 +72,8 @@ class EncodedData:
     standard: Tensor
     checks: EncodedChecks
     baselines: Callable[[], dict[str, Probabilities]]
+    clips: Sequence[Clip]
+    checked: Sequence[Clip]
 
 
 @dataclass(frozen=True)
@@ -74,7 +91,8 @@ class Clips:
 class TokenTrainer(SequenceTrainer):
     """Trainer of a network on tokens that a frozen frontend has computed once.
 
-    With ``fine_tune`` the frontend is then trained together with the network.
+    A linear head replaces the network if it is right more often on the validation examples. With
+    ``fine_tune`` the frontend is trained together with the network instead.
     """
 
     joint: ClassVar[tuple[int, int]]  # steps of the joint training, and clips of each
@@ -139,8 +157,123 @@ class TokenTrainer(SequenceTrainer):
             checks = self.encode_checks(setup, data, seed, FeatureCache(None, card, frontend))
         if not data.validation:
             return TrainResult(history=history, adaptation=adaptation)
-        streams = predict_streams(network, checks.streams)
-        return TrainResult(checks.predict(network), streams, baselines, history, adaptation)
+        if is_plain(settings) and not anticipates(network):
+            choice = choose_head(network, encoded, len(card.labels), seed)
+        else:
+            choice = HeadChoice(network)
+        scored = without_absent(checks.streams, encoded.clips, choice)
+        return TrainResult(
+            checks.predict(choice.checked),
+            predict_streams(choice.checked, scored),
+            baselines,
+            history,
+            adaptation,
+            setup if choice.head is None else with_head(setup, choice.head),
+            choice.how,
+            choice.reason,
+        )
+
+
+def is_plain(settings: TrainSettings) -> bool:
+    """Return whether the network may be replaced: neither it nor the frontend was asked for."""
+    return not (
+        settings.fine_tune or settings.scratch or settings.adapter != "none" or settings.density < 1
+    )
+
+
+def anticipates(network: nn.Module) -> bool:
+    """Return whether a network also predicts later steps, which a linear head does not."""
+    return any(name.startswith("anticipation_head.") for name, _ in network.named_parameters())
+
+
+@dataclass(frozen=True)
+class HeadChoice:
+    """The network that is right most often, and why in words.
+
+    ``checked``: as fitted to the training examples. ``head``: a linear head, fitted to the
+    validation examples too; None: the network is kept.
+    """
+
+    checked: nn.Module
+    head: LinearClassifier | None = None
+    how: str = ""
+    reason: str = ""
+
+
+def choose_head(network: nn.Module, encoded: EncodedData, classes: int, seed: int) -> HeadChoice:
+    """Return the network, its biases fitted, or a linear head: the one right more often.
+
+    Both are judged on validation examples; the kind of head is chosen by held-out groups of
+    training examples.
+    """
+    clips, checked = encoded.clips, encoded.checked
+    labels, groups = [clip.label for clip in checked], [clip.group for clip in checked]
+    empty = 0 not in labels and not any(clip.label == 0 for clip in clips)
+
+    def answers(net: nn.Module) -> npt.NDArray[np.float64]:
+        rows = fuse(encoded.checks.predict(net)).astype(np.float64)
+        rows[:, 0] *= not empty
+        return rows
+
+    known = answers(network)
+    before = int((known.argmax(1) == labels).sum())
+    how, reason = "", ""
+    layer = getattr(network, "head", None)
+    bias = fitted_bias(list(known), labels, groups, seed)
+    if bias is not None and isinstance(layer, nn.Linear):
+        with torch.no_grad():
+            layer.bias.add_(torch.from_numpy(bias).to(layer.bias))
+        known = answers(network)
+        after = int((known.argmax(1) == labels).sum())
+        total = len(labels)
+        how = f"Biases of the classes were fitted to the validation examples: {before} of {total}"
+        how += f" right before, {after} after."
+        reason = "it ranked the classes well, but its boundary was off and was moved"
+        reason += f" ({share_text(before, total)} right before)"
+        before = after
+    fitter = HeadFitter(clips, classes, seed)
+    held = fitter.held_out()
+    kind = held.best()
+    head = fitter.head(kind)
+    found = answers(head)
+    right = int((found.argmax(1) == labels).sum())
+    if (right, -surprise(found, labels)) <= (before, -surprise(known, labels)):
+        return HeadChoice(network, None, how, reason or why_few(held, kind, clips))
+    everything = HeadFitter([*clips, *checked], classes, seed).head(kind)
+    total = len(labels)
+    how = (
+        f"A linear head replaced the network: {kind}, chosen by held-out groups; {right} of"
+        f" {total} validation examples right, the network {before}. After that it was fitted to"
+        " all examples."
+    )
+    return HeadChoice(head, everything, how, why_few(held, kind, clips))
+
+
+def with_head(setup: TrainSetup, head: LinearClassifier) -> TrainSetup:
+    """Return the setup with a linear head as its network."""
+    card = setup.card
+    arguments = {
+        "input_width": head.input_width,
+        "num_classes": len(card.labels),
+        "window": head.window,
+        "unit": head.unit,
+        "changes": head.changes,
+    }
+    delay_s = (head.window - 1) / 2 / card.rate_hz
+    card = replace(card, architecture="linear", arguments=arguments, delay_s=delay_s)
+    return setup._replace(network=head, card=card)
+
+
+def without_absent(
+    streams: Sequence[TokenStream], clips: Sequence[Clip], choice: HeadChoice
+) -> list[TokenStream]:
+    """Return streams in which still frames are not scored, if a linear head has no background."""
+    if choice.head is None or any(clip.label == 0 for clip in clips):
+        return list(streams)
+    return [
+        replace(stream, labels=np.where(stream.labels == 0, UNSCORED, stream.labels))
+        for stream in streams
+    ]
 
 
 def joint_schedule(settings: TrainSettings, steps: int, batch: int) -> Schedule:

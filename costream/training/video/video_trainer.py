@@ -28,6 +28,7 @@ from costream.training.baselines import CENTROID, nearest_centroid
 from costream.training.feature_cache import FeatureCache
 from costream.training.open_examples import check_examples
 from costream.training.optim import Schedule, device_of, fastest_autocast
+from costream.training.tokens.linear_head import Clip
 from costream.training.tokens.token_streams import TokenStream, TokenStreams
 from costream.training.tokens.token_trainer import Clips, EncodedChecks, EncodedData, TokenTrainer
 from costream.training.tokens.token_training import STREAM_STEPS, classifies_tokens, predict, slides
@@ -37,6 +38,8 @@ from costream.weights_io.card import Card
 from costream.weights_io.file import Weights
 
 VIEWS = 4  # augmented views of each training recording
+FEW_VIEWS = 1  # where the frontend takes long
+LONG_MACS = 100_000_000  # of a frame, from which it does
 CHECKED_VIEWS = 1  # of each validation recording
 VARIED = 4.0  # relative to the differences within a class; harmful from scratch
 STREAMS = 8  # in a batch; half as many if each step has a separate window
@@ -114,7 +117,8 @@ class VideoTrainer(TokenTrainer):
         settings, cache = workspace.settings, workspace.cache
         examples = [*data.training, *data.validation]
         check_examples(examples, card, frontend, options_of(frontend))
-        reader = VideoReader(card, frontend, VIEWS, settings.seed, cache)
+        views = VIEWS if frontend.count_macs() < LONG_MACS else FEW_VIEWS
+        reader = VideoReader(card, frontend, views, settings.seed, cache)
         encoded = reader.read(data.training)
         reader = VideoReader(card, frontend, CHECKED_VIEWS, settings.seed, cache)
         checked = reader.read(data.validation)
@@ -127,6 +131,8 @@ class VideoTrainer(TokenTrainer):
             tokens,
             _encoded_checks(checked, card, still, settings.seed),
             lambda: {CENTROID: _centroid(encoded, checked, card.labels)},
+            clips_of(encoded, card.labels),
+            clips_of(checked, card.labels),
         )
 
     def encode_checks(
@@ -200,6 +206,13 @@ def listed(recordings: Sequence[EncodedVideo]) -> list[tuple[EncodedVideo, Examp
     """Return every example with its recording, in reading order."""
     rows = {p: (s, e) for s in recordings for p, e in zip(s.places, s.examples, strict=True)}
     return [rows[place] for place in sorted(rows)]
+
+
+def clips_of(recordings: Sequence[EncodedVideo], labels: Sequence[str]) -> list[Clip]:
+    """Return every example of recordings, in reading order, for linear heads."""
+    return [
+        Clip(s.tokens[0], s.steps(e), labels.index(e.label), e.group) for s, e in listed(recordings)
+    ]
 
 
 def _centroid(

@@ -1,0 +1,261 @@
+"""Linear heads on frozen features: class means and logistic regression, chosen by groups.
+
+A few clips of each class are too few for a transformer on features that know the world; a linear
+classifier of their mean over time is hard to beat (Chen et al., "A closer look at few-shot
+classification", ICLR 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.core.formatting import counted
+from costream.models.oad.linear import LinearClassifier
+from costream.training.baselines import SHARPNESS, logistic_regression
+from costream.training.verdict import share_text
+
+FOLDS = 5
+PENALTIES = (0.1, 0.03, 0.003)  # of squared weights, relative to the mean loss
+_MOST_STEPS = 64  # of a window
+_ROWS = 4  # of an example, at most: its steps are alike
+_ABSENT = -20.0  # logit of a class without examples
+_SMALL = 0.01  # least spread of a feature, relative to the largest
+_GOOD = 0.7  # share of right answers that needs no explanation
+_FEW_GROUPS = 3
+_LEAST = 1e-6  # least probability in a logarithm
+Probabilities = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Clip:
+    """An example: the feature rows of its recording [T, C], its steps, class and group."""
+
+    tokens: Tensor
+    steps: npt.NDArray[np.int64]
+    label: int
+    group: str
+
+
+@dataclass(frozen=True)
+class HeadKind:
+    """A way to fit a head; ``penalty`` None: class means."""
+
+    changes: bool
+    penalty: float | None
+
+    def __str__(self) -> str:
+        what = "mean and change" if self.changes else "mean"
+        way = "nearest class mean" if self.penalty is None else "logistic regression"
+        return f"{way} of the {what} of the features"
+
+
+KINDS = (
+    HeadKind(False, None),
+    *(HeadKind(changes, penalty) for changes in (False, True) for penalty in PENALTIES),
+)
+
+
+@dataclass
+class HeldOut:
+    """Probabilities [N, K] of examples by heads that were fitted to other groups, by kind."""
+
+    labels: npt.NDArray[np.int64]
+    answers: dict[HeadKind, Probabilities] = field(default_factory=dict)
+
+    def best(self) -> HeadKind:
+        """Return the kind with the least cross entropy, all classes with the same weight."""
+        return min(self.answers, key=lambda kind: surprise(self.answers[kind], self.labels))
+
+    def right(self, kind: HeadKind) -> npt.NDArray[np.bool_]:
+        """Return which examples a kind got right."""
+        right: npt.NDArray[np.bool_] = self.answers[kind].argmax(1) == self.labels
+        return right
+
+
+def surprise(answers: Probabilities, labels: Sequence[int] | npt.NDArray[np.int64]) -> float:
+    """Return the cross entropy of probabilities [N, K], all classes with the same weight."""
+    numbers = np.asarray(labels)
+    each = -np.log(np.maximum(answers[np.arange(len(numbers)), numbers], _LEAST))
+    return float(np.mean([each[numbers == k].mean() for k in np.unique(numbers)]))
+
+
+def why_few(held: HeldOut, kind: HeadKind, clips: Sequence[Clip]) -> str:
+    """Return in words why held-out clips are often wrong; '' if they are not."""
+    right = held.right(kind)
+    shares = [right[held.labels == k].mean() for k in np.unique(held.labels)]
+    if np.mean(shares) >= _GOOD:
+        return ""
+    groups = {k: len({c.group for c in clips if c.label == k}) for k in {c.label for c in clips}}
+    fewest = min(groups.values())
+    if fewest < _FEW_GROUPS:
+        return f"a class has clips of only {counted(fewest, 'group')} (recordings, or --group)"
+    total, hits = len(right), int(right.sum())
+    right_text = share_text(hits, total)
+    return f"the classes look alike to this frontend, {right_text} right across recordings"
+
+
+class HeadFitter:
+    """Fits heads to clips of K ``classes``; all have one window, the median length of the clips."""
+
+    def __init__(self, clips: Sequence[Clip], classes: int, seed: int) -> None:
+        """Raises ValueError without clips."""
+        lengths = sorted(len(clip.steps) for clip in clips)
+        self.window = max(2, min(_MOST_STEPS, lengths[len(lengths) // 2]))
+        self._clips, self._classes, self._seed = list(clips), classes, seed
+        self._width = clips[0].tokens.shape[1]
+
+    def head(self, kind: HeadKind) -> LinearClassifier:
+        """Return a head fitted to all clips."""
+        rows = [self._rows(clip, changes=kind.changes) for clip in self._clips]
+        return self._fitted(kind, rows, [clip.label for clip in self._clips])
+
+    def held_out(self) -> HeldOut:
+        """Return the answers of all kinds to the clips, each by heads of other groups."""
+        clips = self._clips
+        labels = np.array([clip.label for clip in clips])
+        out = HeldOut(labels, {k: np.zeros((len(clips), self._classes)) for k in KINDS})
+        rows = {c: [self._rows(clip, changes=c) for clip in clips] for c in (False, True)}
+        for train, check in folds([clip.group for clip in clips], self._seed):
+            for kind in KINDS:
+                told = rows[kind.changes]
+                head = self._fitted(kind, [told[k] for k in train], labels[train].tolist())
+                for k in check:
+                    out.answers[kind][k] = _mean_answer(head, told[k])
+        return out
+
+    def _rows(self, clip: Clip, *, changes: bool) -> Tensor:
+        """Return pooled rows [n, F] of a clip, as its steps see them."""
+        pooling = LinearClassifier(self._width, 1, self.window, changes=changes)
+        pooled = pooling.pool(clip.tokens[None].float(), pooling.init_state())[0]
+        chosen = np.unique(np.linspace(0, len(clip.steps) - 1, _ROWS).round().astype(int))
+        return pooled[torch.from_numpy(clip.steps[chosen])]
+
+    def _fitted(
+        self, kind: HeadKind, rows: Sequence[Tensor], labels: Sequence[int]
+    ) -> LinearClassifier:
+        head = LinearClassifier(
+            self._width,
+            self._classes,
+            self.window,
+            unit=kind.penalty is None,
+            changes=kind.changes,
+        ).requires_grad_(False)
+        nn.init.zeros_(head.classifier.weight)
+        nn.init.constant_(head.classifier.bias, _ABSENT)
+        present = sorted(set(labels))
+        if kind.penalty is None:
+            means = torch.stack([part[-1] for part in rows])  # of the most steps
+            numbers = torch.tensor(labels)
+            centres = torch.stack([means[numbers == k].mean(0) for k in present])
+            head.classifier.weight[present] = SHARPNESS * F.normalize(centres, dim=1)
+            head.classifier.bias[present] = 0.0
+        else:
+            places = [present.index(label) for label in labels]
+            weight, bias = _logistic(rows, places, len(present), kind.penalty, self._width)
+            head.classifier.weight[present], head.classifier.bias[present] = weight, bias
+        return head
+
+
+def _logistic(
+    rows: Sequence[Tensor], labels: Sequence[int], classes: int, penalty: float, width: int
+) -> tuple[Tensor, Tensor]:
+    """Return weight [K, F] and bias [K] of logistic regression on standardised rows.
+
+    Every class has the same weight, and every example of a class. Means and changes, of ``width``
+    values, are standardised to the same total.
+    """
+    x = torch.cat(list(rows)).double()
+    counts = torch.bincount(torch.tensor(labels), minlength=classes)
+    lengths = torch.tensor([len(part) for part in rows])
+    numbers = torch.tensor(labels).repeat_interleave(lengths)
+    weights = (1 / (lengths * classes * counts[torch.tensor(labels)])).repeat_interleave(lengths)
+    centre, spread = x.mean(0), x.std(0, correction=0)
+    scale = torch.cat([p.clamp(min=_SMALL * float(p.max())) for p in torch.split(spread, width)])
+    scale = scale.clamp(min=1e-9) * width**0.5
+    # Only the part of a weight in the space of the rows is of use: fewer numbers to fit.
+    z = (x - centre) / scale
+    squares, left = torch.linalg.eigh(z @ z.T)
+    kept = squares > 1e-9 * squares[-1].clamp(min=1e-9)
+    left, sizes = left[:, kept], squares[kept].sqrt()
+
+    def error(logits: Tensor) -> Tensor:
+        each = F.cross_entropy(logits, numbers, reduction="none")
+        return (weights * each).sum()
+
+    inside, bias = logistic_regression((left * sizes).float(), classes, error, penalty)
+    weight = (inside.double() / sizes) @ (left.T @ z) / scale
+    return weight.float(), (bias.double() - weight @ centre).float()
+
+
+@torch.no_grad()
+def _mean_answer(head: LinearClassifier, rows: Tensor) -> Probabilities:
+    answer: Probabilities = head(rows).softmax(-1).mean(0).double().numpy()
+    return answer
+
+
+def folds(
+    groups: Sequence[str], seed: int, count: int = FOLDS
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Yield indices to fit to and to check, with no group on both sides.
+
+    The largest groups are dealt first, each to the fold with the fewest examples. Fewer folds if
+    there are fewer groups; nothing with a single group.
+    """
+    names, places, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    count = min(count, len(names))
+    order = np.random.default_rng(seed).permutation(len(names))
+    order = order[np.argsort(-sizes[order], kind="stable")]
+    fold, filled = np.zeros(len(names), np.int64), np.zeros(max(count, 1))
+    for name in order:
+        fold[name] = filled.argmin()
+        filled[fold[name]] += sizes[name]
+    for k in range(count if count > 1 else 0):
+        held = fold[places] == k
+        yield np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def fitted_bias(
+    answers: Sequence[npt.NDArray[Any]], labels: Sequence[int], groups: Sequence[str], seed: int
+) -> npt.NDArray[np.float64] | None:
+    """Return the bias [K] to add to logits, or None if none is right more often.
+
+    ``answers``: mean probabilities [K] of each example. It must be right more often on groups that
+    it was not fitted to.
+    """
+    logits = torch.tensor(np.log(np.maximum(np.stack(answers), _LEAST)))
+    target = torch.tensor(labels)
+
+    def bias_of(chosen: npt.NDArray[np.int64]) -> Tensor:
+        target_of = target[chosen]
+        error = partial(_biased_error, logits[chosen].float(), target_of)
+        none = torch.zeros(len(chosen), 0)
+        return logistic_regression(none, logits.shape[1], error, 0.0)[1].double()
+
+    before = logits.argmax(1) == target
+    after = torch.zeros(len(labels), dtype=torch.bool)
+    for train, check in folds(groups, seed):
+        after[check] = (logits[check] + bias_of(train)).argmax(1) == target[check]
+    if int(after.sum()) <= int(before.sum()):
+        return None
+    bias: npt.NDArray[np.float64] = bias_of(np.arange(len(labels))).numpy()
+    return bias
+
+
+_BIAS_PENALTY = 0.003  # of squared biases
+
+
+def _biased_error(logits: Tensor, target: Tensor, bias: Tensor) -> Tensor:
+    counts = torch.bincount(target, minlength=logits.shape[1]).clamp(min=1)
+    each = F.cross_entropy(logits + bias, target, reduction="none") / counts[target]
+    classes = len(set(target.tolist()))
+    total: Tensor = each.sum() / classes + _BIAS_PENALTY * bias[0].square().sum()
+    return total

@@ -1,0 +1,113 @@
+"""Linear heads on frozen features: what is chosen by groups, and biases."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from costream.training.tokens.linear_head import (
+    KINDS,
+    Clip,
+    HeadFitter,
+    HeadKind,
+    fitted_bias,
+    folds,
+    why_few,
+)
+
+WIDTH, STEPS = 12, 8
+
+
+def clips(kind: str, count: int = 24, groups: int = 6, seed: int = 0) -> list[Clip]:
+    """Return clips of classes 1 and 2, which differ in the mean of a feature, or in its change."""
+    rng = np.random.default_rng(seed)
+    out = []
+    for k in range(2 * count):
+        label = 1 + k % 2
+        rows = rng.normal(5, 0.1, (STEPS, WIDTH))
+        if kind == "mean":
+            rows[:, 0] += label
+        elif kind == "change":
+            rows[:, 0] += np.where(np.arange(STEPS) % 2, 1, -1) * (label == 2)
+        tokens = torch.from_numpy(rows.astype(np.float32))
+        out.append(Clip(tokens, np.arange(STEPS), label, f"film {k // 2 % groups}"))
+    return out
+
+
+@pytest.mark.parametrize(("kind", "changes"), [("mean", False), ("change", True)])
+def test_the_kind_that_separates_the_classes_is_chosen(kind: str, changes: bool) -> None:
+    fitter = HeadFitter(clips(kind), 3, 0)
+    held = fitter.held_out()
+    best = held.best()
+    assert held.right(best).all()
+    assert kind == "mean" or best.changes == changes
+    head = fitter.head(best)
+    for clip in clips(kind, seed=1):
+        logits = head.forward_steps(clip.tokens[None], head.init_state()).logits[0]
+        assert int(logits.softmax(-1).mean(0).argmax()) == clip.label
+
+
+def test_classes_that_are_alike_are_named_as_the_reason() -> None:
+    alike = clips("none")
+    held = HeadFitter(alike, 3, 0).held_out()
+    assert "look alike to this frontend" in why_few(held, held.best(), alike)
+    few = clips("none", groups=2)
+    held = HeadFitter(few, 3, 0).held_out()
+    assert (
+        why_few(held, held.best(), few)
+        == "a class has clips of only 2 groups (recordings, or --group)"
+    )
+    good = clips("mean")
+    held = HeadFitter(good, 3, 0).held_out()
+    assert why_few(held, held.best(), good) == ""
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_class_without_examples_is_never_the_answer(kind: HeadKind) -> None:
+    head = HeadFitter(clips("mean"), 3, 0).head(kind)
+    rows = 5 + torch.randn(1, 50, WIDTH)
+    logits = head.forward_steps(rows, head.init_state()).logits
+    assert (logits[0].argmax(1) != 0).all()
+
+
+def test_logistic_regression_is_that_of_all_numbers() -> None:
+    """The optimum that is found in the space of the rows has no slope in any direction."""
+    made = clips("mean")
+    head = HeadFitter(made, 3, 0).head(HeadKind(False, 0.1))
+    rows = torch.stack([c.tokens.cumsum(0)[[0, 2, 5, 7]] for c in made])
+    rows = (rows / torch.tensor([1.0, 3.0, 6.0, 8.0])[:, None]).double()
+    flat = rows.flatten(0, 1)
+    centre, spread = flat.mean(0), flat.std(0, correction=0)
+    scale = spread.clamp(min=0.01 * float(spread.max())) * WIDTH**0.5
+    labels = torch.tensor([c.label - 1 for c in made]).repeat_interleave(4)
+    stored = head.classifier.weight[1:].double()
+    bias = head.classifier.bias[1:].double() + stored @ centre
+    weight = (stored * scale).requires_grad_()
+    logits = ((flat - centre) / scale) @ weight.T + bias
+    loss = torch.nn.functional.cross_entropy(logits, labels) + 0.1 * weight.square().sum()
+    (slope,) = torch.autograd.grad(loss, weight)
+    assert float(slope.abs().max()) < 1e-3
+
+
+def test_no_group_is_on_both_sides_and_every_example_is_checked_once() -> None:
+    groups = [f"g{k % 7}" for k in range(40)]
+    checked = []
+    for train, check in folds(groups, 3):
+        assert not {groups[k] for k in train} & {groups[k] for k in check}
+        checked += check.tolist()
+    assert sorted(checked) == list(range(40))
+    assert list(folds(["a", "a"], 0)) == []
+
+
+def test_a_boundary_that_is_off_is_moved() -> None:
+    rng = np.random.default_rng(0)
+    labels = [1 + k % 2 for k in range(20)]
+    logits = np.array([[0.0, 0.2 * (y == 1) + 1, 0.2 * (y == 2)] for y in labels])
+    logits += rng.normal(0, 0.01, logits.shape)
+    answers = list(np.exp(logits) / np.exp(logits).sum(1, keepdims=True))
+    bias = fitted_bias(answers, labels, [f"g{k}" for k in range(20)], 0)
+    assert bias is not None
+    assert ((logits + bias).argmax(1) == labels).all()
+    right = list(np.eye(3)[labels] * 0.9 + 0.03)
+    assert fitted_bias(right, labels, [f"g{k}" for k in range(20)], 0) is None
