@@ -107,9 +107,25 @@ def test_a_linear_classifier_has_the_mean_of_the_newest_rows() -> None:
     assert net.warmup(state) == (False, True)
 
 
+@torch.no_grad()
+def test_changes_are_those_between_the_rows_of_the_window() -> None:
+    net = LinearClassifier(6, 3, window=4, changes=True).double()
+    rows = torch.randn(2, 9, 6, dtype=torch.float64)
+    state, other = net.init_state(2), net.init_state(2)
+    given = torch.cat([net.pool(part, state) for part in rows.split([1, 2, 6], 1)], 1)
+    for k in range(9):
+        window = rows[:, max(0, k - 3) : k + 1]
+        change = window.diff(dim=1).abs().mean(1) if k else torch.zeros(2, 6).double()
+        torch.testing.assert_close(given[:, k], torch.cat([window.mean(1), change], 1))
+    steps = [net.forward_step(row, other).logits for row in rows.unbind(1)]
+    torch.testing.assert_close(torch.stack(steps, 1), net(given))
+
+
 def test_a_window_is_positive() -> None:
     with pytest.raises(ValueError, match="window 0"):
         LinearClassifier(6, 3, window=0)
+    with pytest.raises(ValueError, match="window 1"):
+        LinearClassifier(6, 3, window=1, changes=True)
 
 
 def test_labels_are_those_of_imagenet() -> None:
