@@ -19,6 +19,9 @@ SKELETON = "costgcn"  # not free
 AUTO_MODELS = (DETECTOR, SOUND)  # for video
 RATE_HZ = 5.0  # pictures a second that the detector may look at
 LENGTH_S, GAP_S = 1.0, 2.0  # of the timeline: shortest presence, and longest absence within one
+# Scores of objects from which on a row begins. On 64 pictures of COCO val2017 0.77 of the labels of
+# things from 0.6 on are right (0.66 from 0.45 on), and 0.97 of those of people from 0.4 on.
+PERSON, SURE_PERSON, SURE = "person", 0.4, 0.6
 _HINTS = {
     "skeleton": "-m costgcn, -m costgcn-2d for joints in pictures, or --licence any",
     "features": "name the model of these features: -m cooadtr, or one of your own",
@@ -61,7 +64,14 @@ def auto_model(detector: object, sound: object) -> HearingModel:
         raise ModelError(what, where="-m auto", hint="remove them, or name a model")
     detector.sparing = True
     card = detector.info.card
-    timeline = replace(card.timeline, min_length_s=LENGTH_S, min_gap_s=GAP_S)
+    timeline = replace(
+        card.timeline,
+        threshold=SURE,
+        thresholds={PERSON: SURE_PERSON},
+        low=None,
+        min_length_s=LENGTH_S,
+        min_gap_s=GAP_S,
+    )
     card = replace(card, rate_hz=RATE_HZ, timeline=timeline)
     heads = tuple(replace(head, card=card) for head in detector.info.heads)
     detector.info = replace(detector.info, card=card, heads=heads)
