@@ -324,9 +324,8 @@ class Compute:
     budget_ms: float | None = None  # token-gated models: allowed time of the step ...
     budget_macs: float | None = None  # ... or allowed operations
     budget_share: float | None = None  # other models in a watch: share of the steps taken
-    # Networks that are not run at every step: why each of those was run that ran in this one:
-    # {nanodet: first, motion or age; mn04: sound}
-    ran: dict[str, str] | None = None
+    # Reasons: of nanodet first, motion or age; of mn04 sound.
+    ran: dict[str, str] | None = None  # why networks ran that do not at each step: {nanodet: age}
 
     @property
     def budget(self) -> float | None:

@@ -226,11 +226,6 @@ def test_other_names_are_refused(tmp_path):
         export_step("cooadtr", tmp_path / "step.txt")
 
 
-def test_windows_of_several_lengths_have_no_step_as_a_graph(tmp_path):
-    with pytest.raises(ModelError, match="shorter at the beginning"):
-        export_step("mn04", tmp_path / "step.onnx")
-
-
 def test_token_gated_networks_have_no_step_as_a_graph(tmp_path):
     with pytest.raises(ModelError, match="computes what has changed"):
         export_step("eventful-vitdet", tmp_path / "step.onnx")

@@ -105,7 +105,7 @@ def test_what_cannot_be_completed(tmp_path: Path, capsys: pytest.CaptureFixture[
     ("train", "message"),
     [
         (action, "not the fir_action pack"),
-        (audio, "the teacher is missing"),
+        (audio, "the training sounds are missing"),
         (objects, "the teacher is missing"),
         (skeleton, "the training motions are missing"),
     ],

@@ -229,7 +229,7 @@ def _size_of_name(path: Path) -> dict[str, Any]:
     summary="NanoDet-Plus with a ShuffleNet V2",
     detect=_is_ours,
     keys=("num_classes", "size"),
-    order=23,
+    order=24,
     of_file_name=_size_of_name,
 )
 def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:

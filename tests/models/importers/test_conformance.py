@@ -202,16 +202,16 @@ CASES = {
         "features.8.block.1.1.bias",
         classes=5,
     ),
+    "efficientnet-lite": Case(
+        lambda: efficientnet_lite(1.0, 1.0, 5),
+        "_blocks.1._bn1.bias",
+        classes=5,
+    ),
     "nanodet": Case(
         lambda: NanoDetModules().state_dict(),
         "fpn.top_down_blocks.1.blocks.0.shortcut.3.bias",
         classes=5,
         published="size=416",
-    ),
-    "efficientnet-lite": Case(
-        lambda: efficientnet_lite(1.0, 1.0, 5),
-        "_blocks.1._bn1.bias",
-        classes=5,
     ),
 }
 EVERY_CASE = pytest.mark.parametrize("name", CASES)
