@@ -188,12 +188,16 @@ def command(
     and with the nearest class mean. The same seed gives the same weights. If a training was
     interrupted, repeat the command to resume it.
 
+    Feature files (.npy, .npz, pickles) are learnt by the published recipes of online action
+    detection.
+
     \b
     costream train cooadtr --data videos/ --labels corrected/ -o mine.safetensors
     costream train costgcn --data moves/ -o moves.safetensors
     costream train costgcn --data moves/ --adapter splora --density 0.3
     costream train cotrans --data sounds/ -o sounds.safetensors
     costream train eventful-vitdet --data pictures/ --labels boxes.json
+    costream train miniroad --data features/ --labels gt.json
     costream detect new.mp4 -m mine.safetensors
     """
     if cache and no_cache:
