@@ -102,7 +102,10 @@ def test_a_file_of_the_current_folder_starts_and_writes_nothing(homes, key, text
 
 
 # Options with the name of a file, a folder or an address that is read only.
-READ = {"config", "model", "weights", "layout", "data", "labels", "results", "compare", "budget"}
+READ = {
+    *("config", "model", "weights", "layout", "data", "labels", "results", "compare", "budget"),
+    "suggest",
+}
 
 
 def test_every_option_that_writes_or_sends_is_known_as_one():
