@@ -147,6 +147,7 @@ class RunSummary:
         curves.add(record.time_s, values, counted=more)
 
     def _objects(self, record: Objects) -> None:
+        self._last_step = record.i
         self.steps += 1
         curves = self._step(record)
         best: dict[int, float] = {}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costream.core.records import Compute, Fault, Gap, Prediction, Segment
+from costream.core.records import Box, Compute, Fault, Gap, Objects, Prediction, Segment
 from costream.report.bins import Bins
 from costream.report.label_stats import LabelStats
 from costream.report.run_summary import DENSE, MACS, RunSummary
@@ -47,6 +47,20 @@ def test_curves_have_the_sums_of_the_predictions(digest):
         scores = [p.scores[k] for p in predictions]
         assert found.curves.total(found.labels[label]) == pytest.approx(sum(scores))
         assert found.curves.peak(found.labels[label]) == pytest.approx(max(scores))
+
+
+def test_objects_and_sounds_of_a_step_are_one_step() -> None:
+    """Sounds have an output at every second picture; the curve of objects is not lowered by it."""
+    found = RunSummary()
+    for i in range(8):
+        found.add(Objects(i, 0.2 * i, i, None, (Box(0, 0, 9, 9, 0.75, "chair"),)))
+        if i % 2:
+            found.add(Prediction(i, 0.2 * i, i, None, (("Siren", 0.5),), model="mn04"))
+    assert found.steps == 8
+    assert found.curves is not None
+    assert found.curves.steps.sum() == 8
+    assert found.curves.total(found.labels["chair"]) == pytest.approx(8 * 0.75)
+    assert found.curves.total(found.labels["Siren"]) == pytest.approx(4 * 0.5)
 
 
 def test_cost_gaps_and_faults_are_counted(digest):
