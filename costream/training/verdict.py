@@ -72,11 +72,15 @@ def classification_verdict(
             return f"as good as {compared}: the classes are easy to distinguish"
         if hits[0] <= hits[1]:
             return f"no better than {compared}: {held.remedy}"
-        ahead, differing = int((right & ~other).sum()), int((right != other).sum())
-        chance = sum(comb(differing, k) for k in range(ahead, differing + 1)) / 2**differing
-        if chance > SURE:
+        if chance_of(right, other) > SURE:
             return f"perhaps better than {compared}, but that may be chance: {held.remedy}"
     return f"better than {compared}"
+
+
+def chance_of(right: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> float:
+    """Return the probability that a classifier is ahead of another by chance: the sign test."""
+    ahead, differing = int((right & ~other).sum()), int((right != other).sum())
+    return float(sum(comb(differing, k) for k in range(ahead, differing + 1)) / 2**differing)
 
 
 def score_verdict(

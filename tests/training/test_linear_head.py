@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from costream.models.oad.linear import LinearClassifier
 from costream.training.tokens.linear_head import (
     KINDS,
     Clip,
@@ -15,6 +16,8 @@ from costream.training.tokens.linear_head import (
     folds,
     why_few,
 )
+from costream.training.tokens.token_trainer import EncodedChecks, EncodedData, choose_head
+from costream.training.tokens.token_training import predict
 
 WIDTH, STEPS = 12, 8
 
@@ -111,3 +114,21 @@ def test_a_boundary_that_is_off_is_moved() -> None:
     assert ((logits + bias).argmax(1) == labels).all()
     right = list(np.eye(3)[labels] * 0.9 + 0.03)
     assert fitted_bias(right, labels, [f"g{k}" for k in range(20)], 0) is None
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_head_replaces_a_network_that_is_not_better(is_new: bool) -> None:
+    training, checked = clips("mean"), clips("mean", count=6, seed=1)
+    tokens = [clip.tokens for clip in checked]
+    checks = EncodedChecks([], lambda net: predict(net, tokens))
+    none = torch.zeros(0, WIDTH)
+    encoded = EncodedData(None, none, none, checks, dict, training, checked)  # type: ignore[arg-type]
+    guess = LinearClassifier(WIDTH, 3).requires_grad_(False)
+    guess.classifier.weight.zero_()
+    choice = choose_head(guess, encoded, 3, 0, is_new=is_new)
+    assert choice.head is not None
+    assert "12 of 12 validation examples right" in choice.how
+    assert choice.reason == ""
+    right = HeadFitter(training, 3, 0)
+    kept = choose_head(right.head(right.held_out().best()), encoded, 3, 0, is_new=is_new)
+    assert (kept.head is None) != is_new

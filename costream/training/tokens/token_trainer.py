@@ -39,7 +39,7 @@ from costream.training.tokens.linear_head import (
 from costream.training.tokens.token_streams import TokenStream, TokenStreams
 from costream.training.tokens.token_training import fit_streams, predict_streams, standardise
 from costream.training.training_loop import TrainingRun
-from costream.training.verdict import share_text
+from costream.training.verdict import SURE, chance_of, share_text
 
 Probabilities = list[npt.NDArray[Any]]  # [T, K] of each example
 
@@ -158,7 +158,7 @@ class TokenTrainer(SequenceTrainer):
         if not data.validation:
             return TrainResult(history=history, adaptation=adaptation)
         if is_plain(settings) and not anticipates(network):
-            choice = choose_head(network, encoded, len(card.labels), seed)
+            choice = choose_head(network, encoded, len(card.labels), seed, is_new=is_new)
         else:
             choice = HeadChoice(network)
         scored = without_absent(checks.streams, encoded.clips, choice)
@@ -200,11 +200,14 @@ class HeadChoice:
     reason: str = ""
 
 
-def choose_head(network: nn.Module, encoded: EncodedData, classes: int, seed: int) -> HeadChoice:
+def choose_head(
+    network: nn.Module, encoded: EncodedData, classes: int, seed: int, *, is_new: bool = False
+) -> HeadChoice:
     """Return the network, its biases fitted, or a linear head: the one right more often.
 
     Both are judged on validation examples; the kind of head is chosen by held-out groups of
-    training examples.
+    training examples. ``is_new``: the network began with random weights. Then it is only kept if
+    it is surely better, because it stopped where these examples were right most often.
     """
     clips, checked = encoded.clips, encoded.checked
     labels, groups = [clip.label for clip in checked], [clip.group for clip in checked]
@@ -237,7 +240,10 @@ def choose_head(network: nn.Module, encoded: EncodedData, classes: int, seed: in
     head = fitter.head(kind)
     found = answers(head)
     right = int((found.argmax(1) == labels).sum())
-    if (right, -surprise(found, labels)) <= (before, -surprise(known, labels)):
+    kept = (right, -surprise(found, labels)) <= (before, -surprise(known, labels))
+    if is_new:
+        kept = chance_of(known.argmax(1) == labels, found.argmax(1) == labels) <= SURE
+    if kept:
         return HeadChoice(network, None, how, reason or why_few(held, kind, clips))
     everything = HeadFitter([*clips, *checked], classes, seed).head(kind)
     total = len(labels)
