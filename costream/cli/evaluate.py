@@ -60,7 +60,11 @@ def _token_counts(value: str) -> tuple[int | None, ...]:
 )
 @shared("rate_hz", heading="Data", help="Steps of the model per second.")
 @shared("layout", heading="Data", metavar="NAME|FILE", help="Joint layout of skeletons.")
-@shared("columns", heading="Data", help="Columns of tables of joints.")
+@shared(
+    "columns",
+    heading="Data",
+    help="Columns of tables of joints or labels (start=HEADING,label=HEADING).",
+)
 @option(
     "--protocol",
     heading="Metrics",

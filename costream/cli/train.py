@@ -51,7 +51,11 @@ from costream.weights_io.licences import CLASSES
 )
 @shared("rate_hz", heading="Data", help="Frame rate of recordings without time stamps.")
 @shared("layout", heading="Data", metavar="NAME|FILE", help="Joint layout of the recordings.")
-@shared("columns", heading="Data", help="Columns of tables of joints.")
+@shared(
+    "columns",
+    heading="Data",
+    help="Columns of tables of joints or labels (start=HEADING,label=HEADING).",
+)
 @option(
     "--cache",
     heading="Data",

@@ -53,7 +53,7 @@ def clip_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any]
     if card_kind(card) == "text":
         examples = read_lines(settings.data, settings.group)
     else:
-        recordings = read_recordings(settings.data, None, settings.group)
+        recordings = read_recordings(settings.data, None, settings.group, settings.columns)
         examples = to_examples(recordings, None)
     examples = fit_labels(examples, card.labels, card.background)
     if not examples:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from costream.core.errors import SourceError, UsageError
+from costream.labels.formats.label_headings import split_columns
 from costream.options.options import Options
 from costream.sources.base import SourceOptions
 from costream.weights_io.licences import AllowedLicence
@@ -114,7 +115,8 @@ def source_options(settings: EvaluateSettings, model: Model) -> SourceOptions:
 
     if model.info.sound is not None and settings.rate_hz is not None:
         raise UsageError(f"the steps of {model.info.card.name} are blocks of audio", where="--fps")
-    options = Options(rate_hz=settings.rate_hz, layout=settings.layout, columns=settings.columns)
+    _, columns = split_columns(settings.columns)
+    options = Options(rate_hz=settings.rate_hz, layout=settings.layout, columns=columns)
     return replace(run_options(options, model), text="line" if model.info.text else None)
 
 

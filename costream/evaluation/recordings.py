@@ -60,7 +60,9 @@ def watch_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, Any
     """
     card = card_of(settings)
     evaluator = RecordingEvaluator(settings, card.labels, card.background, card.name)
-    recordings = evaluator.fit(read_recordings(settings.data, settings.labels, settings.group))
+    recordings = evaluator.fit(
+        read_recordings(settings.data, settings.labels, settings.group, settings.columns)
+    )
     model = load(settings)
     options = source_options(settings, model)
     pairs, macs, ms, read = list[Pair](), list[int](), list[float](), 0

@@ -38,7 +38,7 @@ def result_scores(settings: EvaluateSettings) -> dict[str, Any]:
     folder = Path(stored_path(str(settings.results or Path())))
     if not folder.exists():
         raise UsageError("no such file or folder of results", where=folder)
-    truth = read_recordings(settings.data, settings.labels, settings.group)
+    truth = read_recordings(settings.data, settings.labels, settings.group, settings.columns)
     found = dict(_results(folder))
     if found:
         header = _header(found, folder)

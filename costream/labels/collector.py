@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,15 +43,19 @@ class LabelCollector:
     """Collects labels and problems, so that one run reports all errors.
 
     ``part``: the requested part of files with several (subsets of a data set, tiers, heads);
-    None: all.
+    None: all. ``columns``: headings of tables by role, and the frame rate "fps", which the user
+    gives.
     """
 
-    def __init__(self, part: str | None = None) -> None:
+    def __init__(self, part: str | None = None, columns: Mapping[str, str] | None = None) -> None:
         self.part = part
+        self.columns = columns or {}
         self.unlabelled: list[Path] = []  # files without labels in a folder of label files
         self._parts: dict[str, None] = {}  # parts that were found, in order
         self._taken = False
         self._errors: list[tuple[Path, str]] = []
+        self._lost: list[tuple[Path, str, str]] = []  # file, place and reason
+        self._labelled: set[Path] = set()  # files with a valid label
         self._warnings: dict[str, list[str]] = {}
 
     def wants(self, part: str | None) -> bool:
@@ -78,7 +82,7 @@ class LabelCollector:
 
         ``spot``: its place in the file. Times are seconds or text; ``end`` None or "": the end of
         the recording. ``cut``: cut off a start before 0 s, as timelines of more than the recording
-        have it; otherwise it is an error.
+        have it, and leave out an annotation without a label; otherwise these are errors.
         """
         where = f"{path}, {spot}"
         label = composed(label.strip())
@@ -89,7 +93,7 @@ class LabelCollector:
             self.error(path, spot, str(error))
             return []
         if not label:
-            self.error(path, spot, "no label")
+            (self.lose if cut else self.error)(path, spot, "no label")
         elif start_s < 0 and not cut:
             self.error(path, spot, f"the start ({start_s:g} s) is before the recording")
         elif end_s is not None and end_s < start_s:
@@ -100,12 +104,17 @@ class LabelCollector:
         elif end_s is not None and end_s <= 0:
             self.warn("labels before 0 s, left out", where)
         else:
+            self._labelled.add(path)
             return [Label(max(0.0, start_s), end_s, label, where)]
         return []
 
     def error(self, path: Path, spot: str, what: str) -> None:
         """Record an error in the labels; ``raise_errors`` raises it."""
         self._errors.append((path, f"{spot}: {what}"))
+
+    def lose(self, path: Path, spot: str, reason: str) -> None:
+        """Record an annotation that is left out; an error if its file has no valid one."""
+        self._lost.append((path, spot, reason))
 
     def error_file(self, path: Path, error: UsageError) -> None:
         """Record that a file is unusable; ``raise_errors`` raises it."""
@@ -120,6 +129,12 @@ class LabelCollector:
 
     def raise_errors(self) -> None:
         """Log the warnings; raise UsageError for errors or if the requested part is missing."""
+        for path, spot, reason in self._lost:
+            if path in self._labelled:
+                self.warn(f"annotations left out ({reason})", f"{path}, {spot}")
+            else:
+                self.error(path, spot, reason)
+        self._lost.clear()
         for what, places in self._warnings.items():
             log.warning("%s: %s", what, abbreviate(places, "; "))
         self._warnings.clear()

@@ -14,6 +14,7 @@ from costream.core.spelling import folded, stored_path
 from costream.labels.class_folders import read_classes
 from costream.labels.collector import LabelCollector, LabelTrack, abbreviate, checked
 from costream.labels.formats.csv_files import COLUMNS, read_table
+from costream.labels.formats.label_headings import split_columns
 from costream.labels.label_files import read_files, recording_name
 from costream.labels.media import Media, length_s
 from costream.labels.recording import Recording
@@ -30,7 +31,10 @@ TracksByFile: TypeAlias = dict[Path, list[LabelTrack]]  # tracks of one recordin
 
 
 def read_recordings(
-    data: Path | None, labels: Path | None, group: str | None = None
+    data: Path | None,
+    labels: Path | None,
+    group: str | None = None,
+    columns: str | None = None,
 ) -> list[Recording]:
     """Return the recordings that have labels, in the order of names or lines.
 
@@ -38,18 +42,20 @@ def read_recordings(
     columns file, start, end, label. Otherwise ``labels`` is a label file or a folder of label
     files, and ``data`` the folder or file with their recordings; None if these are not needed.
     ``labels`` may end in ``#PART``: the only subset of a data set, tier or head to read.
-    ``group`` names the column of a table with groups that are never split.
+    ``group`` names the column of a table with groups that are never split, ``columns`` those of
+    label tables: "start=HEADING,end=HEADING,label=HEADING,file=HEADING,fps=HEADING or NUMBER";
+    roles of joint tables in it are ignored.
 
     Minor problems are logged as warnings. Raises UsageError that names all errors by file and
     line, and SourceError for a missing recording.
     """
     data = None if data is None else Path(stored_path(str(data)))
     if labels is None:
-        return _data(data, group)
+        return _data(data, group, LabelCollector(columns=split_columns(columns)[0]))
     labels, part = _split_part(labels)
     if group is not None and labels.is_dir():
         raise UsageError("--group names a column of a table", where=labels, hint="give a table")
-    collector = LabelCollector(part)
+    collector = LabelCollector(part, split_columns(columns)[0])
     tracks = read_files(labels, collector, group)
     if data is None:
         found = _placed(tracks, labels)
@@ -67,14 +73,14 @@ def read_recordings(
     return recordings
 
 
-def _data(data: Path | None, group: str | None) -> list[Recording]:
+def _data(data: Path | None, group: str | None, collector: LabelCollector) -> list[Recording]:
     if data is None:
         raise UsageError("neither data nor labels", where="--data")
     if not data.exists():
         raise UsageError("no such file or folder", where=data)
     if data.is_dir() and group is not None:
         raise UsageError("--group names a column of a table", where=data, hint="give a table")
-    recordings = list(read_classes(data)) if data.is_dir() else _listed(data, group)
+    recordings = list(read_classes(data)) if data.is_dir() else _listed(data, group, collector)
     if not recordings:
         raise UsageError(
             "no examples",
@@ -85,9 +91,8 @@ def _data(data: Path | None, group: str | None) -> list[Recording]:
     return recordings
 
 
-def _listed(table: Path, group: str | None) -> list[Recording]:
+def _listed(table: Path, group: str | None, collector: LabelCollector) -> list[Recording]:
     """Return the recordings of a table, whose paths are relative to it."""
-    collector = LabelCollector()
     recordings: list[Recording] = []
     for track in read_table(table, collector, group, files=True):
         if not track.labels:  # its lines are invalid

@@ -106,7 +106,9 @@ class SequenceTrainer(ABC):
         Background of fewer than ``MIN_STEPS`` steps is left out. UsageError for
         unusable data or fewer than two classes.
         """
-        recordings = read_recordings(settings.data, settings.labels, settings.group)
+        recordings = read_recordings(
+            settings.data, settings.labels, settings.group, settings.columns
+        )
         labels = self.labels({x.label for r in recordings for x in r.labels}, card)
         examples = [
             e

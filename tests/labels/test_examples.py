@@ -85,7 +85,7 @@ def test_a_bad_line_is_named(data, line, says):
         (["file,label", *["wave/a.csv,"] * 26], r"line 2: .*line 11: no label \(and 16 more\)"),
         (["file,start,end", "wave/a.csv,wave"], "no column label"),
         (["name,label", "wave/a.csv,wave"], "no column file"),
-        (["file,label,begin", "wave/a.csv,wave"], "unknown column 'begin'"),
+        (["file,label,begin_at", "wave/a.csv,wave"], "unknown column 'begin_at'"),
         (["file,label,End_at", "wave/a.csv,wave"], "unknown column 'end_at'"),
         (["file,label,person", "wave/a.csv,wave,ann"], "no column group"),
         (

@@ -78,6 +78,13 @@ def refusal(path, text):
     return str(error.value)
 
 
+def test_an_annotation_that_cannot_be_used_costs_only_itself(tmp_path, caplog):
+    assert read(tmp_path / "a.eaf", eaf(slot="")) == [(1.0, 2.5, "wave & walk")]
+    assert "not aligned: it has no start or no end): " in caplog.text
+    assert read(tmp_path / "a.csv", "start,end,label\n1,2,\n2,3,a\n") == [(2.0, 3.0, "a")]
+    assert f"annotations left out (no label): {tmp_path / 'a.csv'}, line 2" in caplog.text
+
+
 TWO = [(1.5, 2.25, "wave"), (3.0, 62.0, "walk, slowly")]
 
 
@@ -158,7 +165,7 @@ def test_elan_whose_media_were_shifted(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (eaf(slot=""), "a.eaf: tier 'light', annotation 'a2': not aligned"),
+        (eaf(slot="").replace("wave &amp; walk", ""), "annotation 'a2': not aligned"),
         (eaf().replace("milliseconds", "PAL-frames"), "times in PAL-frames"),
         (eaf(slot=' TIME_VALUE="soon"'), "not a number of milliseconds: 'soon'"),
         (eaf()[:900], "cannot be read as XML"),
@@ -181,7 +188,7 @@ def test_bad_files_of_elan(tmp_path, text, says):
         ("a.csv", "start_s,end_s,label\n1,nan,a\n", "line 2: not a time: 'nan'"),
         ("a.csv", "start_s,end_s,label\n1,2,a,b\n", "line 2: more cells than columns"),
         ("a.csv", "start_s,label\n1,a\n", "line 1: the table has no column end_s"),
-        ("a.csv", "time_s,x,y\n1,2,3\n", "without a column 'label'; its columns are time_s,x,y"),
+        ("a.csv", "time_s,x,y\n1,2,3\n", "without a column 'label'; its columns are time_s, x, y"),
         ("a.csv", "text,label\nyes,a\n", "a table of texts with labels, not of recordings"),
         ("a.csv", "label,start,end\nTür,1,2\n".encode("cp1252"), "not text in UTF-8; save it as"),
         ("a.csv", 'label,start_s,end_s\n"a,1,2\n', "cannot be read as a CSV table"),

@@ -10,13 +10,22 @@ import csv
 import io
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from costream.core.errors import UsageError
-from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, read_text
+from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, read_text, seconds
+from costream.labels.formats.label_headings import (
+    FILE,
+    KNOWN,
+    LabelHeadings,
+    find_headings,
+    rate_of,
+)
+from costream.labels.formats.tool_tables import VIA, read_tool_table, read_via, recorded
 from costream.labels.recording import Label
 from costream.sources.skeletons.columns import AXES
 from costream.sources.skeletons.headings import read_heading
@@ -25,11 +34,12 @@ from costream.sources.skeletons.table_schema import is_long
 log = logging.getLogger("costream")
 
 COLUMNS = ("file", "start", "end", "label")
-_FILE, _NAME = "file", "name"  # column of the recording in user tables, in those of batch
-_STARTS, _ENDS = ("start_s", "start"), ("end_s", "end")
 _PERSON = "person"  # column of the number of the person
-_UNUSED = ("length_s", "score", "count")  # other columns of timelines
+_UNUSED = ("length_s", "score", "count", "group", "model", "name")  # other columns of timelines
 _TIMES = ("start", "begin", "onset", "end", "stop", "offset")  # prefixes of time columns
+_OWN = {*COLUMNS, "start_s", "end_s", "name", ""}  # columns that need no explanation
+_CELLS: Any = {"skipinitialspace": True}
+_HEADINGS_SEARCHED = 40  # lines before the headings, as in older tables of BORIS
 
 _FORMULA = re.compile(r"\A'(?='*[=+\-@])")
 
@@ -44,10 +54,17 @@ def read_table(
     persons of one recording. ``files``: a column "file" is required. Raises UsageError for missing
     or unknown columns.
     """
-    names, rows = read_rows(path)
-    _check_columns(path, names, group, files=files)
-    of = next((name for name in (_FILE, _NAME) if name in names), "")
-    start, end = (next((n for n in options if n in names), "") for options in (_STARTS, _ENDS))
+    if not files and read_text(path).lower().startswith(VIA):
+        yield from read_via(path, collector)
+        return
+    names, rows = read_rows(path, collector.columns.values())
+    if not files and (special := read_tool_table(path, names, rows, collector)) is not None:
+        yield from special
+        return
+    headings = find_headings(names, collector.columns, f"{path}, line 1")
+    _check_columns(path, names, headings, group, files=files)
+    of = headings.file
+    is_list = files or of == FILE  # of examples: the rest of their recordings is unknown
     found: dict[tuple[str, str], list[Label]] = {} if of else {("", ""): []}
     for line, row in rows:
         cells = dict(zip(names, row, strict=False))
@@ -56,50 +73,98 @@ def read_table(
             what = "more cells than columns" if len(row) > len(names) else "no file"
             collector.error(path, f"line {line}", what)
             continue
-        labels = found.setdefault((name, group_name) if of else ("", ""), [])
-        if collector.wants(cells.get("model") or None):
-            times = cells.get(start) or 0.0, cells.get(end)
-            label, cut = cells.get("label", ""), of != _FILE
-            read = collector.label(path, f"line {line}", *times, label, cut=cut)
-            number = cells.get(_PERSON, "") if group != _PERSON else ""
-            person = int(number) if number.isdecimal() else None
-            labels += [replace(one, person=person) for one in read]
+        labels = found.setdefault((recorded(name), group_name) if of else ("", ""), [])
+        is_empty = of and not is_list and not cells.get(headings.label)  # of DESED: no events
+        if collector.wants(cells.get("model") or None) and not is_empty:
+            labels += _labels(path, f"line {line}", cells, headings, collector, cut=not is_list)
     for (name, group_name), labels in found.items():
         yield LabelTrack(
             path,
             (name,) if of else (),
             tuple(labels),
-            whole=of != _FILE,
+            whole=not is_list,
             group=group_name or None,
             single=not of,
             has_parts="model" in names,
         )
 
 
-def read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+def _labels(
+    path: Path,
+    spot: str,
+    cells: dict[str, str],
+    headings: LabelHeadings,
+    collector: LabelCollector,
+    *,
+    cut: bool,
+) -> list[Label]:
+    """Return a list of the label in a row; empty for an invalid one, which is reported."""
+    rate_hz = rate_of(cells.get(headings.fps, headings.fps))
+    columns = zip((headings.start, headings.end), headings.units, strict=True)
+    try:
+        start, end = (_time(cells.get(name, ""), unit, rate_hz) for name, unit in columns)
+    except ValueError as error:
+        collector.error(path, spot, str(error))
+        return []
+    label = cells.get(headings.label, "")
+    read = collector.label(path, spot, start or 0.0, end, label, cut=cut)
+    person = cells.get(_PERSON, "")
+    number = int(person) if person.isdecimal() else None
+    return [replace(one, person=number) for one in read]
+
+
+def _time(text: str, unit_s: float, rate_hz: float | None) -> str | float:
+    """Return a time in seconds, or text that is one; ValueError for frames of unknown rate."""
+    if unit_s == 1.0 or not text:
+        return text
+    if unit_s:
+        return seconds(text) * unit_s
+    if rate_hz is None:
+        raise ValueError("frames of an unknown rate; give it: --columns fps=25")
+    return seconds(text) / rate_hz
+
+
+def read_rows(
+    path: Path, headings: Iterable[str] = ()
+) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Return the column names in lower case, and line number and cells of rows that are not empty.
 
-    Cells are separated by commas, semicolons or tabs, whichever give a column that labels have.
-    Raises UsageError when the file cannot be read.
+    Cells are separated by commas, semicolons or tabs, whichever give a column that labels have, or
+    one of ``headings``. Raises UsageError when the file cannot be read.
     """
     text = read_text(path)
-    skipped = text[:4].lower() == "sep="  # Excel's line for the separator
+    skipped = int(text[:4].lower() == "sep=")  # Excel's line for the separator
     if skipped:
         text = text.partition("\n")[2]
-    names: list[str] = []
+    before = _lines_before_headings(text)
+    text, skipped = "\n".join(text.split("\n")[before:]), skipped + before
+    known = {"text", *KNOWN, *(heading.lower() for heading in headings)}
     try:
-        for delimiter in ",;\t":
-            read = partial(csv.reader, skipinitialspace=True, delimiter=delimiter)
-            # Not strict: with commas, "start";"end" is not a table, and not an error either.
-            names = [name.strip().lower() for name in next(read(io.StringIO(text)), [])]
-            if not {"label", "text", _FILE}.isdisjoint(names):
-                break
+        # Not strict: with commas, "start";"end" is not a table, and not an error either.
+        first = {
+            delimiter: [
+                name.strip().lower()
+                for name in next(csv.reader(io.StringIO(text), delimiter=delimiter, **_CELLS), [])
+            ]
+            for delimiter in ",;\t"
+        }
+        delimiter = max(first, key=lambda d: (not known.isdisjoint(first[d]), len(first[d])))
+        names = first[delimiter]
+        read = partial(csv.reader, delimiter=delimiter, **_CELLS)
         lines = read(io.StringIO(text, newline=""), strict=True)
         next(lines, [])
         rows = ((lines.line_num + skipped, _cells(row)) for row in lines)
         return names, [(line, row) for line, row in rows if row]
     except csv.Error as error:
         raise UsageError(f"cannot be read as a CSV table ({error})", where=path) from error
+
+
+def _lines_before_headings(text: str) -> int:
+    """Return the number of lines before the headings, of older tables of events of BORIS."""
+    for number, line in enumerate(text.split("\n", _HEADINGS_SEARCHED)[:_HEADINGS_SEARCHED]):
+        if re.match("time[,;\t].*behavior[,;\t]", line, re.IGNORECASE):
+            return number
+    return 0
 
 
 def _cells(row: list[str]) -> list[str]:
@@ -121,19 +186,25 @@ def _is_joints(names: Sequence[str]) -> bool:
     return "label" not in names and (places > len(headings) / 2 or is_long(headings))
 
 
-def _check_columns(path: Path, names: Sequence[str], group: str | None, *, files: bool) -> None:
-    many = files or _FILE in names or _NAME in names
-    group_column = [group.lower()] if group else []
-    needed = [_FILE, "label"] if files else ["label"] if many else [_STARTS[0], _ENDS[0], "label"]
-    aliases = {_STARTS[1]: _STARTS[0], _ENDS[1]: _ENDS[0]}
-    present = {*names, *(aliases.get(name, name) for name in names)}
-    missing = [name for name in (*needed, *group_column) if name not in present]
-    if missing == [_STARTS[0], _ENDS[0]] and "text" in names and not files:
+def _check_columns(
+    path: Path, names: Sequence[str], headings: LabelHeadings, group: str | None, *, files: bool
+) -> None:
+    many = files or bool(headings.file)
+    found = {"file": headings.file, "label": headings.label}
+    if not many:
+        found |= {"start_s": headings.start, "end_s": headings.end}
+    if files and headings.file == "name":  # of the tables of batch
+        found["file"] = ""
+    missing = [name for name in found if not found[name] and (files or name != "file")]
+    missing += [group.lower()] if group and group.lower() not in names else []
+    if not files and "text" in names and not (headings.start or headings.end):
         raise NoLabelsError("a table of texts with labels, not of recordings", where=path)
-    if missing and not files and "label" not in names:
+    columns_text = f"its columns are {', '.join(names):.300}"
+    hint = "name them: --columns start='Start (s)',end='Stop (s)',label=Behavior"
+    if missing and not files and not headings.label:
         what = "a table of joints" if _is_joints(names) else "a table"
-        columns_text = f"its columns are {', '.join(names):.300}"
-        raise NoLabelsError(f"{what} without a column 'label'; {columns_text}", where=path)
+        text = f"{what} without a column 'label'; {columns_text}"
+        raise NoLabelsError(text, where=path, hint=None if _is_joints(names) else hint)
     if missing and files and _is_joints(names):
         raise UsageError(
             "this is a table of joints, not a list of recordings with their labels",
@@ -141,32 +212,32 @@ def _check_columns(path: Path, names: Sequence[str], group: str | None, *, files
             hint=f"give a table {','.join(COLUMNS)} whose lines name it: {path.name},0,2.5,wave",
         )
     if missing:
-        columns = COLUMNS if many else (_STARTS[0], _ENDS[0], "label")
+        columns = COLUMNS if many else ("start_s", "end_s", "label")
         raise UsageError(
-            f"the table has no column {' and no column '.join(missing)}; its columns are"
-            f" {', '.join(names):.300}",
+            f"the table has no column {' and no column '.join(missing)}; {columns_text}",
             where=f"{path}, line 1",
-            hint=f"the first line names the columns: {', '.join(columns)}",
+            hint=f"the first line names the columns: {', '.join(columns)}; or {hint}",
         )
-    expected = {
-        _FILE,
-        _NAME,
-        *_STARTS,
-        *_ENDS,
-        "label",
-        "group",
-        "model",
-        _PERSON,
-        *_UNUSED,
-        *group_column,
-    }
-    unknown = [name for name in names if name and name not in expected]
+    _report_columns(path, names, headings, group)
+
+
+def _report_columns(
+    path: Path, names: Sequence[str], headings: LabelHeadings, group: str | None
+) -> None:
+    """Warn of unused columns, and of those with other headings; UsageError for unused times."""
+    known = {*headings.used, *_UNUSED, _PERSON, *([group.lower()] if group else [])}
+    unknown = [name for name in names if name and name not in known]
     times = [name for name in unknown if name.startswith(_TIMES)]
-    if times:
+    if times and not (headings.start and headings.end):
         raise UsageError(
             f"unknown column {', '.join(map(repr, times))}",
             where=f"{path}, line 1",
-            hint=f"known columns: {', '.join(COLUMNS)} and a group (--group NAME)",
+            hint=f"known columns: {', '.join(COLUMNS)} and a group (--group NAME); or name them:"
+            " --columns start=HEADING,end=HEADING",
         )
+    if headings.used - _OWN:
+        roles = ("file", "start", "end", "label")
+        pairs = [f"{role} {name!r}" for role in roles if (name := getattr(headings, role))]
+        log.warning("%s: columns taken: %s", path, ", ".join(pairs))
     if unknown:
         log.warning("%s: unused column %s", path, ", ".join(map(repr, unknown)))

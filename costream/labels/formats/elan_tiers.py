@@ -70,7 +70,7 @@ def _labels(
         spot = f"tier {tier.get('TIER_ID')!r}, annotation {note.get('ANNOTATION_ID')!r}"
         start_ms, end_ms = (times.get(note.get(f"TIME_SLOT_REF{k}", "")) for k in (1, 2))
         if start_ms is None or end_ms is None:
-            collector.error(path, spot, "not aligned: it has no start or no end")
+            collector.lose(path, spot, "not aligned: it has no start or no end")
             continue
         text = note.findtext("ANNOTATION_VALUE") or ""
         start_s, end_s = ((ms + origin_ms) / 1000 for ms in (start_ms, end_ms))

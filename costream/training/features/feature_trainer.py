@@ -155,7 +155,9 @@ class FeatureTrainer:
         Labels that are all actions of a protocol become its labels, in its order. UsageError for
         unusable data or fewer than two classes.
         """
-        recordings = read_recordings(settings.data, settings.labels, settings.group)
+        recordings = read_recordings(
+            settings.data, settings.labels, settings.group, settings.columns
+        )
         found = {one.label for r in recordings for one in r.labels}
         protocol = find_protocol(found)
         if protocol is None:

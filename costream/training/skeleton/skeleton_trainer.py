@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from costream.labels.formats.label_headings import split_columns
 from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.network import SkeletonNet
 from costream.sources.base import SourceOptions
@@ -72,8 +73,9 @@ class SkeletonTrainer(SequenceTrainer):
         """
         network, frontend, card, _ = setup
         settings = workspace.settings
+        _, columns = split_columns(settings.columns)
         options = SourceOptions(
-            layout=settings.layout, columns=settings.columns, frame_rate_hz=settings.rate_hz
+            layout=settings.layout, columns=columns, frame_rate_hz=settings.rate_hz
         )
         check_examples([*data.training, *data.validation], card, frontend, options)
         motions, checks = (
