@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from weights.recipes.skeleton.clips import clip_logits
 from weights.recipes.skeleton.films import FilmPerson
 from weights.recipes.skeleton.scoring import timeline_of
 from weights.recipes.skeleton.seen import FEW
+from weights.recipes.skeleton.sets import MIRRORED
 from weights.recipes.skeleton.tokens import body_tokens
 
 Rows = npt.NDArray[np.floating]  # [T, K]
@@ -25,11 +26,13 @@ TEMPERATURES = (0.7, 0.85, 1.0, 1.2, 1.5, 1.9)
 SHIFTS = (-1.4, -0.7, 0.0, 0.7)  # of the background's logit
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LENGTHS_S = (0.4, 0.6, 0.8, 1.0)
+LEAST = 0.5  # of labels that no film here shows
 NEVER = 1.0  # threshold of labels that are wrong whenever they are shown
 WRONG = 2.0  # how much worse a wrong label is than none
-# Labels that may be true too during the motions of others.
+# Labels that may be true too during motions and exercises of others.
 ALSO = {
     "sit": ("sit down", "stand up", "sit and applaud"),
+    "lie": ("fall", "crunch", "glute bridge", "plank"),
     "walk": ("carry", "walk turn left", "walk turn right"),
     "bend": ("pick up", "tie shoe", "drop", "pick up and throw"),
     "pick up": ("pick up and throw",),
@@ -102,7 +105,7 @@ def choose(
             parts = (films, known, in_films), (motions, in_motions), labels, rate_hz, length_s
             thresholds[label], least = _threshold(label, *parts)
             cost += least
-        timelines.append((cost, length_s, thresholds))
+        timelines.append((cost, length_s, _alike(thresholds)))
     _, length_s, thresholds = min(timelines, key=lambda each: each[0])
     timeline = Timeline(0.5, round(CLOSING * 0.5, 3), length_s, GAP_S, thresholds)
     return Choices(*best, timeline, _reliability(known, in_films))
@@ -150,23 +153,26 @@ def _threshold(
 
     Errors are relative to the number of persons who do it: a rare label may be shown wrongly less
     often than a frequent one.
+
+    Of a label that nobody here does, it is the least one with which it is hardly shown wrongly.
     """
     column = labels.index(label)
     scores, wanted, allowed = [], [], []
-    for _, may, rows in zip(*in_films, strict=True):
+    also = (label, *ALSO.get(label, ()))
+    for film, may, rows in zip(*in_films, strict=True):
         if may.any():
             scores.append(rows[:, [0, column]])
             must = may[:, column] & (may.sum(1) == 1)
             wanted.append(bool(must.sum() >= length_s * rate_hz))
-            allowed.append(may[:, column] | ~may.any(1))
+            allowed.append(may[:, column] | ~may.any(1) | (film.sure in also))
+    least = THRESHOLDS[0] if any(wanted) else LEAST
     for motion, rows in zip(*in_motions, strict=True):
         scores.append(rows[:, [0, column]])
         wanted.append(motion.label == label)
-        true = motion.label in (label, *ALSO.get(label, ()))
-        allowed.append(np.full(len(rows), true))
+        allowed.append(np.full(len(rows), motion.label in also))
     positives = max(sum(wanted), 5)
-    best = NEVER, sum(wanted) / positives
-    for threshold in THRESHOLDS:
+    best = (NEVER, sum(wanted) / positives) if any(wanted) else (THRESHOLDS[-1], float("inf"))
+    for threshold in (value for value in THRESHOLDS if value >= least):
         timeline = Timeline(threshold, CLOSING * threshold, length_s, GAP_S)
         missed = wrong = 0
         for rows, want, may in zip(scores, wanted, allowed, strict=True):
@@ -181,6 +187,15 @@ def _threshold(
         if cost < best[1]:
             best = threshold, cost
     return best
+
+
+def _alike(thresholds: Mapping[str, float]) -> dict[str, float]:
+    """Return thresholds that are the same for the left and the right hand: the larger one."""
+    out = {}
+    for label, threshold in thresholds.items():
+        twin = thresholds[MIRRORED.get(label) or label]
+        out[label] = max((t for t in (threshold, twin) if t < NEVER), default=NEVER)
+    return out
 
 
 def _reliability(
