@@ -15,7 +15,7 @@ from costream.models.imported_card import imported_card, with_notes
 from costream.weights_io.card import Card
 from costream.weights_io.foreign import ForeignCheckpoint, read_foreign
 from costream.weights_io.import_settings import CARD_KEYS, KEYS, TERMS, ImportSettings
-from costream.weights_io.importer import FRONTEND_IMPORTERS, IMPORTERS
+from costream.weights_io.importer import FRONTEND_IMPORTERS, IMPORTERS, nearest
 from costream.weights_io.store import published
 from costream.weights_io.tensor_rules import ImportedFrontend, ImportedNetwork
 
@@ -56,7 +56,9 @@ def import_files(
     fit, with all settings that remain undetermined, and when files do not belong together;
     UsageError for a wrong ``config``.
     """
-    checkpoints = [read_foreign(path) for path in paths]
+    weights = ImportSettings(config, KEYS).get("weights")
+    config = {key: value for key, value in config.items() if key != "weights"}
+    checkpoints = [read_foreign(path, weights) for path in paths]
     fronts: dict[str, list[ForeignCheckpoint]] = {}
     networks: list[ForeignCheckpoint] = []
     for checkpoint in checkpoints:
@@ -190,10 +192,12 @@ def _importer_of(checkpoint: ForeignCheckpoint, form: str | None) -> Entry[Any]:
         if entry.info["detect"](checkpoint.tensors):
             return entry
     some = ", ".join(list(checkpoint.tensors)[:4])
+    reason, remedy = nearest(checkpoint.tensors)
+    message = f"the tensor names ({some}, ...) match no known format"
     raise ModelError(
-        f"the tensor names ({some}, ...) match no known format",
+        f"{message}; {reason}" if reason else message,
         where=checkpoint.path,
-        hint=f"known formats: {', '.join(IMPORTERS)}",
+        hint=remedy or f"known formats: {', '.join(IMPORTERS)}",
     )
 
 

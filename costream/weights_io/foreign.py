@@ -12,10 +12,12 @@ name aborts loading before anything is called (``costream.core.pickles``).
 
 from __future__ import annotations
 
+import json
+import logging
 import mmap
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,13 +28,28 @@ from torch import Tensor
 
 from costream.core import pickles
 from costream.core.errors import ModelError
+from costream.core.formatting import listed
 from costream.weights_io.file import FORMAT, read_header
 from costream.weights_io.tflite_file import read_tflite
 from costream.weights_io.torch_file import MAGIC, Namespace, checkpoint_name, read_old, read_zip
 
-_WRAPPERS = ("model", "state_dict", "model_state_dict", "model_state", "blobs")
+log = logging.getLogger("costream")
+_WRAPPERS = ("model", "state_dict", "model_state_dict", "model_state", "blobs", "module")
+# Exponential moving averages of the weights (timm, MMEngine, DETR, LAVIS, ...).
+_AVERAGED = (
+    "state_dict_ema",
+    "model_ema",
+    "ema_state_dict",
+    "ema_model",
+    "model_ema_state_dict",
+    "ema",
+)
+PLAIN, EMA = "plain", "ema"
 _ARGUMENTS = ("args", "config", "hyper_parameters")
-_PREFIXES = ("module.", "model.", "_orig_mod.")  # DataParallel, Lightning, torch.compile
+_PREFIXES = ("module.", "model.", "net.")  # DataParallel, Lightning
+_COMPILED = "_orig_mod."  # of torch.compile, also inside names
+_COUNT = "n_averaged"  # of torch.optim.swa_utils.AveragedModel, beside the weights
+_SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 _EXPANSION = 64  # weights that take more times the size of their file are not read
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _SHOWN = 8  # names of entries in a message
@@ -48,23 +65,61 @@ class ForeignCheckpoint:
     args: dict[str, Any]  # of its training script, an ``args`` namespace or ``config``; often empty
 
 
-def read_foreign(path: Path) -> ForeignCheckpoint:
+def read_foreign(path: Path, weights: str | None = None) -> ForeignCheckpoint:
     """Read a checkpoint that another program wrote.
 
-    Raises ModelError when it is missing, damaged, of an unknown format or without weights, and
-    when its pickle references anything but arrays and plain containers.
+    ``weights``: which are taken if it has several: "plain", "ema" (their moving average), or the
+    first part of the tensors' names ("student"); None: plain ones if there are any, and a warning
+    names the others.
+
+    Raises ModelError when it is missing, damaged, of an unknown format or without these weights,
+    and when its pickle references anything but arrays and plain containers.
     """
     content = _load(path)
     args: dict[str, Any] = {}
+    averaged = ""
     while isinstance(content, Mapping):
         args = {**_arguments(content), **args}
-        inner = next((content[k] for k in _WRAPPERS if isinstance(content.get(k), Mapping)), None)
-        if inner is None:
+        key = _wrapper(content, weights, path)
+        if not key:
             break
-        content = inner
+        averaged = averaged or (key if key in _AVERAGED else "")
+        content = content[key]
     if not isinstance(content, Mapping):
         raise ModelError(f"holds a {type(content).__name__}, not weights", where=path, hint=_HINT)
-    return ForeignCheckpoint(path, _tensors(content, path), args)
+    if weights == EMA and not averaged:
+        hint = "leave out --config weights"
+        raise ModelError("contains no averaged weights (EMA)", where=path, hint=hint)
+    tensors = _tensors(content, path)
+    if weights not in (None, PLAIN, EMA):
+        tensors = _selected(tensors, str(weights), path)
+    return ForeignCheckpoint(path, _without_prefixes(tensors), args)
+
+
+def _wrapper(content: Mapping[str, Any], weights: str | None, path: Path) -> str:
+    """Return the key of the container of the weights in ``content``; "": it is the container."""
+    plain, averaged = (
+        next((key for key in keys if isinstance(content.get(key), Mapping)), "")
+        for keys in (_WRAPPERS, _AVERAGED)
+    )
+    if weights is None and plain and averaged:
+        log.warning(
+            "%s: of the weights %r and %r (averaged) the first are taken;"
+            " --config weights=ema takes the others",
+            *(path, plain, averaged),
+        )
+    return averaged or plain if weights == EMA else plain or averaged
+
+
+def _selected(tensors: Mapping[str, Tensor], first: str, path: Path) -> dict[str, Tensor]:
+    """Return the tensors below the name ``first``, without it; ModelError if there are none."""
+    prefix = f"{first.rstrip('.')}."
+    found = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+    if not found:
+        firsts = list(dict.fromkeys(name.partition(".")[0] for name in tensors))
+        hint = f"weights are plain, ema or the start of their names: {', '.join(firsts[:_SHOWN])}"
+        raise ModelError(f"no tensor's name begins with {prefix!r}", where=path, hint=hint)
+    return found
 
 
 def _load(path: Path) -> Any:
@@ -92,6 +147,8 @@ def _load_as(path: Path, start: bytes) -> Any:
         return _load_zip(path)
     if start[8:9] == b"{":
         return _load_safetensors(path)
+    if start[:1] == b"{":
+        return _load_shards(path, _listed_shards(path))
     if start[:8] == _HDF5:
         return _load_hdf5(path)
     if start[4:8] == b"TFL3":
@@ -125,7 +182,31 @@ def _load_safetensors(path: Path) -> Any:
             where=path,
             hint="use it as it is: -m FILE or --weights FILE",
         )
-    return load_file(path)
+    shard = _SHARD.fullmatch(path.name)
+    if shard is None:
+        return load_file(path)
+    name, count = shard[1], int(shard[3])
+    return _load_shards(
+        path, [f"{name}-{k:05}-of-{shard[3]}.safetensors" for k in range(1, count + 1)]
+    )
+
+
+def _load_shards(path: Path, names: Iterable[str]) -> dict[str, Tensor]:
+    """Return the tensors of safetensors files next to ``path``; ModelError if one is missing."""
+    from safetensors.torch import load_file
+
+    paths = [path.with_name(name) for name in names]
+    missing = [part.name for part in paths if not part.is_file()]
+    if missing:
+        what = f"one of {len(paths)} parts, of which {listed(missing)} are missing"
+        raise ModelError(what, where=path, hint="put all parts into one folder")
+    return {name: value for part in paths for name, value in load_file(part).items()}
+
+
+def _listed_shards(path: Path) -> list[str]:
+    """Return the names of the files that an index of safetensors lists."""
+    files = json.loads(path.read_text("utf-8"))["weight_map"]
+    return sorted({Path(name).name for name in files.values()})
 
 
 def _load_hdf5(path: Path) -> dict[str, Any]:
@@ -208,7 +289,9 @@ def _tensors(content: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
         )
     if strange:
         raise ModelError(f"entries that are not plain tensors: {', '.join(strange)}", where=path)
-    return _without_prefixes(tensors)
+    if len(tensors) > 1:
+        tensors.pop(_COUNT, None)
+    return {name.replace(_COMPILED, ""): value for name, value in tensors.items()}
 
 
 def _without_prefixes(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -123,6 +123,11 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     ),
     "size": (*_COUNT, "longer side of NanoDet's pictures in pixels, a multiple of 32"),
     "norm_eps": (_rate, "a number above 0", "added to the variance in layer norms of YOLOS"),
+    "weights": (
+        *_TEXT,
+        "of a checkpoint with several: plain, ema (their moving average), or the start of the"
+        " tensors' names",
+    ),
     "trained_on": (*_TEXT, "training data of the weights, for the card"),
     "licence": (*_TEXT, "licence of the weights, for the card: an SPDX identifier, or a text"),
     "licence_class": (

@@ -21,6 +21,7 @@ needs one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from costream.core.registry import Registry
@@ -32,11 +33,48 @@ frontend_importer = FRONTEND_IMPORTERS.register
 Detect: TypeAlias = Callable[[Mapping[str, object]], bool]
 
 
+@dataclass(frozen=True)
+class HasTensors:
+    """A ``detect`` for checkpoints that contain all tensors with these names."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, tensors: Mapping[str, object]) -> bool:
+        """Return whether all are among the tensors."""
+        return all(name in tensors for name in self.names)
+
+
 def has_tensors(*names: str) -> Detect:
     """Return a ``detect`` for checkpoints that contain all of these tensors."""
-    return lambda tensors: all(name in tensors for name in names)
+    return HasTensors(names)
 
 
 def has_prefix(prefix: str) -> Detect:
     """Return a ``detect`` for checkpoints with a tensor whose name begins with ``prefix``."""
     return lambda tensors: any(name.startswith(prefix) for name in tensors)
+
+
+def nearest(tensors: Mapping[str, object]) -> tuple[str, str]:
+    """Return what is nearest to a checkpoint of no known format: a reason and what to do.
+
+    Formats are compared without a common start of some names, then by the last parts of the names
+    that they require. Two empty texts: none resembles it.
+    """
+    firsts = dict.fromkeys(name.partition(".")[0] for name in tensors if "." in name)
+    for first in firsts:
+        start = f"{first}."
+        inner = {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
+        for name in IMPORTERS:
+            if IMPORTERS.get(name).info["detect"](inner):
+                what = f"without the start {start!r}, {len(inner)} of them are of the format {name}"
+                return what, f"--config weights={first}"
+    best: tuple[float, str, list[str]] = (0.0, "", [])
+    ends = {tuple(name.rsplit(".", 3)[-3:]) for name in tensors}
+    for name in IMPORTERS:
+        detect = IMPORTERS.get(name).info["detect"]
+        if isinstance(detect, HasTensors):
+            absent = [n for n in detect.names if n not in tensors]
+            alike = sum(tuple(n.rsplit(".", 3)[-3:]) in ends for n in detect.names)
+            best = max(best, (alike / len(detect.names), name, absent), key=lambda b: b[0])
+    _, name, absent = best
+    return (f"the nearest is {name}, which has {', '.join(absent[:4])}", "") if name else ("", "")

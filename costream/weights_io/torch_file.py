@@ -20,9 +20,16 @@ from costream.core.pickles import DICTIONARY, Described, RefusedError, StandIn
 
 MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # of the format before torch 1.6
 _PROTOCOL = 1001
-# Complete training states reference the classes of the trainer, its schedulers and callbacks.
-_TRAINERS = ("pytorch_lightning.", "lightning.", "ride.", "torch.optim.")
+# Complete training states reference the classes of the trainer, its schedulers, callbacks, logs
+# and configuration.
+_TRAINERS = (
+    *("pytorch_lightning.", "lightning.", "ride.", "torch.optim."),
+    *("mmengine.", "mmcv.", "omegaconf.", "typing."),
+)
 _DTYPES = {f"torch.{n}": v for n, v in vars(torch).items() if isinstance(v, torch.dtype)}
+# Types that a defaultdict and the fields of OmegaConf refer to, and classes of paths.
+_TYPES = (*("list", "dict", "int", "float", "str", "bool", "tuple", "object"), "slice", "complex")
+_PATHS = ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path")
 _STORAGES = {
     **{
         f"{name}Storage": getattr(torch, dtype)
@@ -145,8 +152,21 @@ def _integers(value: object) -> tuple[int, ...]:
     return value
 
 
+class DefaultDictionary(DICTIONARY):
+    """A ``collections.defaultdict`` without the function that makes its defaults."""
+
+    def __init__(self, *_: object) -> None:
+        """Accept the function; the items follow."""
+        super().__init__()
+
+
 def _parameter(data: object, *_: object) -> object:
     return data
+
+
+def _joined(*parts: object) -> str:
+    """Return a path as text."""
+    return "/".join(map(str, parts)).replace("//", "/")
 
 
 def _items(items: object = ()) -> object:
@@ -156,6 +176,13 @@ def _items(items: object = ()) -> object:
 _NAMES: dict[str, Any] = {
     "argparse.Namespace": Namespace,
     "collections.Counter": DICTIONARY,
+    "collections.defaultdict": DefaultDictionary,
+    **dict.fromkeys(
+        (f"{place}.{kind}" for place in ("builtins", "__builtin__") for kind in _TYPES),
+        TrainerObject,
+    ),
+    **dict.fromkeys((f"pathlib.{kind}" for kind in _PATHS), StandIn(_joined)),
+    **dict.fromkeys((f"pathlib._local.{kind}" for kind in _PATHS), StandIn(_joined)),
     "__builtin__.getattr": StandIn(_attribute),
     "builtins.getattr": StandIn(_attribute),
     "__builtin__.set": StandIn(_items),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import json
 import os
 import pickle
 import sys
@@ -16,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from costream.core.errors import ModelError
+from costream.models.importing import import_files
 from costream.weights_io.card import Card
 from costream.weights_io.file import write_weights
 from costream.weights_io.foreign import read_foreign
@@ -287,3 +289,93 @@ def test_code_next_to_a_trainers_class_is_refused_all_the_same(
     with pytest.raises(ModelError, match=r"refused: it references .* nothing was executed"):
         read_foreign(tmp_path / "x.ckpt")
     assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"module." + k: v for k, v in WEIGHTS.items()} | {"n_averaged": torch.tensor(5)},
+        {"state_dict": {"net." + k: v for k, v in WEIGHTS.items()}},
+        {f"0._orig_mod.{k.partition('.')[2]}": v for k, v in WEIGHTS.items()},
+        {"ema": {"decay": 0.9, "module": WEIGHTS}},
+        {k: v.to(torch.bfloat16) for k, v in WEIGHTS.items()},
+        {k: v.half() for k, v in WEIGHTS.items()},
+        {
+            "model": WEIGHTS,
+            "logs": collections.defaultdict(list, {"loss": [0.5]}),
+            "folder": Path("/tmp/x"),
+            "slice": slice(1, 2),
+        },
+    ],
+)
+def test_states_of_training_tools(tmp_path: Path, content: dict[str, object]) -> None:
+    torch.save(content, tmp_path / "x.pth")
+    check(tmp_path / "x.pth")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["omegaconf.dictconfig.DictConfig", "mmengine.logging.history_buffer.HistoryBuffer"],
+)
+def test_configuration_and_logs_are_not_needed(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, _, title = name.rpartition(".")
+    kind = type(title, (), {"__module__": module})
+    for end in range(1, module.count(".") + 2):
+        part = ".".join(module.split(".")[:end])
+        monkeypatch.setitem(sys.modules, part, types.ModuleType(part))
+    monkeypatch.setattr(sys.modules[module], title, kind, raising=False)
+    value = kind()
+    vars(value).update(_content={"lr": 0.1}, _history=np.arange(3.0))
+    torch.save({"state_dict": WEIGHTS, "hyper_parameters": value}, tmp_path / "x.pth")
+    check(tmp_path / "x.pth")
+
+
+def test_averaged_weights(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "x.pth"
+    plain = {name: value * 0 for name, value in WEIGHTS.items()}
+    torch.save({"state_dict": plain, "state_dict_ema": WEIGHTS}, path)
+    assert not any(value.any() for value in read_foreign(path).tensors.values())
+    assert "'state_dict' and 'state_dict_ema' (averaged) the first are taken" in caplog.text
+    assert "--config weights=ema takes the others" in caplog.text
+    averaged = read_foreign(path, "ema").tensors
+    assert all(torch.equal(averaged[name], value) for name, value in WEIGHTS.items())
+    torch.save({"state_dict": WEIGHTS}, path)
+    with pytest.raises(ModelError, match="contains no averaged weights"):
+        read_foreign(path, "ema")
+
+
+def test_weights_below_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "x.pth"
+    both = {"student." + k: v for k, v in WEIGHTS.items()}
+    torch.save({**both, "teacher.0.bias": torch.zeros(2)}, path)
+    assert read_foreign(path, "student").tensors.keys() == WEIGHTS.keys()
+    with pytest.raises(ModelError, match=r"begins with 'pupil\.'; .*: student, teacher"):
+        read_foreign(path, "pupil")
+
+
+def test_parts_of_safetensors(tmp_path: Path) -> None:
+    names = [f"m-0000{k}-of-00002.safetensors" for k in (1, 2)]
+    for name, (key, value) in zip(names, WEIGHTS.items(), strict=True):
+        save_file({key: value}, tmp_path / name)
+    check(tmp_path / names[0])
+    listed = dict(zip(WEIGHTS, names, strict=True))
+    index = tmp_path / "m.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": listed}), "utf-8")
+    check(index)
+    (tmp_path / names[1]).unlink()
+    with pytest.raises(ModelError, match=f"one of 2 parts, of which {names[1]} are missing"):
+        read_foreign(tmp_path / names[0])
+
+
+def test_the_nearest_format_is_named(tmp_path: Path) -> None:
+    path, weight = tmp_path / "x.pth", torch.ones(2, 2)
+    names = ["layers.0.self_attn.in_proj_weight", "layers.0.linear1.weight"]
+    torch.save({"a.b": weight, **{f"student.{name}": weight for name in names}}, path)
+    says = r"without the start 'student\.', 2 of them are of the format torch; --config weights="
+    with pytest.raises(ModelError, match=says):
+        import_files([path], "x", {}, None)
+    torch.save({"a.b": weight, "x.y.layers.0.linear1.weight": weight}, path)
+    with pytest.raises(ModelError, match=f"the nearest is torch, which has {names[0]}, {names[1]}"):
+        import_files([path], "x", {}, None)
