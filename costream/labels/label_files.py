@@ -8,11 +8,13 @@ from pathlib import Path
 
 from costream.core.errors import UsageError
 from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError
+from costream.labels.formats.annotation_projects import read_cvat
 from costream.labels.formats.costream_results import read_results
 from costream.labels.formats.csv_files import read_table
 from costream.labels.formats.elan_tiers import read_elan
 from costream.labels.formats.frame_arrays import SETTINGS_FILE, read_arrays
 from costream.labels.formats.json_files import read_document
+from costream.labels.formats.praat_tiers import read_textgrid
 from costream.labels.formats.subtitle_files import read_subtitles
 from costream.labels.formats.text_tables import read_rttm, read_text_labels
 from costream.sinks.registry import FORMATS
@@ -28,6 +30,8 @@ READERS: dict[str, LabelReader] = {
     ".srt": read_subtitles,
     ".vtt": read_subtitles,
     ".rttm": read_rttm,
+    ".textgrid": read_textgrid,
+    ".xml": read_cvat,
     ".eaf": read_elan,
     ".npz": read_arrays,
     ".npy": read_arrays,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from costream.core.errors import UsageError
@@ -106,3 +108,151 @@ def test_columns_of_labels_and_of_joints():
         split_columns("start=a,label")
     with pytest.raises(UsageError, match="names start twice"):
         split_columns("start=a,start=b")
+
+
+LONG = '''File type = "ooTextFile"
+Object class = "TextGrid"
+
+xmin = 0
+xmax = 49.2
+tiers? <exists>
+size = 2
+item []:
+    item [1]:
+        class = "IntervalTier"
+        name = "act"
+        xmin = 0
+        xmax = 49.2
+        intervals: size = 3
+        intervals [1]:
+            xmin = 0
+            xmax = 3.25
+            text = ""
+        intervals [2]:
+            xmin = 3.25
+            xmax = 6.9
+            text = "walk"
+        intervals [3]:
+            xmin = 7
+            xmax = 8.5
+            text = "say ""2 = 2"""
+    item [2]:
+        class = "TextTier"
+        name = "clicks"
+        xmin = 0
+        xmax = 49.2
+        points: size = 1
+        points [1]:
+            number = 3
+            mark = "click"
+'''
+SHORT = '''File type = "ooTextFile"
+"TextGrid"
+
+0
+49.2
+<exists>
+2
+"IntervalTier"
+"act"
+0
+49.2
+3
+0
+3.25
+""
+3.25
+6.9
+"walk"
+7
+8.5
+"say ""2 = 2"""
+"TextTier"
+"clicks"
+0
+49.2
+1
+3
+"click"
+'''
+
+
+@pytest.mark.parametrize("text", [LONG, SHORT])
+def test_praat(tmp_path, text, caplog):
+    path = tmp_path / "room.TextGrid"
+    path.write_text(text, "utf-16")
+    (recording,) = read_recordings(None, path)
+    found = [(label.label, label.start_s, label.end_s) for label in recording.labels]
+    assert found == [WALK, ('say "2 = 2"', 7.0, 8.5)]
+    assert recording.duration_s == 49.2
+    assert "points without length, left out" in caplog.text
+    (only,) = read_recordings(None, tmp_path / "room.TextGrid#clicks")
+    assert only.labels == ()
+    with pytest.raises(UsageError, match="damaged or truncated TextGrid"):
+        read(path, text[: text.index("walk")])
+    with pytest.raises(UsageError, match="no Praat TextGrid in text form"):
+        read(path, "ooBinaryFile")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "act\t\t00:00:03.250\t00:00:06.900\t00:00:03.650\twalk\n"
+        "act\t\t00:00:07.000\t00:00:08.500\t00:00:01.500\tsit down\n",
+        "act\t\t00:00:03.250\t3.25\t00:00:06.900\t6.9\twalk\n"
+        "act\t\t00:00:07.000\t7.0\t00:00:08.500\t8.5\tsit down\nact\t\t\t\t\n",
+        "Selection\tBegin Time (s)\tEnd Time (s)\tCommon Name\tBegin Path\tFile Offset (s)\n"
+        "1\t3.25\t6.9\twalk\tC:\\x\\room.mp4\t3.25\n2\t7\t8.5\tsit down\tC:\\x\\room.mp4\t7\n",
+        "onset\toffset\tevent_label\n3.25\t6.9\twalk\n7\t8.5\tsit down\n",
+    ],
+)
+def test_text_of_tools(tmp_path, text):
+    assert list(read(tmp_path / "room.txt", text).values()) == list(BOTH.values())
+
+
+def test_labels_of_frames(tmp_path):
+    lines = "none\n" * 65 + "walk\n" * 73 + "none\n" * 2
+    ranges = "1-65 none\n66-138 walk\n139-140 none\n"
+    for text in (lines, ranges):
+        (found,) = read(tmp_path / "room.txt", text, "fps=20").values()
+        assert found == [("none", 0.0, 3.25), WALK, ("none", 6.9, 7.0)]
+        with pytest.raises(UsageError, match="frames of an unknown rate; give it: --columns fps"):
+            read(tmp_path / "room.txt", text)
+
+
+RANGES = [
+    {"ranges": [{"start": 66, "end": 138}], "timelinelabels": ["walk"]},
+    {"ranges": [{"start": 141, "end": 170}], "timelinelabels": ["sit down"]},
+]
+SPANS = [
+    {"start": 3.25, "end": 6.9, "channel": 0, "labels": ["walk"]},
+    {"start": 7, "end": 8.5, "channel": 0, "labels": ["sit down"]},
+]
+
+
+@pytest.mark.parametrize("values", [RANGES, SPANS])
+@pytest.mark.parametrize(
+    "address",
+    ["/data/upload/1/0123abcd-room.mp4", "/data/local-files/?d=films/room.mp4", "s3://b/room.mp4"],
+)
+def test_label_studio(tmp_path, values, address):
+    results = [{"type": "timelinelabels", "value": value} for value in values]
+    full = [{"id": 1, "data": {"video": address}, "annotations": [{"result": results}]}]
+    small = [{"id": 1, "video": address, "label": values, "annotator": 1}]
+    second = {"id": 2, "data": {"video": "b.mp4"}, "annotations": []}
+    for tasks in ([*full, second], [*small, {"id": 2, "video": "b.mp4"}]):
+        found = read(tmp_path / "p.json", json.dumps(tasks), "fps=20")
+        assert found == {**BOTH, "b.mp4": []}
+
+
+def test_cvat(tmp_path):
+    box = '<box frame="{}" outside="{}" xtl="1" ytl="1" xbr="2" ybr="2"/>'
+    frames = [(65, 0), (100, 0), (138, 1), (140, 0), (141, 0)]
+    shapes = "".join(box.format(frame, outside) for frame, outside in frames)
+    text = "<annotations><meta><task><source>room.mp4</source></task></meta>"
+    text += f'<track id="0" label="walk">{shapes}</track></annotations>'
+    assert list(read(tmp_path / "a.xml", text, "fps=20").values()) == [[WALK, ("walk", 7.0, 7.1)]]
+    with pytest.raises(UsageError, match="frames of an unknown rate"):
+        read(tmp_path / "a.xml", text)
+    with pytest.raises(UsageError, match="no tracks of CVAT for video"):
+        read(tmp_path / "a.xml", "<annotations/>")

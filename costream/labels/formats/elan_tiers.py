@@ -20,7 +20,9 @@ def read_elan(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]:
     A part is a tier; tiers with a parent are skipped unless requested. Raises UsageError for a
     file that is not XML, declares entities or has times in frames.
     """
-    root = _root(path)
+    root = read_xml(path)
+    if root.tag != "ANNOTATION_DOCUMENT":
+        raise NoLabelsError("no ELAN annotations", where=path)
     head = root.find("HEADER")
     media = [] if head is None else head.findall("MEDIA_DESCRIPTOR")
     units = "milliseconds" if head is None else head.get("TIME_UNITS", "milliseconds")
@@ -43,16 +45,15 @@ def read_elan(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]:
     yield LabelTrack(path, tuple(_names(media)), tuple(labels), has_parts=True)
 
 
-def _root(path: Path) -> Element:
+def read_xml(path: Path) -> Element:
+    """Return the root of an XML file; UsageError for another file, or one that has entities."""
     text = read_text(path)
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
-        raise UsageError("declares XML entities, which ELAN files never contain", where=path)
+        raise UsageError("declares XML entities, which annotations never contain", where=path)
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise UsageError(f"cannot be read as XML ({error})", where=path) from error
-    if root.tag != "ANNOTATION_DOCUMENT":
-        raise NoLabelsError("no ELAN annotations", where=path)
     return root
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from costream.core.errors import UsageError
 from costream.core.label_sets import THUMOS14
 from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, integer, read_text
+from costream.labels.formats.annotation_projects import is_tasks, read_tasks
 from costream.labels.formats.costream_results import read_results
 from costream.labels.formats.frame_arrays import stretches
 from costream.labels.recording import Label
@@ -25,10 +26,14 @@ def read_document(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]
     """Yield the tracks of a JSON document.
 
     Supported are results of costream; the timeline of a recording under "segments"; "database" of
-    ActivityNet or THUMOS14; "actions" per video of MultiTHUMOS or Charades; and the class of each
-    frame of "videos". A part is a subset. Raises NoLabelsError for anything else.
+    ActivityNet or THUMOS14; "actions" per video of MultiTHUMOS or Charades; the class of each
+    frame of "videos"; and tasks of Label Studio. A part is a subset. Raises NoLabelsError for
+    anything else.
     """
-    document = load(path)
+    content = _parse(path)
+    if is_tasks(content):
+        return read_tasks(path, content, collector)
+    document = _members(path, content)
     if str(document.get("schema", "")).startswith("costream/"):
         return read_results(path, collector)
     if isinstance(document.get("segments"), list):
@@ -42,15 +47,17 @@ def read_document(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]
     raise NoLabelsError("no labels in this JSON", where=path)
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Return the members of a JSON object; UsageError for invalid JSON or other documents."""
+def _parse(path: Path) -> Any:
     try:
-        document = json.loads(read_text(path), parse_int=integer)
+        return json.loads(read_text(path), parse_int=integer)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"cannot be read as JSON ({error})", where=path) from error
-    if not isinstance(document, dict):
+
+
+def _members(path: Path, content: Any) -> dict[str, Any]:
+    if not isinstance(content, dict):
         raise NoLabelsError("no labels in this JSON", where=path)
-    return document
+    return content
 
 
 def _timeline(path: Path, document: Mapping[str, Any], collector: LabelCollector) -> LabelTrack:

@@ -115,6 +115,15 @@ def _first(known: Iterable[str], names: Sequence[str]) -> str:
     return next((name for name in known if name in names), "")
 
 
+def given_rate_hz(columns: Mapping[str, str], where: str) -> float:
+    """Return the frame rate of ``--columns fps=``; UsageError without it."""
+    rate_hz = rate_of(columns.get("fps", ""))
+    if rate_hz is None:
+        hint = "give it: --columns fps=25"
+        raise UsageError("frames of an unknown rate", where=where, hint=hint)
+    return rate_hz
+
+
 def _is_rate(role: str, text: str) -> bool:
     return role == "fps" and rate_of(text) is not None
 

@@ -1,18 +1,29 @@
-"""Labels from text files of annotation tools: Audacity, Raven Pro, and RTTM."""
+"""Labels from text files of annotation tools: Audacity, Raven Pro, ELAN and RTTM; of frames.
+
+Text exported by ELAN has the columns tier, participant, begin, end, duration and annotation. Text
+about frames has the label of each frame in a line, or lines "1-81 walk" (Breakfast).
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from costream.core.errors import UsageError
 from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, read_text, seconds
+from costream.labels.formats.csv_files import read_table
+from costream.labels.formats.label_headings import KNOWN, given_rate_hz
 from costream.labels.recording import Label
 
 _BEGIN, _END, _OFFSET = "begin time (s)", "end time (s)", "file offset (s)"
-_CALLED = ("label", "annotation", "species", "type")  # usual columns for labels
+_CALLED = ("label", "annotation", "species", "type", "common name")  # usual columns for labels
 _AUDACITY = re.compile(r"-?[0-9.,:]+\t-?[0-9.,:]+(\t|$)")
+_PLACES = ("begin file", "begin path")  # columns of the recording; BirdNET writes its path
+_ELAN_TIME = re.compile(r"\d{1,2}:\d\d:\d\d\.\d{3}")
+_FRAMES = re.compile(r"(\d+)-(\d+)\s+(\S.*)")
+_REPEATS = 4  # lines of frames for each change of the label, at least
 _NO_VALUE = "<NA>"  # an RTTM field without a value
 
 
@@ -25,6 +36,15 @@ def read_text_labels(path: Path, collector: LabelCollector) -> Iterator[LabelTra
         return _raven(path, lines, collector)
     if not first or _AUDACITY.match(first) or path.name.lower().endswith(".audacity.txt"):
         return iter([_audacity(path, lines, collector)])
+    if not _ELAN_TIME.match(first) and len(_elan_times(first)) >= 2:
+        return iter([_elan(path, lines, collector)])
+    names = [name.strip().lower() for name in first.split("\t")]
+    if len(names) > 1 and not KNOWN.isdisjoint(names):
+        return read_table(path, collector)
+    rows = [line.strip() for line in lines if line.strip()]
+    changes = sum(one != other for one, other in pairwise(rows))
+    if all(map(_FRAMES.fullmatch, rows)) or len(rows) > _REPEATS * (1 + changes):
+        return iter([_frames(path, rows, collector)])
     raise NoLabelsError(
         f"no Audacity or Raven labels: line 1 is {first.strip()!r:.60}",
         where=path,
@@ -46,6 +66,41 @@ def _audacity(path: Path, lines: list[str], collector: LabelCollector) -> LabelT
     return LabelTrack(path, (), tuple(labels))
 
 
+def _elan_times(line: str) -> list[str]:
+    return [cell for cell in line.split("\t") if _ELAN_TIME.fullmatch(cell.strip())]
+
+
+def _elan(path: Path, lines: list[str], collector: LabelCollector) -> LabelTrack:
+    """Return the annotations of text that ELAN exported; a part is a tier."""
+    labels: list[Label] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        times, cells = _elan_times(line), line.split("\t")
+        if len(times) < 2:
+            collector.lose(path, f"line {number}", "no begin and end")
+        elif collector.wants(cells[0].strip()):
+            labels += collector.label(path, f"line {number}", times[0], times[1], cells[-1])
+    return LabelTrack(path, (), tuple(labels), has_parts=True)
+
+
+def _frames(path: Path, rows: list[str], collector: LabelCollector) -> LabelTrack:
+    """Return the labels of frames: one a line, or of ranges whose first frame is 1."""
+    rate_hz = given_rate_hz(collector.columns, str(path))
+    labels: list[Label] = []
+    at = 0  # frames so far
+    for number, (text, same) in enumerate(groupby(rows), 1):
+        found = _FRAMES.fullmatch(text)
+        if found is None:
+            first, end, name = at, at + len(list(same)), text
+        else:
+            first, end, name = int(found[1]) - 1, int(found[2]), found[3]
+        spot = f"stretch {number}"
+        labels += collector.label(path, spot, first / rate_hz, end / rate_hz, name)
+        at = end
+    return LabelTrack(path, (), tuple(labels), at / rate_hz)
+
+
 def _raven(path: Path, lines: list[str], collector: LabelCollector) -> Iterator[LabelTrack]:
     """Yield the tracks of a Raven Pro selection table, which may refer to several files."""
     head = [name.strip().lower() for name in lines[0].split("\t")]
@@ -55,6 +110,7 @@ def _raven(path: Path, lines: list[str], collector: LabelCollector) -> Iterator[
         columns = ", ".join(lines[0].strip().split("\t"))
         what = f"the table has no column {missing}; its columns are {columns:.300}"
         raise UsageError(what, where=f"{path}, line 1")
+    of_file = next((column for column in _PLACES if column in head), "")
     found: dict[str, dict[tuple[str, float], Label]] = {}
     for number, line in enumerate(lines[1:], 2):
         if not line.strip():
@@ -70,8 +126,8 @@ def _raven(path: Path, lines: list[str], collector: LabelCollector) -> Iterator[
             except ValueError as error:
                 collector.error(path, spot, str(error))
                 continue
-        file = cells.get("begin file", "").strip()
-        if "begin file" in head and not file:
+        file = cells.get(of_file, "").strip()
+        if of_file and not file:
             collector.error(path, spot, "no file")
             continue
         of = found.setdefault(file, {})
