@@ -183,8 +183,8 @@ def test_persons_of_a_video_go_through_the_frontend(monkeypatch: Any) -> None:
     given = frames(10)
 
     class Tracker:
-        def __init__(self, persons: int, places: str | None) -> None:
-            assert (persons, places) == (2, None)
+        def __init__(self, persons: int, places: str | None, network: str) -> None:
+            assert (persons, places, network) == (2, None, "pose")
 
         def find(self, frame: VideoFrame) -> SkeletonFrame:
             assert frame.rgb.shape == (4, 4, 3)
@@ -209,7 +209,7 @@ def test_several_persons_are_found_where_the_network_needs_them(
     axes: int, places: str | None, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(streaming, "PoseTracker", lambda *given: given)
-    assert made(axes=axes).person_finder(3) == (3, places)
+    assert made(axes=axes).person_finder(3) == (3, places, "pose")
 
 
 def test_pictures_of_two_axes() -> None:
