@@ -256,3 +256,19 @@ def test_cvat(tmp_path):
         read(tmp_path / "a.xml", text)
     with pytest.raises(UsageError, match="no tracks of CVAT for video"):
         read(tmp_path / "a.xml", "<annotations/>")
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ([{"start": None, "end": 2, "labels": ["a"]}], "invalid annotations (TypeError"),
+        ([{"ranges": [{"start": 1}], "timelinelabels": ["a"]}], "annotations (KeyError('end'))"),
+        ([{"start": 1, "end": 2, "labels": 7}], "invalid annotations (TypeError"),
+    ],
+)
+def test_damaged_tasks_of_label_studio(tmp_path, values, says):
+    task = {"id": 1, "video": "room.mp4", "label": values}
+    with pytest.raises(UsageError) as error:
+        read(tmp_path / "p.json", json.dumps([task]), "fps=20")
+    assert str(error.value).startswith(f"{tmp_path / 'p.json'}: task 1: ")
+    assert says in str(error.value)

@@ -37,20 +37,28 @@ def read_tasks(
     """
     for task in tasks:
         labels: list[Label] = []
-        for number, value in enumerate(_values(path, task, collector), 1):
-            spot = f"task {task['id']}, annotation {number}"
-            classes: list[Any] = next((value[key] for key in _CLASSES if value.get(key)), [""])
-            spans = _spans(path, value, collector)
-            if not spans:
-                collector.warn("annotations without start and end, left out", f"{path}, {spot}")
-            for start, end in spans:
-                for name in classes:
-                    labels += collector.label(path, spot, start, end, str(name))
+        try:
+            labels += _labels(path, task, collector)
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            collector.error(path, f"task {task['id']}", f"invalid annotations ({error!r:.60})")
         address = _media(task)
         name = address.partition(_LOCAL)[2] or address.partition("?")[0]
         name = name.rpartition("/")[2]
         names = tuple(dict.fromkeys((_UPLOAD.sub("", name), name)))
         yield LabelTrack(path, names, tuple(labels), single=len(tasks) == 1)
+
+
+def _labels(path: Path, task: Mapping[str, Any], collector: LabelCollector) -> Iterator[Label]:
+    """Yield the labels of a task; TypeError and the like for another structure."""
+    for number, value in enumerate(_values(path, task, collector), 1):
+        spot = f"task {task['id']}, annotation {number}"
+        classes: list[Any] = next((value[key] for key in _CLASSES if value.get(key)), [""])
+        spans = _spans(path, value, collector)
+        if not spans:
+            collector.warn("annotations without start and end, left out", f"{path}, {spot}")
+        for start, end in spans:
+            for name in classes:
+                yield from collector.label(path, spot, start, end, str(name))
 
 
 def _media(task: Mapping[str, Any]) -> str:
@@ -83,7 +91,9 @@ def _spans(
     if value.get("ranges"):
         rate_hz = given_rate_hz(collector.columns, str(path))
         return [((r["start"] - 1) / rate_hz, r["end"] / rate_hz) for r in value["ranges"]]
-    return [(value["start"], value["end"])] if {"start", "end"} <= value.keys() else []
+    return (
+        [(float(value["start"]), float(value["end"]))] if {"start", "end"} <= value.keys() else []
+    )
 
 
 def read_cvat(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]:

@@ -61,13 +61,16 @@ def _boris(
     for line, row in rows:
         cells, spot = dict(zip(names, row, strict=False)), f"line {line}"
         file, label = recorded(cells.get(of, "")), cells.get("behavior", "")
+        if of and not file:
+            collector.lose(path, spot, "no file")
+            continue
         labels = found.setdefault(file, [])
         key, status = (file, cells.get("subject", ""), label), cells.get(kind, "").upper()
         if status == "START" and key not in begun:
-            begun[key] = spot, cells["time"]
+            begun[key] = spot, cells.get("time", "")
         elif status == "STOP" and key in begun:
             spot, start = begun.pop(key)
-            labels += collector.label(path, spot, start, cells["time"], label)
+            labels += collector.label(path, spot, start, cells.get("time", ""), label)
         elif status == "POINT":
             collector.warn("events without length, left out", f"{path}, {spot}")
         else:
@@ -101,7 +104,7 @@ def _charades(
             labels += collector.label(path, f"line {line}", start, end, classes.get(code, code))
         length = cells.get("length", "")
         duration_s = float(length) if _is_number(length) else None
-        yield LabelTrack(path, (cells["id"],), tuple(labels), duration_s, single=False)
+        yield LabelTrack(path, (cells.get("id", ""),), tuple(labels), duration_s, single=False)
 
 
 def _ava(path: Path, rows: Rows, collector: LabelCollector) -> Iterator[LabelTrack]:
@@ -143,7 +146,7 @@ def read_via(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]:
             (file,) = json.loads(cells["file_list"])
             times = json.loads(cells["temporal_coordinates"])
             values = [str(value) for value in json.loads(cells["metadata"]).values()]
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             collector.error(path, spot, f"not a segment of VIA ({error!r:.60})")
             continue
         labels = found.setdefault(str(file), [])
