@@ -75,9 +75,12 @@ def test_seconds_of_ava_are_joined(tmp_path):
     assert found == {"v": [("12", 901.5, 903.5), ("12", 906.5, 907.5)]}
 
 
-def test_clips_without_events_of_desed(tmp_path):
+def test_clips_without_events_of_desed(tmp_path, caplog):
     text = "filename\tonset\toffset\tevent_label\na.wav\t\t\t\nb.wav\t1\t2\tdog\n"
     assert read(tmp_path / "a.tsv", text) == {"a.wav": [], "b.wav": [("dog", 1.0, 2.0)]}
+    assert "left out" not in caplog.text
+    read(tmp_path / "a.tsv", text + "b.wav\t3\t4\t\n")
+    assert f"annotations left out (no label): {tmp_path / 'a.tsv'}, line 4" in caplog.text
 
 
 def test_named_columns(tmp_path, caplog):
@@ -203,6 +206,7 @@ def test_praat(tmp_path, text, caplog):
         "act\t\t00:00:07.000\t7.0\t00:00:08.500\t8.5\tsit down\nact\t\t\t\t\n",
         "Selection\tBegin Time (s)\tEnd Time (s)\tCommon Name\tBegin Path\tFile Offset (s)\n"
         "1\t3.25\t6.9\twalk\tC:\\x\\room.mp4\t3.25\n2\t7\t8.5\tsit down\tC:\\x\\room.mp4\t7\n",
+        "Begin Time (s)\tEnd Time (s)\tLabel\t\n3.25\t6.9\twalk\tx\n7\t8.5\tsit down\ty\n",
         "onset\toffset\tevent_label\n3.25\t6.9\twalk\n7\t8.5\tsit down\n",
     ],
 )

@@ -68,13 +68,15 @@ def read_table(
     found: dict[tuple[str, str], list[Label]] = {} if of else {("", ""): []}
     for line, row in rows:
         cells = dict(zip(names, row, strict=False))
+        cells.pop("", None)  # a column without a heading
         name, group_name = cells.get(of, ""), cells.get(group.lower() if group else "group", "")
         if len(row) > len(names) or (of and not name):
             what = "more cells than columns" if len(row) > len(names) else "no file"
             collector.error(path, f"line {line}", what)
             continue
         labels = found.setdefault((recorded(name), group_name) if of else ("", ""), [])
-        is_empty = of and not is_list and not cells.get(headings.label)  # of DESED: no events
+        filled = any(map(cells.get, (headings.start, headings.end, headings.label)))
+        is_empty = of and not is_list and not filled  # of DESED: no events
         if collector.wants(cells.get("model") or None) and not is_empty:
             labels += _labels(path, f"line {line}", cells, headings, collector, cut=not is_list)
     for (name, group_name), labels in found.items():

@@ -126,7 +126,7 @@ def _raven(path: Path, lines: list[str], collector: LabelCollector) -> Iterator[
             except ValueError as error:
                 collector.error(path, spot, str(error))
                 continue
-        file = cells.get(of_file, "").strip()
+        file = cells.get(of_file, "").strip() if of_file else ""
         if of_file and not file:
             collector.error(path, spot, "no file")
             continue

@@ -60,7 +60,7 @@ def _boris(
     begun: dict[tuple[str, str, str], tuple[str, str]] = {}
     for line, row in rows:
         cells, spot = dict(zip(names, row, strict=False)), f"line {line}"
-        file, label = recorded(cells.get(of, "")), cells.get("behavior", "")
+        file, label = recorded(cells.get(of, "")) if of else "", cells.get("behavior", "")
         if of and not file:
             collector.lose(path, spot, "no file")
             continue
