@@ -27,6 +27,7 @@ READERS: dict[str, LabelReader] = {
     ".csv": read_table,
     ".tsv": read_table,
     ".txt": read_text_labels,
+    ".ann": read_text_labels,  # of sed_eval
     ".srt": read_subtitles,
     ".vtt": read_subtitles,
     ".rttm": read_rttm,
@@ -67,8 +68,8 @@ def read_files(labels: Path, collector: LabelCollector, group: str | None) -> li
     if not tracks:
         collector.raise_errors()
         hint = (
-            "supported are tables (CSV, TSV), JSON, JSON lines, SRT, VTT, RTTM, ELAN, labels of"
-            " Audacity and Raven, and more: costream help train"
+            "supported are tables (CSV, TSV), JSON, JSON lines, SRT, VTT, RTTM, ELAN, Praat,"
+            " labels of Audacity and Raven, and more: costream help train"
         )
         raise UsageError("it contains no labels", where=labels, hint=hint)
     return tracks

@@ -13,7 +13,7 @@ from costream.core.errors import ModelError, UsageError
 from costream.core.registry import Entry
 from costream.models.imported_card import imported_card, with_notes
 from costream.weights_io.card import Card
-from costream.weights_io.foreign import ForeignCheckpoint, read_foreign
+from costream.weights_io.foreign import ForeignCheckpoint, read_foreign, without_parts
 from costream.weights_io.import_settings import CARD_KEYS, KEYS, TERMS, ImportSettings
 from costream.weights_io.importer import FRONTEND_IMPORTERS, IMPORTERS, nearest
 from costream.weights_io.store import published
@@ -58,7 +58,7 @@ def import_files(
     """
     weights = ImportSettings(config, KEYS).get("weights")
     config = {key: value for key, value in config.items() if key != "weights"}
-    checkpoints = [read_foreign(path, weights) for path in paths]
+    checkpoints = [read_foreign(path, weights) for path in without_parts(paths)]
     fronts: dict[str, list[ForeignCheckpoint]] = {}
     networks: list[ForeignCheckpoint] = []
     for checkpoint in checkpoints:

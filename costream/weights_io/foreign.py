@@ -191,6 +191,15 @@ def _load_safetensors(path: Path) -> Any:
     )
 
 
+def without_parts(paths: Iterable[Path]) -> list[Path]:
+    """Return the paths with only the first of the parts of each safetensors checkpoint."""
+    first: dict[object, Path] = {}
+    for path in paths:
+        part = _SHARD.fullmatch(path.name)
+        first.setdefault((path.parent, part[1], part[3]) if part else (path, len(first)), path)
+    return list(first.values())
+
+
 def _load_shards(path: Path, names: Iterable[str]) -> dict[str, Tensor]:
     """Return the tensors of safetensors files next to ``path``; ModelError if one is missing."""
     from safetensors.torch import load_file

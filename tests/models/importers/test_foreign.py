@@ -20,7 +20,7 @@ from costream.core.errors import ModelError
 from costream.models.importing import import_files
 from costream.weights_io.card import Card
 from costream.weights_io.file import write_weights
-from costream.weights_io.foreign import read_foreign
+from costream.weights_io.foreign import read_foreign, without_parts
 
 WEIGHTS = {"0.weight": torch.arange(6.0).reshape(2, 3), "0.bias": torch.tensor([0.5, -1.0])}
 NUMPY = {name: value.numpy() for name, value in WEIGHTS.items()}
@@ -360,6 +360,9 @@ def test_parts_of_safetensors(tmp_path: Path) -> None:
     for name, (key, value) in zip(names, WEIGHTS.items(), strict=True):
         save_file({key: value}, tmp_path / name)
     check(tmp_path / names[0])
+    other = tmp_path / "other.pth"
+    paths = [tmp_path / names[1], other, tmp_path / names[0], other]
+    assert without_parts(paths) == [tmp_path / names[1], other, other]
     listed = dict(zip(WEIGHTS, names, strict=True))
     index = tmp_path / "m.safetensors.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": listed}), "utf-8")
