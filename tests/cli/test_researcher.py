@@ -58,9 +58,7 @@ def test_official_oadtr_on_thumos_pickles(tmp_path):
     }
     (tmp_path / "features.pickle").write_bytes(pickle.dumps(features))
     import_model(tmp_path, "labels=thumos14", "decoder_heads=4")
-    predictions(
-        tmp_path, "detect", "-m", "cooadtr", "features.pickle", "--wait", "--top-k", 22, "-o", "out"
-    )
+    predictions(tmp_path, "detect", "features.pickle", "--wait", "--top-k", 22, "-o", "out")
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "features.pickle#video_test_0000004.jsonl",
         "features.pickle#video_test_0000006.jsonl",
@@ -87,7 +85,7 @@ def test_cooadtr_on_npy_features(tmp_path, name):
     arrays, _ = reference(tmp_path, name)
     np.save(tmp_path / "features.npy", arrays["x"])
     import_model(tmp_path, "labels=thumos14", "num_heads=4", "window=64")
-    found = predictions(tmp_path, "detect", "-m", "cooadtr", "features.npy", "--wait")
+    found = predictions(tmp_path, "detect", "features.npy", "--wait")
     expected = softmax(arrays["window_out"].astype(np.float64))
     np.testing.assert_allclose([p["scores"] for p in found], expected, atol=2e-5)
 
@@ -97,7 +95,7 @@ def test_deepcot_on_feature_rows(tmp_path):
     arrays, _ = reference(tmp_path, "deepcot_L3")
     np.save(tmp_path / "song.npy", arrays["x"][0].T)
     import_model(tmp_path, "labels=gtzan", "num_heads=4", "window=8")
-    found = predictions(tmp_path, "detect", "-m", "cooadtr", "song.npy", "--wait")
+    found = predictions(tmp_path, "detect", "song.npy", "--wait")
     # Until every block's window is full, the authors' network gives nothing, and so does --wait.
     assert [p["i"] for p in found] == list(range(int(arrays["first_step"]), 140))
     expected = softmax(arrays["step_out"][:, 0].astype(np.float64))

@@ -176,7 +176,7 @@ def test_persons_in_files_and_views(tmp_path: Path) -> None:
         assert shown.replace("_", " ").count("(person 2)") == sum(s.person == 2 for s in segments)
     starts = [line.split()[0] for line in text["txt"].split("\n") if "person 2" in line]
     assert starts == sorted(starts)
-    table = text["txt"].split("\n")[2:-3]
+    table = text["txt"].split("\n")[2:-4]
     assert len({line.rindex(".") for line in table if line}) == 1
     shown = console.file.getvalue()
     assert "person" in shown.split("\n")[1]
@@ -197,7 +197,8 @@ def test_persons_in_files_and_views(tmp_path: Path) -> None:
     # One person alone is shown as ever.
     alone, one = RecordSink(), FinalTimeline(console, "b")
     run(people(60, [range(60)])[0], model, [alone, one], follow_persons=True)
-    assert "person" not in console.file.getvalue().split("b\n")[-1]
+    heading, *_ = console.file.getvalue().split("b\n")[-1].split("\n")
+    assert "person" not in heading
     assert {s.person for s in alone.of(Segment)} == {1}
 
 

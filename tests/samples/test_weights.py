@@ -20,10 +20,10 @@ from kit.runs import records, run
 
 # Of each sample: the command, the model and what it calls that nothing happens.
 SAMPLE = {
-    "moves.csv": ("detect", "-m", "cooadtr", "costgcn", "background"),
-    "room.mp4": ("detect", "-m", "cooadtr", "cooadtr", "background"),
-    "street.ogg": ("listen", "-m", "cotrans,cosounds", "cosounds", "silence"),
-    "band.ogg": ("listen", "-m", "cotrans,cosounds", "cotrans", "no music"),
+    "moves.csv": ("detect", "costgcn", "background"),
+    "room.mp4": ("detect", "cooadtr", "background"),
+    "street.ogg": ("listen", "cosounds", "silence"),
+    "band.ogg": ("listen", "cotrans", "no music"),
 }
 SOUNDS = ["street.ogg", "band.ogg"]
 KNOWN_AFTER_S = 0.7
