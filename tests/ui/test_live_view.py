@@ -469,6 +469,19 @@ def test_before_the_first_output_it_says_what_it_waits_for() -> None:
     assert "waiting for the first output" in text_of(pose_state(outputs=False))
 
 
+def test_a_model_of_sound_says_that_there_is_no_sound() -> None:
+    heads = (
+        Head("nanodet", "0" * 64, LABELS, None, 0.0, 0.5),
+        Head("mn04", "0" * 64, ("Siren", "Dog"), None, 0.5, 0.3),
+    )
+    options = {"timeline": Timeline(), "sound": "none (there is no sound in it, only video)"}
+    silent = text_of(state_of(header(heads=heads, options=options)))
+    assert re.search(r"^mn04 +no sound", silent, re.MULTILINE)
+    assert "waiting for the first step" in silent  # the pictures
+    heard = text_of(state_of(header(heads=heads)))
+    assert re.search(r"^mn04 +waiting for the first step", heard, re.MULTILINE)
+
+
 def test_a_live_source_that_is_lost_does_not_look_live() -> None:
     target, heard = console(force_terminal=True, height=24), header(kind="audio", duration_s=None)
     view = LiveView(target, "mic", live=True)

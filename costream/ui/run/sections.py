@@ -102,7 +102,8 @@ class LineGroups:
             return [title.append("unknown", "dim")]
         if not head_state.top:
             what = "output" if self._state.steps else "step"
-            return [title.append(f"waiting for the first {what}", "dim")]
+            state = "no sound" if self._is_silent(head) else f"waiting for the first {what}"
+            return [title.append(state, "dim")]
         room = self._viewport.width - title.cell_len
         width = max(_GUTTER - 1, min(self._state.label_width, self._viewport.width // 3))
         lines = []
@@ -118,6 +119,14 @@ class LineGroups:
             line.append(name, quiet).append(" ").append(bar, style)
             lines.append(line.append(f" {score:5.2f}", quiet))
         return lines
+
+    def _is_silent(self, head: str | None) -> bool:
+        """Return whether a head is of the sound of a video, which comes second, and there is none.
+
+        The entry "sound" of the header's options is then the reason.
+        """
+        first = next(iter(self._state.head_states), None)
+        return head != first and isinstance(self._state.header.options.get("sound"), str)
 
     @property
     def _mark(self) -> str:
