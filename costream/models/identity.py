@@ -20,6 +20,7 @@ class WeightsIdentity:
     weights_sha256: str  # of the tensors
     card_sha256: str  # of the card: labels, thresholds, rates
     finds_objects: bool = False
+    classifies: bool = True  # whether one of the models has predictions
     gated: bool = False  # token-gated
     looks: bool = False  # see ``ModelInfo.looks``
     events: tuple[str, ...] = ()  # labels that are not background
@@ -39,8 +40,9 @@ def identify(name: str, weights: str | os.PathLike[str] | None = None) -> Weight
     tensors = ",".join(metadata.get("tensors_sha256", "") for metadata in headers)
     cards = [Card.from_json(text) for text in texts if text]
     finds_objects = any(card.finds_objects for card in cards)
+    classifies = not all(card.finds_objects for card in cards)
     gated = any(is_gated(card.architecture) for card in cards)
     looks = any(card.finds_objects and not is_gated(card.architecture) for card in cards)
     sha256 = hashlib.sha256("".join(texts).encode()).hexdigest()
     events = tuple(label for card in cards for label in card.events)
-    return WeightsIdentity(tensors, sha256, finds_objects, gated, looks, events)
+    return WeightsIdentity(tensors, sha256, finds_objects, classifies, gated, looks, events)

@@ -90,6 +90,11 @@ def test_a_batch_takes_each_file_by_its_kind(folder: Path, tmp_path: Path) -> No
     assert summary["inputs"] == {"total": 6, "done": 3, "skipped": 3}
     models = {path.name: records(path)[0]["model"] for path in out.glob("*.jsonl")}
     assert models == {"film.mp4.jsonl": BOTH, "silent.mp4.jsonl": BOTH, "street.ogg.jsonl": SOUND}
+    tables = {name: rows(out / f"{name}.csv") for name in ("timeline", "objects", "predictions")}
+    models = {name: {(row["name"], row.get("model")) for row in tables[name]} for name in tables}
+    assert models["timeline"] >= {("silent.mp4", DETECTOR), ("street.ogg", SOUND)}
+    assert {name for name, _ in models["objects"]} == {"silent.mp4"}
+    assert models["predictions"] == {("film.mp4", SOUND), ("street.ogg", SOUND)}
     again = run("batch", folder, "-o", out, "--end", "3", "--jobs", "1")
     assert "6 kept" in again.stderr
 

@@ -14,6 +14,7 @@ from typing import Any
 from costream.core.errors import CostreamError, ExitCode, SourceError
 from costream.core.formatting import clean, counted, listed
 from costream.core.hysteresis import match_labels
+from costream.core.settings import AUTO
 from costream.core.user_code import code_files
 from costream.models.catalogue import check_licence
 from costream.models.identity import identify
@@ -236,8 +237,13 @@ class _Batch:
 
     def _tables(self, plan: BatchPlan, head: dict[str, Any]) -> None:
         """Write the tables over all inputs, in their order."""
-        objects = self.weights.finds_objects
-        tables = MergedTables(self.output, self.options.predictions, objects=objects)
+        tables = MergedTables(
+            self.output,
+            self.options.predictions,
+            objects=self.weights.finds_objects,
+            classes=self.weights.classifies,
+            several=self.options.model == AUTO,
+        )
         tables.open()
         for item in plan.inputs:
             entry = self.journal.entries.get(item.name)

@@ -44,27 +44,38 @@ class MergedInput:
 class MergedTables:
     """Tables over all inputs: ``open``, ``add`` each input in table order, ``close``.
 
-    ``predictions.csv`` (or ``.parquet``): one row per step, or for a model that finds objects
-    ``objects.csv``: one row per box; ``timeline.csv``: one row per segment; ``compute.csv``: one
-    row per input; ``failures.csv``: one row per input that failed, ended early or was damaged.
-    The first column is the input's name; the second of predictions and segments of several heads
-    is ``model``. ``summary.json`` holds counts and sums.
+    ``predictions.csv`` (or ``.parquet``): one row per step; ``objects.csv``: one row per box;
+    ``timeline.csv``: one row per segment; ``compute.csv``: one row per input; ``failures.csv``: one
+    row per input that failed, ended early or was damaged. The first column is the input's name; the
+    second of predictions and segments of several heads, or of several models, is ``model``.
+    ``summary.json`` holds counts and sums.
     """
 
     def __init__(
-        self, folder: Path, predictions: PredictionTableKind = "csv", *, objects: bool = False
+        self,
+        folder: Path,
+        predictions: PredictionTableKind = "csv",
+        *,
+        objects: bool = False,
+        classes: bool = True,
+        several: bool = False,
     ) -> None:
+        """``objects``, ``classes``: whether there are boxes, and predictions, of the models.
+
+        ``several``: inputs have different models.
+        """
         self._folder = folder
-        self._timeline = _SegmentRows(_csv_rows(folder / "timeline.csv"), counts=objects)
+        rows = _csv_rows(folder / "timeline.csv")
+        self._timeline = _SegmentRows(rows, counts=objects, several=several)
         self._compute = _csv_rows(folder / "compute.csv")
         self._failures = _csv_rows(folder / "failures.csv")
-        self._steps_type = "objects" if objects else "prediction"
-        steps = folder / f"{'objects' if objects else 'predictions'}.{predictions}"
-        self._steps: _ObjectRows | _PredictionRows | None = None
-        if predictions != "none":
-            rows = _csv_rows(steps) if predictions == "csv" else ParquetRows(steps)
-            self._steps = _ObjectRows(rows) if objects else _PredictionRows(rows)
-        self._kept = steps.name
+        self._steps: dict[str, _ObjectRows | _PredictionRows] = {}  # by type of the records
+        self._kept: list[str] = []
+        if objects and predictions != "none":
+            self._steps["objects"] = _ObjectRows(self._step_rows("objects", predictions))
+        if classes and predictions != "none":
+            kind = self._step_rows("predictions", predictions)
+            self._steps["prediction"] = _PredictionRows(kind, several=several)
         self._counts: dict[str, int] = {}
         self._skipped: dict[str, int] = {}
         self._sums = dict.fromkeys(("steps", "segments", "errors", "macs", "dense_macs"), 0)
@@ -75,7 +86,7 @@ class MergedTables:
     def open(self) -> None:
         """Open the tables, and remove tables of steps of another kind."""
         for name in TABLES[:4]:
-            if name != self._kept:
+            if name not in self._kept:
                 (self._folder / name).unlink(missing_ok=True)
         self._compute.open(_COST_COLUMNS)
         self._failures.open(_FAILURE_COLUMNS)
@@ -101,15 +112,15 @@ class MergedTables:
                 total = self._labels.setdefault(record["label"], [0, 0.0])
                 total[0] += 1
                 total[1] += record["end_s"] - record["start_s"]
-            elif record["type"] == self._steps_type and self._steps is not None:
-                self._steps.add(item.name, record, header)
+            elif record["type"] in self._steps:
+                self._steps[record["type"]].add(item.name, record, header)
 
     def close(self, head: dict[str, Any]) -> None:
         """Finish the tables, and write ``summary.json``, which begins with ``head``."""
         for rows in (self._timeline, self._compute, self._failures):
             rows.finish()
-        if self._steps is not None:
-            self._steps.finish()
+        for steps in self._steps.values():
+            steps.finish()
         document = {
             **head,
             "inputs": {"total": sum(self._counts.values()), **dict(sorted(self._counts.items()))},
@@ -126,6 +137,12 @@ class MergedTables:
         file.open()
         file.write(json.dumps(plain(document), ensure_ascii=False, indent=1) + "\n")
         file.finish()
+
+    def _step_rows(self, name: str, kind: PredictionTableKind) -> CsvRows | ParquetRows:
+        """Return the rows of a table of steps, which is kept."""
+        path = self._folder / f"{name}.{kind}"
+        self._kept.append(path.name)
+        return _csv_rows(path) if kind == "csv" else ParquetRows(path)
 
     def _cost(self, item: MergedInput) -> None:
         summary = item.summary
@@ -159,14 +176,14 @@ def _csv_rows(path: Path) -> CsvRows:
 class _SegmentRows:
     """Segments as rows, with the columns of the first one's run."""
 
-    def __init__(self, rows: CsvRows, *, counts: bool) -> None:
-        self._rows, self._counts = rows, counts
+    def __init__(self, rows: CsvRows, *, counts: bool, several: bool) -> None:
+        self._rows, self._counts, self._several = rows, counts, several
         self._columns: SegmentColumns | None = None  # no row yet
 
     def add(self, name: str, record: dict[str, Any], header: dict[str, Any]) -> None:
         columns = self._columns or self._open(header)
         known: dict[str, Any] = {f.name: record.get(f.name) for f in fields(Segment)}
-        segment = Segment(**known)
+        segment = Segment(**{**known, "model": record.get("model") or header.get("model")})
         self._rows.add((name, *columns.row(segment)))
 
     def finish(self) -> None:
@@ -176,7 +193,7 @@ class _SegmentRows:
 
     def _open(self, header: dict[str, Any]) -> SegmentColumns:
         self._columns = SegmentColumns(
-            heads=bool(header.get("heads")),
+            heads=bool(header.get("heads")) or self._several,
             persons=header.get("persons") is not None,
             counts=self._counts,
         )
@@ -210,8 +227,8 @@ class _ObjectRows:
 class _PredictionRows:
     """Predictions as rows, with the columns of the first one, as in each input's table."""
 
-    def __init__(self, rows: CsvRows | ParquetRows) -> None:
-        self._rows = rows
+    def __init__(self, rows: CsvRows | ParquetRows, *, several: bool) -> None:
+        self._rows, self._several = rows, several
         self._columns: PredictionColumns | None = None
 
     def add(self, name: str, record: dict[str, Any], header: dict[str, Any]) -> None:
@@ -221,13 +238,16 @@ class _PredictionRows:
         if columns is None:
             heads = header.get("heads")
             labels = {head["model"]: head["labels"] for head in heads} if heads else None
+            if labels is None and self._several:
+                labels = {header["model"]: header["labels"]}
             persons = header.get("persons") is not None
             columns = PredictionColumns(
                 header["labels"], labels, top, future, scores, persons=persons
             )
             self._open(columns)
         fixed = [record[key] for key in PREDICTION_COLUMNS[:6]]
-        named = record.get("model"), record.get("person")
+        model = record.get("model") or (header.get("model") if self._several else None)
+        named = model, record.get("person")
         self._rows.add([name, *columns.row(fixed, top, future, scores, *named)])
 
     def finish(self) -> None:
