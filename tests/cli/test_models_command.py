@@ -125,7 +125,7 @@ def test_short_lists_and_cards(home: Path, cache: Path) -> None:
     own(cache / "kitchen.safetensors", limits="Not for use. " * 9, licence="MIT", background=None)
     done = models(home, "list")
     assert {"cooadtr", "kitchen"} < {line.split()[0] for line in done.stdout.splitlines()}
-    assert re.search(r"^  cooadtr +4\.8 MB +56\.4 MMAC  6 labels: walk, ", done.stdout, re.M)
+    assert re.search(r"^  cooadtr +research +4\.8 MB +56\.4 MMAC  6 labels: walk, ", done.stdout, re.M)
     assert "miniroad" not in done.stdout
     assert str(cache) not in done.stdout
     assert re.fullmatch(r"\d+ more without weights here: costream models list --all\n", done.stderr)
@@ -147,7 +147,7 @@ def test_what_a_step_takes_here_and_what_is_damaged(home: Path, cache: Path) -> 
     (cache / "broken.safetensors").write_bytes(b"<html>")
     env = {**places(home)["env"], "COSTREAM_WEIGHTS": ""}
     out = run("models", "list", "--time", env=env, cwd=home.parent).stdout
-    assert re.search(r"^  kitchen +\d\.\d MB +[\d.]+ ms  22 labels", out, re.M)
+    assert re.search(r"^  kitchen +unknown +\d\.\d MB +[\d.]+ ms  22 labels", out, re.M)
     assert re.search(r"^Damaged\n  broken ", out, re.M)
 
 

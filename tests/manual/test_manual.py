@@ -109,7 +109,7 @@ def test_the_readme_runs_from_its_first_line_to_its_last(tmp_path: Path) -> None
     program.chmod(0o755)
     (tmp_path / "samples").symlink_to(ROOT / "samples")
     text = "".join(blocks(DOCUMENTS["README"], "sh"))
-    left_out = ("python3 -m venv .venv && ", "costream models fetch ")
+    left_out = ("python3 -m venv .venv && ", "pip install ", "costream models fetch ")
     kept = [line for line in text.splitlines() if not line.startswith(left_out)]
     assert kept[0] == ". .venv/bin/activate"
     done = subprocess.run(

@@ -128,7 +128,7 @@ def test_one_file_in_the_folder_of_models_adds_a_model(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert "colours of pictures so far" in run("models", "list", "--all")
+    assert "colours of pictures so far" in run("models", "list", "--all", "--json")
     run("models", "import", "zoo.pth", "--name", "zoo")
     run("models", "verify", "zoo")
     lines = run(

@@ -131,7 +131,7 @@ def test_one_file_outside_adds_a_network(tmp_path: Path, monkeypatch: pytest.Mon
         return done.stdout
 
     assert "running-sum" in [entry.name for entry in list_models()]
-    assert "the sum of all rows so far" in run("models", "list", "--all")
+    assert "the sum of all rows so far" in run("models", "list", "--all", "--json")
     run("models", "init", "running-sum", "-o", "sum.safetensors")
     (table,) = json.loads(run("bench", "steps", "-m", "running-sum", "--rounds", "5", "--json"))
     assert table["rows"] == [{"rounds": 5, "threads": 1}]

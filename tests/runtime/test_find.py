@@ -94,7 +94,8 @@ def test_rows_are_kept_and_computed_again_for_another_picture(
 
 @pytest.mark.slow
 def test_results_name_the_labels_at_that_time(folder: Path) -> None:
-    run("detect", SAMPLES / "room.mp4", "-o", "out", "-f", "jsonl", "--end", "8", cwd=folder.parent)
+    given = ("-m", "cooadtr", "-o", "out", "-f", "jsonl", "--end", "8")
+    run("detect", SAMPLES / "room.mp4", *given, cwd=folder.parent)
     found = search("out", "all")
     times = {m.time_s: m.labels for m in found.matches if m.file.endswith("room.mp4")}
     assert ("walk",) in times.values()

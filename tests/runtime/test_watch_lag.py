@@ -47,7 +47,7 @@ class SlowModel:
 @pytest.fixture
 def slow(monkeypatch):
     model = SlowModel(load_model("cooadtr"))
-    monkeypatch.setattr(command, "load_checked", lambda _, shares: model)
+    monkeypatch.setattr(command, "load_checked", lambda *_, shares: model)
 
 
 def watch(tmp_path, *args, seconds=10):

@@ -197,7 +197,7 @@ class TokenClassifier(nn.Module):
 
 @register_model(
     "cooadtr",
-    summary="online action detection, continual transformer of one block (default)",
+    summary="online action detection, continual transformer of one block",
     listed=1,
     order=1,
     arguments=THUMOS14,
