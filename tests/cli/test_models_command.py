@@ -125,7 +125,9 @@ def test_short_lists_and_cards(home: Path, cache: Path) -> None:
     own(cache / "kitchen.safetensors", limits="Not for use. " * 9, licence="MIT", background=None)
     done = models(home, "list")
     assert {"cooadtr", "kitchen"} < {line.split()[0] for line in done.stdout.splitlines()}
-    assert re.search(r"^  cooadtr +research +4\.8 MB +56\.4 MMAC  6 labels: walk, ", done.stdout, re.M)
+    assert re.search(
+        r"^  cooadtr +research +4\.8 MB +56\.4 MMAC  6 labels: walk, ", done.stdout, re.M
+    )
     assert "miniroad" not in done.stdout
     assert str(cache) not in done.stdout
     assert re.fullmatch(r"\d+ more without weights here: costream models list --all\n", done.stderr)
