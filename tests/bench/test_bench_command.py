@@ -19,7 +19,7 @@ from kit.media import make_video
 from kit.program import ROOT, costream
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ops_prints_every_table() -> None:
     plain = json.loads(CliRunner().invoke(command, ["ops", "--json"]).stdout)
     assert plain[0]["rows"][0]["published"] == 2445.6

@@ -187,7 +187,7 @@ def test_one_worker_gives_the_same_bytes(tree, reference, tmp_path):
 # --- interrupted and repeated -----------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @posix
 def test_killed_again_and_again_the_tree_is_the_same(tree, reference, tmp_path):
     out, chance, kills = tmp_path / "out", random.Random(11), 0

@@ -16,7 +16,7 @@ RESULTS = {"room.mp4.jsonl", "street.ogg.jsonl", "moves.csv.jsonl"}
 WRITTEN = {*RESULTS, "report.html", ".demo.json"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(os.name == "nt", reason="needs signals and pseudo-terminals")
 def test_an_interrupted_demo_and_one_on_a_terminal(tmp_path: Path) -> None:
     demo = start("demo", cwd=tmp_path)

@@ -25,7 +25,7 @@ def zoo(*arguments: object, cwd: Path) -> dict[str, Any]:
     return {"notes": table["notes"], **{row["network"]: row for row in table["rows"]}}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_networks_for_video_together(tmp_path: Path) -> None:
     run(
         *("models", "init", "miniroad", *SMALL, "--frontend", "cooadtr", "-o", "x.safetensors"),

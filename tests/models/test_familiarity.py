@@ -85,7 +85,7 @@ def test_records_have_it(folder) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tables_and_reports_show_it(folder, tmp_path) -> None:
     stored = read_weights(folder / "sounds.safetensors")
     for name, limit in (("sounds", 1.0), ("sure", 0.0)):

@@ -124,7 +124,7 @@ def test_right_is_right(frames):
     assert first[PLACE["right wrist"], 0] > first[PLACE["left wrist"], 0] + 0.2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sounds_are_those_that_their_scripts_write(monkeypatch):
     monkeypatch.syspath_prepend(str(SAMPLES))
     for module in ("pieces", "recording", "sounds"):

@@ -85,14 +85,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+MARKS = {"OadTR": pytest.mark.slow, "MiniROAD": pytest.mark.long}  # of those that take long
+
+
 @pytest.mark.parametrize(
     ("name", "stepwise"),
     [
         *((name, False) for name in NETWORKS),
-        *(
-            pytest.param(name, True, marks=[pytest.mark.slow] * (name in ("OadTR", "MiniROAD")))
-            for name in NETWORKS
-        ),
+        *(pytest.param(name, True, marks=MARKS.get(name, ())) for name in NETWORKS),
     ],
 )
 def test_training_is_that_of_an_independent_loop(

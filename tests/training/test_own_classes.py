@@ -106,7 +106,7 @@ def test_recordings_with_timelines_are_learnt(base, tmp_path):
     assert "10 user examples (background 4, bend 2, step 2, wave 2)" in read_card(output).trained_on
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fine_tuning_keeps_the_licence_and_repeats_with_its_seed(base, data, tmp_path):
     digests = []
     for name in ("a", "b"):

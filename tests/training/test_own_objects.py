@@ -34,7 +34,7 @@ def trained(base, data, tmp_path_factory):
     return path, done
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_objects_of_eight_pictures_are_found_in_others(trained, tmp_path):
     labels = data_objects.write_pictures(tmp_path / "new", 12, seed=7)
     given = ("--data", tmp_path / "new", "--labels", labels, "--json")
@@ -42,7 +42,7 @@ def test_objects_of_eight_pictures_are_found_in_others(trained, tmp_path):
     assert json.loads(done.stdout)["budgets"][0]["AP50"] > 0.3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_card_and_the_report_say_what_it_is(trained):
     path, done = trained
     assert done.stdout.startswith(f"{path}: lamp, leaf\nvalidation: AP50 ")
@@ -65,7 +65,7 @@ def test_the_card_and_the_report_say_what_it_is(trained):
         assert words in page
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_detect_finds_them_at_the_cost_of_what_changes(trained, tmp_path):
     """The weights run with gates, and what they find can be learnt from again."""
     picture, _ = data_objects.draw(0)
@@ -87,7 +87,7 @@ def test_detect_finds_them_at_the_cost_of_what_changes(trained, tmp_path):
     assert "started from things (Licence of the images)" in read_card(output).trained_on
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_the_weights_knew_is_compared_with(trained, data, tmp_path):
     output = tmp_path / "o.safetensors"
     given = ("--data", data[0], "--labels", data[1], "--steps", 3, "--cache", tmp_path / "cache")

@@ -100,7 +100,7 @@ def test_steps_give_the_same_as_the_clip(trained, tmp_path):
     assert labels == {"tone"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_same_seed_gives_the_same_bytes(kept, base, data, trained, tmp_path):
     path = tmp_path / "own.safetensors"

@@ -66,7 +66,7 @@ ORDERS = {"grow first": ("grow", "slide"), "slide first": ("slide", "grow")}
 SAME = dict.fromkeys("abc", ("grow", "grow"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("classes", "verdict"),
     [(ORDERS, "better than the nearest class mean"), (SAME, "(no|perhaps) better than guessing")],
@@ -156,7 +156,7 @@ def test_steps_give_the_same_as_the_clip(trained, classes):
     assert np.array(stepped) == pytest.approx(whole, abs=2e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_same_seed_gives_the_same_bytes(kept, base, recordings, trained, tmp_path):
     path = tmp_path / "own.safetensors"

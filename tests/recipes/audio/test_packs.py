@@ -54,7 +54,7 @@ def test_no_source_or_song_is_on_two_sides(clips):
     assert {c.part for c in clips} == {*PARTS}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_another_fold_can_be_held_out(packs):
     for fold in ("2", "1"):
         clips = [c for c in read_clips(packs, 29, fold=fold) if c.set == "UrbanSound8K"]

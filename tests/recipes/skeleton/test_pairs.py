@@ -54,7 +54,7 @@ def test_a_pack_is_two_people_in_pixels_the_actor_first(tmp_path):
         read_pairs(tmp_path / "no")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_files_of_unseen_actors_show_what_they_do(tmp_path):
     """Tables with the set's own names of joints, which has no hips, through the command line."""
     with np.load(needed("skel_sbu.npz") / "skel_sbu.npz") as pack:
@@ -113,7 +113,7 @@ def write_tracks_of_nobody_real(packs: Path, folder: Path) -> None:
         )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_from_packs_to_weights(tmp_path):
     files = ("skel_sbu.npz", "action_clips.tar", *(f"skel_{name}.npz" for name in SETS))
     packs = needed(*files)
