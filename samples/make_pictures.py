@@ -83,7 +83,7 @@ def report_picture(target: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         page, shot = Path(folder, "page.html"), Path(folder, "shot.png")
         options = {"output": folder, "format": "jsonl", "scores": True}
-        costream.detect("samples/room.mp4", **options).collect()
+        costream.detect("samples/room.mp4", "cooadtr", **options).collect()
         results = Path(folder, "room.mp4.jsonl")
         make = [sys.executable, "-m", "costream", "report", results, "-o", page, "-q"]
         subprocess.run(make, check=True, capture_output=True)
