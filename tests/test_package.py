@@ -158,6 +158,18 @@ def test_the_sdist_builds_the_same_wheel(wheel: Path, released: Path) -> None:
     assert not any(name.startswith("weights/research") for name in inside)
 
 
+def link_dependencies(packages: Path) -> None:
+    """Link what this process imports into ``packages``, but no part of costream.
+
+    Files .pth are not read there: costream may be installed here to be edited.
+    """
+    for folder in (Path(path) for path in sys.path if Path(path).name == "site-packages"):
+        for path in folder.iterdir():
+            link = packages / path.name
+            if not path.name.startswith("costream") and not link.exists():
+                link.symlink_to(path)
+
+
 @pytest.mark.slow
 def test_an_installed_package_works(wheel: Path, research_wheel: Path, tmp_path: Path) -> None:
     """In an environment of its own, with the dependencies of this one."""
@@ -166,9 +178,7 @@ def test_an_installed_package_works(wheel: Path, research_wheel: Path, tmp_path:
     python, costream = scripts / "python", scripts / "costream"
     site = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = Path(run(python, "-c", site).strip())
-    # Files .pth of these folders are not read: costream may be installed there to be edited.
-    paths = [path for path in sys.path if Path(path).name == "site-packages"]
-    (packages / "dependencies.pth").write_text("\n".join(paths), encoding="utf-8")
+    link_dependencies(packages)
     install = ("install", "-q", "--no-deps", "--no-index", "--force-reinstall")
     run(sys.executable, "-m", "pip", "--python", python, *install, wheel)
     where = run(python, "-c", "import costream; print(costream.__file__)", cwd=tmp_path)
