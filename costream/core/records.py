@@ -215,6 +215,7 @@ class Header:
     began: str | None = None  # live: time of day at 0 s, ISO 8601, UTC
     task: str | None = None  # of the model, if not the recognition of classes
     persons: Count | None = None  # maximum at one time, if each person has predictions
+    frame_rate_hz: float | None = None  # video: frames a second of the source, if known
 
     def __str__(self) -> str:
         return f"{clean(self.source)}: {clean(self.model)}, {self.rate_hz:g} steps a second"

@@ -9,8 +9,11 @@ from pathlib import Path
 from costream.core.errors import UsageError
 from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError
 from costream.labels.formats.annotation_projects import read_cvat
+from costream.labels.formats.boris_projects import read_boris
+from costream.labels.formats.chapter_lists import read_ffmetadata
 from costream.labels.formats.costream_results import read_results
 from costream.labels.formats.csv_files import read_table
+from costream.labels.formats.editor_timelines import read_edl, read_otio
 from costream.labels.formats.elan_tiers import read_elan
 from costream.labels.formats.frame_arrays import SETTINGS_FILE, read_arrays
 from costream.labels.formats.json_files import read_document
@@ -33,6 +36,10 @@ READERS: dict[str, LabelReader] = {
     ".rttm": read_rttm,
     ".textgrid": read_textgrid,
     ".xml": read_cvat,
+    ".boris": read_boris,
+    ".ffmetadata": read_ffmetadata,
+    ".edl": read_edl,
+    ".otio": read_otio,
     ".eaf": read_elan,
     ".npz": read_arrays,
     ".npy": read_arrays,
@@ -44,7 +51,9 @@ _OTHERS = (
     *("predictions.csv", "objects.csv", "compute.csv", "failures.csv", "summary.json"),
     "coco.json",
 )
-_SUFFIXES = sorted((f".{s}" for f in FORMATS.values() for s in f.files), key=len, reverse=True)
+_SUFFIXES = sorted(
+    (f".{s}".lower() for f in FORMATS.values() for s in f.files), key=len, reverse=True
+)
 
 
 def read_files(labels: Path, collector: LabelCollector, group: str | None) -> list[LabelTrack]:

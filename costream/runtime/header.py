@@ -64,6 +64,7 @@ def make_header(
         began=None if info.began_s is None else utc(info.began_s),
         task=card.task,
         persons=persons,
+        frame_rate_hz=info.rate_hz if info.kind == "video" else None,
     )
 
 

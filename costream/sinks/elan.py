@@ -14,10 +14,9 @@ from contextlib import suppress
 from html import escape
 from pathlib import Path
 
-from costream.core.records import Header, Record, Segment, Summary, has_overlaps
-from costream.sinks.atomic import TextOutput
-from costream.sinks.base import TextSink, output_file
-from costream.sinks.stored_timelines import Timelines
+from costream.core.records import Header, Segment
+from costream.sinks.base import output_file
+from costream.sinks.stored_timelines import Timelines, TimelineSink
 
 _ROOT = (
     # A date is required; a constant one makes the output reproducible.
@@ -40,37 +39,20 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 @output_file("eaf", about="timeline as ELAN annotations", order=9)
-class Elan(TextSink):
+class Elan(TimelineSink):
     """EAF with one tier per head, or person; an annotation per segment has its label.
 
     Where labels may overlap there is one tier per label: annotations of a tier must not overlap.
     """
 
-    def __init__(self, out: TextOutput) -> None:
-        super().__init__(out)
-        self._model = ""
-        self._timelines = Timelines()
-
     def open(self, header: Header) -> None:
         """Write the head."""
-        self._model = header.model
-        heads = [h.model for h in header.heads] if header.heads else [None]
-        by_label = has_overlaps(header)
-        heads = heads if header.persons is None else []
-        self._timelines = Timelines(header.labels if by_label else heads, by_label=by_label)
         super().open(header)
         media = _media(header, self._out.path)
         lines = ('<?xml version="1.0" encoding="UTF-8"?>', _ROOT, *media, "<TIME_ORDER>")
         self._out.write("\n".join(lines) + "\n", flush=True)
 
-    def write(self, record: Record) -> None:
-        """Store a segment; other records are ignored."""
-        if isinstance(record, Segment):
-            self._timelines.add(record)
-
-    def close(self, summary: Summary) -> None:
-        """Write times, tiers and the end, and finish."""
-        timelines = self._timelines
+    def _write_timelines(self, timelines: Timelines) -> None:
         firsts, number = {}, 1  # head -> number of its first annotation
         for head in timelines.heads:
             firsts[head] = number
@@ -80,7 +62,7 @@ class Elan(TextSink):
             self._out.write(f'<TIME_SLOT TIME_SLOT_ID="ts{slot}" TIME_VALUE="{ms}"/>\n')
         self._out.write("</TIME_ORDER>\n")
         for head, first in firsts.items():
-            name = _text(head or self._model)
+            name = _text(head or self._header.model)
             self._out.write(f'<TIER LINGUISTIC_TYPE_REF="{_TYPE}" TIER_ID="{name}">\n')
             for k, segment in enumerate(timelines.of(head), first):
                 self._out.write(_annotation(k, segment.label))
@@ -88,8 +70,6 @@ class Elan(TextSink):
         about = f'LINGUISTIC_TYPE_ID="{_TYPE}" TIME_ALIGNABLE="true"'
         last = f'<LINGUISTIC_TYPE GRAPHIC_REFERENCES="false" {about}/>'
         self._out.write(f"{last}\n</ANNOTATION_DOCUMENT>\n")
-        timelines.close()
-        super().close(summary)
 
 
 def _slots(segments: Iterator[Segment], first: int) -> Iterator[tuple[int, int]]:
@@ -121,12 +101,21 @@ def _media(header: Header, result: Path | None) -> list[str]:
         "MEDIA_URL": f"file://{full_path}" if full_path.startswith("/") else f"file:///{full_path}",
         "MIME_TYPE": _MIME_TYPES.get(path.suffix.lower(), f"{header.kind}/*"),
     }
-    with suppress(ValueError):  # Windows has no relative path between drives
-        near = os.path.relpath(path, None if result is None else result.parent)
-        near = Path(near).as_posix()
+    near = relative_path(path, result)
+    if near is not None:
         attributes["RELATIVE_MEDIA_URL"] = near if near.startswith("../") else f"./{near}"
     words = " ".join(f'{key}="{_valid(value)}"' for key, value in attributes.items())
     return [f"{head}>", f"<MEDIA_DESCRIPTOR {words}/>", "</HEADER>"]
+
+
+def relative_path(path: Path, result: Path | None) -> str | None:
+    """Return the path of a file relative to the folder of ``result``, with "/"; None if impossible.
+
+    ``result`` None: relative to the current folder.
+    """
+    with suppress(ValueError):  # Windows has no relative path between drives
+        return Path(os.path.relpath(path, None if result is None else result.parent)).as_posix()
+    return None
 
 
 def _text(text: str) -> str:

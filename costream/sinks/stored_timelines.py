@@ -5,10 +5,20 @@ from __future__ import annotations
 import heapq
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 
-from costream.core.records import Segment, dumps, plain
-from costream.sinks.atomic import Spool
+from costream.core.records import (
+    Header,
+    Record,
+    Segment,
+    Summary,
+    dumps,
+    has_overlaps,
+    plain,
+)
+from costream.sinks.atomic import Spool, TextOutput
+from costream.sinks.base import TextSink
 
 
 class Timelines:
@@ -58,3 +68,41 @@ class Timelines:
         """Discard the segments."""
         for spool in self._spools.values():
             spool.close()
+
+
+class TimelineSink(TextSink, ABC):
+    """Base of sinks that write the timelines of a run when it ends, in ``_write_timelines``.
+
+    There is one timeline for each head or person, or for each label where these may overlap.
+    """
+
+    _header: Header
+
+    def __init__(self, out: TextOutput) -> None:
+        super().__init__(out)
+        self._timelines = Timelines()
+
+    def open(self, header: Header) -> None:
+        """Open the output and the timelines."""
+        self._header = header
+        by_label = has_overlaps(header)
+        heads = [h.model for h in header.heads] if header.heads else [None]
+        heads = heads if header.persons is None else []
+        self._timelines = Timelines(header.labels if by_label else heads, by_label=by_label)
+        super().open(header)
+
+    def write(self, record: Record) -> None:
+        """Store a segment; other records are ignored."""
+        if isinstance(record, Segment):
+            self._timelines.add(record)
+
+    def close(self, summary: Summary) -> None:
+        """Write the timelines, and finish."""
+        timelines, self._timelines = self._timelines, Timelines()
+        self._write_timelines(timelines)
+        timelines.close()
+        super().close(summary)
+
+    @abstractmethod
+    def _write_timelines(self, timelines: Timelines) -> None:
+        """Write the segments, and what follows them."""

@@ -15,11 +15,48 @@ from costream.labels.reading import read_recordings
 from costream.sinks.registry import FORMATS
 
 TIMELINES = sorted(set(FORMATS) - {"coco", "joints", "lines", "mp4", "table"})
+SPAN = {"start_time": {"rate": 4, "value": 1}, "duration": {"rate": 4, "value": 2}}
 SETS = {
     "activitynet": {"database": {"v": {"subset": "a", "annotations": [{"segment": [1, 2]}]}}},
     "actions": {"v": {"subset": "a", "duration": 9.0, "actions": [[1, 2.0, 3.0]]}},
     "frames": {"fps": 4, "classes": ["a"], "videos": [{"video": "v", "labels": [0, 0]}]},
     "segments": {"fps": 4, "frames": 9, "segments": [{"label": "a", "start": 1, "end": 2}]},
+    "tasks": [
+        {
+            "data": {"video": "/data/local-files/?d=v.mp4"},
+            "predictions": [{"result": [{"value": {"start": 1, "end": 2, "labels": ["a"]}}]}],
+        }
+    ],
+    "a.boris": {
+        "behaviors_conf": {"0": {"code": "a", "type": "State event"}},
+        "observations": {
+            "o": {
+                "file": {"1": ["v.mp4"]},
+                "time offset": 1,
+                "media_info": {"length": {"v.mp4": 9}},
+                "events": [[1, "", "a", "", ""], [2, "", "a", "", ""]],
+            }
+        },
+    },
+    "a.otio": {
+        "OTIO_SCHEMA": "Timeline.1",
+        "tracks": {
+            "children": [
+                {
+                    "name": "t",
+                    "children": [
+                        {
+                            "OTIO_SCHEMA": "Clip.1",
+                            "name": "a",
+                            "media_reference": {"target_url": "v.mp4"},
+                            "markers": [{"name": "b", "marked_range": SPAN}],
+                            "source_range": SPAN,
+                        }
+                    ],
+                }
+            ]
+        },
+    },
 }
 
 
@@ -56,13 +93,13 @@ def test_timelines(format, written, tmp_path):
 
 @pytest.mark.parametrize("name", sorted(SETS))
 def test_sets(name, tmp_path):
-    read_damaged(tmp_path / "a.json", json.dumps(SETS[name]).encode())
+    read_damaged(tmp_path / (name if "." in name else "a.json"), json.dumps(SETS[name]).encode())
 
 
 @pytest.mark.parametrize("name", sorted(SETS))
 def test_values_of_other_kinds(name, tmp_path):
     """Every value in a document in turn is something else."""
-    path = tmp_path / "a.json"
+    path = tmp_path / (name if "." in name else "a.json")
 
     def variants(value):
         for other in (None, -1, "x", [], {}, [None], {"a": None}, True, 1e999):

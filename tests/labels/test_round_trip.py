@@ -13,9 +13,16 @@ from costream.core.spelling import composed
 from costream.labels.reading import read_recordings
 from costream.sinks.registry import FORMATS
 
-TIMELINES = sorted(set(FORMATS) - {"coco", "joints", "lines", "mp4", "table"})
+TIMELINES = sorted(set(FORMATS) - {"chapters", "coco", "joints", "lines", "mp4", "table"})
 # Seconds that a time may be off, beside the half microsecond of every timeline.
-PRECISION_S = {"srt": 5e-4, "vtt": 5e-4, "eaf": 5e-4, "rttm": 5e-7}
+FRAME_S = 1 / 25  # of editors' time codes; segments may be shorter
+PRECISION_S = {
+    **dict.fromkeys(("srt", "vtt", "eaf", "ffmetadata"), 5e-4),
+    "otio": 1e-3,
+    "edl": 0.75 * FRAME_S,
+    "rttm": 5e-7,
+    "textgrid": 5e-7,
+}
 WHOLE = {"jsonl", "json"}  # carry every character
 
 # Words of any characters that files may hold; XML has no place for some of them.
@@ -79,3 +86,12 @@ def test_labels_keep_blanks_within(format, written, tmp_path) -> None:
     written([format], tmp_path, "a.mp4", [Segment(0, 1, "stand\nup  and\tdown", 0.5)])
     (recording,) = read_recordings(None, tmp_path)
     assert recording.labels[0].label == "stand\nup  and\tdown"
+
+
+def test_chapters_come_back_in_seconds_with_their_pauses(written, tmp_path) -> None:
+    segments = [Segment(3.2, 6.9, "walk", 0.9), Segment(6.9, 8.0, "sit", 0.9)]
+    written(["chapters"], tmp_path, "a.mp4", segments)
+    (recording,) = read_recordings(None, tmp_path)
+    assert [(label.start_s, label.end_s, label.label) for label in recording.labels] == [
+        *((0, 3, "background"), (3, 7, "walk"), (7, 8, "sit"), (8, None, "background"))
+    ]

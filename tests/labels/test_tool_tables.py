@@ -276,3 +276,94 @@ def test_damaged_tasks_of_label_studio(tmp_path, values, says):
         read(tmp_path / "p.json", json.dumps([task]), "fps=20")
     assert str(error.value).startswith(f"{tmp_path / 'p.json'}: task 1: ")
     assert says in str(error.value)
+
+
+# --- projects and timelines of other programs, as these write them ----------------------------
+
+EDL = (
+    "TITLE: cut\nFCM: DROP FRAME\n\n"
+    "1  A001 V     C        00:01:00;02 00:01:01;02 01:00:00;00 01:00:01;00\n"
+    "* FROM CLIP NAME: room.mp4\n* LOC: 01:00:00;12 GREEN   walk\n"
+    "2  A001 V     D 012    00:00:07;00 00:00:08;15 01:00:01;00 01:00:02;15\n"
+    "* FROM CLIP NAME: room.mp4\n* LOC: 01:00:01;00 GREEN   sit down\n"
+)
+
+
+def test_edit_lists_with_drop_frame_time_codes(tmp_path):
+    # The first frame of the second minute is 00:01:00;02, number 1800 (SMPTE 12M).
+    found = read(tmp_path / "room.mp4.edl", EDL, "fps=29.97")["room.mp4"]
+    starts = [
+        (label, round(start_s * 29.97), round(end_s * 29.97)) for label, start_s, end_s in found
+    ]
+    assert sorted(starts) == [("sit down", 210, 255), ("walk", 1800, 1830)]
+    with pytest.raises(UsageError, match="frames of an unknown rate; give it: --columns fps=25"):
+        read(tmp_path / "a.edl", EDL)
+
+
+def test_chapters_last_until_the_next(tmp_path):
+    text = "0:00 Intro\n(1:05) - Walk 2:30\n1:02:03 The end\n"
+    assert read(tmp_path / "a.txt", text) == {
+        "a": [("Intro", 0, 65), ("Walk 2:30", 65, 3723), ("The end", 3723, None)]
+    }
+
+
+def test_chapters_of_ffmpeg_with_escapes_and_other_sections(tmp_path):
+    text = (
+        ";FFMETADATA1\ntitle=film\n[CHAPTER]\nTIMEBASE=1/10\nSTART=5\nEND=20\n"
+        "title=a\\=b\\; \\#c\\\\\n[STREAM]\ntitle=no\n[CHAPTER]\nSTART=3000000000\nEND=4000000000\n"
+        "title=two \\\nlines\n"
+    )
+    found = [("a=b; #c\\", 0.5, 2.0), ("two  lines", 3.0, 4.0)]
+    assert read(tmp_path / "a.ffmetadata", text) == {"a": found}
+
+
+def test_projects_of_boris(tmp_path, caplog):
+    def observation(file, offset, *events):
+        return {"file": {"1": [file]}, "time offset": offset, "events": events}
+
+    walk = [[3.25, "ann", "walk", "", ""], [6.9, "ann", "walk", "", ""]]
+    sit = [[17, "", "sit down", "", "", 70], [18.5, "", "sit down", "", "", 85]]
+    project = {
+        "behaviors_conf": {"0": {"code": "cough", "type": "Point event"}},
+        "observations": {
+            "one": observation("C:\\films\\room.mp4", 0.0, *walk, [4, "", "cough", "", ""]),
+            "two": observation("sub/b.mp4", 10, *sit, [20, "", "wave", "", ""]),
+        },
+    }
+    found = read(tmp_path / "p.boris", json.dumps(project))
+    assert found == {"C:/films/room.mp4": [WALK], "sub/b.mp4": [SIT]}
+    assert "events without length, left out" in caplog.text
+    assert "annotations left out (a start without its stop)" in caplog.text
+
+
+def test_markers_of_clips_are_their_labels(tmp_path):
+    def span(start, length):
+        return {
+            "start_time": {"rate": 24.0, "value": 24 * start},
+            "duration": {"rate": 24.0, "value": 24 * length},
+        }
+
+    clip = {
+        "OTIO_SCHEMA": "Clip.1",
+        "name": "room.mp4",
+        "source_range": span(0, 10),
+        "media_reference": {"target_url": "file:///films/room%20%C3%A4.mp4"},
+    }
+    markers = [
+        {"name": "walk", "marked_range": span(1, 2)},
+        {"name": "a moment", "marked_range": span(5, 0)},
+    ]
+    tracks = [{"name": "V1", "children": [{**clip, "markers": markers}]}]
+    timeline = {"OTIO_SCHEMA": "Timeline.1", "tracks": {"children": tracks}}
+    found = read(tmp_path / "room ä.mp4.otio", json.dumps(timeline))
+    assert found == {"room ä.mp4": [("walk", 1.0, 3.0)]}
+
+
+def test_pre_annotations_that_nobody_has_corrected(tmp_path, caplog):
+    value = {"start": 3.25, "end": 6.9, "labels": ["walk"]}
+    task = {
+        "data": {"video": "/data/local-files/?d=in%20put/room.mp4"},
+        "predictions": [{"result": [{"value": value}]}],
+    }
+    assert read(tmp_path / "room.mp4.json", json.dumps([task])) == {"room.mp4": [WALK]}
+    assert "nobody has annotated a task, its pre-annotations are taken" in caplog.text

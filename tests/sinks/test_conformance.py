@@ -119,6 +119,18 @@ def check_json(text: str) -> None:
     assert json.loads(text)["schema"] == "costream/1"
 
 
+def check_tasks(tasks: list[dict[str, Any]]) -> None:
+    """Check what Label Studio requires of pre-annotations."""
+    ((task),) = tasks
+    assert len(task["data"]) == 1
+    ((prediction),) = task["predictions"]
+    assert len({region["id"] for region in prediction["result"]}) == len(prediction["result"])
+    for region in prediction["result"]:
+        assert region["type"] == "labels"
+        assert region["value"]["labels"]
+        assert region["value"]["start"] < region["value"]["end"]
+
+
 def check_csv(text: str) -> None:
     rows = list(csv.reader(text.splitlines(keepends=True)))
     assert len({len(row) for row in rows}) == 1
@@ -154,6 +166,7 @@ def check_rttm(text: str) -> None:
 
 CHECKS: dict[str, Callable[[str], None]] = {
     ".jsonl": check_jsonl,
+    ".labelstudio.json": lambda text: check_tasks(json.loads(text)),
     ".coco.json": lambda text: check_coco(json.loads(text)),
     ".json": check_json,
     ".csv": check_csv,
@@ -439,7 +452,8 @@ def test_all_formats_at_once(run: Any, tmp_path: Path) -> None:
             "jsonl, JSON,csv",
             "srt",
             "vtt,table,audacity,jsonl,",
-            "raven,rttm,eaf,joints,coco,mp4,lines",
+            "raven,rttm,boris,chapters,ffmetadata,edl,otio,eaf",
+            "joints,label-studio,textgrid,coco,mp4,lines",
         ]
     )
     assert formats == tuple(FORMATS)

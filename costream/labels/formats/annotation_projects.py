@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from costream.core.errors import UsageError
 from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError
@@ -15,6 +16,7 @@ from costream.labels.recording import Label
 
 _LOCAL = "?d="  # of Label Studio's addresses of local files
 _UPLOAD = re.compile(r"\A[0-9a-f]{8}-")  # put before the names of uploaded files
+_TASK = ("id", "annotations", "predictions")  # of tasks, also of those to be imported
 _CLASSES = ("timelinelabels", "labels")
 
 
@@ -23,7 +25,10 @@ def is_tasks(content: Any) -> bool:
     return (
         isinstance(content, list)
         and bool(content)
-        and all(isinstance(task, dict) and (_media(task) and "id" in task) for task in content)
+        and all(
+            isinstance(task, dict) and _media(task) and not task.keys().isdisjoint(_TASK)
+            for task in content
+        )
     )
 
 
@@ -40,9 +45,11 @@ def read_tasks(
         try:
             labels += _labels(path, task, collector)
         except (TypeError, KeyError, AttributeError, ValueError) as error:
-            collector.error(path, f"task {task['id']}", f"invalid annotations ({error!r:.60})")
+            collector.error(
+                path, f"task {task.get('id', 1)}", f"invalid annotations ({error!r:.60})"
+            )
         address = _media(task)
-        name = address.partition(_LOCAL)[2] or address.partition("?")[0]
+        name = unquote(address.partition(_LOCAL)[2]) or address.partition("?")[0]
         name = name.rpartition("/")[2]
         names = tuple(dict.fromkeys((_UPLOAD.sub("", name), name)))
         yield LabelTrack(path, names, tuple(labels), single=len(tasks) == 1)
@@ -51,7 +58,7 @@ def read_tasks(
 def _labels(path: Path, task: Mapping[str, Any], collector: LabelCollector) -> Iterator[Label]:
     """Yield the labels of a task; TypeError and the like for another structure."""
     for number, value in enumerate(_values(path, task, collector), 1):
-        spot = f"task {task['id']}, annotation {number}"
+        spot = f"task {task.get('id', 1)}, annotation {number}"
         classes: list[Any] = next((value[key] for key in _CLASSES if value.get(key)), [""])
         spans = _spans(path, value, collector)
         if not spans:
@@ -76,9 +83,12 @@ def _values(
         yield from (entry for entries in lists for entry in entries if isinstance(entry, dict))
         return
     done = [note for note in task.get("annotations", ()) if not note.get("was_cancelled")]
+    where = f"{path}, task {task.get('id', 1)}"
     if len(done) > 1:
-        what = "several annotations of one task, the first is taken"
-        collector.warn(what, f"{path}, task {task['id']}")
+        collector.warn("several annotations of one task, the first is taken", where)
+    if not done and task.get("predictions"):
+        collector.warn("nobody has annotated a task, its pre-annotations are taken", where)
+        done = task["predictions"]
     for result in done[0].get("result", ()) if done else ():
         if isinstance(result.get("value"), dict):
             yield result["value"]

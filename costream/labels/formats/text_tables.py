@@ -1,4 +1,4 @@
-"""Labels from text files of annotation tools: Audacity, Raven Pro, ELAN and RTTM; of frames.
+"""Labels from text files: of Audacity, Raven Pro, ELAN and RTTM; chapters; of frames.
 
 Text exported by ELAN has the columns tier, participant, begin, end, duration and annotation. Text
 about frames has the label of each frame in a line, or lines "1-81 walk" (Breakfast).
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from costream.core.errors import UsageError
 from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, read_text, seconds
+from costream.labels.formats.chapter_lists import are_chapters, read_chapters
 from costream.labels.formats.csv_files import read_table
 from costream.labels.formats.label_headings import KNOWN, given_rate_hz
 from costream.labels.recording import Label
@@ -34,6 +35,9 @@ def read_text_labels(path: Path, collector: LabelCollector) -> Iterator[LabelTra
     first = next((line for line in lines if line.strip()), "")
     if _BEGIN in first.lower().split("\t"):
         return _raven(path, lines, collector)
+    rows = [line.strip() for line in lines if line.strip()]
+    if are_chapters(rows):
+        return iter([read_chapters(path, rows, collector)])
     if not first or _AUDACITY.match(first) or path.name.lower().endswith(".audacity.txt"):
         return iter([_audacity(path, lines, collector)])
     if not _ELAN_TIME.match(first) and len(_elan_times(first)) >= 2:
@@ -41,7 +45,6 @@ def read_text_labels(path: Path, collector: LabelCollector) -> Iterator[LabelTra
     names = [name.strip().lower() for name in first.split("\t")]
     if len(names) > 1 and not KNOWN.isdisjoint(names):
         return read_table(path, collector)
-    rows = [line.strip() for line in lines if line.strip()]
     changes = sum(one != other for one, other in pairwise(rows))
     if all(map(_FRAMES.fullmatch, rows)) or len(rows) > _REPEATS * (1 + changes):
         return iter([_frames(path, rows, collector)])
