@@ -88,6 +88,7 @@ def test_docstrings_say_what_is_returned():
     assert docstrings_with_give(paths) == []
 
 
+@pytest.mark.slow
 def test_few_files_see_a_flag_and_a_step():
     assert len(files_of_flag(ROOT, "budget")) <= 18
     frame, sound, row = files_entered(ROOT, FRAME, SOUND, SKELETON)
@@ -113,6 +114,7 @@ def test_nn_imports_only_torch_and_the_standard_library():
     assert not wrong
 
 
+@pytest.mark.slow
 def test_compiled_loops_are_loaded_when_they_are_wanted():
     code = "import sys, costream.models.video.video3d.network; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

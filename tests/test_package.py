@@ -84,6 +84,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_wheel_has_what_it_runs_with_and_no_more(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         sizes = {info.filename: info.compress_size for info in file.infolist()}
@@ -105,6 +106,7 @@ def read_cards(wheel: Path, folder: Path) -> dict[str, Card]:
         return {name: read_card(Path(file.extract(name, folder))) for name in names}
 
 
+@pytest.mark.slow
 def test_the_wheel_has_free_weights_only_and_the_other_wheel_those_for_research(
     wheel: Path, research_wheel: Path, tmp_path: Path
 ) -> None:

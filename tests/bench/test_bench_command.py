@@ -28,6 +28,7 @@ def test_ops_prints_every_table() -> None:
     assert row["eventful, recounted"] == row["eventful, published"] == 467.4
 
 
+@pytest.mark.slow
 def test_converted_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     from costream.bench import conversion
 

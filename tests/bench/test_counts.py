@@ -234,6 +234,7 @@ def test_complete_frames_are_counted_too(pixels: int) -> None:
     assert round(eventful.count_vitdet("spatial", side, None) / 1e9, 1) == eventful.BASE[pixels][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["eventful", "token-wise", "exact", "spatiotemporal"])
 def test_counts_are_the_closed_forms(variant: str) -> None:
     with torch.device("meta"):
@@ -282,6 +283,7 @@ def test_counts_of_vivit_are_those_of_an_independent_count(data: vivit.DataSet) 
         assert round(vivit.count_vivit(data, "eventful", tokens) / 1e12, 4) == expected
 
 
+@pytest.mark.slow
 def test_thresholds_cost_what_their_number_of_tokens_does() -> None:
     for row in eventful.threshold_ops_table().rows:
         assert row[4] == pytest.approx(row[1], abs=0.2)

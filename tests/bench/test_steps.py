@@ -42,6 +42,7 @@ ENCODER_WAYS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_every_way_of_an_encoder_gives_the_same_output(depth: int, activation: str) -> None:

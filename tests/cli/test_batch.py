@@ -110,6 +110,7 @@ def reference(tree, tmp_path_factory) -> Path:
 # --- what it gives ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_input_is_accounted_for(tree, reference):
     told = {row["name"]: (row["status"], row["reason"]) for row in rows(reference / "failures.csv")}
     assert set(told) == set(DAMAGED)
@@ -483,6 +484,7 @@ def test_records_are_kept_for_the_tables_when_not_asked_for(clips, tmp_path):
     assert len(rows(out / "predictions.csv")) == 12
 
 
+@pytest.mark.slow
 def test_predictions_as_parquet(finished, tmp_path):
     parquet = pytest.importorskip(
         "pyarrow.parquet", reason="needs the extra 'parquet'", exc_type=ImportError

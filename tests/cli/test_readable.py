@@ -214,6 +214,7 @@ def test_only_some_objects(tmp_path: Path):
     assert [r["boxes"] for r in kept] == wanted
 
 
+@pytest.mark.slow
 def test_commands_that_fit_are_named(tmp_path):
     words = "only sound; try: costream listen "
     refused(4, words + str(STREET), "detect", "-m", "cooadtr", STREET)

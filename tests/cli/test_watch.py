@@ -193,6 +193,7 @@ def test_a_terminal_shows_what_lasts_to_the_end(clips, tmp_path):
     assert f"0:{told[-1][1]:04.1f}" in seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("uri", "model"), [("room.mp4", "cooadtr"), ("-", "cooadtr"), ("mic", "cosounds")]
 )

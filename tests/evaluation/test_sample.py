@@ -24,6 +24,7 @@ COTRANS = RESEARCH / "cotrans.safetensors"
 ROOM = SAMPLES / "room.mp4"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cotrans", "cosounds", "costgcn", "costgcn-2d", "costgcn-pairs"])
 def test_shipped_weights_are_what_their_cards_say(name: str) -> None:
     path = RESEARCH / f"{name}.safetensors"
@@ -61,6 +62,7 @@ def test_the_figures_are_those_of_a_run() -> None:
     assert measured.ms > 0
 
 
+@pytest.mark.slow
 def test_objects_are_there_or_not() -> None:
     model = load_model("eventful-vitdet", RESEARCH, device="cpu")
     nobody, somebody = (

@@ -49,6 +49,7 @@ def test_networks_for_video_together(tmp_path: Path) -> None:
     assert (tmp_path / "zoo.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_where_nothing_happens_there_is_not_a_precision(tmp_path: Path) -> None:
     labels = tmp_path / "room.csv"
     labels.write_text("start_s,end_s,label\n0,3,background\n", "utf-8")
@@ -58,6 +59,7 @@ def test_where_nothing_happens_there_is_not_a_precision(tmp_path: Path) -> None:
     assert rows["cooadtr"]["accuracy"] == 1
 
 
+@pytest.mark.slow
 def test_rows_of_features_fit_by_their_width(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).random((20, 128), np.float32))
     rows = zoo("rows.npy", cwd=tmp_path)
@@ -71,6 +73,7 @@ def test_rows_of_features_fit_by_their_width(tmp_path: Path) -> None:
     assert "odd.npy: no available network fits this input" in done.stderr
 
 
+@pytest.mark.slow
 def test_sound_has_its_own_networks(tmp_path: Path) -> None:
     street = ROOT / "samples" / "street.ogg"
     labels = ROOT / "samples" / "street.json"

@@ -73,6 +73,7 @@ def marked(value: str, page: str) -> Any:
     return value if page in ("README", "index") else pytest.param(value, marks=pytest.mark.slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [marked(n, n) for n, text in DOCUMENTS.items() if blocks(text, "python")]
 )

@@ -65,6 +65,7 @@ def largest_difference(size: tuple[int, int], frames: int, count: int, scale: in
     return worst
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None)
 @given(st.integers(1, 7), st.integers(1, 7), st.integers(0, 49), st.sampled_from([1, 16]))
 def test_the_default_is_token_wise(height: int, width: int, count: int, scale: int) -> None:

@@ -59,6 +59,7 @@ def test_partial_means_are_over_what_was_seen(
     check(pool, x, expected, chunks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partial", [False, True])
 def test_means_forget_large_features_and_do_not_drift_in_20000_steps(partial: bool) -> None:
     pool = TemporalMean(220, partial=partial)

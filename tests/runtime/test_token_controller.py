@@ -42,6 +42,7 @@ def costs(
     return sink.of(Compute)
 
 
+@pytest.mark.slow
 def test_steps_stay_within_their_operations(tmp_path: Path) -> None:
     video = make_video(tmp_path / "clip.mp4", 40, rate=10, size=(320, 192))
     found = costs(video, Budget.parse("850MMAC"), load_model("eventful-vitdet"))

@@ -94,6 +94,7 @@ def restored(folder: Path, model: Any, spec: FeedSpec = SPEC) -> Any:
     return saved
 
 
+@pytest.mark.slow
 def test_continues_bit_for_bit_in_another_process(model: StreamingModel, tmp_path: Path) -> None:
     state, at = model.init_state(3), now()
     for frame in frames()[:40]:

@@ -74,6 +74,7 @@ def test_what_is_pruned_is_an_ordinary_file(skeletons, small):
     assert load_model(str(small)).network.count_macs() == facts["macs"]
 
 
+@pytest.mark.slow
 def test_adapter_files_are_the_result_next_to_their_base(skeletons, small, tmp_path):
     base, adapter = skeletons[0], small.with_name("small-adapter.safetensors")
     model = load_model(f"{base}+{adapter}")
@@ -163,6 +164,7 @@ def test_accuracy_is_compared_with_the_same_training_unpruned(
             with_facts(card, card.compression, path)
 
 
+@pytest.mark.slow
 def test_sound_is_adapted_on_its_frontend(tmp_path):
     base = data_audio.write_tiny_weights(tmp_path / "tiny.safetensors")
     sounds = base, data_audio.write_folder(tmp_path / "sounds", 3), tmp_path

@@ -49,6 +49,7 @@ def supplies():
     return [SkeletonSupply(StreamMaker(motions, data_skeleton.LABELS, augmenter, "background"), 2)]
 
 
+@pytest.mark.slow
 def test_it_is_a_logistic_regression(network, frontend, supplies):
     reading = fit_probe(network, frontend, supplies, 0.0, 5)
     rng = np.random.default_rng(5)

@@ -129,6 +129,7 @@ def test_validation_never_gets_worse(seed: int, noise: float, examples: int) -> 
     assert chosen.f1[1] == segment_f1(scaled, chosen.timeline, LABELS, RATE_HZ)
 
 
+@pytest.mark.slow
 def test_flicker_and_a_shy_label_are_cured_for_others_too() -> None:
     counts = dict.fromkeys(LABELS, MIN_LABEL_EXAMPLES)
     chosen = calibrate([[acted(40, 0)]], LABELS, RATE_HZ, Timeline(), examples=counts)

@@ -88,6 +88,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 MARKS = {"OadTR": pytest.mark.slow, "MiniROAD": pytest.mark.long}  # of those that take long
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "stepwise"),
     [

@@ -83,6 +83,7 @@ def test_all_classes_of_no_event_are_the_background(base, tmp_path):
     assert (found["labels"], found["examples"]) == (["none", "bend"], 9)
 
 
+@pytest.mark.slow
 def test_recordings_with_timelines_are_learnt(base, tmp_path):
     """Between the acts somebody stands about, and then nobody is there."""
     media, labels = tmp_path / "media", tmp_path / "labels"

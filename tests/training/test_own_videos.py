@@ -108,6 +108,7 @@ def test_recordings_with_timelines_are_learnt(trained, tmp_path):
     assert (truth == told).mean() > 0.7  # 0.47 is background
 
 
+@pytest.mark.slow
 def test_the_card_says_what_it_is_and_the_frontend_stays(base, trained):
     before, after = read_weights(base).tensors, read_weights(trained[0])
     frontend = [name for name in before if name.startswith("frontend.")]

@@ -108,6 +108,7 @@ def test_future_targets():
     assert ahead[0, -1].sum() == 0
 
 
+@pytest.mark.slow
 def test_heads_learn_on_a_finished_frontend(clips):
     frontend, head = small()
     bank = token_bank(frontend, [Sampler(clips, 7, 24, 8.0)], 4, 4, 0)

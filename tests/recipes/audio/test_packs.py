@@ -73,6 +73,7 @@ def test_another_fold_can_be_held_out(packs):
     assert plans[1].name("backbone") == "backbone-0.safetensors"
 
 
+@pytest.mark.slow
 def test_the_packs_are_read_completely(clips):
     sets = {"ESC-10", "ESC-50", "UrbanSound8K", "GTZAN", "LibriSpeech", "DeeplyNV"}
     assert sets <= {c.set for c in clips}
