@@ -49,19 +49,23 @@ def use_kernels(value: bool) -> Iterator[None]:
 
 
 def compile_blocks() -> None:
-    """Load the compiled step of encoder blocks now; streams use it from their next step on.
+    """Load the compiled steps of encoders now; streams use them from their next step on.
 
     Loading takes a second and 130 MB, the first time on a machine some seconds. Without this call
     it begins, in another thread, when a stream has taken ``STEPS_WORTH_LOADING`` single steps.
     """
-    import costream.nn.encoder_kernels  # noqa: F401
+    import costream.nn.retroactive_kernels  # noqa: F401
+    import costream.nn.encoder_kernels  # noqa: F401, I001: is last, see ``kernels_after``
 
 
-def kernels_after(steps: int) -> bool:
-    """Return whether compiled steps are loaded; begin to load them for a stream's ``steps``."""
+def kernels_after(steps: int, saved: int = 1) -> bool:
+    """Return whether compiled steps are loaded; begin to load them for a stream's ``steps``.
+
+    ``saved``: what the last step counted for, in units of 0.1 ms.
+    """
     if hasattr(sys.modules.get("costream.nn.encoder_kernels"), "BlockStep"):
         return True
-    if steps == STEPS_WORTH_LOADING:
+    if steps - saved < STEPS_WORTH_LOADING <= steps:
         threading.Thread(target=compile_blocks).start()
     return False
 
