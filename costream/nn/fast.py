@@ -54,8 +54,8 @@ def compile_blocks() -> None:
     Loading takes a second and 130 MB, the first time on a machine some seconds. Without this call
     it begins, in another thread, when a stream has taken ``STEPS_WORTH_LOADING`` single steps.
     """
+    import costream.nn.encoder_kernels
     import costream.nn.retroactive_kernels  # noqa: F401
-    import costream.nn.encoder_kernels  # noqa: F401, I001: is last, see ``kernels_after``
 
 
 def kernels_after(steps: int, saved: int = 1) -> bool:
@@ -63,7 +63,7 @@ def kernels_after(steps: int, saved: int = 1) -> bool:
 
     ``saved``: what the last step counted for, in units of 0.1 ms.
     """
-    if hasattr(sys.modules.get("costream.nn.encoder_kernels"), "BlockStep"):
+    if hasattr(sys.modules.get("costream.nn.retroactive_kernels"), "RunningSums"):
         return True
     if steps - saved < STEPS_WORTH_LOADING <= steps:
         threading.Thread(target=compile_blocks).start()

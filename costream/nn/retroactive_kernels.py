@@ -77,6 +77,15 @@ def _add(columns: Any, vector: Any, logits: Any) -> None:
 
 
 @inline
+def _exchange(entering: Any, new: Any, leaving: Any, old: Any, weighted: Any) -> None:
+    """Add the products of weights [m] and values [e] that enter, subtract those that leave."""
+    for c in range(len(new)):
+        row, added, removed = weighted[c], np.float64(new[c]), np.float64(old[c])
+        for r in range(len(entering)):
+            row[r] += entering[r] * added - leaving[r] * removed
+
+
+@inline
 def _largest(vector: Any) -> Any:
     size = 0.0
     for c in range(len(vector)):
@@ -90,6 +99,15 @@ def _length(vector: Any) -> Any:
     for c in range(len(vector)):
         total += np.float64(vector[c]) * np.float64(vector[c])
     return np.sqrt(total)
+
+
+@inline
+def _divide(weighted: Any, total: Any, out: Any) -> None:
+    """Set ``out`` [e, m] to the weighted sums [e, n] of m rows, divided by their weights."""
+    for c in range(len(out)):
+        row, attended = weighted[c], out[c]
+        for r in range(len(attended)):
+            attended[r] = F32(row[r] / total[r])
 
 
 @inline
@@ -119,22 +137,14 @@ def _head(
         bound = error[r] + (1 + lengths[r] * norm) * (added + removed + total[r]) * size
         error[r] = np.inf if high else bound
         entering[r], leaving[r] = added, removed
-    for c in range(len(key)):
-        row, new, gone = weighted[c], np.float64(value[c]), np.float64(old[1][c])
-        for r in range(filled):
-            row[r] += entering[r] * new - leaving[r] * gone
+    _exchange(entering, value, leaving, old[1], weighted)
     again = 0
     for r in range(filled):
         if r == slot or not _ROUNDING * error[r] <= _TOLERANCE * total[r] * largest:
             _renew(r, keys, values, columns, sums, weighted)
             error[r] = (1 + lengths[r] * norm) * total[r] * largest
             again += 1
-    for r in range(filled):
-        entering[r] = 1 / total[r]
-    for c in range(len(key)):
-        row, attended = weighted[c], out[c]
-        for r in range(filled):
-            attended[r] = F32(row[r] * entering[r])
+    _divide(weighted, total, out)
     return again
 
 

@@ -149,18 +149,18 @@ def test_a_number_that_is_none_stays_one_and_a_reset_forgets_it() -> None:
 def test_they_are_loaded_when_a_stream_has_taken_many_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    began, loaded = threading.Event(), sys.modules["costream.nn.encoder_kernels"]
+    began, loaded = threading.Event(), sys.modules["costream.nn.retroactive_kernels"]
     monkeypatch.setattr(fast, "compile_blocks", began.set)
     monkeypatch.setattr(fast, "STEPS_WORTH_LOADING", 4)
     encoder = build_encoder(heads=2)
     state = encoder.init_state()
-    monkeypatch.delitem(sys.modules, "costream.nn.encoder_kernels")
+    monkeypatch.delitem(sys.modules, "costream.nn.retroactive_kernels")
     for _ in range(3):
         encoder.forward_step(torch.randn(1, 16), state)
     assert not began.is_set()
     encoder.forward_step(torch.randn(1, 16), state)
     assert began.wait(10)
     assert state.attention.compiled is None
-    monkeypatch.setitem(sys.modules, "costream.nn.encoder_kernels", loaded)
+    monkeypatch.setitem(sys.modules, "costream.nn.retroactive_kernels", loaded)
     encoder.forward_step(torch.randn(1, 16), state)
     assert state.attention.compiled is not None

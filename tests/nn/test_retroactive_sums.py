@@ -119,7 +119,8 @@ def test_a_number_that_is_nan_is_forgotten_with_its_row() -> None:
     x[:, 9] = torch.nan
     outs = [module.forward_step(x[:, t], state) for t in range(30)]
     assert state.sums is not None
-    assert outs[9].isnan().all() and outs[13].isnan().all()
+    assert outs[9].isnan().all()
+    assert outs[13].isnan().all()
     fresh = module.init_state()
     for t in range(30 - 10, 30):
         expected = module.forward_step(x[:, t], fresh)
