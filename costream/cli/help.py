@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, fields
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +171,19 @@ def _formats() -> str:
 def _layouts() -> str:
     from costream.core.layouts import LAYOUTS
 
-    rows = ((f"`{name}`", len(it.joints), ", ".join(it.joints)) for name, it in LAYOUTS.items())
+    rows = ((f"`{name}`", len(it.joints), _joints(it.joints)) for name, it in LAYOUTS.items())
     return _table(("layout", "joints", "in this order"), rows)
+
+
+def _joints(names: Sequence[str]) -> str:
+    """Return names as text, "face 1, ..., face 68" of those that are only numbered."""
+    stems = [name.rstrip("0123456789") for name in names]
+    shown: list[str] = []
+    for stem, same in groupby(zip(stems, names, strict=True), key=lambda pair: pair[0]):
+        numbered = [name for _, name in same]
+        several = len(numbered) > 1 and numbered[0] != stem
+        shown += [numbered[0], "...", numbered[-1]] if several else numbered
+    return ", ".join(shown)
 
 
 def _markers() -> str:

@@ -242,6 +242,9 @@ JOINT_SUBSTITUTES: dict[str, tuple[tuple[str, ...], ...]] = {
     "outer eye": (("* eye",),),
     "ear": (("head",),),
     "mouth": (("nose",),),
+    # Points of COCO-WholeBody
+    **{f"face {k}": (("nose",),) for k in range(1, 69)},
+    **{f"hand {k}": (("* wrist",),) for k in range(1, 22)},
 }
 
 # of costream: the joints that Kinect, MediaPipe and motion capture have in common
@@ -326,6 +329,38 @@ COCO_17 = _layout(
     0,
 )
 
+# Halpe without face and hands, of AlphaPose, RTMPose and Sports2D.
+HALPE_26 = _layout(
+    "halpe-26",
+    f"{', '.join(COCO_17.joints)}, head top, neck, hips, left toes, right toes, left small toe,"
+    "right small toe, left heel, right heel",
+    "18-19 0-18 17-0 1-0 2-0 3-1 4-2 5-18 6-18 7-5 8-6 9-7 10-8 11-19 12-19 13-11 14-12 15-13"
+    " 16-14 20-15 22-20 24-15 21-16 23-21 25-16",
+    19,
+    f"{', '.join(COCO_17.joints)}, head, neck, hip, left big toe, right big toe, left small toe,"
+    "right small toe, left heel, right heel",
+)
+
+_FACE, _HANDS = range(23, 91), (range(91, 112), range(112, 133))
+# COCO-WholeBody: COCO's joints, the feet, 68 points of the face, and 21 of each hand.
+COCO_WHOLEBODY_133 = Layout(
+    "coco-wholebody-133",
+    (
+        *COCO_17.joints,
+        *("left toes", "left small toe", "left heel"),
+        *("right toes", "right small toe", "right heel"),
+        *(f"face {k}" for k in range(1, 69)),
+        *(f"{side} hand {k}" for side in ("left", "right") for k in range(1, 22)),
+    ),
+    (
+        *COCO_17.bones,
+        *((17, 15), (18, 17), (19, 15), (20, 16), (21, 20), (22, 16)),
+        *((k, 0) for k in _FACE),
+        *((k, wrist) for hand, wrist in zip(_HANDS, (9, 10), strict=True) for k in hand),
+    ),
+    COCO_17.centre,
+)
+
 # MediaPipe Pose (BlazePose).
 MEDIAPIPE_33 = _layout(
     "mediapipe-33",
@@ -395,6 +430,8 @@ LAYOUTS = {
         OPENPOSE_18,
         BODY_25,
         COCO_17,
+        HALPE_26,
+        COCO_WHOLEBODY_133,
         MEDIAPIPE_33,
         JHMDB2D_15,
         BANDAI_21,

@@ -105,7 +105,8 @@ def _find(options: Options) -> tuple[list[str], list[ExitCode], bool]:
         except SourceError as error:
             failures.append(log_failure(error, argument))
             continue
-        found += uris
+        # The shell's NAMES* of a folder with a file for each frame are one input.
+        found += [uri for uri in uris if uri == argument or uri not in found]
         may_have_joints = may_have_joints or "skeleton" in kinds or any(map(is_pipe, uris))
     return found, failures, may_have_joints
 

@@ -30,6 +30,7 @@ from costream.sources.media.input_file import check_file, read_head
 from costream.sources.media.remote import is_remote, is_remote_file
 from costream.sources.pipe import PipeSource
 from costream.sources.realtime import RealtimeSource
+from costream.sources.skeletons.frame_files import folder_of_frame
 from costream.sources.text_source import TextFeed
 
 
@@ -37,7 +38,8 @@ def expand(argument: str, *, connecting: bool = False) -> list[str]:
     """Return the source URIs for one command-line argument, at least one.
 
     A pickle of several videos expands to one per video, an array of several clips to one per clip,
-    a glob pattern to the matching files. Raises SourceError if there is no such file or it is a
+    a glob pattern to the matching files, and a file with the keypoints of one frame to the folder
+    of all frames. Raises SourceError if there is no such file or it is a
     folder without keypoints; UsageError for live feeds unless ``connecting``.
     """
     if argument == "-" or _live(argument, connecting=connecting) or _is_url_of_file(argument):
@@ -47,7 +49,7 @@ def expand(argument: str, *, connecting: bool = False) -> list[str]:
         matches = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
         if not matches:
             raise SourceError("no file matches this pattern", where=display_name(path))
-        return [uri for name in matches for uri in _recordings(name)]
+        return list(dict.fromkeys(uri for name in matches for uri in _recordings(name)))
     return _recordings(path)
 
 
@@ -176,6 +178,9 @@ def _recordings(path: str) -> list[str]:
     file, name = split_video(path)
     if name is not None or is_pipe(file):
         return [path]
+    folder = folder_of_frame(file)
+    if folder is not None:
+        return [folder]
     head = _head(file)
     if not head:
         _of_file(file, SourceOptions())

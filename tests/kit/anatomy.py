@@ -62,6 +62,8 @@ STANDING = {
     "foot": (0.1, 0.03),
     "toes": (0.1, 0.02),
     "small toe": (0.14, 0.02),
+    **{f"face {k}": (0, 1.7) for k in range(1, 69)},
+    **{f"hand {k}": (0.22, 0.8) for k in range(1, 22)},
 }
 
 

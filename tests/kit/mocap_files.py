@@ -14,7 +14,7 @@ import pytest
 
 from costream.core.layouts import BODY_15, COCO_17, MEDIAPIPE_33, Layout, joint_mapping, marker_sets
 
-PLUG_IN_GAIT = marker_sets()["plug-in-gait"]
+PLUG_IN_GAIT, MOTIVE = marker_sets()["plug-in-gait"], marker_sets()["motive"]
 # A person who stands, faces +z and has the arms out; metres, y up, the left side at +x.
 _STANDING = {
     "hips": (0, 0.95, 0),
@@ -36,8 +36,10 @@ _NEAR = {
     "hip": ("pelvis",),
     "wrist": ("hand", "thumb", "index", "pinky"),
     "elbow": ("forearm", "arm"),
-    "head": ("eye", "nose", "ear", "mouth"),
-    "neck": ("back", "breastbone"),
+    "head": ("eye", "nose", "ear", "mouth", "top"),
+    "neck": ("back", "breastbone", "chest"),
+    "shoulder": ("clavicle",),
+    "hips": ("spine",),
 }
 
 
@@ -102,6 +104,68 @@ def trc(path: Path, x: np.ndarray, names: Sequence[str], rate_hz: float = 50.0) 
         cells = ["" if np.isnan(v) else repr(float(v)) for v in frame.ravel()]
         lines.append("\t".join([str(t + 1), repr(t / rate_hz), *cells]))
     path.write_text("\n".join(lines) + "\n", "utf-8")
+    return path
+
+
+def motive(
+    path: Path,
+    x: np.ndarray,
+    bones: Sequence[str],
+    rate_hz: float = 50.0,
+    *,
+    root: str = "Ann:Hip",
+) -> Path:
+    """Write [T, V, 3] as Motive's CSV of the bones of a skeleton, with their rotations.
+
+    ``root``: the name of its first bone, of Motive 3; that of the skeleton in older versions.
+    """
+    names = [root if bone == "Hip" else f"Ann:{bone}" for bone in bones]
+    axes = [*("X", "Y", "Z", "W"), *("X", "Y", "Z")]
+    kinds = 4 * ["Rotation"] + 3 * ["Position"]
+    rows = [
+        ["Format Version", "1.23", "Take Name", "Take", "Export Frame Rate", f"{rate_hz:.6f}"],
+        [],
+        ["", "Type", *(7 * len(names) * ["Bone"])],
+        ["", "Name", *(name for name in names for _ in axes)],
+        ["", "ID", *(7 * len(names) * ["1"])],
+        ["", "", *(len(names) * kinds)],
+        ["Frame", "Time (Seconds)", *(len(names) * axes)],
+    ]
+    for t, frame in enumerate(x):
+        cells = [f"{v:.6f}" for place in frame for v in (0, 0, 0, 1, *place)]
+        rows.append([str(t), f"{t / rate_hz:.6f}", *cells])
+    path.write_text("".join(",".join(row) + "\n" for row in rows))
+    return path
+
+
+def vicon(path: Path, x: np.ndarray, markers: Sequence[str], rate_hz: float = 50.0) -> Path:
+    """Write [T, V, 3] as a CSV of Vicon Nexus with a section before the trajectories."""
+    names = [cell for marker in markers for cell in (f"Ann:{marker}", "", "")]
+    rows = [
+        *(["Joints"], [f"{rate_hz:g}"], ["", "", "Ann:LKneeAngles"]),
+        *(["Frame", "Sub Frame", "RX"], ["", "", "deg"], ["1", "0", "5"], []),
+        *(["Trajectories"], [f"{rate_hz:g}"], ["", "", *names]),
+        ["Frame", "Sub Frame", *(len(markers) * ["X", "Y", "Z"])],
+        ["", "", *(3 * len(markers) * ["mm"])],
+    ]
+    for t, frame in enumerate(x):
+        rows.append([str(t + 1), "0", *(f"{v:.4f}" for v in frame.ravel())])
+    path.write_text("".join(",".join(row) + "\n" for row in rows))
+    return path
+
+
+def visual3d(path: Path, x: np.ndarray, markers: Sequence[str]) -> Path:
+    """Write [T, V, 3] as Visual3D exports signals, also of recordings of Theia3D."""
+    count = 3 * len(markers)
+    rows = [
+        ["", *(count * ["walk.c3d"])],
+        ["", *(marker for marker in markers for _ in range(3))],
+        *(["", *(count * ["TARGET"])], ["", *(count * ["PROCESSED"])]),
+        ["ITEM", *(len(markers) * ["X", "Y", "Z"])],
+    ]
+    for t, frame in enumerate(x):
+        rows.append([str(t + 1), *(f"{v:.4f}" for v in frame.ravel())])
+    path.write_text("".join("\t".join(row) + "\n" for row in rows))
     return path
 
 
@@ -263,6 +327,26 @@ def mediapipe(x: np.ndarray, *, stamps: bool = True) -> list[dict[str, Any]]:
     ]
 
 
+def mediapipe_text(path: Path, x: np.ndarray, *, tasks: bool = False) -> Path:
+    """Write [T, 33, 3] as ``print`` shows the results of MediaPipe; ``tasks``: its newer API."""
+    lines = []
+    for frame in x * (-1, -1, 1):  # x right, y down, z away
+        if tasks:
+            named = [f"x={a}, y={b}, z={c}, visibility=0.9, presence=0.9" for a, b, c in frame]
+            picture = ", ".join(f"NormalizedLandmark({text})" for text in named)
+            space = ", ".join(f"Landmark({text})" for text in named)
+            both = f"pose_landmarks=[[{picture}]], pose_world_landmarks=[[{space}]]"
+            lines.append(f"PoseLandmarkerResult({both}, segmentation_masks=None)")
+        else:
+            rows = zip(("x", "y", "z"), frame.T, strict=True)
+            values = {name: column.tolist() for name, column in rows}
+            for k in range(len(frame)):
+                inner = [f"  {name}: {of[k]}" for name, of in values.items() if of[k]]
+                lines += ["landmark {", *inner, "  visibility: 0.9", "}"]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
 def saved(path: Path, content: object) -> Path:
     """Write JSON, or a pickle."""
     if path.suffix == ".pkl":
@@ -293,6 +377,22 @@ MOCAP: dict[str, Callable[[Path, int], Path]] = {
         PLUG_IN_GAIT.headings,
     ),
     "trc": lambda folder, n: trc(folder / "a.trc", z_up(standing(n))[:, 0], BODY_15.joints),
+    "motive": lambda folder, n: motive(
+        folder / "a.csv", as_layout(standing(n), MOTIVE)[:, 0], MOTIVE.headings
+    ),
+    "vicon": lambda folder, n: vicon(
+        folder / "a.csv",
+        z_up(as_layout(standing(n), PLUG_IN_GAIT))[:, 0],
+        PLUG_IN_GAIT.headings,
+    ),
+    "visual3d": lambda folder, n: visual3d(
+        folder / "a.txt",
+        z_up(as_layout(standing(n), PLUG_IN_GAIT))[:, 0],
+        PLUG_IN_GAIT.headings,
+    ),
+    "mediapipe text": lambda folder, n: mediapipe_text(
+        folder / "a.txt", as_layout(standing(n), MEDIAPIPE_33)[:, 0]
+    ),
     "bvh": lambda folder, n: bvh(folder / "a.bvh", *moving_bones(n)),
     "mot": lambda folder, n: mot(
         folder / "a.mot",

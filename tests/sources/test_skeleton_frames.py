@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.core.errors import SourceError
-from costream.core.layouts import BODY_25, COCO_17, OPENPOSE_18
+from costream.core.layouts import BODY_25, COCO_17, HALPE_26, OPENPOSE_18
 from costream.labels.media import Media
 from costream.sources.base import SourceOptions
 from costream.sources.numbering import numbered
@@ -281,3 +281,23 @@ def test_times_since_1970_count_from_the_first_frame(tmp_path: Path) -> None:
     assert [f.time_s for f in frames(items)] == pytest.approx(
         [t / 25 for t in range(COUNT)], abs=1e-6
     )
+
+
+@pytest.mark.parametrize("names", ["clip_*.json", "*", "clip_000000000004_keypoints.json"])
+def test_files_of_a_folder_are_the_folder(tmp_path: Path, names: str) -> None:
+    folder = openpose(tmp_path / "clip", as_layout(standing(COUNT), BODY_25))
+    assert expand(str(folder / names)) == [str(folder)]
+    other = saved(folder / "about.json", {"people": []})
+    assert expand(str(other)) == [str(other)]
+
+
+def test_numbers_of_joints_that_are_enough(tmp_path: Path) -> None:
+    x = as_layout(standing(COUNT), HALPE_26)[:, 0]
+    np.savetxt(tmp_path / "a.csv", x.reshape(COUNT, -1), delimiter=",")
+    info, items = read(tmp_path / "a.csv", frame_rate_hz=25.0, columns="x,y,z")
+    assert info.layout == "halpe-26"
+    assert np.allclose(frames(items)[3].joints[0], x[3], atol=1e-3)
+    wide = np.concatenate([x[:, :17], x[:, :1].repeat(116, 1)], 1)
+    np.save(tmp_path / "b.npy", wide)
+    _, items = read(tmp_path / "b.npy", frame_rate_hz=25.0, layout="coco-wholebody-133")
+    assert np.allclose(to_body(frames(items)[3].joints[0], items[0].layout)[5], x[3, 9], atol=1e-3)

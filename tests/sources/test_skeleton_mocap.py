@@ -26,6 +26,7 @@ from costream.sources.uris import sniff
 from kit.mocap_files import (
     BONES,
     MOCAP,
+    MOTIVE,
     PLUG_IN_GAIT,
     alphapose,
     as_layout,
@@ -34,8 +35,10 @@ from kit.mocap_files import (
     deeplabcut_hdf5,
     deeplabcut_table,
     mediapipe,
+    mediapipe_text,
     mmpose,
     mot,
+    motive,
     moving_bones,
     pixels,
     saved,
@@ -43,6 +46,8 @@ from kit.mocap_files import (
     standing,
     to_body,
     trc,
+    vicon,
+    visual3d,
     z_up,
 )
 from kit.skeleton_files import faults, frames, read
@@ -148,6 +153,53 @@ def test_trc_empty_cells_and_decimal_commas(tmp_path: Path) -> None:
     _, items = read(path)
     assert np.flatnonzero(frames(items)[1].scores[0] == 0).tolist() == [3]
     assert np.allclose(frames(items)[5].joints[0], x[5], atol=1e-5)
+
+
+@pytest.mark.parametrize("root", ["Ann:Hip", "Ann", "Ann:Ann"])
+def test_motive(tmp_path: Path, root: str) -> None:
+    x = standing()[:, 0]
+    bones = as_layout(standing(), MOTIVE)[:, 0]
+    info, items = read(motive(tmp_path / "a.csv", bones, MOTIVE.headings, root=root))
+    assert (info.layout, info.axes, info.rate_hz) == ("motive", 3, 50.0)
+    assert [f.time_s for f in frames(items)[:2]] == [0.0, 0.02]
+    assert np.allclose(of_body(tmp_path / "a.csv")[:, 8:], x[:, 8:], atol=1e-3)
+    _, items = read(tmp_path / "a.csv", frame_rate_hz=10.0)
+    assert frames(items)[1].time_s == 0.1
+
+
+def test_vicon(tmp_path: Path) -> None:
+    x = z_up(as_layout(standing(), PLUG_IN_GAIT))[:, 0]
+    info, items = read(vicon(tmp_path / "a.csv", x, PLUG_IN_GAIT.headings))
+    assert (info.layout, info.axes, info.rate_hz) == ("plug-in-gait", 3, 50.0)
+    assert [f.time_s for f in frames(items)[:2]] == [0.0, 0.02]
+    trc(tmp_path / "a.trc", x, PLUG_IN_GAIT.headings)
+    wanted = np.stack([f.joints for f in frames(read(tmp_path / "a.trc")[1])])
+    assert np.allclose(np.stack([f.joints for f in frames(items)]), wanted, atol=1e-2)
+    visual3d(tmp_path / "a.txt", x, PLUG_IN_GAIT.headings)
+    with pytest.raises(UsageError, match="its frames have no times; give their rate: --fps"):
+        read(tmp_path / "a.txt")
+    found = frames(read(tmp_path / "a.txt", frame_rate_hz=50.0)[1])
+    assert np.allclose(np.stack([f.joints for f in found]), wanted, atol=1e-2)
+
+
+def test_vicon_without_trajectories(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("Devices\n1000\n,,Force\nFrame,Sub Frame,Fx\n,,N\n1,0,5\n")
+    with pytest.raises(SourceError, match=r"no Trajectories \(Devices\); export the traj"):
+        read(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("tasks", [False, True])
+def test_printed_results_of_mediapipe(tmp_path: Path, tasks: bool) -> None:
+    x = as_layout(standing(), MEDIAPIPE_33)[:, 0]
+    path = mediapipe_text(tmp_path / "a.txt", x, tasks=tasks)
+    info, items = read(path, frame_rate_hz=30.0)
+    assert (info.layout, info.axes) == ("mediapipe-33", 3)
+    assert len(frames(items)) == len(x)
+    assert np.allclose(of_body(path, frame_rate_hz=30.0), to_body(x, MEDIAPIPE_33), atol=1e-3)
+    nobody = "PoseLandmarkerResult(pose_landmarks=[], pose_world_landmarks=[])" if tasks else "None"
+    path.write_text(f"{path.read_text()}{nobody}\n")
+    found = frames(read(path, frame_rate_hz=30.0)[1])
+    assert [bool(f.scores.any()) for f in found[-2:]] == [True, False]
 
 
 def test_mot_angles(tmp_path: Path) -> None:
@@ -266,7 +318,7 @@ def test_joints_of_animals_give_an_error_with_a_layout_to_write(tmp_path: Path) 
     parts = ("snout", "left ear", "tailbase")
     table = deeplabcut_table(likely(np.ones((4, 1, 3, 2))), parts, False)
     table.to_csv(tmp_path / "a.csv")
-    with pytest.raises(SourceError, match=r"snout, left ear, tailbase.*recognised: left ear") as e:
+    with pytest.raises(SourceError, match=r"joints of an animal \(snout, tailbase; all: ") as e:
         read(tmp_path / "a.csv", frame_rate_hz=30.0)
     assert "joints.toml" in str(e.value)
     assert "\n" not in str(e.value)
@@ -363,6 +415,21 @@ def test_mmpose_in_space(tmp_path: Path) -> None:
     found = of_body(path, frame_rate_hz=50.0)
     assert np.allclose(found[:, 5], x[:, 0, 5] * 1000, atol=0.1)
     assert np.allclose(found[:, 11], x[:, 0, 11] * 1000, atol=0.1)
+
+
+def test_alphapose_of_each_person(tmp_path: Path) -> None:
+    x = pixels(COCO_17, 12, 2)
+    poses = np.concatenate([x, np.full((*x.shape[:-1], 1), 0.9)], -1).reshape(12, 2, -1)
+    content = {
+        str(person + 1): {str(t): {"keypoints": poses[t, person].tolist()} for t in range(12)}
+        for person in range(2)
+    }
+    del content["2"]["3"]
+    _, items = read(saved(tmp_path / "a.json", content), frame_rate_hz=25.0)
+    found = frames(items)
+    assert [f.time_s for f in found[:2]] == [0.0, 0.04]
+    assert [f.scores.any(1).tolist() for f in found[2:4]] == [[True, True], [True, False]]
+    assert np.allclose(found[11].joints, flipped(x[11]), atol=1e-3)
 
 
 def test_alphapose(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from costream.core.errors import ExitCode, UsageError
 from costream.core.spelling import folded
 from costream.sources.features.feature_arrays import PARTS
+from costream.sources.skeletons.frame_files import is_frame_folder
 
 PRIVATE = ".costream"  # folder for a batch's internal files, below its output folder
 KEYPOINTS = "_keypoints.json"  # a folder of these files is one input
@@ -87,7 +88,7 @@ class FolderWalk:
             return
         for name in names:
             inner, inner_relative = os.path.join(path, name), f"{relative}/{name}".lstrip("/")
-            if not os.path.isdir(inner) or is_recording(inner):
+            if not os.path.isdir(inner) or is_frame_folder(inner):
                 yield from self.file(inner, inner_relative)
             elif self._patterns.enters(inner_relative) and not self._is_output(inner):
                 yield from self.folder(inner, inner_relative)
@@ -140,15 +141,6 @@ def _but_first(item: FoundPath, first: dict[tuple[int, int], str]) -> FoundPath:
     if item.refusal is not None or taken == item.path:
         return item
     return FoundPath(item.path, item.relative, _again("file", taken))
-
-
-def is_recording(path: str) -> bool:
-    """Return whether a folder is one input: the keypoints of a video, one file per frame."""
-    try:
-        with os.scandir(path) as entries:
-            return any(entry.name.endswith(KEYPOINTS) for entry in entries)
-    except OSError:
-        return False
 
 
 def _identity(path: str) -> tuple[int, int] | None:

@@ -18,7 +18,6 @@ from costream.runtime.batch.folders import (
     Patterns,
     Refusal,
     each_once,
-    is_recording,
     parents,
 )
 from costream.runtime.batch.stores import (
@@ -33,6 +32,7 @@ from costream.runtime.batch.stores import (
 )
 from costream.runtime.batch.tables import TABLES
 from costream.sinks.registry import FORMATS
+from costream.sources.skeletons.frame_files import is_frame_folder
 from costream.sources.uris import expand
 
 
@@ -120,7 +120,7 @@ def _absolute(argument: str) -> str:
 def _is_searched(path: str) -> bool:
     if is_url(path):
         return is_folder(path)
-    return os.path.isdir(path) and not is_recording(path)
+    return os.path.isdir(path) and not is_frame_folder(path)
 
 
 def _root(paths: Sequence[str], folders: Container[str]) -> str:

@@ -55,6 +55,33 @@ def frame_files(folder: str) -> FrameFiles | None:
     return FrameFiles(kind, tuple(order), tuple(numbers[name] or 0 for name in order))
 
 
+def is_frame_folder(folder: str) -> bool:
+    """Return whether a folder is one input: a file of keypoints for each frame, of a video or more.
+
+    A folder that cannot be read is not.
+    """
+    try:
+        return frame_files(folder) is not None
+    except SourceError:
+        return os.access(folder, os.R_OK)
+
+
+def folder_of_frame(path: str) -> str | None:
+    """Return the folder of a recording of which this file is one frame; None for other files."""
+    folder = os.path.dirname(path) or "."
+    try:
+        if not path.lower().endswith((".json", ".txt")) or not _is_frame(_head(path)):
+            return None
+        files = frame_files(folder)
+    except (OSError, SourceError):
+        return None
+    return folder if files is not None and os.path.basename(path) in files.names else None
+
+
+def _is_frame(head: str) -> bool:
+    return '"people"' in head or is_yolo_pose(head.lstrip().split("\n")[0])
+
+
 def is_yolo_pose(line: str) -> bool:
     """Return whether a line has a class, a box and joints, as YOLO writes them."""
     try:

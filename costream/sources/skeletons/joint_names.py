@@ -10,6 +10,8 @@ from costream.core.layouts import (
     BODY_15,
     BODY_25,
     COCO_17,
+    COCO_WHOLEBODY_133,
+    HALPE_26,
     KINECT_20,
     LAYOUTS,
     MEDIAPIPE_33,
@@ -22,24 +24,26 @@ from costream.sources.file import first_of
 
 # Layouts identified by the number of joints; 25 joints may be ntu-25 or body-25.
 LAYOUT_BY_JOINT_COUNT = {
-    len(layout.joints): layout for layout in (COCO_17, OPENPOSE_18, KINECT_20, MEDIAPIPE_33)
+    len(layout.joints): layout
+    for layout in (*(COCO_17, OPENPOSE_18, KINECT_20, HALPE_26, MEDIAPIPE_33, COCO_WHOLEBODY_133),)
 }
-_FEET = ("left toes", "left small toe", "left heel", "right toes", "right small toe", "right heel")
-# Halpe (AlphaPose) alternates the joints of left and right foot.
-_HALPE = ("head top", "neck", "hips", *(_FEET[k] for k in (0, 3, 1, 4, 2, 5)))
 # Joint names of pose estimators by the number of joints; further joints (hands, face) are unused.
 NAMES_BY_COUNT = {
     17: COCO_17.joints,
     18: OPENPOSE_18.joints,
     25: BODY_25.joints,
-    26: (*COCO_17.joints, *_HALPE),
-    133: (*COCO_17.joints, *_FEET),
-    136: (*COCO_17.joints, *_HALPE),
+    26: HALPE_26.joints,
+    133: COCO_WHOLEBODY_133.joints[:23],
+    136: HALPE_26.joints,
 }
 # Joints that a table may lack and still match a layout.
 DETAILS = (
     *("eye", "ear", "mouth", "nose", "thumb", "tip", "index", "pinky", "knuckles"),
     *("heel", "toes", "toe", "foot", "top"),
+)
+# Words in the names of joints that people do not have.
+_ANIMAL = frozenset(
+    ("tail", "tailbase", "snout", "paw", "hoof", "beak", "wing", "withers", "fin", "whisker")
 )
 _SIDES = {"left": "left", "l": "left", "lt": "left", "right": "right", "r": "right", "rt": "right"}
 _SYNONYMS = {
@@ -145,6 +149,15 @@ def find_joints(
                 hint="a layout in a TOML file can declare the headings that tables use",
             )
         return layout, found
+    animal = [name for name in names if not _ANIMAL.isdisjoint(words_of(name))]
+    if animal:
+        raise SourceError(
+            f"these are joints of an animal ({first_of(animal)}; all: {first_of(names, 12)}), and"
+            " the models are of people",
+            where=where,
+            hint="to try one nevertheless, declare which joint is which of a person's in a file, "
+            "and give --layout joints.toml (costream help skeletons)",
+        )
     layouts = (*LAYOUTS.values(), *marker_sets().values())
     candidates = [(joint_index(candidate, names), candidate) for candidate in layouts]
     complete = [c for c in candidates if len(c[0]) == len(c[1].joints)]

@@ -56,6 +56,7 @@ def find_frames(content: Any) -> tuple[list[Any], tuple[str, ...] | None]:
         if listed is None and content and all(_bodies(v) is not None for v in content.values()):
             # AlphaPose for CMU-Pose or OpenPose: a picture's name, then its bodies
             listed = [{"image_id": k, "instances": _bodies(v)} for k, v in content.items()]
+        listed = listed or _by_frame(content)
         content = listed
     if not isinstance(content, list):
         return [], None
@@ -68,6 +69,20 @@ def find_frames(content: Any) -> tuple[list[Any], tuple[str, ...] | None]:
         content = [{"image_id": k, "instances": v} for k, v in pictures.items()]
     readable = any(people_of(frame) is not None for frame in content)
     return (content if readable else []), names
+
+
+def _by_frame(persons: Mapping[Any, Any]) -> list[Any] | None:
+    """Return the frames of persons who each have frames; None for other content."""
+    frames: dict[str, list[Any]] = {}
+    for person, of_person in persons.items():
+        if not isinstance(of_person, Mapping) or not of_person:
+            return None
+        for number, pose in of_person.items():
+            if not isinstance(pose, Mapping) or "keypoints" not in pose:
+                return None
+            frames.setdefault(str(number), []).append({**pose, "idx": person})
+    ordered = sorted(frames, key=lambda name: (_number_of(name), name))
+    return [{"image_id": name, "instances": frames[name]} for name in ordered] or None
 
 
 def _bodies(value: Any) -> Any:
