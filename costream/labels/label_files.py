@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -46,6 +47,20 @@ READERS: dict[str, LabelReader] = {
     ".pickle": read_arrays,
     ".pkl": read_arrays,
 }
+# What a text begins with, whatever its name. Readers of tables tell these apart.
+_CONTENTS: tuple[tuple[str, LabelReader], ...] = (
+    (r"WEBVTT", read_subtitles),
+    (r"\d+\n\d\d:\d\d:\d\d[,.]\d+ +-->", read_subtitles),
+    (r";FFMETADATA", read_ffmetadata),
+    (r'(File type = )?"ooTextFile|"Praat chronological', read_textgrid),
+    (r"TITLE:[^\n]*\n(FCM:|\s*\d+ )", read_edl),
+    (r"SPEAKER [^\n]*( [^\n ]+){8}\n", read_rttm),
+    (r"(<\?xml[^>]*>\s*)?<ANNOTATION_DOCUMENT", read_elan),
+    (r"(<\?xml[^>]*>\s*)?<annotations>", read_cvat),
+    (r"\{[^\n]*\}\n", read_results),
+    (r"[{\[]", read_document),
+)
+_CONTENTS_BYTES = 4096
 # Files of a run that are not timelines.
 _OTHERS = (
     *("predictions.csv", "objects.csv", "compute.csv", "failures.csv", "summary.json"),
@@ -98,11 +113,28 @@ def _of_part(tracks: Iterator[LabelTrack], collector: LabelCollector) -> list[La
 
 
 def _read(path: Path, collector: LabelCollector, group: str | None) -> Iterator[LabelTrack]:
-    reader = READERS.get(path.suffix.lower())
+    reader = reader_of(path)
     if reader is None:
         hint = f"supported: {', '.join(READERS)}"
         raise NoLabelsError("not a supported label file", where=path, hint=hint)
     return read_table(path, collector, group) if reader is read_table else reader(path, collector)
+
+
+def reader_of(path: Path) -> LabelReader | None:
+    """Return the reader of a file of labels: by its content, else by its name; None if unknown."""
+    by_name = READERS.get(path.suffix.lower())
+    if by_name in (read_arrays, read_results):
+        return by_name
+    try:
+        with path.open("rb") as file:
+            head = file.read(_CONTENTS_BYTES)
+    except OSError:
+        return by_name
+    text = head.decode(
+        "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", "ignore"
+    )
+    text = text.replace("\r\n", "\n").lstrip()
+    return next((reader for form, reader in _CONTENTS if re.match(form, text)), by_name)
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -195,7 +195,7 @@ def test_bad_files_of_elan(tmp_path, text, says):
         ("a.txt", "1.0\t2.0\ta\nsoon\t5\tb\n", "line 2: not a time: 'soon'"),
         ("a.txt", "1.0\t2.0\t \n", "line 1: no label"),
         ("a.txt", "Some text\n", "no Audacity or Raven labels: line 1 is 'Some text'"),
-        ("scaper.txt", "0.5 2.0 dog\n", "line 1 is '0.5 2.0 dog'; Audacity has lines START, END"),
+        ("scaper.txt", "dog 0.5 2.0\n", "line 1 is 'dog 0.5 2.0'; Audacity has lines START, END"),
         ("a.txt", "Begin Time (s)\tEnd Time (s)\n1\t2\n", "line 1: the table has no column Label"),
         ("a.srt", "1\n00:00:01,000 --> \na\n\n", "line 2: not a time: 'no time'"),
         ("a.srt", "Some text\n", "no subtitles"),

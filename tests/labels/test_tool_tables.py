@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
+from contextlib import suppress
 
 import pytest
 
 from costream.core.errors import UsageError
+from costream.core.records import Segment
 from costream.labels.formats.label_headings import split_columns
 from costream.labels.reading import read_recordings
 
@@ -367,3 +370,119 @@ def test_pre_annotations_that_nobody_has_corrected(tmp_path, caplog):
     }
     assert read(tmp_path / "room.mp4.json", json.dumps([task])) == {"room.mp4": [WALK]}
     assert "nobody has annotated a task, its pre-annotations are taken" in caplog.text
+
+
+# --- files that public reports describe -------------------------------------------------------
+
+CHRONOLOGICAL = (
+    '"Praat chronological TextGrid text file"\n0 9   ! Time domain.\n1   ! Number of tiers.\n'
+    '"IntervalTier" "a" 0 9\n1 3.25 6.9\n"walk"\n1 7 8.5\n"sit down"\n'
+)
+MARKERS = "Marker Name\tDescription\tIn\tOut\tDuration\tMarker Type\n"
+REPORTED = {
+    "BORIS 203, 576: events as they are copied.txt": (
+        "3.25\tann\twalk\t\t\tNA\n6.9\tann\twalk\t\t\tNA\n7\t\tsit down\t\t\n8.5\t\tsit down\t\t\n"
+    ),
+    "EllaVator 47: chronological.TextGrid": CHRONOLOGICAL,
+    "label-studio-sdk 385: Create ML.json": json.dumps(
+        [
+            {"video": "room.mp4", "label": "walk", "start": 3.25, "end": 6.9},
+            {"video": "room.mp4", "label": "sit down", "start": "00:07", "end": "00:08.5"},
+        ]
+    ),
+    "label-studio-sdk 385: Create ML.csv": (
+        "video,label,start,end\nroom.mp4,walk,3.25,6.9\nroom.mp4,sit down,00:07,00:08.5\n"
+    ),
+    "cuegenerator 15: markers of Audition.csv": (
+        "Name\tStart\tDuration\tTime Format\tType\tDescription\n"
+        "walk\t0:03.250\t0:03.650\tdecimal\tCue\t\nsit down\t0:07.000\t0:01.500\tdecimal\tCue\t\n"
+    ),
+    "AudiAnnotate 125: markers of Premiere.csv": (
+        f"{MARKERS}walk\t\t00:00:03:05\t00:00:06:18\t00:00:03:13\tComment\n"
+        "sit down\t\t00:00:07:00\t00:00:08:10\t00:00:01:10\tComment\n"
+    ),
+    "scaper 23: blanks.txt": "3.250 6.9 walk\n7.0 8.50 sit down\n",
+    "soundbay 34: no end in Raven.selections.txt": (
+        "Selection\tView\tChannel\tBegin Time (s)\tDelta Time (s)\tSpecies\n"
+        "0\tWaveform 1\t1\t3.25\t3.65\twalk\n1\tWaveform 1\t1\t7\t1.5\tsit down\n"
+    ),
+    "comchap 4, 7: no end.ffmetadata": (
+        ";FFMETADATA1\n[CHAPTER]\nTIMEBASE=1/1\nSTART=3.25\nEND=6.9\ntitle=walk\n"
+        "[CHAPTER]\nTIMEBASE=1/1\nSTART=7\ntitle= sit down\n[CHAPTER]\nTIMEBASE=1/1\nSTART=8.5\n"
+    ),
+    "opentimelineio 895, 1328: transitions.edl": (
+        "TITLE: x 20 fps\n001  A V     C        00:00:03:05 00:00:06:18 01:00:00:00 01:00:03:13\n"
+        "* LOC: 01:00:00:00 RED walk\n"
+        "002  A V     C        00:00:07:00 00:00:07:00 01:00:03:13 01:00:03:13\n"
+        "002  B B     W001 024 00:00:07:00 00:00:08:10 01:00:03:13 01:00:05:03\n"
+        "* LOC: 01:00:03:13 RED sit down\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPORTED)
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_reported_files(tmp_path, name, encoding):
+    path = tmp_path / name.replace(":", "")
+    path.write_bytes(REPORTED[name].encode(encoding))
+    (recording,) = read_recordings(None, path, None, "fps=20" if "Premiere" in name else None)
+    found = {(label.label, round(label.start_s, 6)): label.end_s for label in recording.labels}
+    assert found == pytest.approx({WALK[:2]: WALK[2], SIT[:2]: SIT[2]})
+
+
+@pytest.mark.parametrize(
+    ("text", "starts"),
+    [
+        ("00:00:00 a\n00:05:30 b\n01:30:45 c\n", [0, 330, 5445]),  # MarkersExtractor 114
+        ("A film.\n\nTracks: \n00:00 a \n03:32 b\n08:15 c\n\nThanks!", [0, 212, 495]),  # mpv 36
+        ("0:12 a\n03:32 b\n(5:00) - c\n", [12, 212, 300]),  # companion-module-youtube-live 122
+        ("0:00 - 3:32 a\n3:32–5:00 b\n5:00 - 6:00: c\n", [0, 212, 300]),  # mpv 5415
+    ],
+)
+def test_chapters_in_descriptions_of_videos(tmp_path, text, starts):
+    found = read(tmp_path / "v.txt", text)["v"]
+    assert [(label, start) for label, start, _ in found] == list(zip("abc", starts, strict=True))
+
+
+def test_edit_lists_of_players(tmp_path):  # comchap 20
+    text = "0.00\t739.92\t0\n3502.08\t3698.60\t3\n"
+    found = [("cut", 0.0, 739.92), ("commercial", 3502.08, 3698.6)]
+    assert read(tmp_path / "v.edl", text) == {"v": found}
+
+
+def test_several_markers_in_a_piece(tmp_path, caplog):  # OpenTimelineIO 593
+    loc = "* LOC: 01:00:02:01 RED     FIRST\n* LOC: 01:00:04:10 RED     SECOND\n"
+    event = "001  103043_0 V     C        01:00:00:00 01:00:08:10 01:00:00:00 01:00:08:10\n"
+    found = read(tmp_path / "v.edl", f"TITLE: x\nFCM: NON-DROP FRAME\n{event}{loc}", "fps=25")
+    assert found == {"v": [("FIRST", 3600.0, 3608.4)]}
+    assert "several markers in one piece, the first is taken" in caplog.text
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_damaged_reported_files(tmp_path, name):
+    text, chance = REPORTED[name], random.Random(name)
+    for _ in range(60):
+        at = chance.randrange(len(text))
+        cut = chance.choice((0, 1, len(text)))
+        path = tmp_path / name.replace(":", "")
+        path.write_text(text[:at] + chance.choice(("", "\t", "9", ":", '"')) + text[at + cut :])
+        with suppress(UsageError):
+            read_recordings(None, path, None, "fps=20")
+
+
+@pytest.mark.parametrize(
+    "format",
+    [
+        *("textgrid", "boris", "label-studio", "ffmetadata", "edl", "otio"),
+        *("eaf", "srt", "vtt", "rttm"),
+    ],
+)
+def test_labels_are_recognised_by_their_content(tmp_path, written, format):
+    segments = [Segment(3.24, 6.88, "walk", 0.9), Segment(7.0, 8.52, "sit", 0.9)]
+    written([format], tmp_path / "out", "a.mp4", segments, frame_rate_hz=25.0)
+    (path,) = (tmp_path / "out").iterdir()
+    path.rename(tmp_path / "b.txt")
+    (recording,) = read_recordings(None, tmp_path / "b.txt")
+    assert [(label.label, label.start_s, label.end_s) for label in recording.labels] == [
+        *(("walk", 3.24, pytest.approx(6.88)), ("sit", 7.0, pytest.approx(8.52)))
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -16,6 +16,8 @@ from costream.labels.recording import Label
 
 _CODE = r"(\d\d+:\d\d:\d\d[:;.]\d\d+)"
 _EVENT = re.compile(rf"\d+\s+\S+\s+\S+\s+\S+\s+(?:\d+\s+)?{_CODE}\s+{_CODE}\s+{_CODE}\s+{_CODE}\s*")
+_CUT = re.compile(r"(\d+(?:\.\d+)?)\s+(\d+(?:\.\d+)?)\s+([0-3])")  # of MPlayer, in seconds
+_ACTIONS = ("cut", "mute", "scene", "commercial")
 _TITLE_RATE = re.compile(r"([\d.]+) fps\s*\Z")  # as costream writes titles
 _CLIP_NAME = re.compile(r"\*\s*FROM CLIP NAME:\s*(.*)", re.IGNORECASE)
 _MARKER = re.compile(rf"\*\s*LOC:\s*{_CODE}\s+\S+\s*(.*)", re.IGNORECASE)
@@ -24,10 +26,15 @@ _MARKER = re.compile(rf"\*\s*LOC:\s*{_CODE}\s+\S+\s*(.*)", re.IGNORECASE)
 def read_edl(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]:
     """Yield the pieces of each clip; the label is that of the piece's marker (LOC).
 
-    Times are those in the source. Their rate is ``--columns fps=``, or in the title. Raises
-    NoLabelsError for another text, UsageError for an unknown rate.
+    A list of MPlayer, Kodi or Comskip (start, end, number of the action) is read too. Times are
+    those in the source. Their rate is ``--columns fps=``, or in the title. Raises NoLabelsError for
+    another text, UsageError for an unknown rate.
     """
     lines = [line.strip() for line in read_text(path).split("\n")]
+    rows = [match.groups() for match in map(_CUT.fullmatch, filter(None, lines)) if match]
+    if rows and len(rows) == sum(map(bool, lines)):
+        yield LabelTrack(path, (), tuple(_cuts(path, rows, collector)))
+        return
     events = [(number, match) for number, line in enumerate(lines) if (match := _event(line))]
     if not events and not any(line.startswith("TITLE:") for line in lines):
         raise NoLabelsError("no edit decision list", where=path)
@@ -43,18 +50,30 @@ def read_edl(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]:
     for (number, event), end in zip(events, ends, strict=False):
         notes = lines[number + 1 : end]
         clip = next((match[1] for match in map(_CLIP_NAME.fullmatch, notes) if match), "")
-        label = next((match[2] for match in map(_MARKER.fullmatch, notes) if match), "")
-        start, stop = (_frame(code, rate_hz) / rate_hz for code in event.groups()[:2])
+        markers = [match[2] for match in map(_MARKER.fullmatch, notes) if match]
+        if len(markers) > 1:
+            what = "several markers in one piece, the first is taken"
+            collector.warn(what, f"{path}, line {number + 1}")
+        label = next(iter(markers), "")
+        start, stop = (frame_number(code, rate_hz) / rate_hz for code in event.groups()[:2])
         labels = found.setdefault(clip, [])
         labels += collector.label(path, f"line {number + 1}", start, stop, label)
     yield from _tracks(path, found, collector)
+
+
+def _cuts(
+    path: Path, rows: Sequence[tuple[str, ...]], collector: LabelCollector
+) -> Iterator[Label]:
+    """Yield the labels of an edit list of MPlayer, Kodi and Comskip: start, end, action."""
+    for number, (start, end, action) in enumerate(rows, 1):
+        yield from collector.label(path, f"line {number}", start, end, _ACTIONS[int(action)])
 
 
 def _event(line: str) -> re.Match[str] | None:
     return _EVENT.fullmatch(line)
 
 
-def _frame(code: str, rate_hz: float) -> int:
+def frame_number(code: str, rate_hz: float) -> int:
     """Return the number of a frame, from its time code; with ";" it is drop-frame (SMPTE 12M)."""
     hours, minutes, seconds, frame = map(int, re.split("[:;.]", code))
     base = max(1, round(rate_hz))

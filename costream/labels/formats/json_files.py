@@ -13,7 +13,9 @@ from costream.core.errors import UsageError
 from costream.core.label_sets import THUMOS14
 from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, integer, read_text
 from costream.labels.formats.annotation_projects import is_tasks, read_tasks
+from costream.labels.formats.boris_projects import read_boris
 from costream.labels.formats.costream_results import read_results
+from costream.labels.formats.editor_timelines import read_otio
 from costream.labels.formats.frame_arrays import stretches
 from costream.labels.recording import Label
 
@@ -27,13 +29,19 @@ def read_document(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]
 
     Supported are results of costream; the timeline of a recording under "segments"; "database" of
     ActivityNet or THUMOS14; "actions" per video of MultiTHUMOS or Charades; the class of each
-    frame of "videos"; and tasks of Label Studio. A part is a subset. Raises NoLabelsError for
-    anything else.
+    frame of "videos"; tasks of Label Studio; a list of labels; projects of BORIS; and timelines of
+    OpenTimelineIO. A part is a subset, or a track. Raises NoLabelsError for anything else.
     """
     content = _parse(path)
     if is_tasks(content):
         return read_tasks(path, content, collector)
+    if isinstance(content, list) and content and all(map(_is_listed, content)):
+        return _list_of_labels(path, content, collector)
     document = _members(path, content)
+    if "OTIO_SCHEMA" in document:
+        return read_otio(path, collector)
+    if isinstance(document.get("observations"), dict):
+        return read_boris(path, collector)
     if str(document.get("schema", "")).startswith("costream/"):
         return read_results(path, collector)
     if isinstance(document.get("segments"), list):
@@ -45,6 +53,27 @@ def read_document(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]
     if document and all(isinstance(v, dict) and "actions" in v for v in document.values()):
         return _actions(path, document, collector)
     raise NoLabelsError("no labels in this JSON", where=path)
+
+
+def _is_listed(entry: Any) -> bool:
+    return isinstance(entry, dict) and {"label", "start", "end"} <= entry.keys()
+
+
+def _list_of_labels(
+    path: Path, entries: list[dict[str, Any]], collector: LabelCollector
+) -> Iterator[LabelTrack]:
+    """Yield the recordings of a list of labels that name them, as of Create ML."""
+    found: dict[str, list[Label]] = {}
+    for number, entry in enumerate(entries, 1):
+        name = next((str(entry[key]) for key in _NAMED if entry.get(key)), "")
+        labels = found.setdefault(name, [])
+        times = entry["start"], entry["end"]
+        labels += _label(collector, path, f"entry {number}", *times, entry["label"])
+    single = len(found) == 1
+    if not single and "" in found:
+        raise UsageError("entries without the name of their recording", where=path)
+    for name, labels in found.items():
+        yield LabelTrack(path, (name,) if name else (), tuple(labels), single=single)
 
 
 def _parse(path: Path) -> Any:

@@ -30,7 +30,16 @@ _ENDS = {
     **dict.fromkeys(("end_frame", "stop_frame", "end frame", "image index stop"), 0.0),
 }
 _LABELS = ("label", "event_label", "behavior", "behaviour", "common name", "verb", "narration")
-_FILES = (FILE, "name", "filename", "media file name", "media file path", "video_id", "source")
+_FILES = (
+    FILE,
+    "name",
+    "filename",
+    "media file name",
+    "media file path",
+    "video_id",
+    "video",
+    "source",
+)
 _RATES = ("fps", "fps (frame/s)")
 KNOWN = {*_LABELS, *_FILES, *_STARTS, *_ENDS}
 

@@ -16,11 +16,15 @@ from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError,
 from costream.labels.formats.chapter_lists import are_chapters, read_chapters
 from costream.labels.formats.csv_files import read_table
 from costream.labels.formats.label_headings import KNOWN, given_rate_hz
+from costream.labels.formats.tool_tables import read_events
 from costream.labels.recording import Label
 
 _BEGIN, _END, _OFFSET = "begin time (s)", "end time (s)", "file offset (s)"
+_LENGTH = "delta time (s)"
 _CALLED = ("label", "annotation", "species", "type", "common name")  # usual columns for labels
 _AUDACITY = re.compile(r"-?[0-9.,:]+\t-?[0-9.,:]+(\t|$)")
+_PASTED = re.compile(r"\d+(\.\d+)?\t(?![-0-9.,:]+\t)[^\t]*\t[^\t]*[^\d.\t][^\t]*(\t[^\t]*){0,3}$")
+_BLANKS = re.compile(r"(\d+\.\d+) +(\d+\.\d+) +([^\d\s.-].*)")
 _PLACES = ("begin file", "begin path")  # columns of the recording; BirdNET writes its path
 _ELAN_TIME = re.compile(r"\d{1,2}:\d\d:\d\d\.\d{3}")
 _FRAMES = re.compile(r"(\d+)-(\d+)\s+(\S.*)")
@@ -38,6 +42,15 @@ def read_text_labels(path: Path, collector: LabelCollector) -> Iterator[LabelTra
     rows = [line.strip() for line in lines if line.strip()]
     if are_chapters(rows):
         return iter([read_chapters(path, rows, collector)])
+    if rows and all(map(_PASTED.match, rows)):
+        # Events as they are copied from BORIS: time, subject, behaviour, modifier, comment
+        events = [row.split("\t")[:3] for row in rows]
+        return read_events(
+            path, ("time", "subject", "behavior"), list(enumerate(events, 1)), collector
+        )
+    if rows and all(map(_BLANKS.fullmatch, rows)):  # of Scaper
+        lines = [_BLANKS.sub(r"\1\t\2\t\3", row) for row in rows]
+        return iter([_audacity(path, lines, collector)])
     if not first or _AUDACITY.match(first) or path.name.lower().endswith(".audacity.txt"):
         return iter([_audacity(path, lines, collector)])
     if not _ELAN_TIME.match(first) and len(_elan_times(first)) >= 2:
@@ -108,7 +121,7 @@ def _raven(path: Path, lines: list[str], collector: LabelCollector) -> Iterator[
     """Yield the tracks of a Raven Pro selection table, which may refer to several files."""
     head = [name.strip().lower() for name in lines[0].split("\t")]
     name = next((name for name in _CALLED if name in head), None)
-    if name is None or _END not in head:
+    if name is None or not {_END, _LENGTH} & set(head):
         missing = "Label" if name is None else "End Time (s)"
         columns = ", ".join(lines[0].strip().split("\t"))
         what = f"the table has no column {missing}; its columns are {columns:.300}"
@@ -121,6 +134,12 @@ def _raven(path: Path, lines: list[str], collector: LabelCollector) -> Iterator[
         cells = dict(zip(head, line.split("\t"), strict=False))
         spot = f"line {number}"
         start, end = cells.get(_BEGIN, ""), cells.get(_END, "no time")
+        if _END not in head:
+            try:
+                end = str(seconds(start) + seconds(cells.get(_LENGTH, "no time")))
+            except ValueError as error:
+                collector.error(path, spot, str(error))
+                continue
         if cells.get(_OFFSET, "").strip():
             # Begin and end are relative to the first of several files, the offset to this file.
             try:

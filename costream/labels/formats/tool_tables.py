@@ -14,7 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from costream.labels.collector import LabelCollector, LabelTrack, read_text
+from costream.labels.collector import LabelCollector, LabelTrack, read_text, seconds
+from costream.labels.formats.editor_timelines import frame_number
+from costream.labels.formats.label_headings import given_rate_hz
 from costream.labels.recording import Label
 
 Rows: TypeAlias = Sequence[tuple[int, list[str]]]
@@ -42,7 +44,9 @@ def read_tool_table(
     if collector.columns.keys() - {"fps"}:
         return None
     if {"time", "behavior"} <= set(names):
-        return _boris(path, names, rows, collector)
+        return read_events(path, names, rows, collector)
+    if {"name", "start", "duration"} <= set(names) or {"marker name", "in"} <= set(names):
+        return iter([_markers(path, names, rows, collector)])
     if {"id", "actions", "length"} <= set(names):
         return _charades(path, names, rows, collector)
     if len(names) in (7, 8) and all(map(_is_number, names[1:6])):
@@ -50,10 +54,47 @@ def read_tool_table(
     return None
 
 
-def _boris(
+def _markers(path: Path, names: Sequence[str], rows: Rows, collector: LabelCollector) -> LabelTrack:
+    """Return the markers with a length of Adobe Audition (name, start, duration) and Premiere (in).
+
+    Time codes, with frames after the third colon, need a rate (``--columns fps=``).
+    """
+    labels: list[Label] = []
+    for line, row in rows:
+        cells, spot = dict(zip(names, row, strict=False)), f"line {line}"
+        try:
+            start, length = (
+                _time_s(cells.get(a) or cells.get(b) or "", collector, str(path))
+                for a, b in (("start", "in"), ("duration", "duration"))
+            )
+        except ValueError as error:
+            collector.error(path, spot, str(error))
+            continue
+        if not length:
+            collector.warn("markers without length, left out", f"{path}, {spot}")
+            continue
+        label = cells.get("marker name") or cells.get("name") or ""
+        labels += collector.label(path, spot, start, start + length, label)
+    return LabelTrack(path, (), tuple(labels))
+
+
+def _time_s(text: str, collector: LabelCollector, where: str) -> float:
+    if len(re.findall("[:;]", text)) == 3:
+        rate_hz = given_rate_hz(collector.columns, where)
+        try:
+            return frame_number(text, rate_hz) / rate_hz
+        except ValueError:
+            raise ValueError(f"not a time: {text!r:.40}") from None
+    return seconds(text)
+
+
+def read_events(
     path: Path, names: Sequence[str], rows: Rows, collector: LabelCollector
 ) -> Iterator[LabelTrack]:
-    """Yield the states of BORIS; a state lasts from its START to the next STOP of its subject."""
+    """Yield the states of BORIS; a state lasts from its START to the next STOP of its subject.
+
+    Without a column that tells them apart, every second event of a state ends it.
+    """
     of = next((name for name in _BORIS_FILES if name in names), "")
     kind = next((name for name in ("behavior type", "status") if name in names), "")
     found: dict[str, list[Label]] = {}
@@ -66,6 +107,8 @@ def _boris(
             continue
         labels = found.setdefault(file, [])
         key, status = (file, cells.get("subject", ""), label), cells.get(kind, "").upper()
+        if not kind:
+            status = "STOP" if key in begun else "START"
         if status == "START" and key not in begun:
             begun[key] = spot, cells.get("time", "")
         elif status == "STOP" and key in begun:
