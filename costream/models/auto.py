@@ -1,7 +1,9 @@
-"""``-m auto``: free models, chosen by the kind of the source."""
+"""``-m auto``: free models, chosen by the kind of the source, and others where they are allowed."""
 
 from __future__ import annotations
 
+import logging
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,11 +13,16 @@ from costream.core.settings import AUTO
 from costream.weights_io.licences import AllowedLicence
 
 if TYPE_CHECKING:
+    from costream.models.base import Model
+    from costream.models.persons import PersonsModel
     from costream.models.with_audio import HearingModel
+
+log = logging.getLogger("costream")
 
 DETECTOR = "nanodet"
 SOUND = "mn04"  # for sources of sound alone, too
-SKELETON = "costgcn"  # not free
+SKELETON = "costgcn"  # not free; for sources of joints
+ACTIONS = "costgcn-2d"  # not free; for what each person in a video does
 AUTO_MODELS = (DETECTOR, SOUND)  # for video
 RATE_HZ = 5.0  # pictures a second that the detector may look at
 LENGTH_S, GAP_S = 1.0, 2.0  # of the timeline: shortest presence, and longest absence within one
@@ -29,9 +36,39 @@ _HINTS = {
 }
 
 
-def expanded(name: str) -> str:
-    """Return the names of all models that ``auto`` may load, separated by commas; else ``name``."""
-    return ",".join(AUTO_MODELS) if name == AUTO else name
+def video_models(
+    licence: AllowedLicence | None = None, weights: str | os.PathLike[str] | None = None
+) -> tuple[str, ...]:
+    """Return the names of the models of ``auto`` for video.
+
+    ``licence``: "any" admits ``ACTIONS``, where its weights are installed. ``weights``: as for
+    ``find_weights``.
+    """
+    from costream.models.catalogue import find_weights
+
+    if licence != "any":
+        return AUTO_MODELS
+    try:
+        find_weights(ACTIONS, weights)
+    except ModelError as error:
+        log.info("-m auto without actions of persons: %s", error)
+        return AUTO_MODELS
+    return (*AUTO_MODELS, ACTIONS)
+
+
+def expanded(
+    name: str,
+    licence: AllowedLicence | None = None,
+    weights: str | os.PathLike[str] | None = None,
+) -> str:
+    """Return the names of all models that ``auto`` may load, separated by commas; else ``name``.
+
+    The arguments are those of ``video_models``.
+    """
+    if name != AUTO:
+        return name
+    names = video_models(licence, weights)
+    return ",".join((*names, SKELETON) if ACTIONS in names else names)
 
 
 def model_for(name: str, kind: SourceKind | None, licence: AllowedLicence | None = None) -> str:
@@ -49,13 +86,16 @@ def model_for(name: str, kind: SourceKind | None, licence: AllowedLicence | None
     raise UsageError(what, where="-m auto", hint=_HINTS[kind])
 
 
-def auto_model(detector: object, sound: object) -> HearingModel:
+def auto_model(
+    detector: object, sound: object, actions: Model | None = None
+) -> HearingModel | PersonsModel:
     """Return the model of ``auto`` for video, made of loaded models.
 
-    It finds people and things, looking where something moves, and sounds. Raises ModelError if the
-    weights are of another kind.
+    It finds people and things, looking where something moves, sounds and, with ``actions``, what
+    each person does. Raises ModelError if the weights are of another kind.
     """
     from costream.models.objects.model import DetectorModel
+    from costream.models.persons import with_persons
     from costream.models.streaming import StreamingModel
     from costream.models.with_audio import with_sound
 
@@ -75,4 +115,5 @@ def auto_model(detector: object, sound: object) -> HearingModel:
     card = replace(card, rate_hz=RATE_HZ, timeline=timeline)
     heads = tuple(replace(head, card=card) for head in detector.info.heads)
     detector.info = replace(detector.info, card=card, heads=heads)
-    return with_sound(detector, sound)
+    model = with_sound(detector, sound)
+    return model if actions is None else with_persons(model, actions)

@@ -155,9 +155,11 @@ class Looks:
     """Settings of a stream whose detector looks only where something has moved.
 
     ``may``: whether the budget admits a look at the next picture; the first is always looked at.
+    ``pause_s``: shortest time between two looks.
     """
 
     may: bool = True
+    pause_s: float = 0.0
 
 
 @runtime_checkable
@@ -192,8 +194,12 @@ class Model(Protocol):
 class PersonFinder(Protocol):
     """Finds and follows the persons in the frames of one stream."""
 
-    def find(self, frame: VideoFrame) -> SkeletonFrame:
-        """Return the persons in a frame, with their numbers."""
+    def find(self, frame: VideoFrame, boxes: Sequence[Box] | None = None) -> SkeletonFrame:
+        """Return the persons in a frame, with their numbers.
+
+        ``boxes``: of persons in the frame, in pixels of the source, if the finder has no detector;
+        None: nobody has looked.
+        """
 
     def close(self) -> None:
         """Forget all persons; new ones get new numbers."""
@@ -202,8 +208,11 @@ class PersonFinder(Protocol):
 class PersonModel(Model, Protocol):
     """A model for one skeleton (``info.persons`` is 1) that can follow several persons."""
 
-    def person_finder(self, most: int) -> PersonFinder:
-        """Return a finder of at most ``most`` persons in frames."""
+    def person_finder(self, most: int, *, detects: bool = True) -> PersonFinder:
+        """Return a finder of at most ``most`` persons in frames.
+
+        ``detects``: it has a detector; if False, ``PersonFinder.find`` gets boxes of persons.
+        """
 
 
 @runtime_checkable

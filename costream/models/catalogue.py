@@ -24,7 +24,7 @@ from costream.core.records import (
 )
 from costream.core.settings import AUTO
 from costream.core.spelling import stored_path
-from costream.models.auto import AUTO_MODELS, auto_model, expanded
+from costream.models.auto import auto_model, expanded, video_models
 from costream.models.spec import model_summaries
 from costream.weights_io.file import STEP_SUFFIX, SUFFIX, Weights, read_card, read_weights
 from costream.weights_io.licences import AllowedLicence, is_allowed, licence_class, licence_use
@@ -188,7 +188,8 @@ def load_model(
 
     name = os.fspath(name)
     if name == AUTO:
-        return auto_model(*(load_model(part, weights, device, dtype) for part in AUTO_MODELS))
+        chosen = video_models(licence, weights)
+        return auto_model(*(load_model(part, weights, device, dtype) for part in chosen))
     names = [part.strip() for part in name.split(",") if part.strip()]
     if len(names) > 1:
         _check_folder(weights)

@@ -11,6 +11,7 @@ from costream.models.catalogue import find_weights
 from costream.models.spec import is_gated
 from costream.weights_io.card import Card
 from costream.weights_io.file import read_header
+from costream.weights_io.licences import AllowedLicence
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,18 @@ class WeightsIdentity:
     events: tuple[str, ...] = ()  # labels that are not background
 
 
-def identify(name: str, weights: str | os.PathLike[str] | None = None) -> WeightsIdentity:
+def identify(
+    name: str,
+    weights: str | os.PathLike[str] | None = None,
+    licence: AllowedLicence | None = None,
+) -> WeightsIdentity:
     """Return the identity of a model's weights, or of several separated by commas. No torch.
 
-    Raises ModelError like ``find_weights``.
+    ``licence``: as for ``models.auto.video_models``. Raises ModelError like ``find_weights``.
     """
     headers = [
         read_header(find_weights(part.strip(), weights)).metadata
-        for part in expanded(name).split(",")
+        for part in expanded(name, licence, weights).split(",")
         if part.strip()
     ]
     texts = [metadata.get("card", "") for metadata in headers]

@@ -33,6 +33,21 @@ class _ImageFrontend(nn.Module):
         return 0
 
 
+def fitted(rgb: npt.NDArray[np.uint8], box: Sequence[int]) -> npt.NDArray[np.uint8]:
+    """Return an image, uint8 [h, w, 3], made smaller if it exceeds ``box``, a width and height.
+
+    Bilinear with antialiasing.
+    """
+    height, width = rgb.shape[:2]
+    scale = min(box[0] / width, box[1] / height)
+    if scale >= 1:
+        return rgb
+    size = max(1, round(height * scale)), max(1, round(width * scale))
+    picture = torch.from_numpy(np.ascontiguousarray(rgb)).permute(2, 0, 1)[None]
+    smaller = F.interpolate(picture, size, mode="bilinear", antialias=True)
+    return smaller[0].permute(1, 2, 0).numpy()
+
+
 def scaled_size(
     size: Sequence[int], short: int, rounding: Callable[[float], int] = round
 ) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from costream.core.errors import ModelError
 from costream.core.records import Data, SourceInfo
-from costream.models.base import GatedModel, Model, StepResult
+from costream.models.base import GatedModel, Looks, Model, StepResult
 from costream.weights_io.licences import terms_of
 
 PERSON = "person"  # the label of a detector whose boxes are persons
@@ -19,25 +19,27 @@ class PersonsModel:
     """Two models on one source; implements ``models.base.Model``.
 
     ``stream`` takes the pictures or the sound of the stream: a detector, or a model of sound.
-    ``person`` takes one person: a skeleton or, with ``crops``, the part of the picture in a box of
-    the detector. A step of this model is a step of ``stream``. ``runtime.persons`` steps
-    ``person`` with a row for each person; the columns of its heads are those of these results.
+    ``person`` takes one person: a skeleton, whose joints are looked for in the boxes of a detector,
+    or, with ``crops``, the part of the picture in such a box. A step of this model is a step of
+    ``stream``. ``runtime.persons`` steps ``person`` with a row for each person; the columns of its
+    heads are those of these results.
     """
 
     def __init__(self, stream: Model, person: Model) -> None:
         """Raises ModelError for models that cannot be combined."""
         self.stream, self.person = stream, person
-        self.crops = stream.info.card.finds_objects
+        self.boxes = stream.info.card.finds_objects
+        self.crops = self.boxes and person.info.persons is None
         names = [person.info.card.name, stream.info.card.name]
-        name = ",".join(reversed(names) if self.crops else names)
-        if self.crops:
-            _check_crops(stream, person, name)
+        name = ",".join(reversed(names) if self.boxes else names)
+        if self.boxes:
+            _check_boxes(stream, person, name)
         person_heads = [replace(head, by_person=True) for head in person.info.heads]
         stream_heads = list(stream.info.heads)
         if person.info.stride > 1:  # while the stream has an output at every step
             stream_heads = [replace(h, rate_hz=h.rate_hz or math.inf) for h in stream_heads]
-        heads = (*stream_heads, *person_heads) if self.crops else (*person_heads, *stream_heads)
-        info, clock = (stream if self.crops else person).info, person.info.card
+        heads = (*stream_heads, *person_heads) if self.boxes else (*person_heads, *stream_heads)
+        info, clock = (stream if self.boxes else person).info, person.info.card
         labels = tuple(label for head in heads for label in head.card.labels)
         card = replace(
             info.card,
@@ -58,16 +60,27 @@ class PersonsModel:
             frames=person.info.frames,
             beside=stream.info.beside,
             in_time=True,
+            box=info.box if self.crops else person.info.box,
         )
 
     def check(self, source: SourceInfo) -> dict[str, Any]:
         """Return entries for the header. Raises SourceError if the source does not fit."""
-        first, second = (self.stream, self.person) if self.crops else (self.person, self.stream)
-        return {**first.check(source), **second.check(source)}
+        first, second = (self.stream, self.person) if self.boxes else (self.person, self.stream)
+        notes = {**first.check(source), **second.check(source)}
+        if self.boxes and not self.crops:
+            notes["pose"] = f"BlazePose on persons of {self.stream.info.heads[0].card.name}"
+        return notes
 
     def init_state(self, batch_size: int = 1) -> Any:
-        """Return an initial state of ``stream``."""
-        return self.stream.init_state(batch_size)
+        """Return an initial state of ``stream``.
+
+        Where joints are looked for in its boxes, the detector looks where something has moved, and
+        at most at the rate of its card, while joints are followed at each step.
+        """
+        state = self.stream.init_state(batch_size)
+        if self.boxes and not self.crops:
+            state.looks = Looks(pause_s=1 / self.stream.info.card.rate_hz)
+        return state
 
     def step(self, items: Sequence[Data], state: Any) -> StepResult:
         """Take one item per stream, return the result of ``stream``."""
@@ -98,11 +111,16 @@ def with_persons(stream: Model, person: Model) -> PersonsModel:
     return kind(stream, person)
 
 
-def _check_crops(detector: Model, person: Model, name: str) -> None:
+def _check_boxes(detector: Model, person: Model, name: str) -> None:
     """Raise ModelError unless a model takes the persons that a detector finds."""
     info, model, hint = person.info, person.info.card.name, None
     if PERSON not in detector.info.card.labels:
         why = f"{detector.info.card.name} has no label {PERSON!r}, so it finds no persons"
+    elif info.persons == 1 and detector.info.looks:
+        return
+    elif info.persons == 1:
+        why = f"{detector.info.card.name} looks at every picture, which takes too long for joints"
+        hint = "use nanodet"
     elif info.persons is not None:
         why, hint = f"{model} finds the persons by itself", f"use -m {model} alone"
     elif isinstance(person, GatedModel):

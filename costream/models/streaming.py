@@ -377,9 +377,12 @@ class StreamingModel:
             state.poses = PoseTrackers(len(items), front.persons, front.places, self._pose)
         return tuple(state.poses.find(frames))
 
-    def person_finder(self, most: int) -> PoseTracker:
-        """Return a finder of up to ``most`` persons in the frames of one stream."""
-        return PoseTracker(most, self.frontend.places, self._pose)
+    def person_finder(self, most: int, *, detects: bool = True) -> PoseTracker:
+        """Return a finder of up to ``most`` persons in the frames of one stream.
+
+        ``detects``: as for ``PoseTracker``.
+        """
+        return PoseTracker(most, self.frontend.places, self._pose, detects=detects)
 
     def find_joints_with(self, weights: str) -> None:
         """Find the joints of persons in frames with these weights, given by name, from now on.

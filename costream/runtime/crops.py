@@ -47,7 +47,7 @@ class CropFinder:
     they were last seen. Implements ``persons.RowFinder``.
     """
 
-    keeps_row = False
+    keeps_row, skeletons = False, None
 
     def __init__(self, box: PixelSize, threshold_of: Callable[[str], float]) -> None:
         """``box``: input size of the model. ``threshold_of``: least score of boxes by label."""

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from costream.core.errors import ExitCode, SourceError, display_name
 from costream.core.formatting import clean, work_line
-from costream.core.records import SourceKind
+from costream.core.records import Header, Record, Segment, SourceKind, Summary
 from costream.core.settings import AUTO
+from costream.models.auto import AUTO_MODELS, PERSON, video_models
 from costream.models.base import Model
 from costream.models.catalogue import find_weights, more_to_fetch
 from costream.options.options import Options
@@ -36,6 +37,7 @@ from costream.ui.console import live_allowed, print_line, stderr_console, stdout
 from costream.ui.plain import PlainLines
 from costream.ui.run.view import LiveView
 from costream.ui.timeline import FinalTimeline
+from costream.weights_io.store import INSTALL_RESEARCH
 
 log = logging.getLogger("costream")
 
@@ -66,7 +68,28 @@ def detect(options: Options, effective: Sequence[str] = ()) -> ExitCode:
         if plan.table is not None:
             _print_written(options, [plan.table])
         _print_larger_model(options, model)
+        _print_actions(options, models.seen)
         return code
+
+
+class _SeenPersons:
+    """A sink that notes whether persons were seen whose actions nobody has looked at."""
+
+    def __init__(self) -> None:
+        self.any = False
+        self._without_actions = False
+
+    def open(self, header: Header) -> None:
+        """Take the header of a run."""
+        self._without_actions = header.persons is None
+
+    def write(self, record: Record) -> None:
+        """Take a record."""
+        if isinstance(record, Segment) and record.label == PERSON and self._without_actions:
+            self.any = True
+
+    def close(self, summary: Summary) -> None:
+        """Take the end of a run."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +100,7 @@ class _Models:
     stack: ExitStack  # closes the alert rules
     kinds: Mapping[str, SourceKind | None]  # of the inputs
     loaded: dict[SourceKind | None, tuple[Model, AlertRules | None]] = field(default_factory=dict)
+    seen: _SeenPersons = field(default_factory=lambda: _SeenPersons())
 
     def of(self, uri: str) -> tuple[Model, AlertRules | None]:
         """Return them for an input. Raises ModelError or UsageError as ``load_checked``."""
@@ -136,7 +160,7 @@ class _Detection:
             overwrite=options.overwrite or options.skip_existing,
         )
         source = open_source(uri, source_options(options, model, plan.formats, stepped=True))
-        sinks += self._views(name, live=isinstance(source, LiveSource))
+        sinks += [self.models.seen, *self._views(name, live=isinstance(source, LiveSource))]
         summary = run(
             source,
             model,
@@ -201,6 +225,16 @@ def _print_larger_model(options: Options, model: Model) -> None:
     line = more_to_fetch(model.info.card, find_weights(options.model, options.weights))
     if line:
         print_line(stderr_console(options.color), line, "dim")
+
+
+def _print_actions(options: Options, seen: _SeenPersons) -> None:
+    """Print how to get what persons do that ``auto`` has seen, unless -q is given."""
+    if options.verbosity < 0 or options.model != AUTO or not seen.any:
+        return
+    installed = len(video_models("any", options.weights)) > len(AUTO_MODELS)
+    how = "" if installed else f" after {INSTALL_RESEARCH}"
+    line = f"What each person does: --licence any{how}; its weights are for research."
+    print_line(stderr_console(options.color), line, "dim")
 
 
 def _other_command(uri: str, model: Model) -> str | None:

@@ -32,10 +32,14 @@ class RowFinder(Protocol):
     """Finds the persons in the steps of one stream.
 
     ``present``: numbers of the persons in the newest step, in the order in which they get rows if
-    there are too many. ``known``: numbers of all persons who may still be there.
+    there are too many. ``known``: numbers of all persons who may still be there. ``skeletons``: of
+    the newest step, if it finds them.
     """
 
     keeps_row: bool  # whether one row remains while nobody is there, so that each step has a result
+
+    @property
+    def skeletons(self) -> SkeletonFrame | None: ...  # noqa: D102
 
     @property
     def present(self) -> Sequence[int]: ...  # noqa: D102
@@ -69,7 +73,7 @@ class SkeletonFinder:
         self._model = model
         self._finder: PersonFinder | None = None  # in frames
         self._offset = 0  # the highest number of an earlier watch
-        self.frame: SkeletonFrame  # the newest
+        self.skeletons: SkeletonFrame | None = None  # the newest
         self.known: dict[int, int] = {}  # slots
         self.present: list[int] = []
 
@@ -86,14 +90,15 @@ class SkeletonFinder:
             frame = self._finder.find(frame)
         assert isinstance(frame, SkeletonFrame)
         numbers = frame.persons or range(1, len(frame.joints) + 1)
-        self.frame = frame
+        self.skeletons = frame
         self.known = {n + self._offset: slot for slot, n in enumerate(numbers) if n}
         self.present = sorted(n for n, slot in self.known.items() if frame.scores[slot].any())
         return scene
 
     def item(self, number: int) -> SkeletonFrame:
         """Return the newest frame with only this person; with zeros if they are not in it."""
-        frame, slot = self.frame, self.known.get(number)
+        frame, slot = self.skeletons, self.known.get(number)
+        assert frame is not None
         if slot is None:
             joints, scores = np.zeros_like(frame.joints[:1]), np.zeros_like(frame.scores[:1])
         else:
@@ -174,8 +179,8 @@ class PersonRows:
         self._steps += bool(rows)
         if people is not None:
             people = replace(people, frontend_s=people.frontend_s + found_s)
-            if isinstance(self._finder, SkeletonFinder):
-                people = replace(people, skeletons=(self._finder.frame,))
+            if self._finder.skeletons is not None:
+                people = replace(people, skeletons=(self._finder.skeletons,))
         result = people if scene is None else _together(scene, people)
         assert result is not None
         return replace(
@@ -219,13 +224,20 @@ def person_rows(model: Model, options: Options) -> PersonRows:
     """Return the rows for the persons of one stream of a model that follows them."""
     if not isinstance(model, PersonsModel):
         return PersonRows(model)
-    if not model.crops:
+    if not model.boxes:
         return PersonRows(model.person)
     from costream.runtime.crops import CropFinder
 
     assert model.person.info.box is not None
-    timeline = options.timeline(model.stream.info.heads[0].card)
-    return PersonRows(model.person, CropFinder(model.person.info.box, timeline.threshold_of))
+    threshold_of = options.timeline(model.stream.info.heads[0].card).threshold_of
+    if not model.crops:
+        from costream.runtime.joints import JointFinder
+
+        person = cast(PersonModel, model.person)
+        detector = model.stream.info.heads[0].card.name
+        joints = JointFinder(person.person_finder(MOST, detects=False), detector, threshold_of)
+        return PersonRows(person, joints)
+    return PersonRows(model.person, CropFinder(model.person.info.box, threshold_of))
 
 
 def _together(scene: StepResult, people: StepResult | None) -> StepResult:

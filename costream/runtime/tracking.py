@@ -90,6 +90,16 @@ class ObjectTracker:
         self._ids = newest  # the last one that was assigned
         self._before_s = -np.inf  # time of the step before
 
+    @property
+    def known(self) -> frozenset[int]:
+        """Ids of the objects that are followed."""
+        return frozenset(each.id for each in self._objects)
+
+    def new_id(self) -> int:
+        """Return an id that no box will get."""
+        self._ids += 1
+        return self._ids
+
     def reset(self) -> None:
         """Forget the objects, as after a gap; later boxes get new ids."""
         self._objects = []

@@ -283,7 +283,12 @@ def test_masks_hide_persons_from_both() -> None:
 @pytest.mark.parametrize(
     ("detector", "person", "words"),
     [
-        (random_model, lambda: load_model("costgcn"), "costgcn finds the persons by itself"),
+        (
+            random_model,
+            lambda: load_model("costgcn"),
+            "looks at every picture, which takes too long",
+        ),
+        (random_model, lambda: load_model("costgcn-pairs"), "finds the persons by itself"),
         (random_model, small_model, "token-gated and cannot take several persons"),
         (random_model, lambda: load_model("cosounds"), "cosounds does not take pictures"),
     ],

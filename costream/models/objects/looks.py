@@ -57,9 +57,10 @@ class DetectorState(State):
         if not self.frames[row]:
             return "first"
         assert self.looks is not None
-        if not self.looks.may:
+        age_s = time_s - float(self.looked_s[row])
+        if not self.looks.may or 0 <= age_s < self.looks.pause_s - 1e-6:
             return None
-        if not 0 <= time_s - float(self.looked_s[row]) < AGE_S - 1e-6:
+        if not 0 <= age_s < AGE_S - 1e-6:
             return "age"
         return "motion" if has_moved(self.cells[row], cells) else None
 

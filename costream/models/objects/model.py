@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -15,7 +17,7 @@ from costream.models.base import Looks, ModelHead, ModelInfo, StepResult
 from costream.models.compatibility import check_source
 from costream.models.devices import find_device, find_dtype, synchronize
 from costream.models.eventful.detector import boxes_in_frame
-from costream.models.images import Pixels
+from costream.models.images import Pixels, fitted
 from costream.models.objects.looks import DetectorState, Reason, brightness
 from costream.models.objects.nanodet import NanoDetPlus
 from costream.nn.eventful.counts import Operations
@@ -88,7 +90,7 @@ class DetectorModel:
             raise TypeError("expected VideoFrames only")
         reasons, cells = self._reasons(frames, state)
         rows = [row for row in range(len(frames)) if reasons is None or reasons[row] is not None]
-        prepared = {row: torch.from_numpy(self.frontend.prepare(frames[row].rgb)) for row in rows}
+        prepared = {row: self._prepared(frames[row].rgb) for row in rows}
         groups: dict[tuple[int, ...], list[int]] = {}
         for row, picture in prepared.items():
             groups.setdefault(tuple(picture.shape), []).append(row)
@@ -124,6 +126,10 @@ class DetectorModel:
             objects=tuple(objects[row] for row in range(len(items))),
             ran=None if reasons is None else self._ran(reasons),
         )
+
+    def _prepared(self, rgb: npt.NDArray[np.uint8]) -> Tensor:
+        """Return a picture, uint8 [h, w, 3], as uint8 [3, h, w] that fits the frontend."""
+        return torch.from_numpy(self.frontend.prepare(fitted(rgb, self.frontend.box)))
 
     def _reasons(
         self, frames: Sequence[VideoFrame], state: DetectorState

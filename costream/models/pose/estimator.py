@@ -105,14 +105,15 @@ class _Followed:
 class PoseEstimator:
     """Finds up to ``most`` persons and their joints in the frames of one stream.
 
-    ``weights``: name of those of the landmarks. ``computed``: crops whose joints were computed so
+    ``weights``: name of those of the landmarks. ``detects``: it has a detector; if False, a caller
+    has one. ``computed``: crops whose joints were computed so
     far; ``kept``: of persons who did not move, see ``STILL_S``. Raises ModelError if these weights,
     or the detector's, are missing.
     """
 
-    def __init__(self, most: int = 1, weights: str = ESTIMATOR) -> None:
+    def __init__(self, most: int = 1, weights: str = ESTIMATOR, *, detects: bool = True) -> None:
         self._most = most
-        self._detector, self._pixels = _detector()
+        self._detector = _detector() if detects else None
         self._network = landmarks(weights)
         self.computed = self.kept = 0
         self.reset()
@@ -124,17 +125,28 @@ class PoseEstimator:
         self._looked_s = -math.inf
 
     @torch.inference_mode()
-    def find(self, rgb: npt.NDArray[np.uint8], time_s: float) -> list[DetectedPerson]:
-        """Return the persons in a picture, uint8 [h, w, 3]; those who are followed come first."""
+    def find(
+        self,
+        rgb: npt.NDArray[np.uint8],
+        time_s: float,
+        boxes: Sequence[ObjectBox] | None = None,
+    ) -> list[DetectedPerson]:
+        """Return the persons in a picture, uint8 [h, w, 3]; those who are followed come first.
+
+        ``boxes``: of persons, by the caller's detector; None: it has not looked at this picture.
+        """
         frame = torch.from_numpy(np.ascontiguousarray(rgb)).permute(2, 0, 1)[None]
         before = self._followed
         picture = frame.float() / 255
         persons = self._follow(picture, time_s)
         nobody_lost = persons and len(persons) == len(before) and not self._lost
         wait_s = LOOK_S if nobody_lost else _SEARCH_S
-        if len(persons) < self._most and not 0 <= time_s - self._looked_s < wait_s - 1e-6:
+        may_look = boxes is not None or self._detector is not None
+        due = not 0 <= time_s - self._looked_s < wait_s - 1e-6
+        if len(persons) < self._most and may_look and due:
             self._looked_s = time_s
-            for box in self._unknown(frame, persons):
+            found = self._detect(frame) if boxes is None else boxes
+            for box in self._unknown(found, persons):
                 if len(persons) < self._most:
                     persons += self._in_box(picture, box, time_s, persons)
         self._followed = _distinct(persons)
@@ -201,26 +213,34 @@ class PoseEstimator:
             )
         return out
 
-    def _unknown(self, frame: Tensor, persons: Sequence[_Followed]) -> list[ObjectBox]:
-        """Return the boxes of those whom the detector finds and nobody follows.
-
-        The likely ones first, the largest of these first.
-        """
+    def _detect(self, frame: Tensor) -> list[ObjectBox]:
+        """Return the boxes of the persons whom the detector finds, in pixels of the frame."""
+        assert self._detector is not None
+        network, pixels = self._detector
         height, width = frame.shape[2:]
-        scale = min(1.0, *(m / n for m, n in zip(self._pixels.box, (width, height), strict=True)))
+        scale = min(1.0, *(m / n for m, n in zip(pixels.box, (width, height), strict=True)))
         size = max(1, round(height * scale)), max(1, round(width * scale))
         small = frame
         if size != (height, width):
             small = F.interpolate(frame, size, mode="bilinear", antialias=True)
-        said = self._detector.detect(self._pixels(small))[0]
-        likely = (said.labels == 0) & (said.scores >= (_FAINT if self._lost else _SURE))
-        boxes, scores = said.boxes[likely] / scale, said.scores[likely]
-        known = torch.stack([each.box for each in persons]) if persons else boxes.new_zeros(0, 4)
-        free = (_shared(boxes, known) < _SAME).all(1)
-        sizes = boxes[:, 2:] - boxes[:, :2]
-        columns = [(boxes[:, :2] + boxes[:, 2:]) / 2, sizes, scores[:, None]]
-        rows = [ObjectBox(*row) for row in torch.cat(columns, 1)[free].tolist()]
-        rows = [row for row in rows if max(row.width, row.height) >= 1]
+        said = network.detect(pixels(small))[0]
+        boxes, scores = said.boxes[said.labels == 0] / scale, said.scores[said.labels == 0]
+        columns = [(boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2], scores[:, None]]
+        return [ObjectBox(*row) for row in torch.cat(columns, 1).tolist()]
+
+    def _unknown(self, found: Sequence[ObjectBox], persons: Sequence[_Followed]) -> list[ObjectBox]:
+        """Return the boxes of those whom nobody follows.
+
+        The likely ones first, the largest of these first.
+        """
+        least = _FAINT if self._lost else _SURE
+        rows = [row for row in found if row.score >= least and max(row.width, row.height) >= 1]
+        if persons and rows:
+            placed = torch.tensor([row[:4] for row in rows])
+            middles, halves = placed[:, :2], placed[:, 2:] / 2
+            boxes = torch.cat([middles - halves, middles + halves], 1)
+            free = (_shared(boxes, torch.stack([each.box for each in persons])) < _SAME).all(1)
+            rows = [row for row, alone in zip(rows, free.tolist(), strict=True) if alone]
         return sorted(rows, key=lambda row: (row.score < _SURE, -max(row.width, row.height)))
 
 

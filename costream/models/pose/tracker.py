@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from costream.core.layouts import MEDIAPIPE_33
-from costream.core.records import SkeletonFrame, VideoFrame
+from costream.core.records import Box, SkeletonFrame, VideoFrame
 from costream.models.pose.estimator import (
     ESTIMATOR,
     DetectedPerson,
     Numbers,
+    ObjectBox,
     PoseEstimator,
 )
 
@@ -24,27 +25,36 @@ class PoseTracker:
 
     ``places``: None for joints in metres, or the unit of their places in the picture: "unit", 0 to
     1 along both sides, or "height", that of the picture. ``weights``: name of those that find
-    joints.
+    joints. ``detects``: as for ``PoseEstimator``.
     """
 
     def __init__(
-        self, persons: int = 1, places: str | None = None, weights: str = ESTIMATOR
+        self,
+        persons: int = 1,
+        places: str | None = None,
+        weights: str = ESTIMATOR,
+        *,
+        detects: bool = True,
     ) -> None:
         self._persons, self._places, self._weights = persons, places, weights
+        self._detects = detects
         self._estimator: PoseEstimator | None = None  # before the first frame
         self._last: list[tuple[float, Numbers] | None] = [None] * persons  # time and place
         self._numbers = [0] * persons  # of the persons in the slots
         self._newest = 0
 
-    def find(self, frame: VideoFrame) -> SkeletonFrame:
+    def find(self, frame: VideoFrame, boxes: Sequence[Box] | None = None) -> SkeletonFrame:
         """Return the persons in a frame as a SkeletonFrame of layout mediapipe-33.
+
+        ``boxes``: of persons, in pixels of the source, by the caller's detector; None: it has not
+        looked at this frame.
 
         Joints have three axes, in metres, the hips at the origin; or are places, x and y from the
         upper left corner on, y negative. Scores are how likely a joint is visible. Persons are
         numbered from 1 on, in order of appearance. ModelError if the estimator's weights are
         missing.
         """
-        persons = self._detect(frame)
+        persons = self._detect(frame, boxes)
         shape = (self._persons, len(MEDIAPIPE_33.joints))
         joints, places = np.zeros((*shape, 3), np.float32), np.zeros((*shape, 2), np.float32)
         scores = np.zeros(shape, np.float32)
@@ -65,10 +75,11 @@ class PoseTracker:
         if self._estimator is not None:
             self._estimator.reset()
 
-    def _detect(self, frame: VideoFrame) -> list[DetectedPerson]:
+    def _detect(self, frame: VideoFrame, boxes: Sequence[Box] | None) -> list[DetectedPerson]:
         if self._estimator is None:
-            self._estimator = PoseEstimator(self._persons, self._weights)
-        return self._estimator.find(frame.rgb, frame.time_s)
+            self._estimator = PoseEstimator(self._persons, self._weights, detects=self._detects)
+        found = None if boxes is None else in_pixels(boxes, frame)
+        return self._estimator.find(frame.rgb, frame.time_s, found)
 
     def _assign(
         self, persons: Sequence[DetectedPerson], time_s: float
@@ -92,6 +103,22 @@ class PoseTracker:
             self._newest += 1
             self._numbers[slot] = self._newest
             yield slot, persons[k]
+
+
+def in_pixels(boxes: Sequence[Box], frame: VideoFrame) -> list[ObjectBox]:
+    """Return boxes in pixels of ``frame.rgb``, for those in pixels of the source."""
+    width = frame.rgb.shape[1]
+    scale = 1.0 if frame.size is None else width / frame.size[0]
+    return [
+        ObjectBox(
+            scale * (box.x1 + box.x2) / 2,
+            scale * (box.y1 + box.y2) / 2,
+            scale * (box.x2 - box.x1),
+            scale * (box.y2 - box.y1),
+            box.score,
+        )
+        for box in boxes
+    ]
 
 
 class PoseTrackers:

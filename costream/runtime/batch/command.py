@@ -65,7 +65,7 @@ class _Batch:
     def __init__(self, options: Options, stop: StopHandler) -> None:
         self.options, self.stop = options, stop
         check_licence(options.model, options.weights, options.licence)
-        self.weights = identify(options.model, options.weights)
+        self.weights = identify(options.model, options.weights, options.licence)
         gated, looks = self.weights.gated, self.weights.looks
         check_options(options, finds_objects=self.weights.finds_objects, gated=gated, shares=looks)
         if options.only:

@@ -1,0 +1,146 @@
+"""Joints of the persons whom the detector of a stream finds: one number for both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from costream.core.records import Box, Data, SkeletonFrame, VideoFrame
+from costream.models.base import PersonFinder, StepResult
+from costream.models.persons import PERSON
+from costream.runtime.persons import SkeletonFinder
+from costream.runtime.tracking import MAX_BOXES, ObjectTracker, corners_of
+
+SAME = 0.5  # share of the smaller of two boxes in the other, from which on they are of one person
+
+
+class JointFinder(SkeletonFinder):
+    """Tracks the boxes of a detector's results, and finds the joints of the persons in them.
+
+    The boxes have numbers, and the joints of a person have the number of their box. A person who
+    was found in a box keeps its number while the joints or the box are followed. The boxes of a
+    step in which the detector has not looked are those of its newest look.
+    Implements ``persons.RowFinder``.
+    """
+
+    keeps_row = False
+
+    def __init__(
+        self, finder: PersonFinder, detector: str, threshold_of: Callable[[str], float]
+    ) -> None:
+        """``finder`` has no detector. ``detector``: name of that of the stream.
+
+        ``threshold_of``: least score of boxes by label.
+        """
+        self._poses, self._detector, self._threshold_of = finder, detector, threshold_of
+        self._tracker = ObjectTracker()
+        self.known, self.present = {}, []
+        self.skeletons: SkeletonFrame | None
+        self._boxes: list[Box]  # of the newest look, those of sure objects with numbers
+        self._raw: list[int | None]  # numbers of these boxes by the tracker
+        self._renamed: dict[int, int]  # numbers by those of the tracker, where they differ
+        self._names: dict[int, int]  # numbers by those of the finder
+        self._forget()
+
+    def begin(self, newest: int) -> None:
+        """Continue numbering after ``newest``."""
+        self._tracker = ObjectTracker(newest=newest)
+
+    def find(self, item: Data, scene: StepResult | None) -> StepResult:
+        """Return the result of the detector with numbers of the boxes."""
+        assert isinstance(item, VideoFrame)
+        assert scene is not None
+        assert scene.objects is not None
+        found = scene.objects[0]
+        looked = scene.ran is None or self._detector in scene.ran[0]
+        if looked:
+            self._track(item.time_s, found)
+        boxes = [box for box in found if box.label == PERSON] if looked else None
+        skeletons = self._poses.find(item, boxes)
+        slots = skeletons.persons or ()
+        present = {n: k for k, n in enumerate(slots) if skeletons.scores[k].any()}
+        self._names = {n: name for n, name in self._names.items() if n in slots}
+        if looked:
+            self._name(present, self._pairs(skeletons, item, present))
+        numbers = tuple(self._names.get(n, 0) for n in slots)
+        self.skeletons = replace(skeletons, persons=numbers)
+        self.known = {n: slot for slot, n in enumerate(numbers) if n}
+        self.present = sorted(n for n, slot in self.known.items() if skeletons.scores[slot].any())
+        return replace(scene, objects=(tuple(self._boxes),))
+
+    def close(self) -> None:
+        """Forget all persons, but not which numbers were used."""
+        self._poses.close()
+        self._tracker.reset()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._boxes, self._raw, self._renamed, self._names = [], [], {}, {}
+        self.skeletons = None
+
+    def _track(self, time_s: float, found: Sequence[Box]) -> None:
+        """Take the boxes of a look."""
+        boxes = list(found)
+        sure = [k for k, box in enumerate(boxes) if box.score >= self._threshold_of(box.label)]
+        sure = sure[:MAX_BOXES]
+        tracked = self._tracker.update(time_s, [boxes[k] for k in sure])
+        for k, box in zip(sure, tracked, strict=True):
+            boxes[k] = box
+        self._boxes, self._raw = boxes, [box.id for box in boxes]
+        kept = self._tracker.known
+        self._renamed = {raw: n for raw, n in self._renamed.items() if raw in kept}
+
+    def _name(self, there: Collection[int], pairs: Mapping[int, int]) -> None:
+        """Give the persons, by the finder's numbers, and the boxes of a look their numbers.
+
+        ``pairs``: index of the box of a person.
+        """
+        for n in sorted(there, key=lambda n: n not in self._names):  # those who are known first
+            raw = self._raw[pairs[n]] if n in pairs else None
+            if n not in self._names:
+                number = None if raw is None else self._renamed.get(raw, raw)
+                if number is None or number in self._names.values():
+                    number = self._tracker.new_id()
+                self._names[n] = number
+            if raw is not None:
+                self._renamed[raw] = self._names[n]
+        used = {self._names[n] for n in there}
+        with_joints = set(pairs.values())
+        for k, raw in enumerate(self._raw):
+            if raw is None:
+                continue
+            number = self._renamed.get(raw, raw)
+            if k not in with_joints:
+                if number in used:
+                    number = self._renamed[raw] = self._tracker.new_id()
+                used.add(number)
+            self._boxes[k] = replace(self._boxes[k], id=number)
+
+    def _pairs(
+        self, skeletons: SkeletonFrame, frame: VideoFrame, there: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Return the index of the box of each person, by the finder's number; best match first."""
+        rows = [k for k, raw in enumerate(self._raw) if raw and self._boxes[k].label == PERSON]
+        if not rows or not there or skeletons.places is None:
+            return {}
+        width, height = frame.size or frame.rgb.shape[1::-1]
+        places = skeletons.places[list(there.values())] * np.array((width, height))
+        people = np.concatenate([places.min(1), places.max(1)], 1)
+        boxes = corners_of([self._boxes[k] for k in rows])
+        low = np.maximum(people[:, None, :2], boxes[None, :, :2])
+        high = np.minimum(people[:, None, 2:], boxes[None, :, 2:])
+        both = (high - low).clip(min=0).prod(2)
+        areas = [(x[:, 2:] - x[:, :2]).clip(min=1).prod(1) for x in (people, boxes)]
+        share = both / np.minimum(areas[0][:, None], areas[1])
+        # Of boxes that contain the joints, the closest one is the person's.
+        closeness = both / (areas[0][:, None] + areas[1] - both)
+        out: dict[int, int] = {}
+        numbers = list(there)
+        for flat in np.argsort(-closeness, axis=None, kind="stable").tolist():
+            person, box = divmod(flat, len(rows))
+            taken = numbers[person] in out or rows[box] in out.values()
+            if share[person, box] >= SAME and not taken:
+                out[numbers[person]] = rows[box]
+        return out
