@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costream.core.errors import ModelError, UsageError
 from costream.core.records import SourceKind
 from costream.core.settings import AUTO
+from costream.weights_io.file import SUFFIX
 from costream.weights_io.licences import AllowedLicence
+from costream.weights_io.store import weight_folders
 
 if TYPE_CHECKING:
     from costream.models.base import Model
     from costream.models.persons import PersonsModel
     from costream.models.with_audio import HearingModel
-
-log = logging.getLogger("costream")
 
 DETECTOR = "nanodet"
 SOUND = "mn04"  # for sources of sound alone, too
@@ -41,19 +41,14 @@ def video_models(
 ) -> tuple[str, ...]:
     """Return the names of the models of ``auto`` for video.
 
-    ``licence``: "any" admits ``ACTIONS``, where its weights are installed. ``weights``: as for
-    ``find_weights``.
+    ``licence``: "any" admits ``ACTIONS``, where its weights are installed. ``weights``: a folder
+    of weights; None: those that are installed.
     """
-    from costream.models.catalogue import find_weights
-
     if licence != "any":
         return AUTO_MODELS
-    try:
-        find_weights(ACTIONS, weights)
-    except ModelError as error:
-        log.info("-m auto without actions of persons: %s", error)
-        return AUTO_MODELS
-    return (*AUTO_MODELS, ACTIONS)
+    folders = [folder for _, folder in weight_folders()] if weights is None else [Path(weights)]
+    installed = any((folder / f"{ACTIONS}{SUFFIX}").is_file() for folder in folders)
+    return (*AUTO_MODELS, ACTIONS) if installed else AUTO_MODELS
 
 
 def expanded(

@@ -1,19 +1,67 @@
-"""Joints of the persons whom the detector of a stream finds: one number for both."""
+"""Joints of the persons of a stream: of its data, or of the boxes that its detector finds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
 from costream.core.records import Box, Data, SkeletonFrame, VideoFrame
-from costream.models.base import PersonFinder, StepResult
+from costream.models.base import Model, PersonFinder, PersonModel, StepResult
 from costream.models.persons import PERSON
-from costream.runtime.persons import SkeletonFinder
 from costream.runtime.tracking import MAX_BOXES, ObjectTracker, corners_of
 
+MOST = 8  # persons at one time
 SAME = 0.5  # share of the smaller of two boxes in the other, from which on they are of one person
+
+
+class SkeletonFinder:
+    """Finds persons in skeletons, or in frames with the finder of the model."""
+
+    keeps_row = True
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._finder: PersonFinder | None = None  # in frames
+        self._offset = 0  # the highest number of an earlier watch
+        self.skeletons: SkeletonFrame | None = None  # the newest
+        self.known: dict[int, int] = {}  # slots
+        self.present: list[int] = []
+
+    def begin(self, newest: int) -> None:
+        """Continue numbering after ``newest``."""
+        self._offset = newest
+
+    def find(self, item: Data, scene: StepResult | None) -> StepResult | None:
+        """Find the persons; see ``RowFinder``."""
+        frame = item
+        if isinstance(frame, VideoFrame):
+            if self._finder is None:
+                self._finder = cast(PersonModel, self._model).person_finder(MOST)
+            frame = self._finder.find(frame)
+        assert isinstance(frame, SkeletonFrame)
+        numbers = frame.persons or range(1, len(frame.joints) + 1)
+        self.skeletons = frame
+        self.known = {n + self._offset: slot for slot, n in enumerate(numbers) if n}
+        self.present = sorted(n for n, slot in self.known.items() if frame.scores[slot].any())
+        return scene
+
+    def item(self, number: int) -> SkeletonFrame:
+        """Return the newest frame with only this person; with zeros if they are not in it."""
+        frame, slot = self.skeletons, self.known.get(number)
+        assert frame is not None
+        if slot is None:
+            joints, scores = np.zeros_like(frame.joints[:1]), np.zeros_like(frame.scores[:1])
+        else:
+            joints, scores = frame.joints[slot : slot + 1], frame.scores[slot : slot + 1]
+        return SkeletonFrame(frame.i, frame.time_s, joints, scores, frame.layout)
+
+    def close(self) -> None:
+        """Forget all persons."""
+        if self._finder is not None:
+            self._finder.close()
 
 
 class JointFinder(SkeletonFinder):
@@ -93,7 +141,7 @@ class JointFinder(SkeletonFinder):
         self._renamed = {raw: n for raw, n in self._renamed.items() if raw in kept}
 
     def _name(self, there: Collection[int], pairs: Mapping[int, int]) -> None:
-        """Give the persons, by the finder's numbers, and the boxes of a look their numbers.
+        """Set the numbers of the persons, by those of the finder, and of the boxes of a look.
 
         ``pairs``: index of the box of a person.
         """

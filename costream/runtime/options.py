@@ -8,7 +8,7 @@ from costream.core.errors import UsageError
 from costream.models.base import GatedModel, Model
 from costream.models.persons import PersonsModel
 from costream.options.options import Options
-from costream.runtime.persons import MOST
+from costream.runtime.joints import MOST
 from costream.sinks.registry import drawing_size, object_formats
 from costream.sources.base import SourceOptions
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from costream.core.records import Data, SkeletonFrame, VideoFrame
-from costream.models.base import Model, PersonFinder, PersonModel, StepResult
+from costream.core.records import Data, SkeletonFrame
+from costream.models.base import Model, PersonModel, StepResult
 from costream.models.persons import PersonsModel
 from costream.options.options import Options
 from costream.runtime.counters import add_costs
+from costream.runtime.joints import MOST, JointFinder, SkeletonFinder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 # Scores of a step [C] by number of the person; None: of the stream.
 PersonScores: TypeAlias = Mapping["int | None", npt.NDArray[np.floating]]
-MOST = 8  # persons at one time
 GONE_S = 2.0  # a person who was not seen for this long has left
 
 
@@ -62,53 +62,6 @@ class RowFinder(Protocol):
 
     def close(self) -> None:
         """Forget all persons, but not which numbers were used."""
-
-
-class SkeletonFinder:
-    """Finds persons in skeletons, or in frames with the finder of the model."""
-
-    keeps_row = True
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self._finder: PersonFinder | None = None  # in frames
-        self._offset = 0  # the highest number of an earlier watch
-        self.skeletons: SkeletonFrame | None = None  # the newest
-        self.known: dict[int, int] = {}  # slots
-        self.present: list[int] = []
-
-    def begin(self, newest: int) -> None:
-        """Continue numbering after ``newest``."""
-        self._offset = newest
-
-    def find(self, item: Data, scene: StepResult | None) -> StepResult | None:
-        """Find the persons; see ``RowFinder``."""
-        frame = item
-        if isinstance(frame, VideoFrame):
-            if self._finder is None:
-                self._finder = cast(PersonModel, self._model).person_finder(MOST)
-            frame = self._finder.find(frame)
-        assert isinstance(frame, SkeletonFrame)
-        numbers = frame.persons or range(1, len(frame.joints) + 1)
-        self.skeletons = frame
-        self.known = {n + self._offset: slot for slot, n in enumerate(numbers) if n}
-        self.present = sorted(n for n, slot in self.known.items() if frame.scores[slot].any())
-        return scene
-
-    def item(self, number: int) -> SkeletonFrame:
-        """Return the newest frame with only this person; with zeros if they are not in it."""
-        frame, slot = self.skeletons, self.known.get(number)
-        assert frame is not None
-        if slot is None:
-            joints, scores = np.zeros_like(frame.joints[:1]), np.zeros_like(frame.scores[:1])
-        else:
-            joints, scores = frame.joints[slot : slot + 1], frame.scores[slot : slot + 1]
-        return SkeletonFrame(frame.i, frame.time_s, joints, scores, frame.layout)
-
-    def close(self) -> None:
-        """Forget all persons."""
-        if self._finder is not None:
-            self._finder.close()
 
 
 class PersonRows:
@@ -231,8 +184,6 @@ def person_rows(model: Model, options: Options) -> PersonRows:
     assert model.person.info.box is not None
     threshold_of = options.timeline(model.stream.info.heads[0].card).threshold_of
     if not model.crops:
-        from costream.runtime.joints import JointFinder
-
         person = cast(PersonModel, model.person)
         detector = model.stream.info.heads[0].card.name
         joints = JointFinder(person.person_finder(MOST, detects=False), detector, threshold_of)

@@ -37,8 +37,9 @@ from costream.options.options import Options
 from costream.runtime.alerts.snapshots import Scene
 from costream.runtime.counters import StreamCounters, is_unfamiliar
 from costream.runtime.header import make_header
+from costream.runtime.joints import MOST
 from costream.runtime.levels import LevelMeter
-from costream.runtime.persons import MOST, PersonScores
+from costream.runtime.persons import PersonScores
 from costream.runtime.presence import Presence
 from costream.runtime.scene_objects import SceneObjects, numbers_of
 from costream.runtime.segments import PresenceSegmenter, Segmenter, best_scores
