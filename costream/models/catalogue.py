@@ -41,13 +41,14 @@ from costream.weights_io.store import (
 if TYPE_CHECKING:
     from costream.models.eventful.classifier import ActionModel
     from costream.models.eventful.detector import ObjectModel
+    from costream.models.objects.model import DetectorModel
     from costream.models.persons import PersonsModel
     from costream.models.streaming import StreamingModel
     from costream.models.with_audio import HearingModel
     from costream.weights_io.card import Card
 
     LoadedModel: TypeAlias = (
-        StreamingModel | ObjectModel | ActionModel | HearingModel | PersonsModel
+        StreamingModel | ObjectModel | DetectorModel | ActionModel | HearingModel | PersonsModel
     )
 
 log = logging.getLogger("costream")

@@ -23,9 +23,12 @@ from costream.models.exporting.convolutional import (
 )
 from costream.models.exporting.frontends import add_frontend, why_not_frontend
 from costream.models.exporting.graph import StepGraph, TorchStep, to_onnx
+from costream.models.exporting.objects import detector_graph
 from costream.models.exporting.skeletons import add_skeleton, skeleton_shape, why_not_skeleton
 from costream.models.exporting.tokens import add_tokens, token_width, why_not_tokens
+from costream.models.images import Pixels
 from costream.models.int8 import without_int8
+from costream.models.objects.nanodet import NanoDetPlus
 from costream.models.spec import is_gated
 from costream.models.video.movinet.network import MoViNet
 from costream.models.video.video3d.network import VideoNet
@@ -73,6 +76,8 @@ def step_graph(stored: Weights, *, whole: bool = False) -> StepGraph:
     network: Any
     network, frontend = build(*without_int8(card, stored.tensors))
     network.eval()
+    if isinstance(network, NanoDetPlus) and isinstance(frontend, Pixels):
+        return detector_graph(network, frontend, whole)
     why_not, shape, add = _family(network)
     reason = why_not(network)
     if is_gated(card.architecture):

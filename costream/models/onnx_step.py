@@ -1,18 +1,18 @@
 """Models whose step runs in ONNX Runtime: ``-m step.onnx``, as ``models export`` writes it.
 
 The file has the card of the model, so everything but the step is as for its weights. Only steps of
-video models, exported with ``--whole``, and the networks of YAMNet and EfficientAT are faster
-there; see the manual.
+video models, exported with ``--whole``, and the networks of NanoDet, YAMNet and EfficientAT are
+faster there; see the manual.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +21,20 @@ from torch import Tensor, nn
 
 from costream.core.errors import ModelError
 from costream.models.base import stacked
+from costream.models.eventful.box_heads import Detections
 from costream.models.frontend import frontend_class, load_frontend
+from costream.models.images import Pixels
 from costream.models.oad.cooadtr import OadOutput
+from costream.models.objects.model import DetectorModel
+from costream.models.objects.nanodet import NanoDetPlus, best_objects
 from costream.models.streaming import StreamingModel
+from costream.nn.eventful.counts import Operations
 from costream.nn.state import State, zeros
+from costream.weights_io.card import Card
 from costream.weights_io.file import card_in, read_header
 
 Arrays = dict[str, npt.NDArray[Any]]
-_BARE = ("logmel", "efficientat-mel")  # frontends without weights
+_BARE = ("logmel", "efficientat-mel", "pixels")  # frontends without weights
 _TYPES = {"tensor(float)": torch.float32, "tensor(int64)": torch.int64}
 
 
@@ -97,6 +103,37 @@ class OnnxStep(nn.Module):
         return OadOutput(torch.from_numpy(np.concatenate(outputs["logits"])), None)
 
 
+class OnnxDetector(nn.Module):
+    """An exported NanoDet; see ``NanoDetPlus``.
+
+    ``data``: the ONNX file. ``facts``: of the graph, see ``detector_graph``. Raises ModelError if
+    ONNX Runtime is not installed or refuses the file.
+    """
+
+    patch = NanoDetPlus.patch
+
+    def __init__(self, data: bytes, facts: Mapping[str, Any]) -> None:
+        super().__init__()
+        session = onnx_session(data, torch.get_num_threads())
+        self._run: Callable[[list[str] | None, Arrays], list[Any]] = session.run
+        if not {"boxes", "logits"} <= {output.name for output in session.get_outputs()}:
+            raise ModelError("the outputs of the file are not those of a detector")
+        self.classes, self.score = int(facts["classes"]), float(facts["score"])
+        self._costs = [(int(stride), int(macs)) for stride, macs in facts["costs"]]
+
+    def detect(self, pictures: Tensor, operations: Operations) -> list[Detections]:
+        """Return the objects in each of the images [B, 3, H, W], the best score first."""
+        found = []
+        for picture in pictures:
+            boxes, logits = self._run(["boxes", "logits"], {"x": picture[None].numpy()})
+            places: Tensor = torch.from_numpy(boxes[0])
+            found.append(best_objects(torch.from_numpy(logits[0]), places.__getitem__, self.score))
+        height, width = pictures.shape[2:]
+        for stride, macs in self._costs:
+            operations.linear += len(pictures) * macs * -(-height // stride) * -(-width // stride)
+        return found
+
+
 class _Pictures(nn.Module):
     """The frontend inside a step: prepares pictures, without weights."""
 
@@ -120,7 +157,9 @@ class _Pictures(nn.Module):
         return self._macs
 
 
-def load_step(path: Path, device: str = "auto", dtype: str = "float32") -> StreamingModel:
+def load_step(
+    path: Path, device: str = "auto", dtype: str = "float32"
+) -> StreamingModel | DetectorModel:
     """Return the model in an ONNX file that ``models export`` wrote, whole if it is of video.
 
     Raises ModelError for other files, for steps that were measured to be no faster than with
@@ -134,10 +173,16 @@ def load_step(path: Path, device: str = "auto", dtype: str = "float32") -> Strea
         facts = json.loads(metadata["step"])
         takes = frontend_class(card.frontend).takes if card.frontend else ""  # type: ignore[attr-defined]
         bare = card.frontend in _BARE and not facts["whole"]
-        if not bare and (takes != "video" or not facts["whole"]):
+        bad = (
+            facts["whole"] if card.frontend == "pixels" else takes != "video" or not facts["whole"]
+        )
+        if not bare and bad:
             hint = f"give its weights, -m {card.name}"
-            hint += ", or export it with --whole" if takes == "video" else ""
+            if takes == "video":
+                hint += f", or export it with{'out' * facts['whole']} --whole"
             raise ModelError("this step is not faster in ONNX Runtime", hint=hint)
+        if card.frontend == "pixels":
+            return _detector(path, card, facts, metadata.get("tensors_sha256", ""))
         step = OnnxStep(path.read_bytes(), facts)
         with torch.random.fork_rng(devices=[]):
             module = load_frontend(str(card.frontend), **card.frontend_arguments)
@@ -148,6 +193,12 @@ def load_step(path: Path, device: str = "auto", dtype: str = "float32") -> Strea
         what = f"invalid description of the step ({type(error).__name__}: {error})"
         raise ModelError(what, where=path) from error
     return StreamingModel(card, step, frontend, weights_sha256=metadata.get("tensors_sha256", ""))
+
+
+def _detector(path: Path, card: Card, facts: Any, sha256: str) -> DetectorModel:
+    step = cast(NanoDetPlus, OnnxDetector(path.read_bytes(), facts))
+    frontend = load_frontend(str(card.frontend), **card.frontend_arguments)
+    return DetectorModel(card, step, cast(Pixels, frontend), weights_sha256=sha256)
 
 
 def onnx_session(data: bytes, threads: int) -> Any:

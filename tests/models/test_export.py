@@ -11,6 +11,8 @@ from costream.core.errors import ModelError, UsageError
 from costream.models.build import build, save_model
 from costream.models.catalogue import read_model
 from costream.models.export import export_step
+from costream.models.images import Pixels
+from costream.models.objects.nanodet import boxes_at
 from costream.models.random_init import random_model
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -23,6 +25,8 @@ COSLOW = {"kind": "slow", "size": 17, "widths": (8, 8, 12), "depths": (1, 1, 2),
 COSLOW |= {"head": (), "pool": 3}
 MOVINET = {"size": 22, "stem": 8, "outputs": [8, 12], "head": 16, "hidden": 8, "window": 4}
 MOVINET |= {"blocks": [[[16, 1, 5]], [[24, 3, 3], [16, 5, 3]]]}
+DETECTOR = {"classes": 3, "stages": [[8, 1], [12, 2], [16, 1]], "width": 8}
+DETECTOR |= {"frontend.box": [64, 96]}
 FAMILIES = {
     "cooadtr": TOKENS,
     "pre-norm": {**TOKENS, "norm_first": True, "activation": "gelu_tanh", "positions": "fixed"},
@@ -97,7 +101,7 @@ class _Onnx:
         self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
         inputs = self._session.get_inputs()
-        self._inputs = {i.name: np.zeros(i.shape, kinds[i.type]) for i in inputs}
+        self._inputs = {i.name: np.zeros(_sizes(i.shape), kinds[i.type]) for i in inputs}
         self._outputs = [o.name for o in self._session.get_outputs()]
         assert list(self._inputs) == names
 
@@ -106,6 +110,10 @@ class _Onnx:
         found = dict(zip(self._outputs, given, strict=True))
         self._inputs = {k: found.get(f"next_{k}") for k in self._inputs}
         return found
+
+
+def _sizes(shape):
+    return [size if isinstance(size, int) else 1 for size in shape]  # names are free
 
 
 class _Program:
@@ -173,6 +181,29 @@ def _agree(exported, rows, step, tolerance=1e-5, multilabel=False):
             if expected.anticipation is not None:
                 ahead = expected.anticipation[0].softmax(-1).numpy()
                 np.testing.assert_allclose(found["anticipation"], ahead, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("end", "whole"),
+    [("onnx", False), ("onnx", True), pytest.param("pt2", True, marks=pytest.mark.long)],
+)
+def test_boxes_and_scores_of_a_picture_agree(end, whole, tmp_path):
+    """A program has the size of the frontend, ONNX any size."""
+    path, out = tmp_path / "x.safetensors", tmp_path / f"x.{end}"
+    network, frontend = _random("nanodet", DETECTOR, path), Pixels((64, 96), 32)
+    names = export_step(str(path), out, whole=whole)
+    exported = _Onnx(out, names) if end == "onnx" else _Program(out)
+    for size in ((96, 64), (32, 160), (64, 64))[: 3 if end == "onnx" else 1]:
+        picture = torch.randint(0, 256, (1, 3, *size), dtype=torch.uint8)
+        normalised = frontend(picture)
+        with torch.inference_mode():
+            (rows,) = network(normalised)
+        found = exported.step(picture.float() if whole else normalised)
+        boxes = boxes_at(rows[:, 3:], torch.arange(len(rows)), size)
+        close = {"rtol": 1e-4, "atol": 1e-4}
+        np.testing.assert_allclose(found["logits"][0], rows[:, :3], **close)
+        np.testing.assert_allclose(found["probabilities"][0], rows[:, :3].sigmoid(), **close)
+        np.testing.assert_allclose(found["boxes"][0], boxes, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["cosounds", "cooadtr"])

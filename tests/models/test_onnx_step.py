@@ -85,6 +85,31 @@ def test_windows_of_sound_are_heard_alike(files, architecture, sizes):
     assert ours.probabilities.sum() > 2  # of several kinds at once
 
 
+def test_objects_of_pictures_of_any_shape_are_those_of_the_weights(files, capsys):
+    settings = {"classes": 2, "stages": [[8, 1], [12, 1], [16, 1]], "width": 8, "score": 0.5}
+    card, network, frontend = random_model("nanodet", "objects", settings, None, 0)
+    for head in network.heads:
+        head[-1].weight.data *= 30
+    weights, step = (files[0].with_name(f"objects{end}") for end in (".safetensors", ".onnx"))
+    save_model(weights, replace(card, trained_on="nothing"), network, frontend)
+    export_step(str(weights), step)
+    models = [load_model(str(file), device="cpu") for file in (weights, step)]
+    random = np.random.default_rng(0)
+    for size in ((416, 416), (60, 200)):
+        frame = VideoFrame(0, 0.0, 0, random.integers(0, 256, (*size, 3), np.uint8).copy)
+        ours, theirs = (model.step([frame], model.init_state()) for model in models)
+        assert ours.macs == theirs.macs > 0
+        pairs = list(zip(ours.objects[0], theirs.objects[0], strict=True))
+        assert len(pairs) > 5
+        for one, other in pairs:
+            assert one.label == other.label
+            for side in ("x1", "y1", "x2", "y2", "score"):
+                assert getattr(one, side) == pytest.approx(getattr(other, side), abs=1e-2)
+    export_step(str(weights), step, whole=True)
+    assert main(["detect", "samples/room.mp4", "-m", str(step), "-o", "-"]) == 5
+    assert "or export it without --whole" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("kind", ["files", "crops"])
 def test_records_are_those_of_the_weights(kind, request):
     files = request.getfixturevalue(kind)

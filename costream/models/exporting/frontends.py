@@ -14,7 +14,7 @@ from costream.models.exporting.skeletons import window_mean
 from costream.models.images import CentreCrop
 from costream.models.oad.image_context import ImageContext
 from costream.models.oad.tdn import TemporalDifferenceNet
-from costream.nn.shuffle import SLOPE, ShuffleUnit
+from costream.nn.shuffle import SLOPE, ShuffleBackbone, ShuffleUnit
 
 
 def why_not_frontend(frontend: nn.Module | None) -> str:
@@ -129,26 +129,33 @@ def _glimpse(graph: StepGraph, net: ImageContext, picture: str, size: tuple[int,
     x = graph.add("Div", graph.add("Sub", picture, mean), spread)
     size = net.size(*size)
     x = graph.add("Resize", x, "", "", graph.whole((1, 3, *size)), mode="linear")
-    x = _leaky(graph, graph.layer(x, net.first))
+    seen = graph.add("Relu", graph.layer(shuffle_maps(graph, net, x)[-1], net.project))
+    return graph.reduce("ReduceMax", seen, (2, 3))
+
+
+def shuffle_maps(graph: StepGraph, net: ShuffleBackbone, x: str) -> list[str]:
+    """Add a ``ShuffleBackbone`` on a picture of any size; return its maps."""
+    x = leaky(graph, graph.layer(x, net.first))
     x = graph.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
-    sides = [-(-side // 4) for side in size]
+    maps = []
     for units in net.stages:
         for unit in cast("list[ShuffleUnit]", units):
             if unit.halve:
-                sides = [-(-side // 2) for side in sides]
-                kept = _leaky(graph, graph.layer(graph.layer(x, unit.side_depth), unit.side))
+                kept = leaky(graph, graph.layer(graph.layer(x, unit.side_depth), unit.side))
             else:
                 channels = unit.reduce.in_channels
                 kept = graph.slice(x, 1, 0, channels)
                 x = graph.slice(x, 1, channels, 2 * channels)
-            x = graph.layer(_leaky(graph, graph.layer(x, unit.reduce)), unit.depth)
-            x = _leaky(graph, graph.layer(x, unit.expand))
+            x = graph.layer(leaky(graph, graph.layer(x, unit.reduce)), unit.depth)
+            x = leaky(graph, graph.layer(x, unit.expand))
             x, half = graph.add("Concat", kept, x, axis=1), unit.expand.out_channels
-            x = graph.reshape(x, 1, 2, half, *sides)
-            x = graph.reshape(graph.add("Transpose", x, perm=[0, 2, 1, 3, 4]), 1, 2 * half, *sides)
-    seen = graph.add("Relu", graph.layer(x, net.project))
-    return graph.reduce("ReduceMax", seen, (2, 3))
+            halves = graph.reshape(x, 1, 2, half, -1)
+            mixed = graph.add("Transpose", halves, perm=[0, 2, 1, 3])
+            x = graph.add("Reshape", mixed, graph.add("Shape", x))
+        maps.append(x)
+    return maps
 
 
-def _leaky(graph: StepGraph, x: str) -> str:
+def leaky(graph: StepGraph, x: str) -> str:
+    """Add the leaky ReLU of a ``ShuffleBackbone``."""
     return graph.add("LeakyRelu", x, alpha=SLOPE)

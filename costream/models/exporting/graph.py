@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
@@ -21,10 +21,19 @@ FLOAT, WHOLE, DOUBLE = 1, 7, 11  # types of "Cast": float32, int64, float64
 
 @dataclass(frozen=True)
 class GraphInput:
-    """An input or output: float32, or int64 if ``whole``."""
+    """An input or output: float32, or int64 if ``whole``.
+
+    ``free``: names of the dimensions that may be different in ONNX; programs of torch have
+    ``shape``.
+    """
 
     shape: tuple[int, ...]
     whole: bool = False
+    free: Mapping[int, str] = field(default_factory=dict)
+
+    def dimensions(self) -> list[int | str]:
+        """Return the shape, with the names of what is free."""
+        return [self.free.get(k, size) for k, size in enumerate(self.shape)]
 
 
 @dataclass(frozen=True)
@@ -50,14 +59,16 @@ class StepGraph:
         self._before, self._count = "", 0
         self._names: dict[tuple[Any, ...], str] = {}  # of constants: those that are equal are one
 
-    def input(self, name: str, shape: tuple[int, ...], whole: bool = False) -> str:
-        """Add an input, float32 or int64; return its name."""
-        self.inputs[name] = GraphInput(shape, whole)
+    def input(self, name: str, shape: tuple[int, ...], whole: bool = False, **more: Any) -> str:
+        """Add an input, see ``GraphInput``; return its name."""
+        self.inputs[name] = GraphInput(shape, whole, **more)
         return name
 
-    def output(self, name: str, value: str, shape: tuple[int, ...], whole: bool = False) -> None:
-        """Make a value an output of this name."""
-        self.outputs[name] = value, GraphInput(shape, whole)
+    def output(
+        self, name: str, value: str, shape: tuple[int, ...], whole: bool = False, **more: Any
+    ) -> None:
+        """Make a value an output of this name, see ``GraphInput``."""
+        self.outputs[name] = value, GraphInput(shape, whole, **more)
 
     def steps_before(self) -> str:
         """Return the number of steps before this one, int64 [1]; it is part of the state."""
@@ -202,7 +213,7 @@ def to_onnx(graph: StepGraph, name: str, facts: Mapping[str, str]) -> bytes:
 
     def info(name: str, value: GraphInput) -> Any:
         kind = TensorProto.INT64 if value.whole else TensorProto.FLOAT
-        return helper.make_tensor_value_info(name, kind, value.shape)
+        return helper.make_tensor_value_info(name, kind, value.dimensions())
 
     def branch(nodes: Sequence[Any], value: str, result: str) -> Any:
         # The name of its output must not occur outside of the branch.
@@ -360,6 +371,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "HardSigmoid": lambda x, alpha, beta: (alpha * x + beta).clamp(0, 1),
     "Resize": lambda x, roi, scales, size, mode: F.interpolate(x, size[2:], mode="bilinear"),
     "LeakyRelu": lambda x, alpha: F.leaky_relu(x, alpha),
+    "Shape": lambda x: list(x.shape),
+    "CumSum": lambda x, axis: x.cumsum(axis[0]),
     "Reshape": lambda x, shape: x.reshape(shape),
     "Squeeze": lambda x, axes: x.squeeze(axes),
     "Transpose": lambda x, perm: x.permute(perm),

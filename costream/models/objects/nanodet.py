@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -125,15 +125,10 @@ class NanoDetPlus(nn.Module):
         return [self._objects(rows, size) for rows in self(pictures, operations).float()]
 
     def _objects(self, rows: Tensor, size: tuple[int, int]) -> Detections:
-        logits = rows[:, : self.classes]
-        at, labels = (logits > math.log(self.score / (1 - self.score))).nonzero().unbind(1)
-        found = logits[at, labels]
-        if len(found) > _CANDIDATES:
-            found, best = found.topk(_CANDIDATES)
-            at, labels = at[best], labels[best]
-        boxes, scores = boxes_at(rows[at, self.classes :], at, size), found.sigmoid()
-        best = suppress(boxes, scores, labels, _OVERLAP)[:_KEPT]
-        return Detections(boxes[best], scores[best], labels[best])
+        bins = rows[:, self.classes :]
+        return best_objects(
+            rows[:, : self.classes], lambda at: boxes_at(bins[at], at, size), self.score
+        )
 
     def in_order(self) -> Iterator[nn.Conv2d]:
         """Yield all convolutions in the order of NanoDet's own files."""
@@ -145,6 +140,22 @@ class NanoDetPlus(nn.Module):
         )
         yield from itertools.chain(*coarsest, *(head[:2] for head in heads))
         yield from itertools.chain(*(head[2:] for head in reversed(heads)))
+
+
+def best_objects(logits: Tensor, boxes_of: Callable[[Tensor], Tensor], score: float) -> Detections:
+    """Return the objects, the best score first, without those that overlap a better one.
+
+    ``logits`` [n, K] of all places; ``boxes_of``: returns the boxes [m, 4] of places int64 [m];
+    ``score``: objects below are dropped.
+    """
+    at, labels = (logits > math.log(score / (1 - score))).nonzero().unbind(1)
+    found = logits[at, labels]
+    if len(found) > _CANDIDATES:
+        found, best = found.topk(_CANDIDATES)
+        at, labels = at[best], labels[best]
+    boxes, scores = boxes_of(at), found.sigmoid()
+    best = suppress(boxes, scores, labels, _OVERLAP)[:_KEPT]
+    return Detections(boxes[best], scores[best], labels[best])
 
 
 def boxes_at(bins: Tensor, at: Tensor, size: tuple[int, int]) -> Tensor:
