@@ -6,18 +6,21 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import click
 
 from costream.cli.click_command import Command
-from costream.cli.click_options import json_option
+from costream.cli.click_options import json_option, shared
+from costream.cli.completers import file_names
+from costream.cli.printing import print_json
 from costream.core.commit import code_version
-from costream.core.errors import ExitCode, SourceError, printable
+from costream.core.errors import ExitCode, SourceError, display_name, printable
 from costream.core.settings import PROJECT_FILE, user_config_path
 
 # extra -> (package on PyPI, module to import, purpose)
@@ -53,13 +56,26 @@ class Finding:
 
 
 @click.command(cls=Command)
+@click.argument("files", nargs=-1, shell_complete=file_names)
+@shared("rate_hz", "input_hz", "layout", "columns")
 @json_option
-def command(as_json: bool) -> int:
-    """Check what works on this machine, and what to install for the rest.
+def command(files: tuple[str, ...], as_json: bool, **values: Any) -> int:
+    """Check what works on this machine, or what FILES are taken for.
 
-    What is missing and optional is listed at the end; --json also has every model without weights.
-    Exit code 5 if a required component is broken.
+    Without FILES: what works, and what to install for the rest. What is missing and optional is
+    listed at the end; --json also has every model without weights. Exit code 5 if a required
+    component is broken.
+
+    With FILES (recordings, joints, labels, or folders of frames): the format each is taken for, its
+    rate, length, persons, joints and labels, what was assumed, and the command to use it. Exit
+    code 3 if some cannot be read, 4 if none can.
+
+    \b
+    costream doctor
+    costream doctor poses.csv labels.txt clip.mp4
     """
+    if files:
+        return _report(files, as_json, values)
     findings = [
         *(*_core(), *_devices(), *_protocols(), *_weights(), *_extras()),
         *(*microphones(), *_surroundings()),
@@ -70,6 +86,32 @@ def command(as_json: bool) -> int:
         _print(findings)
     broken = any(f.ok is False for f in findings)
     return int(ExitCode.MODEL if broken else ExitCode.OK)
+
+
+def _report(files: Sequence[str], as_json: bool, values: Mapping[str, Any]) -> int:
+    """Print what files are taken for; return the exit code."""
+    from costream.cli.file_report import report_files
+    from costream.sources.base import SourceOptions
+
+    rate_hz = values["input_hz"] or values["rate_hz"]
+    options = SourceOptions(
+        frame_rate_hz=rate_hz,
+        input_hz=rate_hz,
+        layout=values["layout"],
+        columns=values["columns"],
+    )
+    reports = [report for file in files for report in report_files(file, options)]
+    if as_json:
+        print_json([asdict(report) for report in reports])
+    else:
+        for report in reports:
+            width = max(map(len, report.rows))
+            lines = [f"  {name:<{width}}  {text}" for name, text in report.rows.items()]
+            click.echo(printable("\n".join([display_name(report.file), *lines])))
+    readable = [report.readable for report in reports]
+    if all(readable):
+        return int(ExitCode.OK)
+    return int(ExitCode.PARTIAL if any(readable) else ExitCode.INPUT)
 
 
 def _print(findings: Sequence[Finding]) -> None:

@@ -7,7 +7,11 @@ import sys
 
 from costream.__main__ import main
 from costream.cli.doctor import EXTRAS
+from costream.core.errors import ExitCode
+from costream.core.layouts import BODY_25
+from kit.mocap_files import as_layout, standing
 from kit.program import ROOT
+from kit.skeleton_files import openpose
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -54,3 +58,30 @@ def test_extras_are_those_that_can_be_installed():
     extras = declared["optional-dependencies"]
     for extra, (package, _, _) in EXTRAS.items():
         assert any(requirement.startswith(package) for requirement in extras[extra])
+
+
+def test_files_and_what_they_are_taken_for(tmp_path, capsys):
+    x = as_layout(standing(12, 2), BODY_25)
+    openpose(tmp_path / "poses", x[..., :2])
+    (tmp_path / "labels.txt").write_text("1.5\t2\twalk\n3\t5\tsit down\n6\t7\twalk\n")
+    names = ("poses", "labels.txt", str(ROOT / "samples/street.ogg"), "gone.mp4")
+    files = [str(tmp_path / name) for name in names]
+    assert main(["doctor", *files]) == ExitCode.PARTIAL
+    text = capsys.readouterr().out
+    for line in (
+        "taken for  joints of people (frame-folder)",
+        "frames     12, 12 with somebody",
+        "rate       not in the file: give it with --fps",
+        "persons    2",
+        "joints     25 of body-25, 2 coordinates: nose, neck, right shoulder (and 22 more)",
+        f"next       costream detect {files[0]} -m costgcn-2d --fps N",
+        "labels      3 of 2 kinds: walk, sit down",
+        "times       0:01.5 to 0:07",
+        "taken for  Ogg (",
+        "not readable  no such file",
+    ):
+        assert line in text, line
+    assert main(["doctor", "--json", "--fps", "24", files[0]]) == ExitCode.OK
+    (report,) = json.loads(capsys.readouterr().out)
+    assert (report["rows"]["rate"], report["rows"]["length"]) == ("24 frames a second", "0.50 s")
+    assert main(["doctor", files[3]]) == ExitCode.INPUT

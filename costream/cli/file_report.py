@@ -1,0 +1,238 @@
+"""What a file is taken for: ``costream doctor FILE``; asks the readers of runs and of labels."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from costream.core.errors import CostreamError, UsageError, reason_of
+from costream.core.formatting import short_time
+from costream.core.records import Fault, SkeletonFrame, SourceInfo
+from costream.labels.collector import NoLabelsError, abbreviate
+from costream.labels.label_files import reader_of
+from costream.labels.reading import read_recordings
+from costream.labels.recording import Recording
+from costream.models.base import SHIPPED
+from costream.sources.base import Source, SourceOptions
+from costream.sources.features.feature_arrays import split_video
+from costream.sources.media.container import open_container
+from costream.sources.skeletons.skeleton_format import SkeletonInput, find_format
+from costream.sources.uris import expand, is_pipe, open_source, sniff
+
+_PERSONS = 8  # as many are followed
+_WEIGHTS = (".safetensors", ".pth", ".pt", ".ckpt", ".tflite", ".onnx")
+_TRIED_HZ = 30.0  # of joints without times and rate
+_MOST_SHOWN = 20  # recordings of one file
+
+
+@dataclass
+class FileReport:
+    """Rows of name and text about one file or recording."""
+
+    file: str
+    rows: dict[str, str] = field(default_factory=dict)
+    readable: bool = True
+
+
+def report_files(argument: str, options: SourceOptions) -> Iterator[FileReport]:
+    """Yield a report on a file or folder, or on each recording in it."""
+    labels = None if is_pipe(argument) else _labels(argument, options.columns)
+    if labels is not None:
+        yield labels
+        return
+    if argument.lower().endswith(_WEIGHTS):
+        use = f"costream models show {argument}, or costream models import {argument}"
+        yield FileReport(argument, {"taken for": "weights of a network", "next": use})
+        return
+    try:
+        uris = expand(argument)
+    except CostreamError as error:
+        yield _refused(argument, error)
+        return
+    for uri in uris[:_MOST_SHOWN]:
+        try:
+            yield _recording(uri, options)
+        except CostreamError as error:
+            yield _refused(uri, error)
+    if len(uris) > _MOST_SHOWN:
+        yield FileReport(argument, {"more": f"{len(uris) - _MOST_SHOWN} further recordings"})
+
+
+def _refused(file: str, error: CostreamError) -> FileReport:
+    return FileReport(file, {"not readable": reason_of(error, file)}, readable=False)
+
+
+class _Lines(logging.Handler):
+    """Collects the lines that readers log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Store a line."""
+        self.lines.append(record.getMessage())
+
+
+def _labels(argument: str, columns: str | None) -> FileReport | None:
+    """Return a report on a file with labels; None for other files."""
+    path = Path(argument)
+    if not path.is_file() or (reader := reader_of(path)) is None:
+        return None
+    log, lines = logging.getLogger("costream"), _Lines()
+    before, log.propagate = log.propagate, False
+    log.addHandler(lines)
+    try:
+        recordings = read_recordings(None, path, None, columns)
+    except NoLabelsError:
+        return None
+    except UsageError as error:
+        return _refused(argument, error) if sniff_kind(argument) != "skeleton" else None
+    finally:
+        log.removeHandler(lines)
+        log.propagate = before
+    rows = {"taken for": f"labels ({_words(reader.__module__)})", **_about_labels(recordings)}
+    if lines.lines:
+        rows["assumed"] = "; ".join(lines.lines)
+    rows["next"] = f"costream train NAME --data RECORDINGS --labels {argument}"
+    return FileReport(argument, rows)
+
+
+def _about_labels(recordings: list[Recording]) -> dict[str, str]:
+    labels = [label for recording in recordings for label in recording.labels]
+    names = list(dict.fromkeys(label.label for label in labels))
+    ends = [label.start_s if label.end_s is None else label.end_s for label in labels]
+    rows = {
+        "recordings": abbreviate([recording.source for recording in recordings]),
+        "labels": f"{len(labels)} of {len(names)} kinds: {abbreviate(names)}",
+    }
+    if ends:
+        begin = short_time(min(label.start_s for label in labels))
+        rows["times"] = f"{begin} to {short_time(max(ends))}"
+    return rows
+
+
+def _words(module: str) -> str:
+    return module.rpartition(".")[2].replace("_", " ")
+
+
+def sniff_kind(path: str) -> str | None:
+    """Return the kind of a source; None if it is not one."""
+    try:
+        return sniff(path)
+    except CostreamError:
+        return None
+
+
+def _recording(uri: str, options: SourceOptions) -> FileReport:
+    options = replace(options, persons=_PERSONS)
+    kind = sniff(uri, options)
+    if kind == "skeleton":
+        return _skeleton(uri, options)
+    source = open_source(uri, options)
+    if kind in ("video", "audio"):
+        return FileReport(uri, _media(uri, source))
+    try:
+        rows = {"taken for": kind, **_about(source.open())}
+    finally:
+        source.close()
+    return FileReport(uri, rows | _next(kind, uri))
+
+
+def _about(info: SourceInfo) -> dict[str, str]:
+    rows = {} if info.duration_s is None else {"length": f"{info.duration_s:.2f} s"}
+    if info.width is not None:
+        rows["values a row"] = str(info.width)
+    return rows | ({"assumed": "; ".join(info.assumed)} if info.assumed else {})
+
+
+def _next(kind: str, uri: str) -> dict[str, str]:
+    model = SHIPPED.get(kind)
+    return {"next": f"costream detect {uri} -m {model}"} if model else {}
+
+
+def _media(uri: str, source: Source) -> dict[str, str]:
+    """Return rows on a video or a sound; its streams are described by FFmpeg."""
+    with open_container(uri) as container:
+        streams = [*container.streams.video, *container.streams.audio]
+        named = [s.codec_context.name for s in streams if s.codec_context is not None]
+        rows = {"taken for": f"{container.format.long_name} ({', '.join(named)})"}
+        sound = next(iter(container.streams.audio), None)
+        has_video = any(s.codec_context is not None for s in container.streams.video)
+        begin = container.start_time
+    if has_video:
+        try:
+            info = source.open()
+        finally:
+            source.close()
+        size = f"{info.size[0]}x{info.size[1]} pixels" if info.size else ""
+        rate = f"{info.rate_hz:g} frames a second" if info.rate_hz else ""
+        rows["video"] = ", ".join(filter(None, (size, rate)))
+        rows |= _about(info)
+    if sound is not None:
+        rows["sound"] = f"{sound.rate} Hz, {sound.channels} channel(s)"
+        if not has_video and sound.duration is not None and sound.time_base is not None:
+            rows["length"] = f"{float(sound.duration * sound.time_base):.2f} s"
+    if begin and begin > 1e6:
+        rows["begins at"] = short_time(begin / 1e6)
+    command = "detect" if has_video else "listen"
+    return rows | {"next": f"costream {command} {uri}"}
+
+
+def _skeleton(uri: str, options: SourceOptions) -> FileReport:
+    """Return a report on a recording of joints, which is read to its end."""
+    try:
+        source, missing = open_source(uri, options), ""
+        info = source.open()
+    except UsageError as error:
+        if "--fps" not in str(error) or options.frame_rate_hz is not None:
+            raise
+        missing = "not in the file: give it with --fps"
+        source = open_source(uri, replace(options, frame_rate_hz=_TRIED_HZ))
+        info = source.open()
+    assumed = list(info.assumed)
+    frames = [0, 0]  # all, with somebody
+    persons: set[int] = set()
+    last_s = 0.0
+    try:
+        layout = info.joints
+        for item in source.items():
+            if isinstance(item, Fault):
+                assumed.append(item.message)
+            elif isinstance(item, SkeletonFrame):
+                slots = np.flatnonzero(item.scores.any(axis=1)).tolist()
+                frames[0] += 1
+                frames[1] += bool(slots)
+                persons.update(item.persons[k] for k in slots if item.persons is not None)
+                last_s = item.time_s
+    finally:
+        source.close()
+    stated = f"{info.rate_hz:g} frames a second" if info.rate_hz else "by its time stamps"
+    names = layout.joints if layout is not None else ()
+    rows = {
+        "taken for": f"joints of people ({_format_name(uri, options)})",
+        "frames": f"{frames[0]}, {frames[1]} with somebody",
+        "rate": missing or stated,
+        **({} if missing else {"length": f"{info.duration_s or last_s:.2f} s"}),
+        "persons": str(len(persons)),
+        "joints": f"{len(names)} of {info.layout}, {info.axes} coordinates: {abbreviate(names)}",
+        **({"assumed": "; ".join(assumed)} if assumed else {}),
+    }
+    rate_option = " --fps N" if missing else ""
+    model = "costgcn" if info.axes == 3 else "costgcn-2d"
+    return FileReport(uri, rows | {"next": f"costream detect {uri} -m {model}{rate_option}"})
+
+
+def _format_name(uri: str, options: SourceOptions) -> str:
+    path = split_video(uri)[0]
+    head = b""
+    if not os.path.isdir(path):
+        with open(path, "rb") as file:
+            head = file.read(1 << 16)
+    found = find_format(SkeletonInput(head, path, options))
+    return "unknown" if found is None else found.name
