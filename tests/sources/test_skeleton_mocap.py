@@ -16,6 +16,7 @@ from costream.core.layouts import (
     BODY_15,
     BODY_25,
     COCO_17,
+    HALPE_26,
     MEDIAPIPE_33,
     NTU_25,
     joint_mapping,
@@ -145,6 +146,20 @@ def test_trc(tmp_path: Path) -> None:
     assert [f.time_s for f in frames(read(path, frame_rate_hz=10.0)[1])][1] == pytest.approx(0.1)
 
 
+def test_trc_of_pose2sim_without_eyes_and_ears(tmp_path: Path) -> None:
+    # pose2sim 187: Halpe-26 without eyes and ears is not the smaller layout that is complete.
+    short = {"hips": "Hip", "neck": "Neck", "head top": "Head", "nose": "Nose"}
+    sides = {"left": "L", "right": "R"}
+    kept = [k for k, name in enumerate(HALPE_26.headings) if name.split()[-1] not in ("eye", "ear")]
+    names = []
+    for joint, heading in ((HALPE_26.joints[k], HALPE_26.headings[k]) for k in kept):
+        side, _, part = heading.partition(" ")
+        names.append(short.get(joint) or sides[side] + part.title().replace(" ", ""))
+    x = z_up(as_layout(standing(), HALPE_26))[:, 0, kept]
+    info, _ = read(trc(tmp_path / "a.trc", x, names))
+    assert info.layout == "halpe-26"
+
+
 def test_trc_empty_cells_and_decimal_commas(tmp_path: Path) -> None:
     x = standing(6)[:, 0]
     x[1, 3] = np.nan
@@ -186,6 +201,20 @@ def test_vicon_without_trajectories(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("Devices\n1000\n,,Force\nFrame,Sub Frame,Fx\n,,N\n1,0,5\n")
     with pytest.raises(SourceError, match=r"no Trajectories \(Devices\); export the traj"):
         read(tmp_path / "a.csv")
+
+
+def test_landmarks_in_lists_and_frames_without_a_person(tmp_path: Path) -> None:
+    # mediapipe 1803, 2157: results are None where nobody was found.
+    x = as_layout(standing(), MEDIAPIPE_33)[:, 0]
+    lists: list[Any] = [
+        [dict(zip("xyz", place, strict=True)) for place in frame]
+        for frame in (x * (-1, -1, 1)).tolist()
+    ]
+    path = saved(tmp_path / "a.json", [None, *lists, None])
+    found = frames(read(path, frame_rate_hz=30.0)[1])
+    assert [bool(f.scores.any()) for f in found] == [False, *(len(x) * [True]), False]
+    body = to_body(np.stack([f.joints[0] for f in found[1:-1]]), MEDIAPIPE_33)
+    assert np.allclose(body, to_body(x, MEDIAPIPE_33), atol=1e-3)
 
 
 @pytest.mark.parametrize("tasks", [False, True])

@@ -404,3 +404,23 @@ def test_a_picture_size_that_changes_is_reported(tmp_path: Path) -> None:
     assert video.frames[-1].time_s == pytest.approx(99 / 25, abs=0.09)
     told = [fault.message for fault in video.faults if not fault.count]
     assert told == ["the picture size changes to 128x64 pixels"]
+
+
+@pytest.mark.parametrize(("suffix", "times"), [("mp4", [1.0, 1.5, 2.0, 2.5]), ("mkv", [1.0, 2.5])])
+def test_a_picture_that_is_held_in_mp4_is_repeated(
+    tmp_path: Path, suffix: str, times: list[float]
+) -> None:
+    path = tmp_path / f"a.{suffix}"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.width, stream.height = 64, 48
+        for stamp in (*range(11), *range(25, 30)):
+            frame = av.VideoFrame(64, 48, "yuv420p")
+            frame.pts = stamp
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    source = VideoSource(str(path))
+    source.open()
+    found = [item.time_s for item in source.items() if isinstance(item, VideoFrame)]
+    source.close()
+    assert [t for t in found if 0.95 < t < 2.55] == pytest.approx(times, abs=2e-3)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import av
 from av.container import InputContainer
@@ -26,6 +28,8 @@ SEEK_BACK_S = (0.0, 10.0)
 # Limits of decoding in advance.
 PREFETCH_FRAMES = 16
 PREFETCH_BYTES = 32 << 20
+# A picture that is held for up to _HELD_S is repeated at least every _AGAIN_S.
+_HELD_S, _AGAIN_S = 10.0, 0.5
 _OTHER_SIZE = "the picture size changes to {}x{} pixels"
 
 
@@ -119,6 +123,7 @@ class VideoSource(MediaSource[VideoDecoder]):
         if decoder is None:
             return
         i, sizes = 0, set[tuple[int, int] | None]()
+        held: VideoFrame | None = None
         end = float("inf") if options.end_s is None else options.end_s - SAME_TIME_S
         for decoded in self._pictures():
             if self._stopped or decoded.time_s >= end:
@@ -133,11 +138,25 @@ class VideoSource(MediaSource[VideoDecoder]):
                 if sizes:  # report each size once: some streams alternate
                     yield Fault(frame.time_s, _OTHER_SIZE.format(*frame.size or (0, 0)), count=0)
                 sizes.add(frame.size)
+            yield from self._held(held, decoded.time_s)
             yield frame
-            i += 1
+            held, i = frame, i + 1
         yield from self._damage.flush()
         if decoder.fatal is not None:
             yield Fault(decoder.clock.last_s, decoder.fatal, fatal=True)
+
+    def _held(self, frame: VideoFrame | None, until_s: float) -> Iterator[VideoFrame]:
+        """Yield a frame that is shown for long again and again, until the next one.
+
+        In MP4 and MOV a frame lasts until the next (ISO/IEC 14496-12, 8.6.1.2): screen recorders
+        store one frame for a still picture. In other containers a pause is missing data.
+        """
+        if frame is None or self._container is None or until_s - frame.time_s > _HELD_S:
+            return
+        if "mp4" in self._container.format.name.split(","):
+            count = math.ceil((until_s - frame.time_s) / _AGAIN_S)
+            for k in range(1, count):
+                yield replace(frame, time_s=frame.time_s + k * (until_s - frame.time_s) / count)
 
     def _forget(self) -> None:
         self._first = self._second = self._stream = None

@@ -161,12 +161,12 @@ def find_joints(
     layouts = (*LAYOUTS.values(), *marker_sets().values())
     candidates = [(joint_index(candidate, names), candidate) for candidate in layouts]
     complete = [c for c in candidates if len(c[0]) == len(c[1].joints)]
-    if complete:
-        found, best = max(complete, key=lambda c: len(c[1].joints))
-        return best, found
     fitting = [c for c in candidates if len(c[0]) == len(names) and not _lacks(*c)]
-    if fitting:
-        found, best = max(fitting, key=lambda c: -len(c[1].joints))
+    if complete or fitting:
+        # Most of the joints count; of layouts with as many, one of which all are there.
+        least = min((len(c[1].joints) for c in fitting), default=0)
+        smallest = [c for c in fitting if len(c[1].joints) == least]
+        found, best = max([*complete, *smallest], key=lambda c: len(c[0]))
         return best, found
     bodies = [(len(c[0]), -len(c[1].joints), k) for k, c in enumerate(candidates) if _is_body(*c)]
     if not bodies:

@@ -67,7 +67,7 @@ def find_frames(content: Any) -> tuple[list[Any], tuple[str, ...] | None]:
         for person in content:
             pictures.setdefault(str(person["image_id"]), []).append(person)
         content = [{"image_id": k, "instances": v} for k, v in pictures.items()]
-    readable = any(people_of(frame) is not None for frame in content)
+    readable = any(people_of(frame) is not None for frame in content if frame is not None)
     return (content if readable else []), names
 
 
@@ -93,7 +93,11 @@ def _bodies(value: Any) -> Any:
 
 def people_of(frame: Any) -> list[Any] | None:
     """Return the persons of a frame of any format; None if it has no list of persons."""
+    if frame is None:  # MediaPipe has found nobody
+        return []
     if isinstance(frame, list):
+        if frame and isinstance(frame[0], Mapping) and {"x", "y", "z"} <= frame[0].keys():
+            return [frame]  # the landmarks of one person
         frame = {"instances": frame}
     if not isinstance(frame, Mapping):
         return None
