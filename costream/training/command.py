@@ -39,6 +39,7 @@ from costream.training.base import (
 from costream.training.card_text import compression_lines
 from costream.training.feature_cache import FeatureCache
 from costream.training.features.feature_trainer import FeatureTrainer, feature_base
+from costream.training.objects.nanodet_trainer import NanoDetTrainer
 from costream.training.objects.object_trainer import ObjectTrainer
 from costream.training.skeleton.skeleton_trainer import SkeletonTrainer
 from costream.training.suggestions import suggest
@@ -47,6 +48,8 @@ from costream.training.verdict import COUNTED, share_text
 from costream.training.video.video_trainer import VideoTrainer, with_new_head
 from costream.weights_io.card import Card
 from costream.weights_io.file import SUFFIX, Weights, write_weights
+
+_DETECTORS = {"vitdet": ObjectTrainer, "nanodet": NanoDetTrainer}  # by architecture
 
 
 def train(settings: TrainSettings) -> ExitCode:
@@ -157,12 +160,12 @@ def _print_sizes(path: Path, adapters: Sequence[Path], origin: Path | None) -> N
 def trainer_of(card: Card) -> CustomClassTrainer:
     """Return the trainer of a model. ModelError if it takes features or has token gates.
 
-    Of the detectors only ViTDet can be trained.
+    Of the detectors only ViTDet and NanoDet can be trained.
     """
     if card.finds_objects:
-        if card.architecture != "vitdet":
+        if card.architecture not in _DETECTORS:
             raise untrainable_error(card)
-        return ObjectTrainer()
+        return _DETECTORS[card.architecture]()
     kind = card_kind(card)
     if kind == "skeleton":
         return SkeletonTrainer()

@@ -27,7 +27,7 @@ from costream.training.objects.detector_training import detect_objects, figures
 from costream.training.objects.image_augment import Cutout, TrainingView, cut, mirror, paste
 from costream.training.objects.image_views import EncodedViews, Views, filled
 from costream.training.objects.object_trainer import ObjectTrainer
-from costream.training.objects.prototypes import prototypes
+from costream.training.objects.prototypes import proposed, prototypes
 from costream.weights_io.card import Card, Timeline
 from costream.weights_io.file import Weights, read_weights
 from kit import data_objects
@@ -151,8 +151,7 @@ def test_the_rest_of_a_view_is_what_a_frontend_fills_up_with() -> None:
 
 
 def test_views_are_the_same_every_time_and_boxes_lie_on_things(album: Album) -> None:
-    network = ViTDet(**data_objects.NETWORK)
-    views = Views(album, network, Pixels(data_objects.SIZE, 8), 3)
+    views = Views(album, Pixels(data_objects.SIZE, 8), 3)
     for number in range(6):
         one, other = views.numbered(number, 2), views.numbered(number, 2)
         assert torch.equal(one.pixels, other.pixels)
@@ -185,7 +184,7 @@ def test_boxes_of_any_size_are_learnt_from(tmp_path: Path) -> None:
         )
     ]
     album = Album(stills, ("a", "b"), data_objects.SIZE)
-    views = Views(album, ViTDet(**data_objects.NETWORK), Pixels(data_objects.SIZE, 8), 0)
+    views = Views(album, Pixels(data_objects.SIZE, 8), 0)
     rng = np.random.default_rng(0)
     for size in views.canvases * 20:
         view = views.fresh(size, rng)
@@ -209,10 +208,11 @@ def test_class_means_show_what_a_network_has_not_learnt(album: Album) -> None:
     torch.manual_seed(0)
     network = ViTDet(**data_objects.NETWORK).eval()
     card = Card("c", "t", "vitdet", data_objects.NETWORK, ("thing",), 10.0)
-    views = Views(album, network, Pixels(data_objects.SIZE, 8), 0)
-    encoded = EncodedViews(views, card, FeatureCache(None, card, network))
+    views = Views(album, Pixels(data_objects.SIZE, 8), 0)
+    encoded = EncodedViews(views, network, card, FeatureCache(None, card, network))
     seen = [encoded.seen(k) for k in range(6)]
-    found = prototypes(network, seen[:4], seen[4:], 2)
+    sides = ((proposed(network, one) for one in part) for part in (seen[:4], seen[4:]))
+    found = prototypes(*sides, 2, 0.5)
     for picture, one in zip(seen[4:], found, strict=True):
         assert len(one.scores) == len(one.labels) == len(one.boxes) > 0
         assert set(one.labels.tolist()) <= {0, 1}
@@ -225,8 +225,8 @@ def test_what_is_found_is_what_the_network_finds(album: Album) -> None:
     torch.manual_seed(0)
     network = ViTDet(**{**data_objects.NETWORK, "classes": 2, "score": 0.0}).eval()
     card = Card("c", "t", "vitdet", data_objects.NETWORK, ("a", "b"), 10.0)
-    views = Views(album, network, Pixels(data_objects.SIZE, 8), 0)
-    picture = EncodedViews(views, card, FeatureCache(None, card, network)).seen(0)
+    views = Views(album, Pixels(data_objects.SIZE, 8), 0)
+    picture = EncodedViews(views, network, card, FeatureCache(None, card, network)).seen(0)
     with torch.no_grad():
         (whole,) = network(Pixels(data_objects.SIZE, 8)(album.seen(0).pixels[None]))
     found = detect_objects(network, picture)

@@ -102,6 +102,10 @@ class NanoDetPlus(nn.Module):
         Places of the finest map come first, row by row. Bins are those of the distances to the
         left, top, right and bottom side. ``operations``: counts the operations.
         """
+        return self.predicted(self.maps(pictures, operations), operations)
+
+    def maps(self, pictures: Tensor, operations: Operations | None = None) -> list[Tensor]:
+        """Return four maps [B, width, h, w], the finest first, of images [B, 3, H, W]."""
         height, width = pictures.shape[2:]
         if height % self.patch or width % self.patch:
             raise ValueError(f"{width}x{height} pixels are not multiples of {self.patch}")
@@ -111,7 +115,10 @@ class NanoDetPlus(nn.Module):
             _activated(cast(nn.Sequential, layers), x, operations)
             for layers, x in zip(self.coarsest, (given[-1], maps[-1]), strict=True)
         )
-        maps.append(last + there)
+        return [*maps, last + there]
+
+    def predicted(self, maps: Sequence[Tensor], operations: Operations | None = None) -> Tensor:
+        """Return logits of classes and bins for the maps, see ``forward``."""
         rows = []
         for head, x in zip(self.heads, maps, strict=True):
             *layers, out = cast(nn.Sequential, head)
@@ -163,7 +170,7 @@ def boxes_at(bins: Tensor, at: Tensor, size: tuple[int, int]) -> Tensor:
 
     ``size``: height and width of the network's input.
     """
-    centres, strides = (x[at] for x in _grid(size, bins.device))
+    centres, strides = (x[at] for x in places(size, bins.device))
     parts = torch.unflatten(bins, 1, (4, BINS)).softmax(-1)
     reach = parts @ torch.arange(BINS, dtype=parts.dtype, device=parts.device) * strides
     return torch.cat([centres - reach[:, :2], centres + reach[:, 2:]], 1)
@@ -171,7 +178,7 @@ def boxes_at(bins: Tensor, at: Tensor, size: tuple[int, int]) -> Tensor:
 
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)
-def _grid(size: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+def places(size: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return x and y in pixels, and the stride, of every place: [n, 2] and [n, 1]."""
     centres, strides = [], []
     for stride in STRIDES:

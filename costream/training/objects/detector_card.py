@@ -36,6 +36,7 @@ class DetectorResults:
     groups: list[int]  # group number of each image
     history: list[dict[str, float]]
     adaptation: Adaptation
+    frozen: bool = False  # the backbone was not trained
 
 
 def chosen(card: Card, results: DetectorResults) -> Timeline:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.vitdet import ViTDet
 from costream.nn.boxes import areas, clip_boxes
 from costream.training.early_stopping import LOSS
+from costream.training.objects.image_augment import LabelledImage
 from costream.training.objects.image_views import Encoded, EncodedViews, Views
 from costream.training.objects.losses import detector_losses
 from costream.training.optim import Schedule, device_of
@@ -53,49 +55,54 @@ class TokenSupply:
 class PictureSupply:
     """Batches of freshly drawn views, encoded with gradients enabled."""
 
-    def __init__(self, views: Views) -> None:
-        self._views = views
+    def __init__(self, views: Views, network: ViTDet) -> None:
+        self._views, self._network = views, network
 
     def batch(self, count: int, rng: np.random.Generator) -> Batch:
         """Return ``count`` views; images of rare classes are drawn more often."""
-        sizes = self._views.canvases
-        size = sizes[int(rng.integers(len(sizes)))]
-        drawn = [self._views.fresh(size, rng) for _ in range(count)]
-        network, pixels = self._views.network, self._views.pixels
-        pictures = pixels(torch.stack([view.pixels for view in drawn]).to(device_of(network)))
+        network = self._network
+        drawn, boxes, labels = self._views.batch(count, rng)
+        pictures = self._views.pixels(drawn.to(device_of(network)))
         tokens: Tensor = network.backbone(network.embed(pictures))
-        return tokens, [view.boxes for view in drawn], [view.labels for view in drawn]
+        return tokens, boxes, labels
+
+
+def tokens_loss(
+    network: ViTDet, supply: TokenSupply | PictureSupply, count: int, rng: np.random.Generator
+) -> Tensor:
+    """Return the loss of a new batch of ``count`` views."""
+    device = device_of(network)
+    tokens, *marks = supply.batch(count, rng)
+    boxes, labels = ([part.to(device) for part in each] for each in marks)
+    tokens = tokens.to(device)
+    size = (tokens.shape[1] * network.patch, tokens.shape[2] * network.patch)
+    return torch.stack(detector_losses(network, tokens, size, boxes, labels)).sum()
 
 
 def fit_detector(
-    network: ViTDet,
+    network: nn.Module,
     learning: nn.Module,
-    supply: TokenSupply | PictureSupply,
+    batch_loss: Callable[[np.random.Generator], Tensor],
     schedule: Schedule,
     run: TrainingRun,
     validate: ValidationFunction,
 ) -> list[dict[str, float]]:
     """Train a network or a part of it, keep the best weights, return the history.
 
-    Parameters of ``learning`` that are frozen, below adapters, stay so. Where ``validate`` returns
-    nothing, the last weights are kept. For the history see ``EarlyStopping``.
+    ``batch_loss`` returns the loss of a new batch. Parameters of ``learning`` that are frozen,
+    below adapters, stay so. Where ``validate`` returns nothing, the last weights are kept. For the
+    history see ``EarlyStopping``.
     """
     torch.manual_seed(run.seed)
-    rng, device = np.random.default_rng(run.seed), device_of(network)
+    rng = np.random.default_rng(run.seed)
     trained = [parameter for parameter in learning.parameters() if parameter.requires_grad]
     network.requires_grad_(False)
     for parameter in trained:
         parameter.requires_grad_(True)
 
-    def loss() -> Tensor:
-        tokens, *marks = supply.batch(schedule.batch, rng)
-        boxes, labels = ([part.to(device) for part in each] for each in marks)
-        tokens = tokens.to(device)
-        size = (tokens.shape[1] * network.patch, tokens.shape[2] * network.patch)
-        return torch.stack(detector_losses(network, tokens, size, boxes, labels)).sum()
-
     patience = max(1, round(PATIENCE * schedule.steps / VALIDATE_EVERY))
     stopping = Stopping(validate, VALIDATE_EVERY, patience)
+    loss = partial(batch_loss, rng)
     history = TrainingLoop(learning, loss, schedule, rng, run, stopping, run.phases).fit()
     network.eval()
     return [{k: v for k, v in row.items() if k != LOSS} for row in history]
@@ -118,8 +125,8 @@ def to_found(detections: Detections, size: Tensor) -> DetectedBoxes:
     return DetectedBoxes(*(part.cpu().numpy() for part in found))
 
 
-def to_truth(picture: Encoded) -> Truth:
-    """Return the ground truth of an encoded image."""
+def to_truth(picture: Encoded | LabelledImage) -> Truth:
+    """Return the ground truth of an image."""
     return Truth(picture.boxes.numpy(), picture.labels.numpy())
 
 

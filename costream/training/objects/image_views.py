@@ -52,8 +52,8 @@ class Encoded(NamedTuple):
 class Views:
     """Views of an album's images for a network: unchanged or augmented."""
 
-    def __init__(self, album: Album, network: ViTDet, pixels: Pixels, seed: int) -> None:
-        self.album, self.network, self.pixels, self.seed = album, network, pixels, seed
+    def __init__(self, album: Album, pixels: Pixels, seed: int) -> None:
+        self.album, self.pixels, self.seed = album, pixels, seed
         width, height = pixels.box
         # All views of a batch share one size; the first is the size of the full box.
         self.canvases: list[PixelSize] = [
@@ -84,6 +84,18 @@ class Views:
                 view = self._with_copy(view, rng)
         return varied(view, rng)
 
+    def batch(
+        self, count: int, rng: np.random.Generator
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Return fresh views of one size, uint8 [B, 3, H, W], the boxes of each, and their labels.
+
+        Images of rare classes are drawn more often.
+        """
+        size = self.canvases[int(rng.integers(len(self.canvases)))]
+        drawn = [self.fresh(size, rng) for _ in range(count)]
+        pixels = torch.stack([view.pixels for view in drawn])
+        return pixels, [view.boxes for view in drawn], [view.labels for view in drawn]
+
     def _with_copy(self, view: TrainingView, rng: np.random.Generator) -> TrainingView:
         """Paste an object of another image, cut out by its box, into a view.
 
@@ -100,14 +112,6 @@ class Views:
         size = max(pixels.shape[1:]) / CLOSER * math.exp(rng.uniform(-0.7, 0.7))
         return put(view, cutout, rng, min(size, 0.9 * min(view.pixels.shape[1:])), 0.0)
 
-    @torch.no_grad()
-    def encode(self, pixels: Tensor) -> Tensor:
-        """Return the tokens [h, w, D] of an image, uint8 [3, H, W]."""
-        network = self.network
-        pixels = self.pixels(pixels[None].to(device_of(network)))
-        tokens: Tensor = network.backbone(network.embed(pixels))[0].cpu()
-        return tokens
-
 
 class EncodedViews:
     """Encoded views. The network's embedding and backbone must not change meanwhile.
@@ -115,8 +119,8 @@ class EncodedViews:
     ``cache``: for their weights, see ``FeatureCache``. ``card``: of the network.
     """
 
-    def __init__(self, views: Views, card: Card, cache: FeatureCache) -> None:
-        self.views, self._cache = views, cache
+    def __init__(self, views: Views, network: ViTDet, card: Card, cache: FeatureCache) -> None:
+        self.views, self._network, self._cache = views, network, cache
         # Settings of the backbone that do not follow from its weights.
         self._shape = {k: v for k, v in card.arguments.items() if k != "classes"}
 
@@ -134,9 +138,17 @@ class EncodedViews:
         def compute() -> list[Tensor]:
             drawn = draw()
             size = torch.tensor(drawn.pixels.shape[1:])
-            return [self.views.encode(drawn.pixels), drawn.boxes, drawn.labels, size]
+            return [self._encode(drawn.pixels), drawn.boxes, drawn.labels, size]
 
         return Encoded(*self._cache.make(self._key(number, view), compute))
+
+    @torch.no_grad()
+    def _encode(self, pixels: Tensor) -> Tensor:
+        """Return the tokens [h, w, D] of an image, uint8 [3, H, W]."""
+        network = self._network
+        pixels = self.views.pixels(pixels[None].to(device_of(network)))
+        tokens: Tensor = network.backbone(network.embed(pixels))[0].cpu()
+        return tokens
 
     def _key(self, number: int, view: int | None) -> list[Any] | None:
         still = self.views.album.stills[number]

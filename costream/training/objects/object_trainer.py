@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,9 +54,10 @@ from costream.training.objects.detector_training import (
     fit_detector,
     heads_of,
     to_truth,
+    tokens_loss,
 )
 from costream.training.objects.image_views import EncodedViews, Views
-from costream.training.objects.prototypes import prototypes
+from costream.training.objects.prototypes import proposed, prototypes
 from costream.training.optim import Schedule, device_of
 from costream.training.report.detector_report import DetectorReport, objects_report
 from costream.training.training_loop import TrainingRun
@@ -75,14 +76,12 @@ MOST_VALIDATED = 48  # maximum images of each validation during training
 COMPARED = 256  # maximum images that the class means are computed from
 
 
-_PREDICTOR = "roi_heads.box_predictor."
-
-
 class ObjectTrainer:
     """Trainer of custom object classes; see ``CustomClassTrainer``."""
 
     metric = ("AP50", "AP50", "images")
     command = "detect"
+    stem = "roi_heads.box_predictor."  # of the names of the layers whose rows are classes
 
     def check(self, card: Card, settings: TrainSettings) -> TrainSettings:
         """Return the settings with defaults: by default all of the network is trained.
@@ -142,13 +141,22 @@ class ObjectTrainer:
             base_names = [match(label) for label in labels]
             rows = [None if name is None else base.card.labels.index(name) for name in base_names]
             fresh = {
-                k: _rows(k, v, stored[k], rows) if _PREDICTOR in k else stored[k]
+                k: self.initial(k, v, stored[k], rows) if self.stem in k else stored[k]
                 for k, v in fresh.items()
             }
         built, pixels = build(card, {f"network.{k}": v for k, v in fresh.items()})
-        network = cast(ViTDet, built)
-        backbone = nn.ModuleList([network.embedding, network.backbone])
-        return TrainSetup(network, pixels, card, backbone)
+        return TrainSetup(built, pixels, card, self.encoder(built))
+
+    def initial(
+        self, name: str, fresh: Tensor, stored: Tensor, rows: Sequence[int | None]
+    ) -> Tensor:
+        """Return initial weights of a layer of ``stem``; ``rows``: of each label in the base."""
+        return _rows(name, fresh, stored, rows)
+
+    def encoder(self, network: nn.Module) -> nn.Module:
+        """Return the part of a network that is frozen without ``fine_tune``."""
+        vitdet = cast(ViTDet, network)
+        return nn.ModuleList([vitdet.embedding, vitdet.backbone])
 
     def fit(self, setup: TrainSetup, data: TrainingData, workspace: Workspace) -> DetectorResults:
         """Train the network, or without ``fine_tune`` only the layers after its backbone.
@@ -158,24 +166,23 @@ class ObjectTrainer:
         network, pixels, card, _ = setup
         settings, seed = workspace.settings, workspace.settings.seed
         albums = [Album(side, card.labels, pixels.box) for side in (data.training, data.validation)]
-        views = [Views(album, network, pixels, seed) for album in albums]
-        trained, checked = (EncodedViews(view, card, workspace.cache) for view in views)
+        views = [Views(album, pixels, seed) for album in albums]
+        trained, checked = (EncodedViews(view, network, card, workspace.cache) for view in views)
         others = _baselines(setup, trained, checked, workspace) if data.validation else {}
         learning: nn.Module = network
         supply: TokenSupply | PictureSupply
         if settings.fine_tune:
-            supply = PictureSupply(trained.views)
+            supply = PictureSupply(trained.views, network)
             # Encoded each time, without a cache: the backbone changes.
-            checked = EncodedViews(checked.views, card, FeatureCache(None, card, nn.ModuleList()))
+            nothing = FeatureCache(None, card, nn.ModuleList())
+            checked = EncodedViews(checked.views, network, card, nothing)
         else:
             learning = heads_of(network)
             supply = TokenSupply(trained)
-        steps = min(MAX_STEPS, STEPS + STEPS_PER_IMAGE * len(data.training))
-        steps *= 2 if settings.scratch else 1
         width, height = trained.views.canvases[0]
         batch = min(BATCH, max(1, TOKENS * network.patch**2 // (width * height)))
-        schedule = Schedule(settings.steps or steps, batch, rate=1e-3, decay=0.05)
-        numbers = _sample(len(data.validation), MOST_VALIDATED, seed)
+        schedule = Schedule(number_of_steps(settings, data), batch, rate=1e-3, decay=0.05)
+        numbers = drawn_numbers(len(data.validation), MOST_VALIDATED, seed)
 
         def validate() -> dict[str, float]:
             seen = [checked.seen(number) for number in numbers]
@@ -185,7 +192,8 @@ class ObjectTrainer:
         macs = partial(_count_macs, network, height, width)
         adaptation = Adaptation(network, settings, schedule.steps, macs)
         run = TrainingRun(seed, workspace.checkpoint, adaptation)
-        history = fit_detector(network, learning, supply, schedule, run, validate)
+        loss = partial(tokens_loss, network, supply, batch)
+        history = fit_detector(network, learning, loss, schedule, run, validate)
         adaptation.finish()
         network.requires_grad_(False)
         seen = [checked.seen(number) for number in range(len(data.validation))]
@@ -196,6 +204,7 @@ class ObjectTrainer:
             [groups.index(still.group) for still in data.validation],
             history,
             adaptation,
+            not settings.fine_tune,
         )
 
     def describe(
@@ -210,12 +219,12 @@ class ObjectTrainer:
         counts, checked = (count_boxes(side) for side in (training, checks))
         listed = ", ".join(f"{label} {counts[label]}" for label in card.labels)
         start = f"started from {origin}" if origin else "trained from scratch"
-        start += ", backbone frozen" if origin and not settings.fine_tune else ""
+        start += ", backbone frozen" if origin and result.frozen else ""
         timeline = chosen(card, result) if checks else card.timeline
         how = [EARLY_STOPPING_NOTE] if checks else []
         how += ["The thresholds were chosen on them too."] if timeline != card.timeline else []
         scores = validation_scores(card, result) if checks else {}
-        remedy = "add images" + ("" if settings.fine_tune else ", or use --fine-tune")
+        remedy = "add images" + (", or use --fine-tune" if result.frozen else "")
         groups = group_text([still.group for still in checks], settings.group)
         others = {name: s for name, s in scores.items() if name != card.name}
         verdict = score_verdict(
@@ -268,20 +277,40 @@ def _baselines(
     if settings.scratch:
         return {}
     pictures = [checked.seen(number) for number in range(len(checked.views.album.stills))]
-    numbers = _sample(len(trained.views.album.stills), COMPARED, settings.seed)
-    training_views = [trained.seen(number) for number in numbers]
-    out = {PROTOTYPES: prototypes(network, training_views, pictures, len(card.labels))}
+    numbers = drawn_numbers(len(trained.views.album.stills), COMPARED, settings.seed)
+    sides = (
+        (proposed(network, trained.seen(number)) for number in numbers),
+        (proposed(network, picture) for picture in pictures),
+    )
+    means = prototypes(*sides, len(card.labels), network.roi_heads.overlap)
+    base_network = cast(ViTDet, build(base.card, base.tensors)[0]).to(device_of(network))
+    found = (detect_objects(base_network, picture) for picture in pictures)
+    return before(card, base.card, means, found)
+
+
+def before(
+    card: Card, base: Card, means: list[DetectedBoxes], found: Iterable[DetectedBoxes]
+) -> dict[str, list[DetectedBoxes]]:
+    """Return the detections of the baselines by name: class means, and of the ``base`` weights.
+
+    ``found``: of the base weights, only used if it has some of the labels.
+    """
+    out = {PROTOTYPES: means}
     match = name_matcher(card.labels)
-    names = [match(label) for label in base.card.labels]
+    names = [match(label) for label in base.labels]
     if any(names):
-        base_network = cast(ViTDet, build(base.card, base.tensors)[0]).to(device_of(network))
-        new_numbers = np.array([-1 if name is None else card.labels.index(name) for name in names])
-        found = [detect_objects(base_network, picture) for picture in pictures]
-        out[f"{base.card.name}, before"] = [_renumbered(one, new_numbers) for one in found]
+        numbers = np.array([-1 if name is None else card.labels.index(name) for name in names])
+        out[f"{base.name}, before"] = [_renumbered(one, numbers) for one in found]
     return out
 
 
-def _sample(count: int, most: int, seed: int) -> list[int]:
+def number_of_steps(settings: TrainSettings, data: TrainingData) -> int:
+    """Return the number of steps of a training: more for more images, and from scratch."""
+    steps = min(MAX_STEPS, STEPS + STEPS_PER_IMAGE * len(data.training))
+    return settings.steps or steps * (2 if settings.scratch else 1)
+
+
+def drawn_numbers(count: int, most: int, seed: int) -> list[int]:
     """Return at most ``most`` numbers below ``count``, drawn by the seed, in order."""
     drawn = np.random.default_rng(seed).permutation(count)[:most]
     return sorted(int(number) for number in drawn)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,7 +11,6 @@ from torch import Tensor
 
 from costream.evaluation.metrics.detection import DetectedBoxes
 from costream.models.eventful.box_heads import Detections, pool
-from costream.models.eventful.proposals import Proposals
 from costream.models.eventful.vitdet import ViTDet
 from costream.nn.boxes import pairwise_iou
 from costream.nn.suppression import suppress
@@ -23,46 +23,56 @@ _BACKGROUND_BOXES = 8  # proposals per image
 _MAX_OVERLAP = 0.3  # of such a proposal with true boxes
 
 
-@torch.no_grad()
+class Proposed(NamedTuple):
+    """The boxes that a network proposes in an image, and the ground truth."""
+
+    boxes: Tensor  # [n, 4], pixels
+    objectness: Tensor  # [n], 0 to 1
+    features: Callable[[Tensor], Tensor]  # of boxes [n, 4]: [n, D]
+    truth: Tensor  # [m, 4]
+    labels: Tensor  # int64 [m]
+    size: Tensor  # int64 [2], height and width of the image in pixels
+
+
 def prototypes(
-    network: ViTDet,
-    trained: Sequence[Encoded],
-    checked: Sequence[Encoded],
-    classes: int,
+    trained: Iterable[Proposed], checked: Iterable[Proposed], classes: int, overlap: float
 ) -> list[DetectedBoxes]:
     """Return detections in images by the class means of the boxes in training images.
 
-    Proposals come from the network, box features from its first box head.
+    ``overlap``: of non-maximum suppression within a class.
     """
-    rows, targets, device = [], [], device_of(network)
-    for picture in (encoded.to(device) for encoded in trained):
-        maps, proposed = _propose(network, picture)
-        shared = pairwise_iou(proposed.boxes, picture.boxes).sum(1)
-        nothing = proposed.boxes[shared < _MAX_OVERLAP][:_BACKGROUND_BOXES]
-        rows.append(_features(network, maps, torch.cat([picture.boxes, nothing])))
-        targets += [*picture.labels.tolist(), *[classes] * len(nothing)]
+    rows, targets = [], []
+    for image in trained:
+        shared = pairwise_iou(image.boxes, image.truth).sum(1)
+        nothing = image.boxes[shared < _MAX_OVERLAP][:_BACKGROUND_BOXES]
+        rows.append(image.features(torch.cat([image.truth, nothing])))
+        targets += [*image.labels.tolist(), *[classes] * len(nothing)]
     features = torch.cat(rows).cpu().numpy()
     found = []
-    for picture in (encoded.to(device) for encoded in checked):
-        maps, proposed = _propose(network, picture)
-        proposal_features = _features(network, maps, proposed.boxes).cpu().numpy()
-        probabilities = nearest_centroid(features, targets, proposal_features, classes + 1)
-        shares = torch.from_numpy(np.concatenate(probabilities))[:, :classes].to(device)
-        scores, labels = (shares * proposed.objectness.sigmoid()[:, None]).max(1)
-        best = suppress(proposed.boxes, scores, labels, network.roi_heads.overlap)
-        kept = Detections(proposed.boxes[best], scores[best], labels[best])
-        found.append(to_found(kept, picture.size))
+    for image in checked:
+        checks = image.features(image.boxes).cpu().numpy()
+        probabilities = nearest_centroid(features, targets, checks, classes + 1)
+        shares = torch.from_numpy(np.concatenate(probabilities))[:, :classes]
+        scores, labels = (shares.to(image.boxes.device) * image.objectness[:, None]).max(1)
+        best = suppress(image.boxes, scores, labels, overlap)
+        kept = Detections(image.boxes[best], scores[best], labels[best])
+        found.append(to_found(kept, image.size))
     return found
 
 
-def _propose(network: ViTDet, picture: Encoded) -> tuple[Sequence[Tensor], Proposals]:
+@torch.no_grad()
+def proposed(network: ViTDet, picture: Encoded) -> Proposed:
+    """Return the proposals of a network; features are those of its first box head."""
+    picture = picture.to(device_of(network))
     view = network.view(picture.tokens[None])
     height, width = (side * network.patch for side in picture.tokens.shape[:2])
-    (proposed,) = network.propose(view, (height, width))
-    return view.maps, proposed
-
-
-def _features(network: ViTDet, maps: Sequence[Tensor], boxes: Tensor) -> Tensor:
+    (found,) = network.propose(view, (height, width))
     head, _ = network.roi_heads.stages()[0]
-    vectors: Tensor = head(pool(maps, network.strides, [boxes]))
-    return vectors
+
+    @torch.no_grad()
+    def features(boxes: Tensor) -> Tensor:
+        vectors: Tensor = head(pool(view.maps, network.strides, [boxes]))
+        return vectors
+
+    truth = picture.boxes, picture.labels, picture.size
+    return Proposed(found.boxes, found.objectness.sigmoid(), features, *truth)
