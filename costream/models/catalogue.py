@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,8 +25,8 @@ from costream.core.records import (
 )
 from costream.core.settings import AUTO
 from costream.core.spelling import stored_path
-from costream.models.auto import auto_model, expanded, video_models
-from costream.models.spec import model_summaries
+from costream.models.auto import DETECTOR, SOUND, auto_model, expanded, video_models
+from costream.models.spec import has_any_size, model_summaries
 from costream.weights_io.file import STEP_SUFFIX, SUFFIX, Weights, read_card, read_weights
 from costream.weights_io.licences import AllowedLicence, is_allowed, licence_class, licence_use
 from costream.weights_io.store import (
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     )
 
 log = logging.getLogger("costream")
+_LARGEST = 4096  # pixels of a side of a picture
 
 
 @dataclass(frozen=True)
@@ -138,14 +140,46 @@ def split_name(name: str) -> tuple[str, str]:
     return base, adapter
 
 
+def split_size(name: str) -> tuple[str, int | None]:
+    """Return a model's name and the pixels after an @, or None."""
+    found = re.fullmatch(r"(.+)@(\d{1,5})", name)
+    if found is None or Path(name).exists():
+        return name, None
+    return found[1], int(found[2])
+
+
+def with_size(card: Card, size: int | None) -> Card:
+    """Return the card of a model whose pictures are fitted into a square of ``size`` pixels.
+
+    None: the card itself. Raises ModelError for models whose size is fixed, and for other than
+    multiples of their patches.
+    """
+    if size is None:
+        return card
+    name = f"{card.name}@{size}"
+    if not has_any_size(card.architecture):
+        raise ModelError("the size of its pictures is fixed", where=name, hint=f"use {card.name}")
+    patch = card.frontend_arguments["patch"]
+    if not 0 < size <= _LARGEST or size % patch:
+        what = f"the size must be a multiple of {patch} up to {_LARGEST}"
+        raise ModelError(what, where=name, hint=f"{card.name}@{_nearest(size, patch)}")
+    return replace(card, frontend_arguments={**card.frontend_arguments, "box": [size, size]})
+
+
+def _nearest(size: int, patch: int) -> int:
+    return min(max(patch, round(size / patch) * patch), _LARGEST // patch * patch)
+
+
 def find_weights(name: str, weights: str | os.PathLike[str] | None = None) -> Path:
     """Return the weight file of a model.
 
     ``name`` is a model's name or the path of a weight file; ``weights`` a file, or a folder that
-    holds ``NAME.safetensors``. For ``BASE+ADAPTER.safetensors`` the adapter's file is returned.
+    holds ``NAME.safetensors``. For ``BASE+ADAPTER.safetensors`` the adapter's file is returned, for
+    ``NAME@PIXELS`` that of the name.
     Raises ModelError if there is none, with advice or similar names; UsageError if both ``name``
     and ``weights`` are paths.
     """
+    name, _ = split_size(name)
     base, adapter = split_name(name)
     if adapter:
         find_weights(base, weights)
@@ -177,7 +211,8 @@ def load_model(
 ) -> LoadedModel:
     """Load a model, ready to step.
 
-    ``name`` and ``weights`` as for ``find_weights``; ``auto``: see ``auto_model``. Several names,
+    ``name`` and ``weights`` as for ``find_weights``; ``auto``: see ``auto_model``; ``NAME@PIXELS``:
+    see ``with_size``. Several names,
     separated by commas, are combined: models with the same frontend, or a model of pictures and
     models of sound, which step together on a source that has both. ``device``: auto, cpu, cuda,
     cuda:N or mps; ``dtype``: float32, float64, bfloat16 or float16; for token-gated models see
@@ -302,6 +337,8 @@ def read_model(name: str, weights: str | os.PathLike[str] | None = None) -> Weig
     base.
     """
     stored = read_weights(find_weights(name, weights))
+    name, size = split_size(name)
+    stored = replace(stored, card=with_size(stored.card, size))
     base, adapter = split_name(name)
     if adapter:
         try:
@@ -366,6 +403,9 @@ def _file_in(path: Path, name: str) -> Path:
 
 
 def _missing(name: str) -> ModelError:
+    if name == AUTO:
+        hint = f"use {DETECTOR}@SIZE,{SOUND}"
+        return ModelError(f"the size of {AUTO} is fixed", hint=hint)
     if name in RESEARCH_WEIGHTS:
         return ModelError(
             f"{name} is in the package of research weights: {INSTALL_RESEARCH}",

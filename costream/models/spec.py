@@ -29,6 +29,7 @@ class ModelSpec:
     order: int = 99  # place among the architectures
     gated: bool = False  # computes a settable number of tokens
     model: str = "costream.models.streaming:StreamingModel"  # "module:class" that runs it
+    any_size: bool = False  # its pictures may have other sizes, NAME@PIXELS: see ``with_size``
     bench: str | None = None  # "module:function" of 'costream bench steps': (name, rounds, threads)
     arguments: Mapping[str, Any] | None = None  # where they are not defaults
     task: str = "online action detection"
@@ -78,6 +79,12 @@ def model_summaries() -> dict[str, str]:
 def model_benches() -> dict[str, str]:
     """Return the "module:function" that times a network by name, without importing any network."""
     return {name: e.info["bench"] for name, e in MODELS.entries().items() if "bench" in e.info}
+
+
+def has_any_size(architecture: str) -> bool:
+    """Return whether networks of this architecture take pictures of other sizes."""
+    entry = MODELS.entries().get(architecture)
+    return entry is not None and bool(entry.info.get("any_size"))
 
 
 def is_gated(architecture: str) -> bool:

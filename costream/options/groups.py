@@ -55,7 +55,7 @@ class ModelFlags(Group):
 
     model: str = flag(
         "-m --model",
-        "See 'costream models list'; auto: by the input.",
+        "See 'costream models list'; auto: by the input; nanodet@640: pictures of 640 pixels.",
         default=AUTO,
         metavar="NAME|FILE",
     )

@@ -246,8 +246,8 @@ def untrainable_error(card: Card) -> ModelError:
     """Return the error for a model that no trainer supports."""
     return ModelError(
         f"{card.name} cannot be trained on custom classes",
-        hint="cooadtr (video), costgcn (skeletons), cotrans (sound) and eventful-vitdet (objects)"
-        " can",
+        hint="cooadtr (video), costgcn (skeletons), cotrans (sound), nanodet and eventful-vitdet"
+        " (objects) can",
     )
 
 

@@ -200,6 +200,12 @@ def _print_summary(
         counts = key == "top1" and checks < COUNTED
         over = f" {unit}" if counts else f" over {counted(checks, unit[:-1])}"
         print(f"validation: {title} {values[card.name]}{over}{compared}")
+    if shown := scores.get(card.name, {}).get("shown"):
+        right, found, false = (shown[key] for key in ("precision", "recall", "false"))
+        print(
+            f"shown from a score of {shown['threshold']:g} on: {right:.2f} of the boxes are right,"
+            f" {false:.2f} false ones an image; {found:.2f} of the objects are found"
+        )
     for line in compression_lines(card):
         print(line)
     if trained.adapter is not None:

@@ -24,7 +24,6 @@ from costream.nn.eventful.counts import Operations
 from costream.options.options import Options
 from costream.runtime.options import check_model_options
 from costream.runtime.stop import StopHandler
-from costream.training.command import trainer_of
 from kit.data_packs import packs
 from kit.foreign_objects import CLASSES, NanoDetModules
 from kit.paths import SAMPLES, WEIGHTS
@@ -166,9 +165,7 @@ def test_its_tokens_cannot_be_chosen(shipped: Any) -> None:
         check_model_options(Options(model="nanodet", tokens=9), shipped)
 
 
-def test_only_what_can_be_trained_and_evaluated_is(shipped: Any, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"nanodet cannot be trained .*eventful-vitdet"):
-        trainer_of(shipped.info.card)
+def test_only_what_can_be_evaluated_is(shipped: Any, tmp_path: Path) -> None:
     settings = EvaluateSettings("nanodet", None, tmp_path, labels=tmp_path, tokens=(4,))
     with pytest.raises(UsageError, match="--tokens: nanodet is not token-gated"):
         measure(shipped, [], settings, StopHandler())
@@ -189,3 +186,18 @@ def test_cards_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         load_model(str(path), device="cpu")
     with pytest.raises(ValueError, match="64x48 pixels are not multiples of 32"):
         network(torch.zeros(1, 3, 48, 64))
+
+
+def test_pictures_may_have_another_size() -> None:
+    for size in (320, 640):
+        model = load_model(f"nanodet@{size}", WEIGHTS / "nanodet.safetensors", device="cpu")
+        assert model.info.box == (size, size)
+    for name, message in (
+        ("nanodet@600", "multiple of 32 up to 4096; nanodet@608"),
+        ("nanodet@0", "nanodet@32"),
+        ("mn04@320", "the size of its pictures is fixed; use mn04"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            load_model(name, WEIGHTS)
+    with pytest.raises(ModelError, match="the size of auto is fixed; use nanodet@SIZE,mn04"):
+        load_model("auto@640")

@@ -52,6 +52,7 @@ _CANDIDATES, _KEPT = 1000, 100  # boxes before and after that, at most
     listed=20,
     order=16,
     model="costream.models.objects.model:DetectorModel",
+    any_size=True,
     bench="costream.bench.published:published_steps_table",
     arguments={"classes": 80},
     task=OBJECT_DETECTION,

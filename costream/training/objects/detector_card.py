@@ -67,7 +67,35 @@ def validation_scores(card: Card, results: DetectorResults) -> dict[str, Any]:
         limits = precision_interval(found, results.truth, results.groups, card.labels)
         if limits is not None:
             rows[name]["AP50_95"] = [round(limit, 4) for limit in limits]
+    found = results.found[card.name]
+    rows[card.name]["shown"] = shown_boxes(found, results.truth, card.timeline, card.labels)
     return rows
+
+
+def shown_boxes(
+    found: Sequence[DetectedBoxes],
+    truth: Sequence[Truth],
+    timeline: Timeline,
+    labels: Sequence[str] = (),
+) -> dict[str, float]:
+    """Return precision, recall, and false boxes per image of the boxes from the thresholds on.
+
+    ``labels``: by number, for thresholds of labels. Boxes are right from an overlap of a half on.
+    """
+    hits = shown = 0
+    for detected, true in zip(found, truth, strict=True):
+        for number in np.unique(detected.labels):
+            least = timeline.threshold_of(labels[number] if labels else "")
+            seen = (detected.labels == number) & (detected.scores >= least)
+            hits += int(match(detected.boxes[seen], true.boxes[true.labels == number], 0.5).sum())
+            shown += int(seen.sum())
+    total = sum(len(true.labels) for true in truth)
+    return {
+        "threshold": round(timeline.threshold, 2),
+        "precision": round(hits / max(1, shown), 4),
+        "recall": round(hits / max(1, total), 4),
+        "false": round((shown - hits) / max(1, len(truth)), 4),
+    }
 
 
 def best_threshold(found: Sequence[DetectedBoxes], truth: Sequence[Truth]) -> float:

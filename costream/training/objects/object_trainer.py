@@ -223,7 +223,7 @@ class ObjectTrainer:
         timeline = chosen(card, result) if checks else card.timeline
         how = [EARLY_STOPPING_NOTE] if checks else []
         how += ["The thresholds were chosen on them too."] if timeline != card.timeline else []
-        scores = validation_scores(card, result) if checks else {}
+        scores = validation_scores(replace(card, timeline=timeline), result) if checks else {}
         remedy = "add images" + (", or use --fine-tune" if result.frozen else "")
         groups = group_text([still.group for still in checks], settings.group)
         others = {name: s for name, s in scores.items() if name != card.name}

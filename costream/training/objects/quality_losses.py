@@ -22,7 +22,6 @@ _CANDIDATES = 13  # places whose overlaps, added up, are the number of places of
 _BOX_WEIGHT, _BINS_WEIGHT = 2.0, 0.25  # of the losses
 _FARTHEST = BINS - 1.1  # strides to a side, at most
 _TINY = 1e-7
-_OUTSIDE = 1e8  # added to the cost of a place that is not inside an object
 
 
 def quality_loss(
@@ -58,24 +57,26 @@ def assign(
 ) -> tuple[Tensor, Tensor]:
     """Return the places that learn an object, int64 [n], and the number of its object, int64 [n].
 
-    An object gets as many places as the best overlaps add up to, and those of least cost: of its
-    class and of the overlap of the box. ``boxes`` [P, 4] and ``logits`` [P, K] are predictions.
+    An object gets as many places inside it as the best overlaps add up to, and those of least cost:
+    that of its class, and of the overlap of the box. ``boxes`` [P, 4] and ``logits`` [P, K] are
+    predictions.
     """
     if not len(truth):
         nothing = labels.new_zeros(0)
         return nothing, nothing
     shared = pairwise_iou(boxes, truth)
     centres, _ = places(size, boxes.device)
-    inside = torch.cat([centres[:, None] - truth[:, :2], truth[:, 2:] - centres[:, None]], 2)
+    sides = torch.cat([centres[:, None] - truth[:, :2], truth[:, 2:] - centres[:, None]], 2)
+    inside = sides.amin(2) > 0
     scores = logits[:, labels]
     focus = (shared - scores.sigmoid()).square()
     cost = F.binary_cross_entropy_with_logits(scores, shared, reduction="none") * focus
-    cost = cost - _BOX_COST * (shared + _TINY).log() + _OUTSIDE * (inside.amin(2) <= 0)
+    cost = (cost - _BOX_COST * (shared + _TINY).log()).masked_fill(~inside, torch.inf)
     counts = shared.topk(min(_CANDIDATES, len(boxes)), 0).values.sum(0).int().clamp(min=1)
     taken = torch.zeros_like(shared, dtype=torch.bool)
     for number, count in enumerate(counts.tolist()):
         best = cost[:, number].topk(count, largest=False).indices
-        taken[best, number] = True
+        taken[best, number] = inside[best, number]
     at = taken.any(1).nonzero().flatten()
     matched = torch.where(taken[at], cost[at], torch.inf).argmin(1)
     return at, matched

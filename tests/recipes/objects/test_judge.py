@@ -11,9 +11,10 @@ import torch
 from costream.evaluation.metrics.detection import DetectedBoxes, Truth
 from costream.models.eventful.vitdet import ViTDet
 from costream.training.card_text import card_text
-from costream.training.objects.detector_card import detection_table
+from costream.training.objects.detector_card import detection_table, shown_boxes
 from costream.training.objects.image_augment import LabelledImage
-from weights.recipes.objects.judge import detect_clip, detect_images, photographs, shown_boxes
+from costream.weights_io.card import Timeline
+from weights.recipes.objects.judge import detect_clip, detect_images, photographs
 from weights.recipes.objects.labels import LABELS
 from weights.recipes.objects.train import FRONTEND, NETWORK, make_card
 
@@ -64,7 +65,7 @@ def test_boxes_shown_are_right_or_false() -> None:
     found = DetectedBoxes(rows, np.array([0.9, 0.8, 0.7, 0.6]), np.array([0, 0, 1, 1]))
     truth = Truth(rows[[0, 2]], np.array([0, 1]))
     empty = DetectedBoxes(*(part[:0] for part in found)), Truth(*(part[:0] for part in truth))
-    seen = shown_boxes([found, empty[0]], [truth, empty[1]], 0.65)
+    seen = shown_boxes([found, empty[0]], [truth, empty[1]], Timeline(0.65))
     assert seen == {"threshold": 0.65, "precision": 0.6667, "recall": 1.0, "false": 0.5}
 
 

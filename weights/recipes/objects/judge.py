@@ -16,7 +16,6 @@ from costream.core.records import PixelSize
 from costream.evaluation.metrics.detection import (
     DetectedBoxes,
     Truth,
-    match,
     precision_interval,
 )
 from costream.models.eventful.vitdet import ViTDet
@@ -24,8 +23,9 @@ from costream.models.images import Pixels
 from costream.nn.eventful.counts import Operations
 from costream.nn.eventful.policies import TopTokens
 from costream.sources.media.lazy_image import fit
-from costream.training.objects.detector_card import best_threshold, rounded_scores
+from costream.training.objects.detector_card import best_threshold, rounded_scores, shown_boxes
 from costream.training.objects.image_augment import LabelledImage, channels_first
+from costream.weights_io.card import Timeline
 from weights.recipes.objects.cutouts import background
 from weights.recipes.objects.data import (
     ANNOTATED_CLIPS,
@@ -209,27 +209,8 @@ def _judge_photographs(
         limits = precision_interval(found, test.truth, range(len(found)), LABELS)
         if limits is not None:
             rows[title]["AP50_95"] = [round(limit, 4) for limit in limits]
-    rows["eventful-vitdet"]["shown"] = shown_boxes(own, test.truth, threshold)
+    rows["eventful-vitdet"]["shown"] = shown_boxes(own, test.truth, Timeline(threshold))
     return rows
-
-
-def shown_boxes(
-    found: Sequence[DetectedBoxes], truth: Sequence[Truth], threshold: float
-) -> dict[str, float]:
-    """Return precision, recall, and false boxes per image of the boxes from a score on."""
-    hits = shown = 0
-    for detected, true in zip(found, truth, strict=True):
-        for number in np.unique(detected.labels):
-            own = (detected.labels == number) & (detected.scores >= threshold)
-            hits += int(match(detected.boxes[own], true.boxes[true.labels == number], 0.5).sum())
-            shown += int(own.sum())
-    total = sum(len(true.labels) for true in truth)
-    return {
-        "threshold": round(threshold, 2),
-        "precision": round(hits / max(1, shown), 4),
-        "recall": round(hits / max(1, total), 4),
-        "false": round((shown - hits) / max(1, len(truth)), 4),
-    }
 
 
 def choose_threshold(network: ViTDet, packs: Path, box: PixelSize) -> float:
@@ -243,7 +224,7 @@ def choose_threshold(network: ViTDet, packs: Path, box: PixelSize) -> float:
     found = detect_images(network, test.pictures, box)
     threshold = round(max(_LEAST, best_threshold(found, test.truth)), 2)
     while True:
-        seen = shown_boxes(found, test.truth, threshold)
+        seen = shown_boxes(found, test.truth, Timeline(threshold))
         if threshold >= 1 or (seen["false"] <= _FALSE and seen["precision"] >= _PRECISION):
             return threshold
         threshold += 0.01

@@ -23,13 +23,13 @@ from costream.models.images import Pixels
 from costream.models.int8 import SCALE
 from costream.models.objects.nanodet import NanoDetPlus
 from costream.training.card_text import card_text
-from costream.training.objects.detector_card import detection_table, rounded_scores
+from costream.training.objects.detector_card import detection_table, rounded_scores, shown_boxes
 from costream.weights_io.card import Card, Timeline
 from costream.weights_io.file import write_weights
 from weights.recipes.common import FREE, carry_out, parser, teacher_file
 from weights.recipes.objects.data import read_images
 from weights.recipes.objects.detections import boxes_in
-from weights.recipes.objects.judge import DetectionTest, photographs, shown_boxes
+from weights.recipes.objects.judge import DetectionTest, photographs
 from weights.recipes.objects.teacher import NAME
 
 BOX = (416, 416)
@@ -106,7 +106,7 @@ def _row(network: NanoDetPlus, test: DetectionTest, box: PixelSize) -> dict[str,
     limits = precision_interval(found, test.truth, range(len(found)), COCO.names)
     if limits is not None:
         row["AP50_95"] = [round(limit, 4) for limit in limits]
-    row["shown"] = shown_boxes(found, test.truth, _THRESHOLD)
+    row["shown"] = shown_boxes(found, test.truth, Timeline(_THRESHOLD))
     return row
 
 
