@@ -212,9 +212,9 @@ def load_model(
     """Load a model, ready to step.
 
     ``name`` and ``weights`` as for ``find_weights``; ``auto``: see ``auto_model``; ``NAME@PIXELS``:
-    see ``with_size``. Several names,
-    separated by commas, are combined: models with the same frontend, or a model of pictures and
-    models of sound, which step together on a source that has both. ``device``: auto, cpu, cuda,
+    see ``with_size``. Several names, separated by commas, are combined: models with the same
+    frontend, or a model of pictures and models of sound, which step together on a source that has
+    both. ``device``: auto, cpu, cuda,
     cuda:N or mps; ``dtype``: float32, float64, bfloat16 or float16; for token-gated models see
     ``ObjectModel`` and ``ActionModel``. A step in ONNX runs in ONNX Runtime. ``licence``: as for
     ``check_licence``. Raises ModelError if weights are missing, damaged, or do not fit the
@@ -235,6 +235,9 @@ def load_model(
     path = find_weights(name, weights)
     find_device(device)  # report a wrong device before reading a large file
     if path.suffix == STEP_SUFFIX:
+        if split_size(name)[1] is not None:
+            hint = "export NAME@PIXELS"
+            raise ModelError("the size of an exported step is fixed", where=name, hint=hint)
         from costream.models.onnx_step import load_step
 
         return load_step(path, device, dtype)
