@@ -401,6 +401,13 @@ REPORTED = {
         f"{MARKERS}walk\t\t00:00:03:05\t00:00:06:18\t00:00:03:13\tComment\n"
         "sit down\t\t00:00:07:00\t00:00:08:10\t00:00:01:10\tComment\n"
     ),
+    "Datavyu.csv": (
+        "#4\nact (MATRIX,true,)-code|NOMINAL\n00:00:03:250,00:00:06:900,(walk,x)\n"
+        "00:00:07:000,00:00:08:500,(sit down,)\n"
+    ),
+    "time codes of Premiere.csv": (
+        "start,end,label\n00:00:03:05,00:00:06:18,walk\n00:00:07:00,00:00:08:10,sit down\n"
+    ),
     "scaper 23: blanks.txt": "3.250 6.9 walk\n7.0 8.50 sit down\n",
     "soundbay 34: no end in Raven.selections.txt": (
         "Selection\tView\tChannel\tBegin Time (s)\tDelta Time (s)\tSpecies\n"

@@ -18,6 +18,7 @@ from typing import Any
 
 from costream.core.errors import UsageError
 from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError, read_text, seconds
+from costream.labels.formats.editor_timelines import frame_number
 from costream.labels.formats.label_headings import (
     FILE,
     KNOWN,
@@ -25,7 +26,14 @@ from costream.labels.formats.label_headings import (
     find_headings,
     rate_of,
 )
-from costream.labels.formats.tool_tables import VIA, read_tool_table, read_via, recorded
+from costream.labels.formats.tool_tables import (
+    DATAVYU,
+    VIA,
+    read_datavyu,
+    read_tool_table,
+    read_via,
+    recorded,
+)
 from costream.labels.recording import Label
 from costream.sources.skeletons.columns import AXES
 from costream.sources.skeletons.headings import read_heading
@@ -41,6 +49,7 @@ _OWN = {*COLUMNS, "start_s", "end_s", "name", ""}  # columns that need no explan
 _CELLS: Any = {"skipinitialspace": True}
 _HEADINGS_SEARCHED = 40  # lines before the headings, as in older tables of BORIS
 
+_TIME_CODE = re.compile(r"\d+:\d\d:\d\d[:;]\d\d+")  # the last part counts frames
 _FORMULA = re.compile(r"\A'(?='*[=+\-@])")
 
 
@@ -54,9 +63,11 @@ def read_table(
     persons of one recording. ``files``: a column "file" is required. Raises UsageError for missing
     or unknown columns.
     """
-    if not files and read_text(path).lower().startswith(VIA):
-        yield from read_via(path, collector)
-        return
+    if not files:
+        text = read_text(path)
+        if text.lower().startswith(VIA) or DATAVYU.match(text):
+            yield from (read_datavyu if DATAVYU.match(text) else read_via)(path, collector)
+            return
     names, rows = read_rows(path, collector.columns.values())
     if not files and (special := read_tool_table(path, names, rows, collector)) is not None:
         yield from special
@@ -117,9 +128,12 @@ def _labels(
 
 def _time(text: str, unit_s: float, rate_hz: float | None) -> str | float:
     """Return a time in seconds, or text that is one; ValueError for frames of unknown rate."""
-    if unit_s == 1.0 or not text:
+    is_code = unit_s == 1.0 and _TIME_CODE.fullmatch(text) is not None
+    if is_code and rate_hz is not None:
+        return frame_number(text, rate_hz) / rate_hz
+    if (unit_s == 1.0 and not is_code) or not text:
         return text
-    if unit_s:
+    if unit_s and not is_code:
         return seconds(text) * unit_s
     if rate_hz is None:
         raise ValueError("frames of an unknown rate; give it: --columns fps=25")

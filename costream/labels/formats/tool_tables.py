@@ -26,6 +26,8 @@ _CHARADES = re.compile(r"(c\d+) ([\d.]+) ([\d.]+)")
 _CHARADES_CLASSES = "Charades_v1_classes.txt"  # lines "c000 Holding some clothes"
 VIA = "# exported using vgg"  # the first line of VIA 3
 _VIA_HEADINGS = "# csv_header"
+DATAVYU = re.compile(r"#\d+ *\n[^\n]*\([A-Z]+,")  # the first lines of its tables
+_DATAVYU_CELL = re.compile(r"(\d+:\d\d:\d\d):(\d{3}),(\d+:\d\d:\d\d):(\d{3}),\(?(.*?)\)?")
 _BORIS_FILES = ("media file name", "media file path", "media file", "observation id")
 
 
@@ -173,6 +175,20 @@ def _ava(path: Path, rows: Rows, collector: LabelCollector) -> Iterator[LabelTra
     for video, by_action in found.items():
         labels = tuple(label for same in by_action.values() for label in same)
         yield LabelTrack(path, (video,), labels, single=False)
+
+
+def read_datavyu(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]:
+    """Yield the cells of Datavyu; the label is the first code. A part is a column."""
+    labels: list[Label] = []
+    column = ""
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        cell = _DATAVYU_CELL.fullmatch(line)
+        if cell is None:
+            column = line.partition(" (")[0] if " (" in line else column
+        elif collector.wants(column):
+            start, end, code = f"{cell[1]}.{cell[2]}", f"{cell[3]}.{cell[4]}", cell[5].split(",")[0]
+            labels += collector.label(path, f"line {number}", start, end, code)
+    yield LabelTrack(path, (), tuple(labels), has_parts=True)
 
 
 def read_via(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]:
