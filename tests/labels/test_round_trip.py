@@ -59,7 +59,7 @@ def carried(format: str, label: str) -> str:
 
 @pytest.mark.parametrize("format", TIMELINES)
 @settings(
-    max_examples=25,
+    max_examples=15,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
