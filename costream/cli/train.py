@@ -86,6 +86,12 @@ from costream.weights_io.licences import CLASSES
 )
 @shared("licence", heading="Training")
 @option(
+    "--frontend",
+    heading="Training",
+    metavar="NAME",
+    help="Of auto: only this one of encoder, motion, pose, tdn and mn04, or several joined by +.",
+)
+@option(
     "--scratch/--no-scratch", heading="Training", default=False, help="Start from random weights."
 )
 @option(

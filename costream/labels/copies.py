@@ -29,6 +29,16 @@ def join_copies(examples: Sequence[Example]) -> list[Example]:
     groups: dict[str, list[str]] = {}
     for example in examples:
         groups.setdefault(example.source, []).append(example.group)
+    joined = join_groups(
+        [group for source in sources for group in groups[source]] for sources in copies
+    )
+    return [
+        replace(example, group=joined.get(example.group, example.group)) for example in examples
+    ]
+
+
+def join_groups(alike: Iterable[Sequence[str]]) -> dict[str, str]:
+    """Return the joined group of every group, for lists of groups that belong together."""
     first: dict[str, str] = {}  # of each group, the one that it is joined with, or itself
 
     def find(group: str) -> str:
@@ -36,11 +46,11 @@ def join_copies(examples: Sequence[Example]) -> list[Example]:
             group = first[group]
         return group
 
-    for sources in copies:
-        joined = [group for source in sources for group in groups[source]]
-        for group in joined[1:]:
-            first[find(group)] = find(joined[0])
-    return [replace(example, group=find(example.group)) for example in examples]
+    for groups in alike:
+        for group in groups[1:]:
+            first[find(group)] = find(groups[0])
+        find(groups[0])
+    return {group: find(group) for group in first}
 
 
 def find_copies(sources: Iterable[str]) -> list[list[str]]:

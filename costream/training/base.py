@@ -68,6 +68,7 @@ class TrainSettings:
     learning_rate: float | None = None
     stepwise: bool = False
     suggest: Path | None = None  # unlabelled recordings
+    frontend: str | None = None  # of ``auto``; None: the one that suits the examples
 
     @property
     def of_features(self) -> dict[str, Any]:
@@ -139,6 +140,7 @@ class TrainedModel(NamedTuple):
     report: str
     verdict: str
     adapter: tuple[dict[str, Tensor], str] | None = None  # see ``nn.adapters``
+    lines: tuple[str, ...] = ()  # printed before the metrics
 
 
 class CustomClassTrainer(Protocol):

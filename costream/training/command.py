@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from costream.core.errors import ExitCode, UsageError, printable
 from costream.core.formatting import counted
+from costream.core.settings import AUTO
 from costream.models.build import model_tensors
 from costream.models.catalogue import check_licence, find_weights, read_whole
 from costream.models.compact import compact, compact_adapter, is_compact
@@ -25,6 +26,7 @@ from costream.runtime.stop import StopHandler
 from costream.runtime.torch_setup import prepare_torch
 from costream.training.adaptation import adapter_card, check_adapter
 from costream.training.audio.audio_trainer import AudioTrainer
+from costream.training.auto.auto_trainer import start_auto
 from costream.training.base import (
     CHECKPOINT_SUFFIXES,
     CustomClassTrainer,
@@ -108,6 +110,11 @@ class _Start(NamedTuple):
 
 def _begin(settings: TrainSettings) -> _Start:
     """Return base weights and trainer. Raises ModelError, and UsageError for wrong options."""
+    if settings.model == AUTO:
+        first, auto = start_auto(settings)
+        return _Start(first, auto, auto.check(first.card, replace(settings, compact=True)), None)
+    if settings.frontend is not None:
+        raise UsageError("applies to auto", where="--frontend", hint="costream train auto")
     base = feature_base(settings)
     trainer: CustomClassTrainer = FeatureTrainer()
     if base is None:
@@ -187,6 +194,8 @@ def _print_summary(
     trained: TrainedModel, path: Path, checks: int, trainer: CustomClassTrainer
 ) -> None:
     card, (key, title, unit) = trained.card, trainer.metric
+    for line in trained.lines:
+        print(printable(line))
     print(printable(f"{path}: {', '.join(card.labels)}"))
     scores = card.metrics.get("validation", {})
     values = {

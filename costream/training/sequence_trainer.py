@@ -65,6 +65,8 @@ class TrainResult:
     setup: TrainSetup | None = None  # with another network; None: as before
     how: str = ""  # what was chosen, for the card
     reason: str = ""  # why the result is as it is, for the verdict
+    split: str = ""  # how examples were held out in turn; empty: the validation examples were
+    lines: tuple[str, ...] = ()  # printed before the metrics
 
 
 class SequenceTrainer(ABC):
@@ -166,7 +168,7 @@ class SequenceTrainer(ABC):
         card, settings, origin = setup.card, workspace.settings, workspace.origin
         training, checks = data.training, data.validation
         counts, checked = (Counter(e.label for e in side) for side in (training, checks))
-        how, chosen = ([EARLY_STOPPING_NOTE] if checks else []), None
+        how, chosen = ([EARLY_STOPPING_NOTE] if checks and not result.split else []), None
         if result.how:
             how.append(result.how)
         if result.streams:
@@ -185,7 +187,10 @@ class SequenceTrainer(ABC):
             card,
             description=f"Custom classes: {', '.join(sorted(counts))}.",
             trained_on=f"{len(training)} user examples ({listed}), {start}; seed {settings.seed}.",
-            split=f"{len(training)} examples to train, {len(checks)} to validate, {groups}."
+            split=(
+                result.split
+                or f"{len(training)} examples to train, {len(checks)} to validate, {groups}."
+            )
             + "".join(f" {sentence}" for sentence in how),
             limits=f"Verdict: {verdict}. Fitted to the people, places and sensors of its examples.",
             **workspace.terms("examples"),
@@ -201,7 +206,7 @@ class SequenceTrainer(ABC):
         )
         text = card_text(card, sequence_table)
         adapter = None if adaptation is None else adaptation.adapter
-        return TrainedModel(card, text, sequence_report(report), verdict, adapter)
+        return TrainedModel(card, text, sequence_report(report), verdict, adapter, result.lines)
 
 
 def fitting_tensors(card: Card, base: Weights, settings: TrainSettings) -> dict[str, Tensor]:

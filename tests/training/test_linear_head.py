@@ -78,8 +78,8 @@ def test_logistic_regression_is_that_of_all_numbers() -> None:
     """The optimum that is found in the space of the rows has no slope in any direction."""
     made = clips("mean")
     head = HeadFitter(made, 3, 0).head(HeadKind(False, 0.1))
-    rows = torch.stack([c.tokens.cumsum(0)[[0, 2, 5, 7]] for c in made])
-    rows = (rows / torch.tensor([1.0, 3.0, 6.0, 8.0])[:, None]).double()
+    rows = torch.stack([c.tokens.cumsum(0)[[3, 4, 6, 7]] for c in made])
+    rows = (rows / torch.tensor([4.0, 5.0, 7.0, 8.0])[:, None]).double()
     flat = rows.flatten(0, 1)
     centre, spread = flat.mean(0), flat.std(0, correction=0)
     scale = spread.clamp(min=0.01 * float(spread.max())) * WIDTH**0.5

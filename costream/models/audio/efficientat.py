@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from costream.core.records import AUDIO_TAGGING
 from costream.models.audio.mel import LogMel, LogMelState, SpectrumFrontend, SpectrumState
-from costream.models.audio.windows import SpectrogramWindows
+from costream.models.audio.windows import SpectrogramWindows, SpectrogramWindowState
 from costream.models.frontend import frontend
 from costream.models.spec import register_model
 from costream.nn.state import State, zeros
@@ -192,6 +192,7 @@ class EfficientAt(SpectrogramWindows):
         window_frames: int = 200,
     ) -> None:
         super().__init__(num_classes, hop_frames, window_frames, BANDS, _SILENCE, SHORTEST)
+        self.width = width
         channels = _rounded(_STEM * width)
         self.stem = nn.Conv2d(1, channels, 3, 2, 1)
         blocks = []
@@ -226,15 +227,95 @@ class EfficientAt(SpectrogramWindows):
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of a step of one stream: a full window."""
+        return self._feature_macs() + self.hidden.weight.numel() + self.classifier.weight.numel()
+
+    dense_macs = property(count_macs)
+
+    def as_frontend(self) -> tuple[str, EfficientAtFeatures]:
+        """Return the name of a frontend for other networks, and it with these weights."""
+        arguments = (self.width, self.hop_frames, self.window_frames)
+        front, tensors = EfficientAtFeatures(*arguments), self.state_dict()
+        front.trunk.load_state_dict({name: tensors[name] for name in front.trunk.state_dict()})
+        return "efficientat", front
+
+    def _feature_macs(self) -> int:
         size = (self.window_frames, BANDS)
         total, size = _convolution_macs(self.stem, size)
         for block in self.blocks:
             macs, size = cast(_Block, block).count_macs(size)
             total += macs
-        last, _ = _convolution_macs(self.last, size)
-        return total + last + self.hidden.weight.numel() + self.classifier.weight.numel()
+        return total + _convolution_macs(self.last, size)[0]
 
-    dense_macs = property(count_macs)
+
+class _Trunk(EfficientAt):
+    """The network without its classifier: features [N, E] in place of logits."""
+
+    def __init__(self, width: float, hop_frames: int, window_frames: int) -> None:
+        super().__init__(1, width, hop_frames, window_frames)
+        self.num_classes = self.last.out_channels
+        del self.hidden, self.classifier
+
+    def forward(self, frames: Tensor) -> Tensor:
+        return self.features(frames)
+
+    def count_macs(self) -> int:
+        return self._feature_macs()
+
+
+@dataclass
+class EfficientAtState(State):
+    """State of spectrogram and network for each stream."""
+
+    mel: EfficientAtMelState
+    windows: SpectrogramWindowState
+
+
+@frontend("efficientat", order=15)
+class EfficientAtFeatures(nn.Module):
+    """Audio frontend: the features of ``EfficientAt`` for the newest window, every hop.
+
+    Args:
+        width, hop_frames, window_frames: see ``EfficientAt``.
+    """
+
+    takes = "audio"
+    sample_rate_hz = SAMPLE_RATE_HZ
+
+    def __init__(self, width: float = 0.4, hop_frames: int = 50, window_frames: int = 200) -> None:
+        super().__init__()
+        self.arguments = {
+            "width": width,
+            "hop_frames": hop_frames,
+            "window_frames": window_frames,
+        }
+        self.mel = EfficientAtMel(hop_frames)
+        self.trunk = _Trunk(width, hop_frames, window_frames)
+        self.block, self.token_width = self.mel.block, self.trunk.num_classes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the tokens [B, T, E] of T blocks [B, T, block]."""
+        return self.forward_steps(x, self.init_state(len(x)))
+
+    def init_state(self, batch_size: int = 1) -> EfficientAtState:
+        """Return the initial state of a batch of streams."""
+        return EfficientAtState(self.mel.init_state(batch_size), self.trunk.init_state(batch_size))
+
+    def forward_step(self, x: Tensor, state: EfficientAtState) -> Tensor:
+        """Take a block [B, block] of every stream, return tokens [B, E]."""
+        return self.forward_steps(x[:, None], state)[:, 0]
+
+    def forward_steps(self, x: Tensor, state: EfficientAtState) -> Tensor:
+        """Take T blocks [B, T, block] of every stream, return tokens [B, T, E]."""
+        frames = self.mel.forward_steps(x, state.mel)
+        return self.trunk.forward_steps(frames, state.windows).logits
+
+    def newest_spectrum(self, state: EfficientAtState) -> Tensor:
+        """Return the newest frames of the spectrogram, ln of power, [B, frames, bands]."""
+        return self.mel.newest_spectrum(state.mel)
+
+    def count_macs(self) -> int:
+        """Return the multiply-accumulates of a step of one stream."""
+        return self.mel.count_macs() + self.trunk.count_macs()
 
 
 def _rounded(channels: float) -> int:

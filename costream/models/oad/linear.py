@@ -106,12 +106,15 @@ class LinearClassifier(nn.Module):
         return torch.cat([pooled, change], -1)
 
     def forward_step(self, x: Tensor, state: NewestRows) -> OadOutput:
-        """Take one feature row [B, C] of every stream, return the logits [B, K]."""
+        """Take one feature row [B, C] of every stream, return the logits [B, K].
+
+        The values of a row may have several axes, as those of joints have.
+        """
         return OadOutput(self.forward_steps(x[:, None], state).logits[:, 0], None)
 
     def forward_steps(self, x: Tensor, state: NewestRows) -> OadOutput:
         """Take T feature rows [B, T, C] of every stream, return the logits [B, T, K]."""
-        return OadOutput(self(self.pool(x, state)), None)
+        return OadOutput(self(self.pool(x.flatten(2), state)), None)
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of one step of one stream."""

@@ -121,14 +121,7 @@ class EfficientNetLite(nn.Module):
 
         Raise ValueError for other arrays.
         """
-        check_image(rgb)
-        side = min(rgb.shape[:2])
-        top, left = ((length - side) // 2 for length in rgb.shape[:2])
-        square = np.ascontiguousarray(rgb[top : top + side, left : left + side])
-        pixels = torch.from_numpy(square).permute(2, 0, 1)[None]
-        if side != self.size:
-            pixels = F.interpolate(pixels, (self.size,) * 2, mode="bilinear", antialias=True)
-        return pixels[0].numpy()
+        return middle_square(rgb, self.size)
 
     def init_state(self, batch_size: int = 1) -> PictureCount:
         """Return the initial state of a batch of streams."""
@@ -165,6 +158,21 @@ class EfficientNetLite(nn.Module):
                 macs, side = _macs(layer, side)
                 total += macs
         return total + _macs(self.last, side)[0]
+
+
+def middle_square(rgb: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
+    """Return the square in the middle of an image, uint8 [h, w, 3], as uint8 [3, size, size].
+
+    Raise ValueError for other arrays.
+    """
+    check_image(rgb)
+    side = min(rgb.shape[:2])
+    top, left = ((length - side) // 2 for length in rgb.shape[:2])
+    square = np.ascontiguousarray(rgb[top : top + side, left : left + side])
+    pixels = torch.from_numpy(square).permute(2, 0, 1)[None]
+    if side != size:
+        pixels = F.interpolate(pixels, (size, size), mode="bilinear", antialias=True)
+    return pixels[0].numpy()
 
 
 class _Block(nn.Module):

@@ -25,18 +25,22 @@ def read_motions(
     card: Card,
     frontend: JointStreams,
     options: SourceOptions,
+    *,
+    empty: bool = False,
 ) -> list[Motion]:
     """Return the examples at the card's rate, as frames from the frontend's ``prepare``.
 
-    In videos persons are found. UsageError, naming file or line, for an example that is
-    too short, or shows nobody and is not of the background (the card's first label); SourceError
-    if it cannot be read or does not fit the model.
+    In videos persons are found. ``empty``: whether examples may show nobody. UsageError, naming
+    file or line, for an example that is too short, or shows nobody and is not of the background
+    (the card's first label); SourceError if it cannot be read or does not fit the model.
     """
     bar = tqdm(examples, "reading", file=sys.stderr, disable=None, leave=False)
-    return [_read(example, card, frontend, options) for example in bar]
+    return [_read(example, card, frontend, options, empty) for example in bar]
 
 
-def _read(example: Example, card: Card, frontend: JointStreams, options: SourceOptions) -> Motion:
+def _read(
+    example: Example, card: Card, frontend: JointStreams, options: SourceOptions, empty: bool
+) -> Motion:
     trackers = PoseTrackers(1, frontend.persons, frontend.places)
     try:
         with open_example(example, card, frontend, options) as items:
@@ -52,7 +56,7 @@ def _read(example: Example, card: Card, frontend: JointStreams, options: SourceO
         )
     joints = np.stack(frames)
     persons = np.flatnonzero(joints[..., -1].any((0, 2)))
-    if not len(persons) and example.label != card.labels[0]:
+    if not len(persons) and not empty and example.label != card.labels[0]:
         raise UsageError("no person is visible in this example", where=example.where)
     most = max(persons, default=0) + 1
     return Motion(example.source, example.label, example.group, joints[:, :most])

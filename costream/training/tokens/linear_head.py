@@ -27,11 +27,13 @@ FOLDS = 5
 PENALTIES = (0.1, 0.03, 0.003)  # of squared weights, relative to the mean loss
 _MOST_STEPS = 64  # of a window
 _ROWS = 4  # of an example, at most: its steps are alike
+_MOST_ROWS = 1600  # of all examples
 _ABSENT = -20.0  # logit of a class without examples
 _SMALL = 0.01  # least spread of a feature, relative to the largest
 _GOOD = 0.7  # share of right answers that needs no explanation
 _FEW_GROUPS = 3
 _LEAST = 1e-6  # least probability in a logarithm
+_TEMPERATURES = 2.0 ** np.arange(-3.0, 4.0, 0.5)
 Probabilities = npt.NDArray[np.float64]
 
 
@@ -72,8 +74,17 @@ class HeldOut:
     answers: dict[HeadKind, Probabilities] = field(default_factory=dict)
 
     def best(self) -> HeadKind:
-        """Return the kind with the least cross entropy, all classes with the same weight."""
-        return min(self.answers, key=lambda kind: surprise(self.answers[kind], self.labels))
+        """Return the kind with the least ``error``."""
+        return min(self.answers, key=self.error)
+
+    def error(self, kind: HeadKind) -> float:
+        """Return the cross entropy of a kind at its best temperature, all classes with one weight.
+
+        Otherwise it would depend on the sharpness of the cosines of class means.
+        """
+        logs = np.log(np.maximum(self.answers[kind], _LEAST))
+        scaled = [np.exp(logs / t) for t in _TEMPERATURES]
+        return min(surprise(p / p.sum(1, keepdims=True), self.labels) for p in scaled)
 
     def right(self, kind: HeadKind) -> npt.NDArray[np.bool_]:
         """Return which examples a kind got right."""
@@ -104,100 +115,132 @@ def why_few(held: HeldOut, kind: HeadKind, clips: Sequence[Clip]) -> str:
 
 
 class HeadFitter:
-    """Fits heads to clips of K ``classes``; all have one window, the median length of the clips."""
+    """Fits heads to clips of K ``classes``; all have one window, the median length of the clips.
 
-    def __init__(self, clips: Sequence[Clip], classes: int, seed: int) -> None:
+    ``parts``: widths of features that are standardised to the same total; default: all C as one.
+    """
+
+    def __init__(
+        self, clips: Sequence[Clip], classes: int, seed: int, parts: Sequence[int] = ()
+    ) -> None:
         """Raises ValueError without clips."""
         lengths = sorted(len(clip.steps) for clip in clips)
         self.window = max(2, min(_MOST_STEPS, lengths[len(lengths) // 2]))
         self._clips, self._classes, self._seed = list(clips), classes, seed
         self._width = clips[0].tokens.shape[1]
+        self._parts = tuple(parts) or (self._width,)
+        self._count = max(1, min(_ROWS, _MOST_ROWS // len(clips)))
 
     def head(self, kind: HeadKind) -> LinearClassifier:
         """Return a head fitted to all clips."""
-        rows = [self._rows(clip, changes=kind.changes) for clip in self._clips]
-        return self._fitted(kind, rows, [clip.label for clip in self._clips])
+        rows = [self.rows(clip, kind) for clip in self._clips]
+        return self._fitted(rows, [clip.label for clip in self._clips], [kind])[0]
 
-    def held_out(self) -> HeldOut:
-        """Return the answers of all kinds to the clips, each by heads of other groups."""
+    def held_out(self, count: int = FOLDS) -> HeldOut:
+        """Return the answers of all kinds to the clips, each by heads of other groups.
+
+        ``count``: folds.
+        """
         clips = self._clips
         labels = np.array([clip.label for clip in clips])
         out = HeldOut(labels, {k: np.zeros((len(clips), self._classes)) for k in KINDS})
-        rows = {c: [self._rows(clip, changes=c) for clip in clips] for c in (False, True)}
-        for train, check in folds([clip.group for clip in clips], self._seed):
-            for kind in KINDS:
-                told = rows[kind.changes]
-                head = self._fitted(kind, [told[k] for k in train], labels[train].tolist())
-                for k in check:
-                    out.answers[kind][k] = _mean_answer(head, told[k])
+        alike = [[kind for kind in KINDS if kind.changes == c] for c in (False, True)]
+        rows = [[self.rows(clip, kinds[0]) for clip in clips] for kinds in alike]
+        for train, check in folds([clip.group for clip in clips], self._seed, count):
+            for kinds, seen in zip(alike, rows, strict=True):
+                heads = self._fitted([seen[k] for k in train], labels[train].tolist(), kinds)
+                for kind, head in zip(kinds, heads, strict=True):
+                    for k in check:
+                        out.answers[kind][k] = mean_answer(head, seen[k])
         return out
 
-    def _rows(self, clip: Clip, *, changes: bool) -> Tensor:
+    def rows(self, clip: Clip, kind: HeadKind) -> Tensor:
         """Return pooled rows [n, F] of a clip, as its steps see them."""
-        pooling = LinearClassifier(self._width, 1, self.window, changes=changes)
+        pooling = LinearClassifier(self._width, 1, self.window, changes=kind.changes)
         pooled = pooling.pool(clip.tokens[None].float(), pooling.init_state())[0]
-        chosen = np.unique(np.linspace(0, len(clip.steps) - 1, _ROWS).round().astype(int))
+        last = len(clip.steps) - 1
+        first = min(last, self.window) // 2  # means of fewer rows vary too much to learn from
+        chosen = np.unique(np.linspace(last, first, self._count).round().astype(int))
         return pooled[torch.from_numpy(clip.steps[chosen])]
 
     def _fitted(
-        self, kind: HeadKind, rows: Sequence[Tensor], labels: Sequence[int]
-    ) -> LinearClassifier:
-        head = LinearClassifier(
-            self._width,
-            self._classes,
-            self.window,
-            unit=kind.penalty is None,
-            changes=kind.changes,
-        ).requires_grad_(False)
-        nn.init.zeros_(head.classifier.weight)
-        nn.init.constant_(head.classifier.bias, _ABSENT)
-        present = sorted(set(labels))
-        if kind.penalty is None:
-            means = torch.stack([part[-1] for part in rows])  # of the most steps
-            numbers = torch.tensor(labels)
-            centres = torch.stack([means[numbers == k].mean(0) for k in present])
-            head.classifier.weight[present] = SHARPNESS * F.normalize(centres, dim=1)
-            head.classifier.bias[present] = 0.0
-        else:
-            places = [present.index(label) for label in labels]
-            weight, bias = _logistic(rows, places, len(present), kind.penalty, self._width)
-            head.classifier.weight[present], head.classifier.bias[present] = weight, bias
-        return head
+        self, rows: Sequence[Tensor], labels: Sequence[int], kinds: Sequence[HeadKind]
+    ) -> list[LinearClassifier]:
+        """Return heads of several kinds, all with changes or all without."""
+        present, basis, heads = sorted(set(labels)), None, []
+        for kind in kinds:
+            head = LinearClassifier(
+                self._width,
+                self._classes,
+                self.window,
+                unit=kind.penalty is None,
+                changes=kind.changes,
+            ).requires_grad_(False)
+            nn.init.zeros_(head.classifier.weight)
+            nn.init.constant_(head.classifier.bias, _ABSENT)
+            if kind.penalty is None:
+                means = torch.stack([part[-1] for part in rows])  # of the most steps
+                numbers = torch.tensor(labels)
+                centres = torch.stack([means[numbers == k].mean(0) for k in present])
+                head.classifier.weight[present] = SHARPNESS * F.normalize(centres, dim=1)
+                head.classifier.bias[present] = 0.0
+            else:
+                if basis is None:
+                    places = [present.index(label) for label in labels]
+                    parts = self._parts * (1 + kind.changes)
+                    basis = _Basis(rows, places, len(present), parts)
+                weight, bias = basis.logistic(kind.penalty)
+                head.classifier.weight[present], head.classifier.bias[present] = weight, bias
+            heads.append(head)
+        return heads
 
 
-def _logistic(
-    rows: Sequence[Tensor], labels: Sequence[int], classes: int, penalty: float, width: int
-) -> tuple[Tensor, Tensor]:
-    """Return weight [K, F] and bias [K] of logistic regression on standardised rows.
+class _Basis:
+    """Standardised rows of examples, in the space that they span: fewer numbers to fit.
 
-    Every class has the same weight, and every example of a class. Means and changes, of ``width``
-    values, are standardised to the same total.
+    Every class has the same weight, and every example of a class. Parts of a row, of these widths,
+    are standardised to the same total.
     """
-    x = torch.cat(list(rows)).double()
-    counts = torch.bincount(torch.tensor(labels), minlength=classes)
-    lengths = torch.tensor([len(part) for part in rows])
-    numbers = torch.tensor(labels).repeat_interleave(lengths)
-    weights = (1 / (lengths * classes * counts[torch.tensor(labels)])).repeat_interleave(lengths)
-    centre, spread = x.mean(0), x.std(0, correction=0)
-    scale = torch.cat([p.clamp(min=_SMALL * float(p.max())) for p in torch.split(spread, width)])
-    scale = scale.clamp(min=1e-9) * width**0.5
-    # Only the part of a weight in the space of the rows is of use: fewer numbers to fit.
-    z = (x - centre) / scale
-    squares, left = torch.linalg.eigh(z @ z.T)
-    kept = squares > 1e-9 * squares[-1].clamp(min=1e-9)
-    left, sizes = left[:, kept], squares[kept].sqrt()
 
-    def error(logits: Tensor) -> Tensor:
-        each = F.cross_entropy(logits, numbers, reduction="none")
-        return (weights * each).sum()
+    def __init__(
+        self, rows: Sequence[Tensor], labels: Sequence[int], classes: int, parts: Sequence[int]
+    ) -> None:
+        x = torch.cat(list(rows)).double()
+        counts = torch.bincount(torch.tensor(labels), minlength=classes)
+        lengths = torch.tensor([len(part) for part in rows])
+        self._classes = classes
+        self._numbers = torch.tensor(labels).repeat_interleave(lengths)
+        each = 1 / (lengths * classes * counts[torch.tensor(labels)])
+        self._weights = each.repeat_interleave(lengths)
+        self._centre, spread = x.mean(0), x.std(0, correction=0)
+        scales = [
+            part.clamp(min=max(_SMALL * float(part.max()), 1e-9)) * len(part) ** 0.5
+            for part in torch.split(spread, list(parts))
+        ]
+        self._scale = torch.cat(scales)
+        z = (x - self._centre) / self._scale
+        few = len(z) <= z.shape[1]
+        squares, vectors = torch.linalg.eigh(z @ z.T if few else z.T @ z)
+        kept = squares > 1e-9 * squares[-1].clamp(min=1e-9)
+        vectors, sizes = vectors[:, kept], squares[kept].sqrt()
+        self._back = (z.T @ vectors) / sizes if few else vectors  # [F, R], orthonormal
+        self._inside = (z @ self._back).float()
 
-    inside, bias = logistic_regression((left * sizes).float(), classes, error, penalty)
-    weight = (inside.double() / sizes) @ (left.T @ z) / scale
-    return weight.float(), (bias.double() - weight @ centre).float()
+    def logistic(self, penalty: float) -> tuple[Tensor, Tensor]:
+        """Return weight [K, F] and bias [K] of logistic regression."""
+
+        def error(logits: Tensor) -> Tensor:
+            each = F.cross_entropy(logits, self._numbers, reduction="none")
+            return (self._weights * each).sum()
+
+        inside, bias = logistic_regression(self._inside, self._classes, error, penalty)
+        weight = inside.double() @ self._back.T / self._scale
+        return weight.float(), (bias.double() - weight @ self._centre).float()
 
 
 @torch.no_grad()
-def _mean_answer(head: LinearClassifier, rows: Tensor) -> Probabilities:
+def mean_answer(head: LinearClassifier, rows: Tensor) -> Probabilities:
+    """Return the mean probabilities [K] that a head gives to pooled rows [n, F]."""
     answer: Probabilities = head(rows).softmax(-1).mean(0).double().numpy()
     return answer
 

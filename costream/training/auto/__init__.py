@@ -1,0 +1,1 @@
+"""``costream train auto``: which frontend and which head suit the examples."""

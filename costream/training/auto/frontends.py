@@ -1,0 +1,295 @@
+"""Frontends that ``costream train auto`` tries, and the features of clips by them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from costream.core.errors import UsageError
+from costream.core.records import SourceInfo
+from costream.labels.examples import Example
+from costream.labels.formats.label_headings import split_columns
+from costream.labels.recording import BACKGROUND, SILENCE
+from costream.models.base import SHIPPED
+from costream.models.build import build
+from costream.models.catalogue import read_whole
+from costream.models.frontend import load_frontend
+from costream.sources.base import SourceOptions
+from costream.sources.uris import open_source
+from costream.training.audio.audio_reader import AudioReader
+from costream.training.audio.audio_trainer import QUIET, QUIET_STEPS
+from costream.training.audio.audio_trainer import clips_of as clips_of_sounds
+from costream.training.base import TrainSettings, TrainSetup
+from costream.training.feature_cache import FeatureCache, example_key
+from costream.training.open_examples import check_examples
+from costream.training.skeleton.motion_reader import read_motions
+from costream.training.skeleton.motions import batch
+from costream.training.tokens.linear_head import Clip
+from costream.training.video.video_reader import VideoReader, options_of
+from costream.training.video.video_trainer import clips_of
+from costream.weights_io.card import Card, Timeline
+from costream.weights_io.file import Weights
+from costream.weights_io.licences import is_allowed, licence_class, narrowest
+
+PICTURE, MOTION, SOUND, POSE, JOINTS, TDN = "encoder", "motion", "mn04", "pose", "joints", "tdn"
+JOINED = "+"
+# Features of several that are tried, besides each alone.
+JOINTLY = (
+    (PICTURE, MOTION),
+    (PICTURE, SOUND),
+    (MOTION, SOUND),
+    (PICTURE, MOTION, SOUND),
+    (PICTURE, POSE),
+    (MOTION, POSE),
+)
+_JOINT_RATE_HZ = 15.0
+_BODY = "body-15"  # joints that all layouts have
+_STREAMS = ("joint", "bone", "joint_motion")
+_MEMORY_S = 2.0  # of origin and heading of a body
+_SAMPLED = 8  # clips that are searched for people
+_PEOPLE = 0.5  # share of their steps with somebody, from which on joints are tried
+_TASKS = {
+    "video": "online action detection",
+    "audio": "sound classification",
+    "skeleton": "skeleton action recognition",
+}
+
+
+@dataclass(frozen=True)
+class Frontend:
+    """A frontend with its weights and a linear network without any.
+
+    ``parts``: widths of the features of the frontends that it is made of.
+    """
+
+    name: str
+    base: Weights
+    parts: tuple[int, ...]
+
+
+def first_source(uri: str, settings: TrainSettings) -> SourceInfo:
+    """Return what a recording is. Raises SourceError, and UsageError for features and text."""
+    source = open_source(uri, _options(settings))
+    try:
+        info = source.open()
+    finally:
+        source.close()
+    if info.kind in ("features", "text"):
+        hint = "train miniroad, or another network of features" if info.kind == "features" else None
+        what = f"auto takes video, sound and skeletons, not {info.kind}"
+        raise UsageError(what, where=uri, hint=hint)
+    return info
+
+
+def frontends_for(info: SourceInfo, settings: TrainSettings) -> list[Frontend]:
+    """Return the frontends to try for sources like this one, each alone.
+
+    Those whose licence ``--licence`` does not allow are left out; its default here is free.
+    """
+    if info.kind == "audio":
+        return _allowed([_sound()], settings)
+    if info.kind == "skeleton":
+        return [_joints(JOINTS, info, settings)]
+    found = [_picture(), _motion(picture=False)]
+    if info.extra_audio:
+        found.append(_sound())
+    found.append(_joints(POSE, info, settings))
+    if settings.licence is not None and settings.licence != "free":
+        found.append(_differences())
+    return _allowed(found, settings)
+
+
+def joined_frontend(parts: Sequence[str]) -> Frontend | None:
+    """Return a frontend that outputs the features of several; None if there is none."""
+    videos = [part for part in parts if part in (PICTURE, MOTION)]
+    others = [part for part in parts if part not in (PICTURE, MOTION)]
+    if others not in ([], [SOUND]) or not videos:
+        return None
+    video = _motion(picture=True) if len(videos) == 2 else _motion(picture=False)
+    if videos == [PICTURE]:
+        video = _picture()
+    if not others:
+        return replace(video, name=JOINED.join(parts))
+    return _with_sound(JOINED.join(parts), video, _sound())
+
+
+def clips_by(examples: Sequence[Example], setup: TrainSetup, settings: TrainSettings) -> list[Clip]:
+    """Return the examples as features by the frontend of a setup.
+
+    Raises SourceError, and UsageError for what cannot be used.
+    """
+    card, module = setup.card, setup.frontend
+    cache = FeatureCache(settings.cache, card, module, settings.device)
+    if module.takes == "video":
+        check_examples(examples, card, module, options_of(module))
+        return clips_of(
+            VideoReader(card, module, 0, settings.seed, cache).read(examples), card.labels
+        )
+    if module.takes == "audio":
+        reader = AudioReader(card, module, 0, settings.seed, cache)
+        reader.check(examples)
+        tokens = [sound.tokens[0] for sound in reader.read(examples)]
+    else:
+        check_examples(examples, card, module, _options(settings))
+        tokens = _joint_tokens(examples, setup, settings, cache)
+    return [
+        Clip(rows, np.arange(len(rows)), card.labels.index(e.label), e.group)
+        for rows, e in zip(tokens, examples, strict=True)
+    ]
+
+
+def silence(setup: TrainSetup, settings: TrainSettings) -> list[Clip]:
+    """Return stretches of silence, as examples of the background of sound."""
+    cache = FeatureCache(None, setup.card, setup.frontend)
+    reader = AudioReader(setup.card, setup.frontend, 0, settings.seed, cache)
+    quiet = reader.silence(setup.card.labels[0], QUIET, QUIET_STEPS)
+    return clips_of_sounds(quiet, [], setup.card.labels)
+
+
+def shows_people(examples: Sequence[Example], setup: TrainSetup, settings: TrainSettings) -> bool:
+    """Return whether somebody is seen in most steps of a few of the examples."""
+    places = np.linspace(0, len(examples) - 1, min(_SAMPLED, len(examples))).astype(int)
+    few = [examples[k] for k in dict.fromkeys(places.tolist())]
+    motions = read_motions(few, setup.card, setup.frontend, _options(settings), empty=True)
+    seen = [motion.joints[..., -1].any((1, 2)).mean() for motion in motions]
+    return bool(np.mean(seen) >= _PEOPLE)
+
+
+@torch.no_grad()
+def _joint_tokens(
+    examples: Sequence[Example], setup: TrainSetup, settings: TrainSettings, cache: FeatureCache
+) -> list[Tensor]:
+    card, module = setup.card, setup.frontend
+
+    def tokens(example: Example) -> list[Tensor]:
+        motion = read_motions([example], card, module, _options(settings), empty=True)[0]
+        return [module(batch([motion.joints]))[0].flatten(1)]
+
+    bar = tqdm(examples, "reading", file=sys.stderr, disable=None, leave=False)
+    return [cache.make(example_key(e), partial(tokens, e))[0] for e in bar]
+
+
+def _options(settings: TrainSettings) -> SourceOptions:
+    _, columns = split_columns(settings.columns)
+    return SourceOptions(layout=settings.layout, columns=columns, frame_rate_hz=settings.rate_hz)
+
+
+def _allowed(found: Sequence[Frontend], settings: TrainSettings) -> list[Frontend]:
+    allowed = settings.licence or "free"
+    return [f for f in found if is_allowed(licence_class(f.base.card), allowed)]
+
+
+def _picture() -> Frontend:
+    return _of(PICTURE, read_whole(PICTURE))
+
+
+def _motion(*, picture: bool) -> Frontend:
+    stored = read_whole(PICTURE)
+    arguments = {**stored.card.frontend_arguments, "picture": picture}
+    card = replace(stored.card, frontend="moving-part", frontend_arguments=arguments)
+    found = _of(MOTION, replace(stored, card=card))
+    width = found.parts[0]
+    return replace(found, parts=(width // 2,) * 2) if picture else found
+
+
+def _differences() -> Frontend:
+    return _of(TDN, read_whole(SHIPPED["video"]))
+
+
+def _sound() -> Frontend:
+    stored = read_whole(SOUND)
+    network: Any = build(stored.card, stored.tensors)[0]
+    name, module = network.as_frontend()
+    card = replace(stored.card, frontend=name, frontend_arguments=module.arguments)
+    tensors = {f"frontend.{key}": value for key, value in module.state_dict().items()}
+    return _of(SOUND, replace(stored, card=card, tensors=tensors))
+
+
+def _joints(name: str, info: SourceInfo, settings: TrainSettings) -> Frontend:
+    """Return joints without a network; in video, those of the pose estimator in the picture."""
+    is_video = info.kind == "video"
+    layout = _BODY if is_video else settings.layout or info.layout or _BODY
+    axes = 2 if is_video else info.axes or 3
+    steps = round(_MEMORY_S * _JOINT_RATE_HZ)
+    arguments = {
+        "layout": layout,
+        "axes": axes,
+        "streams": list(_STREAMS),
+        "origin": steps,
+        "heading": 0 if axes == 2 else steps,
+        "min_score": 0.3,
+    }
+    pose = read_whole(POSE).card if is_video else None
+    card = Card(
+        name=name,
+        task=_TASKS["skeleton"],
+        architecture="linear",
+        arguments={},
+        labels=(),
+        rate_hz=_JOINT_RATE_HZ,
+        frontend="joints",
+        frontend_arguments=arguments,
+        licence="" if pose is None else pose.licence,
+        licence_class="free",
+    )
+    module: Any = load_frontend("joints", **arguments)
+    return _of(name, Weights(card, "", {}), module.persons * module.joints * module.channels)
+
+
+def _with_sound(name: str, video: Frontend, sound: Frontend) -> Frontend:
+    first, second = video.base.card, sound.base.card
+    arguments = {
+        "video": first.frontend,
+        "audio": second.frontend,
+        "video_arguments": first.frontend_arguments,
+        "audio_arguments": second.frontend_arguments,
+        "rate_hz": first.rate_hz,
+    }
+    card = replace(
+        first,
+        frontend="audiovisual",
+        frontend_arguments=arguments,
+        licence="; ".join(filter(None, (first.licence, second.licence))),
+        licence_class=narrowest((first.licence_class, second.licence_class)),
+    )
+    tensors = {
+        f"frontend.{part}.{key.removeprefix('frontend.')}": value
+        for part, each in (("video", video), ("audio", sound))
+        for key, value in each.base.tensors.items()
+    }
+    found = _of(
+        name, replace(video.base, card=card, tensors=tensors), sum(video.parts + sound.parts)
+    )
+    return replace(found, parts=video.parts + sound.parts)
+
+
+def _of(name: str, stored: Weights, width: int | None = None) -> Frontend:
+    """Return a frontend with a linear network; ``width``: of its tokens, None: as it says."""
+    card = stored.card
+    module: Any = load_frontend(str(card.frontend), **card.frontend_arguments)
+    width = width or int(module.token_width)
+    background = SILENCE if module.takes == "audio" else BACKGROUND
+    card = replace(
+        card,
+        name=name,
+        task=_TASKS[module.takes],
+        architecture="linear",
+        arguments={"input_width": width, "num_classes": 2},
+        labels=(background, "other"),
+        background=background,
+        timeline=Timeline(),
+        delay_s=0.0,
+        familiarity=None,
+        temperature=1.0,
+        paper="" if module.takes == "skeleton" else card.paper,
+    )
+    tensors = {k: v for k, v in stored.tensors.items() if k.startswith("frontend.")}
+    return Frontend(name, replace(stored, card=card, tensors=tensors), (width,))

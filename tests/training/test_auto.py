@@ -1,0 +1,149 @@
+"""``costream train auto``: which frontend and head are chosen, and what their scores are worth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from costream.models.oad.linear import LinearClassifier
+from costream.training.auto.selection import (
+    Choice,
+    ClipFeatures,
+    Scaling,
+    best,
+    fitted_scaling,
+    joined,
+    near_copies,
+    nested,
+    options,
+    surely_better,
+)
+from costream.training.tokens.linear_head import Clip, mean_answer
+
+STEPS, WIDTH = 4, 6
+
+
+def features(
+    name: str, strength: float, seed: int, *, count: int = 24, groups: int = 6
+) -> ClipFeatures:
+    """Return features of clips of two classes that differ by ``strength`` standard deviations."""
+    rng = np.random.default_rng(seed)
+    clips = []
+    for k in range(count):
+        label = 1 + k % 2
+        rows = rng.normal(0, 1, (1, WIDTH)) + rng.normal(0, 0.1, (STEPS, WIDTH))
+        rows[:, 0] += strength * label
+        tokens = torch.from_numpy(rows.astype(np.float32))
+        clips.append(Clip(tokens, np.arange(STEPS), label, f"group {k // 2 % groups}"))
+    return ClipFeatures(name, clips, (WIDTH,))
+
+
+def test_the_frontend_that_tells_the_classes_apart_is_chosen() -> None:
+    weak, strong = features("weak", 0, 1), features("strong", 6, 2)
+    both = joined("weak+strong", [weak, strong])
+    every = [weak, strong, both]
+    assert best(options(every, 3, 0)).features.name == "strong"
+    found = nested(every, 3, 0)
+    labels = np.array([clip.label for clip in strong.clips])
+    assert (found.answers.argmax(1) == labels).mean() > 0.9
+    assert (found.each["weak"].argmax(1) == labels).mean() < 0.8
+
+
+def test_several_frontends_are_chosen_only_if_surely_better_and_if_a_file_can_hold_them() -> None:
+    first, second = features("first", 1.5, 1), features("second", 1.5, 2)
+    both = joined("first+second", [first, second])
+    choices = options([first, second, both], 3, 0)
+    alone = best(choices[:2])
+    assert surely_better(choices[2], alone) == (best(choices) is choices[2])
+    same = replace(both, clips=joined("", [first, first]).clips)
+    assert best(options([first, same], 3, 0)).features.name == "first"
+    stays = best(options([first, second, replace(both, runs=False)], 3, 0))
+    assert len(stays.features.parts) == 1
+
+
+@pytest.mark.slow
+def test_noise_is_not_said_to_be_better_than_chance() -> None:
+    """The best of several frontends is right by chance; that of nested folds is not."""
+    labels = np.array([clip.label for clip in features("", 0, 0).clips])
+    right = []
+    for seed in range(3):
+        every = [features(str(k), 0, 10 * seed + k) for k in range(2)]
+        right.append((nested(every, 3, seed).answers.argmax(1) == labels).mean())
+    assert np.mean(right) < 0.66
+
+
+def test_features_at_another_rate_are_joined_by_their_place_in_the_clip() -> None:
+    slow, fast = features("slow", 0, 0, count=4), features("fast", 0, 1, count=4)
+    halved = [replace(c, tokens=c.tokens[::2], steps=np.arange(STEPS // 2)) for c in slow.clips]
+    both = joined("fast+slow", [fast, replace(slow, clips=halved)])
+    assert both.parts == (WIDTH, WIDTH)
+    for clip, one, two in zip(both.clips, fast.clips, halved, strict=True):
+        torch.testing.assert_close(clip.tokens[:, :WIDTH], one.tokens)
+        torch.testing.assert_close(clip.tokens[:, WIDTH:], two.tokens.repeat_interleave(2, 0))
+
+
+def test_scores_are_scaled_to_what_they_are_worth() -> None:
+    """Answers four times too sure, and with a bias, become the probabilities of the labels."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 1, (400, 3)) + np.array([-30.0, 0, 0])
+    true = torch.from_numpy(logits).softmax(1).numpy()
+    labels = np.array([rng.choice(3, p=row) for row in true])
+    said = torch.from_numpy(4 * logits + np.array([0, 1.5, 0])).softmax(1).float().numpy()
+    groups = [str(k // 4) for k in range(400)]
+    found = fitted_scaling(list(said[:, None]), labels, groups, 0)
+    assert found is not None
+    assert np.abs(found[1] - true).mean() < 0.03 < np.abs(said - true).mean()
+    assert fitted_scaling(list(true[:, None].astype(np.float32)), labels, groups, 0) is None
+
+
+def test_a_head_is_scaled_as_its_scores_are() -> None:
+    choice = options([features("any", 2, 0)], 3, 0)[0]
+    head, clip = choice.head(3, 0), choice.features.clips[0]
+    before = _rows(head, clip)
+    scaling = Scaling(0.4, torch.tensor([-20.0, 0.5, -0.5]))
+    scaling.put_into(head)
+    np.testing.assert_allclose(_rows(head, clip), scaling.apply(before), atol=2e-3)
+
+
+@torch.no_grad()
+def _rows(head: LinearClassifier, clip: Clip) -> npt.NDArray[np.float32]:
+    logits = head.forward_steps(clip.tokens[None], head.init_state()).logits[0]
+    rows: npt.NDArray[np.float32] = logits.softmax(-1).numpy()
+    return rows
+
+
+def test_near_copies_in_other_groups_are_found() -> None:
+    found = features("any", 1, 0)
+    copy = replace(found.clips[3], tokens=found.clips[3].tokens + 1e-3, group="another")
+    with_copy = replace(found, clips=[*found.clips, copy])
+    assert near_copies(with_copy) == [(3, len(found.clips))]
+    assert not near_copies(found)
+    same_group = replace(copy, group=found.clips[3].group)
+    assert not near_copies(replace(found, clips=[*found.clips, same_group]))
+
+
+def test_heads_also_learn_from_background_that_is_not_asked() -> None:
+    found = features("any", 6, 0)
+    quiet = [
+        Clip(torch.full((STEPS, WIDTH), 40.0 + k), np.arange(STEPS), 0, f"q{k}") for k in range(6)
+    ]
+    extra = replace(found, extra=quiet)
+    choice: Choice = options([extra], 3, 0)[0]
+    assert choice.answers.shape == (len(found.clips), 3)
+    head = choice.head(3, 0)
+    rows = extra.fitter(3, 0).rows(quiet[0], choice.kind)
+    assert mean_answer(head, rows).argmax() == 0
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1, 4, 5)])
+def test_a_linear_classifier_takes_rows_of_several_axes(shape: tuple[int, ...]) -> None:
+    width = int(np.prod(shape))
+    head, x = LinearClassifier(width, 3, 4), torch.randn(2, 6, *shape)
+    flat = head.forward_steps(x.flatten(2), head.init_state(2)).logits
+    state = head.init_state(2)
+    steps = [head.forward_step(row, state).logits for row in x.unbind(1)]
+    torch.testing.assert_close(torch.stack(steps, 1), flat)
