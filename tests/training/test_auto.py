@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +25,10 @@ from costream.training.auto.selection import (
     surely_better,
 )
 from costream.training.tokens.linear_head import Clip, mean_answer
+from costream.weights_io.file import read_card
+from kit import data_audio
+from kit.program import costream
+from kit.runs import run
 
 STEPS, WIDTH = 4, 6
 
@@ -63,6 +69,8 @@ def test_several_frontends_are_chosen_only_if_surely_better_and_if_a_file_can_ho
     assert best(options([first, same], 3, 0)).features.name == "first"
     stays = best(options([first, second, replace(both, runs=False)], 3, 0))
     assert len(stays.features.parts) == 1
+    heavy = replace(first, name="heavy", networks=2)
+    assert best(options([heavy, first], 3, 0)).features.name == "first"
 
 
 @pytest.mark.slow
@@ -147,3 +155,34 @@ def test_a_linear_classifier_takes_rows_of_several_axes(shape: tuple[int, ...]) 
     state = head.init_state(2)
     steps = [head.forward_step(row, state).logits for row in x.unbind(1)]
     torch.testing.assert_close(torch.stack(steps, 1), flat)
+
+
+@pytest.mark.slow
+def test_sounds_are_learnt_as_users_do_it(tmp_path: Path) -> None:
+    data = data_audio.write_folder(tmp_path / "data", 4)
+    path, cache = tmp_path / "own.safetensors", ("--cache", tmp_path / "cache")
+    lines = run("train", "auto", "--data", data, "-o", path, *cache).stdout.splitlines()
+    assert lines[0] == "tried, on clips of groups that were held out:"
+    assert lines[1].split() == ["frontend", "right", "class", "mean"]
+    assert lines[2].split()[0] == "mn04"
+    assert lines[3].startswith("chosen: mn04, ")
+    card = read_card(path)
+    assert (card.architecture, card.frontend, card.licence_class) == ("linear", "efficientat", None)
+    assert card.labels[0] == card.background == "silence"
+    assert "held out in turn" in card.split
+    heard = json.loads(run("listen", data / "tone" / "tone0.wav", "-m", path, "-f", "json").stdout)
+    assert [segment["label"] for segment in heard["segments"]] == ["tone"]
+
+
+def test_what_auto_cannot_do_is_said_in_a_line(tmp_path: Path) -> None:
+    data = data_audio.write_folder(tmp_path / "data", 1)
+    output = ("-o", tmp_path / "own.safetensors")
+    for given, words in (
+        (("auto", "--data", data, "--scratch"), "--scratch: does not apply to auto"),
+        (("auto", "--data", data, "--frontend", "pose"), "frontends for these examples: mn04"),
+        (("cooadtr", "--data", data, "--frontend", "mn04"), "--frontend: applies to auto"),
+    ):
+        done = costream("train", *given, *output)
+        assert done.returncode == 2
+        assert words in done.stderr
+        assert len(done.stderr.splitlines()) == 1

@@ -173,7 +173,10 @@ class AutoTrainer(SequenceTrainer):
                 log.warning("%s is not tried: %s", frontend.name, error)
                 continue
             extra = silence(setup, settings) if frontend.name == SOUND else ()
-            found.append(ClipFeatures(frontend.name, clips, frontend.parts, extra=extra))
+            networks = 2 if frontend.name == POSE else 1  # a detector comes first
+            found.append(
+                ClipFeatures(frontend.name, clips, frontend.parts, extra=extra, networks=networks)
+            )
         if not found:
             raise UsageError("no frontend fits all examples", where=settings.data)
         found = _without_copies(found)

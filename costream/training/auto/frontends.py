@@ -23,7 +23,9 @@ from costream.models.build import build
 from costream.models.catalogue import read_whole
 from costream.models.frontend import load_frontend
 from costream.sources.base import SourceOptions
-from costream.sources.uris import open_source
+from costream.sources.features.feature_arrays import split_video
+from costream.sources.media.streams import media_streams
+from costream.sources.uris import open_source, sniff
 from costream.training.audio.audio_reader import AudioReader
 from costream.training.audio.audio_trainer import QUIET, QUIET_STEPS
 from costream.training.audio.audio_trainer import clips_of as clips_of_sounds
@@ -77,7 +79,13 @@ class Frontend:
 
 def first_source(uri: str, settings: TrainSettings) -> SourceInfo:
     """Return what a recording is. Raises SourceError, and UsageError for features and text."""
-    source = open_source(uri, _options(settings))
+    options = _options(settings)
+    if sniff(uri, options) == "video":
+        hears, shows = media_streams(split_video(uri)[0])
+        if hears and not shows:
+            return SourceInfo(uri, uri, "audio", None, None)
+        return SourceInfo(uri, uri, "video", None, None, extra_audio=hears)
+    source = open_source(uri, options)
     try:
         info = source.open()
     finally:

@@ -43,7 +43,7 @@ class ClipFeatures:
     """The features of all clips by one frontend, or by several whose names are joined by "+".
 
     ``parts``: widths of the frontends' features. ``runs``: whether one weight file can have them.
-    ``extra``: clips of the background that heads are fitted to as well.
+    ``extra``: clips of the background that heads are fitted to as well. ``networks``: that run.
     """
 
     name: str
@@ -51,6 +51,7 @@ class ClipFeatures:
     parts: tuple[int, ...]
     runs: bool = True
     extra: Sequence[Clip] = ()
+    networks: int = 1
 
     def some(self, chosen: npt.NDArray[np.int64]) -> ClipFeatures:
         """Return the features of some of the clips."""
@@ -71,7 +72,9 @@ def joined(name: str, several: Sequence[ClipFeatures], *, runs: bool = True) -> 
             places = np.arange(count) * len(clip.steps) // count
             columns.append(clip.tokens[torch.from_numpy(clip.steps[places])])
         clips.append(replace(alike[0], tokens=torch.cat(columns, 1), steps=np.arange(count)))
-    return ClipFeatures(name, clips, tuple(w for f in several for w in f.parts), runs)
+    parts = tuple(width for features in several for width in features.parts)
+    networks = sum(features.networks for features in several)
+    return ClipFeatures(name, clips, parts, runs, networks=networks)
 
 
 @dataclass(frozen=True)
@@ -104,14 +107,14 @@ def options(
 def best(choices: Sequence[Choice]) -> Choice:
     """Return the choice with the least error that can run, the simpler one if they are close.
 
-    Of those with the same number of frontends the one with the least error counts. One with more
+    Of those with the same number of networks the one with the least error counts. One with more
     replaces it if the difference, summed over the groups, is more than its standard error.
     """
     running = [choice for choice in choices if choice.features.runs]
-    sizes = sorted({len(choice.features.parts) for choice in running})
+    sizes = sorted({choice.features.networks for choice in running})
     chosen: Choice | None = None
     for size in sizes:
-        alike = [choice for choice in running if len(choice.features.parts) == size]
+        alike = [choice for choice in running if choice.features.networks == size]
         other = min(alike, key=lambda choice: choice.error)
         if chosen is None or surely_better(other, chosen):
             chosen = other

@@ -50,6 +50,8 @@ SMALL: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "audiovisual": ({"video_arguments": TDN, "audio_arguments": AUDIO}, (3, 24, 32)),
     "vggish": ({"widths": (2,) * 6, "hidden": 8, "width": 8}, (4000,)),
     "logmel": ({"hop_frames": 25}, (4000,)),
+    "moving-part": ({"width": 0.25, "size": 32}, (3, 64, 64)),
+    "efficientat": ({"width": 0.1, "hop_frames": 25, "window_frames": 100}, (8000,)),
     "efficientat-mel": ({"hop_frames": 25}, (8000,)),
     "text": ({"token_width": 8, "buckets": 99}, (38,)),
     "tokenizer": ({"token_width": 8, "vocabulary": 98}, (1,)),
