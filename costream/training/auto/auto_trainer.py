@@ -19,7 +19,7 @@ from costream.training.auto.frontends import (
     JOINTLY,
     POSE,
     SOUND,
-    Frontend,
+    FrontendChoice,
     clips_by,
     first_source,
     frontends_for,
@@ -85,8 +85,8 @@ def start_auto(settings: TrainSettings) -> tuple[Weights, AutoTrainer]:
 class AutoTrainer(SequenceTrainer):
     """Trainer of linear heads on the frontend that suits the examples best."""
 
-    _frontends: Sequence[Frontend]
-    _chosen: Frontend
+    _frontends: Sequence[FrontendChoice]
+    _chosen: FrontendChoice
 
     def begin(self, settings: TrainSettings) -> Weights:
         """Return the weights of the first frontend to try. Raises UsageError, SourceError."""
@@ -187,7 +187,7 @@ class AutoTrainer(SequenceTrainer):
 
     def _too_long(
         self,
-        frontend: Frontend,
+        frontend: FrontendChoice,
         setup: TrainSetup,
         data: TrainingData,
         settings: TrainSettings,
@@ -204,7 +204,7 @@ class AutoTrainer(SequenceTrainer):
             return "hardly anybody is seen in a few of the examples"
         return ""
 
-    def _frontend(self, name: str) -> Frontend:
+    def _frontend(self, name: str) -> FrontendChoice:
         by_name = {frontend.name: frontend for frontend in self._frontends}
         found = by_name.get(name) or joined_frontend(name.split(JOINED))
         assert found is not None
@@ -215,7 +215,7 @@ class AutoTrainer(SequenceTrainer):
         setup.frontend.to(settings.device).eval().requires_grad_(False)
 
 
-def _named(name: str, found: Sequence[Frontend]) -> list[Frontend]:
+def _named(name: str, found: Sequence[FrontendChoice]) -> list[FrontendChoice]:
     """Return the frontends of a name, which may be several joined by "+". Raises UsageError."""
     by_name, parts = {frontend.name: frontend for frontend in found}, name.split(JOINED)
     for part in parts:

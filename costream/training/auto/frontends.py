@@ -66,7 +66,7 @@ _TASKS = {
 
 
 @dataclass(frozen=True)
-class Frontend:
+class FrontendChoice:
     """A frontend with its weights and a linear network without any.
 
     ``parts``: widths of the features of the frontends that it is made of.
@@ -97,7 +97,7 @@ def first_source(uri: str, settings: TrainSettings) -> SourceInfo:
     return info
 
 
-def frontends_for(info: SourceInfo, settings: TrainSettings) -> list[Frontend]:
+def frontends_for(info: SourceInfo, settings: TrainSettings) -> list[FrontendChoice]:
     """Return the frontends to try for sources like this one, each alone.
 
     Those whose licence ``--licence`` does not allow are left out; its default here is free.
@@ -115,7 +115,7 @@ def frontends_for(info: SourceInfo, settings: TrainSettings) -> list[Frontend]:
     return _allowed(found, settings)
 
 
-def joined_frontend(parts: Sequence[str]) -> Frontend | None:
+def joined_frontend(parts: Sequence[str]) -> FrontendChoice | None:
     """Return a frontend that outputs the features of several; None if there is none."""
     videos = [part for part in parts if part in (PICTURE, MOTION)]
     others = [part for part in parts if part not in (PICTURE, MOTION)]
@@ -190,16 +190,16 @@ def _options(settings: TrainSettings) -> SourceOptions:
     return SourceOptions(layout=settings.layout, columns=columns, frame_rate_hz=settings.rate_hz)
 
 
-def _allowed(found: Sequence[Frontend], settings: TrainSettings) -> list[Frontend]:
+def _allowed(found: Sequence[FrontendChoice], settings: TrainSettings) -> list[FrontendChoice]:
     allowed = settings.licence or "free"
     return [f for f in found if is_allowed(licence_class(f.base.card), allowed)]
 
 
-def _picture() -> Frontend:
+def _picture() -> FrontendChoice:
     return _of(PICTURE, read_whole(PICTURE))
 
 
-def _motion(*, picture: bool) -> Frontend:
+def _motion(*, picture: bool) -> FrontendChoice:
     stored = read_whole(PICTURE)
     arguments = {**stored.card.frontend_arguments, "picture": picture}
     card = replace(stored.card, frontend="moving-part", frontend_arguments=arguments)
@@ -208,11 +208,11 @@ def _motion(*, picture: bool) -> Frontend:
     return replace(found, parts=(width // 2,) * 2) if picture else found
 
 
-def _differences() -> Frontend:
+def _differences() -> FrontendChoice:
     return _of(TDN, read_whole(SHIPPED["video"]))
 
 
-def _sound() -> Frontend:
+def _sound() -> FrontendChoice:
     stored = read_whole(SOUND)
     network: Any = build(stored.card, stored.tensors)[0]
     name, module = network.as_frontend()
@@ -221,7 +221,7 @@ def _sound() -> Frontend:
     return _of(SOUND, replace(stored, card=card, tensors=tensors))
 
 
-def _joints(name: str, info: SourceInfo, settings: TrainSettings) -> Frontend:
+def _joints(name: str, info: SourceInfo, settings: TrainSettings) -> FrontendChoice:
     """Return joints without a network; in video, those of the pose estimator in the picture."""
     is_video = info.kind == "video"
     layout = _BODY if is_video else settings.layout or info.layout or _BODY
@@ -252,7 +252,7 @@ def _joints(name: str, info: SourceInfo, settings: TrainSettings) -> Frontend:
     return _of(name, Weights(card, "", {}), module.persons * module.joints * module.channels)
 
 
-def _with_sound(name: str, video: Frontend, sound: Frontend) -> Frontend:
+def _with_sound(name: str, video: FrontendChoice, sound: FrontendChoice) -> FrontendChoice:
     first, second = video.base.card, sound.base.card
     arguments = {
         "video": first.frontend,
@@ -279,7 +279,7 @@ def _with_sound(name: str, video: Frontend, sound: Frontend) -> Frontend:
     return replace(found, parts=video.parts + sound.parts)
 
 
-def _of(name: str, stored: Weights, width: int | None = None) -> Frontend:
+def _of(name: str, stored: Weights, width: int | None = None) -> FrontendChoice:
     """Return a frontend with a linear network; ``width``: of its tokens, None: as it says."""
     card = stored.card
     module: Any = load_frontend(str(card.frontend), **card.frontend_arguments)
@@ -300,4 +300,4 @@ def _of(name: str, stored: Weights, width: int | None = None) -> Frontend:
         paper="" if module.takes == "skeleton" else card.paper,
     )
     tensors = {k: v for k, v in stored.tensors.items() if k.startswith("frontend.")}
-    return Frontend(name, replace(stored, card=card, tensors=tensors), (width,))
+    return FrontendChoice(name, replace(stored, card=card, tensors=tensors), (width,))
