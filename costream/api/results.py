@@ -242,7 +242,7 @@ def _suffix_of(path: Path) -> str:
     """Return the kind of output file that the name of ``path`` selects."""
     name = path.name.lower()
     suffixes = sorted(OUTPUT_FILES.entries(), key=len, reverse=True)
-    fitting = [suffix for suffix in suffixes if name.endswith(f".{suffix}")]
+    fitting = [suffix for suffix in suffixes if name.endswith(f".{suffix}".lower())]
     if not fitting and name.endswith(".csv"):
         fitting = ["timeline.csv"]
     if not fitting:
