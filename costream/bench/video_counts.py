@@ -23,13 +23,17 @@ class PublishedVideoCount:
     name: str
     clip: float  # per clip
     step: float | None  # per step of its continual form; None: it prints none
+    pools: tuple[float | None, ...] = (None, None, None)  # with means of ``POOLS``
+    memory: tuple[int | None, int | None] = (None, None)  # numbers: of a clip, of a state
 
 
 COUNTS = (
     PublishedVideoCount("x3d-xs", 640.0, None),
-    PublishedVideoCount("x3d-s", 2061.366, 166.565),
-    PublishedVideoCount("x3d-m", 4970.008, 325.456),
-    PublishedVideoCount("x3d-l", 19166.052, 1245.549),
+    PublishedVideoCount("x3d-s", 2061.366, 166.565, (166.574, 166.587, 166.601)),
+    PublishedVideoCount(
+        "x3d-m", 4970.008, 325.456, (325.463, 325.477, 325.491), (7_074_816, 4_771_632)
+    ),
+    PublishedVideoCount("x3d-l", 19166.052, 1245.549, (1245.556, 1245.570, 1245.584)),
     PublishedVideoCount("slow", 54870.0, 6900.0),
     PublishedVideoCount("i3d", 28610.0, 5680.0),
 )
@@ -90,7 +94,10 @@ def published_video_macs(net: VideoNet, frames: int | None) -> int:
 
 def video_ops_table() -> Table:
     """Return the table of operation counts, in millions of multiply-accumulates."""
-    columns = ("network", "recounted", "published", "costream", "parameters", "rf", "delay")
+    columns = (
+        *("network", "recounted", "published", "costream", "parameters", "rf", "delay"),
+        *("state", "memory, published"),
+    )
     rows: list[tuple[Cell, ...]] = []
     for count in COUNTS:
         size = find_size(count.name)
@@ -100,14 +107,18 @@ def video_ops_table() -> Table:
         weights = round(sum(p.numel() for p in net.parameters()) / 1e6, 3)
         clip, step = published_video_macs(net, frames) / 1e6, published_video_macs(net, None) / 1e6
         whole, own = net.count_clip_macs(frames) / 1e6, net.count_macs() / 1e6
-        clip_row = (round(clip, 3), count.clip, round(whole, 3), weights, frames, None)
+        clip_row = (round(clip, 3), count.clip, round(whole, 3), weights, frames, None, None)
         step_row = (round(step, 3), count.step, round(own, 3), weights)
-        rows.append((count.name, *clip_row))
-        rows.append((f"co{count.name}", *step_row, net.receptive_field, net.delay))
-        for pool in POOLS:
+        rows.append((count.name, *clip_row, count.memory[0]))
+        begin = net.init_state(1)
+        state = sum(t.numel() for t in begin.tensors().values())
+        places = (net.receptive_field, net.delay, state, count.memory[1])
+        rows.append((f"co{count.name}", *step_row, *places))
+        for pool, printed in zip(POOLS, count.pools, strict=True):
             wide = in_sequence(net.encoder.layer_timing, TemporalMean(pool))
-            places = (wide.receptive_field, wide.delay)
-            counts = (round(step, 3), None, round(own, 3), weights)
+            more = state + (pool - net.encoder.pool) * begin.mean.newest.shape[-1]
+            counts = (round(step, 3), printed, round(own, 3), weights)
+            places = (wide.receptive_field, wide.delay, more, None)
             rows.append((f"co{count.name}, mean of {pool}", *counts, *places))
     notes = (
         f"A clip, or (co...) one step; {_CLASSES} classes. rf, delay: in frames; for a mean over",
@@ -117,7 +128,9 @@ def video_ops_table() -> Table:
         "outputs that a stride discards. Clips include their classifier, steps do not.",
         "Published: as the paper prints it, x3d-xs, slow and i3d with two decimals of a billion.",
         "costream: every product with a weight, including the classifier; for coi3d the mean of a",
-        "step with an output and one without.",
+        "step with an output and one without. State: numbers of a stream; memory, published: of a",
+        "clip in the worst case, and of the paper's state. The paper's means over more features",
+        "cost an addition for each; here they are running sums, which cost nothing more.",
     )
     title = "Multiply-accumulates of 3D networks, in millions"
     return Table(title, columns, tuple(rows), notes)

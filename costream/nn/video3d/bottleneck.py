@@ -18,6 +18,7 @@ from costream.nn.state import State
 from costream.nn.video3d.convolution import VolumeStep
 from costream.nn.video3d.frame_ring import FrameRing, FrameRingState
 from costream.nn.video3d.padding import centre_frames, convolution, odd_kernel_timing, pad_time
+from costream.nn.video3d.tap_sums import TapSums, TapSumsState
 
 
 class SqueezeExcitation(nn.Module):
@@ -98,79 +99,103 @@ class Bottleneck3d(nn.Module):
 
 @dataclass
 class Bottleneck3dState(State):
-    """Input frames of a block, and frames under its kernel over time if that is inside."""
+    """Input frames of a block, and what its kernel over time needs if that is inside."""
 
     inputs: FrameRingState
-    inner: FrameRingState | None
+    inner: FrameRingState | TapSumsState | None
 
 
 class FoldedBottleneck:
     """A ``Bottleneck3d`` in evaluation; no gradients. See ``encoder.FoldedPart``.
+
+    A block with a stride whose kernel over time is inside stores sums of its outputs, and for the
+    shortcut its inputs without the pixels that the stride omits.
 
     ``start``: see ``FrameRing``.
     """
 
     def __init__(self, block: Bottleneck3d, start: str) -> None:
         self.timing = odd_kernel_timing(block.kernel, start)
-        self.half, self.depthwise = block.kernel // 2, block.depthwise
+        self.half, self.depthwise, self.stride = block.kernel // 2, block.depthwise, block.stride
+        self.sums = block.depthwise and block.stride > 1 and block.kernel > 1
         self.a = VolumeStep(block.a, block.a_bn)
         self.b = VolumeStep(block.b, block.b_bn)
         self.c = VolumeStep(block.c, block.c_bn)
         self.shortcut = None
         if block.shortcut is not None:
-            self.shortcut = VolumeStep(block.shortcut, block.shortcut_bn)
+            strided = not self.sums  # else the inputs that are stored are
+            self.shortcut = VolumeStep(block.shortcut, block.shortcut_bn, strided=strided)
         layers = [] if block.squeeze is None else [block.squeeze.fc1, block.squeeze.fc2]
         pairs = [(fc.weight.detach().T.contiguous(), fc.bias.detach()) for fc in layers]
         self.squeeze = [part for pair in pairs for part in pair]
-        self.inputs = FrameRing(self.half + 1 if block.depthwise else block.kernel, start)
-        self.inner = FrameRing(block.kernel, start) if block.depthwise else None
+        slots = self.half + (not self.sums) if block.depthwise else block.kernel
+        self.inputs = FrameRing(slots, start)
+        self.inner: FrameRing | TapSums | None = None
+        if block.depthwise:
+            self.inner = TapSums(self.b, start) if self.sums else FrameRing(block.kernel, start)
         self._like = block.a.weight.detach()
 
     def init_state(self, batch_size: int, size: Sequence[int]) -> Bottleneck3dState:  # noqa: D102
         inner = None
         if self.inner is not None:
             inner = self.inner.init_state(batch_size, self.a.output_size(size), self._like)
+        if self.sums:
+            size = -(-size[0] // self.stride), -(-size[1] // self.stride), size[2]
         return Bottleneck3dState(self.inputs.init_state(batch_size, size, self._like), inner)
 
     def output_size(self, size: Sequence[int]) -> tuple[int, int, int]:  # noqa: D102
         return self.c.output_size(self.b.output_size(size))
 
-    def place(self, state: Bottleneck3dState) -> Tensor:  # noqa: D102
-        return self.inputs.next_slot(state.inputs)
+    def place(self, state: Bottleneck3dState) -> Tensor | None:  # noqa: D102
+        return None if self.sums else self.inputs.next_slot(state.inputs)
 
     def step(  # noqa: D102
         self, x: Tensor, state: Bottleneck3dState, rows: Sequence[int], out: Tensor | None
     ) -> Tensor | None:
+        if self.sums:
+            kept = x[:, :: self.stride, :: self.stride]
+            past = self.inputs.past(kept, state.inputs, rows)
+            inside = self._inside(x, state, rows)
+            output = None if inside is None else self._add(inside, past, out)
+            self.inputs.replace(kept, state.inputs, rows)
+            return output
         time = self.inputs.push(x, state.inputs, rows)
-        y = self._first(x, state, rows, time)
-        if y is None:
+        inside = self._inside(x, state, rows)
+        if inside is None:
             return None
-        y = y.squeeze(1)
-        if self.depthwise:
-            _excite(y, self.squeeze)
-            F.silu(y, inplace=True)
+        return self._add(inside, self.inputs.frame(state.inputs, time - self.half), out)
+
+    def _inside(self, x: Tensor, state: Bottleneck3dState, rows: Sequence[int]) -> Tensor | None:
+        """Return the input of c, [B, H', W', C], or None before the first output."""
+        if isinstance(self.inner, TapSums):
+            sums = cast(TapSumsState, state.inner)
+            late, y = (
+                sums.peek() < self.timing.delay,
+                self.inner.push(self.a.product(x), sums, rows),
+            )
+        elif self.inner is None:
+            time = state.inputs.peek() - 1
+            if time < self.timing.delay:
+                return None
+            hidden = self.a.over_time(state.inputs, time).squeeze(1).relu_()
+            return self.b.convolve(hidden.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).relu_()
         else:
-            y.relu_()
-        past = self.inputs.frame(state.inputs, time - self.half)
+            frames = cast(FrameRingState, state.inner)
+            slot = self.inner.next_slot(frames)
+            self.a.product(x, slot)
+            time = self.inner.push(slot, frames, rows)
+            late = time < self.timing.delay
+            y = slot if late else self.b.over_time(frames, time).squeeze(1)
+        if late:
+            return None
+        _excite(y, self.squeeze)
+        return F.silu(y, inplace=True)
+
+    def _add(self, y: Tensor, past: Tensor, out: Tensor | None) -> Tensor:
+        """Return relu(c(y) + shortcut(past))."""
         if self.shortcut is None:
             return self.c.product(y, out, past)
         return self.shortcut.product(past, out, self.c.product(y, relu=False))
-
-    def _first(
-        self, x: Tensor, state: Bottleneck3dState, rows: Sequence[int], time: int
-    ) -> Tensor | None:
-        """Return the output of b, [B, 1, H', W', C], or None."""
-        late = time < self.timing.delay
-        if self.inner is None:
-            if late:
-                return None
-            hidden = self.a.over_time(state.inputs, time).squeeze(1).relu_()
-            return self.b.convolve(hidden.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).unsqueeze(1)
-        inner = cast(FrameRingState, state.inner)
-        slot = self.inner.next_slot(inner)
-        self.a.product(x, slot)
-        self.inner.push(slot, inner, rows)
-        return None if late else self.b.over_time(inner, time)
 
 
 def _excite(frames: Tensor, weights: Sequence[Tensor]) -> None:

@@ -24,16 +24,22 @@ class VolumeStep:
     """A ``torch.nn.Conv3d`` and the batch norm after it, in evaluation; no gradients.
 
     Frames are zero-padded by ``conv.padding``; the frames before a clip are in the ring.
+    ``strided``: False for frames without the pixels that a pointwise convolution's stride omits.
     """
 
-    def __init__(self, conv: nn.Conv3d, norm: nn.BatchNorm3d | None = None) -> None:
+    def __init__(
+        self, conv: nn.Conv3d, norm: nn.BatchNorm3d | None = None, *, strided: bool = True
+    ) -> None:
         weight = conv.weight.detach()
         bias = weight.new_zeros(len(weight)) if conv.bias is None else conv.bias.detach()
         if norm is not None:
             scale, shift = scale_and_shift(norm)
             weight, bias = weight * scale[:, None, None, None, None], bias * scale + shift
         self.bias, self.groups, self.out_width = bias, conv.groups, conv.out_channels
-        self.pixel_stride, self.sides = conv.stride[1], cast("tuple[int, ...]", conv.padding)[1:]
+        self.pixel_stride, self.sides = (
+            conv.stride[1] if strided else 1,
+            cast("tuple[int, ...]", conv.padding)[1:],
+        )
         self.kernel = cast("tuple[int, int, int]", conv.kernel_size)
         self.pointwise = self.kernel[1:] == (1, 1)
         # Only the forms of weights that are used. Taps: oldest first.
@@ -102,6 +108,17 @@ class VolumeStep:
         step, oldest = self.pixel_stride, (time + 1) % self.kernel[0]
         weight, strides, sides = self.turned[oldest - 1], (1, step, step), (0, *self.sides)
         out = F.conv3d(state.volume, weight, self.bias, strides, sides, 1, self.groups)
+        return out.permute(0, 2, 3, 4, 1)
+
+    def spread(self, x: Tensor) -> Tensor:
+        """Return the products [B, K, H', W', O] of a frame [B, H, W, I] with the K taps.
+
+        The newest tap is first: product k belongs to the output k steps later. Without bias.
+        """
+        step, late = self.pixel_stride, self.kernel[0] - 1
+        frame = x.unsqueeze(1).permute(0, 4, 1, 2, 3)
+        strides, sides = (1, step, step), (late, *self.sides)
+        out = F.conv3d(frame, self._weight, None, strides, sides, 1, self.groups)
         return out.permute(0, 2, 3, 4, 1)
 
     def weigh(self, state: FrameRingState, time: int, out: Tensor | None = None) -> Tensor:

@@ -65,6 +65,25 @@ class FrameRing:
                 state.frames[each] = slot[each].unsqueeze(1)
         return time
 
+    def past(self, x: Tensor, state: FrameRingState, rows: Sequence[int]) -> Tensor:
+        """Return the frame of n steps ago, in a slot that ``replace`` writes.
+
+        ``x``, ``rows``: as for ``push``.
+        """
+        slot = state.slots[state.peek() % self.slots]
+        check_shape(x.shape, slot.shape)
+        if rows and self.start == "replicate":
+            each = list(rows)
+            state.frames[each] = x[each].unsqueeze(1)
+        return slot
+
+    def replace(self, x: Tensor, state: FrameRingState, rows: Sequence[int]) -> None:
+        """Store a frame in place of that of n steps ago; with start "zeros", none of ``rows``."""
+        slot = state.slots[state.tick() % self.slots]
+        slot.copy_(x)
+        if rows and self.start == "zeros":
+            slot[list(rows)] = 0
+
     def frame(self, state: FrameRingState, time: int) -> Tensor:
         """Return a view of frame t [B, H, W, C], one of the last n."""
         return state.slots[time % self.slots]
