@@ -106,6 +106,12 @@ def work_line(summary: Summary) -> str:
     return f"{counted(summary.steps, 'step')}{spent}" + (f": {saved}" if saved else "")
 
 
+def shares_line(summary: Summary) -> str:
+    """Return ``Time of the models: nanodet 62%, mn04 38%``; '' if none share a budget."""
+    parts = [f"{clean(name)} {share:.0%}" for name, share in (summary.shares or {}).items()]
+    return f"Time of the models: {', '.join(parts)}" if parts else ""
+
+
 def closing_lines(header: Header, summary: Summary) -> list[str]:
     """Return the lines that end a run: sound that is missing, unfamiliar input, cost, saving."""
     sound = header.options.get("sound")
@@ -115,6 +121,7 @@ def closing_lines(header: Header, summary: Summary) -> list[str]:
         persons_line(summary),
         unfamiliar_line(header, summary),
         cost_line(summary, header.kind),
+        shares_line(summary),
         saved,
     )
     return [*lines, *filter(None, remarks)]

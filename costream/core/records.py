@@ -325,7 +325,7 @@ class Compute:
     budget_ms: float | None = None  # token-gated models: allowed time of the step ...
     budget_macs: float | None = None  # ... or allowed operations
     budget_share: float | None = None  # other models in a watch: share of the steps taken
-    # Reasons: of nanodet first, motion or age; of mn04 sound.
+    # Reasons: of nanodet first, motion or age; of mn04 sound; of costgcn-2d motion or new.
     ran: dict[str, str] | None = None  # why networks ran that do not at each step: {nanodet: age}
 
     @property
@@ -416,6 +416,7 @@ class Summary:
     persons: Count | None = None  # who were seen, if each person has predictions
     persons_s: float | None = None  # for how long, the sum over persons
     acting_s: float | None = None  # of that, with a segment: an action is known
+    shares: dict[str, float] | None = None  # of the time of models with one budget: {nanodet: 0.6}
 
     def __str__(self) -> str:
         whole = "" if self.complete else ", incomplete"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,13 @@ class Network(Protocol):
     def count_macs(self) -> int: ...  # noqa: D102
 
 
+class Cost(NamedTuple):
+    """What a step of a model took."""
+
+    macs: int  # multiply-accumulates
+    s: float  # seconds
+
+
 @dataclass(frozen=True)
 class StepResult:
     """One step of every stream of a batch (B streams, C classes, A future steps)."""
@@ -87,6 +94,8 @@ class StepResult:
     people: StepResult | None = None  # of the heads by person, where others are of the stream
     # [B], why each network was run that is not run at every step, by its name; None: all were
     ran: tuple[Mapping[str, str], ...] | None = None
+    # Of all streams, by the names of models that share a budget; None: there is one model
+    costs: Mapping[str, Cost] | None = None
 
     def row(self, k: int) -> StepResult:
         """Return the result of one stream of the batch (B = 1), with its share of the cost."""
@@ -109,6 +118,9 @@ class StepResult:
             None if self.familiarity is None else self.familiarity[one],
             (True,) if self.overflowed and self.overflowed[k] else None,
             ran=None if self.ran is None else self.ran[one],
+            costs=None
+            if self.costs is None
+            else {name: Cost(macs // rows, s / rows) for name, (macs, s) in self.costs.items()},
         )
 
 
@@ -150,15 +162,20 @@ class ModelInfo:
         return any(head.by_person for head in self.heads)
 
 
+# Returns whether a network may run now, by its name, what would be gained (about 1 for a result of
+# which all has changed), and the seconds since its newest run.
+MayRun: TypeAlias = Callable[[str, float, float], bool]
+
+
 @dataclass
 class Looks:
     """Settings of a stream whose detector looks only where something has moved.
 
-    ``may``: whether the budget admits a look at the next picture; the first is always looked at.
-    ``pause_s``: shortest time between two looks.
+    ``may``: whether the budget admits that a network runs now; the first look is always admitted.
+    None: it always does. ``pause_s``: shortest time between two looks.
     """
 
-    may: bool = True
+    may: MayRun | None = None
     pause_s: float = 0.0
 
 
@@ -191,8 +208,21 @@ class Model(Protocol):
         """
 
 
+class NetworkRun(NamedTuple):
+    """A run of a network that does not run at each step."""
+
+    reason: str
+    macs: int
+
+
 class PersonFinder(Protocol):
-    """Finds and follows the persons in the frames of one stream."""
+    """Finds and follows the persons in the frames of one stream.
+
+    ``may``: whether the budget admits that joints are computed; arguments as for ``MayRun``,
+    without the name.
+    """
+
+    may: Callable[[float, float], bool] | None
 
     def find(self, frame: VideoFrame, boxes: Sequence[Box] | None = None) -> SkeletonFrame:
         """Return the persons in a frame, with their numbers.
@@ -203,6 +233,10 @@ class PersonFinder(Protocol):
 
     def close(self) -> None:
         """Forget all persons; new ones get new numbers."""
+
+    @property
+    def ran(self) -> NetworkRun | None:
+        """Why joints were computed in the newest frame, and their cost; None: they were not."""
 
 
 class PersonModel(Model, Protocol):

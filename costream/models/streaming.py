@@ -233,6 +233,21 @@ class StreamingModel:
             return self._chunk(items, state)
         return [self.step([item], state) for item in items]
 
+    @property
+    def may_skip(self) -> bool:
+        """Whether there is ``skip``."""
+        return hasattr(self.network, "skip")
+
+    @torch.inference_mode()
+    def skip(self, items: Sequence[AudioBlock], state: ModelState) -> None:
+        """Take audio blocks of one stream without a result; the next result is as if it had one.
+
+        It takes the time of the frontend. For networks that compute each window on its own.
+        """
+        prepared = torch.from_numpy(np.stack([self._prepare(item) for item in items])[None])
+        tokens = self.frontend.forward_steps(prepared.to(self.device, self.dtype), state.frontend)
+        self.network.skip(tokens.to(self.device, self.dtype), state.network)
+
     def _chunk(self, items: Sequence[Data], state: ModelState) -> list[StepResult]:
         """Take several audio blocks or frames of one stream at once."""
         began, sound = time.perf_counter(), isinstance(items[0], AudioBlock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,11 +17,14 @@ from costream.core.clock import SILENT_S
 from costream.core.errors import ModelError
 from costream.core.places import Place
 from costream.core.records import AudioBlock, Data, SourceInfo, VideoFrame
-from costream.models.base import GatedModel, Model, ModelHead, StepResult
+from costream.models.base import Cost, GatedModel, Looks, Model, ModelHead, StepResult
 from costream.models.compatibility import exactness
 from costream.models.streaming import ModelState, StreamingModel
 from costream.nn.state import State, zeros
 from costream.weights_io.licences import terms_of
+
+CHANGE_DB = 10.0  # change of the level from which on a result of the sound gains most
+AGE_GAIN = 0.5  # what it gains for each second since the newest
 
 
 @dataclass
@@ -29,6 +33,9 @@ class BesideState(State):
 
     sound: ModelState
     heard_s: Tensor  # float64 [B], end of the newest audio block; 0: none yet
+    ran_s: Tensor  # float64 [B], the same of the newest for which the network has run
+    level_db: Tensor  # float64 [B], level of that
+    looks: Looks | None = None  # whose budget the network shares
 
 
 class BesideModel:
@@ -52,20 +59,22 @@ class BesideModel:
 
     def init_state(self, batch_size: int = 1) -> BesideState:
         """Return an initial state for ``batch_size`` streams."""
-        heard_s = zeros(batch_size, like=torch.zeros(0, dtype=torch.float64))
-        return BesideState(self._sound.init_state(batch_size), heard_s)
+        real = torch.zeros(0, dtype=torch.float64)
+        heard_s, ran_s, level_db = (zeros(batch_size, like=real) for _ in range(3))
+        return BesideState(self._sound.init_state(batch_size), heard_s, ran_s, level_db)
 
     def step(self, items: Sequence[Data], state: BesideState) -> StepResult:
         """Take one item per stream, with its sound; return the newest output."""
         began = time.perf_counter()
         streams = [self._hear(item, row, state) for row, item in enumerate(items)]
         new = [result for results in streams for result in results]
+        macs = sum(result.macs for result in new)
         frontend_s = sum(result.frontend_s for result in new)
         return StepResult(
             _newest([[r.probabilities for r in results] for results in streams]),
             None,
             (False,) * len(items),
-            macs=sum(result.macs for result in new),
+            macs=macs,
             dense_macs=sum(result.dense_macs for result in new),
             frontend_s=frontend_s,
             network_s=max(0.0, time.perf_counter() - began - frontend_s),
@@ -74,6 +83,7 @@ class BesideModel:
             familiarity=_newest([[r.familiarity for r in results] for results in streams]),
             overflowed=_either([tuple(any(r.overflowed for r in results) for results in streams)]),
             ran=tuple({self.info.card.name: "sound"} if results else {} for results in streams),
+            costs={self.info.card.name: Cost(macs, time.perf_counter() - began)},
         )
 
     def steps(self, items: Sequence[Data], state: BesideState) -> list[StepResult]:
@@ -89,9 +99,28 @@ class BesideModel:
             state.sound.reset([row])
         state.heard_s[row] = blocks[-1].time_s
         row_state = state.sound.take([row])
-        results = self._sound.steps(blocks, row_state)
+        if self._may_run(blocks, row, state):
+            results = self._sound.steps(blocks, row_state)
+        else:
+            results = []
+            self._sound.skip(blocks, row_state)
         state.sound.put([row], row_state)
         return results
+
+    def _may_run(self, blocks: Sequence[AudioBlock], row: int, state: BesideState) -> bool:
+        """Return whether the budget of the stream admits that the network runs for blocks."""
+        may = None if state.looks is None else state.looks.may
+        if may is None or not self._sound.may_skip:
+            return True
+        power = float(np.mean(np.square(blocks[-1].samples, dtype=np.float64)))
+        level_db = 10 * math.log10(power + 1e-10)
+        age_s = blocks[-1].time_s - float(state.ran_s[row])
+        change_db = abs(level_db - float(state.level_db[row]))
+        gain = min(1.0, change_db / CHANGE_DB) + AGE_GAIN * age_s
+        if not may(self.info.card.name, gain, age_s):
+            return False
+        state.ran_s[row], state.level_db[row] = blocks[-1].time_s, level_db
+        return True
 
 
 @dataclass
@@ -126,7 +155,7 @@ class HearingState(State):
 
     @looks.setter
     def looks(self, looks: Any) -> None:
-        self.picture.looks = looks
+        self.picture.looks = self.beside.looks = looks
 
     @property
     def masks(self) -> frozenset[Place]:
@@ -206,6 +235,7 @@ class HearingModel:
             familiarity=_joined(picture.familiarity, sound.familiarity, heads),
             overflowed=_either([picture.overflowed, sound.overflowed]),
             ran=_both(picture.ran, sound.ran),
+            costs=None if picture.costs is None else {**picture.costs, **(sound.costs or {})},
         )
 
     def steps(self, items: Sequence[Data], state: HearingState) -> list[StepResult]:

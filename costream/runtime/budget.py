@@ -8,6 +8,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -24,7 +25,10 @@ _FOLLOW = 0.1  # share of a step's (log) error by which the load factor is corre
 _FAR = 0.12  # relative error above which a step is an outlier or the load has changed
 _IN_A_ROW = 3  # consecutive outliers that mean the load has changed
 _COUNTED = 5  # steps whose ratio of actual to predicted operations is remembered
-_SAVED_S = 1.0  # seconds of budget that a stream in which nothing moves saves for later looks
+_SAVED_S = 1.0  # seconds of budget that a stream in which nothing changes saves for later
+_DUE_S = 2.0  # since its newest run, after which a network goes before the others
+_STARVED_S = 4.0  # since its newest run, after which it runs in any case
+_PRICE = 2.0  # gain for cost, to its mean, that a run needs with an empty account
 NEAR = 0.03  # relative distance to the target within which the token count stays
 
 
@@ -203,11 +207,22 @@ class TokenController:
             log.warning("a step exceeds the budget of %s even with a single token", text)
 
 
-class LookController:
-    """Controls how often the detector of one stream looks: the steps keep a budget on average.
+@dataclass
+class _Head:
+    """A network that shares a budget."""
 
-    Each step adds the budget and takes its cost from an account; the detector may look while the
-    account is not overdrawn. What was saved while nothing moved is kept for up to ``_SAVED_S``.
+    cost: float | None = None  # mean of its runs, in the unit of the budget; None: not known
+    refused: int | None = None  # the step in which it was refused although it was due
+
+
+class LookController:
+    """Shares the budget of one stream among its networks: the steps keep it on average.
+
+    Each step adds the budget and takes its cost from an account. A network runs while the account
+    is not overdrawn, if what it gains for its cost is worth it: the emptier the account, the more
+    compared to the mean of all requests. What was saved is kept for up to ``_SAVED_S``. A network
+    that has not run for ``_DUE_S`` is due, and the others wait until it has run; after
+    ``_STARVED_S`` it runs although the account is overdrawn.
     """
 
     def __init__(self, budget: Budget | BudgetFile, rate_hz: float) -> None:
@@ -215,8 +230,13 @@ class LookController:
         self._file = budget if isinstance(budget, BudgetFile) else None
         self._budget = budget.budget if isinstance(budget, BudgetFile) else budget
         self._rate_hz = rate_hz
+        self._begin()
+
+    def _begin(self) -> None:
         self._account = 0.0
-        self._begun = False
+        self._heads: dict[str, _Head] = {}
+        self._worth: float | None = None  # mean of gain for cost
+        self._steps = 0
 
     @property
     def target(self) -> float:
@@ -228,23 +248,70 @@ class LookController:
         """The maximum mean cost of a step, by its field of Compute."""
         return {f"budget_{self._budget.unit}": self.target}
 
+    @property
+    def _most(self) -> float:
+        """What is saved, at most."""
+        return self.target * self._rate_hz * _SAVED_S
+
     def before(self, state: Any) -> None:
-        """Set whether the detector of the stream with this state may look in the next step."""
+        """Let the networks of the stream with this state ask before they run."""
         if self._file is not None and self._file.current() is not self._budget:
-            self._budget, self._account = self._file.budget, 0.0
+            self._budget = self._file.budget
+            self._begin()
         if state.looks is None:
             state.looks = Looks()
-        state.looks.may = self._account >= 0
+        state.looks.may = self.may
+
+    def may(self, name: str, gain: float, age_s: float) -> bool:
+        """Return whether a network may run now; see ``models.base.MayRun``."""
+        head = self._heads.setdefault(name, _Head())
+        due = not 0 <= age_s < _DUE_S
+        starved = not 0 <= age_s < _STARVED_S
+        if self._account < 0 and not starved:
+            head.refused = self._steps if due else None
+            return False
+        if due or head.cost is None:
+            head.refused = None
+            return True
+        worth = gain / max(head.cost, 1e-9)
+        mean = worth if self._worth is None else self._worth
+        self._worth = mean + _SMOOTHING * (worth - mean)
+        if any(self._waits(other) for other in self._heads.values()):
+            return False
+        return worth >= self._price * mean
+
+    @property
+    def _price(self) -> float:
+        """Gain for cost, to its mean, that a run needs: the more, the emptier the account.
+
+        Nothing if there is one network, or if the account pays for two runs of the dearest.
+        """
+        costs = [head.cost for head in self._heads.values() if head.cost is not None]
+        full = min(self._most, 2 * max(costs, default=0.0))
+        if len(self._heads) < 2 or self._account >= full:
+            return 0.0
+        return _PRICE * (1 - self._account / full)
+
+    def _waits(self, head: _Head) -> bool:
+        """Return whether a network is due, and has asked within the last second."""
+        return head.refused is not None and self._steps - head.refused <= self._rate_hz
 
     def after(self, result: StepResult) -> None:
         """Take the result of the step and its cost (B = 1)."""
+        in_macs = self._budget.unit == "macs"
         ms = 1e3 * (result.frontend_s + result.network_s)
-        cost = result.macs if self._budget.unit == "macs" else ms
-        if not self._begun:  # the first look has to be, and its time is that of warming up
-            self._begun = True
+        cost = result.macs if in_macs else ms
+        self._steps += 1
+        if self._steps == 1:  # the first look has to be, and its time is that of warming up
             return
-        most = self.target * self._rate_hz * _SAVED_S
-        self._account = min(most, self._account + self.target - cost)
+        self._account = min(self._most, self._account + self.target - cost)
+        for name in result.ran[0] if result.ran else ():
+            took = None if result.costs is None else result.costs.get(name)
+            head = self._heads.setdefault(name, _Head())
+            if took is not None:
+                spent = took.macs if in_macs else 1e3 * took.s
+                mean = spent if head.cost is None else head.cost
+                head.cost = mean + _SMOOTHING * (spent - mean)
 
 
 Controller: TypeAlias = TokenController | LookController

@@ -44,6 +44,7 @@ class StreamCounters:
     first_s: float | None = None  # time of the first step
     last_s: float = 0.0  # time of the newest step
     lag_s: float = 0.0  # age of its data
+    took_s: dict[str, float] = field(default_factory=dict)  # models that share a budget
 
     @property
     def next_step(self) -> int:
@@ -62,7 +63,16 @@ class StreamCounters:
         self.dense_macs += result.dense_macs
         self.network_macs = add_costs(self.network_macs, result.network_macs)
         self.network_dense_macs = add_costs(self.network_dense_macs, result.network_dense_macs)
+        for name, cost in (result.costs or {}).items():
+            self.took_s[name] = self.took_s.get(name, 0.0) + cost.s
         return step
+
+    def _shares(self) -> dict[str, float] | None:
+        """Return the share of the time of each model of several that share a budget."""
+        total = sum(self.took_s.values())
+        if len(self.took_s) < 2 or not total:
+            return None
+        return {name: round(s / total, 3) for name, s in self.took_s.items()}
 
     def resume(
         self, next_step: int, newest_number: int, first_s: float | None, last_s: float
@@ -149,6 +159,7 @@ class StreamCounters:
             persons=self.persons,
             persons_s=None if self.persons is None else self.person_steps / rate_hz,
             acting_s=None if self.persons is None else self.acting_s,
+            shares=self._shares(),
         )
 
 

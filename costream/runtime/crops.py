@@ -47,7 +47,7 @@ class CropFinder:
     they were last seen. Implements ``persons.RowFinder``.
     """
 
-    keeps_row, skeletons = False, None
+    keeps_row, skeletons, ran = False, None, None
 
     def __init__(self, box: PixelSize, threshold_of: Callable[[str], float]) -> None:
         """``box``: input size of the model. ``threshold_of``: least score of boxes by label."""
@@ -66,6 +66,9 @@ class CropFinder:
     def begin(self, newest: int) -> None:
         """Continue numbering after ``newest``."""
         self._tracker = ObjectTracker(newest=newest)
+
+    def govern(self, may: Callable[[float, float], bool]) -> None:
+        """Do nothing: a detector that shares its budget has no crops."""
 
     def find(self, item: Data, scene: StepResult | None) -> StepResult:
         """Return the result of the detector with numbers of the boxes."""

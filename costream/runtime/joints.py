@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from costream.core.records import Box, Data, SkeletonFrame, VideoFrame
-from costream.models.base import Model, PersonFinder, PersonModel, StepResult
+from costream.models.base import Model, NetworkRun, PersonFinder, PersonModel, StepResult
 from costream.models.persons import PERSON
 from costream.runtime.tracking import MAX_BOXES, ObjectTracker, corners_of
 
@@ -21,6 +21,7 @@ class SkeletonFinder:
     """Finds persons in skeletons, or in frames with the finder of the model."""
 
     keeps_row = True
+    ran: NetworkRun | None = None  # its costs are not counted apart
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -33,6 +34,9 @@ class SkeletonFinder:
     def begin(self, newest: int) -> None:
         """Continue numbering after ``newest``."""
         self._offset = newest
+
+    def govern(self, may: Callable[[float, float], bool]) -> None:
+        """Do nothing: only a detector shares its budget."""
 
     def find(self, item: Data, scene: StepResult | None) -> StepResult | None:
         """Find the persons; see ``RowFinder``."""
@@ -107,6 +111,7 @@ class JointFinder(SkeletonFinder):
             self._track(item.time_s, found)
         boxes = [box for box in found if box.label == PERSON] if looked else None
         skeletons = self._poses.find(item, boxes)
+        self.ran = self._poses.ran
         slots = skeletons.persons or ()
         present = {n: k for k, n in enumerate(slots) if skeletons.scores[k].any()}
         self._names = {n: name for n, name in self._names.items() if n in slots}
@@ -117,6 +122,10 @@ class JointFinder(SkeletonFinder):
         self.known = {n: slot for slot, n in enumerate(numbers) if n}
         self.present = sorted(n for n, slot in self.known.items() if skeletons.scores[slot].any())
         return replace(scene, objects=(tuple(self._boxes),))
+
+    def govern(self, may: Callable[[float, float], bool]) -> None:
+        """Ask ``may`` before joints are computed."""
+        self._poses.may = may
 
     def close(self) -> None:
         """Forget all persons, but not which numbers were used."""

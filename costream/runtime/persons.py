@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from costream.core.records import Data, SkeletonFrame
-from costream.models.base import Model, PersonModel, StepResult
+from costream.models.base import Cost, MayRun, Model, NetworkRun, PersonModel, StepResult
 from costream.models.persons import PersonsModel
 from costream.options.options import Options
 from costream.runtime.counters import add_costs
@@ -33,13 +34,16 @@ class RowFinder(Protocol):
 
     ``present``: numbers of the persons in the newest step, in the order in which they get rows if
     there are too many. ``known``: numbers of all persons who may still be there. ``skeletons``: of
-    the newest step, if it finds them.
+    the newest step, if it finds them. ``ran``: as of ``models.base.PersonFinder``.
     """
 
     keeps_row: bool  # whether one row remains while nobody is there, so that each step has a result
 
     @property
     def skeletons(self) -> SkeletonFrame | None: ...  # noqa: D102
+
+    @property
+    def ran(self) -> NetworkRun | None: ...  # noqa: D102
 
     @property
     def present(self) -> Sequence[int]: ...  # noqa: D102
@@ -49,6 +53,9 @@ class RowFinder(Protocol):
 
     def begin(self, newest: int) -> None:
         """Continue numbering after ``newest``; call it before the first step."""
+
+    def govern(self, may: Callable[[float, float], bool]) -> None:
+        """Ask ``may`` before a network runs; see ``models.base.PersonFinder``."""
 
     def find(self, item: Data, scene: StepResult | None) -> StepResult | None:
         """Find the persons in the next item.
@@ -134,13 +141,37 @@ class PersonRows:
             people = replace(people, frontend_s=people.frontend_s + found_s)
             if self._finder.skeletons is not None:
                 people = replace(people, skeletons=(self._finder.skeletons,))
+        elif scene is not None:
+            scene = replace(scene, frontend_s=scene.frontend_s + found_s)
         result = people if scene is None else _together(scene, people)
         assert result is not None
+        if result.costs is not None:
+            result = self._with_costs(result, people, found_s)
         return replace(
             result,
             persons=tuple(self.numbers),
             nobody=item.time_s - self._anybody_s > GONE_S,
         )
+
+    def _with_costs(
+        self, result: StepResult, people: StepResult | None, found_s: float
+    ) -> StepResult:
+        """Return the result of a stream with what its persons took."""
+        assert result.costs is not None
+        name, ran = self._model.info.card.name, self._finder.ran
+        finding = 0 if ran is None else ran.macs
+        cost = Cost(finding, found_s)
+        if people is not None:
+            cost = Cost(finding + people.macs, people.frontend_s + people.network_s)
+        why = result.ran
+        if ran is not None and why is not None:
+            why = ({**why[0], name: ran.reason},)
+        costs = {**result.costs, name: cost}
+        return replace(result, macs=result.macs + finding, costs=costs, ran=why)
+
+    def govern(self, may: MayRun) -> None:
+        """Ask ``may`` whether the budget admits that joints are computed."""
+        self._finder.govern(partial(may, self._model.info.card.name))
 
     def _change(self, time_s: float) -> None:
         """Add rows of new persons, and remove rows of persons who have left."""

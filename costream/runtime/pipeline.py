@@ -16,7 +16,7 @@ from costream.core.records import AudioBlock, Data, Gap, Item, SourceInfo, Summa
 from costream.models.base import GatedModel, Model
 from costream.models.persons import PersonsModel
 from costream.options.options import Options
-from costream.runtime.budget import Controller, controller
+from costream.runtime.budget import Controller, LookController, TokenController, controller
 from costream.runtime.masks import MaskPainter
 from costream.runtime.persons import PersonScores, person_rows
 from costream.runtime.recorder import StreamRecorder
@@ -96,6 +96,8 @@ class StreamRunner:
         self.persons = person_rows(model, recorder.options) if recorder.follows else None
         self._painter = MaskPainter(recorder.options.mask)
         self._controller = self._controlled()
+        if self.persons is not None and isinstance(self._controller, LookController):
+            self.persons.govern(self._controller.may)
         # Time spent waiting for a live source does not count.
         self._now_s = time.thread_time if info.live else time.perf_counter
         self.begin()
@@ -176,10 +178,12 @@ class StreamRunner:
         items, persons = [tick.item for tick in ticks], self.persons
         if persons is None or isinstance(self._model, PersonsModel):
             results = self._model.steps(items, self.state)
-            if self._controller is not None:
+            if isinstance(self._controller, TokenController):  # its budget is that of the detector
                 self._controller.after(results[-1])
             if persons is not None:
                 results = [persons.step(*each) for each in zip(items, results, strict=True)]
+            if isinstance(self._controller, LookController):
+                self._controller.after(results[-1])
         else:
             results = [persons.step(item) for item in items]
         self._newest = ticks[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.core.records import Compute, Objects, VideoFrame
-from costream.models.base import StepResult
-from costream.models.objects.looks import GRID, brightness, has_moved
+from costream.models.base import Cost, StepResult
+from costream.models.objects.looks import CELLS, GRID, brightness, moved_cells
 from costream.models.objects.model import DetectorModel
 from costream.options.budget import Budget, BudgetFile
 from costream.options.options import Options
@@ -126,7 +127,8 @@ def test_noise_and_a_little_more_light_are_no_motion(
     picture = rng.integers(60, 180, (*size, 3)).astype(np.uint8)
     before = brightness(picture)
     assert before.shape == GRID
-    assert not has_moved(before, brightness((picture.astype(int) + light).astype(np.uint8)))
+    after = brightness((picture.astype(int) + light).astype(np.uint8))
+    assert moved_cells(before, after) < CELLS
 
 
 def test_a_small_thing_that_moves_is_motion() -> None:
@@ -134,8 +136,9 @@ def test_a_small_thing_that_moves_is_motion() -> None:
     picture = np.full((240, 320, 3), 120, np.uint8)
     before = brightness(picture)
     picture[100:120, 200:220] = 80
-    assert has_moved(before, brightness(picture))
-    assert has_moved(torch.zeros(GRID), torch.full(GRID, 30.0))  # the light is switched on
+    assert moved_cells(before, brightness(picture)) >= CELLS
+    lit = moved_cells(torch.zeros(GRID), torch.full(GRID, 30.0))
+    assert lit == GRID[0] * GRID[1]  # the light is switched on
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +191,7 @@ def test_the_account_is_never_overdrawn_by_more_than_a_look(
     spent = []
     for moved in moves:
         controller.before(state)
-        looks = state.looks is not None and state.looks.may and (moved or not spent)
+        looks = not spent or (moved and state.looks.may("nanodet", 1.0, 0.1))
         cost = rest * budget + look * looks
         spent.append(cost)
         controller.after(result(cost))
@@ -201,7 +204,9 @@ class DetectorModelState:
 
 
 def result(ms: float) -> StepResult:
-    return StepResult(None, None, (False,), 0, 0, 0.0, ms / 1e3)
+    took = {"nanodet": Cost(0, ms / 1e3)}
+    ran = ({"nanodet": "motion"} if ms else {},)
+    return StepResult(None, None, (False,), 0, 0, 0.0, ms / 1e3, ran=ran, costs=took)
 
 
 def test_what_was_saved_is_spent_on_motion_within_a_second() -> None:
@@ -212,8 +217,9 @@ def test_what_was_saved_is_spent_on_motion_within_a_second() -> None:
     looks = 0
     for _ in range(50):
         controller.before(state)
-        looks += state.looks.may
-        controller.after(result(50.0 * state.looks.may))
+        looked = state.looks.may("nanodet", 1.0, 0.1)
+        looks += looked
+        controller.after(result(50.0 * looked))
     assert looks == pytest.approx(50 * 10 / 50 + 10 * 10 / 50, abs=1)
 
 
@@ -229,6 +235,68 @@ def test_a_budget_in_a_file_may_change(tmp_path: Path, monkeypatch: pytest.Monke
     path.write_text("20 ms\n")
     controller.before(state)
     assert controller.step_budget == {"budget_ms": 20.0}
+
+
+COSTS_MS = {"nanodet": 50.0, "mn04": 20.0, "costgcn-2d": 12.0}  # of a run
+PERIODS = {"nanodet": 3, "mn04": 8, "costgcn-2d": 1}  # steps from one request to the next
+
+
+def shared(budget_ms: float, steps: int, gains: Mapping[str, float]) -> tuple[float, Any]:
+    """Return milliseconds for each step and, by network, the steps in which it ran.
+
+    ``gains``: of a run a second after another; there are 15 steps a second.
+    """
+    controller, state = LookController(Budget.parse(f"{budget_ms}ms"), 15.0), DetectorModelState()
+    ran: dict[str, list[int]] = {name: [0] for name in gains}
+    total = 0.0
+    for k in range(1, steps):
+        controller.before(state)
+        now = {}
+        for name, gain in gains.items():
+            age_s = (k - ran[name][-1]) / 15
+            if k % PERIODS[name] == 0 and state.looks.may(name, gain * age_s, age_s):
+                ran[name].append(k)
+                now[name] = "motion"
+        took = {name: Cost(0, COSTS_MS[name] / 1e3 * (name in now)) for name in gains}
+        ms = 1.0 + sum(1e3 * cost.s for cost in took.values())
+        total += ms
+        step = StepResult(None, None, (False,), 0, 0, 0.0, ms / 1e3, ran=(now,), costs=took)
+        controller.after(step)
+    return total / steps, ran
+
+
+@pytest.mark.parametrize("budget_ms", [5.0, 10.0, 20.0])
+def test_networks_share_a_budget_for_a_minute(budget_ms: float) -> None:
+    mean_ms, ran = shared(budget_ms, 900, dict.fromkeys(COSTS_MS, 1.0))
+    assert mean_ms == pytest.approx(budget_ms, rel=0.1)
+    for steps in ran.values():  # none is forgotten
+        assert max(np.diff(steps)) <= 15 * 3.5
+
+
+def test_who_gains_more_runs_more_often() -> None:
+    equal = shared(10.0, 900, dict.fromkeys(COSTS_MS, 1.0))[1]
+    for name in COSTS_MS:
+        more = shared(10.0, 900, {**dict.fromkeys(COSTS_MS, 0.2), name: 1.0})[1]
+        assert len(more[name]) > len(equal[name])
+
+
+def test_none_starves_where_the_budget_is_less_than_what_every_step_takes() -> None:
+    ran = shared(0.5, 900, dict.fromkeys(COSTS_MS, 1.0))[1]
+    for name, steps in ran.items():
+        assert max(np.diff(steps)) <= 60 + PERIODS[name]
+
+
+def test_a_network_that_stops_asking_holds_nobody_up() -> None:
+    controller, state = LookController(Budget.parse("10ms"), 15.0), DetectorModelState()
+    for _ in range(2):
+        controller.before(state)
+        controller.after(result(100.0))
+    assert not state.looks.may("mn04", 1.0, 3.0)
+    for _ in range(40):
+        controller.before(state)
+        controller.after(result(0.0))
+    controller._heads["nanodet"].cost = 50.0
+    assert state.looks.may("nanodet", 1.0, 0.2)
 
 
 def test_feeds_of_a_watch_have_controllers_of_their_own(small: DetectorModel) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from costream.core.layouts import MEDIAPIPE_33
 from costream.core.records import Box, SkeletonFrame, VideoFrame
 from costream.models.auto import ACTIONS, DETECTOR, SOUND, expanded
-from costream.models.base import StepResult
+from costream.models.base import NetworkRun, StepResult
 from costream.runtime.joints import JointFinder
 from kit.paths import SAMPLES
 from kit.runs import records, run
@@ -27,6 +27,8 @@ class Scripted:
     def __init__(self) -> None:
         self.there: dict[int, tuple[float, float]] = {}  # middles by slot
         self.given: list[int | None] = []  # boxes that it was given
+        self.may: Callable[[float, float], bool] | None = None
+        self.ran: NetworkRun | None = None
 
     def find(self, frame: VideoFrame, boxes: Sequence[Box] | None = None) -> SkeletonFrame:
         self.given.append(None if boxes is None else len(boxes))

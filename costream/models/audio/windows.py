@@ -90,6 +90,12 @@ class SpectrogramWindows(nn.Module):
         """Return for each stream whether its window is not full; ``ago``: steps before."""
         return tuple(n - ago < self.window for n in state.hops.tolist())
 
+    def skip(self, x: Tensor, state: SpectrogramWindowState) -> None:
+        """Take T tokens [B, T, hop_frames, bands] of every stream without computing logits."""
+        rows = torch.cat([state.frames, x.flatten(1, 2)], 1)
+        state.frames.copy_(rows[:, rows.shape[1] - state.frames.shape[1] :])
+        state.hops += x.shape[1]
+
     def forward_step(self, x: Tensor, state: SpectrogramWindowState) -> OadOutput:
         """Take a token [B, hop_frames, bands] of every stream, return the logits [B, K]."""
         return OadOutput(self.forward_steps(x[:, None], state).logits[:, 0], None)

@@ -19,6 +19,8 @@ GRID = (24, 32)  # cells of a picture that are compared
 MOVED = 5.0  # change of the mean brightness of a cell that counts as motion, of 255 ...
 CELLS = 2  # ... in at least this many cells
 AGE_S = 1.0  # boxes are held for at most this long, with or without motion
+MANY = 32  # cells in motion from which on a look gains most
+AGE_GAIN = 0.25  # what a look gains for each second since the newest
 MOST = 100  # boxes that are held
 Reason: TypeAlias = Literal["first", "motion", "age"]
 
@@ -52,17 +54,24 @@ class DetectorState(State):
             looks=looks,
         )
 
-    def why_look(self, row: int, time_s: float, cells: Tensor) -> Reason | None:
-        """Return why to look at the next picture of a stream; None: the held boxes still do."""
+    def why_look(self, row: int, time_s: float, cells: Tensor, name: str) -> Reason | None:
+        """Return why to look at the next picture of a stream; None: the held boxes still do.
+
+        ``name``: of the detector, for the budget.
+        """
         if not self.frames[row]:
             return "first"
         assert self.looks is not None
         age_s = time_s - float(self.looked_s[row])
-        if not self.looks.may or 0 <= age_s < self.looks.pause_s - 1e-6:
+        if 0 <= age_s < self.looks.pause_s - 1e-6:
             return None
-        if not 0 <= age_s < AGE_S - 1e-6:
-            return "age"
-        return "motion" if has_moved(self.cells[row], cells) else None
+        count, old = moved_cells(self.cells[row], cells), not 0 <= age_s < AGE_S - 1e-6
+        if not old and count < CELLS:
+            return None
+        gain = min(1.0, count / MANY) + AGE_GAIN * age_s
+        if self.looks.may is not None and not self.looks.may(name, gain, age_s):
+            return None
+        return "age" if old else "motion"
 
     def hold(
         self, row: int, time_s: float, cells: Tensor, found: tuple[Box, ...], labels: dict[str, int]
@@ -89,10 +98,13 @@ def brightness(rgb: npt.NDArray[np.uint8]) -> Tensor:
     return F.adaptive_avg_pool2d(green[None, None], GRID)[0, 0]
 
 
-def has_moved(before: Tensor, now: Tensor) -> bool:
-    """Return whether cells have changed, apart from a change of the whole picture's brightness."""
+def moved_cells(before: Tensor, now: Tensor) -> int:
+    """Return how many cells have changed, apart from a change of all of the picture's brightness.
+
+    After a large change of that, all of them have.
+    """
     change = now - before
     all_alike = float(change.median())
     if abs(all_alike) > MOVED:  # the light was switched, or the camera has turned
-        return True
-    return int(((change - all_alike).abs() > MOVED).sum()) >= CELLS
+        return now.numel()
+    return int(((change - all_alike).abs() > MOVED).sum())

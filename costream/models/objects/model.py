@@ -13,7 +13,7 @@ from torch import Tensor
 
 from costream.core.errors import ModelError
 from costream.core.records import Box, Data, SourceInfo, VideoFrame
-from costream.models.base import Looks, ModelHead, ModelInfo, StepResult
+from costream.models.base import Cost, Looks, ModelHead, ModelInfo, StepResult
 from costream.models.compatibility import check_source
 from costream.models.devices import find_device, find_dtype, synchronize
 from costream.models.eventful.detector import boxes_in_frame
@@ -115,6 +115,7 @@ class DetectorModel:
                 else:
                     objects[row] = state.held(row, labels)
         state.frames += 1
+        done = time.perf_counter()
         return StepResult(
             None,
             None,
@@ -122,9 +123,10 @@ class DetectorModel:
             macs=total,
             dense_macs=int(state.macs.sum()),
             frontend_s=seen - began,
-            network_s=time.perf_counter() - seen,
+            network_s=done - seen,
             objects=tuple(objects[row] for row in range(len(items))),
             ran=None if reasons is None else self._ran(reasons),
+            costs=None if reasons is None else {self.info.card.name: Cost(total, done - began)},
         )
 
     def _prepared(self, rgb: npt.NDArray[np.uint8]) -> Tensor:
@@ -138,7 +140,8 @@ class DetectorModel:
         if state.looks is None:
             return None, []
         cells = [brightness(frame.rgb) for frame in frames]
-        return [state.why_look(k, f.time_s, cells[k]) for k, f in enumerate(frames)], cells
+        name = self.info.card.name
+        return [state.why_look(k, f.time_s, cells[k], name) for k, f in enumerate(frames)], cells
 
     def _ran(self, reasons: Sequence[Reason | None]) -> tuple[dict[str, str], ...]:
         name = self.info.card.name

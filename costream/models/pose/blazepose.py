@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -89,6 +90,22 @@ class BlazePose(nn.Module):
         space = torch.unflatten(self.space(x).flatten(1), 1, (POINTS, 3))
         present = self.present(x).flatten().sigmoid()
         return Landmarks(points[..., :3], points[..., 3].sigmoid(), space, present)
+
+    @cached_property
+    def macs(self) -> int:
+        """Multiply-accumulates of a crop."""
+        counted: list[int] = []
+
+        def count(layer: nn.Module, _: object, out: Tensor) -> None:
+            assert isinstance(layer, nn.Conv2d)
+            counted.append(out[0, 0].numel() * layer.weight.numel())
+
+        hooks = [layer.register_forward_hook(count) for layer in self.in_order()]
+        with torch.inference_mode():
+            self(self.stem.weight.new_zeros(1, 3, SIDE, SIDE))
+        for hook in hooks:
+            hook.remove()
+        return sum(counted)
 
     def in_order(self) -> Iterator[nn.Conv2d]:
         """Yield all convolutions in the order of the original file."""

@@ -8,7 +8,7 @@ a person whose crop looks the same are those of before, for half a second.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from costream.core.errors import ModelError
+from costream.models.base import NetworkRun
 from costream.models.build import build
 from costream.models.images import Pixels
 from costream.models.objects.nanodet import NanoDetPlus
@@ -44,6 +45,7 @@ _CERTAIN = 0.8  # presence of those who are found so
 _LYING = (0.0, math.pi / 2, -math.pi / 2)  # angles of a crop of a wide box
 STILL_S = 0.5  # for which joints are kept of a person who does not move ...
 STILL = 0.02  # ... which is a crop of which no part changes by more, of the range of a channel
+_CHANGED = 0.2  # change of a part from which on new joints of a person gain most
 _PARTS, _SAMPLES = 16, 4  # of a crop, along a side; and pixels of each of these, along a side
 _MARGIN = 1.25  # side of a crop, to that of the box or of the circle around a person
 _SAME = 0.6  # share of the smaller of two boxes in the larger one, from which on it is one person
@@ -107,7 +109,9 @@ class PoseEstimator:
 
     ``weights``: name of those of the landmarks. ``detects``: it has a detector; if False, a caller
     has one. ``computed``: crops whose joints were computed so
-    far; ``kept``: of persons who did not move, see ``STILL_S``. Raises ModelError if these weights,
+    far; ``kept``: of persons who did not move, see ``STILL_S``. ``may`` and ``ran``: as of
+    ``models.base.PersonFinder``; a person whose joints the budget does not admit keeps those of
+    before. Raises ModelError if these weights,
     or the detector's, are missing.
     """
 
@@ -116,6 +120,8 @@ class PoseEstimator:
         self._detector = _detector() if detects else None
         self._network = landmarks(weights)
         self.computed = self.kept = 0
+        self.may: Callable[[float, float], bool] | None = None
+        self.ran: NetworkRun | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -136,9 +142,12 @@ class PoseEstimator:
         ``boxes``: of persons, by the caller's detector; None: it has not looked at this picture.
         """
         frame = torch.from_numpy(np.ascontiguousarray(rgb)).permute(2, 0, 1)[None]
-        before = self._followed
+        before, computed, self.ran = self._followed, self.computed, None
+        if self._detector is None and not before and not boxes:  # nobody, and nothing to look at
+            return []
         picture = frame.float() / 255
         persons = self._follow(picture, time_s)
+        reason = "motion" if self.computed > computed else "new"
         nobody_lost = persons and len(persons) == len(before) and not self._lost
         wait_s = LOOK_S if nobody_lost else _SEARCH_S
         may_look = boxes is not None or self._detector is not None
@@ -149,6 +158,8 @@ class PoseEstimator:
             for box in self._unknown(found, persons):
                 if len(persons) < self._most:
                     persons += self._in_box(picture, box, time_s, persons)
+        if self.computed > computed:
+            self.ran = NetworkRun(reason, (self.computed - computed) * self._network.macs)
         self._followed = _distinct(persons)
         return [each.person for each in self._followed]
 
@@ -156,10 +167,17 @@ class PoseEstimator:
         """Return those of the frame before who are still present."""
         known = self._followed
         looks = _looks(frame, [each.crop for each in known])
-        still = [
-            0 <= time_s - each.time_s < STILL_S and float((now - each.looks).abs().max()) < STILL
-            for each, now in zip(known, looks, strict=True)
+        changes = [
+            float((now - each.looks).abs().max()) for each, now in zip(known, looks, strict=True)
         ]
+        still = [
+            0 <= time_s - each.time_s < STILL_S and change < STILL
+            for each, change in zip(known, changes, strict=True)
+        ]
+        if self.may is not None and not all(still):
+            gain = sum(min(1.0, change / _CHANGED) for change in changes)
+            if not self.may(gain, time_s - min(each.time_s for each in known)):
+                still = [True] * len(known)
         moved = [each.crop for each, same in zip(known, still, strict=True) if not same]
         self.kept += sum(still)
         kept = [each for each, same in zip(known, still, strict=True) if same]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from costream.core.layouts import MEDIAPIPE_33
 from costream.core.records import Box, SkeletonFrame, VideoFrame
+from costream.models.base import NetworkRun
 from costream.models.pose.estimator import (
     ESTIMATOR,
     DetectedPerson,
@@ -38,6 +39,7 @@ class PoseTracker:
     ) -> None:
         self._persons, self._places, self._weights = persons, places, weights
         self._detects = detects
+        self.may: Callable[[float, float], bool] | None = None
         self._estimator: PoseEstimator | None = None  # before the first frame
         self._last: list[tuple[float, Numbers] | None] = [None] * persons  # time and place
         self._numbers = [0] * persons  # of the persons in the slots
@@ -69,6 +71,11 @@ class PoseTracker:
         about = (frame.i, frame.time_s, joints, scores, MEDIAPIPE_33)
         return SkeletonFrame(*about, places=places, persons=tuple(self._numbers))
 
+    @property
+    def ran(self) -> NetworkRun | None:
+        """Why joints were computed in the newest frame, and their cost; None: they were not."""
+        return None if self._estimator is None else self._estimator.ran
+
     def close(self) -> None:
         """Forget everybody; the next frame starts afresh, but for the numbers of persons."""
         self._last, self._numbers = [None] * self._persons, [0] * self._persons
@@ -78,6 +85,7 @@ class PoseTracker:
     def _detect(self, frame: VideoFrame, boxes: Sequence[Box] | None) -> list[DetectedPerson]:
         if self._estimator is None:
             self._estimator = PoseEstimator(self._persons, self._weights, detects=self._detects)
+        self._estimator.may = self.may
         found = None if boxes is None else in_pixels(boxes, frame)
         return self._estimator.find(frame.rgb, frame.time_s, found)
 

@@ -9,7 +9,7 @@ from costream.core.places import Place
 from costream.core.records import Data
 from costream.models.base import GatedModel, Model, StepResult
 from costream.models.persons import PersonsModel
-from costream.runtime.budget import Controller
+from costream.runtime.budget import Controller, LookController, TokenController
 from costream.runtime.persons import PersonRows
 
 
@@ -44,6 +44,9 @@ class FeedStates:
             if self._apart
             else [model.init_state(count)]
         )
+        for rows, throttle in zip(persons or (), throttles or (), strict=False):
+            if isinstance(throttle, LookController):
+                rows.govern(throttle.may)
         if isinstance(model, GatedModel):
             for row, state in enumerate(self._states):
                 state.tokens = tokens
@@ -99,9 +102,14 @@ class FeedStates:
         if throttles is not None:
             throttles[row].before(state)
         result = self._model.step([item], state)
-        if throttles is not None:
-            throttles[row].after(result)
-        return result if persons is None else persons[row].step(item, result)
+        throttle = None if throttles is None else throttles[row]
+        if isinstance(throttle, TokenController):  # its budget is that of the detector
+            throttle.after(result)
+        if persons is not None:
+            result = persons[row].step(item, result)
+        if isinstance(throttle, LookController):
+            throttle.after(result)
+        return result
 
     def _at(self, row: int) -> tuple[Any, list[int]]:
         return (self._states[row], [0]) if self._apart else (self._states[0], [row])
