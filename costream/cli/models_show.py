@@ -31,6 +31,8 @@ from costream.models.catalogue import (
     list_models,
     read_model,
     split_name,
+    split_size,
+    with_size,
 )
 from costream.weights_io.card import Card
 from costream.weights_io.file import STEP_SUFFIX, all_tensors, card_in, read_card, read_header
@@ -184,6 +186,7 @@ def show_command(model: str, weights: str | None, full: bool, as_json: bool) -> 
     else:
         path, header = str(file), read_header(file)
         card, digest = card_in(header, file), header.metadata.get("tensors_sha256", "")
+        card = with_size(card, split_size(model)[1])
         if file.suffix != STEP_SUFFIX:  # whose weights are among the constants of its graph
             numbers = sum(math.prod(info.shape) for info in all_tensors(file).values())
     if as_json:

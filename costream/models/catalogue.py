@@ -163,7 +163,8 @@ def with_size(card: Card, size: int | None) -> Card:
     if not 0 < size <= _LARGEST or size % patch:
         what = f"the size must be a multiple of {patch} up to {_LARGEST}"
         raise ModelError(what, where=name, hint=f"{card.name}@{_nearest(size, patch)}")
-    return replace(card, frontend_arguments={**card.frontend_arguments, "box": [size, size]})
+    arguments = {**card.frontend_arguments, "box": [size, size]}
+    return replace(card, frontend_arguments=arguments, costs={})  # of the card's size
 
 
 def _nearest(size: int, patch: int) -> int:

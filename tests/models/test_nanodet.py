@@ -192,6 +192,7 @@ def test_pictures_may_have_another_size() -> None:
     for size in (320, 640):
         model = load_model(f"nanodet@{size}", WEIGHTS / "nanodet.safetensors", device="cpu")
         assert model.info.box == (size, size)
+        assert not model.info.card.costs  # they are of the size of the file
     for name, message in (
         ("nanodet@600", "multiple of 32 up to 4096; nanodet@608"),
         ("nanodet@0", "nanodet@32"),
