@@ -108,6 +108,13 @@ def test_scores_are_scaled_to_what_they_are_worth() -> None:
     assert fitted_scaling(list(true[:, None].astype(np.float32)), labels, groups, 0) is None
 
 
+def test_nothing_is_scaled_if_a_class_was_held_out_completely() -> None:
+    labels = np.tile([1, 2], 20)
+    rows = [np.array([[1e-9, 0.6, 0.4]], np.float32) for _ in labels]
+    rows[0] = np.array([[1e-9, 1e-9, 1.0]], np.float32)
+    assert fitted_scaling(rows, labels, [str(k) for k in range(40)], 0) is None
+
+
 def test_a_head_is_scaled_as_its_scores_are() -> None:
     choice = options([features("any", 2, 0)], 3, 0)[0]
     head, clip = choice.head(3, 0), choice.features.clips[0]

@@ -23,6 +23,7 @@ from costream.training.stream_calibration import StreamPredictions
 from costream.training.tokens.linear_head import (
     FOLDS,
     KINDS,
+    UNSEEN,
     Clip,
     HeadFitter,
     HeadKind,
@@ -236,6 +237,8 @@ def fitted_scaling(
     scaling of several classes: Guo et al., "On calibration of modern neural networks", ICML 2017).
     """
     scaled = np.stack([row.mean(0) for row in rows]).astype(np.float64)
+    if bool((scaled[np.arange(len(labels)), labels] < UNSEEN).any()):
+        return None  # a class was not known to the heads that were asked for its clips
     before = surprise(scaled, labels)
     for train, check in folds(groups, seed):
         scaling = _scaling([rows[k] for k in train], labels[train])

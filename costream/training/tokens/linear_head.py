@@ -29,6 +29,7 @@ _MOST_STEPS = 64  # of a window
 _ROWS = 4  # of an example, at most: its steps are alike
 _MOST_ROWS = 1600  # of all examples
 _ABSENT = -20.0  # logit of a class without examples
+UNSEEN = 1e-7  # a class with less probability was not among the examples
 _SMALL = 0.01  # least spread of a feature, relative to the largest
 _GOOD = 0.7  # share of right answers that needs no explanation
 _FEW_GROUPS = 3
@@ -80,11 +81,15 @@ class HeldOut:
     def error(self, kind: HeadKind) -> float:
         """Return the cross entropy of a kind at its best temperature, all classes with one weight.
 
-        Otherwise it would depend on the sharpness of the cosines of class means.
+        Otherwise it would depend on the sharpness of the cosines of class means. Examples of
+        classes that were held out completely do not count.
         """
-        logs = np.log(np.maximum(self.answers[kind], _LEAST))
+        rows = np.arange(len(self.labels))
+        known = np.max([a[rows, self.labels] for a in self.answers.values()], 0) >= UNSEEN
+        known |= not known.any()
+        logs = np.log(np.maximum(self.answers[kind][known], _LEAST))
         scaled = [np.exp(logs / t) for t in _TEMPERATURES]
-        return min(surprise(p / p.sum(1, keepdims=True), self.labels) for p in scaled)
+        return min(surprise(p / p.sum(1, keepdims=True), self.labels[known]) for p in scaled)
 
     def right(self, kind: HeadKind) -> npt.NDArray[np.bool_]:
         """Return which examples a kind got right."""
