@@ -116,7 +116,10 @@ def closing_lines(header: Header, summary: Summary) -> list[str]:
     """Return the lines that end a run: sound that is missing, unfamiliar input, cost, saving."""
     sound = header.options.get("sound")
     lines = [f"sound: {clean(sound)}"] if isinstance(sound, str) else []
-    saved = saving_line(summary, exact=header.options.get("exact") is not False)
+    # Within a budget some frames may stand for others.
+    options = header.options
+    exact = options.get("exact") is not False and options.get("budget") is None
+    saved = saving_line(summary, exact=exact)
     remarks = (
         persons_line(summary),
         unfamiliar_line(header, summary),

@@ -155,6 +155,7 @@ class ModelInfo:
     persons: int | None = None  # per step of a stream; None: no skeletons
     in_time: bool = False  # whether the streams of a batch must step together
     looks: bool = False  # a detector that need not look at every picture, see ``Looks``
+    holds: bool = False  # a frontend whose tokens can be held, see ``Looks``
 
     @property
     def follows(self) -> bool:
@@ -169,7 +170,7 @@ MayRun: TypeAlias = Callable[[str, float, float], bool]
 
 @dataclass
 class Looks:
-    """Settings of a stream whose detector looks only where something has moved.
+    """Settings of a stream whose detector or frontend looks only where something has moved.
 
     ``may``: whether the budget admits that a network runs now; the first look is always admitted.
     None: it always does. ``pause_s``: shortest time between two looks.

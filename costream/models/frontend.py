@@ -55,6 +55,12 @@ def frontend_class(name: str) -> type[nn.Module]:
     return FRONTENDS.load(name)
 
 
+def holds_tokens(name: str | None) -> bool:
+    """Return whether a frontend can hold its tokens within a budget, without importing it."""
+    entry = FRONTENDS.entries().get(name or "")
+    return entry is not None and bool(entry.info.get("holds"))
+
+
 def load_frontend(name: str, **arguments: Any) -> nn.Module:
     """Return a frontend with random weights.
 

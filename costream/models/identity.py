@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from costream.models.auto import expanded
 from costream.models.catalogue import find_weights
+from costream.models.frontend import holds_tokens
 from costream.models.spec import is_gated
 from costream.weights_io.card import Card
 from costream.weights_io.file import read_header
@@ -23,7 +24,7 @@ class WeightsIdentity:
     finds_objects: bool = False
     classifies: bool = True  # whether one of the models has predictions
     gated: bool = False  # token-gated
-    looks: bool = False  # see ``ModelInfo.looks``
+    looks: bool = False  # see ``ModelInfo.looks`` and ``holds``
     events: tuple[str, ...] = ()  # labels that are not background
 
 
@@ -48,6 +49,7 @@ def identify(
     classifies = not all(card.finds_objects for card in cards)
     gated = any(is_gated(card.architecture) for card in cards)
     looks = any(card.finds_objects and not is_gated(card.architecture) for card in cards)
+    looks = looks or (len(cards) == 1 and holds_tokens(cards[0].frontend))
     sha256 = hashlib.sha256("".join(texts).encode()).hexdigest()
     events = tuple(label for card in cards for label in card.events)
     return WeightsIdentity(tensors, sha256, finds_objects, classifies, gated, looks, events)

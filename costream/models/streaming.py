@@ -23,7 +23,7 @@ from costream.core.records import (
     SourceInfo,
     VideoFrame,
 )
-from costream.models.base import ModelHead, ModelInfo, NetworkOutput, StepResult, stacked
+from costream.models.base import Looks, ModelHead, ModelInfo, NetworkOutput, StepResult, stacked
 from costream.models.compatibility import (
     check_source,
     exactness,
@@ -33,6 +33,7 @@ from costream.models.compatibility import (
     source_notes,
 )
 from costream.models.devices import find_device, find_dtype, synchronize
+from costream.models.frontend import holds_tokens
 from costream.models.head_scores import HeadScores, rows_with_nan
 from costream.models.oad.audiovisual import stack_audio_blocks
 from costream.models.pose.estimator import ESTIMATOR, landmarks
@@ -56,6 +57,8 @@ class ModelState(State):
         # Pose trackers, whose state cannot be copied or saved.
         self.poses: PoseTrackers | None = None
         self.graphed: GraphedStep | None = None  # on a GPU
+        # A setting: whether tokens may be held, of a single stream; None: every frame is computed.
+        self.looks: Looks | None = None
 
     def reset(self, rows: Iterable[int] | None = None) -> None:
         """Reset these streams (default: all)."""
@@ -110,6 +113,7 @@ def _model_info(
         chunk=CHUNK if kind in ("audio", "text") or in_chunks else 1,
         persons=persons,
         # A frontend or network with strides in time, or a pose tracker for each stream.
+        holds=holds_tokens(card.frontend),
         in_time=kind == "skeleton" or any(hasattr(p, "in_time") for p in (frontend, network)),
     )
 
@@ -211,8 +215,14 @@ class StreamingModel:
             raise ValueError("all items of a step must be of one type")
         rows = [item.values for item in items if isinstance(item, FeatureRow)]
         skeletons = self._skeletons(items, state)
+        held_macs: int | None = None
         if rows:
             tokens = torch.from_numpy(stacked(rows)).to(self.device, self.dtype)
+        elif state.looks is not None and self.info.holds:
+            frame = torch.from_numpy(stacked([self._prepare(items[0])])).to(self.device)
+            ask = state.looks.may
+            may = ask is None or ask(self.info.card.name, 1.0, 0.0)
+            tokens, held_macs = self.frontend.forward_held(frame, state.frontend, may=may)
         else:
             tokens = self.see(skeletons or items, state)
         if self.device.type != "cpu":
@@ -220,7 +230,12 @@ class StreamingModel:
         frontend_s = 0.0 if rows else time.perf_counter() - began
         skip = bool(rows) and self.frontend is not None  # feature rows bypass it
         spectra = tuple(self._spectra(state, 1)[:, 0]) if isinstance(items[0], AudioBlock) else None
-        return self._network_result(tokens, state, frontend_s, skeletons, spectra, skip=skip)
+        result = self._network_result(tokens, state, frontend_s, skeletons, spectra, skip=skip)
+        if held_macs is None:
+            return result
+        name = self.info.card.name
+        ran = {} if held_macs == 0 else {f"{name} frontend": "budget"}
+        return replace(result, macs=held_macs + self.network_macs, ran=(ran,))
 
     @torch.inference_mode()
     def steps(self, items: Sequence[Data], state: ModelState) -> list[StepResult]:

@@ -80,7 +80,7 @@ class ModelFlags(Group):
     )
     budget: Budget | BudgetFile | None = flag(
         "--budget",
-        "eventful-*: maximum cost of a step. FILE can be edited during the run.",
+        "eventful-*, nanodet, cooadtr: maximum cost of a step. FILE can be edited during the run.",
         on=VIDEO,
         parse=parse_budget,
         metavar="40ms|20GMAC|0.5x|@FILE",

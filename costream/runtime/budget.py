@@ -325,7 +325,8 @@ def controller(
         return None
     if isinstance(model, GatedModel):
         return TokenController(model, budget, rate_hz)
-    return LookController(budget, rate_hz) if model.info.looks else None
+    looks = model.info.looks or model.info.holds
+    return LookController(budget, rate_hz) if looks else None
 
 
 class GateController:

@@ -53,7 +53,7 @@ def source_options(
 def check_model_options(options: Options, model: Model, *, shares: bool = False) -> None:
     """Raise UsageError for an option that does not apply to the model, see ``check_options``."""
     finds_objects = model.info.card.finds_objects
-    gated, shares = isinstance(model, GatedModel), shares or model.info.looks
+    gated, shares = isinstance(model, GatedModel), shares or model.info.looks or model.info.holds
     check_options(options, finds_objects=finds_objects, gated=gated, shares=shares)
 
 

@@ -98,6 +98,8 @@ class StreamRunner:
         self._controller = self._controlled()
         if self.persons is not None and isinstance(self._controller, LookController):
             self.persons.govern(self._controller.may)
+        if self._controller is not None:  # it decides on each step
+            self._chunk = 1
         # Time spent waiting for a live source does not count.
         self._now_s = time.thread_time if info.live else time.perf_counter
         self.begin()

@@ -8,7 +8,7 @@ where persons are weights the places that are pooled into the token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -36,6 +36,36 @@ class DifferenceState(State):
     ring: Tensor  # float32 [B, largest lag, C, h, w], written in place
     count: Tensor  # int64 [B]
     seen: Tensor | None = None  # float32 [B, G], the newest image context, if there is any
+
+    def __post_init__(self) -> None:
+        # Of the newest frame of a single stream that was computed; it cannot be copied or saved.
+        self.held: HeldFrame | None = None
+
+    def reset(self, rows: Iterable[int] | None = None) -> None:
+        """Clear these streams (default: all)."""
+        super().reset(rows)
+        self.held = None
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Copy the values of ``tensors()``, as ``State.load_tensors`` does."""
+        super().load_tensors(tensors)
+        self.held = None
+
+    def put(self, rows: Iterable[int], other: DifferenceState) -> None:
+        """Copy the streams of ``other`` into these rows, as ``State.put`` does."""
+        super().put(rows, other)
+        self.held = None
+
+
+@dataclass
+class HeldFrame:
+    """A frame whose token stands for later ones, see ``forward_held``."""
+
+    frame: Tensor  # uint8 [1, 3, H, W]
+    tokens: Tensor  # [1, D]
+    steps: int  # since the motion map of this frame was stored first
+    settled: bool  # whether the token has no motion: all stored motion maps are of this frame
+    computed: int  # frames that were computed since the newest image context
 
 
 class FoldedDifference(Folded):
@@ -74,7 +104,7 @@ class FoldedDifference(Folded):
         return self._places(body).relu_()
 
 
-@frontend("tdn", order=1)
+@frontend("tdn", order=1, holds=True)
 class TemporalDifferenceNet(Foldable[FoldedDifference]):
     """Backbone for fixed cameras: one token of ``token_width`` values per frame.
 
@@ -196,6 +226,44 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
 
         In evaluation with the parameters at the last call of ``init_state``.
         """
+        due = (state.count % self.glimpse_every == 0).nonzero()[:, 0]
+        state.held = None
+        return self._step(frames, state, due)
+
+    def forward_held(
+        self, frame: Tensor, state: DifferenceState, *, may: bool
+    ) -> tuple[Tensor, int]:
+        """Return the token [1, D] of the next frame of a stream, or a held one, and the operations.
+
+        The newest token and motion map that were computed are held where ``may`` is false, and
+        where nothing moves: then the token equals that of ``forward_step``. The image context is
+        computed for every ``glimpse_every``-th frame that is computed.
+
+        ``frame``, uint8 [1, 3, H, W].
+        """
+        held, slots, same = state.held, state.ring.shape[1], False
+        if held is not None:
+            same = torch.equal(frame, held.frame)
+            held.steps += 1
+            if not may or (same and held.settled):
+                if slots:
+                    count = int(state.count)
+                    state.ring[:, count % slots] = state.ring[:, (count - 1) % slots]
+                state.count += 1
+                return held.tokens, 0
+        looks = held is None or held.computed + 1 >= self.glimpse_every
+        macs = self.count_macs()
+        if self.glimpse is not None:
+            look = self.glimpse.count_macs(self.box[1], self.box[0])
+            macs += look * looks - look // self.glimpse_every
+        tokens = self._step(frame, state, torch.zeros(int(looks), dtype=torch.int64))
+        computed = 0 if looks or held is None else held.computed + 1
+        steps = held.steps if held is not None and same else 0
+        state.held = HeldFrame(frame, tokens, steps, steps >= slots, computed)
+        return tokens, macs
+
+    def _step(self, frames: Tensor, state: DifferenceState, due: Tensor) -> Tensor:
+        """Return the tokens of a step; streams ``due``, int64 [n], get a new image context."""
         net = self._fast()
         maps = self._maps(frames, net)
         parts = [maps]
@@ -209,7 +277,6 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
             state.ring[_at(state.count, slots)] = motion
         tokens = self._tokens(_join(parts), net)[0]
         if self.glimpse is not None and state.seen is not None:
-            due = (state.count % self.glimpse_every == 0).nonzero()[:, 0]
             if len(due):
                 state.seen[due] = self.glimpse(frames[due])
             tokens = torch.cat((tokens, state.seen), 1)
@@ -223,6 +290,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
         """
         batch, steps = frames.shape[:2]
         net = self._fast()
+        state.held = None
         maps = self._maps(frames.flatten(0, 1), net)
         joined = self._with_motion(maps, net.motion(maps), state) if self.lags else maps
         tokens = self._tokens(joined, net)[0].view(batch, steps, -1)

@@ -316,7 +316,7 @@ def _share(options: Options, model: Model) -> float | None:
         return None
     budget = options.budget
     if isinstance(budget, BudgetFile) or budget.kind != "share":
-        what = f"every step of {model.info.card.name} costs the same"
+        what = f"watch computes every step of {model.info.card.name}"
         hint = "use a share of real time (0.5x), or a token-gated model"
         raise UsageError(what, where="--budget", hint=hint)
     return budget.amount
@@ -326,6 +326,8 @@ def _throttles(
     options: Options, model: Model, specs: Sequence[FeedSpec]
 ) -> list[Controller] | None:
     """Return the controller of each feed; None where none is needed."""
+    if _share(options, model) is not None:
+        return None
     # The budget is shared by the steps of all feeds.
     rate_hz = len(specs) * (options.rate_hz or model.info.card.rate_hz)
     throttles = [controller(model, options.budget, rate_hz) for _ in specs]
