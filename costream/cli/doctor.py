@@ -20,6 +20,7 @@ from costream.cli.click_options import json_option, shared
 from costream.cli.completers import file_names
 from costream.cli.printing import print_json
 from costream.core.commit import code_version
+from costream.core.energy import READABLE, EnergyMeter
 from costream.core.errors import ExitCode, SourceError, display_name, printable
 from costream.core.settings import PROJECT_FILE, user_config_path
 
@@ -170,6 +171,10 @@ def _devices() -> list[Finding]:
         Finding("cpu", True, f"{os.cpu_count()} cores, {torch.get_num_threads()} torch threads"),
         Finding("cuda", cuda or None, ", ".join(names) or "none; everything runs on the CPU"),
     ]
+    energy = EnergyMeter()
+    hint = READABLE if "powercap" in energy.missing else ""
+    detail = ", ".join(energy.parts) or f"not measured: {energy.missing}"
+    findings.append(Finding("energy", bool(energy.parts) or None, detail, hint))
     if sys.platform == "darwin":
         mps = torch.backends.mps.is_available()
         findings.append(Finding("mps", mps or None, "available" if mps else "none"))

@@ -125,6 +125,7 @@ def closing_lines(header: Header, summary: Summary) -> list[str]:
         unfamiliar_line(header, summary),
         cost_line(summary, header.kind),
         shares_line(summary),
+        energy_line(summary),
         saved,
     )
     return [*lines, *filter(None, remarks)]
@@ -137,6 +138,14 @@ def persons_line(summary: Summary) -> str | None:
     unknown_s = max(0.0, summary.persons_s - (summary.acting_s or 0.0))
     who = counted(summary.persons, "person")
     return f"{who} for {summary.persons_s:.1f} s, {unknown_s:.1f} s without a known action"
+
+
+def energy_line(summary: Summary) -> str | None:
+    """Return the energy of a run; None where it is not measured."""
+    if summary.joules is None or not summary.steps:
+        return None
+    each = summary.joules / summary.steps
+    return f"energy: {summary.joules:.3g} J, {each:.3g} J per step (everything on this machine)"
 
 
 def unfamiliar_line(header: Header, summary: Summary) -> str | None:

@@ -327,6 +327,7 @@ class Compute:
     budget_share: float | None = None  # other models in a watch: share of the steps taken
     # Reasons: of nanodet first, motion or age; of mn04 sound; of costgcn-2d motion or new.
     ran: dict[str, str] | None = None  # why networks ran that do not at each step: {nanodet: age}
+    joules: float | None = None  # used by the machine since the step before, where it is measured
 
     @property
     def budget(self) -> float | None:
@@ -417,6 +418,7 @@ class Summary:
     persons_s: float | None = None  # for how long, the sum over persons
     acting_s: float | None = None  # of that, with a segment: an action is known
     shares: dict[str, float] | None = None  # of the time of models with one budget: {nanodet: 0.6}
+    joules: float | None = None  # used by the whole machine meanwhile, where it is measured
 
     def __str__(self) -> str:
         whole = "" if self.complete else ", incomplete"

@@ -45,6 +45,7 @@ class StreamCounters:
     last_s: float = 0.0  # time of the newest step
     lag_s: float = 0.0  # age of its data
     took_s: dict[str, float] = field(default_factory=dict)  # models that share a budget
+    joules: float | None = None  # used by the machine so far; None: not measured
 
     @property
     def next_step(self) -> int:
@@ -80,6 +81,11 @@ class StreamCounters:
         """Continue the numbers and times of an earlier stream; see ``StreamRecorder.resume``."""
         self.first_step, self.newest_number = next_step, newest_number
         self.first_s, self.last_s = first_s, last_s
+
+    def add_energy(self, joules: float | None) -> float | None:
+        """Take the energy so far; return what it has increased by since the step before."""
+        before, self.joules = self.joules or 0.0, joules
+        return None if joules is None else joules - before
 
     def end_data(self, last_s: float | None) -> None:
         """Set the time of the newest data, if steps were taken after them."""
@@ -160,6 +166,7 @@ class StreamCounters:
             persons_s=None if self.persons is None else self.person_steps / rate_hz,
             acting_s=None if self.persons is None else self.acting_s,
             shares=self._shares(),
+            joules=self.joules,
         )
 
 

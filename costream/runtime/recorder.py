@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.core.clock import SILENT_S, Tick
+from costream.core.energy import EnergyMeter
 from costream.core.errors import CostreamError, ExitCode
 from costream.core.hysteresis import is_among
 from costream.core.records import (
@@ -99,6 +100,7 @@ class StreamRecorder:
         self._last_output_s: dict[str | None, float] = {}  # by head
         self._failed = False  # the newest scores were NaN
         self._sink_s = 0.0  # time that the newest step took in here
+        self._energy = EnergyMeter()
 
     def resume(
         self,
@@ -225,6 +227,7 @@ class StreamRecorder:
             dropped=self.counters.dropped,
             tokens=None if result.tokens is None else result.tokens[0],
             ran=None if result.ran is None else dict(result.ran[0]),
+            joules=self.counters.add_energy(self._energy.read()),
             **budget,
         )
 

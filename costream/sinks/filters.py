@@ -41,7 +41,7 @@ class RunFilter:
 
 
 class DeterministicSink:
-    """Sink that sets the wall-clock times in ``Compute`` and ``Summary`` to null.
+    """Sink that sets wall-clock times and energy in ``Compute`` and ``Summary`` to null.
 
     Pictures are passed on if ``sink`` takes them.
     """
@@ -55,9 +55,9 @@ class DeterministicSink:
     def write(self, record: Record) -> None:
         """Forward a record."""
         if isinstance(record, Compute):
-            record = replace(record, ms=_UNKNOWN)
+            record = replace(record, ms=_UNKNOWN, joules=None)
         self._sink.write(record)
 
     def close(self, summary: Summary) -> None:
         """Forward the summary."""
-        self._sink.close(replace(summary, wall_s=math.nan, x_realtime=None))
+        self._sink.close(replace(summary, wall_s=math.nan, x_realtime=None, joules=None))

@@ -62,9 +62,9 @@ Parts = dict[str, list[Motion]]
 class PeopleRecipeSize:
     """Size of a training; smaller for a quick test of the recipe itself."""
 
-    base: int = 240  # steps before there are films
-    films: int = 70  # steps with films of one half of the sources
-    last: int = 110  # steps with all of them
+    base: int = 2400  # steps before there are films
+    films: int = 1000  # steps with films of one half of the sources
+    last: int = 1400  # steps with all of them
     rate: float = 2e-3  # at its highest
     every: int = 1  # use every n-th motion
     trees: int = TREES

@@ -28,7 +28,7 @@ THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LENGTHS_S = (0.4, 0.6, 0.8, 1.0)
 LEAST = 0.5  # of labels that no film here shows
 NEVER = 1.0  # threshold of labels that are wrong whenever they are shown
-WRONG = 2.0  # how much worse a wrong label is than none
+WRONG = 1.0  # cost of a wrong label, relative to that of a missed one
 # Labels that may be true too during motions and exercises of others.
 ALSO = {
     "sit": ("sit down", "stand up", "sit and applaud"),
