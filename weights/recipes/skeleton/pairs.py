@@ -100,8 +100,8 @@ APART = (2.5, 9.0)  # of two people, in mean bones (about 0.28 m)
 class PairsRecipeSize:
     """Size of a training; smaller for a quick test of the recipe itself."""
 
-    steps: int = 120
-    half: int = 80  # steps with one of the two places
+    steps: int = 900
+    half: int = 600  # steps with one of the two places
     background: int = 300  # motions
     trees: int = TREES
 
