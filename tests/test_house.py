@@ -90,11 +90,11 @@ def test_docstrings_say_what_is_returned():
 
 @pytest.mark.slow
 def test_few_files_see_a_flag_and_a_step():
-    assert len(files_of_flag(ROOT, "budget")) <= 18
+    assert len(files_of_flag(ROOT, "budget")) <= 20
     frame, sound, row = files_entered(ROOT, FRAME, SOUND, SKELETON)
     assert len(frame) <= 33, frame  # each of one subject
     assert len(sound) <= 33, sound
-    assert len(row) <= 31, row
+    assert len(row) <= 32, row
 
 
 def test_nn_imports_only_torch_and_the_standard_library():

@@ -198,7 +198,7 @@ def test_what_is_opened_yields_what_the_model_needs(name, model, tmp_path):
             "threshold: 2 is not",
         ),
         (
-            lambda f: costream.detect(f, rate_hz=5, budget="1x", model="cooadtr"),
+            lambda f: costream.detect(f, rate_hz=5, budget="1x", model="encoder"),
             UsageError,
             "not token-gated",
         ),

@@ -197,7 +197,7 @@ def test_the_list_of_booleans_has_no_empty_one() -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes")
 def test_names_that_the_locale_cannot_hold(tmp_path: Path) -> None:
     excerpt(ROOM, tmp_path / "a.mp4", 0, 1)

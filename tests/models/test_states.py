@@ -187,6 +187,14 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "efficientat": (lambda: EfficientAt(4, 0.1, 25, 100), (25, 128)),
     "linear": (lambda: LinearClassifier(10, 3, 4), (10,)),
     "efficientnet-lite": (lambda: EfficientNetLite(0.25, 1, 32), (3, 32, 32)),
+    "moving-part": (
+        lambda: load_frontend("moving-part", width=0.25, depth=1, size=32),
+        (3, 64, 64),
+    ),
+    "efficientat-features": (
+        lambda: load_frontend("efficientat", width=0.1, hop_frames=25, window_frames=100),
+        (8000,),
+    ),
     "yamnet": (lambda: YamNet(4, 8, foreign_sound.YAMNET_WIDTHS), (8, 64)),
     "movinet": (lambda: MoViNet(3, **movinet_clip.SMALL, window=6), (3, 44, 44)),
     "window": (window, (2, 5, 2)),

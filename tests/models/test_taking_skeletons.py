@@ -208,8 +208,8 @@ def test_persons_of_a_video_go_through_the_frontend(monkeypatch: Any) -> None:
 def test_several_persons_are_found_where_the_network_needs_them(
     axes: int, places: str | None, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(streaming, "PoseTracker", lambda *given: given)
-    assert made(axes=axes).person_finder(3) == (3, places, "pose")
+    monkeypatch.setattr(streaming, "PoseTracker", lambda *given, detects: (*given, detects))
+    assert made(axes=axes).person_finder(3) == (3, places, "pose", True)
 
 
 def test_pictures_of_two_axes() -> None:

@@ -48,6 +48,7 @@ def features(
     return ClipFeatures(name, clips, (WIDTH,))
 
 
+@pytest.mark.slow
 def test_the_frontend_that_tells_the_classes_apart_is_chosen() -> None:
     weak, strong = features("weak", 0, 1), features("strong", 6, 2)
     both = joined("weak+strong", [weak, strong])

@@ -22,11 +22,8 @@ from kit.runs import run
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param("sound", marks=pytest.mark.slow),
-        *(
-            pytest.param(family, marks=pytest.mark.long)
-            for family in ("objects", "video", "skeletons", "landmarks", "boxes")
-        ),
+        pytest.param(family, marks=pytest.mark.long)
+        for family in ("sound", "objects", "video", "skeletons", "landmarks", "boxes")
     ],
 )
 def test_three_kills_change_nothing(family, tmp_path):

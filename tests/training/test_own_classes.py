@@ -252,7 +252,7 @@ def test_a_network_that_takes_features_alone_cannot_be_taught(data, tmp_path):
     assert "encoder cannot be trained on custom classes" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_interruption_says_how_to_continue(base, data, tmp_path):
     path = tmp_path / "own.safetensors"
     unfinished = tmp_path / "own.safetensors.partial"

@@ -101,7 +101,7 @@ def test_what_the_weights_knew_is_compared_with(trained, data, tmp_path):
     assert not any("embedding" in name or "backbone" in name for name in moved)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_text_files_and_groups(base, data, tmp_path):
     labels = tmp_path / "labels"
     labels.mkdir()
@@ -125,7 +125,7 @@ def test_text_files_and_groups(base, data, tmp_path):
     assert "4 images with 8 boxes to train on, 4 images" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -144,7 +144,7 @@ def test_what_is_missing_or_too_much_is_one_line(given, said, base, data, tmp_pa
     assert said in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pictures_that_cannot_be_read_are_named(base, tmp_path):
     labels = data_objects.write_pictures(tmp_path / "pictures", 3)
     broken = tmp_path / "pictures" / "001.png"
@@ -156,7 +156,7 @@ def test_pictures_that_cannot_be_read_are_named(base, tmp_path):
     assert not (tmp_path / "o.safetensors").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_frames_that_are_not_there_are_named(base, tmp_path):
     video = tmp_path / "clip.mp4"
     make_video(video, 3, size=data_objects.SIZE, rate=10)
@@ -170,7 +170,7 @@ def test_frames_that_are_not_there_are_named(base, tmp_path):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_is_the_same_wherever_it_runs(base, data, tmp_path):
     """Kept features or not, and wherever the pictures are."""
     digests = []
