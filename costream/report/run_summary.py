@@ -68,6 +68,7 @@ class RunSummary:
     first_s: float = math.inf
     last_s: float = -math.inf
     _last_step: int | None = None
+    _person_steps: dict[str | None, int] = field(default_factory=dict)  # newest, by head
 
     @classmethod
     def of(cls, contents: Iterable[Content], most_bins: int = 1200) -> RunSummary:
@@ -133,8 +134,10 @@ class RunSummary:
         return self.costs.to_json()
 
     def _prediction(self, record: Prediction) -> None:
-        if record.person is not None and record.i == self._last_step:
-            return  # the curves show the first person
+        if record.person is not None:
+            if self._person_steps.get(record.model) == record.i:
+                return  # the curves show the first person of each step
+            self._person_steps[record.model] = record.i
         more = record.model is not None and record.i == self._last_step  # of another head
         self._last_step = record.i
         self.steps += not more

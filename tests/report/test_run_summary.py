@@ -63,6 +63,23 @@ def test_objects_and_sounds_of_a_step_are_one_step() -> None:
     assert found.curves.total(found.labels["Siren"]) == pytest.approx(4 * 0.5)
 
 
+def test_persons_have_curves_beside_the_objects_of_their_steps() -> None:
+    records = []
+    for i in range(4):
+        time_s = i / 5
+        records.append(Objects(i, time_s, i, i, (Box(0, 0, 1, 1, 0.8, "person", 2),)))
+        for person, score in ((2, 0.5), (3, 0.25)):
+            top = (("walk", score),)
+            records.append(
+                Prediction(i, time_s, i, i, top, None, None, False, True, "acts", person=person)
+            )
+    found = RunSummary.of(records)
+    assert found.steps == 4
+    assert found.curves is not None
+    assert found.curves.total(found.labels["person"]) == pytest.approx(4 * 0.8)
+    assert found.curves.total(found.labels["walk"]) == pytest.approx(4 * 0.5)
+
+
 def test_cost_gaps_and_faults_are_counted(digest):
     found, records = digest
     costs = [r for r in records if isinstance(r, Compute)]
