@@ -92,7 +92,7 @@ def _labels(argument: str, columns: str | None) -> FileReport | None:
     except NoLabelsError:
         return None
     except UsageError as error:
-        return _refused(argument, error) if sniff_kind(argument) != "skeleton" else None
+        return _refused(argument, error) if _sniff_kind(argument) != "skeleton" else None
     finally:
         log.removeHandler(lines)
         log.propagate = before
@@ -121,7 +121,7 @@ def _words(module: str) -> str:
     return module.rpartition(".")[2].replace("_", " ")
 
 
-def sniff_kind(path: str) -> str | None:
+def _sniff_kind(path: str) -> str | None:
     """Return the kind of a source; None if it is not one."""
     try:
         return sniff(path)

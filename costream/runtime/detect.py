@@ -100,7 +100,7 @@ class _Models:
     stack: ExitStack  # closes the alert rules
     kinds: Mapping[str, SourceKind | None]  # of the inputs
     loaded: dict[SourceKind | None, tuple[Model, AlertRules | None]] = field(default_factory=dict)
-    seen: _SeenPersons = field(default_factory=lambda: _SeenPersons())
+    seen: _SeenPersons = field(default_factory=_SeenPersons)
 
     def of(self, uri: str) -> tuple[Model, AlertRules | None]:
         """Return them for an input. Raises ModelError or UsageError as ``load_checked``."""

@@ -11,7 +11,7 @@ import numpy as np
 from costream.core.records import Box, Data, SkeletonFrame, VideoFrame
 from costream.models.base import Model, NetworkRun, PersonFinder, PersonModel, StepResult
 from costream.models.persons import PERSON
-from costream.runtime.tracking import MAX_BOXES, ObjectTracker, corners_of
+from costream.runtime.tracking import MAX_BOXES, ObjectTracker, corners_of, shared_areas
 
 MOST = 8  # persons at one time
 SAME = 0.5  # share of the smaller of two boxes in the other, from which on they are of one person
@@ -47,10 +47,14 @@ class SkeletonFinder:
             frame = self._finder.find(frame)
         assert isinstance(frame, SkeletonFrame)
         numbers = frame.persons or range(1, len(frame.joints) + 1)
-        self.skeletons = frame
-        self.known = {n + self._offset: slot for slot, n in enumerate(numbers) if n}
-        self.present = sorted(n for n, slot in self.known.items() if frame.scores[slot].any())
+        self._take(frame, [n + self._offset if n else 0 for n in numbers])
         return scene
+
+    def _take(self, skeletons: SkeletonFrame, numbers: Sequence[int]) -> None:
+        """Take the skeletons of a step; ``numbers``: of the persons in the slots, 0 for nobody."""
+        self.skeletons = skeletons
+        self.known = {n: slot for slot, n in enumerate(numbers) if n}
+        self.present = sorted(n for n, slot in self.known.items() if skeletons.scores[slot].any())
 
     def item(self, number: int) -> SkeletonFrame:
         """Return the newest frame with only this person; with zeros if they are not in it."""
@@ -118,9 +122,7 @@ class JointFinder(SkeletonFinder):
         if looked:
             self._name(present, self._pairs(skeletons, item, present))
         numbers = tuple(self._names.get(n, 0) for n in slots)
-        self.skeletons = replace(skeletons, persons=numbers)
-        self.known = {n: slot for slot, n in enumerate(numbers) if n}
-        self.present = sorted(n for n, slot in self.known.items() if skeletons.scores[slot].any())
+        self._take(replace(skeletons, persons=numbers), numbers)
         return replace(scene, objects=(tuple(self._boxes),))
 
     def govern(self, may: Callable[[float, float], bool]) -> None:
@@ -186,9 +188,7 @@ class JointFinder(SkeletonFinder):
         places = skeletons.places[list(there.values())] * np.array((width, height))
         people = np.concatenate([places.min(1), places.max(1)], 1)
         boxes = corners_of([self._boxes[k] for k in rows])
-        low = np.maximum(people[:, None, :2], boxes[None, :, :2])
-        high = np.minimum(people[:, None, 2:], boxes[None, :, 2:])
-        both = (high - low).clip(min=0).prod(2)
+        both = shared_areas(people, boxes)
         areas = [(x[:, 2:] - x[:, :2]).clip(min=1).prod(1) for x in (people, boxes)]
         share = both / np.minimum(areas[0][:, None], areas[1])
         # Of boxes that contain the joints, the closest one is the person's.

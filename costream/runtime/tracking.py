@@ -160,11 +160,17 @@ def _centre(corners: Corners) -> tuple[float, float]:
 
 def pairwise_iou(boxes: Corners, others: Corners) -> Corners:
     """Return intersection over union [n, m] of boxes [n, 4] and [m, 4]; 0 where both are empty."""
-    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
-    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
-    shared = (high - low).clip(min=0).prod(2)
+    shared = shared_areas(boxes, others)
     union = _areas(boxes)[:, None] + _areas(others) - shared
     out: Corners = shared / np.where(shared > 0, union, 1)
+    return out
+
+
+def shared_areas(boxes: Corners, others: Corners) -> Corners:
+    """Return the areas [n, m] of the intersections of boxes [n, 4] and [m, 4]."""
+    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    out: Corners = (high - low).clip(min=0).prod(2)
     return out
 
 
