@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,9 +18,7 @@ from costream.labels.reading import read_recordings
 from costream.labels.recording import Recording
 from costream.models.base import SHIPPED
 from costream.sources.base import Source, SourceOptions
-from costream.sources.features.feature_arrays import split_video
 from costream.sources.media.container import open_container
-from costream.sources.skeletons.skeleton_format import SkeletonInput, find_format
 from costream.sources.uris import expand, is_pipe, open_source, sniff
 
 _PERSONS = 8  # as many are followed
@@ -215,7 +212,7 @@ def _skeleton(uri: str, options: SourceOptions) -> FileReport:
     stated = f"{info.rate_hz:g} frames a second" if info.rate_hz else "by its time stamps"
     names = layout.joints if layout is not None else ()
     rows = {
-        "taken for": f"joints of people ({_format_name(uri, options)})",
+        "taken for": f"joints of people ({info.format})",
         "frames": f"{frames[0]}, {frames[1]} with somebody",
         "rate": missing or stated,
         **({} if missing else {"length": f"{info.duration_s or last_s:.2f} s"}),
@@ -226,13 +223,3 @@ def _skeleton(uri: str, options: SourceOptions) -> FileReport:
     rate_option = " --fps N" if missing else ""
     model = "costgcn" if info.axes == 3 else "costgcn-2d"
     return FileReport(uri, rows | {"next": f"costream detect {uri} -m {model}{rate_option}"})
-
-
-def _format_name(uri: str, options: SourceOptions) -> str:
-    path = split_video(uri)[0]
-    head = b""
-    if not os.path.isdir(path):
-        with open(path, "rb") as file:
-            head = file.read(1 << 16)
-    found = find_format(SkeletonInput(head, path, options))
-    return "unknown" if found is None else found.name

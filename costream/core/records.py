@@ -539,6 +539,7 @@ class SourceInfo:
     layout: str | None = None  # skeletons: name of the joint layout
     joints: Layout | None = None  # and the layout, if it is not one of costream
     axes: int | None = None  # skeletons: coordinates per joint, 2 or 3
+    format: str | None = None  # skeletons: name of the format that was recognised
     extra_audio: bool = False  # sound accompanies the video
     silent: str | None = None  # why it does not, if known
     live: bool = False  # data arrive in real time: nothing may wait for more of them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -9,19 +10,17 @@ from pathlib import Path, PurePosixPath
 from costream.core.errors import SourceError, UsageError
 from costream.core.spelling import composed, folded
 from costream.labels.collector import abbreviate
-from costream.sources.features.feature_arrays import split_video
+from costream.sources.features.feature_arrays import has_arrays, split_video
 from costream.sources.file import file_name
 from costream.sources.media.container import open_container
+from costream.sources.media.input_file import read_head
 from costream.sources.media.sound_file import open_sound
 from costream.sources.media.streams import video_stream
 from costream.sources.media.timing import end_s
 from costream.sources.skeletons.frame_files import frame_files
-from costream.sources.uris import expand, open_source, sniff
+from costream.sources.uris import open_source, recordings_in, sniff
 
-# Files that may contain several recordings and have to be opened.
-_ARRAYS = (".npy", ".pickle", ".pkl", ".p")
 _STREAM = "_rgb"  # of two feature files, VIDEO_rgb.npy and VIDEO_flow.npy, the one to open
-_ARRAY_SUFFIXES = (".npy", ".npz", ".pickle", ".pkl", ".p")  # their rate depends on the model
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,7 @@ class Media:
             if path.absolute() not in unlabelled:
                 self.paths.add(path.absolute())
                 folder = PurePosixPath(path.relative_to(data).parent.as_posix())
-                many = path.suffix.lower() in _ARRAYS
-                for source in expand(str(path)) if many else [str(path)]:
+                for source in recordings_in(str(path)):
                     self._add(Medium(source, folder / file_name(source)))
 
     def _add(self, medium: Medium) -> None:
@@ -161,11 +159,13 @@ def is_recording(source: str) -> bool:
 def length_s(source: str) -> float | None:
     """Return the duration of a recording in seconds; None if unknown.
 
-    It is unknown for arrays, and for files that cannot be opened: reading them reports why.
+    It is unknown for arrays, whose rate depends on the model, and for files that cannot be opened:
+    reading them reports why.
     """
-    if split_video(source)[0].lower().endswith(_ARRAY_SUFFIXES):
-        return None
     try:
+        path = split_video(source)[0]
+        if not os.path.isdir(path) and has_arrays(read_head(path, 4), path):
+            return None
         if sniff(source) == "skeleton":
             return _skeleton_length_s(source)
         with open_container(source) as container:

@@ -53,6 +53,17 @@ def expand(argument: str, *, connecting: bool = False) -> list[str]:
     return _recordings(path)
 
 
+def recordings_in(path: str) -> list[str]:
+    """Return FILE#NAME for each recording of a file with several, by its content; else the path.
+
+    A file that cannot be read counts as one recording: opening it reports why.
+    """
+    try:
+        return [path] if os.path.isdir(path) or is_pipe(path) else _parts(path)
+    except SourceError:
+        return [path]
+
+
 def sniff(uri: str, options: SourceOptions | None = None) -> SourceKind:
     """Return the kind of a source, judged by its first bytes. Raises SourceError if unreadable.
 
@@ -181,11 +192,16 @@ def _recordings(path: str) -> list[str]:
     folder = folder_of_frame(file)
     if folder is not None:
         return [folder]
-    head = _head(file)
-    if not head:
+    if os.path.isdir(file):
         _of_file(file, SourceOptions())
-    names = next(filter(None, (source.names(head, file) for _, source in file_sources())), [])
-    return [f"{file}#{name}" for name in names] if len(names) > 1 else [path]
+    return _parts(path)
+
+
+def _parts(path: str) -> list[str]:
+    """Return FILE#NAME for each recording of a file. Raises SourceError if it cannot be read."""
+    head = _head(path)
+    names = next(filter(None, (source.names(head, path) for _, source in file_sources())), [])
+    return [f"{path}#{name}" for name in names] if len(names) > 1 else [path]
 
 
 def _is_file(path: str) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from costream.core.errors import UsageError
+from costream.labels.media import Media
 from costream.runtime.batch.inputs import Inputs, collect
 from costream.runtime.batch.tables import TABLES
 from costream.sinks.registry import FORMATS
@@ -32,6 +35,18 @@ def found(*arguments: object, stdin: bytes = b"", out: str = "/nowhere", **patte
 
 def names(inputs: Inputs, status: str | None = None) -> list[str]:
     return [i.name for i in inputs.items if (i.refusal.status if i.refusal else None) == status]
+
+
+def test_recordings_in_one_file_are_found_by_its_content(tmp_path):
+    make(tmp_path, "a.mp4", "torn.pkl")
+    rows = {"rgb": np.zeros((8, 4), np.float32)}
+    (tmp_path / "features").write_bytes(pickle.dumps({"one": rows, "two": rows}))
+    with (tmp_path / "clips.array").open("wb") as file:
+        np.save(file, np.zeros((2, 3, 4, 17, 1), np.float32))
+    clips = ["clips.array#0", "clips.array#1"]
+    inputs = found(tmp_path)
+    assert names(inputs) == ["a.mp4", *clips, "features#one", "features#two", "torn.pkl"]
+    assert [Path(m.source).name for m in Media(tmp_path).found] == names(inputs)
 
 
 # --- folders and lists ------------------------------------------------------------------------

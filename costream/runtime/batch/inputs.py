@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from costream.core.errors import SourceError, UsageError, reason_of
+from costream.core.errors import UsageError
 from costream.core.spelling import stored_path
 from costream.runtime.batch.folders import (
     PRIVATE,
@@ -33,7 +33,7 @@ from costream.runtime.batch.stores import (
 from costream.runtime.batch.tables import TABLES
 from costream.sinks.registry import FORMATS
 from costream.sources.skeletons.frame_files import is_frame_folder
-from costream.sources.uris import expand
+from costream.sources.uris import recordings_in
 
 
 @dataclass(frozen=True)
@@ -150,23 +150,15 @@ def _place(path: str) -> str:
 
 
 def _expanded(entries: Iterable[FoundPath]) -> Iterator[Input]:
-    """Yield one input per video of a pickle; everything else unchanged."""
+    """Yield one input for each recording of a file."""
     for item in entries:
         if item.refusal is not None:
             yield Input(item.path, item.relative, item.refusal)
             continue
-        try:
-            many = item.path.lower().endswith(_MANY) and not is_url(item.path)
-            uris = expand(item.path) if many else [item.path]
-        except (SourceError, UsageError) as error:
-            refusal = Refusal("failed", reason_of(error, item.path), int(error.exit_code))
-            yield Input(item.path, item.relative, refusal)
-            continue
-        for uri in uris:
+        for uri in [item.path] if is_url(item.path) else recordings_in(item.path):
             yield Input(uri, item.relative + safe(uri[len(item.path) :]))
 
 
-_MANY = (".pickle", ".pkl", ".p", ".npy")  # may hold several videos
 _SUFFIXES = tuple(suffix for format in FORMATS.values() for suffix in format.files)
 
 

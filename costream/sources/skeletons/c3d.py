@@ -13,9 +13,15 @@ from costream.sources.skeletons.skeleton_recording import TruncatedRecording
 from costream.sources.skeletons.take import Take, frame_times, marker_take
 
 _MOST = 1 << 31  # bytes of all markers
+_MAGIC = b"\x02\x50"  # the parameters begin in the second block of 512 bytes
 
 
-@skeleton_format("c3d", sniff=lambda source: source.has_suffix(".c3d"), order=1)
+def is_c3d(source: SkeletonInput) -> bool:
+    """Return whether this is a C3D file; of one with another first block, by its suffix."""
+    return source.head.startswith(_MAGIC) or source.has_suffix(".c3d")
+
+
+@skeleton_format("c3d", sniff=is_c3d, order=1)
 def read_c3d(source: SkeletonInput) -> Take:
     """Return the take of a C3D file.
 

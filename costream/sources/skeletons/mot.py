@@ -29,7 +29,12 @@ _JOINTS = ("hips", "neck", "head")
 _SIDE = ("shoulder", "elbow", "wrist", "hip", "knee", "ankle")
 
 
-@skeleton_format("mot", sniff=lambda source: source.has_suffix(".mot", ".sto"), order=5)
+def is_mot(source: SkeletonInput) -> bool:
+    """Return whether this is a MOT or STO file; of one with a long header, by its suffix."""
+    return (source.is_text and b"\nendheader" in source.head) or source.has_suffix(".mot", ".sto")
+
+
+@skeleton_format("mot", sniff=is_mot, order=2)
 def read_mot(source: SkeletonInput) -> Take:
     """Return the take of a MOT or STO file: lines up to ``endheader``, headings, rows.
 

@@ -46,6 +46,7 @@ class SkeletonSource(FileSource):
 
     _opened: Any = None
     array_recording: SkeletonRecording | None = None
+    _format: str | None = None
 
     @staticmethod
     def sniff(head: bytes, path: str | None, options: SourceOptions) -> bool:
@@ -85,6 +86,7 @@ class SkeletonSource(FileSource):
             layout=recording.layout.name,
             joints=recording.layout,
             axes=recording.axes,
+            format=self._format,
             assumed=recording.assumed,
         )
 
@@ -161,6 +163,7 @@ class SkeletonSource(FileSource):
         if found is None:
             raise SourceError("unknown skeleton format", where=self._where)
         assert found.target is not None
+        self._format = found.name
         recording = found.target(source)
         if isinstance(recording, Take):
             return read_take(recording, source.layout, source.columns, self._where)

@@ -22,8 +22,6 @@ from costream.training.features.feature_windows import FeatureRows
 
 log = logging.getLogger("costream")
 
-_SUFFIXES = (".npy", ".npz", ".pickle", ".pkl", ".p")
-
 
 @dataclass(frozen=True)
 class FeatureRecording:
@@ -38,18 +36,17 @@ class FeatureRecording:
 def first_features(data: Path | None) -> FeatureArrays | None:
     """Return the first feature file of a folder, or a file; None if the data are not features.
 
-    Raises SourceError if there are only such files, and none can be read.
+    Raises SourceError if no file can be read.
     """
     if data is None or data.suffix == ".csv" or not data.exists():
         return None
     found, errors = Media(data).found, list[SourceError]()
     for medium in found:
-        if medium.source.partition("#")[0].lower().endswith(_SUFFIXES):
-            try:
-                if sniff(medium.source) == "features":
-                    return load_features(medium.source)
-            except SourceError as error:
-                errors.append(error)
+        try:
+            if sniff(medium.source) == "features":
+                return load_features(medium.source)
+        except SourceError as error:
+            errors.append(error)
     if errors and len(errors) == len(found):
         raise errors[0]
     return None
