@@ -19,6 +19,7 @@ from costream.labels.recording import Recording
 from costream.models.base import SHIPPED
 from costream.sources.base import Source, SourceOptions
 from costream.sources.media.container import open_container
+from costream.sources.media.sound_file import open_sound
 from costream.sources.uris import expand, is_pipe, open_source, sniff
 
 _PERSONS = 8  # as many are followed
@@ -173,12 +174,19 @@ def _media(uri: str, source: Source) -> dict[str, str]:
         rows |= _about(info)
     if sound is not None:
         rows["sound"] = f"{sound.rate} Hz, {sound.channels} channel(s)"
-        if not has_video and sound.duration is not None and sound.time_base is not None:
-            rows["length"] = f"{float(sound.duration * sound.time_base):.2f} s"
+        if not has_video:
+            rows |= _about_sound(uri)
     if begin and begin > 1e6:
         rows["begins at"] = short_time(begin / 1e6)
     command = "detect" if has_video else "listen"
     return rows | {"next": f"costream {command} {uri}"}
+
+
+def _about_sound(uri: str) -> dict[str, str]:
+    sound = open_sound(uri)
+    sound.container.close()
+    rows = {} if sound.duration_s is None else {"length": f"{sound.duration_s:.2f} s"}
+    return rows | ({"assumed": "; ".join(sound.assumed)} if sound.assumed else {})
 
 
 def _skeleton(uri: str, options: SourceOptions) -> FileReport:

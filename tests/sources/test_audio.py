@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from costream.core.errors import SourceError
 from costream.core.records import AudioBlock, AudioFormat, Gap
 from costream.sources.base import SourceOptions
 from costream.sources.media.audio_source import AudioSource
+from costream.sources.media.sound_file import CHAINED
 from kit.media import chirps, make_audio, make_sound, make_video, noise
 from kit.paths import PACKS
 from kit.reading import Contents, contents
@@ -293,6 +295,55 @@ def test_the_format_may_change(tmp_path: Path) -> None:
     assert "there is no channel 2 in it, only 1" in sound.faults[-1].message
 
 
+@pytest.fixture(scope="module")
+def chained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ogg of three recordings of 3 s, each with noise from 1 to 2 s in it."""
+    folder, parts = tmp_path_factory.mktemp("chained"), []
+    for rate, channels, codec in (
+        (44100, 1, "flac"),
+        (22050, 2, "flac"),
+        (48000, 1, "libopus"),
+    ):
+        x = noise(3.0, rate, channels)
+        x[:rate] = x[2 * rate :] = 0
+        parts.append(make_sound(folder / f"{rate}.ogg", x, rate, codec=codec).read_bytes())
+    path = folder / "chained.ogg"
+    path.write_bytes(b"".join(parts))
+    return path
+
+
+@pytest.mark.parametrize("start_s", [0.0, 4.5])
+def test_chained_ogg_continues_with_other_rates_channels_and_codecs(
+    chained: Path, start_s: float
+) -> None:
+    sound = contents(
+        AudioSource(str(chained), SourceOptions(sound=AudioFormat(16000, 1600), start_s=start_s))
+    )
+    loud = [b.time_s for b in sound.blocks if np.abs(b.samples).max() > 0.05]
+    wanted = [k + 0.1 * n for k in (1, 4, 7) for n in range(1, 11) if k + 0.1 * n > start_s + 0.01]
+    assert all(min(abs(t - w) for t in loud) < 0.06 for w in wanted)
+    assert len(loud) <= len(wanted) + 6  # codecs spread the edges
+    assert sound.info.duration_s is None
+    assert sound.blocks[-1].time_s == pytest.approx(9.0, abs=0.11)
+    assert sound.info.assumed == (CHAINED.format(3),)
+    assert not sound.faults
+
+
+def test_damaged_chained_ogg(chained: Path, tmp_path: Path) -> None:
+    """What can be read is read; nothing hangs and nothing is raised."""
+    data, chance = chained.read_bytes(), random.Random(0)
+    path = tmp_path / "a.ogg"
+    for _ in range(12):
+        torn = bytearray(data[: chance.randrange(len(data) // 2, len(data))])
+        for _ in range(20):
+            torn[chance.randrange(5000, len(torn))] = chance.randrange(256)
+        path.write_bytes(torn)
+        sound = read(path)
+        times = [block.time_s for block in sound.blocks]
+        assert times == sorted(set(times))
+        assert times[-1] >= 1.0
+
+
 # --- what holds no sound ----------------------------------------------------------------------
 
 
@@ -312,7 +363,7 @@ def test_no_sound(tmp_path: Path) -> None:
         (header, "it contains no samples"),
         (silent, "there is no sound in it, only video"),
         (tmp_path / "empty.wav", "the file is empty"),
-        (tmp_path / "text.wav", "this is not sound that can be read"),
+        (tmp_path / "text.wav", "this is text, not sound (it begins with 'Dear reader,')"),
         (tmp_path / "junk.mp3", "this is not sound that can be read"),
         (tmp_path / "strange.m4a", "there is no decoder for its sound"),
         (tmp_path / "gone.wav", "no such file"),

@@ -28,14 +28,18 @@ class AudioDecoder(StreamDecoder["tuple[av.AudioFrame, Discontinuity | None]"]):
         from_s: float,
         stated_end_s: float | None = None,
         read: PacketReader | None = None,
+        begin_s: Fraction | None = None,
     ) -> None:
         """``from_s``: errors before this are not counted. ``stated_end_s``: the expected end.
 
-        ``read``: returns its packets.
+        ``read``: returns its packets. ``begin_s``: time of its first sample; None: as its stamps.
         """
         self._stated_end_s = stated_end_s
         counts = container.format.name in COUNTED
-        self.clock = SoundClock(time_base(stream), origin(container, stream), counts=counts)
+        origin_s = origin(container, stream)
+        if begin_s is not None:
+            origin_s = (stream.start_time or 0) * time_base(stream) - begin_s
+        self.clock = SoundClock(time_base(stream), origin_s, counts=counts)
         self._joined = container.format.name == "flac"  # a change of rate means so
         read = read or partial(container.demux, stream)
         self.start_s = Fraction(0)  # time of the first sample, once known

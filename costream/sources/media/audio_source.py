@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from fractions import Fraction
 
 import av
@@ -16,14 +16,18 @@ from costream.core.records import AudioBlock, Fault, Item, SourceInfo
 from costream.sources.base import SourceOptions, source
 from costream.sources.media.audio_decoder import AudioDecoder
 from costream.sources.media.block_cutter import AudioBlockCutter
+from costream.sources.media.container import open_container
 from costream.sources.media.media_source import MediaSource
 from costream.sources.media.sound_file import SoundFile, open_raw, open_sound
+from costream.sources.media.streams import audio_stream
 from costream.sources.media.timing import HEADERLESS, has_time_stamps, origin, time_base
 
 # Decoding starts this long before the requested time: codecs and filters need to settle.
 SETTLE_S = 1.0
 # With less lead they have not settled; the file is then decoded from its beginning.
 SETTLED_S = 0.2
+_CUT_OFF = "recording(s) in a chained file cut off"
+_UNREADABLE = "recording(s) in a chained file that cannot be read"
 
 
 @source("audio", kind="audio", order=3)
@@ -100,20 +104,60 @@ class AudioSource(MediaSource[AudioDecoder]):
         fatal = None
         try:
             yield from cutter.take(first, None)
-            for frame, jump in decoder.frames:
-                yield from cutter.take(frame, jump)
-                if cutter.ended:
-                    break
-            else:
-                fatal = decoder.fatal
+            fatal = yield from self._rest(decoder, cutter)
         except SourceError as error:  # the format changed to an unusable one
             fatal = str(error)
         yield from cutter.finish()
         yield from self._damage.flush()
+        end_s = (self._decoder or decoder).clock.next_s
         if remark := self._sound_file.remark():
-            yield Fault(decoder.clock.next_s, remark, count=0)
+            yield Fault(end_s, remark, count=0)
         if fatal is not None:
-            yield Fault(decoder.clock.next_s, fatal, fatal=True)
+            yield Fault(end_s, fatal, fatal=True)
+
+    def _rest(
+        self, decoder: AudioDecoder, cutter: AudioBlockCutter
+    ) -> Generator[Item, None, str | None]:
+        """Yield the items up to the requested end; return the reason if the rest is lost."""
+        while True:
+            for frame, jump in decoder.frames:
+                yield from cutter.take(frame, jump)
+                if cutter.ended:
+                    return None
+            following = None if self._stopped else self._next_recording(decoder)
+            if following is None:
+                return decoder.fatal
+            decoder = following
+
+    def _next_recording(self, decoder: AudioDecoder) -> AudioDecoder | None:
+        """Return the decoder of the next recording in a chained file that can be opened, if any."""
+        begin_s = decoder.clock.next_time
+        while self._parts:
+            part = self._parts.pop(0)
+            try:
+                container = open_container(self._uri, wanted="sound", part=part)
+                stream = audio_stream(container, self._uri)
+            except SourceError:
+                self._damage.add(_UNREADABLE, float(begin_s))
+                continue
+            decoder.close()
+            if self._container is not None:
+                self._container.close()
+            self._container = container
+            if decoder.fatal is not None:
+                self._damage.add(_CUT_OFF, float(begin_s))
+            length = (stream.duration or 0) * time_base(stream)
+            following = AudioDecoder(
+                container,
+                stream,
+                self._damage,
+                self._options.start_s,
+                float(begin_s + length),
+                begin_s=begin_s,
+            )
+            self._begin(following)
+            return following
+        return None
 
     def _open_container(self) -> tuple[InputContainer, AudioStream]:
         self.close()
@@ -122,6 +166,7 @@ class AudioSource(MediaSource[AudioDecoder]):
         else:
             verify = self._options.tls_verify
             self._sound_file = open_sound(self._uri, self._file, self._head, tls_verify=verify)
+        self._parts = [*self._sound_file.rest]
         container, stream = self._sound_file.container, self._sound_file.stream
         self._container = container
         stream.codec_context.thread_count = 1
@@ -167,7 +212,7 @@ class AudioSource(MediaSource[AudioDecoder]):
         name = container.format.name
         plain = f"pcm_{name}" in av.codecs_available  # any byte leads to a sample
         stamped = has_time_stamps(container) and name not in HEADERLESS
-        return self._file is None and (plain or stamped)
+        return self._file is None and (plain or stamped) and not self._sound_file.rest
 
     def _no_samples(self) -> SourceError:
         what = "the sound cannot be decoded" if self._damage.total else "it contains no samples"

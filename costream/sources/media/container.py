@@ -34,24 +34,25 @@ def open_container(
     *,
     wanted: str = "a video",
     hardware: HWAccel | None = None,
-    end: int | None = None,
+    part: tuple[int, int] | None = None,
     tls_verify: bool = False,
 ) -> InputContainer:
     """Open the file or URL ``path``, or ``file`` under that name, as media.
 
-    ``head``: first bytes of ``file`` if it is a pipe. ``hardware``: decodes video. ``end``: byte of
-    the file at which reading stops. ``tls_verify``: as in SourceOptions. ``wanted``: the expected
-    content, for messages. Raises SourceError with the reason and a hint.
+    ``head``: first bytes of ``file`` if it is a pipe. ``hardware``: decodes video. ``part``: first
+    and last byte of the file to read; 0 as the second is its end. ``tls_verify``: as in
+    SourceOptions. ``wanted``: the expected content, for messages. Raises SourceError with the
+    reason and a hint.
     """
     if file is None and is_remote(path) and not os.path.exists(path):
         return open_remote(path, hardware, tls_verify=tls_verify)
     if file is None:
-        head = read_head(path, 16)
+        head = read_head(path, 64)
     # "file:" keeps names such as "a:b.mp4" or "-x.mp4" from being misinterpreted.
-    part = "" if end is None else f"subfile,,start,0,end,{end},,:"
+    bounds = "" if part is None else f"subfile,,start,{part[0]},end,{part[1]},,:"
     try:
         container = open_input(
-            file or f"{part}file:{path}",
+            file or f"{bounds}file:{path}",
             options=_PIPED if head and file is not None else {},
             hwaccel=hardware,
         )

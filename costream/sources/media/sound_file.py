@@ -13,6 +13,7 @@ from av.container import InputContainer
 from costream.core.errors import SourceError, UsageError, display_name
 from costream.core.pyav import open_input
 from costream.core.records import RawAudioFormat
+from costream.sources.media.chained_ogg import recordings_of
 from costream.sources.media.container import guessed_by_content, open_container
 from costream.sources.media.input_file import Readable
 from costream.sources.media.packet_decoder import CUT_OFF_S
@@ -23,6 +24,7 @@ from costream.sources.media.timing import end_s, length_is_guessed, stated_end_s
 
 # Formats whose header states the length a second time, which FFmpeg uses.
 _TWICE = ("aiff", "au")
+CHAINED = "{} recordings follow each other in this chained Ogg file, read as one"
 GOES_ON = "its header states {:.3f} s, but the sound continues: read to the end"
 
 
@@ -36,6 +38,7 @@ class SoundFile:
     stated_s: float | None = None  # end stated in the header, if reliable
     assumed: tuple[str, ...] = ()  # see SourceInfo
     piped: PipedWav | None = None
+    rest: tuple[tuple[int, int], ...] = ()  # bytes of further recordings in a chained file
 
     def remark(self) -> str | None:
         """Return a remark for the end of the sound, or None."""
@@ -56,13 +59,20 @@ def open_sound(
         return _open_piped(path, PipedWav(file), head)
     samples = find_samples(path) if file is None else None
     # FFmpeg would search what follows for chunks, which can take minutes.
-    end = samples.begin + (samples.stated or 0) if samples is not None and samples.behind else None
-    container = open_container(path, file, head, wanted="sound", end=end, tls_verify=tls_verify)
+    parts = recordings_of(path) if file is None else []
+    part = parts[0] if parts else None
+    if samples is not None and samples.behind:
+        part = (0, samples.begin + (samples.stated or 0))
+    container = open_container(path, file, head, wanted="sound", part=part, tls_verify=tls_verify)
     try:
         sound = _by_header(container, audio_stream(container, path))
         if file is not None:
             return sound
         described = replace(sound, assumed=guessed_by_content(path, container))
+        if parts:
+            assumed = (*described.assumed, CHAINED.format(len(parts)))
+            rest = tuple(parts[1:])
+            return replace(sound, duration_s=None, assumed=assumed, rest=rest)
         return _with_rest(path, described, samples)
     except BaseException:
         container.close()

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from costream.core.errors import SourceError, display_name
 from costream.sources.media.samples import find_samples
 
+_SHOWN = 40  # characters of a text
+_FEWEST = 4  # are a text
+
 
 def not_media(
     path: str, is_file: bool, head: bytes, error: Exception | None, wanted: str = "a video"
@@ -28,6 +31,13 @@ def not_media(
             hint="copy it again, or rebuild the index with a repair tool such as untrunc and an "
             "intact file of the same camera",
         )
+    if begin := _text(head):
+        return SourceError(
+            f"this is text, not {wanted} (it begins with {begin!r})",
+            where=where,
+            hint="joints are in tables or JSON: costream help skeletons; labels are for costream "
+            "train and evaluate",
+        )
     samples = find_samples(path) if is_file else None
     if samples is not None and samples.stated is None:
         return SourceError(
@@ -42,6 +52,18 @@ def not_media(
         where=where,
         hint="if players can play it, try: ffmpeg -i IN -c copy OUT.mkv",
     )
+
+
+def _text(head: bytes) -> str:
+    """Return the beginning of a text; "" for other data."""
+    try:
+        text = head.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if error.start < len(head) - 3:
+            return ""
+        text = head[: error.start].decode("utf-8-sig")
+    line = text.strip().partition("\n")[0].strip()
+    return line[:_SHOWN] if len(line) >= _FEWEST and line.isprintable() else ""
 
 
 def _boxes(path: str) -> Iterator[bytes]:
