@@ -6,7 +6,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from costream.api.keywords import make_options
@@ -21,10 +20,9 @@ from costream.runtime.options import check_model_options
 from costream.runtime.stop import StopHandler
 from costream.runtime.watch.command import status_exports
 from costream.runtime.watch.feed_list import read_feeds
+from costream.runtime.watch.outputs import file_sinks
 from costream.runtime.watch.watch_run import WatchRun, WatchView
 from costream.sinks.base import Sink
-from costream.sinks.journal import Journal
-from costream.sinks.rotation import Rotation
 
 # A URL, the number of a camera, "mic", a TOML list of feeds, a file with realtime=True.
 FeedName: TypeAlias = "str | os.PathLike[str] | int"
@@ -117,12 +115,9 @@ def _sinks_of(
     records: deque[FeedRecord],
     more: Callable[[str], Sequence[Sink]] | None,
 ) -> list[Sink]:
-    """Return the sinks of a feed: the queue, the journal if there is a folder, and others."""
+    """Return the sinks of a feed: the queue, its files, and others."""
     sinks: list[Sink] = [_FeedQueue(feed, records)]
-    if options.output is not None:
-        rotation = Rotation.parse(options.rotate, options.keep)
-        sinks.append(Journal(Path(options.output), feed, rotation))
-    return [*sinks, *(checked(more(feed)) if more is not None else ())]
+    return [*sinks, *file_sinks(options, feed), *(checked(more(feed)) if more is not None else ())]
 
 
 def watch(

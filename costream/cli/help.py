@@ -256,6 +256,12 @@ def _exit_codes() -> str:
     return _table(("code", "meaning"), ((int(code), about[code.name]) for code in ExitCode))
 
 
+def _store() -> str:
+    from costream.sinks.event_store import SCHEMA
+
+    return f"```sql\n{SCHEMA[: SCHEMA.index('CREATE INDEX')].strip()}\n```"
+
+
 TABLES: dict[str, Callable[..., str]] = {
     "cards": _cards,
     "commands": _commands,
@@ -271,4 +277,5 @@ TABLES: dict[str, Callable[..., str]] = {
     "options": _options,
     "pages": _pages,
     "published": _published,
+    "store": _store,
 }

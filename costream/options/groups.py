@@ -401,12 +401,25 @@ class OutputFlags(Group):
         on=FILES,
         identity="never",
     )
+    write: Literal["events", "steps", "all"] | None = flag(
+        "--write",
+        "Write events, and steps around them; every step, without its cost; or all.  [default:"
+        " events; all with -o -]",
+    )
+    db: str | None = flag(
+        "--db",
+        "Also write events to this SQLite file, which several watches may share, for 'costream"
+        " search'.",
+        path="file",
+        metavar="FILE",
+    )
     rotate: str | None = flag(
         "--rotate", "Start a new file each period, or at this size.", metavar="hour|day|SIZE"
     )
     keep: str | None = flag(
         "--keep",
-        "Delete the oldest files and clips of a feed beyond this size, age (7d) or both.",
+        "Delete the oldest files, clips, pictures and events of a feed beyond this size, age (7d)"
+        " or both.",
         metavar="SIZE,AGE",
     )
 

@@ -116,6 +116,11 @@ class RunSummary:
         return self.header is not None and finds_objects(self.header)
 
     @property
+    def sampled(self) -> bool:
+        """Whether only a part of the steps was written: those around events, and some others."""
+        return self.header is not None and self.header.options.get("write") == "events"
+
+    @property
     def live(self) -> bool:
         """Whether this is a watch, whose results may continue in other files."""
         return self.header is not None and self.header.began is not None
@@ -131,7 +136,15 @@ class RunSummary:
         """Return the cost as ``CostTotals.to_json`` does."""
         if self.totals is not None and not self.costs.steps:
             return self.totals
-        return self.costs.to_json()
+        costs = self.costs.to_json()
+        if self.sampled and self.final is not None and self.final.steps and self.costs.steps:
+            final, factor = self.final, self.final.steps / self.costs.steps
+            for name in ("macs", "dense_macs"):
+                total = getattr(final, name)
+                costs |= {name: total, f"{name}_per_step": total / final.steps}
+            costs["steps"] = final.steps
+            costs["total_s"] = {stage: s and factor * s for stage, s in costs["total_s"].items()}
+        return costs
 
     def _prediction(self, record: Prediction) -> None:
         if record.person is not None:

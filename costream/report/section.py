@@ -63,9 +63,12 @@ def facts(summary: RunSummary) -> Html:
     final, costs = summary.final, summary.cost_json()
     start_s, end_s = summary.span_s
     media_s = final.media_s if final is not None else end_s - start_s
+    steps = f"{summary.steps if final is None else final.steps:,} steps"
+    if summary.sampled:
+        steps = f"{steps}, {summary.steps:,} written" if final else f"{steps} written"
     cards = [
         fact("Segments", f"{summary.segment_count:,}", counted(len(summary.stats), "label")),
-        fact("Length", short_time(media_s), f"{summary.steps:,} steps"),
+        fact("Length", short_time(media_s), steps),
     ]
     if final is not None and final.x_realtime:
         took = f"{short_time(final.wall_s)} of work"
@@ -158,6 +161,8 @@ def _legend(summary: RunSummary, palette: Palette) -> Html:
 def _how_drawn(summary: RunSummary) -> str:
     curves = summary.curves
     sentences = []
+    if summary.sampled:
+        sentences.append("Steps were written around events, and one every 10 s (--write events).")
     if curves is not None and curves.most_in_a_bin() > 1:
         sentences.append(
             f"A point stands for up to {curves.most_in_a_bin()} steps: their mean and, lighter, "

@@ -49,7 +49,8 @@ class Journal:
     removed when the next run starts: it holds nothing usable, and would break readers that parse
     every line as JSON. Each run appends a header. ``rotation`` splits the file into parts; each
     begins with the header, and no other numbering restarts. ``options.part`` in a header is the
-    time of day at which its file was started.
+    time of day at which its file was started. ``pictures``: folder of the pictures of alerts, which
+    are deleted together with parts and clips.
 
     If the disk is full, the run continues: records are dropped and counted, and an ``error``
     record has their number as soon as there is room; both are logged. A file that was deleted or
@@ -65,9 +66,10 @@ class Journal:
         name: str,
         rotation: Rotation | None = None,
         *,
+        pictures: Path | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._directory, self._name = directory, name
+        self._directory, self._name, self._pictures = directory, name, pictures
         self._rotation, self._clock = rotation or Rotation(), clock
         self._file = AppendedFile(directory / f"{name}.jsonl")
         self._begun_s = 0.0  # time of day
@@ -232,7 +234,7 @@ class Journal:
         now_s = self._clock()
         self._prune_s = now_s + _PRUNE_S
         try:
-            self._rotation.prune(self._directory, self._name, now_s)
+            self._rotation.prune(self._directory, self._name, now_s, self._pictures)
         except OSError as error:
             log.warning("%s: old parts cannot be deleted (%s)", self.path, error.strerror)
 

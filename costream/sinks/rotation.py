@@ -20,10 +20,11 @@ Period = Literal["hour", "day"]
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT])(i?)B", re.IGNORECASE)
 _AGE = re.compile(r"\d[dh]")  # not minutes: "500m" may be meant as a size
-_CLIP = r"_[0-9]{8}T[0-9]{6}Z_.*\.mkv"
+_CLIP = r"_[0-9]{8}T[0-9]{6}Z_.*\.(?:mkv|jpg)"
 _NAME_BYTES = 80  # limit for a feed or a label in the file name of a clip
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 _SECONDS: dict[Period, int] = {"hour": 3600, "day": 86400}
+_STAMP = "%Y-%m-%dT%H-%M-%S"
 _PART = r"\.([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}-[0-9]{2}-[0-9]{2})(?:~([0-9]+))?\.jsonl"
 
 
@@ -33,16 +34,19 @@ class Rotation:
 
     size: int | None = None  # maximum bytes of a file
     every: Period | None = None  # in UTC
-    # Limits of all parts and clips of a feed, of which the oldest are deleted; None: no limit.
+    # Limits of all parts, clips and pictures of a feed; the oldest are deleted. None: no limit.
     keep: int | None = None  # bytes
     keep_s: float | None = None  # age, from when they were finished
 
     @classmethod
-    def parse(cls, rotate: str | None, keep: str | None = None) -> Rotation:
+    def parse(
+        cls, rotate: str | None, keep: str | None = None, *, stored: bool = False
+    ) -> Rotation:
         """Parse ``hour``, ``day`` or a size ("100MB", "64MiB"), and the limits of ``keep``.
 
         These are a size, an age ("7d", "12h") or both ("10GB,7d"), for parts and clips together.
-        Raise UsageError for anything else, and for ``keep`` without ``rotate``.
+        ``stored``: events are in a store, too, which has no parts. Raise UsageError for anything
+        else, and for ``keep`` without ``rotate`` or a store.
         """
         limits: dict[str, Any] = {}
         for text in () if keep is None else keep.split(","):
@@ -57,9 +61,9 @@ class Rotation:
                 hint = "write one size, one age or both"
                 raise UsageError("two sizes or two ages", where="--keep", hint=hint)
         if rotate is None:
-            if limits:
+            if limits and not stored:
                 raise UsageError("needs --rotate", where="--keep", hint="add --rotate day")
-            return cls()
+            return cls(**limits)
         for period in _SECONDS:
             if rotate == period:
                 return cls(every=period, **limits)
@@ -83,16 +87,17 @@ class Rotation:
         again = f"~{max(same) + 1}" if same else ""
         (directory / f"{name}.jsonl").rename(directory / f"{name}.{stamp}{again}.jsonl")
 
-    def prune(self, directory: Path, name: str, now_s: float) -> None:
-        """Delete the oldest parts and clips of NAME that are beyond a limit.
+    def prune(self, directory: Path, name: str, now_s: float, pictures: Path | None = None) -> None:
+        """Delete the oldest parts, clips and pictures of NAME that are beyond a limit.
 
-        ``now_s``: time of day. Raises OSError.
+        ``now_s``: time of day. ``pictures``: their folder, if it is another one. Raises OSError.
         """
         if self.keep is None and self.keep_s is None:
             return
         found = []
         clip = re.compile(re.escape(safe_name(name)) + _CLIP)
-        clips = (path for path in directory.iterdir() if clip.fullmatch(path.name))
+        folders = {directory, *([pictures] if pictures is not None and pictures.is_dir() else [])}
+        clips = [p for folder in folders for p in folder.iterdir() if clip.fullmatch(p.name)]
         for number, path in enumerate((*parts(directory, name), *clips)):
             with suppress(FileNotFoundError):
                 about = path.stat()
@@ -122,6 +127,14 @@ def parts(directory: Path, name: str) -> Iterator[Path]:
         yield directory / file
 
 
+def oldest_part_s(directory: Path, name: str) -> float:
+    """Return the time of day at which the oldest part of NAME begins; -inf without parts."""
+    with suppress(OSError, IndexError):
+        stamp = _listed(directory, name)[0][0]
+        return datetime.strptime(f"{stamp}+0000", f"{_STAMP}%z").timestamp()
+    return -math.inf
+
+
 def _listed(directory: Path, name: str) -> list[tuple[str, int, str]]:
     """Return the start of each part, its number among the parts of that second, and its file."""
     pattern = re.compile(re.escape(name) + _PART)
@@ -130,7 +143,7 @@ def _listed(directory: Path, name: str) -> list[tuple[str, int, str]]:
 
 
 def _stamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H-%M-%S")
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime(_STAMP)
 
 
 def _bytes(text: str, where: str, wanted: str) -> int:

@@ -44,7 +44,9 @@ def test_files_as_feeds_have_the_records_of_detect(clip, tmp_path):
 def test_a_feed_that_is_lost_is_a_gap_and_a_loop_may_end(tmp_path):
     with (
         RtspServer({"door": endless()}) as server,
-        costream.watch(server.url("door"), "cooadtr", timeout=5, output=tmp_path) as feeds,
+        costream.watch(
+            server.url("door"), "cooadtr", timeout=5, output=tmp_path, write="all"
+        ) as feeds,
     ):
         steps = 0
         for feed, record in feeds:

@@ -64,7 +64,7 @@ def test_a_batch_and_a_watch(weights: Path, tmp_path: Path) -> None:
     costs = rows(tmp_path / "out" / "door.mp4.compute.csv")
     assert [row["tokens"] for row in costs][:4] == ["", "10", "", "6"]
     pace = ("--realtime", "--fps", 8, "--on-late", "block")
-    run("watch", "-m", "cooadtr", clip, "-o", tmp_path, *pace, *options)
+    run("watch", "--write", "all", "-m", "cooadtr", clip, "-o", tmp_path, *pace, *options)
     costs = records(tmp_path / "door.mp4.jsonl", "compute")
     assert [c["tokens"] for c in costs if "tokens" in c] == [TOKENS, *([6] * (len(costs) // 2 - 1))]
 

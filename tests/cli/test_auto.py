@@ -111,8 +111,30 @@ def test_a_budget_lets_the_detector_look_less_often(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_feeds_of_a_watch(folder: Path, tmp_path: Path) -> None:
-    run("watch", folder / "film.mp4", "--realtime", "--speed", "3", "-o", tmp_path, "-q")
-    run("watch", folder / "street.ogg", "--realtime", "--speed", "40", "-o", tmp_path, "-q")
+    run(
+        "watch",
+        "--write",
+        "all",
+        folder / "film.mp4",
+        "--realtime",
+        "--speed",
+        "3",
+        "-o",
+        tmp_path,
+        "-q",
+    )
+    run(
+        "watch",
+        "--write",
+        "all",
+        folder / "street.ogg",
+        "--realtime",
+        "--speed",
+        "40",
+        "-o",
+        tmp_path,
+        "-q",
+    )
     heads = {path.name: records(path)[0]["model"] for path in tmp_path.glob("*.jsonl")}
     assert sorted(heads.values()) == sorted([BOTH, SOUND])
 

@@ -169,7 +169,7 @@ def test_a_feed_that_is_watched(weights: Path, tmp_path: Path) -> None:
     pace = ("--realtime", "--fps", 4, "--on-late", "block")
     clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)
     for _ in range(2):
-        run("watch", "-m", "cooadtr", clip, "-o", tmp_path, *pace, *options, "-q")
+        run("watch", "--write", "all", "-m", "cooadtr", clip, "-o", tmp_path, *pace, *options, "-q")
     lines = records(tmp_path / "door.mp4.jsonl")
     headers = [k for k, line in enumerate(lines) if line["type"] == "header"]
     assert len(headers) == 2
@@ -245,7 +245,7 @@ def test_a_watch_publishes_and_takes_pictures(weights: Path, tmp_path: Path) -> 
     pace = ("--realtime", "--fps", 4, "--on-late", "block", "--snapshots", tmp_path / "pictures")
     with Broker(tmp_path) as broker, Listener(broker) as heard:
         url = f"mqtt://127.0.0.1:{broker.port}"
-        done = run("watch", "-m", "cooadtr", clip, *options, *pace, "--mqtt", url)
+        done = run("watch", "--write", "all", "-m", "cooadtr", clip, *options, *pace, "--mqtt", url)
         wait_until(lambda: heard.newest("costream/status") == b"offline")
         lines = records(tmp_path / "door.mp4.jsonl")
         visits = [{**line, "feed": "door.mp4"} for line in lines if line["type"] == "zone"]

@@ -75,7 +75,20 @@ def test_an_hour_with_a_fault_a_minute(tmp_path: Path) -> None:
             cameras[name] = Camera(server, stack.enter_context(TcpProxy(server.port)))
         urls = [f"rtsp://127.0.0.1:{camera.proxy.port}/{name}" for name, camera in cameras.items()]
         process = start(
-            *("watch", "-m", "cooadtr", *urls, "-o", log, "--timeout", "6", "--rotate", "200KB"),
+            *(
+                "watch",
+                "--write",
+                "all",
+                "-m",
+                "cooadtr",
+                *urls,
+                "-o",
+                log,
+                "--timeout",
+                "6",
+                "--rotate",
+                "200KB",
+            ),
             *("--keep", "100MB,1d", "--state-dir", tmp_path / "state", "-q", "--metrics", PORT),
             *("--on", "*>=0.1 every 20s", "--on", "lost", "--clips", "2,1"),
             *("--append", tmp_path / "alerts", "--run", "true {clip}"),

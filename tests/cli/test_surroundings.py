@@ -125,6 +125,8 @@ def test_a_full_disk_costs_a_watch_records_and_nothing_else(disk: Path, tmp_path
                     "-o",
                     log,
                     "-vv",
+                    "--write",
+                    "all",
                 ),
                 *("--log-file", disk / "log.txt", "--status-file", disk / "status.json"),
                 *("--state-dir", disk / "state", "--rotate", "20KB", "--keep", "1MB"),

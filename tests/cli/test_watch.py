@@ -28,6 +28,8 @@ ROOM = SAMPLES / "room.mp4"
 SECRET = "p@ss:w/rd"
 LONG_S = 90.0
 
+WATCH = ("watch", "--write", "all")  # these tests look at each step
+
 
 def of_type(lines: list[dict], kind: str) -> list[dict]:
     return [line for line in lines if line["type"] == kind]
@@ -75,7 +77,7 @@ def test_feeds_together_give_what_each_gives_alone(clips, tmp_path):
     alone, together = tmp_path / "alone", tmp_path / "together"
     run("detect", "-m", "cooadtr", *files, "-o", alone, "--scores")
     run(
-        "watch",
+        *WATCH,
         "-m",
         "cooadtr",
         *files,
@@ -112,7 +114,7 @@ def test_models_for_sound_and_skeletons_watch_too(command, model, files, tmp_pat
     alone, together = tmp_path / "alone", tmp_path / "together"
     run(command, *paths, "-m", model, "-o", alone)
     played = ("--realtime", "--speed", "20", "--on-late", "block")
-    run("watch", *paths, "-m", model, "-o", together, *played)
+    run(*WATCH, *paths, "-m", model, "-o", together, *played)
     for path in paths:
         a, b = records(alone / f"{path.name}.jsonl"), records(together / f"{path.name}.jsonl")
         assert len(of_type(a, "segment")) >= 3
@@ -130,7 +132,7 @@ def test_each_feed_of_a_list_has_its_own_video_stream(clips, tmp_path):
         f"[[feed]]\nurl = '{both}'\nname = 'y'\nstream = '640x480'\n"
     )
     run(
-        "watch",
+        *WATCH,
         "-m",
         "cooadtr",
         tmp_path / "feeds.toml",
@@ -148,7 +150,7 @@ def test_each_feed_of_a_list_has_its_own_video_stream(clips, tmp_path):
 @pytest.mark.slow
 def test_the_sound_of_a_pipe_is_ignored_with_a_warning(tmp_path):
     with ROOM.open("rb") as file:
-        told = ("watch", "-", "-m", "cooadtr,cosounds", "-o", tmp_path)
+        told = (*WATCH, "-", "-m", "cooadtr,cosounds", "-o", tmp_path)
         _, said = start(*told, stdin=file).communicate(timeout=LONG_S)
     assert b"stdin: no sound: the sound of a piped video is not read\n" in said
     (header,) = of_type(records(tmp_path / "stdin.jsonl"), "header")
@@ -158,7 +160,7 @@ def test_the_sound_of_a_pipe_is_ignored_with_a_warning(tmp_path):
 @pytest.mark.slow
 def test_records_of_feeds_on_a_pipe_carry_their_names(clips):
     done = run(
-        "watch", "-m", "cooadtr", clips / "a.mp4", clips / "c.mp4", "--realtime", "-q", "-o", "-"
+        *WATCH, "-m", "cooadtr", clips / "a.mp4", clips / "c.mp4", "--realtime", "-q", "-o", "-"
     )
     lines = records(done.stdout)
     assert {line["feed"] for line in lines} == {"a.mp4", "c.mp4"}
@@ -172,7 +174,7 @@ def test_records_of_feeds_on_a_pipe_carry_their_names(clips):
 @pytest.mark.slow
 def test_a_terminal_shows_what_lasts_to_the_end(clips, tmp_path):
     call = (
-        "watch",
+        *WATCH,
         "-m",
         "cooadtr",
         clips / "b.mp4",
@@ -200,12 +202,12 @@ def test_a_terminal_shows_what_lasts_to_the_end(clips, tmp_path):
 def test_only_streams_and_cameras_have_clips(tmp_path, uri, model):
     options = ("-m", model, "--realtime", "-o", tmp_path / "log", "--on", "*>=0.8", "--clips", "1")
     source = SAMPLES / uri if uri == "room.mp4" else uri
-    refused(2, "only streams and cameras have clips", "watch", source, *options)
+    refused(2, "only streams and cameras have clips", *WATCH, source, *options)
 
 
 @pytest.mark.slow
 def test_a_reader_that_has_left_ends_it_well(clips):
-    process = start("watch", "-m", "cooadtr", clips / "a.mp4", "--realtime", "-q", "-o", "-")
+    process = start(*WATCH, "-m", "cooadtr", clips / "a.mp4", "--realtime", "-q", "-o", "-")
     assert process.stdout.readline()
     process.stdout.close()
     assert process.wait(LONG_S) == 0
@@ -235,7 +237,7 @@ def test_changes_of_feeds_are_reported_and_the_others_continue(tmp_path):
         urls = {"DOOR": door.url("door"), "SAFE": safe.url("safe", right)}
         process = start(
             *(
-                "watch",
+                *WATCH,
                 "-m",
                 "cooadtr",
                 tmp_path / "feeds.toml",
@@ -304,7 +306,7 @@ def test_ctrl_c_ends_it_at_once(moment, tmp_path):
     """Also while a camera that takes connections does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
         url = f"rtsp://127.0.0.1:{mute.getsockname()[1]}/x"
-        process = start("watch", "-m", "cooadtr", url, "-o", tmp_path, "--timeout", "60", "-v")
+        process = start(*WATCH, "-m", "cooadtr", url, "-o", tmp_path, "--timeout", "60", "-v")
         if moment == "connecting":
             assert select.select([mute], [], [], 60)[0]
             time.sleep(0.5)
@@ -322,7 +324,7 @@ def test_ctrl_c_ends_it_at_once(moment, tmp_path):
 @pytest.mark.slow
 def test_a_kill_loses_nothing_but_the_last_second(clips, tmp_path):
     process = start(
-        "watch",
+        *WATCH,
         "-m",
         "cooadtr",
         clips / "a.mp4",
@@ -339,7 +341,7 @@ def test_a_kill_loses_nothing_but_the_last_second(clips, tmp_path):
     for path in (a, b):
         lines = records(path)
         assert of_type(lines, "compute")[-1]["time_s"] > 1.5
-    run("watch", "-m", "cooadtr", clips / "a.mp4", "--realtime", "-o", tmp_path, "-q")
+    run(*WATCH, "-m", "cooadtr", clips / "a.mp4", "--realtime", "-o", tmp_path, "-q")
     lines = records(a)
     assert [r["type"] for r in lines].count("header") == 2
     assert lines[-1]["type"] == "summary"
@@ -348,7 +350,7 @@ def test_a_kill_loses_nothing_but_the_last_second(clips, tmp_path):
 
 @pytest.mark.slow
 def test_a_second_watch_is_refused_without_a_table_of_nothing(clips, tmp_path):
-    told = ("watch", "-m", "cooadtr", clips / "a.mp4", "--realtime", "-o", tmp_path)
+    told = (*WATCH, "-m", "cooadtr", clips / "a.mp4", "--realtime", "-o", tmp_path)
     process = start(*told, "-q")
     wait_until(lambda: count(tmp_path / "a.mp4.jsonl", "prediction") > 2)
     said = run(*told, code=2).stderr
@@ -360,7 +362,7 @@ def test_a_second_watch_is_refused_without_a_table_of_nothing(clips, tmp_path):
 @pytest.mark.slow
 def test_a_restart_continues_where_it_was(clips, tmp_path):
     told = (
-        "watch",
+        *WATCH,
         "-m",
         "cooadtr",
         clips / "a.mp4",
@@ -393,7 +395,7 @@ def test_a_restart_continues_where_it_was(clips, tmp_path):
 @pytest.mark.slow
 def test_a_crash_loop_continues_and_no_number_is_used_twice(clips, tmp_path):
     told = (
-        "watch",
+        *WATCH,
         "-m",
         "cooadtr",
         clips / "a.mp4",
@@ -432,7 +434,7 @@ def test_clips_are_complete_and_in_time_after_a_restart(tmp_path):
         feeds.write_text(f'[[feed]]\nname = "door"\nurl = "{server.url("door")}"\n')
         for number in (1, 2, 3):
             told = (
-                "watch",
+                *WATCH,
                 "-m",
                 "cooadtr",
                 feeds,
@@ -463,14 +465,14 @@ def test_clips_are_complete_and_in_time_after_a_restart(tmp_path):
 @pytest.mark.slow
 def test_the_rules_in_help_and_errors_fit_the_default_model(clips, tmp_path):
     said = run("watch", "--help").stdout
-    said += refused(2, "as in", "watch", "-m", "cooadtr", "rtsp://h/x", "--on", "walk>=2")
-    said += refused(2, "as in", "watch", "-m", "cooadtr", "rtsp://h/x", "--run", "true")
+    said += refused(2, "as in", *WATCH, "-m", "cooadtr", "rtsp://h/x", "--on", "walk>=2")
+    said += refused(2, "as in", *WATCH, "-m", "cooadtr", "rtsp://h/x", "--run", "true")
     rules = {*re.findall(r"--on '([^']+)' --run", said), *re.findall(r"as in: ([^-(\n]+)", said)}
     rules |= {*re.findall(r"as in: --on '([^']+)'", said)}
     assert len(rules) >= 1
     rules = [word for rule in sorted(rules) for word in ("--on", rule.strip())]
     run(
-        "watch",
+        *WATCH,
         "-m",
         "cooadtr",
         clips / "a.mp4",
@@ -490,7 +492,7 @@ def test_the_rules_in_help_and_errors_fit_the_default_model(clips, tmp_path):
 def test_a_feed_that_is_given_up_is_exit_code_4(clips, tmp_path):
     done = run(
         *(
-            "watch",
+            *WATCH,
             "-m",
             "cooadtr",
             clips / "a.mp4",
@@ -520,4 +522,4 @@ def test_a_feed_that_is_given_up_is_exit_code_4(clips, tmp_path):
     ],
 )
 def test_mistakes_are_reported_in_one_line(args, code, words, tmp_path):
-    assert "secret" not in refused(code, words, "watch", "-m", "cooadtr", *args, cwd=tmp_path)
+    assert "secret" not in refused(code, words, *WATCH, "-m", "cooadtr", *args, cwd=tmp_path)

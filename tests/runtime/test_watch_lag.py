@@ -54,7 +54,21 @@ def watch(tmp_path, *args, seconds=10):
     """Watch the beginning of the sample; return the records."""
     clip = excerpt(ROOM, tmp_path / "room.mp4", 0, seconds)
     assert (
-        main(["watch", "-m", "cooadtr", str(clip), "-o", str(tmp_path), "--realtime", *args]) == 0
+        main(
+            [
+                "watch",
+                "--write",
+                "all",
+                "-m",
+                "cooadtr",
+                str(clip),
+                "-o",
+                str(tmp_path),
+                "--realtime",
+                *args,
+            ]
+        )
+        == 0
     )
     return records(tmp_path / "room.mp4.jsonl")
 

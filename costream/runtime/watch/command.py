@@ -17,15 +17,12 @@ from costream.runtime.stop import StopHandler
 from costream.runtime.watch.feed_list import read_feeds
 from costream.runtime.watch.metrics_server import Metrics
 from costream.runtime.watch.mqtt import MqttPublisher
+from costream.runtime.watch.outputs import file_sinks
 from costream.runtime.watch.status_file import StatusFile
 from costream.runtime.watch.systemd import SystemdNotifier
 from costream.runtime.watch.watch_run import WatchRun, WatchView
-from costream.sinks.atomic import StreamOutput
-from costream.sinks.base import Sink
-from costream.sinks.journal import Journal
-from costream.sinks.jsonl import JsonLines
+from costream.sinks.event_store import check_store
 from costream.sinks.registry import check_outputs
-from costream.sinks.rotation import Rotation
 from costream.sources.live.devices import silence_portaudio
 from costream.ui.console import live_allowed, stderr_console
 from costream.ui.watch.dashboard import Dashboard
@@ -47,13 +44,15 @@ def watch(options: Options, effective: Sequence[str] = ()) -> ExitCode:
         for folder in (options.output, options.snapshots):
             if folder not in (None, "-"):
                 check_outputs((), Path(str(folder)), "", overwrite=True)
+        if options.db is not None:
+            check_store(Path(options.db))
         with ExitStack() as stack:
             stack.enter_context(silence_portaudio(spec.uri for spec in specs))
             views = _views(options, stack)
             model = load_checked(
                 options, kind_of_feeds([s.uri for s in specs], options), shares=True
             )
-            run = WatchRun(options, specs, model, views, stop, _sinks)
+            run = WatchRun(options, specs, model, views, stop, file_sinks)
             for _ in run.rounds():
                 pass
             return run.exit_code
@@ -88,13 +87,3 @@ def status_exports(options: Options) -> list[WatchView]:
     if options.mqtt is not None:
         views.append(MqttPublisher(options.mqtt))
     return views
-
-
-def _sinks(options: Options, name: str) -> list[Sink]:
-    """Return the sinks for the records of a feed."""
-    output = options.output
-    if output is not None and output != "-":
-        return [Journal(Path(output), name, Rotation.parse(options.rotate, options.keep))]
-    if output == "-":
-        return [JsonLines(StreamOutput(sys.stdout), feed=name)]
-    return []
