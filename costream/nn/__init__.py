@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from costream.nn.parts import Delay, LayerNorm, Linear, Pad, Part, Skip, Stateless
     from costream.nn.position import RecyclingPositions, RotaryPositions
     from costream.nn.query_attention import QueryAttention
+    from costream.nn.recurrence import Scan, scan
     from costream.nn.state import State
     from costream.nn.stepwise import stepwise_momentum
 
@@ -77,6 +78,7 @@ _HOME = {
     "parts": "Delay LayerNorm Linear Pad Part Skip Stateless",
     "position": "RecyclingPositions RotaryPositions",
     "query_attention": "QueryAttention",
+    "recurrence": "Scan scan",
     "state": "State",
     "stepwise": "stepwise_momentum",
 }
@@ -123,6 +125,7 @@ __all__ = [
     "RunningMax",
     "RunningMean",
     "SPLoRA",
+    "Scan",
     "Sequential",
     "SingleOutputAttention",
     "Skip",
@@ -140,6 +143,7 @@ __all__ = [
     "gradual",
     "load_adapter",
     "policy_within",
+    "scan",
     "stepwise_momentum",
     "to_deepcot",
     "to_eventful",

@@ -33,7 +33,7 @@ def attention(op: Operation) -> Change | None:
         part.axis = axis
         return part
 
-    return _windowed(op, make, several=True)
+    return _windowed(op, make, several=3)
 
 
 def _windowed(
@@ -41,7 +41,7 @@ def _windowed(
     make: Callable[[nn.Module], Part],
     each: str = "",
     stacked: bool = False,
-    several: bool = False,
+    several: int = 1,
 ) -> Change:
     """Return the change to attention to a window, which has to be allowed.
 

@@ -34,10 +34,13 @@ from costream.nn.continual import (
     Placeholder,
 )
 from costream.nn.join import Join
+from costream.nn.layers import RecurrentOutputs, _Recurrent
 from costream.nn.merging import Planned, merged
 from costream.nn.network import PartGraph
 from costream.nn.operation import Change, ConversionError, Operation, check_arguments, untraceable
-from costream.nn.parts import Part
+from costream.nn.parts import Pad, Part
+from costream.nn.recurrence_rules import assigned, shift_of
+from costream.nn.recycled_table import RecycledTable
 from costream.nn.rules import FASTER, advice, attribute, has_attribute, rule_of
 from costream.nn.tracing import (
     TimeDimension,
@@ -111,7 +114,7 @@ class _Builder:
             graph = trace(self.root)
         except Exception as error:
             raise untraceable(module, error) from error
-        self.plan: list[tuple[Callable[[nn.Module], Part], tuple[int, ...], bool]] = []
+        self.plan: _Plan = []
         self.calls: list[tuple[Callable[[nn.Module], Call], tuple[Any, ...]]] = []
         self.inputs: list[TracedValue] = []  # of the head
         self.network = Continual(self.root, axis, self.example.select(axis, 0))
@@ -128,7 +131,8 @@ class _Builder:
                 self.merged.add(node)
             for used in node.all_input_nodes:  # clips are large
                 value = self.values[used]
-                if list(used.users)[-1] is node and all(value is not v for v in self.inputs):
+                last = list(used.users)[-1] is node and all(value is not v for v in self.inputs)
+                if last and value.axis is not None:
                     value.short = value.long = None
 
     # The graph.
@@ -182,12 +186,7 @@ class _Builder:
     def _operation(self, node: fx.Node) -> None:
         inputs = [self.values[n] for n in node.all_input_nodes]
         if any(v.sequence for v in inputs):
-            if node.target is not operator.getitem or node.args[1] != 0:
-                raise ConversionError(
-                    "takes the state of a recurrent layer or the weights of attention",
-                    hint="take its outputs, [0]",
-                )
-            self.values[node] = replace(inputs[0], sequence=False)
+            self._one_of_several(node, inputs[0])
             return
         if any(v.head for v in inputs):
             self._in_head(node)
@@ -195,12 +194,35 @@ class _Builder:
         if inputs and inputs[0].each:
             self._pick(node, inputs[0])
             return
+        if node.target is assigned and self._shift(node):
+            return
         if any(v.axis for v in inputs):
             change = self._change(node)
             if change is not None:
                 self._apply(node, change)
                 return
         self._alone(node)
+
+    def _one_of_several(self, node: fx.Node, value: TracedValue) -> None:
+        """Take the outputs of a layer that returns more, or the states of a recurrent one."""
+        if node.target is operator.getitem and node.args[1] == 0:
+            if value.states is None:
+                self.values[node] = replace(value, sequence=False)
+                return
+            width = value.states.width
+            number = self._add(
+                lambda root: Call(lambda x: x[..., :width], (Placeholder(0),), {}), (value.number,)
+            )
+            short, long = value.short[..., :width], value.long[..., :width]
+            self.values[node] = replace(
+                value, number=number, short=short, long=long, sequence=False, states=None
+            )
+        elif node.target is operator.getitem and node.args[1] == 1 and value.states is not None:
+            read = value.states.read
+            call = lambda root: Call(read, (Placeholder(0),), {})  # noqa: E731
+            self._in_head(node, newest=True, made=(call, [value]))
+        else:
+            raise ConversionError("takes the weights of attention", hint="take its outputs, [0]")
 
     def _pick(self, node: fx.Node, held: TracedValue) -> None:
         """Take one of a tuple of clips."""
@@ -242,6 +264,7 @@ class _Builder:
             self.window or first.frames[0],
             self.allowed,
             paths,
+            _uses_states(node),
         )
         return rule(operation)
 
@@ -252,10 +275,9 @@ class _Builder:
             self._in_head(node, newest=True)
             return
         sources = [source]
-        if change.several:
-            sources = [self.values[a] for a in node.args[:3]]  # type: ignore[index]
-            if len({(s.axis, self.network.timing_of(s.number)) for s in sources}) > 1:
-                raise ConversionError("queries, keys and values come at different steps")
+        if change.several > 1:
+            sources = [self.values[a] for a in node.args[: change.several]]  # type: ignore[index]
+            _check_together(source, sources, [self.network.timing_of(s.number) for s in sources])
         number = self._add(change.make, tuple(s.number for s in sources))
         part = self.network._nodes[-1].part
         try:
@@ -270,6 +292,8 @@ class _Builder:
             raise ConversionError("no frame arrives here", hint="give a longer example clip")
         value = TracedValue(number, short, long, None, axis, frames, once=change.once)
         value.sequence = several(node, self.root)
+        if isinstance(part, _Recurrent) and part.with_states:
+            value.states = RecurrentOutputs.of(part.layer)
         self._note(node, _part_name(part), change)
         if not change.then:
             self.values[node] = value
@@ -303,9 +327,10 @@ class _Builder:
             return
         axes = _axes(results, several, shared)
         if axes is None:
-            if not all(v.is_one for v in timed):
+            if all(v.is_one for v in timed):
+                self._in_head(node)
+            elif not self._recycle(node, shared[0]):
                 raise self._mixes_frames(node, shared[0])
-            self._in_head(node)
             return
         number = self._add_per_frame(node, make, inputs, axes[0])
         once, each = all(v.once for v in timed), axes if several else ()
@@ -318,19 +343,27 @@ class _Builder:
         self, node: fx.Node, make: Callable[[nn.Module], Call], inputs: Sequence[TracedValue]
     ) -> None:
         """Take an operation on values that do not depend on the clip."""
-        call = make(self.root)
+        call, values = make(self.root), []
         number = self._add(make, tuple(v.number for v in inputs), timed=False)
-        values = (call(*[getattr(v, x) for v in inputs]) for x in ("short", "long", "frame"))
+        for name in ("short", "long", "frame"):
+            try:
+                values.append(call(*[getattr(v, name) for v in inputs]))
+            except (IndexError, RuntimeError, AttributeError, TypeError):
+                if name != "long":
+                    raise
+                values.append(None)  # a table ends before the longer clip does
         self.values[node] = TracedValue(number, *values)
 
     def _mixes_frames(self, node: fx.Node, frames: int) -> ConversionError:
         """Return the error for an operation that does not treat every frame alone."""
-        table = self._table(node, frames)
-        if table is not None:
-            return ConversionError(
-                f"{table} has a row for each frame of the clip, and a stream has no end",
-                hint="leave it out, or add co.RecyclingPositions to rows before it",
-            )
+        if (table := self._table(node, frames)) is not None:
+            while table.op != "call_module" and (given := self._constants_in(table)):
+                table = given[0]
+            hint = "allow it to begin again: approximate=['recycling positions']"
+            if table.target is torch.arange:
+                hint = "count frames with torch.ones_like(x).cumsum(dim)"
+            what = f"{title(table.target)} has a row for each frame of the clip"
+            return ConversionError(f"{what}, and a stream has no end", hint=hint)
         return ConversionError(
             "it does not treat every frame alone", hint=advice(self._name(self._cause(node)))
         )
@@ -354,25 +387,127 @@ class _Builder:
         self._note(node, "waits for the slower branch")
         return number
 
-    def _table(self, node: fx.Node, frames: int) -> str | None:
-        """Return the name of parameters with a row for each frame that are combined with a clip."""
+    def _table(self, node: fx.Node, frames: int) -> fx.Node | None:
+        """Return the node of a table with a row for each frame that is combined with a clip."""
         for other in node.all_input_nodes:
             value = self.values[other]
             if value.axis is not None or not isinstance(value.short, Tensor):
                 continue
             if frames not in value.short.shape:
                 continue
-            while other.op not in ("get_attr", "call_module") and other.all_input_nodes:
-                other = other.all_input_nodes[0]
-            return str(other.target) if isinstance(other.target, str) else None
+            return other
         return None
 
-    def _in_head(self, node: fx.Node, newest: bool = False, whole: bool = False) -> None:
+    def _constants_in(self, node: fx.Node) -> list[fx.Node]:
+        """Return the inputs of a node that are tensors and do not depend on the clip."""
+        given = [(n, self.values[n]) for n in node.all_input_nodes]
+        return [n for n, v in given if v.axis is None and isinstance(v.short, Tensor)]
+
+    def _recycle(self, node: fx.Node, frames: int) -> bool:
+        """Let a table with a row for each frame begin again, if that is allowed."""
+        table, given = self._table(node, frames), node.all_input_nodes
+        if table is None or len(given) != 2 or "recycling positions" not in self.allowed:
+            return False
+        clip = self.values[given[0] if given[1] is table else given[1]]
+        rows = self._constant_of(table)
+        if clip.axis is None or clip.axis.outer > 1 or rows is None:
+            return False
+        axis, make = clip.axis.dim, self._call(node, None)[0]
+        dim, first = axis - clip.short.dim(), given[0] is table
+        if _size(self.values[table].short, dim) != frames:
+            return False
+
+        def build(root: nn.Module) -> Part:
+            call = make(root)
+            function = (lambda x, row: call(row, x)) if first else call
+            return RecycledTable(function, lambda: rows(root), dim, axis)
+
+        number = self._add(build, (clip.number,))
+        part = self.network._nodes[-1].part
+        self.values[node] = replace(
+            clip, number=number, short=part(clip.short), long=part(clip.long)
+        )
+        note = f"begins again after {frames} rows"
+        change = Change(build, note, "recycling positions", all_agree=True)
+        self._note(node, "RecycledTable", change)
+        return True
+
+    def _constant_of(self, node: fx.Node) -> Callable[[nn.Module], Any] | None:
+        """Return what computes a value that does not depend on the frames of a clip.
+
+        Sizes are those of the example.
+        """
+        value = self.values[node]
+        if value.axis is not None or value.head:
+            return None
+        if not isinstance(value.short, Tensor):
+            return lambda root: value.short
+        if node.op == "get_attr":
+            path = str(node.target)
+            own = has_attribute(self.module, path)
+            return lambda root: attribute(root, path) if own else value.short
+        make, _ = self._call(node, None)
+        parts = [self._constant_of(n) for n in node.all_input_nodes]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        return lambda root: make(root)(*[part(root) for part in known])
+
+    def _shift(self, node: fx.Node) -> bool:
+        """Take an assignment of a clip to later or earlier frames of zeros; False for others."""
+        clip, value = (self.values.get(node.args[k]) for k in (0, 2))  # type: ignore[arg-type]
+        if clip is None or clip.axis is None or clip.axis.outer > 1:
+            return False
+        items, longer = (self._map(node.args[1], name) for name in ("short", "long"))
+        items, longer = (x if isinstance(x, tuple) else (x,) for x in (items, longer))
+        k = clip.axis.dim
+        if k >= len(items) or items[k] == slice(None) or Ellipsis in items[: k + 1]:
+            return False
+        if not isinstance(items[k], slice) or value is None or value.axis is None:
+            raise ConversionError(
+                "it writes single frames, or numbers, into a clip", hint="shift by slices"
+            )
+        before, after = shift_of(items[k], longer[k], clip.frames)
+        frames, index = clip.frames[0], (*items[:k], slice(None), *items[k + 1 :])
+        kept = clip.short[index]
+        at = kept.dim() - clip.short[..., 0].dim() - 1 + k  # of time in what is written
+        for start, count in ((0, before), (frames - after, after)):
+            if kept.narrow(at, start, count).any():
+                raise ConversionError(
+                    "frames that it does not write are not zeros",
+                    hint="write into torch.zeros_like(x)",
+                )
+        axis = value.axis.dim
+
+        def make(root: nn.Module) -> Part:
+            pad = Pad(before, after)
+            pad.axis = axis
+            return pad
+
+        number = self._add(make, (value.number,))
+        short, long = (make(self.root)(x) for x in (value.short, value.long))
+        source = node.args[2]
+        self.values[source] = replace(  # type: ignore[index]
+            value, number=number, short=short, long=long, frames=clip.frames
+        )
+        try:
+            self._alone(node, arguments=(node.args[0], index, source))
+        finally:
+            self.values[source] = value  # type: ignore[index]
+        self._note(node, f"shift by {before or -after} frames")
+        return True
+
+    def _in_head(
+        self, node: fx.Node, newest: bool = False, whole: bool = False, made: Any = None
+    ) -> None:
         """Take an operation on one frame of the clip.
 
         ``whole``: take the newest frame of the node's result, which is in the network already.
+        ``made``: what makes the call, and its inputs, if it is not that of the node.
         """
-        make, inputs = (_same, [self.values[node]]) if whole else self._call(node, None)
+        make, inputs = made or self._call(node, None)
+        if whole:
+            make, inputs = _same, [self.values[node]]
         places, values = [], []
         for v in inputs:
             if v.head:
@@ -502,7 +637,7 @@ class _Builder:
         if frame.is_floating_point():
             frame = frame.to(torch.get_default_dtype())
         net = Continual(root, self.axis, torch.zeros_like(frame))
-        planned = [Planned(make(root), inputs, timed) for make, inputs, timed in self.plan]
+        planned = [Planned(make(root), inputs, timed) for make, inputs, timed in _used(self.plan)]
         for part, inputs, timed, writes in merged(planned):
             net.add(part, *inputs, timed=timed, writes=writes)
         net._out_axis = self.network._out_axis
@@ -513,10 +648,11 @@ class _Builder:
         report = ConversionReport(self.entries)
         wanted = self.root(self.example)
         wanted = wanted[0] if isinstance(wanted, tuple) else wanted
-        exact = not any(e.approximation for e in self.entries)
+        exact = not any(c.approximation and not c.all_agree for c in self.changes)
         report.error = steps_against_clip(net, self.example)
         change = difference(*common(self.result, wanted, net.out_axis))
-        report.change = None if exact else change
+        used = any(e.approximation for e in self.entries)
+        report.change = change if used else None
         off = change if exact else self._newest_off(wanted, net.out_axis)
         if math.isnan(report.error) or math.isnan(off):
             raise ConversionError(
@@ -533,13 +669,56 @@ class _Builder:
 
     def _newest_off(self, wanted: Tensor, axis: int) -> float:
         """Return how far the last output is off; 0 where it need not be exact."""
-        at = [k for k, change in enumerate(self.changes) if change.approximation]
+        at = [k for k, c in enumerate(self.changes) if c.approximation and not c.all_agree]
         after = self.changes[at[0] + 1 :]
         if len(at) > 1 or not self.changes[at[0]].newest_agrees or any(c.make for c in after):
             return 0.0
         return difference(
             *(x if self.in_head else x.select(axis, -1) for x in (self.result, wanted))
         )
+
+
+_Plan = list[tuple[Callable[[nn.Module], Part], tuple[int, ...], bool]]
+
+
+def _used(plan: _Plan) -> _Plan:
+    """Return the nodes whose values are used, with their new numbers as inputs; the last is."""
+    used = {len(plan)}
+    for number in range(len(plan), 0, -1):
+        if number in used:
+            used.update(plan[number - 1][1])
+    numbers = [0, *sorted(used - {0})]
+    place = {number: k for k, number in enumerate(numbers)}
+    nodes = (plan[number - 1] for number in numbers[1:])
+    return [(make, tuple(place[k] for k in inputs), timed) for make, inputs, timed in nodes]
+
+
+def _size(x: Tensor, dim: int) -> int:
+    """Return the size of a dimension, negative, of a tensor that is broadcast."""
+    return x.shape[dim] if -dim <= x.dim() else 1
+
+
+def _uses_states(node: fx.Node) -> bool:
+    """Return whether the second of several values is used."""
+    return any(user.target is operator.getitem and user.args[1] == 1 for user in node.users)
+
+
+def _check_together(
+    first: TracedValue, sources: Sequence[TracedValue], timings: Sequence[Any]
+) -> None:
+    """Raise ConversionError unless clips come at the same steps, and others have no frames."""
+    for source, timing in zip(sources, timings, strict=True):
+        if source.axis is not None:
+            if (source.axis, timing) != (first.axis, timings[0]):
+                raise ConversionError(
+                    "its inputs come at different steps",
+                    hint="compute them from the same clip, by layers without padding at the end",
+                )
+        elif first.axis is not None and _size(source.short, first.axis.dim - first.short.dim()) > 1:
+            raise ConversionError(
+                "one of its inputs has a row for each frame, and is not computed from the clip",
+                hint="compute it from the frames, or let it be constant",
+            )
 
 
 class _Results(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -274,7 +274,13 @@ class RecurrentState(PartState):
 
 
 class _Recurrent(Layer):
-    """A recurrent layer over clips [B, I, T]; it counts as having a receptive field of 1."""
+    """A recurrent layer over clips [B, I, T]; it counts as having a receptive field of 1.
+
+    ``with_states``: outputs are followed by h, or h and c, of all layers after each frame; clips
+    are then computed frame by frame.
+    """
+
+    with_states = False
 
     def _check(self) -> None:
         if self.layer.bidirectional:
@@ -311,6 +317,12 @@ class _Recurrent(Layer):
         self, x: Tensor, hidden: tuple[Tensor, ...] | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         layer, axis = self.layer, self.axis
+        if self.with_states and x.shape[axis] > 1:
+            outs = []
+            for frame in torch.split(x, 1, axis):
+                out, hidden = self._run(frame, hidden)
+                outs.append(out)
+            return torch.cat(outs, axis), cast(tuple[Tensor, ...], hidden)
         rows = x.transpose(1, 2) if axis == 2 else x  # [B, T, I], or [T, B, I]
         if layer.batch_first != bool(axis):
             rows = rows.transpose(0, 1)
@@ -318,7 +330,33 @@ class _Recurrent(Layer):
         out, new = layer(rows, given)
         if layer.batch_first != bool(axis):
             out = out.transpose(0, 1)
-        return out.transpose(1, 2) if axis == 2 else out, new if isinstance(new, tuple) else (new,)
+        new = new if isinstance(new, tuple) else (new,)
+        if self.with_states:
+            states = [h.transpose(0, 1).flatten(1).unsqueeze(int(axis > 0)) for h in new]
+            out = torch.cat([out, *states], -1)
+        return out.transpose(1, 2) if axis == 2 else out, new
+
+
+class RecurrentOutputs(NamedTuple):
+    """What the last dimension of outputs of a recurrent layer with its states has."""
+
+    width: int  # of the outputs, which are first
+    layers: int
+    sizes: tuple[int, ...]  # of h, or of h and c, in a layer
+
+    @classmethod
+    def of(cls, layer: nn.RNNBase) -> RecurrentOutputs:
+        """Return those of a layer."""
+        width = layer.proj_size or layer.hidden_size
+        cells = (layer.hidden_size,) if isinstance(layer, nn.LSTM) else ()
+        return cls(width, layer.num_layers, (width, *cells))
+
+    def read(self, frame: Tensor) -> Any:
+        """Return h [L, B, H], or h and c, of the newest frame, [B, 1, F] or [1, B, F]."""
+        parts = torch.split(frame, [self.width, *(n * self.layers for n in self.sizes)], -1)[1:]
+        states = [part.reshape(-1, self.layers, part.shape[-1] // self.layers) for part in parts]
+        states = [state.transpose(0, 1).contiguous() for state in states]
+        return tuple(states) if len(states) > 1 else states[0]
 
 
 class RNN(_Recurrent):

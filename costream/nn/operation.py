@@ -17,6 +17,8 @@ APPROXIMATIONS = {
     "windowed attention": "attention to a clip becomes attention to a window of the last steps; in"
     " a stack of layers, each attends to a window of its inputs (DeepCoT)",
     "causal padding": "layers that pad both ends of a clip pad only its beginning: no delay",
+    "recycling positions": "a table with a row for each frame of the clip begins again after its"
+    " last row",
 }
 
 
@@ -57,6 +59,8 @@ def check_arguments(
 def untraceable(module: nn.Module, error: Exception) -> ConversionError:
     """Return the error for a network whose tracing raised this one."""
     hint = "its forward must not depend on values or sizes; see torch.fx"
+    if any(text in str(error) for text in ("iterated", "as an integer")):
+        hint = "a loop over frames, h = a * h + b, is co.scan(b, a, dim); others are RNN layers"
     if inside := [path for path, layer in module.named_modules() if _is_continual(layer)]:
         hint = f"{inside[0]} is continual already: convert a network of ordinary layers"
     return ConversionError(f"{type(module).__name__} cannot be traced: {error}", hint=hint)
@@ -82,6 +86,7 @@ class Operation:
     window: int  # steps of a window
     allowed: frozenset[str]  # approximations
     paths: dict[int | str, str] = field(default_factory=dict)  # of parameters: argument -> path
+    with_states: bool = False  # the states of the recurrent layer are used, too
 
     @property
     def clip(self) -> Tensor:
@@ -118,6 +123,7 @@ class Change:
     then: bool = False
     newest: bool = False
     newest_agrees: bool = False  # though not exact, its last output for the example is
-    several: bool = False  # its inputs are all clips
+    all_agree: bool = False  # though not exact, its outputs for the example are
+    several: int = 1  # its first arguments are inputs
     once: bool = False  # for a clip it gives one frame
     index: tuple[Any, ...] | None = None  # what remains of an index

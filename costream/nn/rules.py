@@ -20,6 +20,8 @@ from costream.nn.attention_rules import attention, encoder, multihead
 from costream.nn.network import PartGraph, kind_of
 from costream.nn.operation import Change, ConversionError, Operation
 from costream.nn.parts import Pad, Part, Skip
+from costream.nn.recurrence import scan
+from costream.nn.recurrence_rules import recurrence, running_sum
 
 Rule = Callable[[Operation], Change | None]
 
@@ -55,11 +57,18 @@ def _layer(op: Operation) -> Change | None:
         if len(op.args) > 1 or op.kwargs:
             raise ConversionError("it starts from a state", hint="leave the state out")
         kind.of(layer, axis)
+        if op.with_states:
+            return Change(lambda root: _with_states(make(root)), "with its states at every frame")
     elif not hasattr(layer, "kernel_size") or _has_no_time(op):
         return None
     else:
         return _pooling(op, kind, layer, make) if kind in _RUNNING else _kernel(op, make)
     return Change(make)
+
+
+def _with_states(part: Any) -> Part:
+    part.with_states = True
+    return part  # type: ignore[no-any-return]
 
 
 def _has_no_time(op: Operation) -> bool:
@@ -360,6 +369,9 @@ FUNCTIONS: dict[Any, Rule] = {
     F.scaled_dot_product_attention: attention,
     F.pad: _pad,
     operator.getitem: _index,
+    scan: recurrence,
+    torch.cumsum: running_sum,
+    "cumsum": running_sum,
     torch.mean: _reduction(layers.RunningMean),
     torch.amax: _reduction(layers.RunningMax),
     "mean": _reduction(layers.RunningMean),
@@ -374,8 +386,10 @@ _ADVICE = (
      "['windowed attention'], or co.to_deepcot"),
     (("view", "reshape", "flatten", "permute", "transpose", "unfold"), "it mixes time with other"
      " dimensions; keep time a separate dimension"),
-    (("flip", "roll", "sort", "cumsum", "cumprod"), "it does not read a clip from the beginning"
-     " on with a finite memory"),
+    (("cumprod", "cummax", "cummin", "logcumsumexp"), "it remembers all frames; of these, sums"
+     " (cumsum) and recurrences (co.scan) have a continual form"),
+    (("flip", "roll", "sort"), "it does not read a clip from the beginning on; shift by slices and"
+     " zeros"),
     (("mean", "sum", "std", "var", "max", "min", "norm"), "it is over a clip; use a mean,"
      " with approximate=['running mean']"),
 )  # fmt: skip

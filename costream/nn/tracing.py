@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
+from costream.nn.layers import RecurrentOutputs
+from costream.nn.recurrence_rules import assigned
 from costream.nn.rules import attribute, rule_of
 
 
@@ -23,6 +25,19 @@ class Tracer(fx.Tracer):
             return False
         leaf: bool = super().is_leaf_module(m, module_qualified_name)
         return leaf or rule_of(m, None) is not None
+
+    def proxy(self, node: fx.Node) -> Any:
+        """Return the traced value of a node."""
+        return AssignableProxy(node, self)
+
+
+class AssignableProxy(fx.Proxy):
+    """A traced value; after ``x[index] = value`` it is a copy with other numbers."""
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.node = self.tracer.create_proxy(
+            "call_function", assigned, (self, index, value), {}
+        ).node
 
 
 class ExampleTracer(Tracer):
@@ -163,6 +178,7 @@ class TracedValue:
     head: bool = False
     sequence: bool = False  # of a layer that returns several
     each: tuple[TimeDimension, ...] = ()  # of a tuple of clips
+    states: RecurrentOutputs | None = None  # which its last dimension has, too
     once: bool = False  # one frame for a clip
 
     @property
