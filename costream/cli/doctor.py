@@ -101,7 +101,7 @@ def _report(files: Sequence[str], as_json: bool, values: Mapping[str, Any]) -> i
         layout=values["layout"],
         columns=values["columns"],
     )
-    reports = [report for file in files for report in report_files(file, options)]
+    reports = list(report_files(files, options))
     if as_json:
         print_json([asdict(report) for report in reports])
     else:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from costream.sources.uris import expand, is_pipe, open_source, sniff
 
 _PERSONS = 8  # as many are followed
 _WEIGHTS = (".safetensors", ".pth", ".pt", ".ckpt", ".tflite", ".onnx")
+_REFUSED = "not readable"
 _TRIED_HZ = 30.0  # of joints without times and rate
 _MOST_SHOWN = 20  # recordings of one file
 
@@ -37,18 +39,26 @@ class FileReport:
     readable: bool = True
 
 
-def report_files(argument: str, options: SourceOptions) -> Iterator[FileReport]:
-    """Yield a report on a file or folder, or on each recording in it."""
+def report_files(arguments: Iterable[str], options: SourceOptions) -> Iterator[FileReport]:
+    """Yield a report on each file or folder, or on each recording in it, once."""
+    seen = set[str]()
+    for argument in arguments:
+        for report in _reports(argument, options, seen):
+            seen.add(report.file)
+            yield report
+
+
+def _reports(argument: str, options: SourceOptions, seen: Container[str]) -> Iterator[FileReport]:
     labels = None if is_pipe(argument) else _labels(argument, options.columns)
-    if labels is not None:
+    if labels is not None and (labels.readable or _sniff_kind(argument) != "skeleton"):
         yield labels
         return
     if argument.lower().endswith(_WEIGHTS):
-        use = f"costream models show {argument}, or costream models import {argument}"
+        use = f"costream models show {quote(argument)}, or costream models import {quote(argument)}"
         yield FileReport(argument, {"taken for": "weights of a network", "next": use})
         return
     try:
-        uris = expand(argument)
+        uris = [uri for uri in expand(argument) if uri not in seen]
     except CostreamError as error:
         yield _refused(argument, error)
         return
@@ -56,13 +66,19 @@ def report_files(argument: str, options: SourceOptions) -> Iterator[FileReport]:
         try:
             yield _recording(uri, options)
         except CostreamError as error:
-            yield _refused(uri, error)
+            refusal = _refused(uri, error)
+            if labels is not None:  # such as a table that could be either
+                refusal.rows = {
+                    "not readable as labels": labels.rows[_REFUSED],
+                    "not readable as joints": refusal.rows[_REFUSED],
+                }
+            yield refusal
     if len(uris) > _MOST_SHOWN:
         yield FileReport(argument, {"more": f"{len(uris) - _MOST_SHOWN} further recordings"})
 
 
 def _refused(file: str, error: CostreamError) -> FileReport:
-    return FileReport(file, {"not readable": reason_of(error, file)}, readable=False)
+    return FileReport(file, {_REFUSED: reason_of(error, file)}, readable=False)
 
 
 class _Lines(logging.Handler):
@@ -90,14 +106,14 @@ def _labels(argument: str, columns: str | None) -> FileReport | None:
     except NoLabelsError:
         return None
     except UsageError as error:
-        return _refused(argument, error) if _sniff_kind(argument) != "skeleton" else None
+        return _refused(argument, error)
     finally:
         log.removeHandler(lines)
         log.propagate = before
     rows = {"taken for": f"labels ({_words(reader.__module__)})", **_about_labels(recordings)}
     if lines.lines:
         rows["assumed"] = "; ".join(lines.lines)
-    rows["next"] = f"costream train NAME --data RECORDINGS --labels {argument}"
+    rows["next"] = f"costream train NAME --data RECORDINGS --labels {quote(argument)}"
     return FileReport(argument, rows)
 
 
@@ -151,7 +167,7 @@ def _about(info: SourceInfo) -> dict[str, str]:
 
 def _next(kind: str, uri: str) -> dict[str, str]:
     model = SHIPPED.get(kind)
-    return {"next": f"costream detect {uri} -m {model}"} if model else {}
+    return {"next": f"costream detect {quote(uri)} -m {model}"} if model else {}
 
 
 def _media(uri: str, source: Source) -> dict[str, str]:
@@ -179,7 +195,7 @@ def _media(uri: str, source: Source) -> dict[str, str]:
     if begin and begin > 1e6:
         rows["begins at"] = short_time(begin / 1e6)
     command = "detect" if has_video else "listen"
-    return rows | {"next": f"costream {command} {uri}"}
+    return rows | {"next": f"costream {command} {quote(uri)}"}
 
 
 def _about_sound(uri: str) -> dict[str, str]:
@@ -230,4 +246,4 @@ def _skeleton(uri: str, options: SourceOptions) -> FileReport:
     }
     rate_option = " --fps N" if missing else ""
     model = "costgcn" if info.axes == 3 else "costgcn-2d"
-    return FileReport(uri, rows | {"next": f"costream detect {uri} -m {model}{rate_option}"})
+    return FileReport(uri, rows | {"next": f"costream detect {quote(uri)} -m {model}{rate_option}"})

@@ -85,3 +85,16 @@ def test_files_and_what_they_are_taken_for(tmp_path, capsys):
     (report,) = json.loads(capsys.readouterr().out)
     assert (report["rows"]["rate"], report["rows"]["length"]) == ("24 frames a second", "0.50 s")
     assert main(["doctor", files[3]]) == ExitCode.INPUT
+
+
+def test_files_of_a_folder_are_reported_once_and_tables_both_ways(tmp_path, capsys):
+    openpose(tmp_path / "some poses", as_layout(standing(3, 1), BODY_25)[..., :2])
+    (tmp_path / "frames.csv").write_text("file,start_frame,end_frame,label\na.mp4,82,172,walk\n")
+    files = sorted(map(str, (tmp_path / "some poses").iterdir()))
+    assert len(files) == 3
+    assert main(["doctor", *files, str(tmp_path / "frames.csv")]) == ExitCode.PARTIAL
+    text = capsys.readouterr().out
+    assert text.count("taken for") == 1
+    assert f"next       costream detect '{tmp_path}/some poses' -m costgcn-2d --fps N" in text
+    assert "not readable as labels  line 2: frames of an unknown rate; give it" in text
+    assert "not readable as joints  there are no joints in its columns (file, start_frame" in text

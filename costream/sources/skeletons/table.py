@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,11 +38,14 @@ from costream.sources.skeletons.table_schema import (
 from costream.sources.skeletons.text_lines import (
     DELIMITERS,
     Lines,
+    decimal,
     delimiter_of,
     is_comment,
+    is_valid,
     last_line,
 )
 
+_LOOKED_AT = 20  # lines of a text that may be a table
 _TRIED = 100  # rows from which the spacing of frames is computed
 
 
@@ -65,8 +69,14 @@ def is_table(source: SkeletonInput) -> bool:
 
 
 def looks_like_table(source: SkeletonInput) -> bool:
-    """Return whether the first line of a text has several delimiters."""
-    return source.is_text and max(map(source.first_line.count, DELIMITERS)) > 2
+    """Return whether the first line of a text has several delimiters, and a later one numbers."""
+    if not source.is_text or max(map(source.first_line.count, DELIMITERS)) <= 2:
+        return False
+    text = source.head.decode("utf-8-sig", "replace")
+    cells = (re.split(f"[{DELIMITERS}]", line) for line in text.splitlines()[:_LOOKED_AT])
+    return source.path is None or any(
+        sum(is_valid(decimal, cell) for cell in row) > 1 for row in cells
+    )
 
 
 @skeleton_format("csv", sniff=is_table, order=3)
