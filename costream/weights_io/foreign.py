@@ -43,12 +43,18 @@ _AVERAGED = (
     "ema_model",
     "model_ema_state_dict",
     "ema",
+    "swa_model",
+    "swa_state_dict",
 )
+# Entries with the plain weights of trainers that store the averaged ones as ``state_dict``, and an
+# entry by which these are known: MMEngine's EMAHook, Lightning's WeightAveraging.
+_SWAPPED = {"ema_state_dict": "message_hub", "current_model_state": "averaging_state"}
 PLAIN, EMA = "plain", "ema"
 _ARGUMENTS = ("args", "config", "hyper_parameters")
 _PREFIXES = ("module.", "model.", "net.")  # DataParallel, Lightning
 _COMPILED = "_orig_mod."  # of torch.compile, also inside names
-_COUNT = "n_averaged"  # of torch.optim.swa_utils.AveragedModel, beside the weights
+# Numbers of updates next to averaged weights: of PyTorch's AveragedModel, of MMEngine.
+_COUNTS = ("n_averaged", "steps")
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 _EXPANSION = 64  # weights that take more times the size of their file are not read
 _HDF5 = b"\x89HDF\r\n\x1a\n"
@@ -69,57 +75,73 @@ def read_foreign(path: Path, weights: str | None = None) -> ForeignCheckpoint:
     """Read a checkpoint that another program wrote.
 
     ``weights``: which are taken if it has several: "plain", "ema" (their moving average), or the
-    first part of the tensors' names ("student"); None: plain ones if there are any, and a warning
-    names the others.
+    first part of the tensors' names ("student"); None: ``state_dict``, or plain ones if there are
+    any, and a warning names the others.
 
     Raises ModelError when it is missing, damaged, of an unknown format or without these weights,
     and when its pickle references anything but arrays and plain containers.
     """
     content = _load(path)
     args: dict[str, Any] = {}
-    averaged = ""
+    averaged = False
     while isinstance(content, Mapping):
         args = {**_arguments(content), **args}
-        key = _wrapper(content, weights, path)
+        key, is_averaged = _wrapper(content, weights, path)
         if not key:
             break
-        averaged = averaged or (key if key in _AVERAGED else "")
+        averaged = averaged or is_averaged
         content = content[key]
     if not isinstance(content, Mapping):
         raise ModelError(f"holds a {type(content).__name__}, not weights", where=path, hint=_HINT)
-    if weights == EMA and not averaged:
-        hint = "leave out --config weights"
-        raise ModelError("contains no averaged weights (EMA)", where=path, hint=hint)
     tensors = _tensors(content, path)
+    if weights == EMA and not averaged:
+        weights = next((key for key in _AVERAGED if _below(tensors, key)), None)
+        if weights is None:
+            hint = "leave out --config weights"
+            raise ModelError("contains no averaged weights (EMA)", where=path, hint=hint)
     if weights not in (None, PLAIN, EMA):
         tensors = _selected(tensors, str(weights), path)
     return ForeignCheckpoint(path, _without_prefixes(tensors), args)
 
 
-def _wrapper(content: Mapping[str, Any], weights: str | None, path: Path) -> str:
-    """Return the key of the container of the weights in ``content``; "": it is the container."""
+def _wrapper(content: Mapping[str, Any], weights: str | None, path: Path) -> tuple[str, bool]:
+    """Return the key of the container of the weights in ``content``, and whether it is averaged.
+
+    The key is "" if ``content`` is the container.
+    """
     plain, averaged = (
         next((key for key in keys if isinstance(content.get(key), Mapping)), "")
         for keys in (_WRAPPERS, _AVERAGED)
     )
+    usual = plain or averaged
+    for other, sign in _SWAPPED.items():
+        if usual == "state_dict" and sign in content and isinstance(content.get(other), Mapping):
+            plain, averaged = other, usual
     if weights is None and plain and averaged:
+        kinds = {plain: PLAIN, averaged: EMA}
+        other = averaged if usual == plain else plain
         log.warning(
-            "%s: of the weights %r and %r (averaged) the first are taken;"
-            " --config weights=ema takes the others",
-            *(path, plain, averaged),
+            "%s: of the weights %r (%s) and %r (%s) the first are taken;"
+            " --config weights=%s takes the others",
+            *(path, usual, kinds[usual], other, kinds[other], kinds[other]),
         )
-    return averaged or plain if weights == EMA else plain or averaged
+    key = {EMA: averaged, PLAIN: plain}.get(str(weights)) or usual
+    return key, bool(key) and key == averaged
 
 
 def _selected(tensors: Mapping[str, Tensor], first: str, path: Path) -> dict[str, Tensor]:
     """Return the tensors below the name ``first``, without it; ModelError if there are none."""
-    prefix = f"{first.rstrip('.')}."
-    found = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+    found = _below(tensors, first)
     if not found:
         firsts = list(dict.fromkeys(name.partition(".")[0] for name in tensors))
         hint = f"weights are plain, ema or the start of their names: {', '.join(firsts[:_SHOWN])}"
-        raise ModelError(f"no tensor's name begins with {prefix!r}", where=path, hint=hint)
+        raise ModelError(f"no tensor's name begins with {first!r}", where=path, hint=hint)
     return found
+
+
+def _below(tensors: Mapping[str, Tensor], first: str) -> dict[str, Tensor]:
+    prefix = f"{first.rstrip('.')}."
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def _load(path: Path) -> Any:
@@ -299,7 +321,7 @@ def _tensors(content: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
     if strange:
         raise ModelError(f"entries that are not plain tensors: {', '.join(strange)}", where=path)
     if len(tensors) > 1:
-        tensors.pop(_COUNT, None)
+        tensors = {k: v for k, v in tensors.items() if k not in _COUNTS or v.ndim}
     return {name.replace(_COMPILED, ""): value for name, value in tensors.items()}
 
 

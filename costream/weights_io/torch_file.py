@@ -27,8 +27,12 @@ _TRAINERS = (
     *("mmengine.", "mmcv.", "omegaconf.", "typing."),
 )
 _DTYPES = {f"torch.{n}": v for n, v in vars(torch).items() if isinstance(v, torch.dtype)}
-# Types that a defaultdict and the fields of OmegaConf refer to, and classes of paths.
-_TYPES = (*("list", "dict", "int", "float", "str", "bool", "tuple", "object"), "slice", "complex")
+# Types that a defaultdict and the fields of OmegaConf refer to, also by their names in Python 2,
+# which pickles of protocol 2 contain, and classes of paths.
+_TYPES = (
+    *("list", "dict", "int", "float", "str", "bool", "tuple", "object", "slice", "complex"),
+    *("long", "unicode"),
+)
 _PATHS = ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path")
 _STORAGES = {
     **{

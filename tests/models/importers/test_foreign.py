@@ -305,6 +305,7 @@ def test_code_next_to_a_trainers_class_is_refused_all_the_same(
             "logs": collections.defaultdict(list, {"loss": [0.5]}),
             "folder": Path("/tmp/x"),
             "slice": slice(1, 2),
+            "types": [int, str, float, dict],
         },
     ],
 )
@@ -337,8 +338,13 @@ def test_averaged_weights(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
     plain = {name: value * 0 for name, value in WEIGHTS.items()}
     torch.save({"state_dict": plain, "state_dict_ema": WEIGHTS}, path)
     assert not any(value.any() for value in read_foreign(path).tensors.values())
-    assert "'state_dict' and 'state_dict_ema' (averaged) the first are taken" in caplog.text
+    assert "'state_dict' (plain) and 'state_dict_ema' (ema) the first are taken" in caplog.text
     assert "--config weights=ema takes the others" in caplog.text
+    averaged = read_foreign(path, "ema").tensors
+    assert all(torch.equal(averaged[name], value) for name, value in WEIGHTS.items())
+    flat = {f"online_model.{k}": v * 0 for k, v in WEIGHTS.items()}
+    flat |= {f"ema_model.{k}": v for k, v in WEIGHTS.items()}
+    torch.save(flat, path)  # of ema-pytorch
     averaged = read_foreign(path, "ema").tensors
     assert all(torch.equal(averaged[name], value) for name, value in WEIGHTS.items())
     torch.save({"state_dict": WEIGHTS}, path)
@@ -346,12 +352,42 @@ def test_averaged_weights(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
         read_foreign(path, "ema")
 
 
+@pytest.mark.parametrize(
+    "others",
+    [
+        lambda plain: {
+            "ema_state_dict": {"steps": torch.tensor(2)}
+            | {f"module.{k}": v for k, v in plain.items()},
+            "message_hub": {"log_scalars": {}},
+        },
+        lambda plain: {
+            "current_model_state": plain,
+            "averaging_state": {"n_averaged": torch.tensor(2)},
+        },
+    ],
+    ids=["mmengine", "lightning"],
+)
+def test_trainers_that_store_averaged_weights_as_the_state(
+    tmp_path: Path, others: Callable[..., dict[str, object]], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "x.pth"
+    plain = {name: value * 0 for name, value in WEIGHTS.items()}
+    torch.save({"state_dict": WEIGHTS, **others(plain)}, path)
+    check(path)
+    assert "'state_dict' (ema) and " in caplog.text
+    assert "--config weights=plain takes the others" in caplog.text
+    averaged, current = read_foreign(path, "ema").tensors, read_foreign(path, "plain").tensors
+    assert all(torch.equal(averaged[name], value) for name, value in WEIGHTS.items())
+    assert current.keys() == WEIGHTS.keys()
+    assert not any(value.any() for value in current.values())
+
+
 def test_weights_below_a_name(tmp_path: Path) -> None:
     path = tmp_path / "x.pth"
     both = {"student." + k: v for k, v in WEIGHTS.items()}
     torch.save({**both, "teacher.0.bias": torch.zeros(2)}, path)
     assert read_foreign(path, "student").tensors.keys() == WEIGHTS.keys()
-    with pytest.raises(ModelError, match=r"begins with 'pupil\.'; .*: student, teacher"):
+    with pytest.raises(ModelError, match=r"begins with 'pupil'; .*: student, teacher"):
         read_foreign(path, "pupil")
 
 
