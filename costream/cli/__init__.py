@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "models": ("costream.cli.models", "List, show, fetch, import and verify models and weights."),
     "features": ("costream.cli.features", "Write feature files of video or audio."),
     "find": ("costream.cli.find", "Find moments in recordings that look like an example."),
+    "clips": ("costream.cli.clips", "Cut the segments of results out of their sources."),
     "search": ("costream.cli.search", "Find events of watches in their store."),
     "report": ("costream.cli.report", "Show results as a page or image; compare two runs."),
     "train": ("costream.cli.train", "Train a model on custom classes from labelled recordings."),

@@ -18,6 +18,7 @@ from costream.core.errors import SourceError
 from costream.core.places import Place
 from costream.core.records import Header
 from costream.draw.box_overlay import draw_places
+from costream.sinks.result_sources import source_file
 from costream.sources.base import SAME_TIME_S
 from costream.sources.media.container import open_container
 from costream.sources.media.decode_errors import DecodeErrors
@@ -52,12 +53,8 @@ def find_media(header: Header | None, result: Path) -> Path | str:
         return f"The source holds {header.kind or 'no pictures'}, so there are no pictures."
     if header.began is not None:
         return "The source is live, so there are no pictures."
-    for path in (Path(header.source), result.parent / Path(header.source).name):
-        try:
-            if path.is_file():  # never a pipe or a device: reading those may block forever
-                return path
-        except (OSError, ValueError):
-            continue
+    if (path := source_file(header, result)) is not None:
+        return path
     return f"The source ({header.source}) no longer exists, so there are no pictures."
 
 
