@@ -148,6 +148,22 @@ def test_eventful_vit():
     torch.testing.assert_close(some(frames[2]), model(frames[2]))
 
 
+def test_eventful_vit_without_a_policy_is_the_network():
+    model, frames = Vit().eval(), torch.randn(3, 2, 3, 32, 32)
+    net = co.to_eventful(model)
+    state = net.init_state(2, frames[0])
+    for k in (0, 1, 1, 2):
+        torch.testing.assert_close(net.forward_step(frames[k], state), model(frames[k]))
+    assert net.operations.total == 2 * net.count_macs()
+    net.forward_step(frames[2], state)
+    assert not net.operations.total  # nothing has changed
+    some = torch.stack([frames[2, 0], frames[0, 1]])
+    torch.testing.assert_close(net.forward_step(some, state), model(some))
+    assert net.operations.total == net.count_macs()
+    torch.testing.assert_close(net.forward_step(some, state, co.TopTokens(1)), model(some))
+    assert net.operations.total == 2 * net.count_macs()  # in full after exact frames
+
+
 @pytest.mark.parametrize("kind", ["ViT", "DeiT", "Dinov2", "Dinov2WithRegisters", "Siglip"])
 def test_eventful_models_of_transformers(kind):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")

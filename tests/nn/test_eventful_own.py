@@ -86,7 +86,7 @@ def test_windows_and_relative_positions():
 def test_a_policy_within_a_budget(attention):
     torch.manual_seed(0)
     model: Any = Shifted().eval() if attention == "own" else Vit().eval()
-    net, given = co.to_eventful(model, attention=attention), frames(2, 1)
+    net, given = co.to_eventful(model, EVERY, attention=attention), frames(2, 1)
     with pytest.raises(ValueError, match="set when a stream begins"):
         co.policy_within(net, 1_000_000)
     state = net.init_state(1, given[0])
@@ -154,6 +154,21 @@ def test_models_of_transformers(kind):
         torch.testing.assert_close(out, model(frame).last_hidden_state, rtol=0, atol=1e-5)
     net.forward_step(given[0], state, co.TopShare(0.25))
     assert net.operations.linear < 0.3 * net.count_macs()
+
+
+def test_rows_that_have_not_changed_are_kept_exactly(monkeypatch):
+    monkeypatch.setattr("costream.nn.eventful.own_attention.SMALL", 0)
+    model, given = Shifted().eval(), frames(5)
+    net = co.to_eventful(model, attention="own")
+    state = net.init_state(2, given[0])
+    totals = []
+    for k in (0, 1, 1, 1, 2, 2, 0):
+        torch.testing.assert_close(net.forward_step(given[k], state), model(given[k]))
+        totals.append(net.operations.linear)
+    assert totals[3] == 0 < totals[1] <= totals[0]
+    given[0, :, :, :8, :8] += 1  # one patch, and so one window of the first block
+    torch.testing.assert_close(net.forward_step(given[0], state), model(given[0]))
+    assert 0 < net.operations.linear < totals[0]
 
 
 def test_a_network_without_linear_layers_is_refused():

@@ -22,6 +22,10 @@ from costream.nn.eventful.gates import pass_tokens
 from costream.nn.eventful.policies import Policy
 from costream.nn.operation import ConversionError
 from costream.nn.state import State, zeros
+from costream.nn.timing import check_shape
+
+_FEW = 0.25  # share of rows; a product of these is faster than one of all
+SMALL = 10_000_000  # multiplications; a product of fewer is faster than to see what has changed
 
 
 @dataclass
@@ -44,10 +48,12 @@ class _Frame:
     """Context of the gated layers while the network takes a frame; ``state`` None: a clip."""
 
     state: GatedRowsState | None = None
-    policy: Policy
+    policy: Policy | None
     operations: Operations
     fresh: Sequence[bool]
     call = 0  # number of the next call
+    new: bool | None = None  # whether the rows of the first layer have changed
+    dense = False  # the other layers compute all rows
     seen: list[_Call] | None = None  # calls are listed here
 
 
@@ -70,11 +76,44 @@ class _GatedLinear(nn.Module):
         gated = frame.state.calls[frame.call]
         frame.call += 1
         rows = x.reshape(len(gated.reference), -1, x.shape[-1])
+        if frame.policy is None:
+            return self._exactly(rows, gated).view(*x.shape[:-1], -1)
         chosen = pass_tokens(rows, gated.reference, frame.fresh, frame.policy, frame.operations)
         begin_buffer(gated.buffer, chosen, layer.bias)
         frame.operations.count_linear(sum(chosen.counts), layer)
         chosen.put(layer(chosen.take(rows)), gated.buffer)
         return gated.buffer.clone().view(*x.shape[:-1], -1)
+
+    def _exactly(self, rows: Tensor, gated: GatedState) -> Tensor:
+        """Return the layer of ``rows`` [B, N, C]; those that have not changed are not computed.
+
+        Once many rows of a new frame have changed, the layers after that compute all, and keep what
+        they have: references and results of a layer fit each other, whichever frame they are of.
+        """
+        frame, layer = self._frame, self._layer[0]
+        check_shape(rows.shape, gated.reference.shape)
+        flat, reference = rows.flatten(0, 1), gated.reference.flatten(0, 1)
+        if frame.dense or len(flat) * layer.weight.numel() < SMALL:
+            frame.operations.count_linear(len(flat), layer)
+            return layer(rows)  # type: ignore[no-any-return]
+        fresh, first = any(frame.fresh), frame.new is None
+        same = not fresh and torch.equal(flat, reference)
+        frame.new = not same if first else frame.new
+        if same:
+            return gated.buffer.clone()
+        changed = (flat != reference).any(-1).nonzero().flatten()
+        if fresh or len(changed) > _FEW * len(flat):
+            frame.operations.count_linear(len(flat), layer)
+            new: Tensor = layer(rows)
+            frame.dense = bool(frame.new) and not fresh
+            if first or not frame.dense:
+                gated.buffer.copy_(new)
+                gated.reference.copy_(rows)
+            return new
+        frame.operations.count_linear(len(changed), layer)
+        gated.buffer.flatten(0, 1)[changed] = layer(flat[changed])
+        reference[changed] = flat[changed]
+        return gated.buffer.clone()
 
 
 class GatedRows(nn.Module):
@@ -84,7 +123,7 @@ class GatedRows(nn.Module):
     weights, which are copies of the network's.
     """
 
-    def __init__(self, model: nn.Module, policy: Policy) -> None:
+    def __init__(self, model: nn.Module, policy: Policy | None) -> None:
         super().__init__()
         self._frame, self.policy, self._calls = _Frame(), policy, list[_Call]()
         self.model = copy.deepcopy(model)
@@ -128,10 +167,11 @@ class GatedRows(nn.Module):
         """Take a frame [B, ...] of every stream, return the network's output.
 
         The first frame of a stream is computed in full. ``policy``: for this frame, which rows
-        each gate passes.
+        each gate passes; without one those that have changed, which is exact.
         """
         frame, self.operations = self._frame, Operations()
         frame.policy, frame.operations, frame.call = policy or self.policy, self.operations, 0
+        frame.new, frame.dense = None, False
         frame.fresh, frame.state = [not n for n in state.steps.tolist()], state
         try:
             out = self.model(x)

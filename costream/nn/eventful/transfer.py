@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from costream.nn.block import ACTIVATIONS
 from costream.nn.encoder_layers import EncoderLayer, find_layers, match
-from costream.nn.eventful.block import EventfulBlock, EventfulBlockState
+from costream.nn.eventful.block import EventfulBlock, EventfulBlockState, GatedState
 from costream.nn.eventful.counts import Operations
 from costream.nn.eventful.own_attention import GatedRows
-from costream.nn.eventful.policies import Policy, TopShare, TopTokens
+from costream.nn.eventful.policies import Policy, TopTokens
 from costream.nn.operation import ConversionError
 from costream.nn.state import State, zeros
+from costream.nn.timing import check_shape
 
 _OWN = "attention='own' gates the linear layers of any transformer"
 
@@ -26,15 +27,41 @@ _OWN = "attention='own' gates the linear layers of any transformer"
 class EventfulState(State):
     """State of a network of eventful blocks."""
 
-    steps: Tensor  # int64 [B], frames since the start
+    steps: Tensor  # int64 [B], frames with a policy since the start, or since one without
+    exact: Tensor  # int64 [B], frames without
     blocks: tuple[EventfulBlockState, ...]
+    kept: tuple[GatedState, ...]  # tokens before and after each block in the last exact frame
+
+
+def _kept_or_new(
+    x: Tensor, kept: GatedState, fresh: Sequence[bool], compute: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Return the results [B, N, O] for tokens [B, N, C], computed where a stream's have changed.
+
+    ``kept``: tokens and results of the last frame, which these become.
+    """
+    check_shape(x.shape, kept.reference.shape)
+    rows = []
+    for k, (new, old) in enumerate(zip(x, kept.reference, strict=True)):
+        # The first token is compared first: attention among all spreads a change to it.
+        same = not fresh[k] and torch.equal(new[:1], old[:1]) and torch.equal(new, old)
+        rows += [] if same else [k]
+    if len(rows) == len(x):
+        new = compute(x)
+        kept.buffer.copy_(new)
+        kept.reference.copy_(x)
+        return new
+    if rows:
+        kept.buffer[rows] = compute(x[rows])
+        kept.reference[rows] = x[rows]
+    return kept.buffer.clone()
 
 
 class _Step:
     """Context of the blocks while the network takes a frame; ``state`` None: a clip."""
 
     state: EventfulState | None = None
-    policy: Policy
+    policy: Policy | None
     operations: Operations
     fresh: Sequence[bool]
     tokens = 0  # of the last frame
@@ -50,12 +77,22 @@ class _Gated(nn.Module):
     def forward(self, x: Tensor, *_: Any, **__: Any) -> Any:
         step, row = self.step, x.unsqueeze(1)  # tokens as a picture of one row
         step.tokens = x.shape[1]
-        if step.state is None:
-            out = self.block(row)
-        else:
-            state = step.state.blocks[self.number]
-            out = self.block.forward_step(row, state, step.fresh, step.policy, step.operations)
+        out = self.block(row) if step.state is None else self._step(row, step.state)
         return (out.squeeze(1),) if self.several else out.squeeze(1)
+
+    def _step(self, row: Tensor, state: EventfulState) -> Tensor:
+        step = self.step
+        if step.policy is not None:
+            block = state.blocks[self.number]
+            return self.block.forward_step(row, block, step.fresh, step.policy, step.operations)
+        kept = state.kept[self.number]
+        out = _kept_or_new(
+            row[:, 0],
+            kept,
+            step.fresh,
+            lambda x: self.block(x[:, None], step.operations)[:, 0],
+        )
+        return out[:, None]
 
 
 class EventfulTransformer(nn.Module):
@@ -65,7 +102,9 @@ class EventfulTransformer(nn.Module):
     the blocks in the last step.
     """
 
-    def __init__(self, model: nn.Module, layers: Sequence[EncoderLayer], policy: Policy) -> None:
+    def __init__(
+        self, model: nn.Module, layers: Sequence[EncoderLayer], policy: Policy | None
+    ) -> None:
         super().__init__()
         self._step, self.policy = _Step(), policy
         memo: dict[int, Any] = {}
@@ -90,23 +129,33 @@ class EventfulTransformer(nn.Module):
             self(frame[:1])
         tokens = self._step.tokens
         blocks = tuple(block.init_state(batch_size, 1, tokens) for block in self._blocks)
-        return EventfulState(zeros(batch_size), blocks)
+        kept: tuple[GatedState, ...] = ()
+        if self.policy is None:
+            shapes = [(block.dim, block.input_layer_norm.weight) for block in self._blocks]
+            kept = tuple(
+                GatedState(*(zeros(batch_size, tokens, dim, like=like) for _ in range(2)))
+                for dim, like in shapes
+            )
+        return EventfulState(zeros(batch_size), zeros(batch_size), blocks, kept)
 
     @torch.no_grad()
     def forward_step(self, x: Tensor, state: EventfulState, policy: Policy | None = None) -> Any:
         """Take a frame [B, ...] of every stream, return the network's output.
 
-        The first frame of a stream is computed in full. ``policy``: for this frame, which tokens
-        each gate passes.
+        The first frame of a stream is computed in full, as is one after a frame without a policy.
+        ``policy``: for this frame, which tokens each gate passes.
         """
         step, self.operations = self._step, Operations()
         step.policy, step.operations = policy or self.policy, self.operations
-        step.fresh, step.state = [not n for n in state.steps.tolist()], state
+        steps = state.exact if step.policy is None else state.steps
+        step.fresh, step.state = [not n for n in steps.tolist()], state
         try:
             out = self.model(x)
         finally:
             step.state = None
-        state.steps += 1
+        steps += 1
+        if step.policy is None:
+            state.steps.zero_()
         return out
 
     def count_macs(self, updated: int | None = None) -> int:
@@ -148,16 +197,18 @@ def _block(layer: EncoderLayer) -> EventfulBlock:
 def to_eventful(
     model: nn.Module, policy: Policy | None = None, *, attention: str = "exact"
 ) -> EventfulTransformer | GatedRows:
-    """Return a vision transformer that computes only the tokens that have changed.
+    """Return a vision transformer that computes only what has changed.
 
-    When all tokens pass, the outputs equal the network's. Class tokens and registers are
-    gated like the others.
+    Without a policy, outputs equal the network's: a block is computed again, in full, where any of
+    its tokens has changed since the last frame (among all tokens, one that changes changes all).
+    With a policy, gates pass the tokens that it chooses, and the others keep their last results; it
+    is faster than the network if the products are large enough (see the manual). Class tokens
+    and registers are gated like the others.
 
     Args:
         model: DeiT, DINOv2, SigLIP, ViT and others of their structure, of transformers or timm,
             with softmax attention among all tokens and any head; see ``encoder_layers``.
-        policy: which tokens pass; a quarter of them if left out. Each step may have another one,
-        such
+        policy: which tokens pass, such as ``TopShare(0.25)``. Each step may have another one, such
             as one that ``policy_within`` makes of a budget.
         attention: "exact" updates it where tokens have changed; "own" leaves it to the network,
             which computes it in full, and gates every linear layer over tokens: for any network,
@@ -168,11 +219,10 @@ def to_eventful(
     """
     if attention not in ("exact", "own"):
         raise ValueError(f"attention {attention!r} is neither 'exact' nor 'own'")
-    chosen = policy or TopShare(0.25)
     if attention == "own":
-        return GatedRows(model, chosen).eval()
+        return GatedRows(model, policy).eval()
     try:
-        return EventfulTransformer(model, find_layers(model), chosen).eval()
+        return EventfulTransformer(model, find_layers(model), policy).eval()
     except ConversionError as error:
         raise ConversionError(f"{error}; {_OWN}") from error
 
