@@ -383,8 +383,7 @@ def import_command(
     if weights is not None and user_network is None:
         raise UsageError("is for the network of FILE.py:FUNCTION", where="--weights")
     for checkpoint in checkpoints if user_network is None else ():
-        if not checkpoint.is_file():
-            raise ModelError("there is no such file", where=checkpoint)
+        _check_file(checkpoint)
     if len(checkpoints) > 1 and not (name or output):
         raise UsageError("several checkpoints become one model: name it with --name")
     name = name or (output or (checkpoints[0] if user_network is None else user_network[0])).stem
@@ -441,3 +440,17 @@ def convert(
     write_weights(target, card, tensors)
     use = f"Licence class: {licence_class(card)}."
     say(f"{name}: {card.description} {use} See: costream models show {target}")
+
+
+def _check_file(checkpoint: Path) -> None:
+    """Raise ModelError unless this is a file."""
+    if checkpoint.is_file():
+        return
+    if not checkpoint.is_dir():
+        raise ModelError("there is no such file", where=checkpoint)
+    if (checkpoint / ".metadata").exists():
+        convert = "python -m torch.distributed.checkpoint.format_utils dcp_to_torch"
+        hint = f"join its files: {convert} {shlex.quote(str(checkpoint))} OUT.pth"
+        raise ModelError("a distributed checkpoint of PyTorch", where=checkpoint, hint=hint)
+    hint = "name the checkpoint in it; of parts, the first one or the index (.json)"
+    raise ModelError("this is a folder", where=checkpoint, hint=hint)
