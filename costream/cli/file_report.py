@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 
 import numpy as np
 
-from costream.core.errors import CostreamError, UsageError, reason_of
+from costream.core.errors import CostreamError, SourceError, UsageError, reason_of
 from costream.core.formatting import short_time
 from costream.core.records import Fault, SkeletonFrame, SourceInfo
 from costream.labels.collector import NoLabelsError, abbreviate
@@ -159,10 +159,13 @@ def _recording(uri: str, options: SourceOptions) -> FileReport:
 
 
 def _about(info: SourceInfo) -> dict[str, str]:
-    rows = {} if info.duration_s is None else {"length": f"{info.duration_s:.2f} s"}
-    if info.width is not None:
-        rows["values a row"] = str(info.width)
-    return rows | ({"assumed": "; ".join(info.assumed)} if info.assumed else {})
+    width = {} if info.width is None else {"values a row": str(info.width)}
+    return width | _lasting(info.duration_s, info.assumed)
+
+
+def _lasting(duration_s: float | None, assumed: Sequence[str]) -> dict[str, str]:
+    rows = {} if duration_s is None else {"length": f"{duration_s:.2f} s"}
+    return rows | ({"assumed": "; ".join(assumed)} if assumed else {})
 
 
 def _next(kind: str, uri: str) -> dict[str, str]:
@@ -172,13 +175,18 @@ def _next(kind: str, uri: str) -> dict[str, str]:
 
 def _media(uri: str, source: Source) -> dict[str, str]:
     """Return rows on a video or a sound; its streams are described by FFmpeg."""
-    with open_container(uri) as container:
+    try:
+        file = open_sound(uri)
+        container = file.container
+    except SourceError:  # no sound in it
+        file, container = None, open_container(uri)
+    with container:
         streams = [*container.streams.video, *container.streams.audio]
         named = [s.codec_context.name for s in streams if s.codec_context is not None]
         rows = {"taken for": f"{container.format.long_name} ({', '.join(named)})"}
-        sound = next(iter(container.streams.audio), None)
         has_video = any(s.codec_context is not None for s in container.streams.video)
         begin = container.start_time
+        sound = file and f"{file.stream.rate} Hz, {file.stream.channels} channel(s)"
     if has_video:
         try:
             info = source.open()
@@ -188,21 +196,13 @@ def _media(uri: str, source: Source) -> dict[str, str]:
         rate = f"{info.rate_hz:g} frames a second" if info.rate_hz else ""
         rows["video"] = ", ".join(filter(None, (size, rate)))
         rows |= _about(info)
-    if sound is not None:
-        rows["sound"] = f"{sound.rate} Hz, {sound.channels} channel(s)"
-        if not has_video:
-            rows |= _about_sound(uri)
+    if file is not None and sound:
+        rows["sound"] = sound
+        rows |= {} if has_video else _lasting(file.duration_s, file.assumed)
     if begin and begin > 1e6:
         rows["begins at"] = short_time(begin / 1e6)
     command = "detect" if has_video else "listen"
     return rows | {"next": f"costream {command} {quote(uri)}"}
-
-
-def _about_sound(uri: str) -> dict[str, str]:
-    sound = open_sound(uri)
-    sound.container.close()
-    rows = {} if sound.duration_s is None else {"length": f"{sound.duration_s:.2f} s"}
-    return rows | ({"assumed": "; ".join(sound.assumed)} if sound.assumed else {})
 
 
 def _skeleton(uri: str, options: SourceOptions) -> FileReport:
