@@ -82,18 +82,19 @@ def _packets(
     The keyframe is the first. Raises ValueError if they are too large.
     """
     video, packets, size = wanted[0], list[PacketCopy](), 0
-    last_s = float("inf")
-    end_s = last_s if options.end_s is None else options.end_s
+    end_s = float("inf") if options.end_s is None else options.end_s
+    last_s: float | None = None  # when the last frame is shown
     for packet in container.demux(wanted):
         if packet.dts is None or packet.size == 0:
             continue
         copy = PacketCopy.of(packet, float(packet.dts * packet.time_base - zero_s))
         is_video = packet.stream is video
         shown_s = _shown_s(copy, zero_s)
-        if is_video and (copy.time_s >= end_s or shown_s > last_s):
-            break
-        if is_video and shown_s >= end_s:  # those that refer to it are shown before it
-            last_s = shown_s
+        if is_video and shown_s >= end_s:
+            is_last = copy.time_s < end_s and last_s is None  # others may refer to it
+            if not is_last and shown_s > (last_s or end_s):
+                break
+            last_s = shown_s if is_last else last_s
         if is_video and copy.key and (not packets or shown_s <= options.start_s + SAME_TIME_S):
             sound = [p for p in packets if p.stream != copy.stream and p.time_s >= shown_s]
             packets = [copy, *sound]
