@@ -61,16 +61,20 @@ def test_what_rules_mean(text, fields):
         ("fall>=", 7, "a probability"),
         ("fall>=80", 7, "from 0 to 1, not '80'"),
         ("fall>=nan", 7, "from 0 to 1"),
-        ("fall >= 0.8 0.9", 13, "'for' or 'until' or 'every', not '0.9'"),
+        (
+            "fall >= 0.8 0.9",
+            13,
+            "'for', 'until', 'every', 'between', 'on', 'at most' or 'again after', not '0.9'",
+        ),
         ("fall for", 9, "a time"),
         ("fall for 2w", 10, "a time, as in 2s or 1h30m, not '2w'"),
-        ("fall for 2s for 3s", 13, "'until' or 'every'"),
+        ("fall for 2s for 3s", 13, "'until', 'every', "),
         ("fall until 2s", 12, "a probability"),
         ("'fall>=0.8", 1, "a closing quote"),
         ("gap", 4, "'>=' and a time"),
         ("gap>=0s", 6, "a time above 0"),
         ("gap>=2s until 0.5", 9, "'every'"),
-        ("lost>=2s", 5, "'for' or 'every'"),
+        ("lost>=2s", 5, "'for', 'every', "),
     ],
 )
 def test_where_a_mistake_is(text, column, wanted):

@@ -14,7 +14,7 @@ from typing import Any
 
 from costream.core.clock import parse_time, utc
 from costream.core.errors import UsageError
-from costream.core.formatting import counted
+from costream.core.formatting import counted, short_time
 from costream.core.records import Alert, FeedState
 from costream.runtime.alerts.actions import (
     AlertEvent,
@@ -173,8 +173,11 @@ class Alerts:
     def _log_held(self) -> None:
         for name, feed in self._feeds.items():
             for held, rule in ((e.held, e.rule) for e in feed.evaluators if e.held):
-                what = f"{counted(held, 'alert')} held back: one every {rule.every_s:g} s at most"
-                log.warning("%s: %s: %s (every TIME in the rule)", name, rule.text, what)
+                limits = [f"one every {rule.every_s:g} s at most (every TIME in the rule)"]
+                if rule.most is not None:
+                    limits.append(f"{rule.most} in {short_time(rule.most_s, 0)} at most")
+                what = f"{counted(held, 'alert')} held back: {', '.join(limits)}"
+                log.warning("%s: %s: %s", name, rule.text, what)
 
     def _take(self, feed: str, alert: Alert, at_s: float, scene: Scene | None = None) -> Alert:
         """Start the clip and actions of an alert for time ``at_s``; return the alert to record."""

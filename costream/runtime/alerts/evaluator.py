@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,7 @@ class _Watched:
     since_s: float | None = None  # None: it does not hold
     armed: bool = True
     counts: bool = True  # presence has lasted long enough at one step since then
+    fired_s: float = math.inf  # of the last alert
     held_s: float | None = None  # since_s of the alert that the pause of the rule holds back
 
 
@@ -58,26 +61,33 @@ class RuleEvaluator:
     """
 
     def __init__(
-        self, rule: Rule, classes: RuleLabels, places: Mapping[str, str] | None = None
+        self,
+        rule: Rule,
+        classes: RuleLabels,
+        places: Mapping[str, str] | None = None,
+        now: Callable[[], datetime] = datetime.now,
     ) -> None:
         """``places``: kinds of the feed's zones and lines by name; None: there can be none.
 
+        ``now`` returns the time of day and the date, on the clock of the place; it may jump.
+
         UsageError when the rule does not fit the labels or the places.
         """
-        self.rule = rule
+        self.rule, self._now = rule, now
         named = targets(rule, classes) if rule.kind in ("label", *PLACED) else ()
         if rule.kind in PLACED:
             _check_place(rule, places)
         self._targets = named if rule.kind == "label" else ()
         self._lasting = classes.lasting
         self._label = None if rule.label == ANY or not named else named[0].label
-        self._fired_for: set[int] = set()  # objects in the zone for which it has fired
+        self._fired_for: dict[int, float] = {}  # objects in the zone for which it has fired: when
         self._waiting: dict[int, float] = {}  # objects held back: start of their visits
         self.holding = False  # whether its condition holds now; of crossings: for PULSE_S
         self._persons: dict[int | None, _Person] = {}
         self._away = _Watched()
         self._there = _Watched()  # of "not in", "count" and levels
         self._fired_s = self._crossed_s = -math.inf
+        self._newest_s = deque[float](maxlen=rule.most)  # times of the last alerts
         self.held = 0  # alerts that the pause of the rule has held back
         self._before = 0  # of these, those before the last alert
 
@@ -139,7 +149,7 @@ class RuleEvaluator:
         due.sort(key=lambda one: -one[0])
         alerts: list[Alert] = []
         for score, target, watched in due:
-            if time_s - person.fired_s >= self.rule.every_s - SLACK_S:
+            if self._admits(time_s, person.fired_s):
                 person.fired_s = time_s
                 alerts.append(self._alert(watched, time_s, target.label, score, person=number))
             elif time_s > person.fired_s:
@@ -226,36 +236,55 @@ class RuleEvaluator:
                 else []
             )
         visits = presence.visits(rule.place, self._label)
-        self._fired_for &= visits.keys()
+        self._fired_for = {n: at_s for n, at_s in self._fired_for.items() if n in visits}
         self._waiting = {n: held_s for n, held_s in self._waiting.items() if n in visits}
         alerts, self.holding = [], False
         for number, visit in visits.items():
             watched = _Watched(visit.since_s, number not in self._fired_for and visit.out_s is None)
+            if visit.out_s is None:
+                watched.fired_s = self._fired_for.get(number, math.inf)
             watched.held_s = self._waiting.get(number)
             self.holding = self.holding or self._lasts(watched, time_s)
             if self._holds(watched, time_s):
                 alerts += self._fire(watched, time_s, visit.label, visit.score, id=number)
-                if not watched.armed:
-                    self._fired_for.add(number)
+                if watched.fired_s == time_s:
+                    self._fired_for[number] = time_s
                 if watched.held_s is not None:
                     self._waiting[number] = watched.held_s
         return alerts
 
     def _holds(self, watched: _Watched, time_s: float) -> bool:
-        return watched.armed and self._lasts(watched, time_s)
+        again_s = self.rule.again_s
+        again = again_s is not None and time_s - watched.fired_s >= again_s - SLACK_S
+        return (watched.armed or again) and self._lasts(watched, time_s)
 
     def _lasts(self, watched: _Watched, time_s: float) -> bool:
         """Return whether a condition has held for long enough, whether or not it may fire again."""
         since_s = watched.since_s
         lasts = since_s is not None and time_s - since_s >= self.rule.for_s - SLACK_S
-        return lasts and watched.counts
+        return lasts and watched.counts and self._is_on_time
+
+    @property
+    def _is_on_time(self) -> bool:
+        times = self.rule.times
+        return times is None or times.contains(self._now())
+
+    def _admits(self, time_s: float, fired_s: float) -> bool:
+        """Return whether the pause after ``fired_s``, and the most alerts in a time, admit one."""
+        rule, newest_s = self.rule, self._newest_s
+        is_full = rule.most is not None and len(newest_s) == rule.most
+        if is_full and time_s - newest_s[0] < rule.most_s - SLACK_S:
+            return False
+        return time_s - fired_s >= rule.every_s - SLACK_S
 
     def _fire(
         self, watched: _Watched, time_s: float, label: str, score: float, **more: Any
     ) -> list[Alert]:
         if watched.since_s is None:
             return []
-        if time_s - self._fired_s < self.rule.every_s - SLACK_S:
+        if not self._is_on_time:
+            return []
+        if not self._admits(time_s, self._fired_s):
             self._hold(watched)
             return []
         self._fired_s = time_s
@@ -270,7 +299,9 @@ class RuleEvaluator:
         self, watched: _Watched, time_s: float, label: str, score: float, **more: Any
     ) -> Alert:
         assert watched.since_s is not None
-        watched.armed = False
+        watched.armed, watched.fired_s = False, time_s
+        if self.rule.most is not None:
+            self._newest_s.append(time_s)
         self.held -= watched.held_s == watched.since_s  # late, but not lost
         held, self._before = self.held - self._before, self.held
         about = {"place": self.rule.place or None, "held": held or None, **more}

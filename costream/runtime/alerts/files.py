@@ -33,6 +33,9 @@ class AlertRules:
             if rule.kind != "label":
                 what = f"{rule.text!r}: only rules about labels apply here"
                 raise UsageError(what, where="--on", hint="as in 'error>=0.8 for 3s'")
+            if rule.times is not None:
+                what = f"{rule.text!r}: data of files have no times of day"
+                raise UsageError(what, where="--on", hint="omit 'between' and 'on'")
         heads = model.info.heads
         classes = RuleLabels.of((head.card, options.timeline(head.card)) for head in heads)
         rules = cls(options, alerts, classes)

@@ -11,6 +11,10 @@ A rule is one line::
     gap >= TIME [every TIME]
     lost [for TIME] [every TIME]
 
+and at the end of any of these::
+
+    [between 22:00-06:00] [on Mon-Fri,Sun] [at most N a minute|an hour|a day] [again after TIME]
+
 * ``LABEL`` is a label of the model, quoted if it contains ``>`` or a keyword of the rule syntax, as
   ``ZONE`` and ``LINE`` are;
   ``*`` is any label but the background, as if the rule were written once for each.
@@ -30,6 +34,9 @@ A rule is one line::
 * ``gap`` fires once the feed has delivered no data for ``TIME``; ``lost`` when its connection is
   lost or cannot be made, or has been down for ``TIME``. Either fires again only after data have
   arrived, and ``every`` applies to it too.
+* Outside the times of ``between`` and ``on``, by the clock of this machine, the condition of a rule
+  does not hold; a time such as ``for`` may begin before. ``at most`` limits the alerts of a rule on
+  one feed, ``again after`` repeats an alert while its condition goes on holding.
 
 A TIME is ``2s``, ``0.5``, ``1h30m`` or ``1:30``. The clauses after LABEL may come in any order.
 """
@@ -40,13 +47,14 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from costream.core.clock import parse_time
 from costream.core.errors import UsageError
 from costream.core.hysteresis import LastingPresence
 from costream.core.records import LOW
 from costream.core.spelling import composed, folded
+from costream.runtime.alerts.daytimes import DayTimes, parse_days, parse_range
 from costream.weights_io.card import Card, Timeline
 
 EVERY_S = 30.0
@@ -54,6 +62,8 @@ _MOST = 1000  # objects that a rule counts to
 _LOUDEST_DB = 200.0
 ANY = "*"
 _WORDS = ("for", "until", "every", "in", "crosses")
+_FIRST_WORDS = {"at": "at most", "again": "again after"}
+_SPANS_S = {"minute": 60.0, "hour": 3600.0, "day": 86_400.0}
 HEARD = ("level", "sound")
 LOUD_DB = 12.0
 _LEVEL = re.compile(r"(?P<number>[-+]?[0-9.]+)(?P<unit>dBA?)?", re.IGNORECASE)
@@ -80,6 +90,10 @@ class Rule:
     number: int = 0  # of "count"
     level: float = 0.0  # of "level"
     unit: Literal["dB", "dBA"] = "dB"
+    times: DayTimes | None = None  # when it may fire; None: always
+    most: int | None = None  # alerts in ``most_s``; None: no limit
+    most_s: float = 0.0
+    again_s: float | None = None  # it fires again after this time if its condition still holds
     where: str = field(default="--on", compare=False)  # the option or file it is in, for messages
 
     @property
@@ -189,6 +203,12 @@ class _Token:
     at: int  # place in the rule, from 0
 
 
+def _alternatives(words: Sequence[str]) -> str:
+    """Return the clauses that may follow, by their first words, for a message."""
+    *names, last = (f"'{_FIRST_WORDS.get(word, word)}'" for word in words)
+    return f"{', '.join(names)} or {last}" if names else last
+
+
 class _Parser:
     """Reads one rule from left to right."""
 
@@ -278,19 +298,77 @@ class _Parser:
 
     def _ended(self, rule: Rule, *allowed: str) -> Rule:
         """Return ``rule`` with the clauses up to its end: ``allowed`` ones and "every"."""
-        left = [*allowed, "every"]
+        left = [
+            *allowed,
+            "every",
+            "between",
+            "on",
+            "at",
+            *([] if rule.kind == "crosses" else ["again"]),
+        ]
+        found: dict[str, Any] = {}
         while self._peek.kind != "end":
             word = self._advance()
             if word.kind != "word" or word.text not in left:
-                raise self._error(word, " or ".join(f"'{name}'" for name in left) or "the end")
+                raise self._error(word, _alternatives(left))
             left.remove(word.text)
-            if word.text == "until":
-                rule = replace(rule, until=self._probability())
-            elif word.text == "for":
-                rule = replace(rule, for_s=self._time())
-            else:
-                rule = replace(rule, every_s=self._time())
-        return rule
+            found |= self._clause(word.text)
+        days = {name: found.pop(name) for name in ("begin", "end", "days") if name in found}
+        if days:
+            found["times"] = DayTimes(**days)
+        if found.get("again_s") is not None:
+            found.setdefault("every_s", min(rule.every_s, found["again_s"]))
+        return replace(rule, **found)
+
+    def _clause(self, word: str) -> dict[str, Any]:
+        """Return the fields of the clause that begins with a word, and takes the rest of it."""
+        if word == "until":
+            return {"until": self._probability()}
+        if word in ("for", "every"):
+            return {f"{word}_s": self._time()}
+        if word == "between":
+            token = self._take("word", None, "times of day, as in 22:00-06:00")
+            span = parse_range(token.text)
+            if span is None:
+                raise self._error(token, "times of day, as in 22:00-06:00")
+            return {"begin": span[0], "end": span[1]}
+        if word == "on":
+            token = self._take("word", None, "days, as in Mon-Fri or Sat,Sun")
+            days = parse_days(token.text)
+            if days is None:
+                raise self._error(token, "days, as in Mon-Fri or Sat,Sun")
+            return {"days": days}
+        if word == "at":
+            return self._limit()
+        self._take("word", "after", "'after' and a time: again after 10min")
+        return {"again_s": self._time()}
+
+    def _limit(self) -> dict[str, Any]:
+        """Return the fields of "most N an hour"."""
+        wanted = "'most', a number and a time: at most 3 an hour"
+        self._take("word", "most", wanted)
+        number = self._take("word", None, "a number, as in: at most 3 an hour")
+        if not number.text.isdecimal() or not 0 < int(number.text) <= _MOST:
+            raise self._error(number, "an integer of at least 1")
+        for word in ("a", "an", "per"):
+            if self._peek.text == word:
+                self._advance()
+                break
+        token = self._take("word", None, "'a minute', 'an hour' or 'a day'")
+        if token.text not in _SPANS_S:
+            raise self._error(token, "'a minute', 'an hour' or 'a day'")
+        return {"most": int(number.text), "most_s": _SPANS_S[token.text]}
+
+    @property
+    def _begins_clause(self) -> bool:
+        """Whether a clause begins here. Labels may have the first words of some: put on jacket."""
+        after = self._tokens[min(self._next + 1, len(self._tokens) - 1)].text
+        return {
+            "between": after[:1].isdigit(),
+            "on": parse_days(after) is not None,
+            "at": after == "most",
+            "again": after == "after",
+        }.get(self._peek.text, self._peek.text in _WORDS)
 
     def _name(self) -> str:
         """Return the name of a zone or line."""
@@ -301,7 +379,9 @@ class _Parser:
             label = self._advance().text
         else:
             words = []
-            while self._peek.kind == "word" and self._peek.text not in (*_WORDS, *ends):
+            while self._peek.kind == "word" and not (
+                self._begins_clause or self._peek.text in ends
+            ):
                 words.append(self._advance().text)
             label = " ".join(words)
         if not label:
