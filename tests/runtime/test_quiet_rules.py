@@ -126,7 +126,6 @@ def test_no_alert_outside_the_time_and_none_too_many(scores, jumps_min, most):
         assert sum(time_s <= other < time_s + 60 for other in alerts) <= most
 
 
-
 def test_a_condition_that_holds_fires_when_its_time_begins():
     clock = lambda s: datetime(2026, 11, 29, 21, 59) + timedelta(seconds=s)  # noqa: E731
     assert fired("walk for 5s between 22:00-6:00", [0.9] * 90, 1.0, clock) == [60.0]
