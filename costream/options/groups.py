@@ -357,6 +357,11 @@ class AlertFlags(Group):
         bare="5,5",
         metavar="[BEFORE,AFTER]",
     )
+    speech_clips: bool = flag(
+        "--speech-clips/--no-speech-clips",
+        "Keep clips in which somebody speaks; without, a model of sound has to recognise speech.",
+        default=True,
+    )
     snapshots: str | None = flag(
         "--snapshots",
         "Save a picture of each alert, with boxes and places, in this folder.",

@@ -27,6 +27,7 @@ from costream.runtime.alerts.evaluator import RuleEvaluator
 from costream.runtime.alerts.rules import Rule, RuleLabels, parse_rule
 from costream.runtime.alerts.snapshots import SUFFIX as PICTURE_SUFFIX
 from costream.runtime.alerts.snapshots import AlertPicture, Scene
+from costream.runtime.alerts.speech import SpeechLog
 from costream.runtime.alerts.worker import Action, ActionWorker, LogLimiter
 from costream.runtime.levels import LevelMeter
 from costream.runtime.persons import PersonScores
@@ -49,6 +50,7 @@ class _Feed:
     workers: tuple[ActionWorker, ...]
     span: ClipSpan | None
     ring: PacketRing | None
+    speech: SpeechLog | None = None  # clips with speech are not kept
     without: LogLimiter = field(default_factory=LogLimiter)  # logs alerts without a clip
 
 
@@ -82,10 +84,14 @@ class Alerts:
         options: AlertOptions,
         classes: RuleLabels,
         places: Mapping[str, str] | None = None,
+        *,
+        speech_clips: bool = True,
     ) -> None:
         """Add a feed. Raises UsageError if a rule does not fit the labels, or clips have no folder.
 
         ``places``: kinds of its zones and lines by name; None: the model finds no objects.
+        ``speech_clips``: False: clips with speech are not written; UsageError if the model does not
+        recognise speech.
 
         Actions that several feeds share run one after the other.
         """
@@ -99,7 +105,8 @@ class Alerts:
         workers = (*self._common, *(self._workers[key] for key in actions))
         span = options.clips
         ring = None if span is None else PacketRing(span.before_s + _LATE_S)
-        self._feeds[feed] = _Feed(evaluators, workers, span, ring)
+        speech = None if speech_clips or ring is None else SpeechLog(classes.labels)
+        self._feeds[feed] = _Feed(evaluators, workers, span, ring, speech)
 
     def ring(self, feed: str) -> PacketRing | None:
         """Return the packet buffer of this feed (for Connecting.keeper); None without clips."""
@@ -120,6 +127,8 @@ class Alerts:
         for snapshots. ``meter``: the level of sound.
         """
         to = self._feeds[feed]
+        if to.speech is not None and None in scores:
+            to.speech.add(time_s, scores[None])
         step = (time_s, scores, presence, meter)
         alerts = [alert for evaluator in to.evaluators for alert in evaluator.push(*step)]
         return [self._take(feed, alert, alert.time_s, scene) for alert in alerts]
@@ -161,6 +170,9 @@ class Alerts:
         until_s = time.monotonic() + timeout_s
         self._log_held()
         rings = [feed.ring for feed in self._feeds.values() if feed.ring is not None]
+        for feed in self._feeds.values():
+            if feed.speech is not None:
+                feed.speech.close()
         for ring in rings:
             ring.close(0.0)  # start ending all of them at once
         for ring in rings:
@@ -191,7 +203,8 @@ class Alerts:
         if self._folder is not None and to.ring is not None and to.span is not None:
             path = self._folder / self._name(self._folder, feed, now, alert.label, SUFFIX)
             done = partial(_start, to.workers, event, wants_clip=True)
-            if to.ring.save(path, at_s, to.span.before_s, to.span.after_s, done):
+            admit = None if to.speech is None else partial(_without_speech, feed, to.speech)
+            if to.ring.save(path, at_s, to.span.before_s, to.span.after_s, done, admit):
                 _start(to.workers, event, path, wants_clip=False)
                 return replace(alert, clip=path.name)
             to.without.warn(
@@ -221,6 +234,13 @@ class Alerts:
             name = f"{stem}~{number}{suffix}"
         self._names.append(name)
         return name
+
+
+def _without_speech(feed: str, speech: SpeechLog, start_s: float, end_s: float) -> bool:
+    """Return whether a clip has no speech, and log if it has."""
+    if reason := speech.reason(start_s, end_s):
+        log.info("%s: a clip was not kept: %s", feed, reason)
+    return not reason
 
 
 def _start(

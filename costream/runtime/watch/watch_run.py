@@ -346,7 +346,8 @@ def _alerts(
     for spec in specs:
         check_model_options(options.with_places(spec.places), model, shares=True)
         places = {place.name: place.kind for place in spec.places} if objects else None
-        alerts.add(spec.name, spec.alerts, classes, places)
+        speech_clips = options.speech_clips
+        alerts.add(spec.name, spec.alerts, classes, places, speech_clips=speech_clips)
         heard = [rule for rule in spec.alerts.on if rule.kind in ("level", "sound")]
         if heard and model.info.sound is None and model.info.beside is None:
             where = f"{heard[0].where} {heard[0].text!r}"

@@ -34,6 +34,7 @@ LONGEST_PAUSE_S = 12.0
 _BACK_S = 1.0
 _AHEAD_S = 5.0  # of the elapsed time
 Done = Callable[[Path | None], None]
+Admit = Callable[[float, float], bool]  # start and end of a clip, seconds of the feed
 
 
 class _Stretch:
@@ -72,6 +73,7 @@ class _Recording:
     end_s: float
     due_s: float  # time.monotonic() at which it is written at the latest
     done: Done
+    admit: Admit | None = None
     size: int = 0  # bytes
     full: bool = False
 
@@ -159,12 +161,21 @@ class PacketRing:
                 if first and group.stretch is stretch:
                     group.shift(stretch.offset_s)
 
-    def save(self, path: Path, at_s: float, before_s: float, after_s: float, done: Done) -> bool:
+    def save(
+        self,
+        path: Path,
+        at_s: float,
+        before_s: float,
+        after_s: float,
+        done: Done,
+        admit: Admit | None = None,
+    ) -> bool:
         """Write a clip from ``before_s`` before ``at_s`` to ``after_s`` after it to ``path``.
 
         Times are those of the feed's steps. The clip begins at the last keyframe before that and
         contains only the connection at ``at_s``. It is written once its end has arrived or is
         overdue; then ``done`` is called in another thread with the path, or None if writing failed.
+        ``admit``, called in that thread before, returns whether the clip may be written at all.
         Returns False if nothing of that time is buffered or too many clips are waiting.
         """
         end_s = at_s + after_s
@@ -175,7 +186,7 @@ class PacketRing:
             packets = [p for group in groups for p in group.packets]
             due_s = time.monotonic() + max(0.0, end_s - packets[-1].time_s)
             due_s += self._pause_s + PATIENCE_S
-            recording = _Recording(path, groups[0].stretch, [], end_s, due_s, done)
+            recording = _Recording(path, groups[0].stretch, [], end_s, due_s, done, admit)
             for packet in packets:
                 recording.take(packet)
             recording.full = recording.full or recording.stretch is not self._stretch
@@ -242,6 +253,10 @@ class PacketRing:
     def _write_all(self) -> None:
         while (recording := self._next()) is not None:
             done: Path | None = recording.path
+            times_s = [packet.time_s for packet in recording.packets]
+            if recording.admit is not None and not recording.admit(min(times_s), max(times_s)):
+                recording.done(None)
+                continue
             try:
                 write_clip(recording.path, recording.stretch.tracks, recording.packets)
             except (av.FFmpegError, OSError, ValueError) as error:
