@@ -450,6 +450,11 @@ class MonitoringFlags(Group):
         "Serve metrics for Prometheus at http://127.0.0.1:PORT/metrics.",
         metavar="[HOST:]PORT",
     )
+    web: str | None = flag(
+        "--web",
+        "Serve a page with pictures, events and alerts at http://127.0.0.1:PORT/.",
+        metavar="[HOST:]PORT",
+    )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from costream.draw.palette import Palette
 from costream.report.html_tables import Cell, label_table, number, table
 from costream.report.label_stats import LabelStats
 from costream.report.markup import Html, folded, name, tag, unlisted
-from costream.report.section import Run, fact, status
+from costream.report.section import WELL, Run, fact, status
 from costream.report.time_axis import TimeAxis
 from costream.report.timeline_strip import small_strip, stretches
 
@@ -89,7 +89,7 @@ class ReportOverview:
         media_s, wall_s = sum(r.media_s for r in rows), sum(r.wall_s for r in rows)
         macs, dense = sum(r.macs for r in rows), sum(r.dense_macs for r in rows)
         speed = f"{times(media_s / wall_s)} real time" if wall_s > 0 else "all files together"
-        bad = sum(r.word != "complete" for r in rows)
+        bad = sum(r.word not in WELL for r in rows)
         outcome = f"{bad} not complete" if bad else "all complete"
         segments = sum(r.segments for r in rows)
         cards = [
@@ -132,7 +132,7 @@ class ReportOverview:
 
 
 def _cells(row: OverviewRow) -> Sequence[Cell]:
-    class_ = "pill" if row.word == "complete" else "pill warn"
+    class_ = "pill" if row.word in WELL else "pill warn"
     less = saving(row.macs, row.dense_macs)
     return (
         tag("a", name(row.title), href=row.href),

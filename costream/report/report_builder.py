@@ -19,6 +19,7 @@ from costream.report.run_pages import Pages
 from costream.report.run_summary import RunSummary
 from costream.report.section import MOST_OPEN, Run, section
 from costream.report.thumbnails import Thumbnails, find_media, take
+from costream.report.watch_page import WatchEvents
 from costream.sinks.atomic import TextOutput
 from costream.sinks.result_reader import NotAResultError, runs
 
@@ -49,6 +50,7 @@ class ReportBuilder:
         self._pages = pages
         self._several = False  # pages
         self._pictures = 0
+        self._watch = WatchEvents(None if pages is None else pages.report)
         self._body = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed by __exit__
             max_size=_SPOOL_CHARS, mode="w+", encoding="utf-8", errors="backslashreplace"
         )
@@ -96,13 +98,17 @@ class ReportBuilder:
         report = self.report
         title = report.only.title if report.only is not None else report.title
         out.open()
-        out.write(page_head(f"{title} – costream report"))
+        if self._watch.only:
+            head, foot = self._watch.parts(title)
+        else:
+            head, foot = page_head(f"{title} – costream report"), page_foot()
+        out.write(head)
         if report.only is None:
             out.write(report.overview.section(report.title, report.palette))
         self._body.seek(0)
         while text := self._body.read(1 << 16):
             out.write(text)
-        out.write(page_foot())
+        out.write(foot)
         out.finish()
         if self._pages is not None:
             self._pages.remove_earlier()
@@ -122,7 +128,7 @@ class ReportBuilder:
         written = _written(file.path)
         try:
             for k, contents in enumerate(runs(file.path)):
-                summary = RunSummary.of(contents, bins)
+                summary = RunSummary.of(self._watch.read(contents, file.path), bins)
                 title = file.name
                 if summary.header is not None and summary.header.began is not None:
                     title = f"{file.name}, from {summary.header.began}"

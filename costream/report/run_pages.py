@@ -22,7 +22,7 @@ class Pages:
 
     def __init__(self, report: Path, *, overwrite: bool) -> None:
         """``report``: the page that links to them."""
-        self._report, self._overwrite = report, overwrite
+        self.report, self._overwrite = report, overwrite
         self._folder = report.with_name(f"{report.stem}_files")
         self._written: set[str] = set()
 
@@ -38,7 +38,7 @@ class Pages:
     def put(self, run: Run, palette: Palette) -> None:
         """Write the page of a run."""
         path = self._folder / f"{run.anchor}.html"
-        link = tag("a", "Back to the overview", href=quote(f"../{self._report.name}"))
+        link = tag("a", "Back to the overview", href=quote(f"../{self.report.name}"))
         back = tag("p", link, class_="back")
         out = AtomicFile(path, overwrite=True)
         out.open()

@@ -32,6 +32,7 @@ from costream.report.timeline_strip import strip
 
 MOST_OPEN = 60  # cards that are shown at once
 _MOST_LEGEND = 16
+WELL = ("complete", "ended")  # words of ``status`` that need no attention
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def facts(summary: RunSummary) -> Html:
         text += f"; network alone {alone}" if alone else ""
         cards.append(fact("Cost a step", si(macs, "MAC"), text))
     word, sentence = status(summary)
-    cards.append(fact("Status", word, sentence, warn=word != "complete"))
+    cards.append(fact("Status", word, sentence, warn=word not in WELL))
     return tag("dl", cards, class_="facts")
 
 
@@ -96,6 +97,8 @@ def status(summary: RunSummary) -> tuple[str, str]:
         return "truncated", "no summary: the run was killed, or the file is truncated"
     if not final.complete:
         why = {130: "stopped by Ctrl-C", 143: "stopped by SIGTERM"}.get(final.exit)
+        if summary.live and why is not None:  # the way in which a watch ends
+            return "ended", why
         return "incomplete", why or f"ended early, exit code {final.exit}"
     if summary.gap_count or summary.fault_count:
         troubles = [counted(summary.gap_count, "gap"), counted(summary.fault_count, "error")]

@@ -121,6 +121,11 @@ def clip_stem(feed: str, at: datetime, label: str) -> str:
     return f"{safe_name(feed)}_{at:%Y%m%dT%H%M%SZ}_{safe_name(label)}"
 
 
+def feed_of(path: Path) -> str:
+    """Return the name of the feed whose journal, or part of it, this file is."""
+    return re.sub(f"(?:{_PART}|[.]jsonl)$", "", path.name)
+
+
 def parts(directory: Path, name: str) -> Iterator[Path]:
     """Yield the finished parts of NAME, the oldest first."""
     for *_, file in _listed(directory, name):

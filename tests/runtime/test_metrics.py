@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.core.errors import UsageError
-from costream.runtime.watch import metrics_server
+from costream.runtime.watch import http_server, metrics_server
 from costream.runtime.watch.metrics_server import Metrics, health
 from costream.runtime.watch.prometheus import CONTENT_TYPE, exposition
 from kit.watched import feed, many, watch
@@ -236,8 +236,8 @@ def test_clients_that_hang_hold_up_neither_others_nor_the_end(metrics):
 
 
 def test_a_client_that_sends_now_and_then_is_let_go(metrics, monkeypatch):
-    assert metrics_server.CLIENT_S == 5  # which is long for a test
-    monkeypatch.setattr(metrics_server, "CLIENT_S", 0.5)
+    assert http_server.CLIENT_S == 5  # which is long for a test
+    monkeypatch.setattr(http_server, "CLIENT_S", 0.5)
     where = ("127.0.0.1", urlsplit(metrics.url).port)
     with socket.create_connection(where) as client:
         client.settimeout(0.1)
@@ -255,11 +255,11 @@ def test_more_clients_than_are_served_do_not_shut_others_out(metrics):
     metrics.show(watch(feed()))
     where = ("127.0.0.1", urlsplit(metrics.url).port)
     hung = []
-    for _ in range(3 * metrics_server._MOST_CLIENTS):
+    for _ in range(3 * http_server._MOST_CLIENTS):
         hung.append(socket.create_connection(where, timeout=30))
         hung[-1].sendall(b"GET /metr")
     assert [get(metrics)[0] for _ in range(5)] == [200] * 5
-    assert threading.active_count() < 2 * metrics_server._MOST_CLIENTS
+    assert threading.active_count() < 2 * http_server._MOST_CLIENTS
     for client in hung:
         client.close()
 

@@ -13,6 +13,7 @@ from costream.core.errors import CostreamError, ExitCode, SourceError
 from costream.core.records import Alert, Fault, FeedState, Gap
 from costream.core.status import FeedStatus
 from costream.models.base import StepResult
+from costream.runtime.alerts.snapshots import Scene
 from costream.runtime.alerts.worker import LogLimiter
 from costream.runtime.persons import PersonScores
 from costream.runtime.recorder import StreamRecorder
@@ -62,6 +63,7 @@ class FeedChannel:
         self._gap_end_s = -math.inf  # of the newest gap
         self._network_ms = 0.0
         self._last_s: float | None = None  # media time of the newest step
+        self.scene: Scene | None = None  # of the newest step
 
     @property
     def dropped(self) -> int:

@@ -21,10 +21,11 @@ from costream.runtime.watch.outputs import file_sinks
 from costream.runtime.watch.status_file import StatusFile
 from costream.runtime.watch.systemd import SystemdNotifier
 from costream.runtime.watch.watch_run import WatchRun, WatchView
+from costream.runtime.watch.web import WebPage
 from costream.sinks.event_store import check_store
 from costream.sinks.registry import check_outputs
 from costream.sources.live.devices import silence_portaudio
-from costream.ui.console import live_allowed, stderr_console
+from costream.ui.console import live_allowed, print_line, stderr_console
 from costream.ui.watch.dashboard import Dashboard
 from costream.ui.watch.lines import WatchLines
 
@@ -62,6 +63,9 @@ def _views(options: Options, stack: ExitStack) -> list[WatchView]:
     """Return the views of the watch; ``stack`` will close them."""
     views: list[WatchView] = [SystemdNotifier(), *status_exports(options)]
     console = stderr_console(options.color)
+    for view in views:
+        if isinstance(view, WebPage) and options.verbosity >= 0:
+            print_line(console, f"page: {view.url_with_token}")
     if live_allowed(
         sys.stderr,
         quiet=options.verbosity < 0,
@@ -86,4 +90,6 @@ def status_exports(options: Options) -> list[WatchView]:
         views.append(Metrics(options.metrics))
     if options.mqtt is not None:
         views.append(MqttPublisher(options.mqtt))
+    if options.web is not None:
+        views.append(WebPage(options.web))
     return views

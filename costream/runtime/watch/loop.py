@@ -122,9 +122,10 @@ class Loop:
         """Record the result of a step, and the alerts that it causes."""
         part = {"budget_share": self._share.part} if self._share.limited else {}
         scores = channel.step(ready, result, self.rows.step_budget(channel.row) or part)
+        recorder = channel.recorder
+        channel.scene = recorder.scene(ready.tick.item)
         if scores:
-            recorder = channel.recorder
-            about = (recorder.presence, recorder.scene(ready.tick.item), recorder.meter)
+            about = (recorder.presence, channel.scene, recorder.meter)
             name, time_s = channel.spec.name, ready.tick.time_s
             for alert in self._alerts.push(name, time_s, scores, *about):
                 self.record_alert(channel, alert)

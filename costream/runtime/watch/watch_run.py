@@ -23,7 +23,8 @@ from costream.options.budget import BudgetFile
 from costream.options.options import Options
 from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.alerts.rules import RuleLabels
-from costream.runtime.alerts.snapshots import BOX
+from costream.runtime.alerts.snapshots import BOX, Scene
+from costream.runtime.alerts.worker import Action
 from costream.runtime.budget import Controller, controller
 from costream.runtime.masks import MaskPainter
 from costream.runtime.memory import give_back
@@ -41,6 +42,7 @@ from costream.runtime.watch.mqtt import MqttPublisher
 from costream.runtime.watch.state_dir import SavedState, StateDirectory
 from costream.runtime.watch.status import StatusCollector
 from costream.runtime.watch.time_share import TimeShare
+from costream.runtime.watch.web import WebPage
 from costream.sinks.base import Sink
 from costream.sources.base import ConnectionOptions, LiveSource, Source, SourceOptions
 from costream.sources.live.feed_source import FeedSource
@@ -97,7 +99,9 @@ class WatchRun:
         self._arrived = Condition()
         self._share = TimeShare(_share(options, model))
         self._broker = next((view for view in views if isinstance(view, MqttPublisher)), None)
-        self._alerts = _alerts(options, specs, model, self._broker)
+        self._page = next((view for view in views if isinstance(view, WebPage)), None)
+        actions = [view for view in (self._broker, self._page) if view is not None]
+        self._alerts = _alerts(options, specs, model, actions)
         self._state_directory = (
             None if options.state_dir is None else StateDirectory(Path(options.state_dir), model)
         )
@@ -123,6 +127,12 @@ class WatchRun:
                     self._loop.rows.put(row, saved.state)
         if self._broker is not None:
             self._broker.begin([channel.spec for channel in self._channels], self._model.info)
+        if self._page is not None:
+            self._page.begin(
+                {channel.spec.name: partial(_scene, channel) for channel in self._channels},
+                _folder(self._options.output),
+                _folder(self._options.snapshots),
+            )
         try:
             with self._stop.while_running(lambda: None):  # the loop polls the stop event itself
                 for channel in self._channels:
@@ -181,7 +191,8 @@ class WatchRun:
             reading,
             text="line" if is_text else None,
             arrival=is_text,
-            drawing=reading.drawing or (BOX if options.snapshots or options.mqtt else None),
+            drawing=reading.drawing
+            or (BOX if options.snapshots or options.mqtt or options.web else None),
             connecting=ConnectionOptions(
                 timeout_s=spec.timeout_s or options.timeout_s,
                 retries=options.retries,
@@ -201,6 +212,8 @@ class WatchRun:
             sinks.append(self._broker.sink(spec.name))
             if self._model.info.sound or self._model.info.beside:
                 needs.add("dB")
+        if self._page is not None:
+            sinks.append(self._page.sink(spec.name))
         return StreamRecorder(self._model, options, sinks, follow_persons=True, needs=needs)
 
     def _clock(self, rate_hz: float) -> Clock:
@@ -335,12 +348,10 @@ def _throttles(
 
 
 def _alerts(
-    options: Options, specs: Sequence[FeedSpec], model: Model, broker: MqttPublisher | None
+    options: Options, specs: Sequence[FeedSpec], model: Model, actions: Sequence[Action]
 ) -> Alerts:
     """Return the alerts of all feeds. UsageError for rules that do not fit the model's labels."""
-    folder = None if options.output in (None, "-") else Path(str(options.output))
-    snapshots = None if options.snapshots is None else Path(options.snapshots)
-    alerts = Alerts(folder, snapshots, () if broker is None else (broker,))
+    alerts = Alerts(_folder(options.output), _folder(options.snapshots), actions)
     objects = model.info.card.finds_objects
     classes = RuleLabels.of((head.card, options.timeline(head.card)) for head in model.info.heads)
     for spec in specs:
@@ -353,3 +364,13 @@ def _alerts(
             where = f"{heard[0].where} {heard[0].text!r}"
             raise UsageError(f"{model.info.card.name} does not take sound", where=where)
     return alerts
+
+
+def _folder(path: str | None) -> Path | None:
+    """Return the folder that an option names; None for standard output too."""
+    return None if path in (None, "-") else Path(str(path))
+
+
+def _scene(channel: FeedChannel) -> Scene | None:
+    """Return the newest picture of a feed."""
+    return channel.scene

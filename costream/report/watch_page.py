@@ -1,0 +1,93 @@
+"""The events of watches at times of day, as the first part of their report."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from costream.core.formatting import counted
+from costream.core.records import Header
+from costream.report.markup import Html, folded
+from costream.report.swatches import patterns
+from costream.sinks.events import Event, began_of, event_of, event_page
+from costream.sinks.result_reader import Content, Totals, UnreadableRecord
+from costream.sinks.rotation import feed_of
+
+_MOST = 20_000  # events on a page
+
+
+class WatchEvents:
+    """The newest events of the runs of a report, if all of them are of watches."""
+
+    def __init__(self, page: Path | None) -> None:
+        """``page``: file of the report, to which links are relative; None: no links."""
+        self._page = page
+        self._events: deque[Event] = deque(maxlen=_MOST)
+        self._count = 0
+        self._models: set[str] = set()
+        self._labels: dict[str, None] = {}
+        self._live = self._other = 0  # runs
+
+    @property
+    def only(self) -> bool:
+        """Whether there are runs, and all of them are of watches."""
+        return self._live > 0 and self._other == 0
+
+    def read(self, contents: Iterable[Content], path: Path) -> Iterator[Content]:
+        """Yield the contents of a run in the file ``path``, keeping its events."""
+        began_s: float | None = None
+        for content in contents:
+            if isinstance(content, Header):
+                began_s = began_of(content)
+                self._live += began_s is not None
+                self._other += began_s is None
+                self._models.add(content.model)
+                self._labels |= dict.fromkeys(content.labels)
+            elif began_s is not None and not isinstance(content, (Totals, UnreadableRecord)):
+                event = event_of(content, feed_of(path), began_s)
+                if event is not None:
+                    self._count += 1
+                    self._events.append(replace(event, more=self._linked(event.more, path.parent)))
+            yield content
+
+    def parts(self, title: str) -> tuple[str, str]:
+        """Return the page before and after the figures of the runs."""
+        events = sorted(self._events, key=lambda event: event.start_s)
+        feeds = sorted({event.feed for event in events})
+        about = f"{counted(len(feeds), 'feed')}, {', '.join(sorted(self._models))}"
+        if self._count > len(events):
+            about += f"; the newest {len(events):,} of {self._count:,} events"
+        data: dict[str, Any] = {
+            "live": False,
+            "title": title,
+            "about": about,
+            "labels": list(self._labels),
+            "events": [event.to_json() for event in events],
+        }
+        style = files("costream.report").joinpath("style.css").read_text("utf-8")
+        head, tail, _ = event_page(data, style)
+        mark = "\0"
+        opening, closing = folded("Figures of the runs", Html(mark)).split(mark)
+        return f"{head}{patterns()}{opening}", f"{closing}{tail}"
+
+    def _linked(self, more: dict[str, Any], folder: Path) -> dict[str, Any]:
+        """Return the fields of an event with links to its files; None for those not there."""
+        links: dict[str, str | None] = {}
+        for name in ("clip", "snapshot"):
+            file = more.get(name)
+            if isinstance(file, str):
+                links[name] = self._link(folder / file) if Path(file).name == file else None
+        return {**more, **links}
+
+    def _link(self, path: Path) -> str | None:
+        if self._page is None or not path.is_file():
+            return None
+        try:
+            return Path(os.path.relpath(path, self._page.resolve().parent)).as_posix()
+        except ValueError:  # another drive of Windows
+            return None

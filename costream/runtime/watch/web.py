@@ -1,0 +1,388 @@
+"""``--web``: a page with the feeds, their newest pictures, events and alerts of a watch."""
+
+from __future__ import annotations
+
+import gzip
+import hmac
+import json
+import os
+import secrets
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from glob import escape
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from costream.core.errors import SourceError
+from costream.core.records import Alert, Header, Record, Summary
+from costream.core.status import FeedStatus, WatchStatus
+from costream.core.units import counted
+from costream.core.urls import redact
+from costream.runtime.alerts.actions import SECRET_VARIABLES, AlertEvent
+from costream.runtime.alerts.snapshots import AlertPicture, Scene
+from costream.runtime.watch.http_server import HttpAnswer, HttpRequest, StatusServer
+from costream.sinks.events import Event, began_of, event_of, event_page, events_in
+
+TOKEN = "COSTREAM_WEB_TOKEN"  # environment variable
+MOST_EVENTS = 5000  # kept in memory and shown
+_MOST_PICTURES = 60  # of alerts, in memory
+_MOST_STREAMS = 32  # pages that are kept up to date at one time
+_EARLIER_S = 86400.0  # events of an earlier watch are shown that are younger than this
+_SHOW_S = 1.0  # interval of sending the status
+_READ_S = 10.0  # a page waits at most this long for the events of earlier watches
+_ALIVE_S = 10.0  # interval of a sign of life
+_CHUNK = 1 << 16
+_GZIP_FROM = 1024  # bytes
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class WebPage:
+    """Serves the page at ``address``: PORT (on loopback) or HOST:PORT.
+
+    It is a view of the watch (``show``), an action of every alert (``do``), and makes a sink for
+    the records of each feed. On loopback everybody on the machine may read it; elsewhere only who
+    knows the token: the value of COSTREAM_WEB_TOKEN, or one made up at the start.
+    """
+
+    wants_clip = False
+    name = "page"
+
+    def __init__(self, address: str) -> None:
+        """Raise UsageError if nothing can be served there."""
+        self._changed = threading.Condition()  # guards the rest
+        self._events: deque[tuple[int, dict[str, Any]]] = deque(maxlen=MOST_EVENTS)
+        self._newest = 0  # number of the newest event
+        self._status: dict[str, Any] = {"feeds": [], "title": "costream", "about": "", "now": 0.0}
+        self._status_number = 0
+        self._shown_s = float("-inf")
+        self._labels: tuple[str, ...] = ()
+        self._pictures: OrderedDict[str, AlertPicture] = OrderedDict()  # by name
+        self._files: dict[tuple[str, str, str], Path] = {}  # by "clip" or "snapshot", feed, name
+        self._scenes: Mapping[str, Callable[[], Scene | None]] = {}
+        self._snapshots: Path | None = None
+        self._read = threading.Event()  # the events of earlier watches
+        self._watch = secrets.token_hex(4)  # tells a page that another watch answers
+        self._streams = 0
+        self._closed = False
+        SECRET_VARIABLES.add(TOKEN)
+        self._server = StatusServer(address, self, "--web")
+        self._token = os.environ.get(TOKEN, "")
+        if not self._token and not self._server.loopback:
+            self._token = secrets.token_urlsafe(12)
+        self.url = f"{self._server.url}/"
+
+    @property
+    def url_with_token(self) -> str:
+        """The address that opens the page."""
+        return f"{self.url}?token={self._token}" if self._token else self.url
+
+    def begin(
+        self,
+        scenes: Mapping[str, Callable[[], Scene | None]],
+        folder: Path | None,
+        snapshots: Path | None,
+    ) -> None:
+        """Begin to show the feeds; ``scenes`` returns the newest picture of each.
+
+        ``folder``: with the results of earlier watches, whose last day is shown too;
+        ``snapshots``: with the pictures of their alerts.
+        """
+        self._scenes, self._snapshots = scenes, snapshots
+        if folder is None or not folder.is_dir():
+            self._read.set()
+            return
+        about = (folder, tuple(scenes), time.time())
+        threading.Thread(target=self._read_earlier, args=about, daemon=True).start()
+
+    def show(self, status: WatchStatus) -> None:
+        """Show a status, at most once a second."""
+        now_s = time.monotonic()
+        if now_s - self._shown_s < _SHOW_S:
+            return
+        self._shown_s = now_s
+        values = self._status_json(status)
+        with self._changed:
+            self._status, self._labels = values, status.labels
+            self._status_number += 1
+            self._changed.notify_all()
+
+    def do(self, event: AlertEvent) -> None:
+        """Show an alert, with its picture and clip."""
+        at_s = datetime.fromisoformat(event.at.replace("Z", "+00:00")).timestamp()
+        shown = event_of(event.alert, event.feed, at_s - event.alert.time_s)
+        if shown is None:
+            return
+        picture = event.snapshot
+        more = {**shown.more, "snapshot": None}
+        if event.clip is not None:
+            more["clip"] = event.clip.name
+            self._files["clip", event.feed, event.clip.name] = event.clip
+        if picture is not None:
+            picture.jpeg()  # drawn here, as the frame is kept until then
+            name = f"{self._newest}-{int(1000 * at_s)}.jpg"
+            more["snapshot"] = name if picture.path is None else picture.path.name
+            with self._changed:
+                self._pictures[str(more["snapshot"])] = picture
+                while len(self._pictures) > _MOST_PICTURES:
+                    old, gone = self._pictures.popitem(last=False)
+                    if gone.path is not None:
+                        self._files["snapshot", event.feed, old] = gone.path
+        self._add([replace(shown, more=more)])
+
+    def cancel(self) -> None:
+        """Do nothing: showing takes no time."""
+
+    def sink(self, feed: str) -> PageSink:
+        """Return a sink that shows the events of a feed."""
+        return PageSink(self, feed)
+
+    def event(self, event: Event) -> None:
+        """Show an event."""
+        self._add([event])
+
+    def close(self) -> None:
+        """End the streams and stop listening. May be called again."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._server.close()
+
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        """Return the answer to a request."""
+        query = {key: values[-1] for key, values in parse_qs(request.query).items()}
+        refused = self._refusal(request, query)
+        if refused is not None:
+            return refused
+        if request.path == "/":
+            return self._page(request)
+        if request.path == "/stream":
+            return self._stream(query.get("watch", ""), query.get("after", ""))
+        return self._media(request.path, query.get("feed", ""), query.get("name", ""))
+
+    # Requests.
+
+    def _refusal(self, request: HttpRequest, query: Mapping[str, str]) -> HttpAnswer | None:
+        """Return the answer for who may not read the page, or has shown the token just now."""
+        cookie = f"costream_{self._server.port}"
+        if not self._token:
+            host = urlsplit(f"//{request.host}").hostname or ""
+            if host in ("localhost", "127.0.0.1", "::1"):
+                return None
+            # A page of another server, under a name that leads here.
+            return _text(HTTPStatus.FORBIDDEN, "open this page under its address\n")
+        given = query.get("token", "")
+        if _same(given, self._token):
+            if request.path != "/":
+                return None
+            set_cookie = f"{cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+            headers = {**_HEADERS, "Location": "/", "Set-Cookie": set_cookie}
+            return HttpAnswer(HTTPStatus.SEE_OTHER, headers=headers)
+        parts = (part.strip().partition("=") for part in request.cookie.split(";"))
+        if any(name == cookie and _same(value, self._token) for name, _, value in parts):
+            return None
+        return _text(HTTPStatus.UNAUTHORIZED, "open the address with ?token= that watch printed\n")
+
+    def _page(self, request: HttpRequest) -> HttpAnswer:
+        self._read.wait(_READ_S)
+        with self._changed:
+            data = {
+                "live": True,
+                "events": [event for _, event in self._events],
+                "watch": self._watch,
+                "newest": self._newest,
+                "most": MOST_EVENTS,
+                "labels": self._labels,
+                "status": self._status,
+            }
+        head, tail, policy = event_page(data)
+        body = (head + tail).encode("utf-8", "backslashreplace")
+        headers = {**_HEADERS, "Content-Security-Policy": policy}
+        if len(body) >= _GZIP_FROM and "gzip" in request.encodings:
+            body = gzip.compress(body, 5)
+            headers["Content-Encoding"] = "gzip"
+        return HttpAnswer(HTTPStatus.OK, "text/html; charset=utf-8", body, headers)
+
+    def _stream(self, watch: str, after: str) -> HttpAnswer:
+        if self._streams >= _MOST_STREAMS:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "too many open pages\n")
+        known = watch == self._watch and after.isdecimal() and len(after) < 18
+        parts = self._parts(int(after)) if known else iter([b"event: reload\ndata: {}\n\n"])
+        return HttpAnswer(HTTPStatus.OK, "text/event-stream", b"", _HEADERS, parts)
+
+    def _parts(self, number: int) -> Iterator[bytes]:
+        """Yield the server-sent events after event ``number``, to the end of the watch."""
+        with self._changed:
+            self._streams += 1
+        try:
+            yield b"retry: 2000\n\n"
+            shown = -1
+            while not self._closed:
+                with self._changed:
+                    if self._newest <= number and self._status_number == shown:
+                        self._changed.wait(_ALIVE_S)
+                    come = [event for n, event in self._events if n > number]
+                    number, new_status = self._newest, self._status_number != shown
+                    status, shown = self._status, self._status_number
+                if come:
+                    yield _message("events", come, number)
+                yield _message("status", status, number) if new_status else b": \n\n"
+            yield b"event: end\ndata: {}\n\n"
+        finally:
+            with self._changed:
+                self._streams -= 1
+
+    def _media(self, path: str, feed: str, name: str) -> HttpAnswer:
+        if path == "/picture" and feed in self._scenes:
+            scene = self._scenes[feed]()
+            if scene is not None:
+                return _jpeg(AlertPicture(scene, None).jpeg())
+        if path == "/snapshot" and name in self._pictures:
+            return _jpeg(self._pictures[name].jpeg())
+        file = self._files.get((path.strip("/"), feed, name))  # only what an event has named
+        if file is not None:
+            try:
+                return _sent(file)
+            except OSError:
+                return _text(HTTPStatus.NOT_FOUND, "the file is not there, or not there yet\n")
+        return _text(HTTPStatus.NOT_FOUND, "not found; try /\n")
+
+    # What is shown.
+
+    def _status_json(self, status: WatchStatus) -> dict[str, Any]:
+        names = [feed.name for feed in status.feeds]
+        title = ", ".join(names) if len(names) <= 3 else counted(len(names), "feed")
+        began = datetime.fromisoformat(status.began.replace("Z", "+00:00")).astimezone()
+        return {
+            "now": time.time(),
+            "title": title,
+            "about": f"{status.model}, since {began:%Y-%m-%d %H:%M}, costream {status.version}",
+            "feeds": [self._feed_json(feed) for feed in status.feeds],
+        }
+
+    def _feed_json(self, feed: FeedStatus) -> dict[str, Any]:
+        scene = self._scenes.get(feed.name)
+        return {
+            "name": feed.name,
+            "state": feed.state,
+            "message": redact(feed.message) if feed.state != "live" else "",
+            "labels": _labels_of(feed),
+            "figures": _figures(feed),
+            "picture": scene is not None and scene() is not None,
+        }
+
+    def _add(self, events: list[Event]) -> None:
+        with self._changed:
+            for event in events:
+                self._newest += 1
+                self._events.append((self._newest, event.to_json()))
+            self._changed.notify_all()
+
+    def _read_earlier(self, folder: Path, feeds: tuple[str, ...], began_s: float) -> None:
+        """Read the events of the last day that earlier watches have left."""
+        found: list[Event] = []
+        for feed in feeds:
+            for path in [*folder.glob(f"{escape(feed)}.*.jsonl"), folder / f"{feed}.jsonl"]:
+                try:
+                    if path.stat().st_mtime < began_s - _EARLIER_S:
+                        continue
+                    events = events_in(path, feed)
+                    found += [e for e in events if began_s - _EARLIER_S < e.end_s < began_s]
+                except (OSError, SourceError):
+                    continue
+        found.sort(key=lambda event: event.end_s)
+        for event in found:
+            self._remember_files(event, folder)
+        with self._changed:
+            room = MOST_EVENTS - len(self._events)
+            for number, event in enumerate(reversed(found[max(0, len(found) - room) :])):
+                self._events.appendleft((-number, event.to_json()))
+            self._read.set()
+
+    def _remember_files(self, event: Event, folder: Path) -> None:
+        for kind, where in (("clip", folder), ("snapshot", self._snapshots)):
+            name = event.more.get(kind)
+            if name and where is not None and Path(name).name == name:
+                self._files[kind, event.feed, name] = where / name
+
+
+class PageSink:
+    """Shows the events of one feed on the page."""
+
+    def __init__(self, page: WebPage, feed: str) -> None:
+        self._page, self._feed = page, feed
+        self._began_s: float | None = None
+
+    def open(self, header: Header) -> None:
+        """Begin with a run."""
+        self._began_s = began_of(header)
+
+    def write(self, record: Record) -> None:
+        """Show a record that is an event; alerts are shown by ``WebPage.do``."""
+        if self._began_s is None or isinstance(record, Alert):
+            return
+        event = event_of(record, self._feed, self._began_s)
+        if event is not None:
+            self._page.event(event)
+
+    def close(self, summary: Summary) -> None:
+        """Do nothing: the page ends with the watch."""
+
+
+def _labels_of(feed: FeedStatus) -> list[str]:
+    """Return what a feed shows now, as words."""
+    if feed.persons:
+        doing = [(p.number, p.active) for p in feed.persons if p.active is not None]
+        persons = [f"person {number}: {label}" for number, label in doing]
+        return persons or [counted(len(feed.persons), "person")]
+    labels = [label for label in feed.heads.values() if label is not None]
+    return labels or ([] if feed.active is None else [feed.active])
+
+
+def _figures(feed: FeedStatus) -> str:
+    parts = [f"{feed.steps_hz:.1f} steps a second", f"{feed.lag_s:.1f} s behind"]
+    if feed.level_db is not None:
+        parts.append(f"{feed.level_db:.0f} dB")
+    if feed.alerts:
+        parts.append(counted(feed.alerts, "alert"))
+    return ", ".join(parts)
+
+
+def _message(kind: str, values: Any, number: int) -> bytes:
+    text = json.dumps(values, ensure_ascii=False)
+    return f"event: {kind}\nid: {number}\ndata: {text}\n\n".encode("utf-8", "backslashreplace")
+
+
+def _same(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode("utf-8", "replace"))
+
+
+def _text(status: HTTPStatus, words: str) -> HttpAnswer:
+    return HttpAnswer(status, body=words.encode(), headers=_HEADERS)
+
+
+def _jpeg(picture: bytes) -> HttpAnswer:
+    return HttpAnswer(HTTPStatus.OK, "image/jpeg", picture, _HEADERS)
+
+
+def _sent(path: Path) -> HttpAnswer:
+    """Return a file in parts. Raises OSError if it cannot be read."""
+    kind = "image/jpeg" if path.suffix == ".jpg" else "video/x-matroska"
+    file = path.open("rb")
+
+    def parts() -> Iterator[bytes]:
+        with file:
+            while part := file.read(_CHUNK):
+                yield part
+
+    return HttpAnswer(HTTPStatus.OK, kind, b"", _HEADERS, parts())

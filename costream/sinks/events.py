@@ -1,0 +1,130 @@
+"""Events of a watch at times of day, and the page that shows them."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from costream.core.errors import SourceError
+from costream.core.places import Crossing, ZoneEvent
+from costream.core.records import Alert, AnyRecord, Fault, Gap, Header, Segment, plain
+from costream.core.schema import from_json
+
+# Records that are no events, as their lines begin: most lines of a file. They are not decoded.
+_NO_EVENTS = tuple(
+    f'{{"type": "{kind}"'.encode() for kind in ("prediction", "objects", "compute", "level")
+)
+_LONGEST_LINE = 1 << 24  # bytes
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that a feed has shown, or that happened to it."""
+
+    feed: str  # its name
+    kind: str  # "alert", "segment", "visit", "crossing", "gap" or "error"
+    start_s: float  # seconds since 1970
+    end_s: float  # the same as the start for what takes no time
+    label: str  # what was seen or heard; of gaps and errors: why
+    score: float | None = None
+    more: dict[str, Any] = field(default_factory=dict)  # further fields of the record
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the event as the page reads it; what is unknown is left out."""
+        values = {"feed": self.feed, "kind": self.kind, "start": round(self.start_s, 3)}
+        values |= {"end": round(self.end_s, 3), "label": self.label}
+        if self.score is not None:
+            values["score"] = round(self.score, 3)
+        return {**values, **{k: v for k, v in plain(self.more).items() if v is not None}}
+
+
+def event_of(record: AnyRecord, feed: str, began_s: float) -> Event | None:
+    """Return the event that a record of a feed states; None if it states none.
+
+    ``began_s``: time of day at 0 s of the run, seconds since 1970.
+    """
+    if isinstance(record, Alert):
+        more = {k: getattr(record, k) for k in ("rule", "clip", "snapshot", "place", "person")}
+        span = (began_s + record.time_s, began_s + record.time_s)
+        return Event(feed, "alert", *span, record.label, record.score, more)
+    if isinstance(record, Segment):
+        span = (began_s + record.start_s, began_s + record.end_s)
+        more = {"count": record.count, "person": record.person}
+        return Event(feed, "segment", *span, record.label, record.score, more)
+    if isinstance(record, ZoneEvent) and record.event == "leave":
+        span = (began_s + record.time_s - record.dwell_s, began_s + record.time_s)
+        return Event(feed, "visit", *span, record.label, None, {"place": record.zone})
+    if isinstance(record, Crossing):
+        span = (began_s + record.time_s, began_s + record.time_s)
+        more = {"place": record.line, "direction": record.direction}
+        return Event(feed, "crossing", *span, record.label, None, more)
+    if isinstance(record, Gap):
+        return Event(feed, "gap", began_s + record.start_s, began_s + record.end_s, record.reason)
+    if isinstance(record, Fault) and record.time_s is not None:
+        span = (began_s + record.time_s, began_s + record.time_s)
+        return Event(feed, "error", *span, record.message)
+    return None
+
+
+def began_of(header: Header) -> float | None:
+    """Return the time of day at 0 s of a run, seconds since 1970; None if it was not live."""
+    try:
+        began = datetime.fromisoformat((header.began or "").replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return began.replace(tzinfo=began.tzinfo or timezone.utc).timestamp()
+
+
+def events_in(path: Path, feed: str) -> Iterator[Event]:
+    """Yield the events in a file of a watch, in its order; damaged lines are left out.
+
+    Raise SourceError if the file cannot be read.
+    """
+    began_s: float | None = None
+    try:
+        with path.open("rb") as file:
+            for line in iter(lambda: file.readline(_LONGEST_LINE), b""):
+                record = None if line.startswith(_NO_EVENTS) else _record(line)
+                if isinstance(record, Header):
+                    began_s = began_of(record)
+                elif record is not None and began_s is not None:
+                    event = event_of(record, feed, began_s)
+                    if event is not None:
+                        yield event
+    except OSError as error:
+        raise SourceError(f"cannot be read ({error.strerror})", where=path) from error
+
+
+def event_page(data: Mapping[str, Any], style: str = "") -> tuple[str, str, str]:
+    """Return a page for ``data`` in two parts, and its content security policy.
+
+    ``data``: what the script of the page reads. HTML between the two parts is shown below the
+    events; ``style``: CSS for it.
+    """
+    template = files("costream.sinks").joinpath("events.html").read_text("utf-8")
+    script = template.partition("<script>")[2].partition("</script>")[0]
+    digest = b64encode(sha256(script.encode("utf-8")).digest()).decode("ascii")
+    policy = (
+        "default-src 'none'; img-src 'self' data: file:; connect-src 'self'; "
+        f"style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; "
+        "form-action 'none'"
+    )
+    text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")  # no text ends the script
+    head, _, tail = template.partition("{{BODY}}")
+    head = head.replace("{{POLICY}}", policy).replace("{{STYLE}}", style)
+    return head, tail.replace("{{DATA}}", text), policy
+
+
+def _record(line: bytes) -> AnyRecord | None:
+    try:
+        fields = json.loads(line)
+        return from_json(str(fields["type"]), fields)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
