@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from costream.sinks.result_reader import Content, Totals, UnreadableRecord
 from costream.sinks.rotation import feed_of
 
 _MOST = 20_000  # events on a page
+_MOST_NEAR = 200  # files and folders in which folders with pictures are looked for
 
 
 class WatchEvents:
@@ -78,16 +82,29 @@ class WatchEvents:
     def _linked(self, more: dict[str, Any], folder: Path) -> dict[str, Any]:
         """Return the fields of an event with links to its files; None for those not there."""
         links: dict[str, str | None] = {}
-        for name in ("clip", "snapshot"):
+        for name in ("clip", "picture"):
             file = more.get(name)
             if isinstance(file, str):
-                links[name] = self._link(folder / file) if Path(file).name == file else None
+                links[name] = self._link(file, folder) if Path(file).name == file else None
         return {**more, **links}
 
-    def _link(self, path: Path) -> str | None:
-        if self._page is None or not path.is_file():
+    def _link(self, file: str, folder: Path) -> str | None:
+        if self._page is None:
             return None
+        path = next((p for f in _near(folder) if (p := f / file).is_file()), None)
         try:
-            return Path(os.path.relpath(path, self._page.resolve().parent)).as_posix()
+            here = self._page.resolve().parent
+            return None if path is None else Path(os.path.relpath(path, here)).as_posix()
         except ValueError:  # another drive of Windows
             return None
+
+
+@lru_cache(64)
+def _near(folder: Path) -> tuple[Path, ...]:
+    """Return the folders in which clips and pictures are looked for: this, below it, beside it."""
+    folder = folder.resolve()
+    found = [folder]
+    for above in (folder, folder.parent):
+        with suppress(OSError):
+            found += [path for path in islice(above.iterdir(), _MOST_NEAR) if path.is_dir()]
+    return tuple(found)

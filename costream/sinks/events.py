@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from hashlib import sha256
@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from costream.core.errors import SourceError
-from costream.core.places import Crossing, ZoneEvent
-from costream.core.records import Alert, AnyRecord, Fault, Gap, Header, Segment, plain
+from costream.core.records import AnyRecord, Header, Segment, plain
 from costream.core.schema import from_json
+from costream.sinks.event_search import find_events
+from costream.sinks.event_store import event_row
 
 # Records that are no events, as their lines begin: most lines of a file. They are not decoded.
 _NO_EVENTS = tuple(
     f'{{"type": "{kind}"'.encode() for kind in ("prediction", "objects", "compute", "level")
 )
 _LONGEST_LINE = 1 << 24  # bytes
+_MORE = ("person", "place", "direction", "rule", "clip", "picture")
 
 
 @dataclass(frozen=True)
@@ -46,31 +48,30 @@ class Event:
 
 
 def event_of(record: AnyRecord, feed: str, began_s: float) -> Event | None:
-    """Return the event that a record of a feed states; None if it states none.
+    """Return the event that a record of a feed states; None if it states none that is over.
 
     ``began_s``: time of day at 0 s of the run, seconds since 1970.
     """
-    if isinstance(record, Alert):
-        more = {k: getattr(record, k) for k in ("rule", "clip", "snapshot", "place", "person")}
-        span = (began_s + record.time_s, began_s + record.time_s)
-        return Event(feed, "alert", *span, record.label, record.score, more)
+    row = event_row(record, began_s)
+    if row is None or row["ended"] is None:
+        return None
+    more = {name: row.get(name) for name in _MORE}
     if isinstance(record, Segment):
-        span = (began_s + record.start_s, began_s + record.end_s)
-        more = {"count": record.count, "person": record.person}
-        return Event(feed, "segment", *span, record.label, record.score, more)
-    if isinstance(record, ZoneEvent) and record.event == "leave":
-        span = (began_s + record.time_s - record.dwell_s, began_s + record.time_s)
-        return Event(feed, "visit", *span, record.label, None, {"place": record.zone})
-    if isinstance(record, Crossing):
-        span = (began_s + record.time_s, began_s + record.time_s)
-        more = {"place": record.line, "direction": record.direction}
-        return Event(feed, "crossing", *span, record.label, None, more)
-    if isinstance(record, Gap):
-        return Event(feed, "gap", began_s + record.start_s, began_s + record.end_s, record.reason)
-    if isinstance(record, Fault) and record.time_s is not None:
-        span = (began_s + record.time_s, began_s + record.time_s)
-        return Event(feed, "error", *span, record.message)
-    return None
+        more["count"] = record.count
+    label, span = row.get("label") or row.get("reason", ""), (row["began"], row["ended"])
+    return Event(feed, row["kind"], *span, label, row.get("score"), more)
+
+
+def stored_events(path: Path, feeds: Sequence[str], since_s: float, most: int) -> list[Event]:
+    """Return the newest events of these feeds in a store. Raises as ``find_events``."""
+    found = find_events(path, since_s=since_s, feeds=feeds, newest=most)
+    events = []
+    for each in found:
+        end_s = each.began_s if each.ended_s is None else each.ended_s
+        more = {name: getattr(each, name) for name in _MORE}
+        label = each.label or each.reason or ""
+        events.append(Event(each.feed, each.kind, each.began_s, end_s, label, each.score, more))
+    return events
 
 
 def began_of(header: Header) -> float | None:

@@ -78,7 +78,7 @@ class StatusServer:
         self.host = f"[{host}]" if ":" in host else host
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_S,), name=option, daemon=True
+            target=self._server.serve_forever, args=(_POLL_S,), name=option.strip("-"), daemon=True
         )
         self._thread.start()
 

@@ -42,7 +42,7 @@ from costream.runtime.watch.mqtt import MqttPublisher
 from costream.runtime.watch.state_dir import SavedState, StateDirectory
 from costream.runtime.watch.status import StatusCollector
 from costream.runtime.watch.time_share import TimeShare
-from costream.runtime.watch.web import WebPage
+from costream.runtime.watch.web import WebPage, earlier_events
 from costream.sinks.base import Sink
 from costream.sources.base import ConnectionOptions, LiveSource, Source, SourceOptions
 from costream.sources.live.feed_source import FeedSource
@@ -128,11 +128,9 @@ class WatchRun:
         if self._broker is not None:
             self._broker.begin([channel.spec for channel in self._channels], self._model.info)
         if self._page is not None:
-            self._page.begin(
-                {channel.spec.name: partial(_scene, channel) for channel in self._channels},
-                _folder(self._options.output),
-                _folder(self._options.snapshots),
-            )
+            names = [channel.spec.name for channel in self._channels]
+            scenes = {c.spec.name: partial(_scene, c) for c in self._channels}
+            self._page.begin(scenes, partial(earlier_events, self._options, names))
         try:
             with self._stop.while_running(lambda: None):  # the loop polls the stop event itself
                 for channel in self._channels:

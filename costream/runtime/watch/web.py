@@ -10,24 +10,26 @@ import secrets
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from glob import escape
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from costream.core.errors import SourceError
+from costream.core.errors import CostreamError, SourceError
 from costream.core.records import Alert, Header, Record, Summary
 from costream.core.status import FeedStatus, WatchStatus
 from costream.core.units import counted
 from costream.core.urls import redact
+from costream.options.options import Options
 from costream.runtime.alerts.actions import SECRET_VARIABLES, AlertEvent
 from costream.runtime.alerts.snapshots import AlertPicture, Scene
 from costream.runtime.watch.http_server import HttpAnswer, HttpRequest, StatusServer
-from costream.sinks.events import Event, began_of, event_of, event_page, events_in
+from costream.sinks.events import Event, began_of, event_of, event_page, events_in, stored_events
+from costream.sinks.rotation import parts
 
 TOKEN = "COSTREAM_WEB_TOKEN"  # environment variable
 MOST_EVENTS = 5000  # kept in memory and shown
@@ -70,7 +72,6 @@ class WebPage:
         self._pictures: OrderedDict[str, AlertPicture] = OrderedDict()  # by name
         self._files: dict[tuple[str, str, str], Path] = {}  # by "clip" or "snapshot", feed, name
         self._scenes: Mapping[str, Callable[[], Scene | None]] = {}
-        self._snapshots: Path | None = None
         self._read = threading.Event()  # the events of earlier watches
         self._watch = secrets.token_hex(4)  # tells a page that another watch answers
         self._streams = 0
@@ -90,20 +91,18 @@ class WebPage:
     def begin(
         self,
         scenes: Mapping[str, Callable[[], Scene | None]],
-        folder: Path | None,
-        snapshots: Path | None,
+        earlier: Callable[[float], list[Event]] | None = None,
     ) -> None:
         """Begin to show the feeds; ``scenes`` returns the newest picture of each.
 
-        ``folder``: with the results of earlier watches, whose last day is shown too;
-        ``snapshots``: with the pictures of their alerts.
+        ``earlier(since_s)`` returns the events that earlier watches have left since then, with
+        the paths of their files.
         """
-        self._scenes, self._snapshots = scenes, snapshots
-        if folder is None or not folder.is_dir():
+        self._scenes = scenes
+        if earlier is None:
             self._read.set()
-            return
-        about = (folder, tuple(scenes), time.time())
-        threading.Thread(target=self._read_earlier, args=about, daemon=True).start()
+        else:
+            threading.Thread(target=self._read_earlier, args=(earlier,), daemon=True).start()
 
     def show(self, status: WatchStatus) -> None:
         """Show a status, at most once a second."""
@@ -124,16 +123,16 @@ class WebPage:
         if shown is None:
             return
         picture = event.snapshot
-        more = {**shown.more, "snapshot": None}
+        more = {**shown.more, "picture": None}
         if event.clip is not None:
             more["clip"] = event.clip.name
             self._files["clip", event.feed, event.clip.name] = event.clip
         if picture is not None:
             picture.jpeg()  # drawn here, as the frame is kept until then
             name = f"{self._newest}-{int(1000 * at_s)}.jpg"
-            more["snapshot"] = name if picture.path is None else picture.path.name
+            more["picture"] = name if picture.path is None else picture.path.name
             with self._changed:
-                self._pictures[str(more["snapshot"])] = picture
+                self._pictures[str(more["picture"])] = picture
                 while len(self._pictures) > _MOST_PICTURES:
                     old, gone = self._pictures.popitem(last=False)
                     if gone.path is not None:
@@ -288,32 +287,56 @@ class WebPage:
                 self._events.append((self._newest, event.to_json()))
             self._changed.notify_all()
 
-    def _read_earlier(self, folder: Path, feeds: tuple[str, ...], began_s: float) -> None:
-        """Read the events of the last day that earlier watches have left."""
-        found: list[Event] = []
-        for feed in feeds:
-            for path in [*folder.glob(f"{escape(feed)}.*.jsonl"), folder / f"{feed}.jsonl"]:
-                try:
-                    if path.stat().st_mtime < began_s - _EARLIER_S:
-                        continue
-                    events = events_in(path, feed)
-                    found += [e for e in events if began_s - _EARLIER_S < e.end_s < began_s]
-                except (OSError, SourceError):
-                    continue
-        found.sort(key=lambda event: event.end_s)
-        for event in found:
-            self._remember_files(event, folder)
+    def _read_earlier(self, earlier: Callable[[float], list[Event]]) -> None:
+        """Put the events of the last day before those that have come meanwhile."""
+        began_s = time.time()
+        try:
+            found = earlier(began_s - _EARLIER_S)
+        except CostreamError:
+            found = []
+        shown = [self._served(event) for event in found if event.end_s < began_s]
         with self._changed:
             room = MOST_EVENTS - len(self._events)
-            for number, event in enumerate(reversed(found[max(0, len(found) - room) :])):
+            for number, event in enumerate(reversed(shown[max(0, len(shown) - room) :])):
                 self._events.appendleft((-number, event.to_json()))
-            self._read.set()
+        self._read.set()
 
-    def _remember_files(self, event: Event, folder: Path) -> None:
-        for kind, where in (("clip", folder), ("snapshot", self._snapshots)):
-            name = event.more.get(kind)
-            if name and where is not None and Path(name).name == name:
-                self._files[kind, event.feed, name] = where / name
+    def _served(self, event: Event) -> Event:
+        """Return an event with the names of its files, which are served under them."""
+        more = dict(event.more)
+        for kind, field in (("clip", "clip"), ("snapshot", "picture")):
+            if more.get(field):
+                path = Path(more[field])
+                more[field] = path.name
+                self._files[kind, event.feed, path.name] = path
+        return replace(event, more=more)
+
+
+def earlier_events(options: Options, feeds: Sequence[str], since_s: float) -> list[Event]:
+    """Return the events since then that earlier watches have left, in their order.
+
+    They are in the store, or else in the files of the feeds.
+    """
+    if options.db is not None:
+        return stored_events(Path(options.db), feeds, since_s, MOST_EVENTS)
+    if options.output in (None, "-"):
+        return []
+    folder = Path(str(options.output))
+    pictures = None if options.snapshots is None else Path(options.snapshots)
+    found: list[Event] = []
+    for feed in feeds:
+        for path in [*parts(folder, feed), folder / f"{feed}.jsonl"]:
+            with suppress(OSError, SourceError):  # it has been deleted, or is not there yet
+                if path.stat().st_mtime >= since_s:
+                    found += [event for event in events_in(path, feed) if event.end_s > since_s]
+    for k, event in enumerate(found):
+        more = dict(event.more)
+        for name, where in (("clip", folder), ("picture", pictures)):
+            file = more.get(name)
+            here = file and where is not None and Path(file).name == file
+            more[name] = str(where / file) if here else None
+        found[k] = replace(event, more=more)
+    return sorted(found, key=lambda event: event.end_s)
 
 
 class PageSink:
