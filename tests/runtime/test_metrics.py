@@ -154,7 +154,7 @@ def get(metrics: Metrics, path: str = "/metrics", method: str = "GET"):
 
 def test_a_client_on_this_machine_gets_the_newest_status(metrics):
     assert metrics.url.startswith("http://127.0.0.1:")
-    assert metrics._server.socket.getsockname()[0] == "127.0.0.1"
+    assert metrics._server._server.socket.getsockname()[0] == "127.0.0.1"
     assert get(metrics)[::2] == (503, "the watch has not started yet\n")
     metrics.show(watch(feed(steps=1)))
     metrics.show(watch(feed(steps=2)))
@@ -268,7 +268,7 @@ def test_many_who_come_at_once_wait_in_line(metrics):
     """Else the system tells them nothing, and they try again after 1 s, 3 s, 7 s."""
     metrics.show(watch(feed()))
     where = ("127.0.0.1", urlsplit(metrics.url).port)
-    with metrics._server._lock:  # nobody is accepted
+    with metrics._server._server._lock:  # nobody is accepted
         waiting = [socket.create_connection(where, timeout=0.9) for _ in range(100)]
     assert get(metrics)[0] == 200
     for client in waiting:

@@ -205,7 +205,7 @@ def test_events_of_the_last_day_are_read_from_the_files(tmp_path, monkeypatch):
     part.write_text(dumps(to_json(lines[2])) + "\nnonsense\n" + dumps(to_json(Gap(1, 2, "x"))))
     page = WebPage("0")
     try:
-        options = Options(inputs=(), output=str(tmp_path))
+        options = Options(output=str(tmp_path))
         page.begin({"door": lambda: None}, partial(earlier_events, options, ["door"]))
         sink = page.sink("door")
         sink.open(HEADER)

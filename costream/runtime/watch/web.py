@@ -333,8 +333,10 @@ def earlier_events(options: Options, feeds: Sequence[str], since_s: float) -> li
         more = dict(event.more)
         for name, where in (("clip", folder), ("picture", pictures)):
             file = more.get(name)
-            here = file and where is not None and Path(file).name == file
-            more[name] = str(where / file) if here else None
+            if file is not None and where is not None and Path(file).name == file:
+                more[name] = str(where / file)
+            else:
+                more[name] = None
         found[k] = replace(event, more=more)
     return sorted(found, key=lambda event: event.end_s)
 
