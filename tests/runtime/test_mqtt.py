@@ -132,7 +132,8 @@ def test_states_alerts_and_the_will(tmp_path: Path) -> None:
                         "ins_of": {"person": 5, "car": 1}}  # fmt: skip
         line = json.loads(heard.newest("site/a/door/line/gate") or "")
         assert line == {"ins": 3, "outs": 1, "labels": {"car": 3}, "ins_of": {"car": 3}}
-        assert [heard.newest(f"site/a/door/rule/{n}") for n in (1, 2)] == [b"ON", b"OFF"]
+        rules = [topic_part(rule) for rule in ("person in 'front door' for 5s", "lost")]
+        assert [heard.newest(f"site/a/door/rule/{rule}") for rule in rules] == [b"ON", b"OFF"]
         assert heard.newest(f"site/a/{topic_part(HOSTILE)}/available") == b"offline"
         alert = json.loads(heard.newest("site/a/door/alert") or "")
         assert (alert["feed"], alert["rule"]) == ("door", "lost")
@@ -157,6 +158,22 @@ def test_states_alerts_and_the_will(tmp_path: Path) -> None:
         dying._client.socket().close()  # as if the process was killed
         wait_until(lambda: heard.newest("costream/status") == b"offline")
         dying.close()
+
+
+@needs_broker
+def test_levels_are_published_seldom_as_means(tmp_path: Path, monkeypatch) -> None:
+    with Broker(tmp_path) as broker, Listener(broker) as heard:
+        publisher = publishing(f"mqtt://127.0.0.1:{broker.port}")
+        wait_until(lambda: heard.newest("costream/status") == b"online")
+        publisher.show(watch(feed(level_db=-80.0)))
+        for k in range(99):  # loud in a tenth of the time
+            publisher.show(watch(feed(level_db=-20.0 if k % 10 == 3 else -80.0)))
+        monkeypatch.setattr(mqtt, "LEVEL_S", 0.0)
+        publisher.show(watch(feed(level_db=-80.0)))
+        publisher.show(watch(feed(level_db=-5.0, state="stalled")))
+        wait_until(lambda: heard.newest("costream/door/level") == b"-30")
+        publisher.close()
+        assert heard.all("costream/door/level") == [b"-80", b"-30"]
 
 
 @needs_broker

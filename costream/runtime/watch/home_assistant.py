@@ -64,8 +64,6 @@ def states_of(feed: FeedStatus) -> dict[str, str]:
         states["label"] = shown(feed.active or "none")
         for name, label in feed.heads.items():
             states[f"label/{topic_part(name)}"] = shown(label or "none")
-        if feed.level_db is not None:
-            states["level"] = f"{feed.level_db:.0f}"
         if feed.persons is not None:
             actions = {str(p.number): shown(p.active or "none") for p in feed.persons}
             states["persons"] = json.dumps({"now": len(actions), "actions": actions})
@@ -78,8 +76,8 @@ def states_of(feed: FeedStatus) -> dict[str, str]:
         labels = {count.label: count.now if kind == "zone" else count.ins for count in counts}
         each = {"labels": labels, "ins_of": {count.label: count.ins for count in counts}}
         states[f"{kind}/{topic_part(place)}"] = json.dumps(sums | each)
-    for number, holds in enumerate(feed.rules.values(), 1):
-        states[f"rule/{number}"] = "ON" if holds else "OFF"
+    for text, holds in feed.rules.items():
+        states[f"rule/{topic_part(text)}"] = "ON" if holds else "OFF"
     return states
 
 
@@ -125,8 +123,8 @@ def descriptions(
         if persons:
             entities.append(_person_count(base))
         entities += [_place(place, base) for place in feed.places if place.kind in _COUNTS]
-        for number, text in enumerate(dict.fromkeys(rule.text for rule in feed.alerts.on), 1):
-            entity = {"name": shown(text), "state_topic": f"{base}/rule/{number}"}
+        for text in dict.fromkeys(rule.text for rule in feed.alerts.on):
+            entity = {"name": shown(text), "state_topic": f"{base}/rule/{topic_part(text)}"}
             entities.append(("binary_sensor", f"rule_{_slug(text)}", entity))
         for component, name, entity in entities:
             unique = {"unique_id": f"{node}_{name}"}

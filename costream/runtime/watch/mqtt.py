@@ -1,11 +1,11 @@
 """``--mqtt``: states, alerts, events and snapshots of a watch for a broker and Home Assistant.
 
-Topics below PREFIX (default: costream), where FEED, ZONE and LINE are percent-encoded:
+Topics below PREFIX (default: costream), where FEED, ZONE, LINE and RULE are percent-encoded:
 
 * ``status``: online or offline, the last will; ``FEED/available``: whether the feed is live
 * ``FEED/label``, ``FEED/label/MODEL``, ``FEED/persons``, ``FEED/level``, ``FEED/zone/ZONE``,
-  ``FEED/line/LINE``, ``FEED/rule/N``, ``FEED/snapshot``: states, retained, sent when they change
-  and all again at each connection (so QoS 0 is enough)
+  ``FEED/line/LINE``, ``FEED/rule/RULE``, ``FEED/snapshot``: states, retained, sent when they change
+  (the level: at most every LEVEL_S) and all again at each connection (so QoS 0 is enough)
 * ``FEED/alert``, ``FEED/event``: JSON of each alert, and of each segment, visit and crossing, with
   QoS 1; while the broker is away, QUEUE of them wait
 
@@ -15,11 +15,13 @@ The descriptions for Home Assistant are below ``homeassistant/`` ("MQTT discover
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import ssl
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -42,6 +44,7 @@ from costream.runtime.watch.home_assistant import (
 
 USER, PASSWORD = "COSTREAM_MQTT_USER", "COSTREAM_MQTT_PASSWORD"
 QUEUE = 1000  # alerts and events that wait for the broker
+LEVEL_S = 10.0  # the level is the mean over this time
 KEEP_ALIVE_S = 30
 CLOSE_S = 1.5  # time limit for disconnecting, and before it for what still waits
 RETRY_S = (1, 30)  # between attempts to connect, growing
@@ -76,6 +79,7 @@ class MqttPublisher:
         self._feeds: Sequence[FeedSpec] = ()
         self._about: dict[str, Any] = {}  # for ``descriptions``
         self._states: dict[str, str | bytes] = {}  # by topic
+        self._levels: dict[str, tuple[float, list[float]]] = {}  # by feed: last sent, powers since
         self._sent: dict[str, str | bytes] = {}  # since the connection was made
         self._described: dict[str, str] = {}  # descriptions by topic
         self._lock = threading.RLock()  # guards _states and _sent
@@ -117,6 +121,18 @@ class MqttPublisher:
         for feed in status.feeds:
             for topic, value in states_of(feed).items():
                 self._state(f"{topic_part(feed.name)}/{topic}", value)
+            if feed.state == "live" and feed.level_db is not None:
+                self._take_level(feed.name, feed.level_db)
+
+    def _take_level(self, feed: str, level_db: float) -> None:
+        """Publish the mean power of a feed's sound since the last time, LEVEL_S ago."""
+        now_s = time.monotonic()
+        since_s, powers = self._levels.setdefault(feed, (-math.inf, []))
+        powers.append(10 ** (level_db / 10))
+        if now_s - since_s >= LEVEL_S:
+            mean_db = 10 * math.log10(sum(powers) / len(powers))
+            self._state(f"{topic_part(feed)}/level", f"{mean_db:.0f}")
+            self._levels[feed] = now_s, []
 
     def do(self, event: AlertEvent) -> None:
         """Publish an alert, and its snapshot as the state of the feed's picture."""
