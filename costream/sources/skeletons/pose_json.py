@@ -10,6 +10,7 @@ from typing import Any
 from costream.core.errors import SourceError
 from costream.core.layouts import MEDIAPIPE_33
 from costream.sources.file import first_of, read_all
+from costream.sources.skeletons.frame_files import is_frame_folder
 from costream.sources.skeletons.joint_names import NAMES_BY_COUNT, pad_names
 from costream.sources.skeletons.kinetics import read_kinetics
 from costream.sources.skeletons.order import is_grouped
@@ -70,11 +71,11 @@ def read_pose_json(source: SkeletonInput) -> Take | SkeletonRecording:
 
 def _no_skeletons(content: Any, where: str) -> SourceError:
     if isinstance(content, Mapping) and "people" in content:
-        return SourceError(
-            "this is one frame of OpenPose keypoints",
-            where=where,
-            hint=f"give the folder of all frames: {os.path.dirname(where) or '.'}",
-        )
+        folder = os.path.dirname(where) or "."
+        hint = f"give the folder of all frames: {folder}"
+        if not is_frame_folder(folder):
+            hint = "a recording is a folder with a file for each frame: NAME_000000_keypoints.json"
+        return SourceError("this is one frame of OpenPose keypoints", where=where, hint=hint)
     seen = first_of(map(str, content), 6) if isinstance(content, Mapping) else "a list"
     return SourceError(
         f"this JSON contains no skeletons ({seen or 'nothing'})",
