@@ -14,6 +14,7 @@ from costream.core.errors import CostreamError, SourceError, UsageError, reason_
 from costream.core.formatting import short_time
 from costream.core.records import Fault, SkeletonFrame, SourceInfo
 from costream.labels.collector import NoLabelsError, abbreviate
+from costream.labels.formats.label_headings import split_columns
 from costream.labels.label_files import reader_of
 from costream.labels.reading import read_recordings
 from costream.labels.recording import Recording
@@ -144,7 +145,8 @@ def _sniff_kind(path: str) -> str | None:
 
 
 def _recording(uri: str, options: SourceOptions) -> FileReport:
-    options = replace(options, persons=_PERSONS)
+    columns = split_columns(options.columns)[1]  # the others are of labels
+    options = replace(options, columns=columns, persons=_PERSONS)
     kind = sniff(uri, options)
     if kind == "skeleton":
         return _skeleton(uri, options)

@@ -268,17 +268,72 @@ def test_cvat(tmp_path):
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ([{"start": None, "end": 2, "labels": ["a"]}], "invalid annotations (TypeError"),
-        ([{"ranges": [{"start": 1}], "timelinelabels": ["a"]}], "annotations (KeyError('end'))"),
-        ([{"start": 1, "end": 2, "labels": 7}], "invalid annotations (TypeError"),
+        ([{"start": None, "end": 2, "labels": ["a"]}], ", annotation 1: no start or no end"),
+        ([{"ranges": [{"start": 1}], "timelinelabels": ["a"]}], "no start or no end"),
+        ([{"start": 1, "end": 2, "labels": 7}], ": invalid annotations (TypeError"),
     ],
 )
 def test_damaged_tasks_of_label_studio(tmp_path, values, says):
     task = {"id": 1, "video": "room.mp4", "label": values}
     with pytest.raises(UsageError) as error:
         read(tmp_path / "p.json", json.dumps([task]), "fps=20")
-    assert str(error.value).startswith(f"{tmp_path / 'p.json'}: task 1: ")
+    assert str(error.value).startswith(f"{tmp_path / 'p.json'}: task 1")
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "a.csv",
+            "video_id,start_timestamp,stop_timestamp,verb\nroom.mp4,0:03.25,0:06.9,walk\n"
+            "room.mp4,0:07,0:08.5,sit down\nroom.mp4,0:09,,jump\n",
+        ),
+        (
+            "a.txt",
+            "Selection\tBegin Time (s)\tEnd Time (s)\tCommon Name\tBegin Path\n"
+            "1\t3.25\t6.9\twalk\troom.mp4\n2\t7\t8.5\tsit down\troom.mp4\n3\t9\t10\tjump\t\n",
+        ),
+        (
+            "a.json",
+            '{"database": {"room.mp4": {"annotations": [{"segment": [3.25, 6.9], "label":'
+            ' "walk"}, {"segment": [9], "label": "jump"}, {"segment": [7, 8.5], "label": "sit down"},'
+            ' {"segment": [10, 11]}]}}}',
+        ),
+        (
+            "a.json",
+            json.dumps(
+                [
+                    {
+                        "id": 1,
+                        "video": "room.mp4",
+                        "label": [*SPANS, {"start": 9, "end": None, "labels": ["jump"]}],
+                    }
+                ]
+            ),
+        ),
+    ],
+)
+def test_an_annotation_without_a_time_costs_only_itself(tmp_path, caplog, name, text):
+    assert list(read(tmp_path / name, text).values()) == list(BOTH.values())
+    assert "annotations left out (no " in caplog.text
+
+
+def test_a_track_of_cvat_and_a_line_of_ava_that_cannot_be_read(tmp_path, caplog):
+    boxes = '<box frame="65" outside="0"/><box frame="138" outside="1"/>'
+    torn = '<track id="1" label="sit"><box frame="x" outside="0"/></track>'
+    text = f'<annotations><track id="0" label="walk">{boxes}</track>{torn}</annotations>'
+    assert list(read(tmp_path / "a.xml", text, "fps=20").values()) == [[WALK]]
+    assert "track 1" in caplog.text
+    rows = "room,3,0.1,0.2,0.3,0.4,12,0\nroom,x,0.1,0.2,0.3,0.4,12,0\nroom,5\n"
+    assert list(read(tmp_path / "a.csv", rows).values()) == [[("12", 2.5, 3.5)]]
+    assert "annotations left out (not a time: 'x')" in caplog.text
+
+
+def test_frames_without_a_label_keep_their_place(tmp_path):
+    text = "walk\n" * 20 + "\n" * 10 + "sit down\n" * 10
+    (found,) = read(tmp_path / "room.txt", text, "fps=10").values()
+    assert found == [("walk", 0.0, 2.0), ("sit down", 3.0, 4.0)]
 
 
 # --- projects and timelines of other programs, as these write them ----------------------------

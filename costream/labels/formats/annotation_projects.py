@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from costream.core.errors import UsageError
 from costream.labels.collector import LabelCollector, LabelTrack, NoLabelsError
 from costream.labels.formats.elan_tiers import Element, read_xml
 from costream.labels.formats.label_headings import given_rate_hz
@@ -60,7 +59,11 @@ def _labels(path: Path, task: Mapping[str, Any], collector: LabelCollector) -> I
     for number, value in enumerate(_values(path, task, collector), 1):
         spot = f"task {task.get('id', 1)}, annotation {number}"
         classes: list[Any] = next((value[key] for key in _CLASSES if value.get(key)), [""])
-        spans = _spans(path, value, collector)
+        try:
+            spans = _spans(path, value, collector)
+        except (TypeError, KeyError, ValueError):
+            collector.lose(path, spot, "no start or no end")
+            continue
         if not spans:
             collector.warn("annotations without start and end, left out", f"{path}, {spot}")
         for start, end in spans:
@@ -123,9 +126,8 @@ def read_cvat(path: Path, collector: LabelCollector) -> Iterator[LabelTrack]:
         try:
             spans = list(_visible(track))
         except (TypeError, ValueError) as error:
-            raise UsageError(
-                f"a shape without a frame ({error})", where=f"{path}, {spot}"
-            ) from error
+            collector.lose(path, spot, f"a shape without a frame: {error}")
+            continue
         for first, end in spans:
             times = first / rate_hz, end / rate_hz
             labels += collector.label(path, spot, *times, track.get("label", ""))

@@ -42,6 +42,7 @@ from costream.sources.skeletons.table_schema import is_long
 log = logging.getLogger("costream")
 
 COLUMNS = ("file", "start", "end", "label")
+_OPEN = ("start", "start_s", "end", "end_s")  # empty: from the beginning, to the end
 _PERSON = "person"  # column of the number of the person
 _UNUSED = ("length_s", "score", "count", "group", "model", "name")  # other columns of timelines
 _TIMES = ("start", "begin", "onset", "end", "stop", "offset")  # prefixes of time columns
@@ -112,6 +113,10 @@ def _labels(
     cut: bool,
 ) -> list[Label]:
     """Return a list of the label in a row; empty for an invalid one, which is reported."""
+    times = (name for name in (headings.start, headings.end) if name and name not in _OPEN)
+    if empty := [name for name in times if not cells.get(name)]:
+        collector.lose(path, spot, f"no {' and no '.join(empty)}")
+        return []
     rate_hz = rate_of(cells.get(headings.fps, headings.fps))
     columns = zip((headings.start, headings.end), headings.units, strict=True)
     try:

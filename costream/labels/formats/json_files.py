@@ -180,10 +180,10 @@ def _videos(
 def _label(
     collector: LabelCollector, path: Path, spot: str, start: Any, end: Any, name: Any
 ) -> list[Label]:
-    """Return the label of JSON values; none for values of the wrong type, which are reported."""
+    """Return the label of JSON values; none for other values, which are reported."""
     for value in (start, end):
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-            collector.error(path, spot, "no start or no end")
+            collector.lose(path, spot, "no start or no end")
             return []
     return collector.label(path, spot, start, end, _text(name) or "")
 

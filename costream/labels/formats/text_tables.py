@@ -58,9 +58,11 @@ def read_text_labels(path: Path, collector: LabelCollector) -> Iterator[LabelTra
     names = [name.strip().lower() for name in first.split("\t")]
     if len(names) > 1 and not KNOWN.isdisjoint(names):
         return read_table(path, collector)
-    changes = sum(one != other for one, other in pairwise(rows))
-    if all(map(_FRAMES.fullmatch, rows)) or len(rows) > _REPEATS * (1 + changes):
+    if all(map(_FRAMES.fullmatch, rows)):
         return iter([_frames(path, rows, collector)])
+    frames = [line.strip() for line in text.rstrip().split("\n")]
+    if len(frames) > _REPEATS * (1 + sum(one != other for one, other in pairwise(frames))):
+        return iter([_frames(path, frames, collector)])
     raise NoLabelsError(
         f"no Audacity or Raven labels: line 1 is {first.strip()!r:.60}",
         where=path,
@@ -101,7 +103,7 @@ def _elan(path: Path, lines: list[str], collector: LabelCollector) -> LabelTrack
 
 
 def _frames(path: Path, rows: list[str], collector: LabelCollector) -> LabelTrack:
-    """Return the labels of frames: one a line, or of ranges whose first frame is 1."""
+    """Return the labels of frames: one or none a line, or of ranges whose first frame is 1."""
     rate_hz = given_rate_hz(collector.columns, str(path))
     labels: list[Label] = []
     at = 0  # frames so far
@@ -112,7 +114,8 @@ def _frames(path: Path, rows: list[str], collector: LabelCollector) -> LabelTrac
         else:
             first, end, name = int(found[1]) - 1, int(found[2]), found[3]
         spot = f"stretch {number}"
-        labels += collector.label(path, spot, first / rate_hz, end / rate_hz, name)
+        if name:
+            labels += collector.label(path, spot, first / rate_hz, end / rate_hz, name)
         at = end
     return LabelTrack(path, (), tuple(labels), at / rate_hz)
 
@@ -150,7 +153,7 @@ def _raven(path: Path, lines: list[str], collector: LabelCollector) -> Iterator[
                 continue
         file = cells.get(of_file, "").strip() if of_file else ""
         if of_file and not file:
-            collector.error(path, spot, "no file")
+            collector.lose(path, spot, "no file")
             continue
         of = found.setdefault(file, {})
         for label in collector.label(path, spot, start, end, cells.get(name, "")):

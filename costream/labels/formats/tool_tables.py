@@ -162,7 +162,10 @@ def _ava(path: Path, rows: Rows, collector: LabelCollector) -> Iterator[LabelTra
             collector.error(path, spot, "not video, time, box, action, person")
             continue
         of_video = found.setdefault(row[0], {})
-        if len(row) < 7 or not _is_number(row[1]):  # nobody is in this frame
+        if len(row) < 7:  # nobody is in this frame
+            continue
+        if not _is_number(row[1]):
+            collector.lose(path, spot, f"not a time: {row[1]!r:.40}")
             continue
         person = int(row[7]) if len(row) > 7 and row[7].isdecimal() else None
         at_s = float(row[1])
