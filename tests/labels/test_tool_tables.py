@@ -297,8 +297,8 @@ def test_damaged_tasks_of_label_studio(tmp_path, values, says):
         (
             "a.json",
             '{"database": {"room.mp4": {"annotations": [{"segment": [3.25, 6.9], "label":'
-            ' "walk"}, {"segment": [9], "label": "jump"}, {"segment": [7, 8.5], "label": "sit down"},'
-            ' {"segment": [10, 11]}]}}}',
+            ' "walk"}, {"segment": [9], "label": "jump"}, {"segment": [7, 8.5], "label":'
+            ' "sit down"}, {"segment": [10, 11]}]}}}',
         ),
         (
             "a.json",
