@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import re
+from datetime import datetime, timezone
 from urllib.parse import unquote
 
 import av
@@ -277,10 +278,36 @@ def test_the_runs_of_a_watch_are_shown_one_by_one(watched, tmp_path):
     assert page.count("article") == 3
     for began in ("04:00", "05:00", "06:00"):
         assert f"cam, from 2026-11-22T{began}:00.000Z" in page.text
-    assert page.text.count("walk>=0.8 for 2s") == 6
-    assert page.text.count("cam-3.mp4") == 3
+    figures = page.text.partition("Figures of the runs")[2].partition('{"live"')[0]
+    assert figures.count("walk>=0.8 for 2s") == 6
+    assert figures.count("cam-3.mp4") == 3
     assert page.text.count("unreadable: not a JSON object") == 1
     assert "The source is live" in page.text
+
+
+def test_the_report_of_a_watch_begins_with_its_events_at_times_of_day(watched, tmp_path):
+    watched(runs=2)
+    (tmp_path / "log" / "cam-3.mp4").write_bytes(b"clip")
+    report(tmp_path / "log", "-o", str(tmp_path / "report.html"))
+    page = Page(tmp_path / "report.html")
+    data = json.loads(page.source.partition('id="data">')[2].partition("</script>")[0])
+    alerts = [event for event in data["events"] if event["kind"] == "alert"]
+    begun = datetime(2026, 11, 22, 4, tzinfo=timezone.utc).timestamp()
+    assert [a["start"] - begun for a in alerts] == [3.5, 4.5, 3603.5, 3604.5]
+    assert [a.get("clip") for a in alerts] == ["log/cam-3.mp4", None, "log/cam-3.mp4", None]
+    assert {event["feed"] for event in data["events"]} == {"cam"}
+    assert sum(event["kind"] == "gap" for event in data["events"]) == 2
+
+
+def test_a_watch_that_was_stopped_has_ended(watched):
+    path = watched()
+    written = path.read_text("utf-8")
+    assert '"complete": true, "exit": 0' in written
+    stopped = written.replace('"complete": true, "exit": 0', '"complete": false, "exit": 130')
+    path.write_text(stopped, "utf-8")
+    page = page_of(path)
+    assert "stopped by Ctrl-C" in page.text
+    assert "incomplete" not in page.text
 
 
 def test_each_part_of_a_watch_is_shown(watched, tmp_path):
