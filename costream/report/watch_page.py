@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from costream.core.formatting import counted
+from costream.core.moments import moment_in_name
 from costream.core.records import Header
 from costream.report.markup import Html, folded
 from costream.report.swatches import patterns
@@ -26,7 +27,10 @@ _MOST_NEAR = 200  # files and folders in which folders with pictures are looked 
 
 
 class WatchEvents:
-    """The newest events of the runs of a report, if all of them are of watches."""
+    """The newest events of the runs of a report, if all of them have times of day.
+
+    These are watches, and sound recordings whose names state when they began.
+    """
 
     def __init__(self, page: Path | None) -> None:
         """``page``: file of the report, to which links are relative; None: no links."""
@@ -39,21 +43,23 @@ class WatchEvents:
 
     @property
     def only(self) -> bool:
-        """Whether there are runs, and all of them are of watches."""
+        """Whether there are runs, and all of them have times of day."""
         return self._live > 0 and self._other == 0
 
     def read(self, contents: Iterable[Content], path: Path) -> Iterator[Content]:
         """Yield the contents of a run in the file ``path``, keeping its events."""
-        began_s: float | None = None
+        began_s, feed = None, feed_of(path)
         for content in contents:
             if isinstance(content, Header):
                 began_s = began_of(content)
+                if began_s is None and (named := _recorded(content)):
+                    feed, began_s = named
                 self._live += began_s is not None
                 self._other += began_s is None
                 self._models.add(content.model)
                 self._labels |= dict.fromkeys(content.labels)
             elif began_s is not None and not isinstance(content, (Totals, UnreadableRecord)):
-                event = event_of(content, feed_of(path), began_s)
+                event = event_of(content, feed, began_s)
                 if event is not None:
                     self._count += 1
                     self._events.append(replace(event, more=self._linked(event.more, path.parent)))
@@ -97,6 +103,13 @@ class WatchEvents:
             return None if path is None else Path(os.path.relpath(path, here)).as_posix()
         except ValueError:  # another drive of Windows
             return None
+
+
+def _recorded(header: Header) -> tuple[str, float] | None:
+    """Return the recorder and the beginning of a sound recording, if its name states the time."""
+    source = Path(header.source)
+    named = moment_in_name(source.name) if header.kind == "audio" else None
+    return None if named is None else (named[0] or source.parent.name or "recorder", named[1])
 
 
 @lru_cache(64)
