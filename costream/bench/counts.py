@@ -148,13 +148,16 @@ def ops_table() -> Table:
             counted = published_oad_macs(network, features.width) / 1e6
             own = oad_step_macs(network, features.width) / 1e6
             rows.append((network, features.name, round(counted, 2), published, round(own, 2)))
+    n = OadSizes.window
+    saved = (2 * n**2 - 6 * n) * OadSizes.embed_dim / 1e6  # of retroactive attention
     notes = (
         "Features: " + ", ".join(f"{f.name} {f.width}" for f in FEATURES) + " values.",
         *_RECOUNTED,
         "Window networks without the two products of attention, continual ones with them.",
         "costream: every product of a step as implemented here. OadTR stores projected rows;",
         "OadTR-b1, -b2 are CoOadTR's encoder over the window; CoOadTR-b2 does not project",
-        "the keys and values of its last block.",
+        f"the keys and values of its last block; once its loops are compiled it takes {saved:.1f}",
+        "fewer.",
     )
     title = "Multiply-accumulates of one prediction, in millions"
     columns = ("network", "features", "recounted", "published", "costream")
@@ -175,6 +178,84 @@ def class_token_ops_table() -> Table:
     columns = ("blocks", "class token before", "recounted", "published")
     notes = ("ActivityNet features; without the two products of attention.", *_RECOUNTED)
     return Table(title, columns, tuple(rows), notes)
+
+
+# Parameters in thousands (Tables 1a, 1b), ActivityNet features: network, blocks, decoder or kind of
+# positions, rows of positions, as printed.
+PARAMETERS: tuple[tuple[str, int, str, int, float], ...] = (
+    ("OadTR", 3, "decoder", 65, 74_700),
+    ("OadTR", 3, "no decoder", 65, 22_200),
+    ("OadTR", 2, "no decoder", 65, 15_900),
+    ("OadTR", 1, "no decoder", 65, 9_600),
+    ("CoOadTR-b2", 2, "learned", 64, 15_832),
+    ("CoOadTR-b2", 2, "learned", 127, 15_897),
+    ("CoOadTR-b2", 2, "fixed", 127, 15_767),
+    ("CoOadTR-b1", 1, "learned", 64, 9_535),
+    ("CoOadTR-b1", 1, "learned", 127, 9_599),
+    ("CoOadTR-b1", 1, "fixed", 127, 9_469),
+)
+
+
+def parameter_table() -> Table:
+    """Return the table of parameters of OadTR and CoOadTR, in thousands."""
+    rows: list[tuple[Cell, ...]] = []
+    sizes = (FEATURES[0].width, OadSizes.classes)
+    for name, depth, kind, positions, published in PARAMETERS:
+        with torch.device("meta"):  # only sizes are needed
+            model: OadTR | CoOadTR
+            if name == "OadTR":
+                decoder = OadSizes.decoder_depth if kind == "decoder" else 0
+                model = OadTR(*sizes, depth=depth, decoder_depth=decoder)
+            else:
+                model = CoOadTR(*sizes, depth=depth, positions=kind, num_positions=positions)
+        count = sum(p.numel() for p in model.parameters()) / 1e3
+        rows.append((name, depth, kind, positions, round(count, 1), published))
+    columns = ("network", "blocks", "decoder or positions", "rows of positions")
+    notes = (
+        "ActivityNet features. The paper prints OadTR in millions with one decimal; what it prints",
+        "without a decoder includes a table of 64 rows more.",
+    )
+    title = "Parameters of OadTR and CoOadTR, in thousands"
+    return Table(title, (*columns, "parameters", "published"), tuple(rows), notes)
+
+
+# n = d, and how many times fewer operations than a window retroactive and single-output attention
+# take (Section 3.4).
+RATIOS = ((100, 31, 100), (1000, 308, 1000))
+
+
+def scalar_ops(way: str, n: int, d: int) -> int:
+    """Return the multiplications, additions and exp of a step of attention (Table 1 of the paper).
+
+    ``way``: "window", "retroactive" or "single-output".
+    """
+    if way == "window":
+        return 2 * n**2 * d + 2 * n * d + 2 * n**2 * d - n * d - n + n**2
+    if way == "retroactive":
+        return 7 * n * d + 2 * n - 3 * d + 6 * n * d + 3 * n - 6 * d - 3 + 3 * n - 2
+    return 2 * n * d + 2 * d + 2 * n * d - d - 1 + n
+
+
+def ratio_ops_table() -> Table:
+    """Return the table of attention alone: over a window and continually, in millions per step."""
+    rows: list[tuple[Cell, ...]] = []
+    for n, retroactive, single in RATIOS:
+        for name, published, macs in (
+            ("window", None, 2 * n**3),
+            ("retroactive", retroactive, 6 * n**2),
+            ("single-output", single, 2 * n**2),
+        ):
+            ops = scalar_ops(name, n, n)
+            ratio = round(scalar_ops("window", n, n) / ops, 1)
+            rows.append((name, n, round(ops / 1e6, 4), ratio, published, macs / 1e6))
+    notes = (
+        "Recounted: multiplications, additions and exp by the paper's forms, without projections.",
+        "costream: products. Retroactive attention takes so many on a CPU once compiled (after",
+        "some steps, or costream.nn.fast.compile_blocks), else as many as a window.",
+    )
+    columns = ("attention", "n = d", "recounted", "x fewer", "x fewer, published", "costream")
+    title = "Attention of continual transformers, in millions per step"
+    return Table(title, columns, tuple(rows), notes, decimals=4)
 
 
 # Operation counts of the networks for GTZAN: windows, CoTrans and DeepCoT.

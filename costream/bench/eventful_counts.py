@@ -124,12 +124,16 @@ def object_ops_table() -> Table:
         "pooled keys, published",
         "costream",
     )
+    gate, products = (_megabytes(1024, of_products) for of_products in (False, True))
+    few = _megabytes(672, True)
     notes = (
         "Backbone of ViTDet-B, square frames; as in the paper, additions count like",
         f"multiply-accumulates, and a number is the mean over a video of {FRAMES} frames whose",
         "first is computed in full. Token-wise is also STGT. The number of pooled keys that change",
         "depends on the video: it is chosen to match the paper's number.",
         "costream: the default, exact attention, no window skipped.",
+        f"Memory of tensors, float32, 1,024 pixels: tokens of a gate {gate} MB (published",
+        f"12.6), products of queries and keys {products} MB (805), at 672 pixels {few} MB (149).",
     )
     title = "Operations of ViTDet-B with token gates, in billions per frame"
     return Table(title, columns, tuple(rows), notes)
@@ -138,6 +142,12 @@ def object_ops_table() -> Table:
 # Thresholds on the norm of a token's change instead of a number of tokens (the paper's Table B),
 # 1,024 pixels: billions of operations per frame and AP50 in percent.
 THRESHOLDS = ((0.2, 431.8, 83.00), (1.0, 294.1, 82.75), (5.0, 133.5, 78.11))
+
+
+def _megabytes(pixels: int, products: bool) -> float:
+    """Return the size of a gate's tokens, or of the products of queries and keys of all heads."""
+    tokens = GRIDS[pixels] ** 2
+    return round(4 * tokens * (_HEADS * tokens if products else _DIM) / 1e6, 1)
 
 
 def threshold_ops_table() -> Table:

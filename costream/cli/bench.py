@@ -180,14 +180,15 @@ def convert(rounds: int, threads: int, as_json: bool) -> None:
 @json_option
 def ops(as_json: bool) -> None:
     """Count the operations of the networks, by the papers' and by costream's method."""
-    from costream.bench.counts import audio_ops_table, class_token_ops_table, ops_table
+    from costream.bench import counts
     from costream.bench.eventful_counts import object_ops_table, threshold_ops_table
     from costream.bench.nystrom_counts import SIZES, nystrom_ops_table
     from costream.bench.skeleton_counts import skeleton_ops_table
     from costream.bench.video_counts import video_ops_table
     from costream.bench.vivit import action_ops_table
 
-    tables = [ops_table(), class_token_ops_table(), skeleton_ops_table(), audio_ops_table()]
+    tables = [counts.ops_table(), counts.class_token_ops_table(), counts.parameter_table()]
+    tables += [counts.ratio_ops_table(), skeleton_ops_table(), counts.audio_ops_table()]
     tables += [object_ops_table(), threshold_ops_table(), action_ops_table(), video_ops_table()]
     tables += map(nystrom_ops_table, SIZES)
     show(tables, as_json)
