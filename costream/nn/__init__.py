@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         RunningMean,
         WindowedAttention,
     )
+    from costream.nn.long_memory import LongMemory
     from costream.nn.network import (
         Broadcast,
         Parallel,
@@ -73,6 +74,7 @@ _HOME = {
     "eventful.transfer": "policy_within to_eventful",
     "layers": "AvgPool1d AvgPool2d AvgPool3d Conv1d Conv2d Conv3d GRU LSTM"
     " MaxPool1d MaxPool2d MaxPool3d RNN Rows RunningMax RunningMean WindowedAttention",
+    "long_memory": "LongMemory",
     "network": "Broadcast Parallel PartGraph Reduce Residual Sequential as_part",
     "operation": "APPROXIMATIONS ConversionError",
     "parts": "Delay LayerNorm Linear Pad Part Skip Stateless",
@@ -107,6 +109,7 @@ __all__ = [
     "LayerNorm",
     "Linear",
     "LoRA",
+    "LongMemory",
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",

@@ -12,6 +12,7 @@ from costream.nn.continual import Call, Continual
 from costream.nn.encoder import Encoder
 from costream.nn.int8 import LARGE, Int8Linear, quantise
 from costream.nn.layers import Rows
+from costream.nn.long_memory import LongMemory
 from costream.nn.operation import ConversionError
 
 _PACKED = (MultiheadAttention, SingleOutputAttention, RetroactiveAttention)
@@ -20,9 +21,11 @@ _Int8: TypeAlias = "tuple[Tensor, Tensor]"  # values and scales
 
 def replace_by_int8(module: nn.Module, find: Callable[[str, Tensor], _Int8 | None]) -> None:
     """Replace the linear layers for whose weights, by name, ``find`` returns int8 ones."""
-    # The last block of a stack multiplies with parts of its projections in another order.
+    # The last block of a stack, and a long memory, multiply with parts of their projections in
+    # another order.
     stacks = [m for m in module.modules() if isinstance(m, Encoder) and m.depth > 1]
     whole = {id(stack._last[1]) for stack in stacks}
+    whole |= {id(m.reading) for m in module.modules() if isinstance(m, LongMemory)}
     layers: dict[str, Any] = dict(module.named_modules())
     for path, layer in layers.items():
         packed = type(layer) in _PACKED and layer.packed is None and id(layer) not in whole

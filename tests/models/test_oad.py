@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from costream.models.exporting.tokens import why_not_tokens
 from costream.models.oad.conystrom import CoNystrom, CoNystromAudio
 from costream.models.oad.cooadtr import CoOadTR
 from costream.models.oad.deepcot import DeepCoT
+from costream.training.features.recipes import recipe_of
 from kit.paths import REFS
 
 REFERENCES = REFS / "transformers"
@@ -77,9 +79,10 @@ def step_through(model: nn.Module, x: Tensor) -> Tensor:
         (CoOadTR, {"positions": "none", "activation": "relu", "final_norm": False}),
         (CoOadTR, {"positions": "learned", "num_positions": 17}),
         (CoOadTR, {"skip": True}),
+        (CoOadTR, {"memory": 3, "memory_decay": 0.8}),
         (DeepCoT, {}),
         (DeepCoT, {"positions": "fixed", "attention": "soft"}),
-        (DeepCoT, {"positions": "rotary", "activation": "relu"}),
+        (DeepCoT, {"positions": "rotary", "activation": "relu", "memory": 2}),
         (DeepCoT, {"positions": "none", "residual": "scaled", "activation": "none"}),
         (CoNystrom, {"num_landmarks": 4}),
         (CoNystrom, {"num_landmarks": 4, "landmarks": "fixed"}),
@@ -182,6 +185,17 @@ def test_one_block_is_cooadtr_and_two_are_not() -> None:
         deep.load_state_dict(exact.state_dict())
         same = torch.allclose(deep(x).logits, exact(x).logits, atol=1e-6)
         assert same == (depth == 1)
+
+
+def test_a_memory_reaches_behind_the_window() -> None:
+    model, x = small(memory=3, memory_decay=1.0), torch.randn(1, 20, 10)
+    other = torch.cat([x[:, :1] + 1, x[:, 1:]], 1)
+    assert (model(x).logits[:, -1] - model(other).logits[:, -1]).abs().max() > 1e-4
+    assert not model.exact
+    assert "long memory" in why_not_tokens(model)
+    assert model.graph_key(x[:, 0], model.init_state()) is None
+    assert recipe_of(small(memory=3, memory_decay=0.9)).window == 6 + 29
+    assert model.count_macs() == small().count_macs() + model.memory.count_macs()
 
 
 @pytest.mark.parametrize("skip", [False, True])

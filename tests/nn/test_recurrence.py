@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -197,3 +198,43 @@ REFUSED = [
 def test_refusals_name_the_cure(net, shape, message):
     with pytest.raises(co.ConversionError, match=message):
         co.convert(net.eval(), torch.randn(shape), 1)
+
+
+def _remembered(memory: co.LongMemory, x: Tensor, y: Tensor) -> Tensor:
+    """Return ``memory(x, y)`` computed from all rows at each step."""
+    keys, values = memory.rows(x).unflatten(-1, (2, memory.num_heads, -1)).unbind(2)
+    logits = torch.einsum("hme,bthe->bhmt", memory.queries, keys) / keys.shape[-1] ** 0.5
+    outs = []
+    for t in range(x.shape[1] - y.shape[1], x.shape[1]):
+        age = t - torch.arange(t + 1, dtype=x.dtype)
+        weights = (logits[..., : t + 1] + age * math.log(memory.decay)).softmax(-1)
+        means = torch.einsum("bhmt,bthe->bmhe", weights, values[:, : t + 1]).flatten(2)
+        newest = y[:, t - x.shape[1] + y.shape[1]]
+        outs.append(newest + memory.reading.attend_changed(memory.norm(means), newest))
+    return torch.stack(outs, 1)
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.97, 0.3])
+@pytest.mark.parametrize("scale", [1, 30])
+def test_a_long_memory_is_attention_to_all_rows(decay, scale):
+    memory = co.LongMemory(6, 2, size=3, decay=decay).double()
+    memory.queries.mul_(scale)
+    x, y = (torch.randn(2, 70, 6, dtype=torch.float64) for _ in range(2))
+    wanted = _remembered(memory, x, y)
+    torch.testing.assert_close(memory(x, y), wanted, rtol=0, atol=1e-9)
+    torch.testing.assert_close(memory(x, y[:, -9:]), wanted[:, -9:], rtol=0, atol=1e-9)
+    state = memory.init_state(2)
+    steps = [
+        memory.forward_step(*rows, state) for rows in zip(x.unbind(1), y.unbind(1), strict=True)
+    ]
+    torch.testing.assert_close(torch.stack(steps, 1), wanted, rtol=0, atol=1e-9)
+    state.reset([1])
+    again = memory.forward_steps(x[:, :5], y[:, :5], state)
+    torch.testing.assert_close(again[1], wanted[1, :5], rtol=0, atol=1e-9)
+    with torch.enable_grad():
+        memory(x, y).sum().backward()
+        assert all(bool(p.grad.isfinite().all()) for p in memory.parameters())
+    small = co.to_int8(memory.float(), least=1)(x.float(), y.float())
+    torch.testing.assert_close(small.double(), wanted, rtol=0, atol=0.05)
+    with pytest.raises(ValueError, match="memory 0 must be at least 1, memory_decay"):
+        co.LongMemory(6, 2, size=0)

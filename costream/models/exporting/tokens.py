@@ -32,6 +32,8 @@ def why_not_tokens(network: nn.Module) -> str:
     if not isinstance(network, TokenClassifier):
         return "only encoders over tokens and graph convolutions of skeletons are"
     encoder = network.encoder
+    if network.memory is not None:
+        return "it has a long memory"
     if not isinstance(encoder, Encoder | DeepEncoder):
         return "its attention has landmarks, whose state is not a window"
     if any(type(b) is not EncoderBlock or type(b.self_attn) not in _KNOWN for b in encoder._blocks):

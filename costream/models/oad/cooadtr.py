@@ -30,6 +30,7 @@ from costream.models.spec import register_model
 from costream.nn.block import EncoderConfig, EncoderStack
 from costream.nn.encoder import Encoder
 from costream.nn.fast import linear
+from costream.nn.long_memory import LongMemory, LongMemoryState
 from costream.nn.position import PositionState, RecyclingPositions
 from costream.nn.state import State, zeros
 from costream.weights_io.foreign import ForeignCheckpoint
@@ -63,6 +64,7 @@ class ClassifierState(State):
 
     positions: PositionState | None
     encoder: State
+    memory: LongMemoryState | None = None
 
 
 class TokenClassifier(nn.Module):
@@ -76,6 +78,8 @@ class TokenClassifier(nn.Module):
         input_projection: whether there is one; without it, rows are ``embed_dim`` wide.
         head: whether to return logits, or the encoder's output.
         skip: whether a linear map of the feature row is added to the logits.
+        memory: queries of a ``LongMemory`` of all projected rows, which the newest row of the
+            encoder attends to; 0: there is none. ``memory_decay``: of its weights, for each step.
 
     Subclasses build the encoder. Further arguments are those of ``EncoderConfig`` and of this
     class; ``config`` has the defaults.
@@ -85,7 +89,7 @@ class TokenClassifier(nn.Module):
     config: ClassVar[EncoderConfig]
     encoder: Any
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the settings of a card
         self,
         encoder: EncoderStack,
         input_width: int,
@@ -96,6 +100,8 @@ class TokenClassifier(nn.Module):
         input_projection: bool = True,
         head: bool = True,
         skip: bool = False,
+        memory: int = 0,
+        memory_decay: float = 0.97,
     ) -> None:
         super().__init__()
         width, window = encoder.embed_dim, encoder.window
@@ -112,6 +118,8 @@ class TokenClassifier(nn.Module):
         self.positions = None if positions == "none" else RecyclingPositions(rows, width, learned)
         self.dropout = encoder.config.dropout
         self.encoder = encoder
+        heads = encoder.config.num_heads
+        self.memory = LongMemory(width, heads, memory, memory_decay) if memory else None
         self.head = nn.Linear(width, num_classes) if head else None
         self.skip = nn.Linear(input_width, num_classes) if skip else None
 
@@ -123,7 +131,7 @@ class TokenClassifier(nn.Module):
     @property
     def exact(self) -> bool:
         """Whether the outputs equal a recomputation of the window."""
-        return bool(self.encoder.exact)
+        return bool(self.encoder.exact) and self.memory is None
 
     def forward(self, x: Tensor, offset: int | Tensor = 0, last: int | None = None) -> OadOutput:
         """Return the output of every step of a clip [B, T, C], as stepping through it would.
@@ -132,7 +140,11 @@ class TokenClassifier(nn.Module):
         table of positions recyclable. ``last``: return only this number of last steps, which saves
         time with two or more blocks, where the windows of steps differ.
         """
-        y = self.encoder(self._drop(self.embed(x, offset)), last)
+        rows = self._embed(x)
+        placed = rows if self.positions is None else self.positions(rows, offset)
+        y = self.encoder(self._drop(placed), last)
+        if self.memory is not None:
+            y = self.memory(rows, y)
         return self._classify(y, x if last is None else x[:, -last:])
 
     def embed(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
@@ -143,7 +155,8 @@ class TokenClassifier(nn.Module):
     def init_state(self, batch_size: int = 1) -> ClassifierState:
         """Return the initial state of a batch of streams."""
         positions = None if self.positions is None else self.positions.init_state(batch_size)
-        return ClassifierState(positions, self.encoder.init_state(batch_size))
+        memory = None if self.memory is None else self.memory.init_state(batch_size)
+        return ClassifierState(positions, self.encoder.init_state(batch_size), memory)
 
     def warmup(self, state: ClassifierState, ago: int = 0) -> tuple[bool, ...]:
         """Return for each stream whether its receptive field was not full ``ago`` steps before."""
@@ -152,21 +165,31 @@ class TokenClassifier(nn.Module):
     def graph_key(self, x: Tensor, state: ClassifierState) -> Hashable:
         """Return the key of the encoder, or None; see ``cuda_graph.GraphedStep``."""
         key = getattr(self.encoder, "graph_key", None)
-        return None if key is None else cast(Hashable, key(x, state.encoder))
+        return (
+            None
+            if key is None or self.memory is not None
+            else cast(Hashable, key(x, state.encoder))
+        )
 
     def forward_step(self, x: Tensor, state: ClassifierState) -> OadOutput:
         """Take one feature row [B, C] of every stream, return the output after it."""
-        y = self._embed(x)
+        rows = y = self._embed(x)
         if self.positions is not None and state.positions is not None:
             y = self.positions.forward_step(y, state.positions)
-        return self._classify(self.encoder.forward_step(self._drop(y), state.encoder), x)
+        y = self.encoder.forward_step(self._drop(y), state.encoder)
+        if self.memory is not None and state.memory is not None:
+            y = self.memory.forward_step(rows, y, state.memory)
+        return self._classify(y, x)
 
     def forward_steps(self, x: Tensor, state: ClassifierState) -> OadOutput:
         """Take T feature rows [B, T, C], return the outputs of T calls of ``forward_step``."""
-        y = self._embed(x)
+        rows = y = self._embed(x)
         if self.positions is not None and state.positions is not None:
             y = self.positions.forward_steps(y, state.positions)
-        return self._classify(self.encoder.forward_steps(self._drop(y), state.encoder), x)
+        y = self.encoder.forward_steps(self._drop(y), state.encoder)
+        if self.memory is not None and state.memory is not None:
+            y = self.memory.forward_steps(rows, y, state.memory)
+        return self._classify(y, x)
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of one step for one stream whose window is full."""
@@ -180,7 +203,8 @@ class TokenClassifier(nn.Module):
     def _row_macs(self, rows: int) -> int:
         layers = self.input_projection, self.head, self.skip
         projection, *others = (0 if one is None else one.weight.numel() for one in layers)
-        return rows * projection + sum(others)
+        memory = 0 if self.memory is None else self.memory.count_macs()
+        return rows * projection + sum(others) + memory
 
     def _embed(self, x: Tensor) -> Tensor:
         return x if self.input_projection is None else linear(self, "input_projection", x)

@@ -59,7 +59,10 @@ class DeepCoT(TokenClassifier):
         """
         if x.dim() == 2:
             return super().forward_step(x, state)
-        y = self._embed(x)
+        rows = y = self._embed(x)
         if self.positions is not None and state.positions is not None:
             y = self.positions.forward_steps(y, state.positions)
-        return self._classify(self.encoder.forward_step(self._drop(y), state.encoder), x)
+        y = self.encoder.forward_step(self._drop(y), state.encoder)
+        if self.memory is not None and state.memory is not None:
+            y = self.memory.forward_steps(rows, y, state.memory)
+        return self._classify(y, x)

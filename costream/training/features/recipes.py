@@ -5,6 +5,7 @@
   row is labelled; cross entropy of that row, plus half of that of the rows that the decoder
   anticipates; Adam, whose rate falls to a tenth after each epoch, gradients of norm 1 at most.
   Rows labelled Ambiguous do not count, and that class is not in the softmax.
+  A network with a long memory sees the rows before the window that it remembers best.
 - MiniROAD (An et al., ICCV 2023, section 3.3 and released code): a window at every fourth row, with
   zeros before the recording; cross entropy of the newest row only, so that training resembles long
   streams; AdamW.
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 
 from costream.models.oad.cooadtr import OadOutput
 from costream.models.oad.miniroad import MiniRoad
+from costream.nn.long_memory import LongMemory
 from costream.training.optim import Schedule
 
 COMING = 0.5  # weight of the loss of anticipated rows
@@ -69,7 +71,9 @@ def recipe_of(network: nn.Module) -> Recipe:
             ignores=False,
             unit=True,
         )
-    return Recipe(int(network.window), ahead=8)  # type: ignore[arg-type]
+    memory = getattr(network, "memory", None)
+    before = memory.horizon if isinstance(memory, LongMemory) else 0
+    return Recipe(int(network.window) + before, ahead=8)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
