@@ -188,6 +188,8 @@ def _media(uri: str, source: Source) -> dict[str, str]:
         rows = {"taken for": f"{container.format.long_name} ({', '.join(named)})"}
         has_video = any(s.codec_context is not None for s in container.streams.video)
         begin = container.start_time
+        if not named:  # such as subtitles
+            source.open()
         sound = file and f"{file.stream.rate} Hz, {file.stream.channels} channel(s)"
     if has_video:
         try:

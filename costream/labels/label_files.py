@@ -58,7 +58,7 @@ _CONTENTS: tuple[tuple[str, LabelReader], ...] = (
     (r"(<\?xml[^>]*>\s*)?<ANNOTATION_DOCUMENT", read_elan),
     (r"(<\?xml[^>]*>\s*)?<annotations>", read_cvat),
     (r"\{[^\n]*\}\n", read_results),
-    (r"[{\[]", read_document),
+    (r'\{\s*["}]|\[\s*[\[{"\d\]-]', read_document),
 )
 _CONTENTS_BYTES = 4096
 # Files of a run that are not timelines.

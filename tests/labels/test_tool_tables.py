@@ -548,3 +548,16 @@ def test_labels_are_recognised_by_their_content(tmp_path, written, format):
     assert [(label.label, label.start_s, label.end_s) for label in recording.labels] == [
         *(("walk", 3.24, pytest.approx(6.88)), ("sit", 7.0, pytest.approx(8.52)))
     ]
+
+
+def test_a_table_with_commas_in_a_text_file(tmp_path):  # of tgt
+    text = "tier_name,tier_type,start_time,end_time,text\nact,IntervalTier,3.25,6.9,walk\n"
+    found = read(tmp_path / "room.txt", text, "start=start_time,end=end_time,label=text")
+    assert list(found.values()) == [[WALK]]
+
+
+def test_subtitles_in_brackets_are_not_json(tmp_path):
+    for text in ("[Script Info]\nTitle: a\n", "{81}{172}walk\n"):
+        (tmp_path / "a.ass").write_text(text)
+        with pytest.raises(UsageError, match="not a supported label file"):
+            read(tmp_path / "a.ass", text)

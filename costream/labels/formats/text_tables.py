@@ -55,8 +55,9 @@ def read_text_labels(path: Path, collector: LabelCollector) -> Iterator[LabelTra
         return iter([_audacity(path, lines, collector)])
     if not _ELAN_TIME.match(first) and len(_elan_times(first)) >= 2:
         return iter([_elan(path, lines, collector)])
-    names = [name.strip().lower() for name in first.split("\t")]
-    if len(names) > 1 and not KNOWN.isdisjoint(names):
+    names = [name.strip().lower() for name in re.split("[\t,;]", first)]
+    known = KNOWN.union(heading.lower() for heading in collector.columns.values())
+    if len(names) > 1 and not known.isdisjoint(names):
         return read_table(path, collector)
     if all(map(_FRAMES.fullmatch, rows)):
         return iter([_frames(path, rows, collector)])

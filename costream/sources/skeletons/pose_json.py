@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,10 +36,12 @@ from costream.sources.skeletons.skeleton_recording import (
 )
 from costream.sources.skeletons.take import Take
 
+_JSON = re.compile(rb'(\xef\xbb\xbf)?\s*(\{\s*(["}]|$)|\[\s*([\[{"\d\-\]]|null|$))')
+
 
 def is_json(source: SkeletonInput) -> bool:
-    """Return whether this is text that begins like JSON."""
-    return source.is_text and source.first_line.startswith(("{", "["))
+    """Return whether this is text that begins like an object or array of JSON."""
+    return source.is_text and _JSON.match(source.head) is not None
 
 
 @skeleton_format("json", sniff=is_json, order=6)
