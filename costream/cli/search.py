@@ -112,10 +112,10 @@ def _cells(event: StoredEvent) -> tuple[str, ...]:
 
 
 def _shown(file: str | None) -> str:
-    """Return a path, relative if that is shorter; "deleted" if it does not exist any more."""
+    """Return a path, relative if that is shorter; "missing" if it does not exist (any more)."""
     if file is None:
         return ""
     if not os.path.exists(file):
-        return "deleted"
+        return "missing"
     near = os.path.relpath(file)
     return near if len(near) < len(file) else file

@@ -45,8 +45,8 @@ class Rotation:
         """Parse ``hour``, ``day`` or a size ("100MB", "64MiB"), and the limits of ``keep``.
 
         These are a size, an age ("7d", "12h") or both ("10GB,7d"), for parts and clips together.
-        ``stored``: events are in a store, too, which has no parts. Raise UsageError for anything
-        else, and for ``keep`` without ``rotate`` or a store.
+        ``stored``: events are only in a store, which has no parts. Raise UsageError for anything
+        else, and for ``keep`` without ``rotate`` unless they are.
         """
         limits: dict[str, Any] = {}
         for text in () if keep is None else keep.split(","):

@@ -76,8 +76,11 @@ def states_of(feed: FeedStatus) -> dict[str, str]:
         labels = {count.label: count.now if kind == "zone" else count.ins for count in counts}
         each = {"labels": labels, "ins_of": {count.label: count.ins for count in counts}}
         states[f"{kind}/{topic_part(place)}"] = json.dumps(sums | each)
-    for text, holds in feed.rules.items():
-        states[f"rule/{topic_part(text)}"] = "ON" if holds else "OFF"
+    for number, (text, holds) in enumerate(feed.rules.items(), 1):
+        # The numbers are those of earlier releases.
+        states |= dict.fromkeys(
+            (f"rule/{number}", f"rule/{topic_part(text)}"), "ON" if holds else "OFF"
+        )
     return states
 
 

@@ -20,7 +20,8 @@ def file_sinks(options: Options, feed: str) -> list[Sink]:
     output = options.output
     folder = None if output in (None, "-") else Path(str(output))
     pictures = None if options.snapshots is None else Path(options.snapshots)
-    rotation = Rotation.parse(options.rotate, options.keep, stored=options.db is not None)
+    stored = options.db is not None and folder is None  # a file that is not rotated is not deleted
+    rotation = Rotation.parse(options.rotate, options.keep, stored=stored)
     sinks: list[Sink] = []
     if folder is not None:
         sinks.append(Journal(folder, feed, rotation, pictures=pictures))
