@@ -37,7 +37,8 @@ _LATEST_S = 1e11  # of times: three thousand years; milliseconds since 1970 are 
 
 # Options of ``detect`` that ``stream`` does not have, because they concern files.
 _OF_FILES = {"start", "end", "duration", "output", "format", "overwrite", "model", "weights"}
-_LOADING = ("weights", "device", "dtype", "threads", "licence", "pose")  # options of ``load_model``
+# Options of ``load_model``
+_LOADING = ("weights", "device", "dtype", "threads", "licence", "pose", "provider")
 _OF_FILES |= {"on", "run", "post", "append"}  # of text
 
 
@@ -349,15 +350,18 @@ def load_model(
     threads: int | None = 1,
     licence: AllowedLicence | None = None,
     pose: Literal["lite", "full"] | None = None,
+    provider: str | None = None,
 ) -> LoadedModel:
     """Load a model by its name, or a weight file by its path.
 
     Several names, separated by commas, are models with the same frontend, which then run
-    together. ``device``: auto, cpu, cuda, cuda:N or mps. ``dtype``: float32, float64, bfloat16 or
-    float16. ``threads``: sets the number of threads of torch, for this process; more than one
+    together. ``device``: auto, cpu, cuda, cuda:N or mps. ``dtype``: float32, float64, bfloat16,
+    float16, or fast: bfloat16 for models of pictures where the processor is faster in it.
+    ``threads``: sets the number of threads of torch, for this process; more than one
     make most steps slower. None: leave it. ``licence``: "free" or "non-commercial" refuses weights
     that may not be used so; None or "any" does not. ``pose``: the network that finds joints in
-    video, for models of skeletons. Raises ModelError if there are no such weights, or they or the
+    video, for models of skeletons. ``provider``: where ONNX Runtime computes a step in ONNX (cpu,
+    cuda:N, openvino:GPU, ...). Raises ModelError if there are no such weights, or they or the
     device cannot be used; UsageError for arguments of another type, and for weights that
     ``licence`` refuses.
     """
@@ -371,7 +375,7 @@ def load_model(
     if licence not in (None, *get_args(AllowedLicence)):
         hint = f"known: {', '.join(get_args(AllowedLicence))}"
         raise UsageError(f"licence={licence!r}", where="load_model", hint=hint)
-    model = registry.load_model(os.fspath(name), weights, device, dtype, licence)
+    model = registry.load_model(os.fspath(name), weights, device, dtype, licence, provider)
     if pose is not None:
         from costream.models.pose.choice import find_joints_with
 

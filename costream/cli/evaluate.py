@@ -25,7 +25,7 @@ def _token_counts(value: str) -> tuple[int | None, ...]:
 @click.command(cls=Command, no_args_is_help=True)
 @option("-m", "--model", heading="Model", metavar="NAME|FILE", help="See 'costream models list'.")
 @shared("weights", envvar="COSTREAM_WEIGHTS")
-@shared("licence", "device", "dtype", "threads")
+@shared("licence", "device", "dtype", "provider", "threads")
 @option(
     "--tokens",
     heading="Model",

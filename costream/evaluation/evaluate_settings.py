@@ -47,6 +47,7 @@ class EvaluateSettings:
     seed: int = 0
     device: str = "cpu"
     dtype: str = "float32"
+    provider: str | None = None  # of ONNX Runtime, for a step in ONNX
     threads: int = 1
     licence: AllowedLicence | None = None  # of the weights; None: any
     png: Path | None = None
@@ -105,7 +106,11 @@ def load(settings: EvaluateSettings) -> Model:
 
     prepare_torch(settings.threads)
     return load_model(
-        str(settings.model), weights=settings.weights, device=settings.device, dtype=settings.dtype
+        str(settings.model),
+        weights=settings.weights,
+        device=settings.device,
+        dtype=settings.dtype,
+        provider=settings.provider,
     )
 
 

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     )
 
 log = logging.getLogger("costream")
+FAST = "fast"
 _LARGEST = 4096  # pixels of a side of a picture
 
 
@@ -209,28 +210,31 @@ def load_model(
     device: str = "auto",
     dtype: str = "float32",
     licence: AllowedLicence | None = None,
+    provider: str | None = None,
 ) -> LoadedModel:
     """Load a model, ready to step.
 
     ``name`` and ``weights`` as for ``find_weights``; ``auto``: see ``auto_model``; ``NAME@PIXELS``:
     see ``with_size``. Several names, separated by commas, are combined: models with the same
     frontend, or a model of pictures and models of sound, which step together on a source that has
-    both. ``device``: auto, cpu, cuda,
-    cuda:N or mps; ``dtype``: float32, float64, bfloat16 or float16; for token-gated models see
-    ``ObjectModel`` and ``ActionModel``. A step in ONNX runs in ONNX Runtime. ``licence``: as for
-    ``check_licence``. Raises ModelError if weights are missing, damaged, or do not fit the
-    architecture on their card, or the device is missing; UsageError as ``check_licence``.
+    both. ``device``: auto, cpu, cuda, cuda:N or mps; ``dtype``: float32, float64, bfloat16, float16
+    or fast (see ``fast_dtype``); for token-gated models see ``ObjectModel`` and ``ActionModel``. A
+    step in ONNX runs in ONNX Runtime by ``provider``, see ``execution_provider``. ``licence``: as
+    for ``check_licence``. Raises ModelError if weights are missing, damaged, or do not fit the
+    architecture on their card, or the device is missing; UsageError as ``check_licence``, and for
+    a ``provider`` without a step in ONNX.
     """
     from costream.models.devices import find_device
 
     name = os.fspath(name)
     if name == AUTO:
+        _check_provider(provider, name)
         chosen = video_models(licence, weights)
         return auto_model(*(load_model(part, weights, device, dtype) for part in chosen))
     names = [part.strip() for part in name.split(",") if part.strip()]
     if len(names) > 1:
         _check_folder(weights)
-        parts = [load_model(part, weights, device, dtype, licence) for part in names]
+        parts = [load_model(part, weights, device, dtype, licence, provider) for part in names]
         return _combined(parts, name)
     check_licence(name, weights, licence)
     path = find_weights(name, weights)
@@ -241,11 +245,47 @@ def load_model(
             raise ModelError("the size of an exported step is fixed", where=name, hint=hint)
         from costream.models.onnx_step import load_step
 
-        return load_step(path, device, dtype)
+        return load_step(path, device, "float32" if dtype == FAST else dtype, provider)
+    _check_provider(provider, name)
     stored = read_model(name, weights)
     if stored.card.untrained:
         log.warning("%s has random weights: its output is meaningless", stored.card.name)
+    if dtype == FAST:
+        dtype = fast_dtype(stored.card, device)
     return _runnable(stored, path, device, dtype)
+
+
+def _check_provider(provider: str | None, name: str) -> None:
+    """Raise UsageError for a provider of ONNX Runtime and a model that runs in PyTorch."""
+    if provider is not None:
+        what = f"{name} does not run in ONNX Runtime"
+        hint = "export it: costream models export NAME -o step.onnx"
+        raise UsageError(what, where="--provider", hint=hint)
+
+
+def fast_dtype(card: Card, device: str) -> str:
+    """Return the type of numbers in which a model is fastest: bfloat16 or float32.
+
+    bfloat16 for models of pictures on a processor that multiplies it faster (AMX, AVX-512 BF16 of
+    AMD, bf16 of Arm). Products of a few rows, as in models of skeletons and features, take
+    longer in it, and spectrograms need float32. What was chosen is logged.
+    """
+    from costream.core.processor import has_fast_bfloat16
+    from costream.models.devices import find_device
+    from costream.models.frontend import frontend_class
+
+    takes = getattr(frontend_class(card.frontend), "takes", "") if card.frontend else ""
+    if find_device(device).type != "cpu":
+        log.warning("--precision fast is for processors: %s is computed in float32", card.name)
+    elif not has_fast_bfloat16():
+        what = "--precision fast: this processor is not faster in bfloat16; %s is in float32"
+        log.warning(what, card.name)
+    elif takes == "video":
+        log.info("%s is computed in bfloat16", card.name)
+        return "bfloat16"
+    else:
+        log.info("%s is computed in float32: it is not faster in bfloat16", card.name)
+    return "float32"
 
 
 def check_licence(

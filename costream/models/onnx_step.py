@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -49,15 +49,15 @@ class StepState(State):
 class OnnxStep(nn.Module):
     """An exported step with its state; see ``models.base.Network``.
 
-    ``data``: the ONNX file. ``facts``: of the graph, see ``models.export``. Raises ModelError if
-    ONNX Runtime is not installed or refuses the file.
+    ``data``: the ONNX file. ``facts``: of the graph, see ``models.export``. ``provider``: see
+    ``execution_provider``. Raises ModelError if ONNX Runtime is not installed or refuses the file.
     """
 
     delay = 0
 
-    def __init__(self, data: bytes, facts: dict[str, Any]) -> None:
+    def __init__(self, data: bytes, facts: dict[str, Any], provider: str | None = None) -> None:
         super().__init__()
-        session = onnx_session(data, torch.get_num_threads())
+        session = onnx_session(data, torch.get_num_threads(), provider)
         self._run: Callable[[list[str] | None, Arrays], list[Any]] = session.run
         self._inputs = [i for i in session.get_inputs() if i.name != "x"]
         self._outputs = [output.name for output in session.get_outputs()]
@@ -106,15 +106,15 @@ class OnnxStep(nn.Module):
 class OnnxDetector(nn.Module):
     """An exported NanoDet; see ``NanoDetPlus``.
 
-    ``data``: the ONNX file. ``facts``: of the graph, see ``detector_graph``. Raises ModelError if
-    ONNX Runtime is not installed or refuses the file.
+    ``data``: the ONNX file. ``facts``: of the graph, see ``detector_graph``. ``provider``: see
+    ``execution_provider``. Raises ModelError if ONNX Runtime is not installed or refuses the file.
     """
 
     patch = NanoDetPlus.patch
 
-    def __init__(self, data: bytes, facts: Mapping[str, Any]) -> None:
+    def __init__(self, data: bytes, facts: Mapping[str, Any], provider: str | None = None) -> None:
         super().__init__()
-        session = onnx_session(data, torch.get_num_threads())
+        session = onnx_session(data, torch.get_num_threads(), provider)
         self._run: Callable[[list[str] | None, Arrays], list[Any]] = session.run
         if not {"boxes", "logits"} <= {output.name for output in session.get_outputs()}:
             raise ModelError("the outputs of the file are not those of a detector")
@@ -158,12 +158,15 @@ class _Pictures(nn.Module):
 
 
 def load_step(
-    path: Path, device: str = "auto", dtype: str = "float32"
+    path: Path, device: str = "auto", dtype: str = "float32", provider: str | None = None
 ) -> StreamingModel | DetectorModel:
     """Return the model in an ONNX file that ``models export`` wrote, whole if it is of video.
 
+    ``provider``: see ``execution_provider``.
+
     Raises ModelError for other files, for steps that were measured to be no faster than with
-    PyTorch, without ONNX Runtime, and for other devices and types than float32 on the CPU.
+    PyTorch, without ONNX Runtime or the provider, and for other devices and types than float32 on
+    the CPU.
     """
     header = read_header(path)
     card, metadata = card_in(header, path), header.metadata
@@ -182,8 +185,9 @@ def load_step(
                 hint += f", or export it with{'out' * facts['whole']} --whole"
             raise ModelError("this step is not faster in ONNX Runtime", hint=hint)
         if card.frontend == "pixels":
-            return _detector(path, card, facts, metadata.get("tensors_sha256", ""))
-        step = OnnxStep(path.read_bytes(), facts)
+            step = OnnxDetector(path.read_bytes(), facts, provider)
+            return _detector(step, card, metadata.get("tensors_sha256", ""))
+        step = OnnxStep(path.read_bytes(), facts, provider)
         with torch.random.fork_rng(devices=[]):
             module = load_frontend(str(card.frontend), **card.frontend_arguments)
         frontend = module.eval() if bare else _Pictures(module, facts)
@@ -195,16 +199,37 @@ def load_step(
     return StreamingModel(card, step, frontend, weights_sha256=metadata.get("tensors_sha256", ""))
 
 
-def _detector(path: Path, card: Card, facts: Any, sha256: str) -> DetectorModel:
-    step = cast(NanoDetPlus, OnnxDetector(path.read_bytes(), facts))
+def _detector(step: OnnxDetector, card: Card, sha256: str) -> DetectorModel:
     frontend = load_frontend(str(card.frontend), **card.frontend_arguments)
-    return DetectorModel(card, step, cast(Pixels, frontend), weights_sha256=sha256)
+    network = cast(NanoDetPlus, step)
+    return DetectorModel(card, network, cast(Pixels, frontend), weights_sha256=sha256)
 
 
-def onnx_session(data: bytes, threads: int) -> Any:
-    """Return an ``onnxruntime.InferenceSession`` on the CPU, which sends and writes nothing.
+def execution_provider(text: str, available: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Return the provider that a text means, and its options for ONNX Runtime.
 
-    Raises ModelError if the package is not installed or rejects the file.
+    ``text``: the provider's name without "ExecutionProvider", in any case, and a device after a
+    colon: ``cuda:1``, ``openvino:NPU``. ``available``: the names that ONNX Runtime has.
+
+    Raises ModelError for others, with those that there are.
+    """
+    name, _, device = text.partition(":")
+    known = {each.removesuffix("ExecutionProvider").lower(): each for each in available}
+    known.pop("azure", None)  # sends what it gets to a server
+    if name.lower() not in known:
+        what = f"this ONNX Runtime has no provider {name!r}; it has {', '.join(known)}"
+        hint = "onnxruntime-gpu, onnxruntime-openvino and onnxruntime-directml have others"
+        raise ModelError(what, where="--provider", hint=hint)
+    key = "device_type" if name.lower() == "openvino" else "device_id"
+    return known[name.lower()], {key: device} if device else {}
+
+
+def onnx_session(data: bytes, threads: int, provider: str | None = None) -> Any:
+    """Return an ``onnxruntime.InferenceSession``, which sends and writes nothing.
+
+    ``provider``: see ``execution_provider``; None: the CPU. Raises ModelError if the package is not
+    installed or rejects the file, and if the provider is missing or does not start: ONNX Runtime
+    would compute on the CPU then.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
@@ -212,12 +237,18 @@ def onnx_session(data: bytes, threads: int) -> Any:
     except ImportError as error:
         hint = "pip install 'costream[onnx]'"
         raise ModelError("steps in ONNX need the package onnxruntime", hint=hint) from error
+    onnxruntime.set_default_logger_severity(4)  # nothing about a provider that does not start
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4  # errors are in the exception
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    chosen = execution_provider(provider or "cpu", onnxruntime.get_available_providers())
     try:
-        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(data, options, providers=[chosen])
     except Exception as error:  # its exceptions have no common class
         what = str(error).partition("\n")[0]
         raise ModelError(f"ONNX Runtime rejects the file ({what})") from error
+    if chosen[0] not in session.get_providers():
+        what = f"{chosen[0]} did not start, for want of a device or its libraries"
+        raise ModelError(what, where="--provider", hint="leave it out: the step runs on the CPU")
+    return session

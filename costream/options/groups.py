@@ -94,9 +94,17 @@ class ModelFlags(Group):
     device: str = flag(
         "--device", "Where the model runs.", default="auto", metavar="auto|cpu|cuda:N|mps"
     )
-    dtype: Literal["float32", "float64", "bfloat16", "float16"] | None = flag(
-        "--dtype", "Precision of the model.", cli_default="float32"
+    dtype: Literal["float32", "float64", "bfloat16", "float16", "fast"] | None = flag(
+        "--dtype --precision",
+        "Precision of the model; fast: bfloat16 for pictures, if the processor is fast in it.",
+        cli_default="float32",
     )  # None: as the model was loaded
+    provider: str | None = flag(
+        "--provider",
+        "Where a step in ONNX runs (-m step.onnx): what this ONNX Runtime has.  [default: cpu]",
+        identity="if set",
+        metavar="cpu|cuda:N|tensorrt|openvino:GPU|coreml|dml",
+    )
     threads: int = flag(
         "--threads", "CPU threads of the model.", default=1, identity="never", minimum=1
     )

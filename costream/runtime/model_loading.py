@@ -64,6 +64,7 @@ def load(options: Options, kind: SourceKind | None = None) -> Model:
             device=options.device,
             dtype=options.dtype or "float32",
             licence=options.licence,
+            provider=options.provider,
         )
         if options.pose is not None:
             from costream.models.pose.choice import find_joints_with

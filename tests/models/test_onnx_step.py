@@ -17,6 +17,7 @@ from costream.core.records import AudioBlock, Prediction, VideoFrame
 from costream.models.build import save_model
 from costream.models.catalogue import load_model
 from costream.models.export import export_step
+from costream.models.onnx_step import execution_provider
 from costream.models.random_init import random_model
 from costream.weights_io.file import read_card
 
@@ -189,3 +190,38 @@ def test_damaged_files_are_refused(files, data):
     path.write_bytes(whole[:at])
     with pytest.raises(ModelError):
         load_model(str(path))
+
+
+@pytest.mark.parametrize("text", ["cpu", "CPU"])
+def test_a_step_runs_by_a_provider_of_onnx_runtime(files, text):
+    frame = VideoFrame(0, 0.0, None, lambda: pictures(1)[0])
+    scores = []
+    for provider in (None, text):
+        model = load_model(str(files[1]), provider=provider)
+        scores.append(model.step([frame], model.init_state()).probabilities)
+    np.testing.assert_array_equal(*scores)
+
+
+@pytest.mark.parametrize(
+    ("text", "provider"),
+    [
+        ("cuda:1", ("CUDAExecutionProvider", {"device_id": "1"})),
+        ("OpenVINO:NPU", ("OpenVINOExecutionProvider", {"device_type": "NPU"})),
+        ("cuda", ("CUDAExecutionProvider", {})),
+    ],
+)
+def test_providers_have_their_names_in_onnx_runtime(text, provider):
+    here = ["CUDAExecutionProvider", "OpenVINOExecutionProvider", "CPUExecutionProvider"]
+    assert execution_provider(text, here) == provider
+
+
+def test_a_provider_that_does_not_start_is_refused(files, monkeypatch, capsys):
+    import onnxruntime
+
+    names = ["CUDAExecutionProvider", "AzureExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
+    for provider, reason in (("cuda", "did not start"), ("azure", "no provider 'azure'")):
+        assert main(["detect", "-", "-m", str(files[1]), "--provider", provider]) == 5
+        assert reason in capsys.readouterr().err
+    assert main(["detect", "-", "-m", str(files[0]), "--provider", "cpu"]) == 2
+    assert "does not run in ONNX Runtime" in capsys.readouterr().err
