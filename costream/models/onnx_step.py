@@ -185,8 +185,8 @@ def load_step(
                 hint += f", or export it with{'out' * facts['whole']} --whole"
             raise ModelError("this step is not faster in ONNX Runtime", hint=hint)
         if card.frontend == "pixels":
-            step = OnnxDetector(path.read_bytes(), facts, provider)
-            return _detector(step, card, metadata.get("tensors_sha256", ""))
+            detector = OnnxDetector(path.read_bytes(), facts, provider)
+            return _detector(detector, card, metadata.get("tensors_sha256", ""))
         step = OnnxStep(path.read_bytes(), facts, provider)
         with torch.random.fork_rng(devices=[]):
             module = load_frontend(str(card.frontend), **card.frontend_arguments)
